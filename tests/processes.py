@@ -48,15 +48,8 @@ def started(line: list[str], **variables: str) -> "subprocess.Popen[str]":
 def in_two_processes(line: list[str]) -> list[str]:
     """The same command on two ranks."""
     # ``accelerate launch --cpu --num_processes 2`` starts one process, and says nothing.
-    launch = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node",
-        "2",
-        "--master-port",
-        str(free_port()),
-    ]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    launch += ["--master-port", str(free_port())]
     return ["env", "ACCELERATE_USE_CPU=true", *launch, *line[1:]]
 
 

@@ -15,11 +15,8 @@ from paint.data.openthoughts import make_training_data
 def test_data_openthoughts_sample_passes_validate(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    row = {
-        "problem": "What is 1+2?",
-        "deepseek_reasoning": "hm",
-        "deepseek_solution": "It is \\boxed{6/2}.",
-    }
+    row = {"problem": "What is 1+2?", "deepseek_reasoning": "hm"}
+    row |= {"deepseek_solution": "It is \\boxed{6/2}."}
     row |= {"ground_truth_solution": "\\boxed{3}", "domain": "math", "source": "mine"}
     source = tmp_path / "source.jsonl"
     source.write_text(json.dumps(row) + "\n" + json.dumps(row | {"domain": "code"}) + "\n")
@@ -30,10 +27,8 @@ def test_data_openthoughts_sample_passes_validate(
     assert json.loads(out.read_text())["answer"] == "3"
     assert main(["data", "validate", str(out), "--model.path", "demo"]) == 0
     assert "1 rows, 1 good" in capsys.readouterr().out
-    assert (
-        main(["data", "validate", str(out), "demo-paint", "--prompts.student", "{{ answer }}?"])
-        == 0
-    )
+    own = ["demo-paint", "--prompts.student", "{{ answer }}?"]
+    assert main(["data", "validate", str(out), *own]) == 0
     assert "user\n3?<|im_end|>" in capsys.readouterr().out
 
     out.with_suffix(".report.json").unlink()  # the file is changed on purpose

@@ -36,20 +36,7 @@ def test_help_example_is_valid_command(verb: str, capsys: pytest.CaptureFixture[
     assert type(parse(example)) is COMMANDS[verb]
 
 
-CHEAP = [
-    "train",
-    "resume",
-    "show",
-    "export",
-    "runs",
-    "doctor",
-    "eval",
-    "grade",
-    "plan",
-    "serve",
-    "advise",
-    "data validate",
-]
+CHEAP = "train resume show export runs doctor eval grade plan serve advise"
 
 
 @pytest.mark.slow
@@ -57,12 +44,10 @@ def test_help_cheap_examples_run_in_sequence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for verb in CHEAP:
+    for verb in [*CHEAP.split(), "data validate"]:
         assert main(example_of(verb, capsys)) == 0, verb
-    assert sorted(path.name for path in Path("runs/first/checkpoints").glob("step-*")) == [
-        "step-000002",
-        "step-000004",
-    ]
+    checkpoints = sorted(path.name for path in Path("runs/first/checkpoints").glob("step-*"))
+    assert checkpoints == ["step-000002", "step-000004"]
     assert Path("exported/first/model.safetensors").exists()
     assert Path("runs/first/show.html").stat().st_size > 10_000
     assert Path("evals/demo/summary.json").exists()

@@ -96,21 +96,11 @@ def test_main_user_error_exits_with_2_and_writes_nothing(
 
 
 def test_advise_context_is_separate_from_recipe_context() -> None:
-    flags = [
-        "--context",
-        "solution",
-        "other",
-        "--context.mask-ratio-wrong",
-        "0.2",
-        "--ratios",
-        "0.4",
-    ]
-    command = parse(["advise", "demo-paint", *flags])
+    flags = "--context solution other --context.mask-ratio-wrong 0.2 --ratios 0.4"
+    command = parse(["advise", "demo-paint", *flags.split()])
     assert (command.context, command.ratios) == (("solution", "other"), (0.4,))
-    assert (command.config.context.source, command.config.context.mask_ratio_wrong) == (
-        ("solution",),
-        0.2,
-    )
+    context = command.config.context
+    assert (context.source, context.mask_ratio_wrong) == (("solution",), 0.2)
 
 
 @pytest.mark.parametrize(

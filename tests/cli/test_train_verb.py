@@ -1,4 +1,4 @@
-"""paint train: recipes, settings as flags, and the flags that give a rank its settings."""
+"""paint train and paint bake: recipes, settings as flags, and the flags of a rank."""
 
 from typing import Any
 
@@ -26,3 +26,17 @@ def test_flags_round_trip_config(table: dict[str, dict[str, Any]]) -> None:
     config = from_table(table)
     assert config_of() == DEMO
     assert config_of(*flags(config, DEMO)) == config
+
+
+def test_bake_without_recipe_takes_bake() -> None:
+    command = parse(["bake", "rules.md", "q.jsonl", "--model", "m", "--train.steps", "3"])
+    expected = read_recipe(find_recipe("bake"))
+    assert (command.recipe, command.rules, command.questions) == ("bake", "rules.md", "q.jsonl")
+    assert (command.model, command.config.train.steps) == ("m", 3)
+    assert command.config.prompts == expected.prompts
+
+
+def test_bake_with_recipe_takes_its_settings() -> None:
+    command = parse(["bake", "rules.md", "q.jsonl", "demo-bake", "--model.lora-rank", "2"])
+    assert (command.recipe, command.model, command.config.model.lora_rank) == ("demo-bake", "", 2)
+    assert command.config.model.path == "demo"

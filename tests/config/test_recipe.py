@@ -59,10 +59,7 @@ SCORING: Sourced = {
     "objective.clip_mode": ("pointwise", "Eq. clipped_fkl"),
     "objective.clip": (0.06, "Experimental Details: tau = 0.06"),
     "objective.reduction": ("completion", "Eq. clipped_fkl: 1 / |y|; Training Algorithm: 1 / |B|"),
-    "context.source": (
-        ["solution"],
-        "Background: privileged context derived from the verified solution",
-    ),
+    "context.source": (["solution"], "Background: context derived from the verified solution"),
 }
 EVALUATION: Sourced = {
     "validation.samples": (12, "Experimental Details: 12 samples per prompt"),
@@ -73,29 +70,23 @@ EVALUATION: Sourced = {
     "validation.max_new_tokens": (38_912, "Experimental Details: maximum generation length 38,912"),
 }
 PAPER: dict[str, Sourced] = {
-    "paint": LORA
-    | BUDGET
-    | SCORING
-    | EVALUATION
-    | {
+    "paint": {
+        **(LORA | BUDGET | SCORING | EVALUATION),
         "context.mask_ratio_wrong": (0.30, "Experimental Setup: rho_wrong = 0.30"),
         "context.mask_ratio_correct": (0.40, "Experimental Setup: rho_correct = 0.40"),
         "context.placement": ("suffix", "Experimental Details: suffix masking"),
         "objective.interpolation_weight": (0.03, "Experimental Setup: k_base = 0.03"),
         "objective.top_fraction": (0.03, "Experimental Setup: f_top = 0.03"),
     },
-    "opsd": LORA
-    | BUDGET
-    | SCORING
-    | EVALUATION
-    | {
+    "opsd": {
+        **(LORA | BUDGET | SCORING | EVALUATION),
         "context.mask_ratio_wrong": (0.0, "Background: z = y*"),
         "context.mask_ratio_correct": (0.0, "Background: z = y*"),
         "objective.interpolation_weight": (0.0, "Experimental Details: without interpolation"),
         "objective.top_fraction": (0.0, "Experimental Details: without interpolation"),
     },
-    "grpo": EVALUATION
-    | {
+    "grpo": {
+        **EVALUATION,
         "rollout.samples_per_problem": (8, "Main Results: 8 GRPO rollouts"),
         "rollout.max_new_tokens": (16_000, "Experimental Setup: maximum generation length 16k"),
     },
@@ -114,9 +105,8 @@ SCRIPTS: dict[str, Sourced] = {
         "rollout.top_p": (0.95, "run_opsd.sh: --top_p 0.95"),
         "rollout.top_k": (20, "run_opsd.sh: --top_k 20"),
     },
-    "grpo": ADAPTERS
-    | TRAINER
-    | {
+    "grpo": {
+        **(ADAPTERS | TRAINER),
         "train.learning_rate": (2e-5, "run_grpo.sh: --learning_rate 2e-5"),
         "train.batch_size": (32, "run_grpo.sh: 8 processes, 1 each, 4 accumulated"),
         "rollout.samples_per_problem": (8, "run_grpo.sh: --num_generations 8"),
@@ -130,9 +120,8 @@ SCRIPTS: dict[str, Sourced] = {
         "rollout.top_k": (-1, "GRPOConfig: top_k"),
         "model.gradient_checkpointing": (True, "run_grpo.sh: --gradient_checkpointing"),
     },
-    "sft": ADAPTERS
-    | TRAINER
-    | {
+    "sft": {
+        **(ADAPTERS | TRAINER),
         "train.learning_rate": (2e-5, "run_sft.sh: --learning_rate 2e-5"),
         "train.batch_size": (64, "run_sft.sh: 8 processes, 2 each, 4 accumulated"),
         "train.checkpoint_every": (100, "run_sft.sh: --save_steps 100"),

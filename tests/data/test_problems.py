@@ -232,10 +232,8 @@ def test_read_problems_column_case_is_ignored_if_unambiguous(tmp_path: Path) -> 
     assert read(write(tmp_path, exact)).problems == [Problem("p", "s", "exact", "i")]
 
     two = {"problem": "p", "solution": "s", "Answer": "a", "ANSWER": "b"}
-    assert (
-        'field "answer" is missing (fields of the row: problem, solution, Answer, ANSWER)'
-        in refusal(write(tmp_path, two))
-    )
+    fields = "(fields of the row: problem, solution, Answer, ANSWER)"
+    assert f'field "answer" is missing {fields}' in refusal(write(tmp_path, two))
 
 
 def evaluated(folder: Path, *rows: dict[str, Any]) -> list[Problem]:

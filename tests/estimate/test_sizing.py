@@ -63,9 +63,8 @@ def test_server_flags_of_own_gpus_are_servers_default_and_all_requests() -> None
 def test_server_flags_keep_users_share() -> None:
     plan = planned("8b", 80e9)
     rollout = replace(plan.config.rollout, server_args="--gpu-memory-utilization 0.5")
-    assert (
-        server_flags(replace(plan, config=replace(plan.config, rollout=rollout))).utilization == 0.5
-    )
+    config = replace(plan.config, rollout=rollout)
+    assert server_flags(replace(plan, config=config)).utilization == 0.5
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ def number(rng: Random) -> Rewriting:
     commas = f"{n:,}"
     right = [commas, commas.replace(",", "{,}"), commas.replace(",", r"\,"), f"{n}.0"]
     right += [rf"\frac{{{k * n}}}{{{k}}}", f"{n - k} + {k}", f"x = {n}"]
-    right += [rf"N = {n - k} + {k} = {n}"]
     right += [rf"{n / 10**4} \times 10^4", f"{n / 10**4}e4", rf"\therefore {n}", rf"\large {n}"]
+    right += [rf"N = {n - k} + {k} = {n}"]
     wrong = [str(n + 1), f"{n}0", f"-{n}", f"{n}.5", rf"\frac{{{n}}}{{{k}}}", rf"\ge {n}", f"{n}'"]
     wrong += [f"{n / 10**4}e5", rf"{n} \text{{ is wrong}}", rf"N = {n - k} + {k} = {n + k}"]
     return str(n), right, wrong
@@ -34,8 +34,7 @@ def mixed(rng: Random) -> Rewriting:
     top = rng.choice([n for n in range(1, bottom) if gcd(n, bottom) == 1])
     value = whole + Fraction(top, bottom)
     right = [rf"\frac{{{value.numerator}}}{{{bottom}}}", str(float(value))]
-    right += [f"{whole} {top}/{bottom}"]
-    right += [rf"{whole} + \frac{{{top}}}{{{bottom}}}"]
+    right += [f"{whole} {top}/{bottom}", rf"{whole} + \frac{{{top}}}{{{bottom}}}"]
     right += [rf"{whole}\dfrac{{{2 * top}}}{{{2 * bottom}}}"]
     wrong = [rf"{whole}\cdot\frac{{{top}}}{{{bottom}}}", rf"{whole}\frac{{{bottom}}}{{{top}}}"]
     wrong += [rf"{whole + 1}\frac{{{top}}}{{{bottom}}}", rf"\frac{{{top}}}{{{bottom}}}"]
@@ -143,11 +142,10 @@ def polynomial(rng: Random) -> Rewriting:
 def root(rng: Random) -> Rewriting:
     a, b = rng.randint(2, 12), rng.choice([2, 3, 5, 7, 11])
     right = [rf"\sqrt{{{a * a * b}}}", rf"{a} \cdot {b}^{{1/2}}"]
-    right += [rf"\frac{{{a * b}}}{{\sqrt{{{b}}}}}"]
-    right += [f"{a}√{b}", rf"x = \sqrt{{{a * a * b}}} \approx {a * b**0.5:.2f}"]
+    right += [rf"\frac{{{a * b}}}{{\sqrt{{{b}}}}}", f"{a}√{b}"]
+    right += [rf"x = \sqrt{{{a * a * b}}} \approx {a * b**0.5:.2f}"]
     wrong = [rf"\sqrt{{{a * b}}}", rf"{a}\sqrt{{{b + 1}}}", rf"-{a}\sqrt{{{b}}}"]
-    wrong += [f"{a * b**0.5:.2f}"]
-    wrong += [rf"x = \sqrt{{{a * a * b}}} = {a * b**0.5 + 1:.1f}"]
+    wrong += [f"{a * b**0.5:.2f}", rf"x = \sqrt{{{a * a * b}}} = {a * b**0.5 + 1:.1f}"]
     return rf"{a}\sqrt{{{b}}}", right, wrong
 
 
@@ -159,14 +157,8 @@ RULES: list[Callable[[Random], Rewriting]] = [
 
 def written(answer: str, rng: Random) -> str:
     """A completion with the answer, in a form that does not change it."""
-    forms = [
-        answer,
-        answer,
-        f"${answer}$",
-        f"{answer}.",
-        rf"\displaystyle {answer}",
-        rf"\({answer}\)",
-    ]
+    forms = [answer, answer, f"${answer}$", f"{answer}."]
+    forms += [rf"\displaystyle {answer}", rf"\({answer}\)"]
     if "$" not in answer:
         forms.append(answer.replace("\\", "\\\\"))  # as JSON leaves it
     if "text" not in answer:

@@ -124,9 +124,8 @@ def test_teacher_prompt_rationale_is_a_turn_without_thinking(qwen3: Policy) -> N
 
         prompt = policy.teacher_prompt(PROBLEM, CONTEXT, complete=False, rationale="It is 42.")
         text = policy.decode(prompt, special=True)
-        assert (
-            f"<|im_start|>assistant\nIt is 42.<|im_end|>\n<|im_start|>user\n{reason_first}" in text
-        )
+        reply = "<|im_start|>assistant\nIt is 42.<|im_end|>\n"
+        assert f"{reply}<|im_start|>user\n{reason_first}" in text
         tail = "" if policy.teacher_thinking else EMPTY_THOUGHT
         assert text.endswith("<|im_start|>assistant\n" + tail)
 

@@ -52,9 +52,7 @@ BUSY: dict[str, Any] = PAPER | {"interpolation_weight": 0.3, "top_fraction": 0.4
 def views(n: int, v: int = 7, *, seed: int = 0, scale: float = 2.0) -> tuple[Tensor, Tensor]:
     """Student and teacher logits that resemble each other, as two views of one model do."""
     generator = torch.Generator().manual_seed(seed)
-    shared, student, teacher = torch.randn(
-        3, n, v, generator=generator, dtype=torch.float64
-    ).unbind()
+    shared, student, teacher = torch.randn(3, n, v, generator=generator, dtype=torch.float64)
     return scale * (shared + student / 2), scale * (shared + teacher / 2)
 
 
@@ -106,20 +104,12 @@ def exact_loss(
 
 
 def assert_is_naive(loss: Loss, expected: reference_float64.Loss) -> None:
-    value = torch.tensor(expected.value, dtype=torch.float64)
-    assert_close(loss.value.detach(), value, rtol=1e-8, atol=1e-12)
-    assert_close(
-        loss.per_token, torch.tensor(expected.per_token, dtype=torch.float64), rtol=1e-8, atol=1e-12
-    )
-    assert loss.stats.keys() == expected.stats.keys()
-    for name, figures in expected.stats.items():
-        assert_close(
-            loss.stats[name],
-            torch.tensor(figures, dtype=torch.float64),
-            rtol=1e-8,
-            atol=1e-12,
-            msg=f"{name}: {{}}".format,
-        )
+    found = {"value": loss.value.detach(), "per_token": loss.per_token} | loss.stats
+    wanted = {"value": expected.value, "per_token": expected.per_token} | expected.stats
+    assert found.keys() == wanted.keys()
+    for name, figures in found.items():
+        exact = torch.tensor(wanted[name], dtype=torch.float64)
+        assert_close(figures, exact, rtol=1e-8, atol=1e-12, msg=f"{name}: {{}}".format)
 
 
 # Values
@@ -166,9 +156,8 @@ def test_paint_loss_defaults_match_paper() -> None:
 
 
 def test_entropy_is_zero_when_certain_and_log_v_when_uniform() -> None:
-    certain, flat = torch.tensor(
-        [[-math.inf, 0.0, -math.inf, -math.inf], [-math.log(4)] * 4]
-    ).double()
+    rows = [[-math.inf, 0.0, -math.inf, -math.inf], [-math.log(4)] * 4]
+    certain, flat = torch.tensor(rows).double()
     assert entropy(certain) == 0
     assert_close(entropy(flat), torch.tensor(math.log(4)).double())
 
@@ -204,21 +193,14 @@ def test_interpolate_disjoint_supports_keep_intersection() -> None:
 def test_paint_loss_of_equal_views_is_zero(
     dtype: torch.dtype, divergence: str, interpolation_weight: float
 ) -> None:
-    logits = torch.cat(
-        [views(60, 101, scale=5)[0], torch.full((4, 101), -math.inf, dtype=torch.float64)]
-    )
+    ruled_out = torch.full((4, 101), -math.inf, dtype=torch.float64)
+    logits = torch.cat([views(60, 101, scale=5)[0], ruled_out])
     logits[60:, :5] = torch.arange(20.0).reshape(4, 5)
     logits = logits.to(dtype)
     for clip_mode in CLIP_MODES:
-        loss = paint_loss(
-            logits,
-            logits.clone(),
-            [50, 14],
-            interpolation_weight=interpolation_weight,
-            top_fraction=0.5,
-            divergence=divergence,
-            clip_mode=clip_mode,
-        )
+        options: dict[str, Any] = {"clip_mode": clip_mode, "divergence": divergence}
+        options |= {"interpolation_weight": interpolation_weight, "top_fraction": 0.5}
+        loss = paint_loss(logits, logits.clone(), [50, 14], **options)
         assert loss.value == 0
         assert not loss.per_token.any()
         assert not loss.stats["kl"].any()
@@ -234,9 +216,8 @@ def slopes(loss: Callable[[list[list[float]]], float], logits: Tensor) -> Tensor
     for place in product(*map(range, logits.shape)):
         moved = torch.zeros_like(logits)
         moved[place] = step
-        found[place] = (loss((logits + moved).tolist()) - loss((logits - moved).tolist())) / (
-            2 * step
-        )
+        above, below = (loss(x.tolist()) for x in (logits + moved, logits - moved))
+        found[place] = (above - below) / (2 * step)
     return found
 
 
@@ -248,12 +229,8 @@ def test_paint_loss_gradient_matches_finite_differences_of_reference(
 ) -> None:
     student, teacher = views(5, 4, seed=3)
     lengths = [3, 0, 2]
-    options = BUSY | {
-        "divergence": divergence,
-        "clip_mode": clip_mode,
-        "reduction": reduction,
-        "clip": 0.1,
-    }
+    options = BUSY | {"divergence": divergence, "clip_mode": clip_mode, "clip": 0.1}
+    options |= {"reduction": reduction}
     exact = reference_float64.Options(**options)
     target, _ = reference_float64.targets(student.tolist(), teacher.tolist(), lengths, exact)
     expected = slopes(lambda z: reference_float64.rollout_loss(target, z, lengths, exact), student)
@@ -306,13 +283,12 @@ def test_paint_loss_target_has_no_gradient(divergence: str) -> None:
     gradient = loss_gradient(student.detach(), teacher, [6], interpolation_weight=0.5, **options)
     log_p, log_q = (logits.detach() / 1.1 for logits in (teacher, student))
     target = ((log_p.log_softmax(-1) + log_q.log_softmax(-1)) / 2).log_softmax(-1)
-    expected = student_gradient(
-        lambda z: clipped_divergence(
-            target, (z / 1.1).log_softmax(-1), divergence=divergence, clip_mode="none"
-        ).mean(),
-        student.detach(),
-    )
-    assert_close(gradient, expected)
+
+    def mean_divergence(z: Tensor) -> Tensor:
+        log_q = (z / 1.1).log_softmax(-1)
+        return clipped_divergence(target, log_q, divergence=divergence, clip_mode="none").mean()
+
+    assert_close(gradient, student_gradient(mean_divergence, student.detach()))
 
 
 # The policy gradient on sampled tokens
@@ -479,19 +455,12 @@ def test_paint_loss_skip_tokens_equals_loss_of_rest(
     def loss(rows: Tensor, lengths: list[int], skip_tokens: int) -> tuple[Loss, Tensor]:
         states = student[rows].clone().requires_grad_()
         identity = torch.eye(states.shape[1], dtype=states.dtype)
-        made = (
-            paint_loss(states, teacher[rows], lengths, skip_tokens=skip_tokens, **options)
-            if chunk_tokens is None
-            else fused_paint_loss(
-                states,
-                teacher[rows],
-                identity,
-                lengths,
-                skip_tokens=skip_tokens,
-                chunk_tokens=chunk_tokens,
-                **options,
-            )
-        )
+        asked = options | {"skip_tokens": skip_tokens}
+        if chunk_tokens is None:
+            made = paint_loss(states, teacher[rows], lengths, **asked)
+        else:
+            asked |= {"chunk_tokens": chunk_tokens}
+            made = fused_paint_loss(states, teacher[rows], identity, lengths, **asked)
         made.value.backward()
         assert states.grad is not None
         return made, states.grad

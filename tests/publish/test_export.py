@@ -164,20 +164,12 @@ def test_hub_entries_are_those_of_complete_hub_benchmarks(
         "avg_at_k": {"mean": 0.5, "low": 0.4, "high": 0.6}
     }
     whole = [Benchmark("aime_2026", problems[:30]), *found.benchmarks]
-    assert (
-        card._hub_entries(replace(found, benchmarks=[Benchmark("aime_2026", problems[:29])])) == []
-    )
+    part = [Benchmark("aime_2026", problems[:29])]
+    assert card._hub_entries(replace(found, benchmarks=part)) == []
     (entry,) = card._hub_entries(replace(found, benchmarks=whole))
     assert (entry.dataset_id, entry.value) == ("MathArena/aime_2026", 50.0)
-    made = card.Export(
-        "x",
-        paint.load_run(run).config,
-        json.loads((run / "run.json").read_text()),
-        3,
-        False,
-        "float32",
-        Rounding(1, 0),
-    )
+    config, facts = paint.load_run(run).config, json.loads((run / "run.json").read_text())
+    made = card.Export("x", config, facts, 3, False, "float32", Rounding(1, 0))
     card.write_card(made, [replace(found, benchmarks=whole)], tmp_path)
     (written,) = yaml.safe_load((tmp_path / ".eval_results/MathArena--aime_2026.yaml").read_text())
     assert written["dataset"] == {"id": "MathArena/aime_2026", "task_id": "MathArena/aime_2026"}
