@@ -25,9 +25,8 @@ def write_recipe(path: Path, config: Config) -> str:
     lines = []
     for section, values in to_table(config).items():
         lines += [f"[{section}]"]
-        lines += [
-            f"{key} = {json.dumps(value)}" for key, value in values.items() if value is not None
-        ]
+        given = {key: value for key, value in values.items() if value is not None}
+        lines += [f"{key} = {json.dumps(value)}" for key, value in given.items()]
     path.write_text("\n".join(lines), "utf-8")
     return str(path)
 

@@ -80,9 +80,8 @@ def evaluated(
 
 def adapter(folder: Path, step: int | None = None) -> dict[str, torch.Tensor]:
     """The weights of a run's checkpoint, by default its last one."""
-    checkpoint = (
-        latest_checkpoint(folder) if step is None else folder / f"checkpoints/step-{step:06d}"
-    )
+    one = folder / f"checkpoints/step-{step or 0:06d}"
+    checkpoint = latest_checkpoint(folder) if step is None else one
     assert checkpoint is not None
     return load_file(checkpoint / "adapter" / "adapter_model.safetensors")
 

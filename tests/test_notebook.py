@@ -23,9 +23,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def kernel_finds_paint(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(
-        "PYTHONPATH", str(ROOT / "src") + os.pathsep + os.environ.get("PYTHONPATH", "")
-    )
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"), prepend=os.pathsep)
 
 
 def test_notebook_page_runs_as_printed(tmp_path: Path) -> None:

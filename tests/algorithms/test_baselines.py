@@ -176,9 +176,7 @@ def test_sft_loss_and_gradient_match_trl(
     for policy in (ours, theirs):
         move(policy)
     chosen = problems[:12]
-    texts = [
-        (ours.decode(ours.student_prompt(p.problem), special=True), p.solution) for p in chosen
-    ]
+    prompts = [ours.decode(ours.student_prompt(p.problem), special=True) for p in chosen]
     trainer = SFTTrainer(
         model=theirs.model,
         args=SFTConfig(
@@ -189,7 +187,7 @@ def test_sft_loss_and_gradient_match_trl(
             **TRL_OPTIONS,
         ),
         train_dataset=Dataset.from_list(
-            [{"prompt": prompt, "completion": solution} for prompt, solution in texts]
+            [{"prompt": t, "completion": p.solution} for t, p in zip(prompts, chosen, strict=True)]
         ),
         processing_class=theirs.tokenizer,
     )
@@ -212,9 +210,8 @@ def test_sft_loss_and_gradient_match_trl(
     assert len({len(r.completion.ids) for r in references}) > 2
     figures = step_metrics(scored, [Grade(1.0)] * 12, "token")
     assert figures["loss"] == pytest.approx(loss.item(), rel=1e-5)
-    assert figures["student_entropy"] == pytest.approx(
-        trainer._metrics["train"]["entropy"][0], rel=1e-4
-    )
+    entropy = trainer._metrics["train"]["entropy"][0]
+    assert figures["student_entropy"] == pytest.approx(entropy, rel=1e-4)
     assert_equal_gradients(gradients(ours.model), gradients(trainer.model))
 
 
@@ -231,9 +228,8 @@ def answered(policy: Policy, problems: Sequence[Problem]) -> list[Rollout]:
             0: [wrong] * 3 + ["So"],
         }
         for text in texts[rights]:
-            ids = policy.tokenizer.encode(
-                text + end * (text != right[:40]), add_special_tokens=False
-            )
+            ended = text + end * (text != right[:40])
+            ids = policy.tokenizer.encode(ended, add_special_tokens=False)
             completion = Completion(tuple(ids), (0.0,) * len(ids), truncated=text == right[:40])
             prompt = policy.student_prompt(problem.problem)
             rollouts.append(Rollout(len(rollouts), problem, prompt, completion, policy.decode(ids)))
@@ -249,9 +245,7 @@ def grpo_trainer(policy: Policy, rollouts: Sequence[Rollout], folder: Path, **op
         return {"prompt_ids": [r.prompt for r in rollouts], "completion_ids": ids, "logprobs": None}
 
     def verified(completions: list[str], answer: list[str], **_: Any) -> list[float]:
-        return [
-            float(is_correct(text, gold)) for text, gold in zip(completions, answer, strict=True)
-        ]
+        return [float(is_correct(*pair)) for pair in zip(completions, answer, strict=True)]
 
     settings = GRPOConfig(
         output_dir=str(folder),
@@ -454,9 +448,7 @@ def test_grpo_step_matches_manual_step(
 def test_grpo_batch_of_equal_rewards_leaves_adapter_unchanged(
     tmp_path: Path, problems: list[Problem]
 ) -> None:
-    rows = [
-        {"problem": p.problem, "solution": p.solution, "answer": "nobody"} for p in problems[:6]
-    ]
+    rows = [{"problem": p.problem, "solution": p.solution, "answer": "no"} for p in problems[:6]]
     path = write_problems(tmp_path / "problems.jsonl", rows)
     config = small("grpo", data={"path": path}, grpo={"iterations": 2})
     train(config, tmp_path / "run")

@@ -238,7 +238,6 @@ def test_train_mask_placements_hide_expected_part(
         rows, _ = run(tmp_path / placement, config)
         for number, (row, problem) in enumerate(zip(rows, problems, strict=True)):
             seed = derive_seed(3, 0, number)
-            expected = mask_solution(
-                problem.solution, row["mask_ratio"], placement=placement, seed=seed
-            )
+            drawn: dict[str, Any] = {"placement": placement, "seed": seed}
+            expected = mask_solution(problem.solution, row["mask_ratio"], **drawn)
             assert row["context"] == expected

@@ -214,9 +214,8 @@ def test_baseline_steps_match_epochs_of_scripts(method: str, model: str) -> None
 )
 def test_opsd_recipe_is_paint_without_masking_and_interpolation(pair: tuple[str, str]) -> None:
     paint, opsd = (read_recipe(find_recipe(name)) for name in pair)
-    changed = {
-        line.partition(":")[0] for line in differences(paint, opsd)
-    }  # of memory, too, nothing
+    # Of memory, too, nothing.
+    changed = {line.partition(":")[0] for line in differences(paint, opsd)}
     # On the demo, each method has the best of three learning rates.
     assert changed - ({"train.learning_rate"} if "demo-opsd" in pair else set()) == {
         "context.mask_ratio_wrong",

@@ -359,9 +359,8 @@ def test_help_explains_every_setting(capsys: pytest.CaptureFixture[str]) -> None
     with pytest.raises(SystemExit) as caught:
         parse("--help")
     assert caught.value.code == 0
-    words = " ".join(
-        capsys.readouterr().out.translate(dict.fromkeys(map(ord, "│╭╮╰╯─"), " ")).split()
-    )
+    frames = dict.fromkeys(map(ord, "│╭╮╰╯─"), " ")
+    words = " ".join(capsys.readouterr().out.translate(frames).split())
     package = Path(__file__).parents[2] / "src/paint"
     source = "".join(
         (package / name).read_text() for name in ("config/schema.py", "objective/options.py")

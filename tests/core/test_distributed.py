@@ -192,8 +192,7 @@ def test_ranks_that_cannot_connect_name_interface_variables(
         raise RuntimeError("Gloo connectFullMesh failed")
 
     monkeypatch.setattr("torch.distributed.new_group", fail)
-    monkeypatch.setattr(
-        "paint.core.distributed.PartialState", lambda: SimpleNamespace(num_processes=2)
-    )
+    two = SimpleNamespace(num_processes=2)
+    monkeypatch.setattr("paint.core.distributed.PartialState", lambda: two)
     with pytest.raises(PaintError, match=r"connectFullMesh.* GLOO_SOCKET_IFNAME=.* NCCL_SOCKET_"):
         all_gather_objects([1])

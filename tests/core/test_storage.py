@@ -172,9 +172,8 @@ def test_write_json_is_indented_utf8_without_surrogates(tmp_path: Path) -> None:
 
 
 def test_digest_depends_on_texts_and_boundaries() -> None:
-    digests = [
-        storage.digest(*parts) for parts in (("ab",), ("a", "b"), ("a", "b", ""), ("b", "a"))
-    ]
+    all_parts = (("ab",), ("a", "b"), ("a", "b", ""), ("b", "a"))
+    digests = [storage.digest(*parts) for parts in all_parts]
     assert len(set(digests)) == 4
     assert storage.digest("a", "b") == storage.digest_of_bytes([b"a", b"\0b"])
     assert len(digests[0]) == 64

@@ -99,9 +99,8 @@ def test_load_benchmark_own_file_is_named_by_stem(tmp_path: Path) -> None:
         [{"problem": "p", "answer": 1}, {"problem": "q", "answer": "x"}],
     )
     benchmark = load_benchmark(str(path))
-    assert benchmark == Benchmark(
-        "my=set.v2", [Problem("p", "", "1", "1"), Problem("q", "", "x", "2")]
-    )
+    expected = [Problem("p", "", "1", "1"), Problem("q", "", "x", "2")]
+    assert benchmark == Benchmark("my=set.v2", expected)
 
 
 def test_load_benchmark_columns_follow_file_spec(tmp_path: Path) -> None:
@@ -139,6 +138,5 @@ def test_load_benchmark_accepts_any_other_file_name(tmp_path: Path, name: str) -
 
 def test_load_benchmark_duplicate_ids_are_refused(tmp_path: Path) -> None:
     rows = [{"id": "a", "problem": "p", "answer": "1"}, {"id": "a", "problem": "q", "answer": "2"}]
-    assert "row 2: same id as an earlier row, row 1" in refusal(
-        str(write(tmp_path / "own.jsonl", rows))
-    )
+    path = write(tmp_path / "own.jsonl", rows)
+    assert "row 2: same id as an earlier row, row 1" in refusal(str(path))

@@ -24,9 +24,8 @@ def contexts(*source: str, **options: Any) -> Contexts:
 
 def shown(these: Contexts, problem: Problem, completion: str = "", **given: Any) -> Context:
     references = these.references(problem, 0, **given)
-    return these.context(
-        references, these.measure(completion, problem, references)["mask_ratio"], 0
-    )
+    ratio = these.measure(completion, problem, references)["mask_ratio"]
+    return these.context(references, ratio, 0)
 
 
 def test_context_of_all_rows_reaches_teacher_in_full(tmp_path: Path) -> None:

@@ -112,9 +112,8 @@ def test_openthoughts_masked_pass_is_optional_and_reported(
     assert preparation.dropped["contaminated"] == 2
     assert preparation.contaminated == {"known": 1, "sums": 1}
     assert preparation.found_by == {"words": 1, "masked": 1}
-    found = {
-        line["problem"]: line["found_by"] for line in rows_of(folder / "out.contaminated.jsonl")
-    }
+    lines = rows_of(folder / "out.contaminated.jsonl")
+    found = {line["problem"]: line["found_by"] for line in lines}
     assert found == {other: "masked", BENCHMARKS[0].problems[0].problem: "words"}
     print_preparation(preparation, folder / "out.jsonl", Display())
     assert "1 of these with another number or letter (--masked)" in capsys.readouterr().out

@@ -333,9 +333,8 @@ def test_problem_row_round_trips_through_json() -> None:
 def test_problems_digest_depends_on_every_answer_but_not_labels() -> None:
     one = Problem("p", "s", "1", "i")
     assert problems_digest([one]) != problems_digest([replace(one, also=("2",))])
-    assert problems_digest([one]) == problems_digest(
-        [replace(one, row=3, labels=(("level", "1"),))]
-    )
+    labelled = replace(one, row=3, labels=(("level", "1"),))
+    assert problems_digest([one]) == problems_digest([labelled])
     assert problems_digest([one]) == problems_digest([replace(one, fields={"problem": "p"})])
     assert problems_digest([one]) != problems_digest([replace(one, fields={"rules": "r"})])
 
@@ -410,9 +409,8 @@ def test_read_problems_demo_training_and_held_out_are_disjoint() -> None:
     trained = read_problems(DataConfig(path="demo"))
     held_out = read_problems(DataConfig(path=str(MODEL / "held_out.jsonl")))
     assert min(len(trained.problems), len(held_out.problems)) >= 100
-    assert not {problem.problem for problem in trained.problems} & {
-        p.problem for p in held_out.problems
-    }
+    texts = [{p.problem for p in rows.problems} for rows in (trained, held_out)]
+    assert not texts[0] & texts[1]
     assert trained.skipped == held_out.skipped == {}
 
 

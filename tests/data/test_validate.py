@@ -86,9 +86,8 @@ def test_check_file_lengths_match_prompts_of_run(policy: Policy) -> None:
     assert cut.too_long.count == sum(length > limit for length in prompts) > 0
     number, message = cut.too_long.first[0]
     problem = problems[number - 1]
-    length = len(
-        policy.teacher_prompt(problem.problem, f"{problem.solution} {MARKER}", complete=False)
-    )
+    text = f"{problem.solution} {MARKER}"
+    length = len(policy.teacher_prompt(problem.problem, text, complete=False))
     assert (message, length > limit) == (f"a teacher prompt of {length} tokens", True)
     assert check.too_long == BadRows()
 
@@ -175,9 +174,8 @@ def test_print_check_shows_findings(tmp_path: Path) -> None:
 
 def test_print_check_of_all_turns_counts_rows_and_turns(tmp_path: Path) -> None:
     texts = ("What is 1?", "One.", "And 2?", "Two.")
-    said = [
-        {"role": "user" if i % 2 == 0 else "assistant", "content": t} for i, t in enumerate(texts)
-    ]
+    roles = ("user", "assistant") * 2
+    said = [{"role": r, "content": t} for r, t in zip(roles, texts, strict=True)]
     path = write(tmp_path, {"messages": said, "answer": "2"}, {"messages": said[2:], "answer": "2"})
     for turns, counts in (("last", "2 rows, 2 good"), ("all", "2 rows with 3 turns, 3 good")):
         text = shown(check_of(path, turns=turns))

@@ -471,9 +471,8 @@ def test_summary_has_rows_by_level_and_subject(policy: Policy, tmp_path: Path) -
         for number, (name, level) in enumerate(levels.items(), start=1)
     ]
     problems = load_benchmark(write_problems(tmp_path / "mine.jsonl", rows)).problems
-    texts = {
-        (str(i), k): rf"\boxed{{{i if i != 3 else 9 + k}}}" for i in range(1, 5) for k in (0, 1)
-    }
+    given = [(i, k, i if i != 3 else 9 + k) for i in range(1, 5) for k in (0, 1)]
+    texts = {(str(i), k): rf"\boxed{{{answer}}}" for i, k, answer in given}
     place = evaluated(policy, tmp_path / "evals/base/mine", problems, texts)
     summarise_folders([place], tmp_path, QUIET, GradingConfig())
     summary = json.loads((tmp_path / "summary.json").read_text())
@@ -521,9 +520,8 @@ def test_grade_any_accepted_answer_is_correct(
     policy: Policy, tmp_path: Path, grader: MathGrader
 ) -> None:
     problems = [Problem("Which?", "", "2", "1", also=("two", "\\frac{5}{2}"))]
-    texts = {
-        ("1", k): rf"\boxed{{{text}}}" for k, text in enumerate(["2", "two", "2.5", "3", "1/2"])
-    }
+    given = enumerate(["2", "two", "2.5", "3", "1/2"])
+    texts = {("1", k): rf"\boxed{{{text}}}" for k, text in given}
     place = evaluated(policy, tmp_path / "base/mine", problems, texts)
     [row] = rows_of(place / "problems.jsonl")
     assert row["answer"] == ["2", "two", r"\frac{5}{2}"]
@@ -542,9 +540,8 @@ def test_stored_evaluations_with_same_names_are_distinguished(
     stores = stored_in([tmp_path / "b", tmp_path / "a", tmp_path / "b/.."])
     found = [str(path.relative_to(tmp_path)) for path in stores]
     assert found == ["b/base/mine", "b/after/mine", "a/base/mine"]
-    summarise_folders(
-        [tmp_path / "b", tmp_path / "a"], tmp_path / "new/place", QUIET, GradingConfig()
-    )
+    folders = [tmp_path / "b", tmp_path / "a"]
+    summarise_folders(folders, tmp_path / "new/place", QUIET, GradingConfig())
     table = json.loads((tmp_path / "new/place/summary.json").read_text())
     assert list(table["figures"]) == [str(tmp_path / "b/base"), "after", str(tmp_path / "a/base")]
     text = (tmp_path / "new/place/summary.md").read_text()

@@ -104,9 +104,8 @@ def test_bootstrap_interval_of_binary_values_is_clopper_pearson(values: int) -> 
 
     def more(chance: float, least: int) -> float:
         """P(at least so many of 30)."""
-        return sum(
-            math.comb(30, c) * chance**c * (1 - chance) ** (30 - c) for c in range(least, 31)
-        )
+        counts = range(least, 31)
+        return sum(math.comb(30, c) * chance**c * (1 - chance) ** (30 - c) for c in counts)
 
     if values > 0:
         assert more(interval.low, values) == pytest.approx(0.025, abs=0.003)
@@ -324,9 +323,8 @@ def test_compare_seeds_covers_truth_where_problems_alone_do_not(
     rng, hits, alone, runs = np.random.default_rng(19), 0, 0, RUNS // 2
     for _ in range(runs):
         skills = rng.beta(0.5, 0.5, size=100)
-        before, after = (
-            trained(rng, skills, seeds, sd / math.sqrt(2), gain) for gain in (0.0, 0.2)
-        )
+        own = sd / math.sqrt(2)
+        before, after = (trained(rng, skills, seeds, own, gain) for gain in (0.0, 0.2))
         interval = compare_seeds(before, after)
         problems = bootstrap([(after - before).mean(axis=0)], bounds=(-1, 1), reached=False)
         hits += interval.low <= 0.2 / 8 <= interval.high
@@ -360,9 +358,8 @@ def test_over_seeds_one_seed_equals_bootstrap_over_problems() -> None:
     rng = np.random.default_rng(21)
     one, other = (rng.binomial(12, 0.3, size=(1, 40)) / 12 for _ in range(2))
     assert over_seeds(one) == bootstrap([one[0]], bounds=SHARE)
-    assert compare_seeds(one, other) == bootstrap(
-        [other[0] - one[0]], bounds=(-1, 1), reached=False
-    )
+    gain = bootstrap([other[0] - one[0]], bounds=(-1, 1), reached=False)
+    assert compare_seeds(one, other) == gain
     # The same training twice says no more than once.
     assert over_seeds(np.tile(one, (3, 1))) == over_seeds(one)
 

@@ -272,9 +272,8 @@ def test_save_plot_draws_means_seeds_and_intervals_at_their_values(tmp_path: Pat
 
 @pytest.mark.parametrize("name", ["$\\frac$", "$x_1$", "{best} [a] <b> & c", "a\x1b[31mb", "_$^"])
 def test_save_plot_name_with_markup_is_drawn_verbatim(name: str, tmp_path: Path) -> None:
-    report = Report(
-        "results", name, {"few": name}, {"few": ("few", "base")}, name, reference_run="few"
-    )
+    pairs = {"few": ("few", "base")}
+    report = Report("results", name, {"few": name}, pairs, name, reference_run="few")
     results = [r for r in RESULTS if r.cell in ("base", "few")]
     save_plot(tmp_path / "plot", report, [r for r in results if r.is_last])
     save_curves(tmp_path / "curves", report, results)

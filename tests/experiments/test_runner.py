@@ -152,9 +152,8 @@ def test_tables_match_results(finished: Experiment) -> None:
     }
     assert scores["tight"].shape == (2, PROBLEMS)
     for text in (said, (folder / "results.md").read_text()):
-        lines = [
-            [cell.strip() for cell in re.split("[|│]", line)[1:-1]] for line in text.splitlines()
-        ]
+        cells = [re.split("[|│]", line)[1:-1] for line in text.splitlines()]
+        lines = [[cell.strip() for cell in line] for line in cells]
         table = {line[0]: line[1:] for line in reversed(lines) if line}
         seeds = {line[0]: line[1:] for line in lines if len(line) == 3}
         for name in ("tight", "loose"):

@@ -588,9 +588,8 @@ def test_is_correct_powers_compare_by_exponent(base: int, a: int, b: int) -> Non
 def test_is_correct_late_digit_difference_is_wrong(formula: str, digits: int) -> None:
     for places in (30, digits):
         assert not is_correct(rf"\boxed{{{formula}+10^{{-{places}}}}}", formula)
-    assert is_correct(
-        rf"\boxed{{{formula}+10^{{-{digits}}}-\frac{{1}}{{10^{{{digits}}}}}}}", formula
-    )
+    nothing = rf"10^{{-{digits}}}-\frac{{1}}{{10^{{{digits}}}}}"
+    assert is_correct(rf"\boxed{{{formula}+{nothing}}}", formula)
 
 
 @pytest.mark.parametrize(

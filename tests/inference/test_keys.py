@@ -50,10 +50,9 @@ SECRET = "s3cr3t-0f-mine"
 def test_rollout_setting_with_secret_is_refused_without_repeating_it(
     setting: dict[str, object],
 ) -> None:
+    table = {k: [*v] if isinstance(v, tuple) else v for k, v in setting.items()}
     with pytest.raises(ConfigError) as error:
-        from_table(
-            {"rollout": {k: [*v] if isinstance(v, tuple) else v for k, v in setting.items()}}
-        )
+        from_table({"rollout": table})
     assert SECRET not in str(error.value)
     assert "environment" in str(error.value)
 

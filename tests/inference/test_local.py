@@ -359,9 +359,8 @@ def test_distribution_top_k_top_p_match_definition(
 ) -> None:
     """Peaked, flat and, in bfloat16, full of equals; more tokens than are looked at first."""
     generator = torch.Generator().manual_seed(top_k)
-    logits = (
-        torch.randn(6, 700, generator=generator) * torch.tensor([0.01, 0.3, 1, 3, 9, 30])[:, None]
-    )
+    scales = torch.tensor([0.01, 0.3, 1, 3, 9, 30])[:, None]
+    logits = torch.randn(6, 700, generator=generator) * scales
     logits[0, ::3] = logits[0, 0]
     sampling = Sampling(1.1, top_p, top_k, 1)
     probs = whole_distribution(logits.to(dtype).double(), sampling)
@@ -401,9 +400,8 @@ def test_invert_never_draws_zero_probability_token(rows: list[list[float]], unif
     probs = torch.tensor([[*row, 0.5, 0.0] for row in rows])
     tokens = invert(probs, torch.full((len(rows),), uniform))
     assert (probs.gather(1, tokens[:, None]) > 0).all()
-    below = torch.stack(
-        [p[:t].sum() / p.sum() for p, t in zip(probs.double(), tokens, strict=True)]
-    )
+    rows_drawn = zip(probs.double(), tokens, strict=True)
+    below = torch.stack([p[:t].sum() / p.sum() for p, t in rows_drawn])
     assert (below <= uniform + 1e-6).all()
 
 

@@ -205,9 +205,7 @@ def test_sync_weights_shared_adapter_folder_keeps_runs_apart(
     serve: Any, policy: Policy, problems: list[Problem], tmp_path: Path
 ) -> None:
     shared = tmp_path / "shared"
-    rollout = replace(
-        Config().rollout, engine="vllm", urls=(serve().url,), adapter_folder=str(shared)
-    )
+    rollout = RolloutConfig(engine="vllm", urls=(serve().url,), adapter_folder=str(shared))
     contents = []
     for run in ("a/seed-0", "b/seed-0", "a/seed-0"):
         setup = EngineSetup(policy, DEMO, rollout, tmp_path / run, Display(), 1024, problems)
@@ -697,9 +695,8 @@ def test_server_process_tail_is_sanitized_and_bounded(tmp_path: Path) -> None:
 def test_server_command_has_model_adapter_and_user_arguments() -> None:
     """``vllm serve`` takes the model without a flag; the user's arguments come last and win."""
     config = read_recipe(find_recipe("paint-qwen3-1.7b"))
-    given = replace(
-        config.rollout, server="env A=1 vllm serve", server_args="--dtype half -x 'a b'"
-    )
+    given = replace(config.rollout, server="env A=1 vllm serve")
+    given = replace(given, server_args="--dtype half -x 'a b'")
     rollout = replace(given, colocate=True)
     model = replace(config.model, lora_rank=40)
     line = server_command(model, rollout, 8123, max_model_len=1024)

@@ -138,9 +138,8 @@ def test_resolve_training_given_server_that_cannot_share_is_refused(machine: Mac
 def test_server_command_has_share_rows_and_float32_head() -> None:
     config = configured(engine="vllm")
     rollout = replace(config.rollout, batch_size=16, off_policy_steps=2)
-    line = server_command(
-        config.model, rollout, 8000, max_model_len=9216, sizes=ServerFlags(0.85, 40)
-    )
+    sizes = ServerFlags(0.85, 40)
+    line = server_command(config.model, rollout, 8000, max_model_len=9216, sizes=sizes)
     flags = dict(pairwise(line))
     assert flags["--gpu-memory-utilization"] == "0.85"
     assert flags["--max-num-seqs"] == "40"

@@ -197,9 +197,8 @@ def test_full_tuning_trains_every_weight_in_float32(full: Policy) -> None:
     states.square().mean().backward()
     assert all(p.grad is not None and p.grad.abs().max() > 0 for p in full.trainable)
 
-    [completion] = LocalEngine(full, batch_size=1).generate(
-        [PROMPTS[0]], Sampling(1.0, 1.0, -1, 8), [0]
-    )
+    sampling = Sampling(1.0, 1.0, -1, 8)
+    [completion] = LocalEngine(full, batch_size=1).generate([PROMPTS[0]], sampling, [0])
     with torch.no_grad():
         log_probs = logits_alone(full.model, PROMPTS[0], list(completion.ids)).log_softmax(-1)
     chosen = [float(row[i]) for row, i in zip(log_probs, completion.ids, strict=True)]

@@ -139,9 +139,7 @@ def test_prompt_filter_row_with_control_text_is_refused_or_counted(
     config = Config(
         data=data,
         train=cfg.TrainConfig(method=method),
-        rollout=cfg.RolloutConfig(
-            max_new_tokens=64, samples_per_problem=2 if method == "grpo" else 1
-        ),
+        rollout=cfg.RolloutConfig(max_new_tokens=64, samples_per_problem=1 + (method == "grpo")),
     )
     rows = ValidRows([GOOD, problem_with(field)], {})
     with pytest.raises(DataError, match=rf"mine.jsonl.*\bodd\b.*'<\|im_end\|>'.*\b{field}\b.*skip"):

@@ -164,9 +164,8 @@ def test_ema_teacher_without_memory_is_student_of_last_due_step(config: Any) -> 
         teacher.follow(steps)
         students.append(hidden(policy))
         with teacher.view():
-            torch.testing.assert_close(
-                hidden(policy), students[steps // 3 * 3], rtol=1e-4, atol=1e-4
-            )
+            due = students[steps // 3 * 3]
+            torch.testing.assert_close(hidden(policy), due, rtol=1e-4, atol=1e-4)
     assert (students[6] - students[7]).abs().max() > 0.01
 
 
@@ -186,9 +185,8 @@ def test_teacher_with_base_weight_interpolates_log_probs(
 
     found = teacher.lm_head(teacher.hidden_states(longer, PROMPTS, COMPLETIONS))
     logits = 0.7 * privileged + 0.3 * base
-    torch.testing.assert_close(
-        found.log_softmax(-1), logits.log_softmax(-1), rtol=1e-10, atol=1e-10
-    )
+    found, expected = (x.log_softmax(-1) for x in (found, logits))
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
     assert not found.requires_grad
 
 
@@ -218,9 +216,7 @@ def test_ema_teacher_is_applied_beside_rounded_weights() -> None:
     update = torch.nn.functional.linear(x, teacher.own[name].bfloat16())
     with teacher.view():
         assert torch.equal(layer(x), plain + update)
-        assert all(
-            torch.equal(value, before[name]) for name, value in policy.base.named_parameters()
-        )
+        assert all(torch.equal(p, before[n]) for n, p in policy.base.named_parameters())
 
     assert teacher.own[name].dtype == torch.float32
 
@@ -265,9 +261,7 @@ def test_teacher_view_restores_student_after_error(
     assert torch.equal(hidden(policy), student)
     assert hidden(policy).requires_grad
     assert [parameter.data_ptr() for parameter in policy.trainable] == places
-    assert all(
-        torch.equal(value, before[name]) for name, value in policy.model.state_dict().items()
-    )
+    assert all(torch.equal(x, before[name]) for name, x in policy.model.state_dict().items())
 
 
 @pytest.mark.parametrize("config", [DEMO, FULL, replace(FULL, gradient_checkpointing=True)])

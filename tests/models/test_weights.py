@@ -64,9 +64,8 @@ def test_save_served_rounds_adapter_as_server_would(dtype: Dtype, tmp_path: Path
         load_file(tmp_path / name / "adapter_model.safetensors") for name in ("trained", "served")
     )
     assert trained.keys() == served.keys()
-    assert all(
-        torch.equal(value.to(getattr(torch, dtype)), served[n]) for n, value in trained.items()
-    )
+    rounded = {name: value.to(getattr(torch, dtype)) for name, value in trained.items()}
+    assert all(torch.equal(value, served[name]) for name, value in rounded.items())
     shapes = [read_adapter_shape(tmp_path / name) for name in ("trained", "served")]
     assert shapes[0] == shapes[1]
 

@@ -128,9 +128,8 @@ def assert_same(found: Loss, expected: Loss, this: Case, *, tolerance: float = 1
     assert set(figures) == set(wanted)
     for name in wanted:
         msg = partial("{}: {}".format, name)
-        torch.testing.assert_close(
-            figures[name], wanted[name], rtol=tolerance, atol=tolerance, msg=msg
-        )
+        bounds: dict[str, Any] = {"rtol": tolerance, "atol": tolerance, "msg": msg}
+        torch.testing.assert_close(figures[name], wanted[name], **bounds)
 
 
 # The same as the reference
@@ -404,9 +403,8 @@ def eager(this: Case, temperature: float = 1.0) -> LogProbs:
     dtype = torch.promote_types(this.student.dtype, torch.float32)
     logits = this.head(this.student).to(dtype)
     log_q, untempered = (logits / temperature).log_softmax(-1), logits.log_softmax(-1)
-    log_prob, log_prob_at_1 = (
-        x.gather(-1, this.tokens[:, None])[:, 0] for x in (log_q, untempered)
-    )
+    chosen = this.tokens[:, None]
+    log_prob, log_prob_at_1 = (x.gather(-1, chosen)[:, 0] for x in (log_q, untempered))
     return LogProbs(log_prob, -(log_q.exp() * log_q).sum(-1), log_prob_at_1)
 
 
@@ -529,9 +527,8 @@ def by(
     """The figures of both views' logits, every other row selected, and the slope."""
     student, teacher = (view.clone() for view in views)
     tokens = torch.full((len(student),), student.shape[1] - 1, device=DEVICE)
-    first, second = (
-        work.measure(view, tokens, options.loss_temperature) for view in (student, teacher)
-    )
+    temperature = options.loss_temperature
+    first, second = (work.measure(view, tokens, temperature) for view in (student, teacher))
     selected = torch.arange(len(student), device=DEVICE) % 2 == 0
     found = work.differentiate(student, teacher, first, second, selected, tokens, slope, options)
     for view, measured in (("student", first), ("teacher", second)):
@@ -818,9 +815,8 @@ def test_bfloat16_matmul_accumulates_in_float32_and_restores_setting() -> None:
     hidden = torch.randn(40, 256, generator=generator).bfloat16()
     weight = torch.randn(500, 256, generator=generator).bfloat16()
     found = fused._logits(hidden, weight, None, torch.empty(40, 500))
-    torch.testing.assert_close(
-        found.double(), hidden.double() @ weight.double().T, rtol=1e-5, atol=1e-4
-    )
+    exact = hidden.double() @ weight.double().T
+    torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-4)
     assert torch.backends.mkldnn.matmul.fp32_precision == before  # type: ignore[attr-defined]
     mixed = fused._logits(hidden.float() + 1e-3, weight, None, torch.empty(40, 500))
     wanted = (hidden.float() + 1e-3).double() @ weight.double().T

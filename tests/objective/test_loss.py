@@ -583,9 +583,8 @@ def test_loss_signature_defaults_match_objective_config() -> None:
         assert record.keys() - shared <= {"impl", *by_verdict}
         assert {name: parameters[name].default for name in shared} == {n: record[n] for n in shared}
     defaults = inspect.signature(clipped_divergence).parameters
-    assert all(
-        defaults[name].default == record[name] for name in ("divergence", "clip", "clip_mode")
-    )
+    names = ("divergence", "clip", "clip_mode")
+    assert all(defaults[name].default == record[name] for name in names)
     assert inspect.signature(token_weights).parameters["reduction"].default == record["reduction"]
 
 

@@ -54,9 +54,8 @@ def test_loss_factors_weigh_values_and_gradients(impl: Impl) -> None:
         logits = student @ head.T, teacher @ head.T
         loss = paint_loss(*logits, LENGTHS, **options)
     else:  # in chunks of four, which the first completion exceeds
-        loss = fused_paint_loss(
-            student, teacher, head, LENGTHS, impl=impl, chunk_tokens=4, **options
-        )
+        options |= {"impl": impl, "chunk_tokens": 4}
+        loss = fused_paint_loss(student, teacher, head, LENGTHS, **options)
     found = loss.value, loss.per_token, *torch.autograd.grad(loss.value, inputs)
     for mine, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-11, atol=1e-11)

@@ -1,6 +1,6 @@
 """Prompts of the student and the teacher."""
 
-from typing import get_args
+from typing import Any, get_args
 
 from paint.objective.prompts import (
     INSTRUCTION,
@@ -40,9 +40,7 @@ def test_messages_match_paper() -> None:
 
 def test_announces_complete_follows_wording() -> None:
     announced = {
-        wording: [
-            announces_complete(wording, is_complete=is_complete) for is_complete in (True, False)
-        ]
+        wording: [announces_complete(wording, is_complete=whole) for whole in (True, False)]
         for wording in get_args(Wording)
     }
     assert announced == {"as_shown": [True, False], "complete": [True] * 2, "part": [False] * 2}
@@ -50,9 +48,8 @@ def test_announces_complete_follows_wording() -> None:
 
 def test_teacher_messages_with_rationale_are_conversation() -> None:
     [request] = rationale_messages("What is 1+1?", "Add.", complete=False)
-    first, reply, last = teacher_messages(
-        "What is 1+1?", "Add.", complete=False, rationale="It adds."
-    )
+    rest: dict[str, Any] = {"complete": False, "rationale": "It adds."}
+    first, reply, last = teacher_messages("What is 1+1?", "Add.", **rest)
     assert (first, INSTRUCTION in request["content"]) == (request, False)
     assert reply == {"role": "assistant", "content": "It adds."}
     assert last == {

@@ -394,9 +394,8 @@ def test_data_validate_corrupt_tokenizer_is_refused(
     kind: str, seed: int, tmp_path: Path, said: Said
 ) -> None:
     model = broken_model(kind, seed, tmp_path / "its-model")
-    status, message = told(
-        ["data", "validate", "demo", f"--model.path={model}", "--data.limit=1"], said
-    )
+    line = ["data", "validate", "demo", f"--model.path={model}", "--data.limit=1"]
+    status, message = told(line, said)
     # A tokenizer may do without much that the weights need.
     is_needed = kind.startswith(("tokenizer", "template", "folder"))
     assert status == 2 or (status == 0 and not is_needed), message

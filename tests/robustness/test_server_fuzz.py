@@ -178,9 +178,8 @@ def test_broken_response_is_server_failure(
 def test_compressed_response_is_read(fake_server: FakeVllmServer, tmp_path: Path) -> None:
     def send(handler: Any, path: str, _: int, content: Any) -> bool:
         if path == "/v1/completions":
-            answer(200, gzip.compress, Content_Encoding="gzip")(
-                handler, json.dumps(content).encode()
-            )
+            packed = answer(200, gzip.compress, Content_Encoding="gzip")
+            packed(handler, json.dumps(content).encode())
         return path == "/v1/completions"
 
     fake_server.send = send

@@ -115,9 +115,7 @@ def read(path: Path) -> Any:
 
 
 def untimed(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    return [
-        {name: value for name, value in row.items() if not name.startswith(UNTIMED)} for row in rows
-    ]
+    return [{k: v for k, v in row.items() if not k.startswith(UNTIMED)} for row in rows]
 
 
 def restore(pristine: Path, at: Path, verb: Verb) -> None:

@@ -210,9 +210,8 @@ def test_select_positions_is_best_of_all_subsets(draw: Callable[..., Tensor]) ->
         ours = {int(n) for n in select_positions(ratios, size / 9).nonzero()}
         for k, gamma in [(0.03, 1.0), (0.5, 2.0), (0.97, 0.3)]:
             gains = information_gain(ratios, k, gamma=gamma).tolist()
-            best = max(
-                itertools.combinations(range(9), size), key=lambda s: sum(gains[n] for n in s)
-            )
+            subsets = itertools.combinations(range(9), size)
+            best = max(subsets, key=lambda s: sum(gains[n] for n in s))
             assert ours == set(best)
 
 

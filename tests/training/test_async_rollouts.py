@@ -136,10 +136,9 @@ def test_off_policy_one_step_differs_and_zero_stores_no_adapters(tmp_path: Path)
 def test_off_policy_unsupported_settings_are_refused(
     sections: dict[str, Any], message: str
 ) -> None:
+    ahead = {"rollout": {"off_policy_steps": 1}, "train": {"batch_size": 8}}
     with pytest.raises(ConfigError, match=rf"rollout.off_policy_steps {message}"):
-        changed(
-            "demo-paint", {"rollout": {"off_policy_steps": 1}, "train": {"batch_size": 8}}, sections
-        )
+        changed("demo-paint", ahead, sections)
 
 
 @pytest.mark.slow

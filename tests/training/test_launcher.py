@@ -297,9 +297,8 @@ def test_owned_process_forwards_signals_and_reports_status(tmp_path: Path) -> No
 def test_owned_process_log_tails_are_separate(tmp_path: Path) -> None:
     for name in ("one", "two"):
         code = f"print('I am {name}'); raise SystemExit(3)"
-        process = OwnedProcess(
-            [sys.executable, "-c", code], os.environ, tmp_path / "log", name=name
-        )
+        line = [sys.executable, "-c", code]
+        process = OwnedProcess(line, os.environ, tmp_path / "log", name=name)
         process.start()
         while not process.dead:
             time.sleep(0.02)

@@ -82,9 +82,8 @@ def test_train_step_without_kept_completion_has_no_loss_and_no_gradient(
 ) -> None:
     rows = [{"problem": p.problem, "solution": p.solution, "answer": "no"} for p in problems[:4]]
     data = {"data": {"path": write_problems(tmp_path / "rows.jsonl", rows)}}
-    config = changed(
-        "demo-paint", SMALL, data, {"rollout": {"keep": "correct"}, "train": {"steps": 2}}
-    )
+    longer: dict[str, Any] = {"rollout": {"keep": "correct"}, "train": {"steps": 2}}
+    config = changed("demo-paint", SMALL, data, longer)
     train(config, tmp_path / "run", display=Display(enabled=False))
     for metrics in read_metrics(tmp_path / "run"):
         assert metrics["kept_completions"] == metrics["gradient_norm"] == metrics["accuracy"] == 0

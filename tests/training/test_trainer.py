@@ -253,9 +253,8 @@ def test_step_metrics_are_averaged_like_loss() -> None:
         tokens |= {name: [0.5] * n for name in names} | {"student_log_prob": [-1.0] * n}
         completion = Completion(tuple(range(n)), tuple(-1.0 - 0.1 * i for i in range(n)), truncated)
         problem = Problem("p", "s", "7", "1")
-        return ScoredRollout(
-            Rollout(0, problem, [], completion, text, metrics={"overlap": 0.5}), tokens
-        )
+        rollout = Rollout(0, problem, [], completion, text, metrics={"overlap": 0.5})
+        return ScoredRollout(rollout, tokens)
 
     rows = [
         scored([1.0, 3.0], [1.0, 0.0], truncated=True, text="no answer"),
@@ -591,13 +590,11 @@ def test_resume_corrupt_optimizer_hides_torch_advice(run: Path, tmp_path: Path) 
 
 
 def test_resume_with_other_problems_is_refused(tmp_path: Path, problems: list[Problem]) -> None:
-    rows = [
-        {"problem": p.problem, "solution": p.solution, "answer": p.answer} for p in problems[:12]
-    ]
+    names = ("problem", "solution", "answer")
+    rows = [{name: getattr(p, name) for name in names} for p in problems[:12]]
     path = tmp_path / "problems.jsonl"
-    config = small(
-        data={"path": write_problems(path, rows)}, train={"steps": 2, "checkpoint_every": 1}
-    )
+    data = {"path": write_problems(path, rows)}
+    config = small(data=data, train={"steps": 2, "checkpoint_every": 1})
     train(config, tmp_path / "run")
     write_problems(path, reversed(rows))
     longer = replace(config, train=replace(config.train, steps=3))
