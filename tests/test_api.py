@@ -217,9 +217,7 @@ def test_callbacks_see_every_step_checkpoint_and_end(tmp_path: Path) -> None:
     assert recorder.calls == [*steps, run.checkpoints[-1], run]
 
 
-def test_callback_true_ends_run_that_resumes_to_the_same_weights(
-    run: paint.Run, tmp_path: Path
-) -> None:
+def test_callback_true_ends_run_that_resumes_to_the_same(run: paint.Run, tmp_path: Path) -> None:
     stopped = paint.train(
         "demo-paint", data=ROWS, output_dir=tmp_path / "run", callbacks=[Recorder(stop=1)], **SMALL
     )
@@ -260,9 +258,7 @@ def test_evaluate_on_rows_compares_run_with_base(run: paint.Run, tmp_path: Path)
     assert "<iframe srcdoc=" in results.show()._repr_html_()
 
 
-def test_evaluate_run_without_benchmark_is_as_the_command_does(
-    run: paint.Run, tmp_path: Path
-) -> None:
+def test_evaluate_run_without_benchmark_is_as_by_command(run: paint.Run, tmp_path: Path) -> None:
     results = paint.evaluate(run, limit=2, samples=1, output_dir=tmp_path)
     assert set(results.samples["benchmark"]) == {"demo"}
     asked = read_json(next(results.path.rglob("asked.json")), "")
@@ -270,9 +266,7 @@ def test_evaluate_run_without_benchmark_is_as_the_command_does(
     assert asked["thinking"] == run.config.model.student_thinking
 
 
-def test_evaluation_graded_again_by_function_has_its_rewards(
-    run: paint.Run, tmp_path: Path
-) -> None:
+def test_evaluation_graded_by_function_has_its_rewards(run: paint.Run, tmp_path: Path) -> None:
     results = paint.evaluate(run, benchmark=ROWS[:4], samples=1, output_dir=tmp_path)
     again = paint.grade(results, grader=lambda completion, row: row["answer"] == ROWS[0]["answer"])
     rewards = again.samples.groupby("policy")["reward"].sum()

@@ -360,9 +360,7 @@ def by_adam(policy: Policy, config: Config) -> torch.optim.Optimizer:
 
 
 @pytest.mark.parametrize("reduction", ["token", "completion"])
-def test_sft_step_matches_manual_step(
-    tmp_path: Path, problems: list[Problem], reduction: str
-) -> None:
+def test_sft_step_matches_manual(tmp_path: Path, problems: list[Problem], reduction: str) -> None:
     # With seed 0, a gradient is so near zero that Adam makes a third of a rate of its rounding.
     config = small("sft", train={"steps": 2, "seed": 1}, objective={"reduction": reduction})
     train(config, tmp_path / "run")
@@ -445,9 +443,7 @@ def test_grpo_step_matches_manual_step(
     assert {int(entry["step"]) for entry in state.values()} == {iterations}
 
 
-def test_grpo_batch_of_equal_rewards_leaves_adapter_unchanged(
-    tmp_path: Path, problems: list[Problem]
-) -> None:
+def test_grpo_equal_rewards_leave_adapter_as_it_is(tmp_path: Path, problems: list[Problem]) -> None:
     rows = [{"problem": p.problem, "solution": p.solution, "answer": "no"} for p in problems[:6]]
     path = write_problems(tmp_path / "problems.jsonl", rows)
     config = small("grpo", data={"path": path}, grpo={"iterations": 2})

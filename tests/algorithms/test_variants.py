@@ -66,7 +66,7 @@ def test_shipped_variant_is_short_and_trains_on_demo(tmp_path: Path, name: str) 
 
 
 @pytest.mark.parametrize("shown", ["solution", "none", "other", "answer", "wrong_answer"])
-def test_context_source_shows_configured_reference(
+def test_context_source_shows_its_text(
     tmp_path: Path, by_id: dict[str, Problem], shown: str
 ) -> None:
     config = tiny(context={"source": shown}, rollout=FEW_TOKENS)
@@ -229,9 +229,7 @@ def test_train_full_interpolation_and_fixed_mask_ratio(tmp_path: Path) -> None:
     assert [row["mask_ratio"] for row in rows] == [0.25] * 4
 
 
-def test_train_mask_placements_hide_expected_part(
-    tmp_path: Path, by_id: dict[str, Problem]
-) -> None:
+def test_train_mask_placements_hide_their_part(tmp_path: Path, by_id: dict[str, Problem]) -> None:
     problems = [list(by_id.values())[i] for i in batch_indices(len(by_id), 4, 0, 3)]
     for placement in ("random", "punctuation"):
         config = tiny(context={"placement": placement}, rollout=FEW_TOKENS)

@@ -136,9 +136,7 @@ def test_resume_part_reports_bitwise_equal_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_smollm2_part_trains_first_and_last_quarter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_smollm2_part_trains_two_quarters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "SMOLLM2_RECIPE", "demo-paint")
     (tmp_path / "real").mkdir()
     (tmp_path / "real/model").symlink_to(MODEL)
@@ -187,9 +185,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("missing", 60, "skipped: the package x is not installed"),
     ],
 )
-def test_run_part_keeps_rows_however_process_ends(
-    name: str, limit: float, status: str, fake: Path
-) -> None:
+def test_run_part_keeps_rows_if_it_fails(name: str, limit: float, status: str, fake: Path) -> None:
     found = run_part(name, limit, fake, Options(folder=fake))
     assert found["status"] == status
     assert found["rows"] == [{"table": "Rows", "value": 1}]
@@ -235,9 +231,7 @@ def test_main_runs_where_paint_is_not_installed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("benchmark", [gpu, loss, step])
-def test_only_with_unknown_name_is_refused_with_those_there_are(
-    benchmark: Any, tmp_path: Path
-) -> None:
+def test_only_unknown_name_is_refused_with_those_there_are(benchmark: Any, tmp_path: Path) -> None:
     options = {"json": tmp_path / "out.json"} if benchmark is not gpu else {"folder": tmp_path}
     with pytest.raises(SystemExit, match=r"--only 'none': .* choose from '"):
         benchmark.main(benchmark.Options(only=("none",), **options))

@@ -12,9 +12,7 @@ from paint.cli.data import OpenThoughts
 from paint.data.openthoughts import make_training_data
 
 
-def test_data_openthoughts_sample_passes_validate(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_openthoughts_sample_is_valid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     row = {"problem": "What is 1+2?", "deepseek_reasoning": "hm"}
     row |= {"deepseek_solution": "It is \\boxed{6/2}."}
     row |= {"ground_truth_solution": "\\boxed{3}", "domain": "math", "source": "mine"}

@@ -31,7 +31,7 @@ def test_doctor_library_that_does_not_fit_is_named(
 @pytest.mark.parametrize(
     ("there", "said"), [("vllm", "/bin/vllm"), ("uvx", "by uvx"), ("", "not found")]
 )
-def test_doctor_vllm_is_found_as_a_run_finds_it(
+def test_doctor_finds_vllm_as_runs_do(
     there: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}" if name == there else None)

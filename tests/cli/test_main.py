@@ -235,9 +235,7 @@ def test_main_interrupted_during_import_prints_no_traceback(seconds: float, tmp_
     ("own", "spins"),
     [({}, "10000"), ({"OMP_WAIT_POLICY": "active"}, "30000000000"), ({"GOMP_SPINCOUNT": "9"}, "9")],
 )
-def test_main_sets_openmp_spin_unless_configured(
-    own: dict[str, str], spins: str, tmp_path: Path
-) -> None:
+def test_main_sets_openmp_spin_unless_set(own: dict[str, str], spins: str, tmp_path: Path) -> None:
     """What OpenMP itself prints as it is loaded with torch, by a training that soon ends."""
     kept = {n: v for n, v in os.environ.items() if not n.startswith(("OMP_", "GOMP_", "KMP_"))}
     line = [sys.executable, "-m", "paint.cli", "train", "demo-paint", "--log.folder", str(tmp_path)]

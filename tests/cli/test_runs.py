@@ -39,8 +39,6 @@ def test_runs_lists_state_step_and_last_figures(
     assert "stopped   step 2/3" in capsys.readouterr().out
 
 
-def test_runs_of_folder_without_runs_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_runs_folder_empty_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["runs", str(tmp_path)]) == 2
     assert "holds no run" in capsys.readouterr().err

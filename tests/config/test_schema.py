@@ -97,9 +97,7 @@ UNKNOWN = [
 
 
 @pytest.mark.parametrize(("text", "named"), UNKNOWN)
-def test_read_recipe_unknown_key_or_section_gives_nearest(
-    tmp_path: Path, text: str, named: str
-) -> None:
+def test_read_recipe_unknown_name_gives_nearest(tmp_path: Path, text: str, named: str) -> None:
     assert refusal(tmp_path, text) == f"x.toml: unknown {named}"
 
 
@@ -272,9 +270,7 @@ CLASHES = [
 
 
 @pytest.mark.parametrize(("setting", "text"), CLASHES)
-def test_read_recipe_conflicting_settings_are_refused_with_file(
-    tmp_path: Path, setting: str, text: str
-) -> None:
+def test_read_recipe_conflict_is_refused_with_file(tmp_path: Path, setting: str, text: str) -> None:
     assert refusal(tmp_path, text).startswith(f"x.toml: {setting} must ")
 
 
@@ -389,9 +385,7 @@ def test_help_explains_every_setting(capsys: pytest.CaptureFixture[str]) -> None
         ),
     ],
 )
-def test_require_trainable_invalid_full_tuning_is_refused(
-    sections: dict[str, Any], message: str
-) -> None:
+def test_require_trainable_full_tuning_is_refused(sections: dict[str, Any], message: str) -> None:
     model = {"path": "demo", "train_mode": "full", **sections}
     config = from_table({"model": model, "data": {"path": "demo"}, "rollout": {"engine": "vllm"}})
     with pytest.raises(ConfigError, match=message):

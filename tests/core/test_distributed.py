@@ -126,9 +126,7 @@ def test_report_once_without_agent_reports_lost_peer() -> None:
     assert outputs[0].endswith("; resume with `paint resume runs/a`\n")
 
 
-def test_require_torchrun_ignored_accelerate_settings_are_refused(
-    by_accelerate: pytest.MonkeyPatch,
-) -> None:
+def test_require_torchrun_ignored_settings_are_refused(by_accelerate: pytest.MonkeyPatch) -> None:
     require_torchrun()
     for variable, value, setting in (
         ("ACCELERATE_USE_FSDP", "true", "FSDP"),
@@ -144,9 +142,7 @@ def test_require_torchrun_ignored_accelerate_settings_are_refused(
     require_torchrun()
 
 
-def test_require_torchrun_single_process_of_several_is_refused(
-    by_accelerate: pytest.MonkeyPatch,
-) -> None:
+def test_require_torchrun_one_process_of_two_is_refused(by_accelerate: pytest.MonkeyPatch) -> None:
     by_accelerate.setenv("MASTER_ADDR", "127.0.0.1")
     with pytest.raises(ConfigError, match="started one, as it does without GPUs"):
         require_torchrun()
@@ -185,9 +181,7 @@ def test_accelerate_launch_of_one_process_is_refused_with_command(tmp_path: Path
     assert not (tmp_path / "run").exists()
 
 
-def test_ranks_that_cannot_connect_name_interface_variables(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_ranks_that_cannot_connect_name_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(**_: object) -> None:
         raise RuntimeError("Gloo connectFullMesh failed")
 

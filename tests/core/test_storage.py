@@ -145,9 +145,7 @@ NO_OBJECTS += [b"[" * 100_000, b"9" * 5_000]
 
 
 @pytest.mark.parametrize("content", NO_OBJECTS, ids=range(9))
-def test_read_jsonl_line_without_object_is_refused_by_file_and_line(
-    tmp_path: Path, content: bytes
-) -> None:
+def test_read_jsonl_line_without_object_is_refused_by_line(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "facts.json"
     path.write_bytes(content)
     with pytest.raises(storage.CorruptFileError, match=rf"^{path}: .+; put it back$"):

@@ -110,9 +110,7 @@ def test_function_gets_row_rows_and_seed_and_must_return_text() -> None:
         ({"source": ("file",)}, r"context\.file must be set exactly"),
     ],
 )
-def test_context_config_that_contradicts_itself_is_refused(
-    options: dict[str, Any], said: str
-) -> None:
+def test_context_config_contradiction_is_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         ContextConfig(**options)
 

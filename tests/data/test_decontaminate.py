@@ -209,9 +209,7 @@ NUMBERS = st.lists(st.integers(0, 3), min_size=0, max_size=12)
 
 
 @given(NUMBERS, NUMBERS, st.integers(1, 4))
-def test_contaminated_share_matches_definition(
-    a: Sequence[int], b: Sequence[int], ngram: int
-) -> None:
+def test_contaminated_share_is_as_defined(a: Sequence[int], b: Sequence[int], ngram: int) -> None:
     """The definition, word by word: a position of `a` counts if n words around it are in `b`."""
     text, problem = (" ".join(map(str, numbers)) for numbers in (a, b))
     pieces = [tuple(b[start : start + ngram]) for start in range(len(b) - ngram + 1)]

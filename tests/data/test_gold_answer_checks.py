@@ -26,9 +26,7 @@ def said(problems: list[Problem], capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
-def test_gold_warnings_name_row_id_value_and_hint(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_gold_warnings_name_row_value(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     problems = load_benchmark(str(benchmark(tmp_path, *GOOD, *BROKEN))).problems
     found = gold_warnings(problems)
     assert [doubt.answer for doubt in found] == BROKEN

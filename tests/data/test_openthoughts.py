@@ -207,9 +207,7 @@ def test_openthoughts_interrupted_run_resumes(
 
 
 @pytest.mark.parametrize("length", [0, 10])
-def test_openthoughts_interrupted_before_first_decision_restarts(
-    tmp_path: Path, length: int
-) -> None:
+def test_openthoughts_stopped_before_first_decision_restarts(tmp_path: Path, length: int) -> None:
     run(tmp_path, GOOD)
     decided = tmp_path / "out.decided.jsonl"
     decided.write_bytes(decided.read_bytes()[:length])
@@ -306,9 +304,7 @@ def test_openthoughts_changed_source_is_refused(tmp_path: Path) -> None:
     assert (again.sampled, source.exists()) == (3, False)
 
 
-def test_print_preparation_has_counts_of_every_reason(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_print_preparation_has_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     print_preparation(run(tmp_path, FAST, sample=21), Path("out.jsonl"), Display())
     said = capsys.readouterr().out
     assert f"{len(FAST)} rows, 20 kept, 20 drawn to out.jsonl" in said
@@ -319,9 +315,7 @@ def test_print_preparation_has_counts_of_every_reason(
     assert "contamination was not checked" in capsys.readouterr().out
 
 
-def test_openthoughts_full_disk_is_reported_and_resumes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_openthoughts_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise OSError(errno.ENOSPC, "")
 

@@ -57,9 +57,7 @@ def test_read_csv_rows_are_numbered_by_starting_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["1", "1,2,3"])
-def test_read_csv_row_with_wrong_cell_count_is_bad_and_next_is_read(
-    tmp_path: Path, line: str
-) -> None:
+def test_read_csv_wrong_cell_count_is_bad_and_next_row_is_read(tmp_path: Path, line: str) -> None:
     path = write(tmp_path / "p.csv", f"a,b\n007,0.10\n{line}\n9,9\n".encode())
     first, bad, last = read_rows(path)
     assert (first, last) == ((2, {"a": "007", "b": "0.10"}), (4, {"a": "9", "b": "9"}))
@@ -82,9 +80,7 @@ def test_read_csv_row_with_wrong_cell_count_is_bad_and_next_is_read(
         ("a,b\n1,2\n".encode("utf-16"), "row 1 or later: 'utf-8' codec"),
     ],
 )
-def test_read_csv_unreadable_rest_is_refused_with_row(
-    tmp_path: Path, content: bytes, message: str
-) -> None:
+def test_read_csv_damaged_is_refused_by_row(tmp_path: Path, content: bytes, message: str) -> None:
     assert message in refusal(write(tmp_path / "p.csv", content))
 
 
@@ -135,9 +131,7 @@ def test_read_parquet_numbers_keep_digits_and_null_is_none(tmp_path: Path) -> No
         ),
     ],
 )
-def test_read_parquet_column_of_wrong_type_is_named(
-    tmp_path: Path, column: list[Any], message: str
-) -> None:
+def test_read_parquet_wrong_type_is_named(tmp_path: Path, column: list[Any], message: str) -> None:
     path = parquet(tmp_path / "p.parquet", problem=column, solution=["s", "s"], answer=[1, 2])
     with pytest.raises(DataError) as caught:
         read_problems(DataConfig(path=str(path)))
@@ -148,15 +142,11 @@ def test_read_parquet_column_of_wrong_type_is_named(
     "column",
     [pa.array([b"good", b"caf\xe9!"]).view(pa.string()), pa.array([2**62], pa.timestamp("us"))],
 )
-def test_read_parquet_value_outside_python_range_is_refused(
-    tmp_path: Path, column: pa.Array
-) -> None:
+def test_read_parquet_value_out_of_range_is_refused(tmp_path: Path, column: pa.Array) -> None:
     assert "p.parquet: " in refusal(parquet(tmp_path / "p.parquet", a=column))
 
 
-def test_read_parquet_truncated_or_corrupt_file_is_refused_or_read_correctly(
-    tmp_path: Path,
-) -> None:
+def test_read_parquet_damaged_file_is_refused_or_read_correctly(tmp_path: Path) -> None:
     table = pa.table({"a": [f"text {number}" for number in range(50)]})
     path = tmp_path / "p.parquet"
     pq.write_table(table, path, write_page_checksum=True, use_dictionary=False, compression="none")
@@ -189,9 +179,7 @@ def hub_folder(folder: Path) -> Path:
     return folder
 
 
-def test_read_hub_streams_dataset_like_a_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_read_hub_streams_rows_like_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = hub_folder(tmp_path / "copy")
     assert [fields for _, fields in read_hub(str(folder), None, "test")] == [
         {"problem": "c", "Answer": "9", "solution": "u"}

@@ -133,9 +133,7 @@ LAYERS = 3
         (SHAPES["Qwen/Qwen3-1.7B"], FULL, SEVERAL),
     ],
 )
-def test_training_memory_matches_fake_tensor_count(
-    shape: Shape, model: ModelConfig, rows: Rows
-) -> None:
+def test_training_memory_matches_fake_tensors(shape: Shape, model: ModelConfig, rows: Rows) -> None:
     shape = replace(shape, layers=LAYERS)
     planned = training_memory(Config(model=model), shape, rows)
     with fake_decoder(shape, model) as (counted, policy, base):
@@ -171,9 +169,7 @@ def test_training_memory_matches_fake_tensor_count(
 
 @pytest.mark.parametrize("lengths", [[60], [60, 25, 59]])
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_training_memory_saved_bytes_match_real_model(
-    checkpointing: bool, lengths: list[int]
-) -> None:
+def test_training_memory_saved_matches_real_model(checkpointing: bool, lengths: list[int]) -> None:
     """Of real tensors, each distinct one that autograd saves and that is no parameter."""
     model = ModelConfig(path="demo", lora_rank=4, gradient_checkpointing=checkpointing)
     policy, shape = load_policy(model, seed=0), shape_of("demo")

@@ -278,9 +278,7 @@ def test_start_prints_plan_and_refuses_only_on_gpu(
     assert start(of_model("owner/none"), "cuda").startswith('no plan: model.path "owner/none"')
 
 
-def test_start_chooses_micro_batches_by_gpu_and_keeps_given_ones(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_start_chooses_micro_batches_and_keeps_given_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     def sizes(config: Config, device: str, memory: float) -> tuple[object, object]:
         card = SimpleNamespace(total_memory=memory)
         monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: card)
@@ -319,9 +317,7 @@ def test_start_line_names_peak_parts_and_fit() -> None:
     )
 
 
-def test_plan_command_examples_of_documents_match_output(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_plan_command_documented_output_matches(capsys: pytest.CaptureFixture[str]) -> None:
     examples = re.findall(
         r"^```\n\$ paint ([^\n]*)\n(.*?)^```$", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL
     )

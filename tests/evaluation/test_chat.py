@@ -14,9 +14,7 @@ from paint.inference.local import LocalEngine
 SAMPLING = Sampling(temperature=1.0, top_p=0.95, top_k=-1, max_new_tokens=30)
 
 
-def test_chat_answers_are_those_of_base_trained_and_teacher(
-    run: Path, problems: list[Problem]
-) -> None:
+def test_chat_answers_are_of_base_trained_and_teacher(run: Path, problems: list[Problem]) -> None:
     chat, problem = open_chat(str(run)), problems[0]
     policy, engine = chat.policy, LocalEngine(chat.policy, batch_size=1)
     steps = list(chat.answers(problem.problem, SAMPLING, 7, solution=problem.solution))

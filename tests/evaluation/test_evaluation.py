@@ -134,9 +134,7 @@ def test_generate_stores_k_samples_a_problem_in_order(
     assert {row["strict"]["reason"] for row in kept} <= {"right", "wrong"}
 
 
-def test_grade_counts_every_kind_of_sample(
-    policy: Policy, tmp_path: Path, grader: MathGrader
-) -> None:
+def test_grade_counts_kinds_of_samples(policy: Policy, tmp_path: Path, grader: MathGrader) -> None:
     problems = [
         Problem("What is 3+4?", "", "7", "sum"),
         Problem("What is 1/2?", "", "\\frac{1}{2}", "half"),
@@ -356,9 +354,7 @@ def test_resolve_unsupported_adapter_kind_is_refused(
         resolve(EvaluationConfig(), [str(tmp_path)])
 
 
-def test_resolve_targets_of_different_models_or_shapes_are_refused(
-    policy: Policy, tmp_path: Path
-) -> None:
+def test_resolve_targets_of_other_models_are_refused(policy: Policy, tmp_path: Path) -> None:
     save_trained(policy, tmp_path / "one")
     config = json.loads((tmp_path / "one" / "adapter_config.json").read_text())
     (tmp_path / "two").mkdir()
@@ -407,9 +403,7 @@ def test_require_room_prompts_are_never_truncated(policy: Policy, problems: list
         room(1025 - longest)
 
 
-def test_shortened_answers_end_with_the_models_positions(
-    policy: Policy, problems: list[Problem]
-) -> None:
+def test_shortened_answers_end_with_positions(policy: Policy, problems: list[Problem]) -> None:
     prompts = {p.id: policy.student_prompt(p, thinking=False) for p in problems[:20]}
     longest, display = max(map(len, prompts.values())), Display(enabled=False)
     for asked, given in ((80, 80), (1024 - longest, 1024 - longest), (38_912, 1024 - longest)):
@@ -516,9 +510,7 @@ def test_eval_file_names_are_shown_verbatim_and_cannot_escape_folder(
     assert not (tmp_path / "base").exists()
 
 
-def test_grade_any_accepted_answer_is_correct(
-    policy: Policy, tmp_path: Path, grader: MathGrader
-) -> None:
+def test_grade_any_of_several_is_right(policy: Policy, tmp_path: Path, grader: MathGrader) -> None:
     problems = [Problem("Which?", "", "2", "1", also=("two", "\\frac{5}{2}"))]
     given = enumerate(["2", "two", "2.5", "3", "1/2"])
     texts = {("1", k): rf"\boxed{{{text}}}" for k, text in given}

@@ -317,9 +317,7 @@ def test_over_seeds_interval_covers_truth(seeds: int, sd: float) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("seeds", "sd", "most"), [(3, 0.02, 1.0), (5, 0.02, 1.0), (5, 0.0, 1.0)])
-def test_compare_seeds_covers_truth_where_problems_alone_do_not(
-    seeds: int, sd: float, most: float
-) -> None:
+def test_compare_seeds_covers_truth_and_problems_do_not(seeds: int, sd: float, most: float) -> None:
     rng, hits, alone, runs = np.random.default_rng(19), 0, 0, RUNS // 2
     for _ in range(runs):
         skills = rng.beta(0.5, 0.5, size=100)
@@ -512,7 +510,5 @@ def test_tables_match_hand_computed_rows() -> None:
     ("positive", "negative", "area"),
     [([2.0, 3.0], [1.0], 1), ([1.0], [2.0], 0), ([1.0, 1.0], [1.0], 0.5), ([0, 2], [1, 0], 0.625)],
 )
-def test_auc_of_scores_counts_ties_half(
-    positive: list[float], negative: list[float], area: float
-) -> None:
+def test_auc_counts_ties_half(positive: list[float], negative: list[float], area: float) -> None:
     assert auc(np.array(positive, float), np.array(negative, float)) == area

@@ -274,9 +274,7 @@ def test_store_unlockable_folder_gives_one_error(tmp_path: Path) -> None:
         ("problems.jsonl", "", "problems.jsonl: it is empty"),
     ],
 )
-def test_store_corrupt_settings_give_one_error(
-    tmp_path: Path, name: str, content: str, message: str
-) -> None:
+def test_store_corrupt_file_is_named(tmp_path: Path, name: str, content: str, message: str) -> None:
     with fresh(tmp_path) as store:
         add_all(store)
     (tmp_path / name).write_text(content)

@@ -49,9 +49,7 @@ def figures(run: Path) -> Any:
     return json.loads((run / "validation" / "summary.json").read_text())
 
 
-def test_validation_evaluates_every_checkpoint_against_start(
-    finished: tuple[Path, str], tmp_path: Path
-) -> None:
+def test_validation_evaluates_every_checkpoint(finished: tuple[Path, str], tmp_path: Path) -> None:
     run, said = finished
     summary = figures(run)
     # Every second step, the last one, and the student as it starts.
@@ -71,9 +69,7 @@ def test_validation_evaluates_every_checkpoint_against_start(
 
 
 @pytest.mark.slow
-def test_validation_does_not_change_training(
-    mine: Path, finished: tuple[Path, str], tmp_path: Path
-) -> None:
+def test_validation_moves_no_weight(mine: Path, finished: tuple[Path, str], tmp_path: Path) -> None:
     run, without = finished[0], tmp_path / "without"
     train(replace(config(mine), validation=ValidationConfig()), without)
     assert not (without / "validation").exists()
@@ -111,9 +107,7 @@ def test_validation_interrupted_run_stops_soon_and_resumes(mine: Path, tmp_path:
 
 
 @pytest.mark.slow
-def test_validation_two_ranks_give_same_metrics(
-    mine: Path, finished: tuple[Path, str], tmp_path: Path
-) -> None:
+def test_validation_two_ranks_agree(mine: Path, finished: tuple[Path, str], tmp_path: Path) -> None:
     line = in_two_processes(train_command(config(mine), tmp_path / "two"))
     result = subprocess.run(line, check=True, capture_output=True, text=True)
     assert "2 ranks" in result.stdout
@@ -122,9 +116,7 @@ def test_validation_two_ranks_give_same_metrics(
     assert list(two["figures"]) == list(one["figures"])
 
 
-def test_validation_changed_problem_file_is_refused_on_resume(
-    mine: Path, finished: tuple[Path, str]
-) -> None:
+def test_validation_changed_problems_are_refused(mine: Path, finished: tuple[Path, str]) -> None:
     run, _ = finished
     before = mine.read_text()
     mine.write_text(before.replace('"answer": "', '"answer": "1'))
@@ -136,9 +128,7 @@ def test_validation_changed_problem_file_is_refused_on_resume(
     assert len((run / "metrics.jsonl").read_text().splitlines()) == 3
 
 
-def test_validation_invalid_settings_are_refused_before_first_step(
-    mine: Path, tmp_path: Path
-) -> None:
+def test_validation_invalid_settings_are_refused_at_start(mine: Path, tmp_path: Path) -> None:
     long = replace(config(mine), validation=ValidationConfig(path=str(mine)))
     with pytest.raises(ConfigError, match="1024"):
         train(long, tmp_path / "run")

@@ -39,9 +39,7 @@ def test_grade_code_rewards_share_of_passed_tests() -> None:
         "import subprocess; subprocess.run(['sleep', '60'])",
     ],
 )
-def test_grade_code_block_over_limits_fails_in_time(
-    code: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_grade_code_over_limits_fails_in_time(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grade_code, "WALL_SECONDS", 0.5)
     began = time.monotonic()
     assert not grade_code.passes(code, "assert True")

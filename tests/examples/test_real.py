@@ -112,9 +112,7 @@ def test_smollm2_student_prompt_is_chat_with_control_tokens(policy: Policy) -> N
     ("question", "wanted"),
     [("What is the capital of France?", "Paris"), ("What is the capital of Japan?", "Tokyo")],
 )
-def test_smollm2_greedy_answers_are_sensible_and_end(
-    policy: Policy, question: str, wanted: str
-) -> None:
+def test_smollm2_greedy_answer_is_sensible(policy: Policy, question: str, wanted: str) -> None:
     prompt = policy.tokenizer.apply_chat_template(
         [{"role": "user", "content": question}], add_generation_prompt=True, return_dict=False
     )

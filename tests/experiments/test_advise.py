@@ -172,9 +172,7 @@ def test_advise_on_stored_rollouts_finds_the_same(folder: Path, tmp_path: Path) 
         ({"config": changed("demo-paint", {"train": {"method": "sft"}})}, '"sft" has no teacher'),
     ],
 )
-def test_advise_invalid_arguments_are_refused(
-    options: dict[str, Any], match: str, tmp_path: Path
-) -> None:
+def test_advise_bad_option_is_refused(options: dict[str, Any], match: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=match):
         advised(tmp_path, **options)
 
@@ -216,9 +214,7 @@ def test_marks_of_departure_is_first_statement_that_solution_lacks(
     assert marks_of(policy, whole).departure == len(whole.completion.ids)
 
 
-def test_score_leak_is_probability_of_right_answer_in_the_box(
-    policy: Policy, problems: list[Problem]
-) -> None:
+def test_score_leak_is_probability_of_right_box(policy: Policy, problems: list[Problem]) -> None:
     problem = replace(problems[0], answer="37")
     prompt = policy.student_prompt(problem)
     row = replace(rollout(policy, problem, "The answer is $\\boxed{48}$.", 0.0), prompt=prompt)
@@ -400,8 +396,6 @@ def test_advise_on_recommends_only_what_intervals_tell(
         ({"confusion": np.linspace(0.19, 0.21, 40)}, "mask more"),
     ],
 )
-def test_advise_on_names_the_setting_that_answers_a_risk(
-    changes: dict[str, Any], expected: str
-) -> None:
+def test_advise_on_names_setting_that_answers_risk(changes: dict[str, Any], expected: str) -> None:
     [_, line] = advise_on(FACTS, {"recipe": of_slope(0.3, **changes)})
     assert expected in line

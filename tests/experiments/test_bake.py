@@ -88,9 +88,7 @@ def test_meter_adapter_changes_the_baked_view_alone(
     assert meter.measure("held_out", few, PLAIN, plain, prompted) == before
 
 
-def test_bake_of_text_that_changes_nothing_is_refused_before_training(
-    config: Config, tmp_path: Path
-) -> None:
+def test_bake_of_text_that_changes_nothing_is_refused(config: Config, tmp_path: Path) -> None:
     prompts = {"student": "{{ problem }}", "teacher": "{{ problem }}"}
     same = of(config, prompts=prompts, grading={"grader": "none"})
     with pytest.raises(ConfigError, match="changes nothing that is measured"):
@@ -119,9 +117,7 @@ def test_bake_interrupted_in_training_says_to_repeat_the_command(
 
 
 @pytest.mark.slow
-def test_bake_measures_each_segment_and_continues_to_same_figures(
-    config: Config, tmp_path: Path
-) -> None:
+def test_bake_measures_segments_and_resumes_to_same_figures(config: Config, tmp_path: Path) -> None:
     figures = bake(config, tmp_path, held_out=8, samples=2, unrelated="demo")
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert [row["step"] for row in summary["steps"]] == [1, 2]

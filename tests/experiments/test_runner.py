@@ -181,9 +181,7 @@ def test_tables_match_results(finished: Experiment) -> None:
     assert "Avg@3 on 5 problems of demo, seeds 0 to 1" in said
 
 
-def test_experiment_evaluation_uses_checkpoint_of_its_step(
-    finished: Experiment, stepped: Experiment
-) -> None:
+def test_experiment_evaluates_checkpoint_of_step(finished: Experiment, stepped: Experiment) -> None:
     folder, _, _ = finished
     asked = json.loads((folder / "evaluation/seed-1/loose/demo/asked.json").read_text())
     assert asked["adapter"] is not None
@@ -364,9 +362,7 @@ def test_experiment_run_with_missing_metrics_is_refused(
 
 
 @pytest.mark.slow
-def test_experiment_full_disk_is_reported_and_command_resumes(
-    finished: Experiment, tmp_path: Path
-) -> None:
+def test_experiment_full_disk_is_said_and_resumed(finished: Experiment, tmp_path: Path) -> None:
     _, command, _ = finished
     command = [sys.executable, "-m", "paint.cli", *command, "--folder", str(tmp_path / "demo")]
     # A limit on the size of a file fails a write just as a full disk does, without filling one.
@@ -496,9 +492,7 @@ def test_experiment_folder_that_cannot_be_created_is_named(tmp_path: Path) -> No
         run_cells(tmp_path / "demo", DEMO)
 
 
-def test_experiment_several_ranks_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_experiment_of_ranks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match=r"^an experiment runs in one process"):
         run_cells(tmp_path, DEMO)

@@ -200,16 +200,12 @@ def test_grader_failure_has_reason(
 
 
 @pytest.mark.slow
-def test_grader_equal_is_symmetric(
-    grader: MathGrader, graded: dict[tuple[str, str], MathGrade]
-) -> None:
+def test_equal_is_symmetric(grader: MathGrader, graded: dict[tuple[str, str], MathGrade]) -> None:
     pairs = [pair for pair, grade in graded.items() if grade.strict.correct]
     assert grader.equal([(b, a) for a, b in pairs]) == [True] * len(pairs)
 
 
-def test_grader_unparsable_answers_are_equal_only_as_text(
-    grader: MathGrader, impatient: MathGrader
-) -> None:
+def test_grader_unparsable_is_equal_only_as_text(grader: MathGrader, impatient: MathGrader) -> None:
     empty = ["", " ", "$"]
     broken = ["{", r"\frac{1}{", r"\frac{2}{", r"\begin{cases}1\end{cases}"]
     broken += ["\ud800", "\ud801", "0/0", "1/0", "2/0"]

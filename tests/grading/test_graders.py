@@ -133,9 +133,7 @@ def test_find_grader_invalid_name_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("use", [{"train": {"method": "grpo"}}, {"validation": {"path": "demo"}}])
-def test_config_without_grader_refuses_settings_that_need_grades(
-    use: dict[str, dict[str, Any]],
-) -> None:
+def test_config_without_grader_refuses_what_needs_grades(use: dict[str, dict[str, Any]]) -> None:
     with pytest.raises(ConfigError, match=r'grading\.grader must not be "none"'):
         changed("demo-paint", {"grading": {"grader": "none"}}, use)
 

@@ -47,9 +47,7 @@ SECRET = "s3cr3t-0f-mine"
         {"engine": "vllm", "urls": (f"me:{SECRET}@node1:8000",)},
     ],
 )
-def test_rollout_setting_with_secret_is_refused_without_repeating_it(
-    setting: dict[str, object],
-) -> None:
+def test_rollout_secret_is_refused_without_repeating_it(setting: dict[str, object]) -> None:
     table = {k: [*v] if isinstance(v, tuple) else v for k, v in setting.items()}
     with pytest.raises(ConfigError) as error:
         from_table({"rollout": table})
@@ -80,9 +78,7 @@ def test_server_url_fuzz_raises_only_project_errors(url: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["two words", "line\n", "clé"])
-def test_server_key_invalid_in_header_is_refused_and_hidden(
-    key: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_server_key_bad_is_refused_and_hidden(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(API_KEY, key)
     with pytest.raises(EngineError, match=API_KEY) as error:
         VllmServer("http://node1:8000", timeout=1.0)

@@ -52,9 +52,7 @@ def prompts_of(policy: Policy, problems: list[Problem], count: int) -> list[list
     ]
 
 
-def test_generate_completion_depends_only_on_its_prompt_and_seed(
-    policy: Policy, problems: list[Problem]
-) -> None:
+def test_generate_depends_only_on_prompt_and_seed(policy: Policy, problems: list[Problem]) -> None:
     prompts = prompts_of(policy, problems, 7)
     seeds = list(range(7))
     together = LocalEngine(policy, batch_size=7).generate(prompts, SHORT, seeds)
@@ -77,9 +75,7 @@ def test_generate_log_probs_match_trainer(trained: Policy, problems: list[Proble
     torch.testing.assert_close(engine, trainer, rtol=1e-4, atol=1e-4)
 
 
-def test_generate_ends_with_end_token_or_is_truncated(
-    policy: Policy, problems: list[Problem]
-) -> None:
+def test_generate_ends_with_end_or_is_truncated(policy: Policy, problems: list[Problem]) -> None:
     prompts = prompts_of(policy, problems, 9)
     whole, cut = (
         LocalEngine(policy, batch_size=9).generate(
@@ -143,9 +139,7 @@ def test_generate_samples_follow_model_distribution(
     assert (error <= bound).all()
 
 
-def test_grouped_query_decode_copies_keys_only_for_prefill(
-    policy: Policy, problems: list[Problem]
-) -> None:
+def test_grouped_decode_copies_keys_in_prefill(policy: Policy, problems: list[Problem]) -> None:
     prompts = prompts_of(policy, problems, 2)
     layers = policy.base.config.num_hidden_layers
     with patch.object(
@@ -354,9 +348,7 @@ def plain_distribution(logits: Tensor, sampling: Sampling) -> Tensor:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("top_k", [-1, 1, 7, 300, 1000])
 @pytest.mark.parametrize("top_p", [1.0, 0.95, 0.5, 0.01])
-def test_distribution_top_k_top_p_match_definition(
-    dtype: torch.dtype, top_k: int, top_p: float
-) -> None:
+def test_distribution_top_k_p_is_as_defined(dtype: torch.dtype, top_k: int, top_p: float) -> None:
     """Peaked, flat and, in bfloat16, full of equals; more tokens than are looked at first."""
     generator = torch.Generator().manual_seed(top_k)
     scales = torch.tensor([0.01, 0.3, 1, 3, 9, 30])[:, None]

@@ -139,9 +139,7 @@ def test_vllm_request_contains_all_sampling_parameters(serve: Any, opened: Open)
     assert (cut.ids, cut.truncated) == ((3, 5), True)
 
 
-def test_sync_weights_names_are_unique_across_versions_and_runs(
-    serve: Any, opened: Open, tmp_path: Path
-) -> None:
+def test_sync_weights_names_are_unique(serve: Any, opened: Open, tmp_path: Path) -> None:
     fake_server = serve(max_loras=9)
     seen = []
     for engine in (opened(fake_server, run="a"), opened(fake_server, run="b")):
@@ -217,7 +215,7 @@ def test_sync_weights_shared_adapter_folder_keeps_runs_apart(
     assert all(name.startswith("seed-0-") for name in contents[2])
 
 
-def test_sync_weights_loads_trained_adapter(serve: Any, opened: Open, trained: Policy) -> None:
+def test_sync_weights_sends_trained_values(serve: Any, opened: Open, trained: Policy) -> None:
     fake_server = serve()
     engine = opened(fake_server)
     engine.policy = trained
@@ -250,9 +248,7 @@ def test_pool_sends_rows_to_least_busy_server(serve: Any, opened: Open) -> None:
     assert 1 <= counts[0] <= 8  # in_flight 4 at a time, while the fast one does the rest
 
 
-def test_pool_retries_transient_failure_without_eviction(
-    serve: Any, opened: Open, said: Any
-) -> None:
+def test_pool_retries_failure_without_eviction(serve: Any, opened: Open, said: Any) -> None:
     fake_server = serve(hiccups=2)  # a row that meets both still has its third attempt
     assert generate(opened(fake_server)) == EXPECTED
     assert fake_server.hiccups == 0
@@ -297,7 +293,7 @@ def test_sync_weights_retries_before_eviction(
     assert "left out" not in said()
 
 
-def test_pool_evicts_dead_server_and_completes_step(serve: Any, opened: Open, said: Any) -> None:
+def test_pool_evicts_dead_server_and_goes_on(serve: Any, opened: Open, said: Any) -> None:
     dies, lives = serve(seconds=0.2), serve(seconds=0.02)
     engine = opened(dies, lives)
     later(0.1, dies.stop)
@@ -307,9 +303,7 @@ def test_pool_evicts_dead_server_and_completes_step(serve: Any, opened: Open, sa
     assert generate(engine) == EXPECTED
 
 
-def test_pool_readmits_recovered_server_with_current_adapter(
-    serve: Any, opened: Open, said: Any
-) -> None:
+def test_pool_readmits_server_with_current_adapter(serve: Any, opened: Open, said: Any) -> None:
     dies, lives = serve(), serve()
     engine = opened(dies, lives)
     engine.sync_weights()
@@ -337,7 +331,7 @@ def test_pool_evicts_hanging_server_by_health_check(
     assert f"{hangs.url} is left out (no answer to /health)" in said()
 
 
-def test_pool_reloads_adapter_on_restarted_server(serve: Any, opened: Open, said: Any) -> None:
+def test_pool_reloads_adapter_after_restart(serve: Any, opened: Open, said: Any) -> None:
     fake_server = serve(forgetful=7)
     assert generate(opened(fake_server)) == EXPECTED
     assert fake_server.paths().count("/v1/load_lora_adapter") >= 2
@@ -358,7 +352,7 @@ def test_pool_without_servers_fails_after_server_timeout(serve: Any, opened: Ope
     assert time.monotonic() - began < 10
 
 
-def test_pool_server_that_always_fails_ends_run_without_waiting(serve: Any, opened: Open) -> None:
+def test_pool_server_that_always_fails_ends_run_at_once(serve: Any, opened: Open) -> None:
     fake_server = serve(broken=True)
     with pytest.raises(
         EngineError, match=r"failed 4 times without completing anything .*EngineCore encountered"
@@ -472,9 +466,7 @@ def test_submit_runs_steps_concurrently_each_with_its_adapter(
     assert not list((tmp_path / "run/engine").iterdir())
 
 
-def test_pool_readmits_server_that_died_while_nobody_waited(
-    serve: Any, opened: Open, said: Any
-) -> None:
+def test_pool_readmits_server_that_died_unobserved(serve: Any, opened: Open, said: Any) -> None:
     fake_server = serve(max_loras=2, seconds=0.1)
     engine = opened(fake_server, ahead=1)
     engine.sync_weights()
@@ -544,9 +536,7 @@ def test_pool_evicts_server_with_invalid_response_and_completes_step(
     assert re.search(out, said())
 
 
-def test_vllm_engine_connect_to_other_server_is_refused(
-    serve: Any, opened: Open, policy: Policy
-) -> None:
+def test_vllm_engine_other_server_is_refused(serve: Any, opened: Open, policy: Policy) -> None:
     fake_server = serve()
     fake_server.respond = lambda *_: (200, {"hello": "world"})
     with pytest.raises(EngineError, match="answers, but not as a vLLM server does"):
@@ -629,9 +619,7 @@ time.sleep(600)
         pytest.param("trainer is killed", "stubborn", marks=pytest.mark.slow),
     ],
 )
-def test_owned_server_processes_end_with_server_or_trainer(
-    tmp_path: Path, end: str, manner: str
-) -> None:
+def test_owned_server_ends_with_server_or_trainer(tmp_path: Path, end: str, manner: str) -> None:
     pids = tmp_path / "pids"
     family = [sys.executable, "-c", FAMILY, str(pids), manner]
 
@@ -850,9 +838,7 @@ def test_require_agreement_mismatch_is_refused_with_hint() -> None:
         check_logprob_mismatch(broken, 1e9, 7)
 
 
-def test_merged_engine_in_float32_samples_same_as_local(
-    trained: Policy, prompts: list[list[int]]
-) -> None:
+def test_merged_engine_samples_same_as_local(trained: Policy, prompts: list[list[int]]) -> None:
     merged = MergedEngine(trained, batch_size=4).generate(prompts, SAMPLING, range(4))
     swapped = LocalEngine(trained, batch_size=4).generate(prompts, SAMPLING, range(4))
     assert [c.ids for c in merged] == [c.ids for c in swapped]

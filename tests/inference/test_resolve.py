@@ -92,9 +92,7 @@ def test_resolve_training_without_vllm_on_path_starts_that_of_setup(
     assert server_start("mine serve") == ["mine", "serve"]
 
 
-def test_resolve_training_several_ranks_and_full_weights_generate_themselves(
-    machine: Machine,
-) -> None:
+def test_resolve_training_ranks_and_full_weights_generate_themselves(machine: Machine) -> None:
     machine(H100, "vllm")
     assert resolve_training(configured(), QUIET, 8).rollout.engine == "local"
     full = configured("paint-qwen3-1.7b")

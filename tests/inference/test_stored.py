@@ -125,9 +125,7 @@ def test_train_on_texts_tokenizes_them_and_has_no_off_policy_metrics(
     assert not [name for name in read_metrics(tmp_path / "run")[0] if "off_policy" in name]
 
 
-def test_train_on_evaluation_takes_every_sample_of_problem(
-    tmp_path: Path, problems: list[Problem]
-) -> None:
+def test_train_on_evaluation_takes_every_sample(tmp_path: Path, problems: list[Problem]) -> None:
     names = ("problem", "solution", "answer", "id")
     rows = [{name: getattr(p, name) for name in names} for p in problems[:2]]
     path = write_problems(tmp_path / "mine.jsonl", rows)
@@ -183,9 +181,7 @@ REFUSED: dict[str, tuple[Callable[[list[dict[str, Any]]], list[dict[str, Any]]],
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_train_on_unusable_rollouts_is_refused_before_first_step(
-    first: Path, tmp_path: Path, case: str
-) -> None:
+def test_train_on_unusable_rollouts_is_refused(first: Path, tmp_path: Path, case: str) -> None:
     change, message = REFUSED[case]
     source = tmp_path / "rows.jsonl"
     write_problems(source, change(stored(first)))

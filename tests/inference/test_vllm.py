@@ -143,9 +143,7 @@ def test_vllm_prefix_cache_is_not_reused_across_adapters(
     assert gaps[1] > 0.05  # vLLM issue 42125, in the version that we run
 
 
-def test_sync_weights_rank_above_server_limit_is_refused_with_flag(
-    url: str, tmp_path: Path
-) -> None:
+def test_sync_weights_rank_above_limit_is_refused_with_flag(url: str, tmp_path: Path) -> None:
     policy = load_policy(dataclasses.replace(DEMO, lora_rank=12), seed=0)
     engine = VllmEngine(
         policy, [VllmServer(url, timeout=60.0)], tmp_path, Display(), in_flight=4, patience=30.0
@@ -276,9 +274,7 @@ def test_train_off_policy_killed_and_resumed_is_bitwise_equal(url: str, tmp_path
     require_no_adapters(url)
 
 
-def test_eval_through_server_gives_accuracy_of_local_engine(
-    url: str, trained: Policy, tmp_path: Path
-) -> None:
+def test_eval_by_server_gives_local_accuracy(url: str, trained: Policy, tmp_path: Path) -> None:
     save_trained(trained, tmp_path / "mine")
     served = f"--rollout.engine vllm --rollout.urls {url} --rollout.batch-size 8"
     figures = {}

@@ -54,9 +54,7 @@ def test_cpu_float32_product_rounds_once(dtype: torch.dtype, bias: bool) -> None
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_cpu_float32_sliced_weight_matches_complete(
-    bias: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cpu_float32_slices_match_complete(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     _, wide = layers(torch.bfloat16, bias=bias)
     x = torch.randn(3, 5, 48).bfloat16()
     whole = passed(wide, x)

@@ -44,9 +44,7 @@ def passed(policy: Policy) -> tuple[list[Tensor], int]:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
-def test_memory_efficient_lora_is_bitwise_equal_to_peft(
-    dtype: Dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_efficient_lora_equals_peft(dtype: Dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     lean, lean_bytes = passed(loaded(dtype))
     monkeypatch.setattr(policies, "MemoryEfficientLoraLinear", peft.tuners.lora.Linear)
     plain, plain_bytes = passed(loaded(dtype))

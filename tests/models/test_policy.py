@@ -141,9 +141,7 @@ def test_merge_preserves_student_outputs_and_student(trained: Policy, tmp_path: 
     torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
 
 
-def test_load_policy_names_that_transformers_renamed_do_not_warn(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_load_policy_renamed_attributes_do_not_warn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Warnings are errors here. transformers 5.24 warns so where peft asks for the old name."""
 
     def renamed(model: PreTrainedModel) -> bool:
@@ -166,9 +164,7 @@ def test_merge_keeps_generation_settings(demo_copy: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_merged_context_restores_weights_exactly(
-    dtype: Literal["float32", "bfloat16"], tmp_path: Path
-) -> None:
+def test_merged_restores_weights(dtype: Literal["float32", "bfloat16"], tmp_path: Path) -> None:
     policy = load_policy(replace(DEMO, dtype=dtype), seed=0)
     move(policy)
     before = {name: value.clone() for name, value in policy.model.state_dict().items()}
@@ -318,9 +314,7 @@ def test_load_policy_missing_weights_are_refused(demo_copy: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:Casting complex")
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.bool, torch.complex64])
-def test_load_policy_weights_without_real_numbers_are_refused(
-    demo_copy: Path, dtype: torch.dtype
-) -> None:
+def test_load_policy_weights_not_real_are_refused(demo_copy: Path, dtype: torch.dtype) -> None:
     path = demo_copy / "model.safetensors"
     weights = load_file(path)
     name = "model.layers.1.mlp.up_proj.weight"
@@ -358,9 +352,7 @@ def test_packed_rows_match_padded_states_and_gradients(attention: str, checkpoin
         assert float((one - other).norm() / one.norm()) < 1e-6
 
 
-def test_load_policy_model_that_mixes_packed_rows_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_load_policy_that_mixes_packed_rows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """As one whose code makes its own mask, and does not look at positions."""
     monkeypatch.setattr("transformers.masking_utils.find_packed_sequence_indices", lambda _: None)
     with pytest.raises(PolicyError, match=r"model\.packed"):

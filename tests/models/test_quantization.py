@@ -32,9 +32,7 @@ NF4 = replace(DEMO, quantization="nf4")
         {"rollout": {"engine": "merged"}},
     ],
 )
-def test_nf4_incompatible_settings_are_refused(
-    monkeypatch: pytest.MonkeyPatch, change: Sections
-) -> None:
+def test_nf4_clashing_setting_is_refused(monkeypatch: pytest.MonkeyPatch, change: Sections) -> None:
     monkeypatch.setattr("paint.config.recipe.require_bitsandbytes", lambda setting: None)
     config = changed("demo-paint", {"model": {"quantization": "nf4"}}, change)
     with pytest.raises(ConfigError, match=r"model\.quantization nf4"):
@@ -87,9 +85,7 @@ def gradients(policy: Policy) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("generated_before", [False, True])
-def test_nf4_gradients_match_dequantized_model(
-    rounded: Policy, same: Policy, generated_before: bool
-) -> None:
+def test_nf4_gradients_match_floats(rounded: Policy, same: Policy, generated_before: bool) -> None:
     if generated_before:  # without gradients, where bitsandbytes may change its format
         with torch.no_grad():
             rounded.hidden_states(PROMPTS, COMPLETIONS)

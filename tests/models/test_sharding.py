@@ -89,9 +89,7 @@ def frozen(policy: Policy) -> list[nn.Parameter]:
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_shard_gathered_layers_compute_same_bits(
-    group: None, tmp_path: Path, checkpointing: bool
-) -> None:
+def test_shard_gathered_layers_are_exact(group: None, tmp_path: Path, checkpointing: bool) -> None:
     one, other = (
         load_policy(replace(DEMO, gradient_checkpointing=checkpointing), seed=0) for _ in range(2)
     )

@@ -141,9 +141,7 @@ def test_ema_teacher_averages_updates_not_factors(
     assert (library_logits(base_with(apart)) - expected).abs().max() > 0.05
 
 
-def test_ema_teacher_starts_at_loaded_adapter(
-    policy: Policy, trained: Policy, tmp_path: Path
-) -> None:
+def test_ema_teacher_starts_at_adapter(policy: Policy, trained: Policy, tmp_path: Path) -> None:
     save_trained(trained, tmp_path)
     fresh = load_policy(DEMO, seed=5)
     load_trained(fresh, tmp_path)
@@ -170,9 +168,7 @@ def test_ema_teacher_without_memory_is_student_of_last_due_step(config: Any) -> 
 
 
 @pytest.mark.parametrize(("config", "weights"), [(DEMO, "frozen"), (DEMO, "ema"), (FULL, "frozen")])
-def test_teacher_with_base_weight_interpolates_log_probs(
-    config: Any, weights: Literal["frozen", "ema"]
-) -> None:
+def test_teacher_base_weight_interpolates(config: Any, weights: Literal["frozen", "ema"]) -> None:
     policy = load_policy(config, seed=0)
     policy.model.double()
     teacher = open_teacher(policy, TeacherConfig(weights=weights, decay=0.0, base_weight=0.3))
@@ -238,9 +234,7 @@ def test_ema_teacher_over_embedding_is_refused() -> None:
 
 @pytest.mark.parametrize("kind", ["frozen", "ema", "live"])
 @pytest.mark.parametrize("config", [DEMO, FULL])
-def test_teacher_view_restores_student_after_error(
-    config: Any, kind: Literal["frozen", "ema", "live"]
-) -> None:
+def test_teacher_view_restores_student(config: Any, kind: Literal["frozen", "ema", "live"]) -> None:
     policy = load_policy(config, seed=0)
     teacher = open_teacher(policy, TeacherConfig(weights=kind))
     move(policy, 1, by=0.02)
@@ -299,9 +293,7 @@ def test_teacher_view_generates_with_teacher_weights(config: Any) -> None:
 
 
 @pytest.mark.parametrize("head", ["full", "untied"])
-def test_full_tuning_frozen_teacher_is_untouched_model(
-    head: str, request: pytest.FixtureRequest
-) -> None:
+def test_full_frozen_teacher_is_untouched_model(head: str, request: pytest.FixtureRequest) -> None:
     policy: Policy = request.getfixturevalue(head)
     teacher = open_teacher(policy, TeacherConfig())
     assert (policy.lm_head.weight is policy.base.get_input_embeddings().weight) == (head == "full")
@@ -340,9 +332,7 @@ def test_full_tuning_frozen_teacher_is_untouched_model(
 
 
 @pytest.mark.parametrize("head", ["full", "untied"])
-def test_full_tuning_ema_teacher_averages_every_weight(
-    head: str, request: pytest.FixtureRequest
-) -> None:
+def test_full_ema_teacher_averages_every_weight(head: str, request: pytest.FixtureRequest) -> None:
     policy: Policy = request.getfixturevalue(head)
     teacher = open_teacher(policy, EMA)
     model = AutoModelForCausalLM.from_pretrained(policy.base.name_or_path, dtype="float64")
@@ -444,9 +434,7 @@ def small(**sections: dict[str, Any]) -> Config:
 @pytest.mark.parametrize(
     ("tuning", "weights"), [("lora", "ema"), ("full", "frozen"), ("full", "ema")]
 )
-def test_run_with_each_teacher_resumed_is_bitwise_equal(
-    tuning: str, weights: str, tmp_path: Path
-) -> None:
+def test_run_of_each_teacher_resumed_is_equal(tuning: str, weights: str, tmp_path: Path) -> None:
     config = small(model={"train_mode": tuning}, teacher={"weights": weights, "decay": 0.5})
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     train(config, whole)

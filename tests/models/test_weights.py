@@ -136,9 +136,7 @@ def test_weights_digest_changes_with_any_number(policy: Policy) -> None:
     assert weights_digest(policy) == before
 
 
-def test_model_digests_ignore_path_and_include_chat_template(
-    policy: Policy, tmp_path: Path
-) -> None:
+def test_model_digests_ignore_path_and_have_chat_template(policy: Policy, tmp_path: Path) -> None:
     whole = load_policy(ModelConfig(path="demo", dtype="float32", train_mode="full"), seed=0)
     save_trained(whole, tmp_path)
     moved = ModelConfig(path=str(tmp_path), dtype="float32")
@@ -151,9 +149,7 @@ def test_model_digests_ignore_path_and_include_chat_template(
 
 
 @pytest.mark.parametrize("tuning", ["lora", "full"])
-def test_save_trained_non_finite_weights_are_refused(
-    tuning: Literal["lora", "full"], tmp_path: Path
-) -> None:
+def test_save_trained_nan_is_refused(tuning: Literal["lora", "full"], tmp_path: Path) -> None:
     policy = load_policy(replace(DEMO, train_mode=tuning), seed=0)
     before = [parameter.clone() for parameter in policy.trainable]
     with torch.no_grad():

@@ -197,9 +197,7 @@ def test_fused_loss_backward_scales_with_upstream_gradient(impl: Impl) -> None:
 @pytest.mark.parametrize("impl", ["reference", *FUSED_SLOW])
 @pytest.mark.parametrize("divergence", KINDS)
 @pytest.mark.parametrize("chunk_tokens", [64, 7])
-def test_fused_loss_teacher_head_matches_reference(
-    impl: Impl, divergence: str, chunk_tokens: int
-) -> None:
+def test_fused_loss_teacher_head_matches(impl: Impl, divergence: str, chunk_tokens: int) -> None:
     this, other = case([13, 0, 1, 20]), case([1], seed=1).head
     options = options_of(divergence)
     found = of(this, impl, teacher_lm_head=other, chunk_tokens=chunk_tokens, **options)
@@ -345,9 +343,7 @@ def errors(found: Loss, this: Case, exact: Loss, precise: Case) -> dict[str, flo
 @pytest.mark.parametrize("impl", FUSED_SLOW)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("divergence", KINDS)
-def test_fused_loss_error_is_at_most_twice_eager(
-    impl: Impl, dtype: torch.dtype, divergence: str
-) -> None:
+def test_fused_loss_errs_below_twice_eager(impl: Impl, dtype: torch.dtype, divergence: str) -> None:
     precise = case([50, 77], v=300, h=32)
     with torch.no_grad():
         precise.head.weight /= 4  # a power of two: still exact in bfloat16
@@ -372,9 +368,7 @@ def test_fused_loss_half_precision_uses_float32_logits(impl: Impl) -> None:
 @pytest.mark.parametrize(
     ("states", "head"), [(torch.bfloat16, torch.float32), (torch.float32, torch.bfloat16)]
 )
-def test_fused_loss_mixed_dtypes_match_reference(
-    impl: Impl, states: torch.dtype, head: torch.dtype
-) -> None:
+def test_fused_loss_mixed_dtypes_match(impl: Impl, states: torch.dtype, head: torch.dtype) -> None:
     this, wide = (case([50, 77], v=300, h=32).to(dtype) for dtype in (states, torch.float32))
     this.head.to(head)
     found, expected = of(this, impl), reference(wide)
@@ -686,9 +680,7 @@ print(json.dumps(used))
 @linux
 @pytest.mark.slow
 @pytest.mark.parametrize("capability", [80, 90])
-def test_triton_kernels_compile_without_spills_for_each_capability(
-    capability: int, tmp_path: Path
-) -> None:
+def test_triton_kernels_compile_without_spills(capability: int, tmp_path: Path) -> None:
     env = {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
     env = os.environ | env | {"TRITON_DEFAULT_FP_FUSION": "1"}
     command = [sys.executable, "-W", "error", "-c", COMPILE, str(tmp_path), str(capability)]
@@ -789,9 +781,7 @@ def test_triton_that_cannot_be_built_is_refused_and_auto_takes_plain_torch(
 
 
 @pytest.mark.usefixtures("unbuilt")
-def test_triton_that_is_not_installed_leaves_auto_plain_torch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_triton_not_installed_leaves_auto_plain_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "paint.objective.triton_kernels", None)
     monkeypatch.delattr("paint.objective.triton_kernels", raising=False)
     work, problem = choose_row_work(AUTO, torch.device("cuda"))
@@ -801,9 +791,7 @@ def test_triton_that_is_not_installed_leaves_auto_plain_torch(
 
 @linux
 @pytest.mark.usefixtures("unbuilt")
-def test_triton_that_can_be_built_is_chosen_by_auto_and_by_name(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_triton_that_can_be_built_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_row_work(TRITON, torch.device(DEVICE)) == (kernels(), "")  # builds them
     monkeypatch.setattr("paint.objective.triton_kernels.build", lambda device: None)
     assert choose_row_work(AUTO, torch.device("cuda")) == (kernels(), "")

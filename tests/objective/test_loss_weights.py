@@ -26,9 +26,7 @@ VERDICTS, LENGTHS = [True, False, False], [5, 3, 1]
         ({"wrong_weight": 0, "reduction": "token", "skip_tokens": 5}, [0, 0, 0]),
     ],
 )
-def test_verdict_weights_have_mean_one_unless_none_counts(
-    options: dict[str, Any], expected: list[float]
-) -> None:
+def test_verdict_weights_have_mean_one(options: dict[str, Any], expected: list[float]) -> None:
     found = verdict_weights(VERDICTS, LENGTHS, ObjectiveConfig(**options))
     assert found == pytest.approx(expected)
 

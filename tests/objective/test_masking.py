@@ -303,9 +303,7 @@ def test_mask_ratio_runs_from_wrong_to_correct() -> None:
         (0.5, 0.3, 1.0, "correct=1.0"),
     ],
 )
-def test_mask_ratio_out_of_range_is_refused(
-    alpha: float, wrong: float, correct: float, value: str
-) -> None:
+def test_mask_ratio_bad_is_refused(alpha: float, wrong: float, correct: float, value: str) -> None:
     with pytest.raises(ValueError, match=value):
         mask_ratio(alpha, wrong=wrong, correct=correct)
 
@@ -456,9 +454,7 @@ def test_overlap_of_correct_completions_exceeds_wrong_ones() -> None:
     ("name", "mean_below", "most_below"),  # measured on the sample: 0.007, 0.07; 0.034, 0.20
     [("olympiad_solutions.jsonl", 0.03, 0.2), ("math_rollouts.jsonl", 0.08, 0.4)],
 )
-def test_overlap_with_other_problem_is_small(
-    name: str, mean_below: float, most_below: float
-) -> None:
+def test_overlap_with_others_is_small(name: str, mean_below: float, most_below: float) -> None:
     solutions = [row["solution"] for row in rows(name)]
     n = len(solutions)
     pairs = [(i, (i + shift) % n) for i, shift in product(range(n), (1, n // 3))]

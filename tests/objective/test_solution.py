@@ -21,9 +21,7 @@ from paint.objective.solution import (
 
 @pytest.mark.parametrize("placement", get_args(Placement))
 @pytest.mark.parametrize("ratio", [0.0, 0.1, 0.37, 0.9])
-def test_hidden_part_matches_mask(
-    problems: list[Problem], placement: Placement, ratio: float
-) -> None:
+def test_hidden_part_is_masked(problems: list[Problem], placement: Placement, ratio: float) -> None:
     for problem in problems[:20]:
         solution = f"  {problem.solution}\n"
         context = mask_solution(solution, ratio, placement=placement, seed=3)

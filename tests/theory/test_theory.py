@@ -260,9 +260,7 @@ def test_expected_kl_is_mixture_kl_plus_hidden_information(draw: Callable[..., T
 # Rao-Blackwellized gradient variance (prop:mask_variance)
 
 
-def test_mixture_target_has_same_mean_gradient_and_less_variance(
-    draw: Callable[..., Tensor],
-) -> None:
+def test_mixture_target_has_same_gradient_and_less_variance(draw: Callable[..., Tensor]) -> None:
     contexts, blocks, tokens = 4, 6, 5
     weight, posterior = draw(contexts), draw(contexts, blocks)
     targets = draw(contexts, blocks, tokens)
@@ -304,9 +302,7 @@ SOLUTIONS = list(itertools.product(range(2), repeat=LENGTH))
 
 
 @pytest.mark.parametrize("budget", [1, 2, 3])
-def test_lost_and_visible_information_sum_to_total(
-    draw: Callable[..., Tensor], budget: int
-) -> None:
+def test_lost_and_visible_information_add_up(draw: Callable[..., Tensor], budget: int) -> None:
     joint = draw(len(SOLUTIONS))[:, None] * draw(len(SOLUTIONS), 3)
     everything = information(joint, range(LENGTH))
     for visible in all_visible(budget):

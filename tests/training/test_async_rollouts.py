@@ -40,9 +40,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_off_policy_completions_use_adapter_of_two_updates_ago(
-    run: Path, problems: list[Problem]
-) -> None:
+def test_off_policy_completions_use_older_adapter(run: Path, problems: list[Problem]) -> None:
     config = small()
     for step in range(5):
         author = load_policy(config.model, seed=0)
@@ -133,9 +131,7 @@ def test_off_policy_one_step_differs_and_zero_stores_no_adapters(tmp_path: Path)
         ({"rollout": {"off_policy_steps": 65}}, r"must be in \[0, 64\], got 65"),
     ],
 )
-def test_off_policy_unsupported_settings_are_refused(
-    sections: dict[str, Any], message: str
-) -> None:
+def test_off_policy_clashing_settings_are_refused(sections: dict[str, Any], message: str) -> None:
     ahead = {"rollout": {"off_policy_steps": 1}, "train": {"batch_size": 8}}
     with pytest.raises(ConfigError, match=rf"rollout.off_policy_steps {message}"):
         changed("demo-paint", ahead, sections)

@@ -39,9 +39,7 @@ def test_signs_have_the_names_of_the_setting() -> None:
         ("drift", 0.1, 0.59, 0.61),
     ],
 )
-def test_signs_out_of_band_names_the_sign(
-    sign: str, first: float, inside: float, outside: float
-) -> None:
+def test_signs_out_of_band_is_named(sign: str, first: float, inside: float, outside: float) -> None:
     metric = SIGNS[sign].metric
     assert not signs(course(metric, [first] + 2 * [inside]), window=2)
     found = signs(course(metric, [first, inside] + 2 * [outside]), window=2)

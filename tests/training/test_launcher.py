@@ -250,9 +250,7 @@ def test_serve_dry_run_names_host_that_is_open_to_network(
     assert [f"# --host {host} is open to the network" in note for note in notes] == [True] * is_open
 
 
-def test_serve_on_public_host_requires_key(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_serve_on_any_host_requires_key(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine(1)
     monkeypatch.delenv("VLLM_API_KEY", raising=False)
     with pytest.raises(ConfigError, match="set VLLM_API_KEY"):

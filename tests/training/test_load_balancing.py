@@ -58,9 +58,7 @@ def test_assign_rows_covers_each_row_once_in_any_order(
 @given(
     st.lists(st.integers(1, 3000), min_size=1, max_size=40), st.integers(1, 5), st.integers(1, 6000)
 )
-def test_micro_batches_respect_row_and_token_limits(
-    lengths: list[int], size: int, tokens: int
-) -> None:
+def test_micro_batches_respect_both_limits(lengths: list[int], size: int, tokens: int) -> None:
     config = asked(size, tokens)
     groups = list(micro_batches(of_lengths(lengths), config, False))
     assert sorted(row for group in groups for row in numbers(group)) == list(range(len(lengths)))
@@ -100,9 +98,7 @@ def test_assign_rows_balances_ranks() -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_balance_rows_gives_rank_its_share_of_all_rows(
-    monkeypatch: pytest.MonkeyPatch, rank: int
-) -> None:
+def test_balance_rows_gives_rank_its_share(monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
     everyones = of_lengths([50, 40, 30, 4, 3, 2])  # the first rank generated the long ones
 
     def gather(mine: list[Rollout]) -> list[Rollout]:

@@ -44,9 +44,7 @@ def kept(config: Config) -> list[str]:
 
 
 @pytest.mark.parametrize(("recipe", "solution"), [("demo-grpo", LONG), ("demo-sft", "It is 12.")])
-def test_prompt_filter_limit_is_that_of_what_is_learnt_from(
-    tmp_path: Path, recipe: str, solution: str
-) -> None:
+def test_prompt_filter_limit_is_of_learnt_text(tmp_path: Path, recipe: str, solution: str) -> None:
     """GRPO reads no solution; SFT reads the problem with its solution."""
     rows = [("What?", solution)]
     policy = load_policy(of_rows(tmp_path, recipe, rows, {}).model, seed=0)
@@ -62,7 +60,7 @@ def test_prompt_filter_limit_is_at_most_positions(tmp_path: Path) -> None:
         kept(of_rows(tmp_path, "demo-sft", [("What?", LONG)], {}))
 
 
-def test_prompt_filter_counts_what_teacher_may_read(
+def test_prompt_filter_counts_references(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [("so " * 60, "It is 1."), ("Is it?", "so " * 60)]
@@ -104,9 +102,7 @@ def test_prompt_filter_skipped_rows_are_counted_and_never_shown(
     assert all(row["context"].endswith(", as one sees.") for row in rollouts)
 
 
-def test_note_unmasked_of_text_that_is_never_masked_names_no_anchors(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_note_unmasked_of_shared_text_names_no_anchors(capsys: pytest.CaptureFixture[str]) -> None:
     problems = [Problem("q", "It is.", "", "p")]
     shared = ContextConfig(source=("text",), text="Be brief.")
     for options, expected in ((shared, False), (ContextConfig(), True)):

@@ -63,9 +63,7 @@ def test_token_log_rows_match_rollouts(run: Path) -> None:
         ({"keep_rollouts": False}, 0),
     ],
 )
-def test_token_log_keeps_requested_number_of_rows(
-    tmp_path: Path, log: dict[str, Any], rows: int
-) -> None:
+def test_token_log_keeps_requested_rows(tmp_path: Path, log: dict[str, Any], rows: int) -> None:
     train(changed("demo-paint", SMALL, {"log": log}), tmp_path)
     path = tokens_path(tmp_path, 1)
     assert path.exists() == (rows > 0)

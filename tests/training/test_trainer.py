@@ -146,9 +146,7 @@ def test_paint_step_matches_algorithm(run: Path, problems: list[Problem]) -> Non
     )
 
 
-def test_train_loss_implementation_is_configurable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_train_takes_configured_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise NotImplementedError("the plain row work")
 
@@ -319,9 +317,7 @@ def test_run_of_other_algorithm_resumed_is_bitwise_equal(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_run_interrupted_by_signal_saves_and_prints_resume_command(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+def test_run_interrupted_saves_and_names_resume(tmp_path: Path, number: signal.Signals) -> None:
     config = small(train={"steps": 50, "checkpoint_every": 100})
     folder = tmp_path / "run"
     process = started(train_command(config, folder))
@@ -429,9 +425,7 @@ def go_on(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_resume_with_other_model_or_chat_template_is_refused(
-    demo_copy: Path, tmp_path: Path
-) -> None:
+def test_resume_with_other_model_or_template_is_refused(demo_copy: Path, tmp_path: Path) -> None:
     config = small(model={"path": str(demo_copy)}, train={"steps": 1, "batch_size": 2})
     train(config, tmp_path / "run")
     longer = replace(config, train=replace(config.train, steps=2))
@@ -481,9 +475,7 @@ def test_resume_with_other_library_versions_warns(
         ("checkpoints/step-000003/state.json", r"state.json: No such file .*step-000003"),
     ],
 )
-def test_resume_with_missing_files_is_refused(
-    run: Path, tmp_path: Path, gone: str, message: str
-) -> None:
+def test_resume_missing_file_is_refused(run: Path, tmp_path: Path, gone: str, message: str) -> None:
     folder = resumed(run, tmp_path / "run")
     path = folder / gone
     shutil.rmtree(path) if path.is_dir() else path.unlink()

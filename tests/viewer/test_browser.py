@@ -202,9 +202,7 @@ def test_page_anchors_link_to_their_place(browser: Any, page: Path, run: Path) -
             assert contains(normalize(text), anchor)
 
 
-def test_page_run_curves_read_step_and_link_to_rollouts(
-    browser: Any, page: Path, run: Path
-) -> None:
+def test_page_run_curves_read_step_and_link_rollouts(browser: Any, page: Path, run: Path) -> None:
     with opened(browser, page, "view=run") as shown:
         at = shown.page
         chart = at.locator("figure[data-chart='Loss and KL'] svg")
