@@ -80,8 +80,9 @@ def evaluated(
 
 def adapter(folder: Path, step: int | None = None) -> dict[str, torch.Tensor]:
     """The weights of a run's checkpoint, by default its last one."""
-    one = folder / f"checkpoints/step-{step or 0:06d}"
-    checkpoint = latest_checkpoint(folder) if step is None else one
+    checkpoint = latest_checkpoint(folder)
+    if step is not None:
+        checkpoint = folder / f"checkpoints/step-{step:06d}"
     assert checkpoint is not None
     return load_file(checkpoint / "adapter" / "adapter_model.safetensors")
 

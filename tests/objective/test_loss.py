@@ -1,4 +1,4 @@
-"""The objective against the paper: values and gradients against tests/naive.py, and properties."""
+"""The objective against the paper's equations in float64: values, gradients, and properties."""
 
 import dataclasses
 import inspect
