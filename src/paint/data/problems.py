@@ -220,16 +220,14 @@ def batch_indices(count: int, batch_size: int, step: int, seed: int) -> list[int
 
     first, end = step * batch_size, (step + 1) * batch_size
     epochs = range(first // count, (end - 1) // count + 1)
-    sequence = [index for epoch in epochs for index in _permutation(count, f"{seed}/{epoch}")]
+    sequence: list[int] = []
+    for epoch in epochs:
+        # random() is the same in every Python version, shuffle() is not.
+        rng = random.Random(f"{seed}/{epoch}")
+        keys = [rng.random() for _ in range(count)]
+        sequence += sorted(range(count), key=keys.__getitem__)
     skip = first - epochs[0] * count
     return sequence[skip : skip + batch_size]
-
-
-def _permutation(count: int, seed: str) -> list[int]:
-    # random() is the same in every Python version, shuffle() is not.
-    rng = random.Random(seed)
-    keys = [rng.random() for _ in range(count)]
-    return sorted(range(count), key=keys.__getitem__)
 
 
 def _split_turns(

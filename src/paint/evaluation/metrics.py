@@ -111,7 +111,9 @@ def compute_metrics(
     values = {name: per_problem(graded) for name, graded in benchmarks.items()}
 
     def interval(metric: str, names: Sequence[str]) -> Interval:
-        bounds = _bounds(metric, [benchmarks[name] for name in names])
+        bounds = (0.0, math.inf) if metric == "completion_tokens" else SHARE
+        if metric == "reward" and not all(benchmarks[name].are_shares for name in names):
+            bounds = -math.inf, math.inf
         return bootstrap([values[name][metric] for name in names], bounds=bounds)
 
     intervals = {name: {m: interval(m, [name]) for m in row} for name, row in values.items()}
@@ -138,12 +140,6 @@ def _natural(text: str) -> list[tuple[bool, int, str]]:
     """Natural sort key: 9 comes before 10, and an empty text last."""
     parts = re.split("([0-9]+)", text) if text else ["\U0010ffff"]
     return [(not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
-
-
-def _bounds(metric: str, parts: Sequence[GradedSamples]) -> tuple[float, float]:
-    if metric == "reward" and not all(part.are_shares for part in parts):
-        return (-math.inf, math.inf)
-    return (0.0, math.inf) if metric == "completion_tokens" else SHARE
 
 
 def auc(positive: Float[np.ndarray, " a"], negative: Float[np.ndarray, " b"]) -> float:

@@ -194,7 +194,13 @@ def _run(
     if run.name != BASE:
         run_folder = folder / run.name / f"seed-{run.seed}"
         train_run(run, run_folder, display)
-        checkpoints = {step: _checkpoint(run_folder, step) for step in steps}
+        checkpoints = {step: step_folder(run_folder / "checkpoints", step) for step in steps}
+        for checkpoint in filter(None, checkpoints.values()):
+            if not checkpoint.is_dir():
+                raise RunError(
+                    f"{checkpoint} is missing, and its evaluation needs it; put it back, or delete "
+                    f"the later checkpoints, and the same command repeats these steps"
+                )
     graded = _evaluate(run, checkpoints, folder, protocol, display)
     if run.name != BASE:
         history = read_history(run_folder, max(steps))
@@ -244,17 +250,6 @@ def train_run(run: ExperimentRun, run_folder: Path, display: Display) -> None:
     except Interrupted as stopped:
         message = f"stopped in {run.label}, and saved; the same command resumes"
         raise Interrupted(message, stopped.signal_number) from None
-
-
-def _checkpoint(run_folder: Path, step: int) -> Path:
-    """The run's checkpoint of the step. Raises RunError if it is missing."""
-    checkpoint = step_folder(run_folder / "checkpoints", step)
-    if not checkpoint.is_dir():
-        raise RunError(
-            f"{checkpoint} is missing, and its evaluation needs it; put it back, or delete the "
-            f"later checkpoints, and the same command repeats these steps"
-        )
-    return checkpoint
 
 
 def _evaluate(

@@ -299,8 +299,10 @@ def _part(text: str) -> Value:
     if text in ("∅", r"\{∅\}"):
         return Listing((Listing((), "{}"),) if len(text) > 1 else (), "{}")
 
-    opening = next(iter(_TOKEN.findall(text)), "")
-    if _DEPTH.get(opening) == 1 and _closes_at_end(text):
+    tokens = _TOKEN.findall(text)
+    opening = next(iter(tokens), "")
+    depths = list(accumulate(_DEPTH.get(token, 0) for token in tokens))
+    if _DEPTH.get(opening) == 1 and 0 not in depths[:-1]:  # it closes at the end
         closing = text[-1]
         inner = text[len(opening) : -len(opening)]
         if opening == r"\{":
@@ -358,11 +360,6 @@ def _split(text: str, separator: re.Pattern[str]) -> tuple[list[str], list[str]]
     if depth:
         raise AnswerParseError
     return pieces, found
-
-
-def _closes_at_end(text: str) -> bool:
-    depths = accumulate(_DEPTH.get(token, 0) for token in _TOKEN.findall(text))
-    return 0 not in list(depths)[:-1]
 
 
 def _scalar(text: str) -> Scalar:
