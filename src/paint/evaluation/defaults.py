@@ -1,11 +1,12 @@
 """Settings of an evaluation that fit what is evaluated."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from paint.config.run_folder import read_run, run_of
 from paint.config.schema import Config, EvaluationConfig
 from paint.demo.files import NAME
+from paint.inference.engine import sampling_from
 
 
 def defaults_of(target: str) -> EvaluationConfig:
@@ -27,13 +28,7 @@ def evaluation_of(config: Config) -> EvaluationConfig:
             samples=validation.samples,
             thinking=validation.thinking,
             limit=validation.limit,
-            rollout=replace(
-                default.rollout,
-                temperature=validation.temperature,
-                top_p=validation.top_p,
-                top_k=validation.top_k,
-                max_new_tokens=validation.max_new_tokens,
-            ),
+            rollout=replace(default.rollout, **asdict(sampling_from(validation))),
         )
     if NAME in (config.model.path, config.data.path):
         top_p, longest = config.rollout.top_p, config.rollout.max_new_tokens

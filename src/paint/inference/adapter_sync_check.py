@@ -124,9 +124,14 @@ def restoring(policy: Policy) -> Iterator[None]:
     try:
         yield
     finally:
-        with torch.no_grad():
-            for parameter, value in zip(policy.trainable, before, strict=True):
-                parameter.copy_(value)
+        set_trained(policy, before)
+
+
+@torch.no_grad()
+def set_trained(policy: Policy, values: Sequence[Tensor]) -> None:
+    """Give the trained parameters these values."""
+    for parameter, value in zip(policy.trainable, values, strict=True):
+        parameter.copy_(value)
 
 
 @torch.no_grad()

@@ -30,13 +30,13 @@ from pathlib import Path
 
 import torch
 from jaxtyping import Float
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from paint.config import schema as cfg
-from paint.core.errors import reason, wrap_errors
+from paint.core.errors import wrap_errors
 from paint.models.policy import Policy, PolicyError
+from paint.models.weights import full_disk_as_os_error
 
 FILE = "teacher.safetensors"
 
@@ -114,11 +114,8 @@ class Teacher:
             OSError: the disk is full or not writable.
         """
         if self.config.weights == "ema":
-            try:
+            with full_disk_as_os_error(checkpoint / FILE):
                 save_file(dict(self.own), checkpoint / FILE)
-            except SafetensorError as error:  # how a full disk is reported
-                message = f"{checkpoint / FILE} could not be written: {reason(error)}"
-                raise OSError(message) from error
 
     def load(self, checkpoint: Path) -> None:
         """Load the average from a checkpoint, bit by bit.

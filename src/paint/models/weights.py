@@ -120,7 +120,7 @@ def save_trained(policy: Policy, folder: Path) -> None:
     Raises:
         OSError: the disk is full or not writable.
     """
-    with _full_disk_as_os_error(folder):
+    with full_disk_as_os_error(folder):
         if policy.tuning == "full":
             merge(policy, folder)
         else:
@@ -143,7 +143,7 @@ def save_served(policy: Policy, folder: Path) -> None:
     dtype = policy.lm_head.weight.dtype
     named = policy.model.named_parameters()
     rounded = {name: value.detach().to(dtype) for name, value in named if value.requires_grad}
-    with _full_disk_as_os_error(folder):
+    with full_disk_as_os_error(folder):
         policy.model.save_pretrained(folder, state_dict=rounded)
 
 
@@ -269,11 +269,12 @@ def _rounding(updates: Iterable[tuple[Tensor, Tensor]]) -> Rounding:
 
 
 @contextmanager
-def _full_disk_as_os_error(folder: Path) -> Iterator[None]:
+def full_disk_as_os_error(place: Path) -> Iterator[None]:
+    """Raise OSError where safetensors reports that a file or folder could not be written."""
     try:
         yield
     except SafetensorError as error:
-        raise OSError(f"{folder} could not be written: {reason(error)}") from error
+        raise OSError(f"{place} could not be written: {reason(error)}") from error
 
 
 def _require_finite(folder: Path, weights: Mapping[str, Tensor]) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from paint.inference.adapter_sync_check import restoring, trainer_log_probs
+from paint.inference.adapter_sync_check import restoring, set_trained, trainer_log_probs
 from paint.inference.engine import Completion, Engine, PendingCompletions
 from paint.models.policy import Policy
 from paint.training.rollouts import Rollout
@@ -74,7 +74,7 @@ class AsyncRollouts:
         chosen = (firsts + [r for r in turned if r not in firsts])[: self._measured]
 
         with restoring(self.policy):
-            _load_adapter(self.policy, self._behavior_adapters[step])
+            set_trained(self.policy, self._behavior_adapters[step])
             values = trainer_log_probs(
                 self.policy, [r.prompt for r in chosen], [r.completion for r in chosen]
             )
@@ -95,7 +95,7 @@ class AsyncRollouts:
         adapters = torch.load(checkpoint / INFLIGHT_ADAPTERS, map_location="cpu", weights_only=True)
         with restoring(self.policy):
             for step, adapter in adapters.items():
-                _load_adapter(self.policy, adapter)
+                set_trained(self.policy, adapter)
                 self._submit(step)
 
     def _submit(self, step: int) -> None:
@@ -106,9 +106,3 @@ class AsyncRollouts:
             engine = self.engines[step % len(self.engines)]
             engine.sync_weights()
             self._pending[step] = self._request(engine, step)
-
-
-@torch.no_grad()
-def _load_adapter(policy: Policy, values: Sequence[Tensor]) -> None:
-    for parameter, value in zip(policy.trainable, values, strict=True):
-        parameter.copy_(value)

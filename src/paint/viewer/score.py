@@ -24,6 +24,7 @@ from paint.core.device import own_device
 from paint.core.display import Display
 from paint.data.contexts import Contexts
 from paint.data.problems import DataError, Problem, problems_digest, read_problems
+from paint.inference.adapter_sync_check import set_trained
 from paint.inference.engine import derive_seed
 from paint.models.policy import Policy, load_policy
 from paint.models.teacher import Teacher, open_teacher
@@ -72,9 +73,7 @@ class Scorer:
             load_trained(self.policy, trained_in(before[-1], self.policy.tuning))
             self.teacher.load(before[-1])
         else:
-            with torch.no_grad():
-                for parameter, value in zip(self.policy.trainable, self._fresh, strict=True):
-                    parameter.copy_(value)
+            set_trained(self.policy, self._fresh)
         self._at = done
         return done
 
