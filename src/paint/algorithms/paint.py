@@ -18,6 +18,7 @@ from paint.inference.engine import derive_seed, sampling_from
 from paint.inference.local import LocalEngine
 from paint.objective.fused import loss_from_hidden
 from paint.training.rollouts import Rollout, ScoredRollout, TeacherPrompt, check_logprob_mismatch
+from paint.training.token_log import token_bytes
 from paint.training.train_step import (
     Batch,
     Setup,
@@ -25,10 +26,8 @@ from paint.training.train_step import (
     completion_ids,
     completion_lengths,
     generate_rollouts,
-    loss_options,
     student_hidden_states,
     token_factors,
-    token_pieces,
     update,
     verified_peers,
     weigh_by_verdict,
@@ -155,15 +154,21 @@ def score_rollouts(
     if student_hidden is None:
         student_hidden = student_hidden_states(setup, rollouts)
 
+    config = setup.config
+    options = config.objective.resolve(config.rollout.temperature)
+    pieces = None
+    if options.position_weights != "uniform":
+        ids = [i for rollout in rollouts for i in rollout.completion.ids]
+        pieces = token_bytes(setup.policy.tokenizer, ids)
     loss = loss_from_hidden(
         student_hidden,
         teacher_hidden,
         setup.policy.lm_head,
         completion_lengths(rollouts),
-        loss_options(setup, rollouts),
+        options.of_verdict(rollouts[0].is_correct),  # that of all in a micro-batch
         tokens=completion_ids(rollouts, student_hidden.device),
         factors=token_factors(rollouts, student_hidden.device),
-        pieces=token_pieces(setup, rollouts),
+        pieces=pieces,
         teacher_lm_head=setup.teacher.lm_head,
     )
     return loss.value, {"loss": loss.per_token, **loss.stats}

@@ -33,7 +33,6 @@ from paint.training.drift import Drift
 from paint.training.load_balancing import balance_rows, micro_batches
 from paint.training.optim import learning_rate
 from paint.training.rollouts import Rollout, ScoredRollout, kept_rows
-from paint.training.token_log import token_bytes
 
 
 @dataclass(frozen=True)
@@ -194,12 +193,6 @@ def weigh_by_verdict(setup: Setup, rollouts: Sequence[Rollout]) -> list[Rollout]
     ]
 
 
-def loss_options(setup: Setup, rollouts: Sequence[Rollout]) -> ObjectiveConfig:
-    """Options of the loss of a micro-batch, whose completions have one divergence."""
-    options = setup.config.objective.resolve(setup.config.rollout.temperature)
-    return options.of_verdict(rollouts[0].is_correct)
-
-
 def token_factors(rollouts: Sequence[Rollout], device: torch.device) -> Tensor | None:
     """Factor of each token's loss (n): the weight of its completion; None where none is weighed."""
     if "loss_weight" not in rollouts[0].metrics:
@@ -208,13 +201,6 @@ def token_factors(rollouts: Sequence[Rollout], device: torch.device) -> Tensor |
     return weights.repeat_interleave(
         torch.tensor([len(r.completion.ids) for r in rollouts], device=device)
     )
-
-
-def token_pieces(setup: Setup, rollouts: Sequence[Rollout]) -> list[bytes] | None:
-    """Bytes of all completions' tokens, for weights of tokens; None where all weigh the same."""
-    if setup.config.objective.position_weights == "uniform":
-        return None
-    return token_bytes(setup.policy.tokenizer, [i for r in rollouts for i in r.completion.ids])
 
 
 def accumulate(setup: Setup, rollouts: Sequence[Rollout], score: Score) -> list[ScoredRollout]:
@@ -234,9 +220,13 @@ def accumulate(setup: Setup, rollouts: Sequence[Rollout], score: Score) -> list[
     counts = torch.tensor(loss_counts(rollouts, options), device=setup.accelerator.device)
     total = setup.accelerator.reduce(counts, "sum").tolist()  # over all ranks
 
+    groups: dict[str, list[Rollout]] = {}  # a micro-batch has one divergence
+    for rollout in rollouts:
+        divergence = options.of_verdict(rollout.is_correct).divergence
+        groups.setdefault(divergence, []).append(rollout)
     micros = [
         micro
-        for group in by_divergence(rollouts, options)
+        for group in groups.values()
         for micro in micro_batches(group, config.train, setup.policy.packed)
     ]
     missing = passes_missing(setup.accelerator, setup.policy.base, len(micros))
@@ -260,15 +250,6 @@ def accumulate(setup: Setup, rollouts: Sequence[Rollout], score: Score) -> list[
     for _ in range(missing):  # sharded layers: every rank takes part in every pass
         setup.accelerator.backward(0 * score(micros[-1] if micros else spare)[0])
     return sorted(gather_on_rank0(scored), key=lambda item: item.rollout.row)
-
-
-def by_divergence(rollouts: Sequence[Rollout], options: ObjectiveConfig) -> list[list[Rollout]]:
-    """Group rollouts by the divergence of their verdict: a micro-batch has one."""
-    groups: dict[str, list[Rollout]] = {}
-    for rollout in rollouts:
-        divergence = options.of_verdict(rollout.is_correct).divergence
-        groups.setdefault(divergence, []).append(rollout)
-    return list(groups.values())
 
 
 def update(setup: Setup, step_index: int) -> float:
