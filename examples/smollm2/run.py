@@ -20,8 +20,8 @@ only its solutions state.
 Learning rates are chosen before any evaluation problem is asked. Each method is trained for
 RATE_STEPS with RATES, its recipe's rate times 1/3, 1 and 3, and seed RATE_SEED. The rate is taken
 whose student is closest to its teacher, by KL(teacher || student) on the student's own rollouts of
-validation problems (benchmarks/rate_judges.py has this judge and others). Controls reuse their
-method's learning rate.
+validation problems (docs/dev/log.md compares this judge with others). Controls reuse their method's
+learning rate.
 
 An interrupted call resumes when it is repeated.
 """
