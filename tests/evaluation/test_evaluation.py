@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from paint.cli import main
+from paint.config.run_folder import latest_checkpoint, read_run
 from paint.config.schema import (
     ConfigError,
     EvaluationConfig,
@@ -46,7 +47,7 @@ from paint.grading.math.grader import MathGrade, MathGrader, Verdict
 from paint.inference import local
 from paint.inference.engine import Completion, OnCompletion, Sampling
 from paint.inference.local import LocalEngine
-from paint.models.policy import Policy, PolicyError
+from paint.models.policy import Policy, PolicyError, load_policy
 from paint.models.weights import save_trained
 from runs import evaluated, rows_of, write_problems
 
@@ -196,6 +197,26 @@ def test_generate_interrupted_resumes_to_same_samples(
         again = grade(stored, grader, QUIET)
     for name in ("correct", "lenient", "votes", "tokens", "truncated", "unboxed", "repetitive"):
         assert np.array_equal(getattr(before, name), getattr(again, name)), name
+
+
+def test_collect_samples_base_after_trained_policy_has_no_adapter(
+    problems: list[Problem], adapted: Path, tmp_path: Path
+) -> None:
+    model, rollout = read_run(adapted).model, RolloutConfig(engine="local")
+    base = load_policy(model, seed=0)
+    task = task_of(base, tmp_path / "alone", problems[:3])
+    with collect_samples(base, model, rollout, [task], tmp_path / "engine", QUIET):
+        pass
+    adapter = latest_checkpoint(adapted)
+    assert adapter is not None
+    trained = replace(task, folder=tmp_path / "trained", trained=adapter / "adapter")
+    both = [trained, replace(task, folder=tmp_path / "after")]
+    with collect_samples(
+        load_policy(model, seed=0), model, rollout, both, tmp_path / "engine", QUIET
+    ):
+        pass
+    alone, after, changed = (lines_of(tmp_path / name) for name in ("alone", "after", "trained"))
+    assert alone == after != changed
 
 
 @pytest.mark.parametrize(("device", "rows"), [("cuda", 3), ("cpu", 64)])

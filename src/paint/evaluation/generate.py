@@ -114,7 +114,7 @@ def collect_samples(
 
     Args:
         policy: the base model, loaded from ``model``.
-        tasks: the base model's first; the tasks of one policy must be adjacent.
+        tasks: those of one policy side by side, since its weights are loaded for each group.
         folder: for the engine's log and adapters.
     """
     max_tokens = max(require_room(policy, task) for task in tasks)
@@ -131,6 +131,8 @@ def collect_samples(
                 display.note(f"{store.folder}: the last sample is cut and is generated again")
 
         unfinished = [row for row in zip(tasks, stores, strict=True) if row[1].missing]
+        # The base model's first: what is trained is loaded into the policy, and stays there.
+        unfinished.sort(key=lambda row: row[0].trained is not None)
         if unfinished:
             problems = [problem for task in tasks for problem in task.problems]
             rollout = _fitted(policy, model, rollout, max_tokens, display)
