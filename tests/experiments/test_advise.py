@@ -102,9 +102,9 @@ def test_advise_both_modes_adds_figures_of_the_other_mode(folder: Path, tmp_path
     both = advised(tmp_path / "both", both_modes=True)["contexts"]
     thinking = changed("demo-paint", {"rollout": {"max_new_tokens": 60}}, {"model": THINK})
     other = advised(tmp_path / "other", config=thinking)["contexts"]
-    assert list(both) == [*other, *(f"{name} thinking" for name in other)]
+    assert list(both) == [*other, *(f"{name} (thinking)" for name in other)]
     for name, found in other.items():
-        assert both[f"{name} thinking"] == found != both[name]
+        assert both[f"{name} (thinking)"] == found != both[name]
 
 
 def test_advise_interrupted_goes_on_with_stored_rollouts(folder: Path) -> None:
@@ -365,13 +365,13 @@ OWN = "the recipe's own context"
         ({}, {"recipe": 0.3, "solution@0": 0.5}, [WHOLE, "less the recipe's is +20"]),
         (
             {},
-            {"recipe": 0.3, "solution@0 thinking": 0.5},
+            {"recipe": 0.3, "solution@0 (thinking)": 0.5},
             [f"{WHOLE} --model.teacher-thinking", "less the recipe's is +20"],
         ),
         ({}, {"recipe": 0.3, "solution@0": 0.29}, [OWN]),
         ({}, {"recipe": 0.3, "solution@0": 0.301}, [OWN, "0 in its interval"]),
         ({}, {"recipe": 0.3, "other@0": 0.1}, [OWN, "is content"]),
-        ({}, {"recipe": 0.3, "other@0 no thinking": 0.1}, [OWN, "is content"]),
+        ({}, {"recipe": 0.3, "other@0 (no thinking)": 0.1}, [OWN, "is content"]),
         ({}, {"recipe": 0.3, "other@0": 0.299}, [OWN, "not the content"]),
         ({}, {"recipe": 0.3, "other_notes@0": 0.5}, ["--context.source other_notes", "is +20"]),
         ({}, {"recipe": 0.0, "other@0": 0.9}, ["no advice"]),

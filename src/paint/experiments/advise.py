@@ -43,7 +43,11 @@ from paint.objective.solution import KINDS
 from paint.training.prompt_filter import filter_problems
 
 RECIPE = "recipe"  # the context of the recipe itself
-THINKING, PLAIN = " thinking", " no thinking"  # behind a context in the teacher's other mode
+MODE_FLAGS = {
+    " (thinking)": " --model.teacher-thinking",
+    " (no thinking)": " --model.no-teacher-thinking",
+}
+"""What follows the name of a context in the teacher's other thinking mode, and its flag."""
 
 FEW, MUCH = 0.1, 0.3
 """Shares: with fewer problems that tell there is no advice; above the other, a share is a risk."""
@@ -109,8 +113,9 @@ def advise(
 
     modes = {"": policy}  # by what is added to the names of contexts
     if both_modes:
-        thinking = not policy.teacher_thinking
-        modes[THINKING if thinking else PLAIN] = replace(policy, teacher_thinking=thinking)
+        thinking, plain = MODE_FLAGS
+        other = not policy.teacher_thinking
+        modes[thinking if other else plain] = replace(policy, teacher_thinking=other)
 
     folder.mkdir(parents=True, exist_ok=True)
     with lock_folder(folder):
@@ -365,14 +370,20 @@ def advise_on(facts: Mapping[str, Interval], figures: Mapping[str, Figures]) -> 
 
 def source_of(name: str) -> str:
     """The source in the name of a context."""
-    return name.partition(" ")[0].partition("@")[0]
+    return _without_mode(name)[0].partition("@")[0]
+
+
+def _without_mode(name: str) -> tuple[str, str]:
+    """The name of a context without its thinking mode, and the flag of that."""
+    for mode, flag in MODE_FLAGS.items():
+        if name.endswith(mode):
+            return name.removesuffix(mode), flag
+    return name, ""
 
 
 def _flags(name: str) -> str:
     """The settings of a context, as flags of `paint train`."""
-    context, space, mode = name.partition(" ")
-    thinking = {THINKING: " --model.teacher-thinking", PLAIN: " --model.no-teacher-thinking"}
-    flag = thinking.get(space + mode, "")
+    context, flag = _without_mode(name)
     if context == RECIPE:
         return f"the recipe's own context{flag}"
     source, _, ratio = context.partition("@")
