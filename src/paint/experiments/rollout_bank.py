@@ -310,7 +310,8 @@ def held_out_kl(policy: Policy, config: Config, bank: Bank) -> float:
     The teacher reads ``config.context`` of each rollout's problem, masked as in training.
     """
     teacher = open_teacher(policy, config.teacher)
-    contexts = Contexts(config.context, [row.problem for row in bank.rollouts])
+    problems = {row.problem.id: row.problem for row in bank.rollouts}  # each one once
+    contexts = Contexts(config.context, list(problems.values()))
     kl, tokens = 0.0, 0
     for start in range(0, len(bank.rollouts), ROWS_AT_ONCE):
         rows = bank.rollouts[start : start + ROWS_AT_ONCE]
