@@ -47,7 +47,7 @@ class WordProblem:
 
     @property
     def split(self) -> Split:
-        """Eight of ten to train on, one to validate and one to evaluate with."""
+        """Train for eight of ten; the first two runs had one each to validate and evaluate with."""
         match hashlib.sha256(self.solution.encode()).digest()[0] % 10:
             case 0:
                 return "evaluation"

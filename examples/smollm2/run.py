@@ -21,7 +21,7 @@ Learning rates are chosen before any evaluation problem is asked. Each method is
 RATE_STEPS with RATES, its recipe's rate times 1/3, 1 and 3, and seed RATE_SEED. The rate is taken
 whose student is closest to its teacher, by KL(teacher || student) on the student's own rollouts of
 validation problems (docs/dev/log.md compares this judge with others). Controls reuse their method's
-learning rate.
+learning rate; GRPO, which has no teacher, keeps its recipe's.
 
 An interrupted call resumes when it is repeated.
 """
@@ -148,7 +148,7 @@ def run_smollm2(recipes: Sequence[Path], options: Options) -> list[Result]:
     return results
 
 
-def exam_on(path: Path, problems: int | None, samples: int) -> EvalProtocol:
+def exam_on(path: Path, problems: int, samples: int) -> EvalProtocol:
     """The paper's sampling (section 'Experimental Details'), cut at 80 tokens instead of 38,912.
 
     The longest solution takes 54.
@@ -164,9 +164,10 @@ def with_chosen_rates(
     """The cells with the learning rates whose students come closest to their teacher.
 
     Controls reuse their method's learning rate, which is tried even if the method is not compared.
+    Methods without a teacher keep their recipe's.
     """
     tried: dict[str, dict[float, ExperimentRun]] = {}
-    for cell in cells:
+    for cell in (cell for cell in cells if cell.config.algorithm.needs_context):
         config = cell.config
         method = replace(
             config,
@@ -197,7 +198,11 @@ def with_chosen_rates(
         for method, by_rate in tried.items()
     }
     return [
-        ExperimentRun(cell.name, _with_rate(cell.config, chosen[_method(cell)])) for cell in cells
+        ExperimentRun(
+            cell.name,
+            _with_rate(cell.config, chosen.get(_method(cell), cell.config.train.learning_rate)),
+        )
+        for cell in cells
     ]
 
 

@@ -166,7 +166,7 @@ def test_in_cache_moves_recipe_paths_and_refuses_others() -> None:
 def test_rate_of_smallest_kl_is_chosen_and_shared_with_controls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipes = [recipe_of(method) for method in ("opsd", "paint-none", "paint")]
+    recipes = [recipe_of(method) for method in ("grpo", "opsd", "paint-none", "paint")]
     cells = [ExperimentRun(recipe.stem, read_recipe(recipe)) for recipe in recipes]
     write_problems(tmp_path)
     kl = {"smollm2-opsd": [0.2, 0.2, 0.3], "smollm2-paint": [0.3, 0.2, 0.1]}  # by rising rate
@@ -183,7 +183,7 @@ def test_rate_of_smallest_kl_is_chosen_and_shared_with_controls(
         chosen = with_chosen_rates(cells, tmp_path, tmp_path / "rates", Display(enabled=False))
         assert [cell.name for cell in chosen] == [cell.name for cell in cells]
         rates = [cell.config.train.learning_rate for cell in chosen]
-        assert rates == pytest.approx([5e-4 / 3, 1.5e-3, 1.5e-3])  # the smaller of equals
+        assert rates == pytest.approx([5e-4, 5e-4 / 3, 1.5e-3, 1.5e-3])  # the smaller of equals
     assert len(tried) == 6
     assert {(c.context.source, c.train.seed) for c in tried} == {(("solution",), RATE_SEED)}
 
