@@ -473,10 +473,13 @@ def validate_data(
     from paint.data.benchmarks import load_benchmark
     from paint.data.validate import check_file, print_check
 
+    is_file = isinstance(data, str | Path)
     with TemporaryDirectory() as folder:
         config = _configured(_recipe(recipe)[1], Path(folder), model, data, sections)
         require_paths(config)
         check = check_file(config, benchmarks=[load_benchmark(name) for name in benchmarks])
+    if not is_file:
+        check.path = "rows"  # not the temporary file
     print_check(check)
     return check
 
