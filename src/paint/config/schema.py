@@ -552,12 +552,11 @@ class LogConfig(Section):
         require(self, "name", is_folder_name, allowed, "the folder is log.folder")
 
 
-_OF_DISTILLATION = (
-    *(("teacher", key) for key in ("weights", "base_weight", "reason_first")),
-    *(("context", key) for key in ("source", "wording")),
-    *(("objective", key) for key in ("divergence", "wrong_divergence", "position_weights")),
-    *(("objective", key) for key in ("correct_weight", "wrong_weight")),
-)
+_OF_DISTILLATION = {
+    "teacher": "weights base_weight reason_first",
+    "context": "source wording",
+    "objective": "divergence wrong_divergence position_weights correct_weight wrong_weight",
+}
 """Settings that the baselines would ignore: they have no teacher and no divergence."""
 
 
@@ -583,12 +582,14 @@ class Config:
     def __post_init__(self) -> None:
         algorithm, method = self.algorithm, f"train.method {format_value(self.train.method)}"
         rollout, objective, divergence = self.rollout, self.objective, self.divergence
-        for name, key in _OF_DISTILLATION:
+        for name, keys in _OF_DISTILLATION.items():
             section = getattr(self, name)
-            default = getattr(type(section)(), key)
-            is_met = algorithm.needs_context or getattr(section, key) == default
-            allowed, note = f"{format_value(default)} with {method}", "it belongs to distillation"
-            require(section, key, is_met, allowed, note)
+            for key in keys.split():
+                default = getattr(type(section)(), key)
+                is_met = algorithm.needs_context or getattr(section, key) == default
+                shown = " ".join(default) if isinstance(default, tuple) else default
+                allowed = f"{format_value(shown)} with {method}"
+                require(section, key, is_met, allowed, "it belongs to distillation")
         updates = algorithm.updates_per_batch(self)
         are_taken = not algorithm.uses_policy_gradient or self.grpo.iterations == updates
         note = "updates on the same completions"
@@ -641,7 +642,8 @@ class Config:
             allowed = f"{off} with model.train_mode full and teacher.weights {weights}"
             require(section, key, is_base_kept or not getattr(section, key), allowed, note)
         is_met = not self.teacher.reason_first or self.context.source != ("none",)
-        allowed, note = "a text with teacher.reason_first", "there is nothing to reason about"
+        allowed = 'other than "none" with teacher.reason_first'
+        note = "there is nothing to reason about"
         require(self.context, "source", is_met, allowed, note)
 
         samples, least = rollout.samples_per_problem, algorithm.min_samples

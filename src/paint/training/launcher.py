@@ -368,7 +368,6 @@ def _require_same_engine(config: Config, placement: Placement, folder: Path) -> 
 
 def _split(request: Request, config: Config, ranks: tuple[int, int], size: int) -> Split:
     """How many GPUs train, and how many serve, of which each server takes ``size``."""
-
     fewest, most = ranks
     gpus = request.gpus
     if request.split is None:

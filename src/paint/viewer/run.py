@@ -50,10 +50,14 @@ FEW_ROWS = 4
 METRICS = ("overlap", "overlap_without_answer", "mask_ratio", "reward", "advantage", "loss")
 """Values of a complete rollout."""
 
-OF_THE_CLIP = (
-    *("clip", "clip_mode", "interpolation_weight"),
-    *("top_fraction", "temperature", "skip_tokens"),
-)
+OF_THE_CLIP = [
+    "clip",
+    "clip_mode",
+    "interpolation_weight",
+    "top_fraction",
+    "temperature",
+    "skip_tokens",
+]
 """Settings of the objective that determine clipped entries."""
 
 CONTEXT_VALUES = ("loss", "kl", "teacher_log_prob", "teacher_entropy")
