@@ -21,9 +21,11 @@ from gpu import (
     REHEARSAL,
     Options,
     Place,
+    Skipped,
     backward_flops,
     forward_flops,
     main,
+    markdown,
     peak_flops,
     run_part,
     update_flops,
@@ -114,6 +116,31 @@ def test_flops_match_real_model_with_adapters() -> None:
     assert backward.get_total_flops() == backward_flops(shape, adapters, tokens) + 2 * masked
 
 
+@pytest.mark.slow
+def test_choices_part_times_every_choice_with_its_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from paint.objective import fused, triton_kernels
+
+    used, measure = set(), triton_kernels.measure
+
+    def noted(logits: torch.Tensor, *rest: Any) -> dict[str, torch.Tensor]:
+        used.add((triton_kernels.BLOCK, triton_kernels.STAGES))
+        return measure(logits, *rest)
+
+    monkeypatch.setattr(triton_kernels, "measure", noted)
+    defaults = triton_kernels.BLOCK, triton_kernels.STAGES
+    choices = ((*defaults, 8), (512, 3, 16))
+    assert gpu.CHOICES[0] == (*defaults, fused.GPU_CHUNK)
+    monkeypatch.setattr(gpu, "CHOICES", choices)
+    rows = rehearsed("choices", tmp_path)
+    found = cells_of(rows, "Choices")
+    assert [(row["block"], row["stages"], row["chunk"]) for row in found] == list(choices)
+    assert all(row["row_work_us_a_token"] > 0 and row["loss_us_a_token"] > 0 for row in found)
+    assert used == {choice[:2] for choice in choices}
+    assert defaults == (triton_kernels.BLOCK, triton_kernels.STAGES)
+
+
 def test_generation_part_times_engine_and_bounds_logprob_mismatch(tmp_path: Path) -> None:
     rows = rehearsed("generation", tmp_path)
     found = cells_of(rows, "Generation")
@@ -123,6 +150,37 @@ def test_generation_part_times_engine_and_bounds_logprob_mismatch(tmp_path: Path
     ]
     assert all(row["tokens_per_second"] > 0 and row["largest_gap"] < 0.05 for row in found)
     assert ("", {"note": "SmolLM2 is skipped: --smollm2 names no folder"}) in rows
+
+
+def test_generation_part_that_fails_for_one_model_keeps_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu, "_random_model", lambda *_: str(tmp_path / "none"))
+    broken, sound = cells_of(rehearsed("generation", tmp_path), "Generation")
+    assert broken["model"] == "random 1.7B"
+    assert str(tmp_path / "none") in broken["failed"]
+    assert sound["tokens_per_second"] > 0
+
+
+@pytest.mark.slow
+def test_starts_part_runs_first_commands_to_their_end(tmp_path: Path) -> None:
+    found = cells_of(rehearsed("starts", tmp_path), "Starts")
+    names = ["plan", "train the demo", "train 1.7B", "evaluate the demo"]
+    assert [row["command"] for row in found] == names
+    assert all(row["seconds"] > 0 for row in found)
+
+
+def test_starts_part_command_that_fails_costs_its_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ended(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        code = int("train" in command)
+        return subprocess.CompletedProcess(command, code, "one line\nthe reason\n")
+
+    monkeypatch.setattr("gpu.subprocess.run", ended)
+    found = cells_of(rehearsed("starts", tmp_path), "Starts")
+    assert ["failed" in row for row in found] == [False, True, True, False]
+    assert found[1]["failed"] == "RuntimeError: ended with 1: the reason"
 
 
 @pytest.mark.slow
@@ -146,6 +204,12 @@ def test_smollm2_part_trains_two_quarters(tmp_path: Path, monkeypatch: pytest.Mo
     gpu.smollm2(REHEARSAL, lambda table="", **cells: rows.append((table, cells)), place)
     assert [row["steps"] for row in cells_of(rows, "SmolLM2")] == ["first quarter", "last quarter"]
     assert all(row["of"] == 1 and 0 <= row["accuracy"] <= 1 for _, row in rows)
+
+
+def test_smollm2_part_without_model_is_skipped_by_name(tmp_path: Path) -> None:
+    for folder, missing in (("", "names no folder"), (str(tmp_path), "model/config.json is not")):
+        with pytest.raises(Skipped, match=missing):
+            gpu.smollm2(REHEARSAL, lambda: None, Place(tmp_path, 0.0, folder))
 
 
 # Parts in processes of their own
@@ -236,6 +300,20 @@ def test_only_unknown_name_is_refused_with_those_there_are(benchmark: Any, tmp_p
     with pytest.raises(SystemExit, match=r"--only 'none': .* choose from '"):
         benchmark.main(benchmark.Options(only=("none",), **options))
     assert not list(tmp_path.iterdir())
+
+
+def test_markdown_shows_tables_notes_and_rehearsal_notice() -> None:
+    row = {"table": "Kernels", "head": "8B", "peak_GB": 1.2345, "failed": None, "bitwise": True}
+    rows = [row, {"table": "", "note": "mended"}]
+    part = {"title": "A part", "status": "done", "seconds": 3.0, "rows": rows}
+    facts = {"date": "today", "is_rehearsal": True}
+    text = markdown({"about": facts, "parts": {"kernels": part}})
+    assert "| head | peak GB | failed | bitwise |" in text
+    assert "| 8B | 1.23 | - | yes |" in text
+    assert "- mended" in text
+    assert "**A rehearsal" in text
+    facts["is_rehearsal"] = False
+    assert "rehearsal" not in markdown({"about": facts, "parts": {}})
 
 
 def test_peak_flops_match_data_sheets() -> None:

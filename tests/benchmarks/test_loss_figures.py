@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -45,3 +46,20 @@ def test_main_contender_that_dies_or_is_absent_costs_its_own_figures(
         assert found["good"] == sound | {"peak_bytes": {"1": 7}}
     # Those that are compiled come last, and for the first size only.
     assert started.read_text().splitlines()[-1] == "one late"
+
+
+def test_main_stores_figures_after_each_contender(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, seen = tmp_path / "figures.json", list[list[str]]()
+
+    def measured(name: str, size: Size, *_: object) -> dict[str, str]:
+        found = json.loads(path.read_text())["sizes"][size.name]["contenders"] if seen else {}
+        seen.append(list(found))
+        return {"error": name}
+
+    monkeypatch.setattr(loss, "measured", measured)
+    bound = SimpleNamespace(first={}, close=lambda: None)
+    monkeypatch.setattr(loss, "Worker", lambda *_: bound)
+    loss.main(Options(only=("products", "paint chunked", "trl"), json=path))
+    assert seen == [[], ["products"], ["products", "paint chunked"]]

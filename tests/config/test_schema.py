@@ -274,6 +274,24 @@ def test_read_recipe_conflict_is_refused_with_file(tmp_path: Path, setting: str,
     assert refusal(tmp_path, text).startswith(f"x.toml: {setting} must ")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[train]\nmethod = 'grpo'\nbatch_size = 12\n[rollout]\nsamples_per_problem = 4",
+        "[train]\nbatch_size = 12\n[rollout]\nsamples_per_problem = 4\nkeep = 'shortest_correct'",
+        "[train]\nmethod = 'sft'\nbatch_size = 12",
+        "[model]\ntrain_mode = 'full'\ndtype = 'float32'",
+        "[rollout]\nengine = 'vllm'",
+        "[objective]\ndivergence = 'sampled_token'\nclip_mode = 'none'\n[rollout]\n"
+        "top_p = 1.0\ntop_k = -1",
+        "[teacher]\nreason_first = true",
+        "[context]\nsource = 'none'",
+    ],
+)
+def test_read_recipe_compatible_settings_are_accepted(tmp_path: Path, text: str) -> None:
+    assert read_recipe(recipe(tmp_path, text)) != Config()
+
+
 def test_require_paths_names_missing_paths() -> None:
     with pytest.raises(ConfigError, match=r"^model\.path\b.*--model\.path"):
         require_paths(Config())

@@ -58,13 +58,16 @@ def test_print_gold_warnings_counts_all_and_names_first(capsys: pytest.CaptureFi
     assert "and 4 more" in text
 
 
-def test_load_benchmark_without_parsable_gold_is_refused(tmp_path: Path) -> None:
+def test_load_benchmark_without_parsable_gold_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     message = r"mine: none of the 2 gold answers parses \(row 2, id q0: .*as FILE:problem,answer"
     path = benchmark(tmp_path, *BROKEN[:2])
     with pytest.raises(DataError, match=message):
         name_unparsed("mine", load_benchmark(str(path)).problems, print)
     flags = ["--benchmarks", str(path), "--folder", str(tmp_path / "evals")]
     assert main(["eval", "demo", *flags]) == 2
+    assert "none of the 2 gold answers parses" in capsys.readouterr().err
     assert not (tmp_path / "evals").exists()
 
 

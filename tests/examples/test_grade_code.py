@@ -2,11 +2,15 @@
 
 import importlib
 import time
+from pathlib import Path
 
 import pytest
 
+from paint.core.display import Display
 from paint.grading.base import Grade, Item
 from paint.grading.registry import find_grader
+from paint.training.trainer import train
+from runs import changed, stored, write_problems
 
 SPEC = "grade_code:grade"
 grade_code = importlib.import_module("grade_code")
@@ -44,3 +48,24 @@ def test_grade_code_over_limits_fails_in_time(code: str, monkeypatch: pytest.Mon
     began = time.monotonic()
     assert not grade_code.passes(code, "assert True")
     assert time.monotonic() - began < 10
+
+
+def test_train_grades_code_by_tests_of_row(tmp_path: Path) -> None:
+    row = {"problem": "Write add.", "solution": block("def add(a, b):\n    return a + b")}
+    row |= {"id": "add", "tests": ROW["answer"]}
+    config = changed(
+        "demo-paint",
+        {
+            "data": {
+                "path": write_problems(tmp_path / "code.jsonl", [row]),
+                "answer_field": "tests",
+            },
+            "rollout": {"max_new_tokens": 8},
+            "train": {"steps": 1, "batch_size": 2},
+            "grading": {"grader": SPEC},
+        },
+    )
+    train(config, tmp_path / "run", display=Display(enabled=False))
+    assert [(r["reward"], r["reason"]) for r in stored(tmp_path / "run")] == [
+        (0.0, "no code block")
+    ] * 2

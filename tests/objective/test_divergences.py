@@ -89,16 +89,20 @@ def test_require_slope_wrong_derivative_is_refused() -> None:
         require_slope(wrong)
 
 
-def test_train_divergence_object_equals_named_one(tmp_path: Path) -> None:
-    recipe = read_recipe(find_recipe("demo-paint"))
-    train_config = replace(recipe.train, steps=1, batch_size=4)
-    losses = []
+def test_train_divergence_object_equals_one_that_a_recipe_names(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    text = find_recipe("demo-paint").read_text()
+    path.write_text(f'{text}\n[objective]\ndivergence = "{SPEC}"\n')
+    recipe = read_recipe(path).changed("train", steps=2, batch_size=4)
     # Of another name, and in no module: another record than the one that the name finds.
-    for divergence in (chi_squared, replace(chi_squared, name="object")):
-        objective = replace(recipe.objective, divergence=divergence_name(divergence))
-        run = tmp_path / divergence.name
-        train(replace(recipe, objective=objective, train=train_config), run)
+    name = divergence_name(replace(chi_squared, name="object"))
+    losses = []
+    for number, config in enumerate([recipe, recipe.changed("objective", divergence=name)]):
+        run = tmp_path / str(number)
+        train(config, run)
         losses.append([row["loss"] for row in read_metrics(run)])
-        assert read_run(run).objective.divergence == divergence_name(divergence)
+        assert read_run(run).objective.divergence == config.objective.divergence
+    assert SPEC == recipe.objective.divergence != name
     assert losses[0] == losses[1]
+    assert len(losses[0]) == 2
     assert min(losses[0]) > 0
