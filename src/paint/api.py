@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from paint.core.display import Display
+    from paint.data.openthoughts import Preparation
     from paint.data.validate import FileCheck
     from paint.estimate.plan import Plan
     from paint.experiments.report import Result
@@ -482,6 +483,49 @@ def validate_data(
         check.path = "rows"  # not the temporary file
     print_check(check)
     return check
+
+
+def doctor(recipes: Sequence[str] = ()) -> dict[str, Any]:
+    """Find devices, memory, disk, libraries and vLLM, as `paint doctor` does.
+
+    Sizes are in bytes. ``packages`` has version, requirement and fit of every library.
+
+    Args:
+        recipes: names or files; whether each fits in this machine's memory, by ``plan``'s estimate.
+    """
+    from paint.inference.machine import examine
+
+    return examine(recipes)
+
+
+def prepare_openthoughts(
+    out: str | Path, *, benchmarks: Sequence[str] | None = None, **settings: Any
+) -> "Preparation":
+    """Write a verified, decontaminated sample of OpenThoughts, as `paint data openthoughts` does.
+
+    Args:
+        out: file to write, OUT.jsonl; its report and others are written to the same folder.
+        benchmarks: problem sets, as in ``evaluate``, whose problems must not be trained on; None
+            are all that are known but the demo's.
+        settings: ``source``, ``sample``, ``seed``, ``solution``, ``ngram``, ``share``, ``masked``,
+            ``workers`` and ``deadline``, as the command's.
+
+    Returns:
+        The numbers of rows that were kept, dropped for each reason, and sampled.
+
+    Raises:
+        DataError: the source cannot be read, or ``out`` cannot be written.
+    """
+    from paint.core.display import Display
+    from paint.data.benchmarks import PUBLISHED, load_benchmark
+    from paint.data.openthoughts import make_training_data, print_preparation
+
+    if benchmarks is None:
+        benchmarks = [name for name in PUBLISHED if name != "demo"]
+    sets = [load_benchmark(name) for name in benchmarks]
+    preparation = make_training_data(Path(out), benchmarks=sets, **settings)
+    print_preparation(preparation, Path(out), Display())
+    return preparation
 
 
 def advise(

@@ -4,9 +4,11 @@ import inspect
 import json
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import paint
 from paint.cli import main
 from paint.cli.data import OpenThoughts
 from paint.data.openthoughts import make_training_data
@@ -23,6 +25,11 @@ def test_openthoughts_sample_is_valid(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["data", "openthoughts", str(out), *flags]) == 0
     assert "2 rows, 1 kept, 1 drawn" in capsys.readouterr().out
     assert json.loads(out.read_text())["answer"] == "3"
+    again = tmp_path / "again.jsonl"
+    settings: dict[str, Any] = {"source": str(source), "workers": 1}
+    made = paint.prepare_openthoughts(again, benchmarks=["demo"], **settings)
+    assert (made.rows, made.kept) == (2, 1)
+    assert again.read_bytes() == out.read_bytes()
     assert main(["data", "validate", str(out), "--model.path", "demo"]) == 0
     assert "1 rows, 1 good" in capsys.readouterr().out
     own = ["demo-paint", "--prompts.student", "{{ answer }}?"]

@@ -4,7 +4,9 @@ import json
 
 import pytest
 
-from paint.cli import doctor, main
+import paint
+from paint.cli import main
+from paint.inference import machine
 
 
 def test_doctor_sizes_and_recipe_are_those_of_machine(capsys: pytest.CaptureFixture[str]) -> None:
@@ -14,13 +16,14 @@ def test_doctor_sizes_and_recipe_are_those_of_machine(capsys: pytest.CaptureFixt
     assert found["packages"]["torch"]["fits"]
     assert "fits: yes" in found["recipes"]["demo-paint"]
     assert "config.json" in found["recipes"]["paint"]
+    assert paint.doctor()["memory"]["total"] == found["memory"]["total"]
 
 
 def test_doctor_library_that_does_not_fit_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     needs = ["torch<2", "nosuch>=1", "transformers", "peft", 'other>1; extra == "dev"']
-    monkeypatch.setattr(doctor, "requires", lambda name: needs)
+    monkeypatch.setattr(machine, "requires", lambda name: needs)
     assert main(["doctor"]) == 1
     said = capsys.readouterr().out
     assert "nosuch: not installed, and paint needs >=1" in said
@@ -35,4 +38,4 @@ def test_doctor_finds_vllm_as_runs_do(
     there: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}" if name == there else None)
-    assert said in doctor._vllm()
+    assert said in machine._vllm()

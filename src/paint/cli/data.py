@@ -39,15 +39,9 @@ class OpenThoughts:
         "deepseek_solution"
     )
     """Column that becomes the solution y*; deepseek_solution is always the one that is verified."""
-    benchmarks: tuple[str, ...] = (
-        "aime_2024",
-        "aime_2025",
-        "aime_2026",
-        "hmmt_feb_2025",
-        "hmmt_feb_2026",
-        "math_500",
-    )
-    """Problem sets, NAME or NAME=PATH as in `paint eval`, whose problems must not be trained on."""
+    benchmarks: tuple[str, ...] | None = None
+    """Problem sets, NAME or NAME=PATH as in `paint eval`, whose problems must not be trained on.
+    None: aime_2024, aime_2025, aime_2026, hmmt_feb_2025, hmmt_feb_2026 and math_500."""
     ngram: Count = 13
     """Length in words of a shared passage that counts as a repetition."""
     share: Annotated[float, bounded(float, 0, 1)] = 0.6
@@ -62,14 +56,9 @@ class OpenThoughts:
 
     def run(self) -> int:
         """Write the sample, and print what was kept."""
-        from paint.core.display import Display
-        from paint.data.benchmarks import load_benchmark
-        from paint.data.openthoughts import make_training_data, print_preparation
+        from paint.api import prepare_openthoughts
 
-        display = Display()
-        settings = vars(self) | {"benchmarks": [load_benchmark(name) for name in self.benchmarks]}
-        preparation = make_training_data(**settings, display=display)
-        print_preparation(preparation, self.out, display)
+        prepare_openthoughts(**vars(self))
         return 0
 
 
