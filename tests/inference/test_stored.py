@@ -190,9 +190,12 @@ def test_train_on_unusable_rollouts_is_refused(first: Path, tmp_path: Path, case
     assert not list((tmp_path / "run/rollouts").iterdir())
 
 
-def test_train_on_absent_source_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match=r"rollout\.stored is .*nothing, which holds no rollouts"):
+def test_train_on_absent_source_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"rollout\.stored is .*nothing, which does not exist"):
         train(arm(tmp_path / "nothing"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(EngineError, match=r"rollout\.stored is .*, which holds no rollouts"):
+        train(arm(tmp_path), tmp_path / "run")
 
 
 @pytest.mark.parametrize(

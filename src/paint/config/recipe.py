@@ -215,6 +215,11 @@ def require_trainable(config: Config) -> None:
             f"got {format_value(config.rollout.engine)} (servers receive adapters, and "
             "full training has none)"
         )
+    if engine.is_stored and not Path(config.rollout.stored).exists():
+        raise ConfigError(
+            f"rollout.stored is {config.rollout.stored}, which does not exist; name a run, an "
+            f"evaluation or a JSONL file of rollouts"
+        )
 
 
 def _section(name: str, table: Any, base: Config) -> Any:
