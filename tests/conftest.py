@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -58,6 +59,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def said(capsys: pytest.CaptureFixture[str]) -> Callable[[], str]:
     """What was printed on stderr since the last call, in one line without tyro's frames."""
     return lambda: " ".join(capsys.readouterr().err.replace("│", " ").split())
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
+    """Starts commands whose output is read, and ends those that a failing test leaves behind."""
+    from processes import started
+
+    begun: list[subprocess.Popen[str]] = []
+
+    def popen(line: list[str], **variables: str) -> "subprocess.Popen[str]":
+        begun.append(started(line, **variables))
+        return begun[-1]
+
+    yield popen
+    for process in begun:
+        process.kill()
+        process.communicate()
 
 
 @pytest.fixture

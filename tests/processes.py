@@ -44,6 +44,13 @@ def started(line: list[str], **variables: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(line, stdout=pipe, stderr=subprocess.STDOUT, text=True, env=env)
 
 
+def on_full_disk(line: list[str], kilobytes: int) -> "subprocess.CompletedProcess[str]":
+    """A command whose files cannot grow further: a write fails as on a full disk."""
+    # Bytecode, too, would be cut short, and break every process that imports it later.
+    shell = f'export PYTHONDONTWRITEBYTECODE=1; ulimit -f {kilobytes}; exec "$@"'
+    return subprocess.run(["bash", "-c", shell, "paint", *line], capture_output=True, text=True)
+
+
 def in_two_processes(line: list[str]) -> list[str]:
     """The same command on two ranks."""
     # ``accelerate launch --cpu --num_processes 2`` starts one process, and says nothing.

@@ -78,13 +78,16 @@ def evaluated(
     return folder
 
 
+def last_checkpoint(folder: Path) -> str:
+    """The name of a run's last checkpoint."""
+    checkpoint = latest_checkpoint(folder)
+    return checkpoint.name if checkpoint else ""
+
+
 def adapter(folder: Path, step: int | None = None) -> dict[str, torch.Tensor]:
     """The weights of a run's checkpoint, by default its last one."""
-    checkpoint = latest_checkpoint(folder)
-    if step is not None:
-        checkpoint = folder / f"checkpoints/step-{step:06d}"
-    assert checkpoint is not None
-    return load_file(checkpoint / "adapter" / "adapter_model.safetensors")
+    name = f"step-{step:06d}" if step else last_checkpoint(folder)
+    return load_file(folder / "checkpoints" / name / "adapter/adapter_model.safetensors")
 
 
 def assert_same(

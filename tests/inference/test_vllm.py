@@ -22,7 +22,6 @@ import torch
 
 from conftest import DEMO, move
 from paint.cli import main
-from paint.config.recipe import find_recipe, from_table, read_recipe, to_table
 from paint.config.run_folder import read_metrics
 from paint.config.schema import Config
 from paint.core.display import Display
@@ -36,13 +35,13 @@ from paint.inference.vllm.engine import VllmEngine
 from paint.models.policy import Policy, load_policy
 from paint.models.weights import save_trained
 from paint.training.trainer import train
-from processes import alive, started, train_command, until
+from processes import alive, train_command, until
 from real_vllm import LEAN, SERVER, SMALL, needs_vllm, serving
-from runs import adapter, assert_same, kill_and_resume, rows_of, stored
+from runs import adapter, assert_same, changed, kill_and_resume, rows_of, stored
 
 SAMPLING = Sampling(temperature=1.1, top_p=0.95, top_k=20, max_new_tokens=60)
 GREEDY = dataclasses.replace(SAMPLING, temperature=0.0)
-Popen = Callable[[list[str]], "subprocess.Popen[str]"]
+Popen = Callable[..., "subprocess.Popen[str]"]
 
 pytestmark = [pytest.mark.slow, needs_vllm]
 
@@ -149,34 +148,15 @@ def test_sync_weights_rank_above_limit_is_refused_with_flag(url: str, tmp_path: 
         policy, [VllmServer(url, timeout=60.0)], tmp_path, Display(), in_flight=4, patience=30.0
     )
     engine.connect()
-    with pytest.raises(
-        EngineError, match=r"up to rank 8, this one has 12 .*start it with --max-lora-rank 16"
-    ):
+    with pytest.raises(EngineError, match=r"up to rank 8, this one has 12 .*--max-lora-rank 16"):
         engine.sync_weights()
     engine.close()
 
 
 def recipe(**rollout: Any) -> Config:
     """The demo's recipe through vLLM, with a bound on the gap that float32 allows."""
-    table = to_table(read_recipe(find_recipe("demo-paint")))
-    table["rollout"] |= {"engine": "vllm", "max_logprob_mismatch": 1e-4} | rollout
-    table["model"] |= {"lora_rank": 8, "lora_alpha": 16}
-    return from_table(table)
-
-
-@pytest.fixture
-def popen() -> Iterator[Popen]:
-    """Starts commands whose output is read, and ends those that a failing test leaves behind."""
-    begun = []
-
-    def start(line: list[str]) -> "subprocess.Popen[str]":
-        begun.append(started(line, **SMALL))
-        return begun[-1]
-
-    yield start
-    for process in begun:
-        process.kill()
-        process.communicate()
+    rollout = {"engine": "vllm", "max_logprob_mismatch": 1e-4} | rollout
+    return changed("demo-paint", {"rollout": rollout, "model": {"lora_rank": 8, "lora_alpha": 16}})
 
 
 def command_line(pid: int) -> str:
@@ -201,12 +181,11 @@ def require_no_adapters(url: str) -> None:
     assert not [model["id"] for model in models if "paint-" in model["id"]]
 
 
-def test_train_demo_with_owned_server_killed_midway_completes(popen: Popen, tmp_path: Path) -> None:
+def test_train_demo_with_owned_server_killed_midway_completes(start: Popen, tmp_path: Path) -> None:
     """SIGKILL at step 4; every step has all its completions, of the trained policy."""
     folder = tmp_path / "run"
-    config = recipe(server=SERVER, server_args=LEAN)
-    config = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=8))
-    process = popen(train_command(config, folder))
+    config = recipe(server=SERVER, server_args=LEAN).changed("train", steps=8)
+    process = start(train_command(config, folder), **SMALL)
     until(lambda: process.poll() is not None or len(read_metrics(folder)) >= 4, 240)
     assert process.poll() is None, process.communicate()
     served = of_server(folder)
@@ -236,7 +215,7 @@ def test_train_demo_with_owned_server_killed_midway_completes(popen: Popen, tmp_
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_owned_server_ends_with_trainer_on_any_signal(
-    popen: Popen, tmp_path: Path, number: signal.Signals
+    start: Popen, tmp_path: Path, number: signal.Signals
 ) -> None:
     """With SIGKILL a real server and its engine core; the other signals reach the trainer alone."""
     is_real = number == signal.SIGKILL
@@ -244,7 +223,7 @@ def test_owned_server_ends_with_trainer_on_any_signal(
     sign = "Initializing a V1 LLM engine" if is_real else "--enforce-eager"
 
     folder = tmp_path / "run"
-    process = popen(train_command(recipe(server=server, server_args=LEAN), folder))
+    process = start(train_command(recipe(server=server, server_args=LEAN), folder), **SMALL)
     log = folder / "engine/server.log"
     until(lambda: log.exists() and sign in log.read_text(), 120)
     served = until(lambda: len(pids := of_server(folder)) >= (3 if is_real else 2) and pids)
@@ -258,8 +237,7 @@ def test_owned_server_ends_with_trainer_on_any_signal(
 def test_train_off_policy_killed_and_resumed_is_bitwise_equal(url: str, tmp_path: Path) -> None:
     """Several adapters on one server at once; a checkpoint keeps those that are behind."""
     config = recipe(urls=[url], off_policy_steps=2)
-    steps = dataclasses.replace(config.train, steps=5, batch_size=8, checkpoint_every=2)
-    config = dataclasses.replace(config, train=steps)
+    config = config.changed("train", steps=5, batch_size=8, checkpoint_every=2)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     train(config, whole)
     kill_and_resume(config, killed, lambda: len(read_metrics(killed)) >= 3)

@@ -9,7 +9,6 @@ import torch
 
 from paint.config.run_folder import read_metrics
 from paint.config.schema import Config, ConfigError
-from paint.core.display import Display
 from paint.data.problems import Problem, batch_indices
 from paint.inference.engine import Completion, derive_seed, sampling_from
 from paint.inference.local import LocalEngine
@@ -111,23 +110,20 @@ def test_off_policy_one_step_differs_and_zero_stores_no_adapters(tmp_path: Path)
     assert "off_policy_kl" not in read_metrics(none)[-1]
 
 
+SAMPLED = {"divergence": "sampled_token", "clip_mode": "none"}
+
+
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
         ({"train": {"method": "grpo"}}, r"must be 0 with train.method \"grpo\", got 1"),
         ({"train": {"method": "sft"}}, r"must be 0 with train.method \"sft\", got 1"),
         (
-            {
-                "objective": {"divergence": "sampled_token", "clip_mode": "none"},
-                "rollout": {"off_policy_steps": 1, "top_p": 1.0, "top_k": -1},
-            },
+            {"objective": SAMPLED, "rollout": {"top_p": 1.0, "top_k": -1}},
             r'must be 0 with objective.divergence "sampled_token", got 1',
         ),
-        ({"rollout": {"off_policy_steps": 1, "colocate": True}}, "must be 0 with rollout.colocate"),
-        (
-            {"rollout": {"off_policy_steps": 1, "engine": "merged"}},
-            "must be 0 with rollout.colocate and with rollout.engine merged, got 1",
-        ),
+        ({"rollout": {"colocate": True}}, "must be 0 with rollout.colocate"),
+        ({"rollout": {"engine": "merged"}}, "must be 0 with .* rollout.engine merged, got 1"),
         ({"rollout": {"off_policy_steps": 65}}, r"must be in \[0, 64\], got 65"),
     ],
 )
@@ -139,9 +135,5 @@ def test_off_policy_clashing_settings_are_refused(sections: dict[str, Any], mess
 
 @pytest.mark.slow
 def test_off_policy_reverse_kl_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    train(
-        small(objective={"divergence": "reverse_kl"}, train={"steps": 1}),
-        tmp_path / "run",
-        display=Display(),
-    )
+    train(small(objective={"divergence": "reverse_kl"}, train={"steps": 1}), tmp_path / "run")
     assert "(arXiv 2606.24143), and objective.divergence is reverse_kl" in capsys.readouterr().out

@@ -1,20 +1,19 @@
 """Drift of the student from its base on fixed prompts."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from conftest import logits_alone
+from conftest import logits_alone, move
 from paint.config.run_folder import read_metrics
 from paint.config.schema import ConfigError
 from paint.models.policy import load_policy
 from paint.models.teacher import open_teacher
 from paint.training.drift import open_drift
 from paint.training.trainer import train
-from runs import adapter, assert_same, changed
+from runs import adapter, assert_same, changed, train_in_parts
 
 SMALL: dict[str, dict[str, Any]] = {
     "data": {"limit": 100},
@@ -39,8 +38,7 @@ def test_drift_is_kl_of_base_and_student_on_tokens_of_the_base() -> None:
 
     with torch.no_grad():
         base = log_probs()
-        for parameter in policy.trainable:
-            parameter.add_(0.02 * torch.randn(parameter.shape, generator=torch.manual_seed(1)))
+        move(policy, by=0.02)
         student = log_probs()
     expected = (base.exp() * (base - student)).sum(-1).mean()
     assert expected > 1e-3
@@ -56,15 +54,11 @@ def test_train_with_drift_logs_it_changes_nothing_and_resumes(tmp_path: Path) ->
     assert drifts[0] > 0
     assert "drift" not in read_metrics(tmp_path / "without")[0]
 
-    train(replace(whole, train=replace(whole.train, steps=1)), tmp_path / "cut")
-    train(whole, tmp_path / "cut", resume=True)
+    train_in_parts(whole, tmp_path / "cut", first=1)
     assert [row["drift"] for row in read_metrics(tmp_path / "cut")] == pytest.approx(drifts)
 
 
 def test_config_drift_without_base_is_refused() -> None:
+    unkept = {"model": {"train_mode": "full"}, "teacher": {"weights": "live"}}
     with pytest.raises(ConfigError, match=r"drift_path must be empty.*base model is not kept"):
-        changed(
-            "demo-paint",
-            MEASURED,
-            {"model": {"train_mode": "full"}, "teacher": {"weights": "live"}},
-        )
+        changed("demo-paint", MEASURED, unkept)

@@ -71,9 +71,8 @@ def test_train_that_collapses_ends_with_a_checkpoint_and_resumes(tmp_path: Path)
         "train": {"steps": 5, "batch_size": 4, "micro_batch_size": 4, "learning_rate": 0.03},
         "rollout": {"max_new_tokens": 16},
     }
-    ended = paint.train(
-        "demo-paint", output_dir=tmp_path / "ends", health={"stop_on": ["kl"]}, **settings
-    )
+    health = {"stop_on": ["kl"]}
+    ended = paint.train("demo-paint", output_dir=tmp_path / "ends", health=health, **settings)
     assert [checkpoint.name for checkpoint in ended.checkpoints] == ["step-000004"]
     whole = paint.train("demo-paint", output_dir=tmp_path / "whole", **settings)
     assert_same(adapter(paint.resume(ended).path), adapter(whole.path))

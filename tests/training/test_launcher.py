@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,17 +17,20 @@ import pytest
 
 from paint.cli import main
 from paint.config.recipe import find_recipe, read_recipe
-from paint.config.run_folder import latest_checkpoint, read_metrics
+from paint.config.run_folder import read_metrics
 from paint.config.schema import Config, ConfigError
 from paint.inference.vllm.process import OwnedProcess, gpu_environment
 from paint.launch import GPUS, resume_command
 from paint.training import launcher
 from paint.training.launcher import Request, place_ranks, with_gpus, with_servers
-from processes import MODEL_SERVER, alive, started, until
+from processes import MODEL_SERVER, alive, until
+from runs import adapter, assert_same
 
 ROOT = Path(__file__).parents[2]
 DEMO = read_recipe(find_recipe("demo-paint"))
 Machine = Callable[[int], None]
+Start = Callable[[list[str]], "subprocess.Popen[str]"]
+PAINT = [sys.executable, "-P", "-m", "paint.cli"]
 
 
 @pytest.fixture
@@ -43,7 +46,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 def vllm(**rollout: Any) -> Config:
-    return replace(DEMO, rollout=replace(DEMO.rollout, engine="vllm", **rollout))
+    return DEMO.changed("rollout", engine="vllm", **rollout)
 
 
 @pytest.mark.parametrize("split", ["two", "4", "+4", "4+", "4+4+4", "\u0664+4", ""])
@@ -53,8 +56,8 @@ def test_split_invalid_text_is_refused(split: str) -> None:
 
 
 TWO_GPUS = "--tensor-parallel-size 2"
-SFT = replace(DEMO, train=replace(DEMO.train, method="sft"))
-UNKNOWN = replace(vllm(), model=replace(DEMO.model, path="owner/none"))
+SFT = DEMO.changed("train", method="sft")
+UNKNOWN = vllm().changed("model", path="owner/none")
 
 
 @pytest.mark.parametrize(
@@ -141,11 +144,9 @@ def test_place_large_model_uses_enough_gpus_per_server(
 
     launcher.serve(Request(8, dry_run=True), large, host="127.0.0.1", port=8000)
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split(" ")[0] for line in lines] == [
-        "CUDA_VISIBLE_DEVICES=0,1,2,3",
-        "CUDA_VISIBLE_DEVICES=4,5,6,7",
-    ]
-    assert all("--tensor-parallel-size 4 " in line for line in lines)
+    for line, gpus in zip(lines, asked.servers, strict=True):
+        assert line.startswith(f"CUDA_VISIBLE_DEVICES={gpus} ")
+        assert "--tensor-parallel-size 4 " in line
     launcher.serve(Request(1, dry_run=True), DEMO, host="127.0.0.1", port=8000)
     assert "--tensor-parallel-size" not in capsys.readouterr().out
 
@@ -155,24 +156,15 @@ def test_owned_server_spreads_over_its_gpus(tmp_path: Path) -> None:
     line += ["--rollout.engine", "vllm", "--rollout.server", "false serve"]
     assert main([*line, "--rollout.server-gpus", "4,5", "6"]) == 2
     started = (tmp_path / "run/launch.log").read_text()
-    [first] = re.findall(r"^server 0 \| \$ (.*)$", started, re.MULTILINE)
-    [second] = re.findall(r"^server 1 \| \$ (.*)$", started, re.MULTILINE)
+    first, second = re.findall(r"^server [01] \| \$ (.*)$", started, re.MULTILINE)
     assert "--tensor-parallel-size 2 " in first
     assert "--tensor-parallel-size" not in second
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        replace(DEMO, train=replace(DEMO.train, method="sft")),
-        replace(DEMO, model=replace(DEMO.model, train_mode="full")),
-        replace(DEMO, rollout=replace(DEMO.rollout, engine="merged")),
-        vllm(urls=("http://a:1",)),
-    ],
-    ids=["sft", "full", "merged", "urls"],
-)
-def test_with_servers_enabled_config_that_cannot_use_them_is_unchanged(config: Config) -> None:
-    assert launcher.with_servers_enabled(config) == config
+def test_with_servers_enabled_config_that_cannot_use_them_is_unchanged() -> None:
+    others = DEMO.changed("model", train_mode="full"), DEMO.changed("rollout", engine="merged")
+    for config in (SFT, *others, vllm(urls=("http://a:1",))):
+        assert launcher.with_servers_enabled(config) == config
     assert launcher.with_servers_enabled(DEMO).rollout.engine == "vllm"
 
 
@@ -195,7 +187,6 @@ def test_dry_run_prints_commands_and_starts_nothing(
 @pytest.mark.parametrize(
     "rollout",
     [
-        {"engine": "local", "server_gpus": ("0",)},
         {"urls": ("http://a:1",), "server_gpus": ("0",)},
         {"server_gpus": ("0 1",)},
         {"server_gpus": ("",)},
@@ -216,16 +207,12 @@ def test_resume_hint_includes_gpus_flag(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     ("gpus", "line", "expected"),
     [
-        ("", "train demo-paint --log.name a", "python -m paint.launch --nnodes 1 resume runs/a"),
-        (
-            "",
-            "train demo-paint --log.folder=/b --log.name=a",
-            "python -m paint.launch --nnodes 1 resume /b/a",
-        ),
-        ("", "train demo-paint", "python -m paint.launch --nnodes 1 resume runs/NAME"),
-        ("", "resume c --steps 9", "python -m paint.launch --nnodes 1 resume c --steps 9"),
-        ("4", "train demo-paint --log.name a", "paint resume runs/a --gpus 4"),
-        ("4", "resume c --steps 9", "paint resume c --gpus 4"),
+        ("", "train demo-paint --log.name a", "runs/a"),
+        ("", "train demo-paint --log.folder=/b --log.name=a", "/b/a"),
+        ("", "train demo-paint", "runs/NAME"),
+        ("", "resume c --steps 9", "c --steps 9"),
+        ("4", "train demo-paint --log.name a", "runs/a --gpus 4"),
+        ("4", "resume c --steps 9", "c --gpus 4"),
     ],
 )
 def test_resume_command_of_killed_rank_is_that_of_its_launch(
@@ -234,7 +221,8 @@ def test_resume_command_of_killed_rank_is_that_of_its_launch(
     monkeypatch.setenv(GPUS, gpus)
     if not gpus:
         monkeypatch.delenv(GPUS)
-    assert resume_command(["--nnodes", "1"], line.split()) == expected
+    launch = "paint" if gpus else "python -m paint.launch --nnodes 1"
+    assert resume_command(["--nnodes", "1"], line.split()) == f"{launch} resume {expected}"
 
 
 @pytest.mark.parametrize(("host", "is_open"), [("0.0.0.0", True), ("127.0.0.1", False)])
@@ -280,10 +268,8 @@ def test_owned_process_kills_descendants_in_other_sessions(tmp_path: Path) -> No
 
 
 def test_owned_process_forwards_signals_and_reports_status(tmp_path: Path) -> None:
-    code = (
-        "import signal, sys, time; signal.signal(signal.SIGINT, lambda *_: sys.exit(7));"
-        "print('here', flush=True); time.sleep(600)"
-    )
+    code = "import signal, sys, time; signal.signal(signal.SIGINT, lambda *_: sys.exit(7));"
+    code += "print('here', flush=True); time.sleep(600)"
     process = OwnedProcess([sys.executable, "-c", code], os.environ, tmp_path / "log", name="a")
     process.start()
     until(lambda: "a | here" in process.log.read_text())
@@ -302,24 +288,6 @@ def test_owned_process_log_tails_are_separate(tmp_path: Path) -> None:
             time.sleep(0.02)
         assert process.status == 3
     assert process.tail(2) == "two | I am two\ntwo | the command ended with status 3"
-
-
-# --- real processes ------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def start() -> Iterator[Callable[[list[str]], "subprocess.Popen[str]"]]:
-    """Starts `paint`, and ends what a failing test leaves behind."""
-    begun: list[subprocess.Popen[str]] = []
-
-    def popen(line: list[str]) -> "subprocess.Popen[str]":
-        begun.append(started([sys.executable, "-P", "-m", "paint.cli", *line]))
-        return begun[-1]
-
-    yield popen
-    for process in begun:
-        process.kill()
-        process.communicate()
 
 
 def family(pid: int) -> list[psutil.Process]:
@@ -366,23 +334,15 @@ def servers_started(run: Path) -> int:
     return len(re.findall(r"^server \d \| \$ ", (run / "launch.log").read_text(), re.MULTILINE))
 
 
-def adapter(run: Path) -> bytes:
-    checkpoint = latest_checkpoint(run)
-    assert checkpoint is not None
-    return (checkpoint / "adapter/adapter_model.safetensors").read_bytes()
-
-
 def train_line(folder: Path, name: str, split: str, *more: str) -> list[str]:
     line = ["train", "demo-paint", "--gpus", str(sum(map(int, split.split("+")))), "--split", split]
     line += ["--log.folder", str(folder), "--log.name", name, "--train.batch-size", "8"]
-    return [*line, "--train.checkpoint-every", "3", *more]
+    return [*PAINT, *line, "--train.checkpoint-every", "3", *more]
 
 
 @pytest.mark.slow
 def test_train_two_ranks_killed_repeatedly_is_bitwise_equal(
-    start: Callable[[list[str]], "subprocess.Popen[str]"],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """SIGKILL of a rank, SIGKILL of the launcher; the same command goes on."""
     run, line = tmp_path / "broken", train_line(tmp_path, "broken", "2+0", "--train.steps", "12")
@@ -400,15 +360,14 @@ def test_train_two_ranks_killed_repeatedly_is_bitwise_equal(
     process.kill()
     until(lambda: all_gone(processes), 60)
 
-    process = start(["resume", str(run), "--gpus", "2", "--split", "2+0"])
-    output, _ = process.communicate(timeout=280)
-    assert process.returncode == 0, output
-    process = start(train_line(tmp_path, "whole", "2+0", "--train.steps", "12"))
-    output, _ = process.communicate(timeout=280)
-    assert process.returncode == 0, output
-    assert adapter(run) == adapter(tmp_path / "whole")
+    whole = train_line(tmp_path, "whole", "2+0", "--train.steps", "12")
+    for line in ([*PAINT, "resume", str(run), "--gpus", "2", "--split", "2+0"], whole):
+        process = start(line)
+        output, _ = process.communicate(timeout=280)
+        assert process.returncode == 0, output
+    assert_same(adapter(run), adapter(tmp_path / "whole"))
 
-    assert main(train_line(tmp_path, "whole", "2+0", "--train.learning-rate", "1e-9")) == 2
+    assert main([*whole[len(PAINT) :], "--train.learning-rate", "1e-9"]) == 2
     error = capsys.readouterr().err
     assert "holds a run in another setting" in error
     assert "train.learning_rate" in error
@@ -416,9 +375,7 @@ def test_train_two_ranks_killed_repeatedly_is_bitwise_equal(
 
 
 @pytest.mark.slow
-def test_train_two_ranks_and_two_servers_killed_resumes(
-    start: Callable[[list[str]], "subprocess.Popen[str]"], tmp_path: Path
-) -> None:
+def test_train_two_ranks_and_two_servers_killed_resumes(start: Start, tmp_path: Path) -> None:
     """SIGKILL of a server, a rank and the launcher; the same command goes on."""
     run = tmp_path / "run"
     more = ["--rollout.server", MODEL_SERVER, "--train.steps", "400"]

@@ -1,7 +1,6 @@
 """A whole step of every method on a device that has no float64, as on Apple's."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from narrow_device import NARROW, NarrowDevice, NarrowTensor, on_narrow_device
-from paint.config import recipe
 from paint.config.schema import Config, ConfigError
 from paint.core.device import float64_device, require_dtype
 from paint.core.display import Clock, Display
@@ -20,6 +18,7 @@ from paint.inference.local import LocalEngine, invert
 from paint.models.policy import load_policy
 from paint.models.teacher import open_teacher
 from paint.training.train_step import Setup
+from runs import changed
 
 
 @pytest.mark.parametrize(
@@ -35,9 +34,7 @@ from paint.training.train_step import Setup
 def test_training_step_without_float64_matches_cpu(
     name: str, flags: dict[str, Any], accelerator: Accelerator
 ) -> None:
-    config = recipe.read_recipe(recipe.find_recipe(name))
-    config = replace(config, objective=replace(config.objective, **flags))
-
+    config = changed(name, {"objective": flags})
     rows, norm, trained = one_step(config, accelerator, on_narrow_device)
     wanted_rows, wanted_norm, wanted = one_step(config, accelerator, lambda module: module)
     assert rows == wanted_rows
@@ -96,8 +93,5 @@ def one_step(
         clock = Clock(Display(enabled=False))
         batch = list(enumerate([problems[0]] * len(problems)))
         scored, norm = setup.algorithm.step(setup, batch, 0, clock)
-    return (
-        [(s.rollout.completion.ids, s.tokens) for s in scored],
-        norm,
-        [torch.tensor(parameter.tolist()) for parameter in policy.trainable],
-    )
+    trained = [torch.tensor(parameter.tolist()) for parameter in policy.trainable]
+    return [(s.rollout.completion.ids, s.tokens) for s in scored], norm, trained

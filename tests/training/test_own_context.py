@@ -66,24 +66,12 @@ def test_run_shared_text_is_told_from_the_problems(tmp_path: Path) -> None:
 
 def test_train_on_function_of_ones_own_and_verified_peers(tmp_path: Path) -> None:
     rows = [
-        {
-            "problem": f"What is {i}+{i}?",
-            "solution": f"It is {i}.",
-            "answer": str(2 * i),
-            "hint": "h",
-        }
+        {"problem": f"What is {i}+{i}?", "solution": f"It is {i}.", "answer": 2 * i, "hint": "h"}
         for i in range(1, 4)
     ]
-    path = write_problems(tmp_path / "rows.jsonl", rows)
-    config = changed(
-        "demo-paint",
-        SMALL,
-        {
-            "data": {"path": path},
-            "context": {"source": ["extensions.earlier_context:earlier", "rollout"]},
-        },
-    )
-    train(config, tmp_path / "run")
+    data = {"path": write_problems(tmp_path / "rows.jsonl", rows)}
+    context = {"source": ["extensions.earlier_context:earlier", "rollout"]}
+    train(changed("demo-paint", SMALL, {"data": data, "context": context}), tmp_path / "run")
     metrics = read_metrics(tmp_path / "run")[0]
     # Four rows of three problems; none of eight tokens is right.
     assert metrics["verified_peers"] == 0
@@ -96,7 +84,5 @@ def test_train_on_function_of_ones_own_and_verified_peers(tmp_path: Path) -> Non
 def test_train_on_field_that_a_row_lacks_is_refused(tmp_path: Path) -> None:
     path = write_problems(tmp_path / "rows.jsonl", [{"problem": "Hi", "guide": "g"}])
     config = changed("demo-paint", SMALL, {"data": {"path": path}, "context": {"source": "giude"}})
-    with pytest.raises(
-        DataError, match=r'row 1: field "giude" .*problem, guide.; context.source "giu'
-    ):
+    with pytest.raises(DataError, match=r'row 1: field "giude" .*, guide.; context.source "giu'):
         train(config, tmp_path / "run")

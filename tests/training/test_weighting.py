@@ -66,10 +66,7 @@ def test_train_wrong_divergence_joins_losses_and_gradients_of_both(
         "wrong": {"divergence": "reverse_kl", "correct_weight": 0.0},
     }
     for name, objective in cases.items():
-        train(
-            changed("demo-paint", SMALL, {"objective": {**objective, "impl": impl}}),
-            tmp_path / name,
-        )
+        train(small(**objective, impl=impl), tmp_path / name)
 
     rows = {name: stored(tmp_path / name) for name in cases}
     verdicts = [row["correct"] for row in rows["both"]]
@@ -83,9 +80,26 @@ def test_train_wrong_divergence_joins_losses_and_gradients_of_both(
     torch.testing.assert_close(both, share * correct + (1 - share) * wrong, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("recipe", "sections", "message"),
+    [
+        ("paint", {"wrong_divergence": "sampled_token"}, r"must be forward_kl.*sampled_token"),
+        ("paint", {"wrong_divergence": "kl"}, r"objective\.wrong_divergence.*forward_kl"),
+        ("sft", {"wrong_weight": 0.0}, r"wrong_weight must be 1.*distillation"),
+        ("sft", {"wrong_divergence": "jsd"}, r"wrong_divergence must be.*distillation"),
+    ],
+)
+def test_config_verdicts_that_cannot_be_used_are_refused(
+    recipe: str, sections: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        changed(f"demo-{recipe}", {"objective": sections})
+    with pytest.raises(ConfigError, match="wrong_weight, which needs grades"):
+        changed("demo-paint", {"objective": {"wrong_weight": 0}, "grading": {"grader": "none"}})
+
+
 def test_train_answer_weights_learn_from_boxes_alone(tmp_path: Path) -> None:
-    config = changed("demo-paint", SMALL, {"objective": {"position_weights": "answer"}})
-    train(config, tmp_path / "run")
+    train(small(position_weights="answer"), tmp_path / "run")
     is_boxed = ["\\boxed{" in row["text"] for row in stored(tmp_path / "run")]
     assert [row["loss"] != 0 for row in stored(tmp_path / "run")] == is_boxed
 
@@ -114,23 +128,5 @@ def test_train_step_without_weight_updates_nothing_and_is_named(
 
 def test_config_verdict_weights_need_gold_answers_of_graders_that_compare() -> None:
     for grader, needs in (("math", True), ("mine:grade", False)):
-        config = changed(
-            "demo-paint", {"objective": {"wrong_weight": 0.0}, "grading": {"grader": grader}}
-        )
+        config = small(wrong_weight=0.0).changed("grading", grader=grader)
         assert ("answer" in config.needed_fields) == needs
-
-
-def test_config_wrong_divergence_sampled_or_unknown_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"wrong_divergence must be forward_kl.*sampled_token"):
-        small(wrong_divergence="sampled_token")
-    with pytest.raises(ConfigError, match=r"objective\.wrong_divergence.*forward_kl"):
-        small(wrong_divergence="kl")
-
-
-def test_config_verdict_weights_without_grades_or_teacher_are_refused() -> None:
-    with pytest.raises(ConfigError, match="wrong_weight, which needs grades"):
-        changed("demo-paint", {"objective": {"wrong_weight": 0}, "grading": {"grader": "none"}})
-    with pytest.raises(ConfigError, match=r"wrong_weight must be 1.*distillation"):
-        changed("demo-sft", {"objective": {"wrong_weight": 0.0}})
-    with pytest.raises(ConfigError, match=r"wrong_divergence must be.*distillation"):
-        changed("demo-sft", {"objective": {"wrong_divergence": "jsd"}})
