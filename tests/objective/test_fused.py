@@ -41,6 +41,7 @@ LOSSES: list[tuple[str, ClipMode]] = [
     ("sampled_token", "none"),
 ]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # where the kernels run, or are interpreted
+WIDE = torch.float64
 linux = pytest.mark.skipif(sys.platform != "linux", reason="Triton exists for Linux alone")
 FUSED = ["chunked", pytest.param("triton", marks=linux)]
 # For tests whose interpreted kernels take more than a second.
@@ -74,12 +75,7 @@ class Case:
 
 
 def case(
-    lengths: Sequence[int],
-    v: int = 40,
-    h: int = 6,
-    *,
-    seed: int = 0,
-    dtype: torch.dtype = torch.float64,
+    lengths: Sequence[int], v: int = 40, h: int = 6, *, seed: int = 0, dtype: torch.dtype = WIDE
 ) -> Case:
     """Peaked views that agree on a third of the tokens; elsewhere every clip cuts some of them."""
     generator = torch.Generator().manual_seed(seed)
@@ -132,9 +128,6 @@ def assert_same(found: Loss, expected: Loss, this: Case, *, tolerance: float = 1
         torch.testing.assert_close(figures[name], wanted[name], **bounds)
 
 
-# The same as the reference
-
-
 @pytest.mark.parametrize("impl", ["reference", *FUSED_SLOW])
 @settings(max_examples=25)
 @given(
@@ -180,18 +173,6 @@ def test_fused_loss_matches_reference_for_every_divergence_and_clip(
     if clip_mode != "none":
         assert 0 < expected.stats["clipped"].mean() < 1
     assert_same(of(this, impl, chunk_tokens=chunk_tokens, **options), expected, this)
-
-
-@pytest.mark.parametrize("impl", FUSED)
-def test_fused_loss_backward_scales_with_upstream_gradient(impl: Impl) -> None:
-    this = case([6, 3])
-    once = this.gradients(of(this, impl))
-    thrice = this.gradients(Loss(3 * of(this, impl).value + 1, torch.empty(0), {}))
-    for name, values in once.items():
-        torch.testing.assert_close(thrice[name], 3 * values)
-
-
-# Who gets a gradient
 
 
 @pytest.mark.parametrize("impl", ["reference", *FUSED_SLOW])
@@ -265,9 +246,6 @@ def test_fused_loss_leaves_inputs_unchanged(impl: Impl) -> None:
     assert torch.equal(this.head.weight, before.head.weight)
 
 
-# What it costs
-
-
 def products(run: Callable[[], object], states: Tensor, head: nn.Linear) -> float:
     """How many products of n × h × v a call takes, counted in flops."""
     with FlopCounterMode(display=False) as counter:
@@ -278,12 +256,7 @@ def products(run: Callable[[], object], states: Tensor, head: nn.Linear) -> floa
 
 @pytest.mark.parametrize(
     ("head_is_trained", "long", "expected"),
-    [
-        (False, False, 3.0),
-        (True, False, 4.0),
-        (False, True, 3.0 + 0.03 * 3),
-        (True, True, 4.0 + 0.03 * 8),
-    ],
+    [(False, False, 3), (True, False, 4), (False, True, 3 + 0.03 * 3), (True, True, 4 + 0.03 * 8)],
 )
 def test_fused_loss_costs_three_matmuls(head_is_trained: bool, long: bool, expected: float) -> None:
     this = case([100, 100], dtype=torch.float32)
@@ -316,20 +289,17 @@ class Largest(TorchDispatchMode):
 
 @pytest.mark.parametrize("rollouts", [1, 4, 16])
 def test_fused_loss_memory_is_bounded_by_chunk(rollouts: int) -> None:
-    this = case([32] * rollouts, v=500, dtype=torch.float32)
-    with Largest() as largest:
-        this.gradients(of(this, "chunked", chunk_tokens=32))
-    assert largest.entries == 2 * 32 * 500  # both views, allocated once
-    with Largest() as largest:
-        this.gradients(of(this, "chunked", chunk_tokens=16))
-    assert largest.entries == 2 * 16 * 500
-    this = case([CPU_CHUNK + 1], v=500, dtype=torch.float32)
-    with Largest() as largest:
-        this.gradients(of(this, "chunked"))
-    assert largest.entries == 2 * CPU_CHUNK * 500
-
-
-# Half precision, and the extremes
+    several, long = (
+        case(n, v=500, dtype=torch.float32) for n in ([32] * rollouts, [CPU_CHUNK + 1])
+    )
+    for this, options, chunk in (
+        (several, {"chunk_tokens": 32}, 32),
+        (several, {"chunk_tokens": 16}, 16),
+        (long, {}, CPU_CHUNK),
+    ):
+        with Largest() as largest:
+            this.gradients(of(this, "chunked", **options))
+        assert largest.entries == 2 * chunk * 500  # both views, allocated once
 
 
 def errors(found: Loss, this: Case, exact: Loss, precise: Case) -> dict[str, float]:
@@ -387,9 +357,6 @@ def test_fused_loss_float16_head_gradient_survives_large_batch(impl: Impl) -> No
     found = this.gradients(Loss(of(this, impl).value * 500, torch.empty(0), {}))
     for name, values in exact.gradients(reference(exact)).items():
         torch.testing.assert_close(found[name].double(), values, rtol=2e-3, atol=1e-5)
-
-
-# Log-probabilities of tokens
 
 
 def eager(this: Case, temperature: float = 1.0) -> LogProbs:
@@ -477,24 +444,19 @@ def test_fused_log_probs_without_grad_cost_one_matmul() -> None:
 
 
 @pytest.mark.parametrize(("trained", "expected"), [((), 2), (("weight",), 4)])
-@pytest.mark.parametrize("chunk_tokens", [16, 100])
+@pytest.mark.parametrize("chunk", [16, 100])
 def test_fused_log_probs_cost_two_matmuls_and_one_chunk(
-    trained: Sequence[str], expected: int, chunk_tokens: int
+    trained: Sequence[str], expected: int, chunk: int
 ) -> None:
     this = case([100], v=500, dtype=torch.float32)
     for name, parameter in this.head.named_parameters():
         parameter.requires_grad_(name in trained)
     with Largest() as largest:
         costs = products(
-            lambda: figures_of(this, scored(this, chunk_tokens=chunk_tokens)),
-            this.student,
-            this.head,
+            lambda: figures_of(this, scored(this, chunk_tokens=chunk)), this.student, this.head
         )
     assert costs == expected
-    assert largest.entries == chunk_tokens * 500
-
-
-# The kernels by themselves
+    assert largest.entries == chunk * 500
 
 
 def logits(
@@ -694,9 +656,6 @@ def test_triton_kernels_compile_without_spills(capability: int, tmp_path: Path) 
         assert found["STACK"] == found["LOCAL"] == 0, found
 
 
-# What is refused
-
-
 @pytest.mark.usefixtures("unchecked")
 def test_fused_loss_invalid_arguments_are_refused() -> None:
     this = case([6, 3])
@@ -760,9 +719,7 @@ def test_triton_without_gpu_is_refused_with_alternative(monkeypatch: pytest.Monk
 
 @linux
 @pytest.mark.usefixtures("unbuilt")
-def test_triton_that_cannot_be_built_is_refused_and_auto_takes_plain_torch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_triton_that_cannot_be_built_is_replaced_by_auto(monkeypatch: pytest.MonkeyPatch) -> None:
     builds = []
 
     def build(device: torch.device) -> None:

@@ -58,26 +58,18 @@ def views(n: int, v: int = 7, *, seed: int = 0, scale: float = 2.0) -> tuple[Ten
 
 def awkward_views() -> tuple[Tensor, Tensor]:
     """Peaked, flat, shifted, contradicting and partly ruled-out (−inf) predictions, one a row."""
-    ruled_out = -math.inf
-    student = [
-        [0.0, 0.0, 0.0, 0.0],
-        [40.0, 0.0, 0.0, 0.0],
-        [40.0, 0.0, 0.0, -3.0],
-        [0.0, 300.0, 0.0, 0.0],
-        [1e4, 1e4 + 1, 1e4 + 2, 1e4],
-        [1.0, 2.0, ruled_out, 0.5],
-        [ruled_out, 2.0, ruled_out, ruled_out],
+    out = -math.inf
+    rows = [
+        ([0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 50.0]),
+        ([40.0, 0.0, 0.0, 0.0], [40.0, 1.0, 0.0, 0.0]),
+        ([40.0, 0.0, 0.0, -3.0], [0.0, 40.0, 0.0, -3.0]),
+        ([0.0, 300.0, 0.0, 0.0], [0.0, 0.0, 300.0, 0.0]),
+        ([1e4, 1e4 + 1, 1e4 + 2, 1e4], [-1e4, -1e4, 1 - 1e4, -1e4]),
+        ([1.0, 2.0, out, 0.5], [1.5, 0.5, out, 0.5]),
+        ([out, 2.0, out, out], [out, 1.0, out, out]),
     ]
-    teacher = [
-        [0.0, 0.0, 0.0, 50.0],
-        [40.0, 1.0, 0.0, 0.0],
-        [0.0, 40.0, 0.0, -3.0],
-        [0.0, 0.0, 300.0, 0.0],
-        [-1e4, -1e4, 1 - 1e4, -1e4],
-        [1.5, 0.5, ruled_out, 0.5],
-        [ruled_out, 1.0, ruled_out, ruled_out],
-    ]
-    return torch.tensor(student, dtype=torch.float64), torch.tensor(teacher, dtype=torch.float64)
+    student, teacher = torch.tensor(rows, dtype=torch.float64).unbind(1)
+    return student, teacher
 
 
 def student_gradient(loss: Callable[[Tensor], Tensor], student: Tensor) -> Tensor:
@@ -110,9 +102,6 @@ def assert_is_naive(loss: Loss, expected: reference_float64.Loss) -> None:
     for name, figures in found.items():
         exact = torch.tensor(wanted[name], dtype=torch.float64)
         assert_close(figures, exact, rtol=1e-8, atol=1e-12, msg=f"{name}: {{}}".format)
-
-
-# Values
 
 
 @settings(max_examples=100)
@@ -182,9 +171,6 @@ def test_interpolate_disjoint_supports_keep_intersection() -> None:
     assert interpolate(teacher, student, 1.0).exp().tolist() == pytest.approx([0.5, 0, 0.5, 0])
 
 
-# Zero exactly when equal
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("divergence", KINDS)
 @pytest.mark.parametrize("interpolation_weight", [0.0, 0.03, 0.5, 0.97, 1.0])
@@ -203,9 +189,6 @@ def test_paint_loss_of_equal_views_is_zero(
         assert not loss.per_token.any()
         assert not loss.stats["kl"].any()
         assert not loss.stats["clipped"].any()
-
-
-# Gradients
 
 
 def slopes(loss: Callable[[list[list[float]]], float], logits: Tensor) -> Tensor:
@@ -289,8 +272,6 @@ def test_paint_loss_target_has_no_gradient(divergence: str) -> None:
     assert_close(gradient, student_gradient(mean_divergence, student.detach()))
 
 
-# The policy gradient on sampled tokens
-
 SAMPLED: dict[str, Any] = BUSY | {"divergence": "sampled_token", "clip_mode": "none"}
 
 
@@ -362,9 +343,6 @@ def test_sampled_token_gradient_in_expectation_is_reverse_kl() -> None:
     assert_close(mean_gradient, loss_gradient(student, teacher, lengths, **full))
 
 
-# Ruled-out vocabulary entries
-
-
 @pytest.mark.parametrize("divergence", KINDS)
 @pytest.mark.parametrize("clip_mode", CLIP_MODES)
 def test_paint_loss_masked_entries_have_no_gradient(divergence: str, clip_mode: ClipMode) -> None:
@@ -398,9 +376,6 @@ def test_log_prob_functions_have_no_nan_gradient_at_zero_probability() -> None:
             assert gradient is None or gradient.isfinite().all()
 
 
-# Selection
-
-
 @given(thousandths=st.integers(0, 1000), n=st.integers(0, 300))
 @example(thousandths=30, n=100)
 @example(thousandths=70, n=100)
@@ -419,9 +394,6 @@ def test_select_positions_takes_ceiling_of_fraction(thousandths: int, n: int) ->
 def test_select_positions_ties_prefer_earliest(ratios: list[float], top_fraction: float) -> None:
     selected = select_positions(torch.tensor(ratios, dtype=torch.float64), top_fraction)
     assert selected.tolist() == reference_float64.select(ratios, top_fraction)
-
-
-# Batches
 
 
 def test_token_weights_count_empty_completions() -> None:
@@ -461,7 +433,6 @@ def test_paint_loss_skip_tokens_is_of_rest(reduction: Reduction, chunk_tokens: i
 
     whole, gradient = loss(torch.arange(17), lengths, skip)
     rest, rest_gradient = loss(kept.nonzero()[:, 0], [max(n - skip, 0) for n in lengths], 0)
-
     assert_close(whole.value, rest.value)
     assert_close(gradient[kept], rest_gradient)
     assert not gradient[~kept].any()
@@ -481,21 +452,17 @@ def test_paint_loss_without_tokens_is_zero_and_differentiable(lengths: list[int]
     assert student.grad.shape == (0, 7)
 
 
-# Precision
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_paint_loss_half_precision_is_computed_in_float32(dtype: torch.dtype) -> None:
-    student, teacher = (logits.to(dtype) for logits in views(50, 300))
-    half = paint_loss(student, teacher, [30, 20], **BUSY)
-    single = paint_loss(student.float(), teacher.float(), [30, 20], **BUSY)
-    assert torch.equal(half.value, single.value)
-    for name, figures in single.stats.items():
+    half = [logits.to(dtype) for logits in views(50, 300)]
+    single = [logits.float() for logits in half]
+    found, expected = (paint_loss(s, t, [30, 20], **BUSY) for s, t in (half, single))
+    assert torch.equal(found.value, expected.value)
+    for name, figures in expected.stats.items():
         assert figures.dtype == torch.float32
-        assert torch.equal(half.stats[name], figures)
-    gradient = loss_gradient(student, teacher, [30, 20], **BUSY)
-    expected = loss_gradient(student.float(), teacher.float(), [30, 20], **BUSY)
-    assert torch.equal(gradient, expected.to(dtype))
+        assert torch.equal(found.stats[name], figures)
+    gradients = [loss_gradient(s, t, [30, 20], **BUSY) for s, t in (half, single)]
+    assert torch.equal(gradients[0], gradients[1].to(dtype))
 
 
 def test_paint_loss_float32_is_close_to_float64() -> None:
@@ -537,8 +504,7 @@ SAMPLED_ONLY: dict[str, Any] = {"divergence": "sampled_token"}
         (loss_of(divergence=WRONG), KNOWN),
         (
             loss_of(**SAMPLED_ONLY, tokens=torch.arange(6)),
-            'clip_mode must be "none" with objective.divergence "sampled_token", got "pointwise" '
-            ".* tokens that the teacher disfavours most",
+            'must be "none" .*, got "pointwise" .* most',
         ),
         (loss_of(**SAMPLED_ONLY, clip_mode="none"), "divergence 'sampled_token' needs tokens"),
         (
@@ -548,16 +514,8 @@ SAMPLED_ONLY: dict[str, Any] = {"divergence": "sampled_token"}
         (lambda: select_positions(STUDENT[:, 0], 1.5), r"top_fraction must be in \[0, 1\]"),
         (lambda: interpolate(TEACHER, STUDENT, -0.1), r"interpolation_weight .* got -0.1"),
         (lambda: clipped_divergence(STUDENT, TEACHER, clip=0.0), "clip must be above 0, got 0.0"),
-        (
-            lambda: clipped_divergence(
-                STUDENT, TEACHER, divergence="sampled_token", clip_mode="none"
-            ),
-            "sampled_token",
-        ),
-        (
-            lambda: clipped_divergence(STUDENT, TEACHER, clip_mode=WRONG),
-            'clip_mode must be one of pointwise, token, none, got "beta"',
-        ),
+        (lambda: clipped_divergence(STUDENT, TEACHER, **SAMPLED_ONLY, clip_mode="none"), "sampled"),
+        (lambda: clipped_divergence(STUDENT, TEACHER, clip_mode=WRONG), "clip_mode must be one of"),
         (lambda: token_weights([6], reduction=WRONG), 'reduction must be one of .* got "beta"'),
     ],
 )
@@ -583,9 +541,8 @@ def test_loss_signature_defaults_match_objective_config() -> None:
 
 
 def test_objective_temperature_defaults_to_rollout_temperature() -> None:
-    assert ObjectiveConfig(interpolation_weight=0.5).resolve(0.7) == ObjectiveConfig(
-        interpolation_weight=0.5, temperature=0.7
-    )
+    options = ObjectiveConfig(interpolation_weight=0.5)
+    assert options.resolve(0.7) == dataclasses.replace(options, temperature=0.7)
     assert ObjectiveConfig(temperature=1.3).resolve(0.7) == ObjectiveConfig(temperature=1.3)
 
 

@@ -84,14 +84,8 @@ def test_loss_position_weights_match_weighted_formula(impl: Impl, name: str) -> 
             value = value + (weights * losses)[1:].sum() / weights[1:].sum().clamp(min=1e-9) / 4
     expected = value, *torch.autograd.grad(value, inputs)
 
-    options = ObjectiveConfig(
-        position_weights=name,
-        interpolation_weight=0.0,
-        clip_mode="none",
-        temperature=1.0,
-        skip_tokens=1,
-        impl=impl,
-    )
+    plain: dict[str, Any] = {"interpolation_weight": 0.0, "clip_mode": "none", "temperature": 1.0}
+    options = ObjectiveConfig(position_weights=name, skip_tokens=1, impl=impl, **plain)
     loss = loss_from_hidden(student, teacher, head, lengths, options, pieces=pieces, chunk_tokens=4)
     found = loss.value, *torch.autograd.grad(loss.value, inputs)
     for mine, theirs in zip(found, expected, strict=True):

@@ -13,29 +13,22 @@ from paint.objective.prompts import (
 
 
 def test_messages_match_paper() -> None:
-    assert INSTRUCTION == (
-        "Please reason step by step, and put your final answer within \\boxed{}."
-    )
-    assert student_messages("What is 1+1?") == [
-        {"role": "user", "content": f"Problem: What is 1+1?\n\n{INSTRUCTION}"}
-    ]
+    reason = "Please reason step by step, and put your final answer within \\boxed{}."
+    assert reason == INSTRUCTION
+    asked = f"Problem: What is 1+1?\n\n{INSTRUCTION}"
+    assert student_messages("What is 1+1?") == [{"role": "user", "content": asked}]
     for complete, opening in (
-        (False, "Here is a part of reference solution"),
-        (True, "Here is a reference solution"),
+        (False, "a part of reference solution"),
+        (True, "a reference solution"),
     ):
-        assert teacher_messages("What is 1+1?", "Add. ...(omitted)...", complete=complete) == [
-            {
-                "role": "user",
-                "content": "Problem: What is 1+1?\n\n"
-                f"{opening} to this problem:\n"
-                "=== Reference Solution Begin ===\n"
-                "Add. ...(omitted)...\n"
-                "=== Reference Solution End ===\n\n"
-                "After reading the reference solution above, "
-                "derive the same final answer in your own words.\n\n"
-                f"{INSTRUCTION}",
-            }
-        ]
+        shown = (
+            f"Problem: What is 1+1?\n\nHere is {opening} to this problem:\n"
+            "=== Reference Solution Begin ===\nAdd. ...(omitted)...\n"
+            "=== Reference Solution End ===\n\nAfter reading the reference solution above, "
+            f"derive the same final answer in your own words.\n\n{INSTRUCTION}"
+        )
+        found = teacher_messages("What is 1+1?", "Add. ...(omitted)...", complete=complete)
+        assert found == [{"role": "user", "content": shown}]
 
 
 def test_announces_complete_follows_wording() -> None:
@@ -52,7 +45,5 @@ def test_teacher_messages_with_rationale_are_conversation() -> None:
     first, reply, last = teacher_messages("What is 1+1?", "Add.", **rest)
     assert (first, INSTRUCTION in request["content"]) == (request, False)
     assert reply == {"role": "assistant", "content": "It adds."}
-    assert last == {
-        "role": "user",
-        "content": f"Now derive the same final answer in your own words.\n\n{INSTRUCTION}",
-    }
+    asked = f"Now derive the same final answer in your own words.\n\n{INSTRUCTION}"
+    assert last == {"role": "user", "content": asked}

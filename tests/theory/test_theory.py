@@ -154,8 +154,6 @@ def objective(sharp: Tensor, diffuse: Tensor, noise: float, ratio: float) -> flo
 
 
 # Precision-weighted geometric calibration (prop:precision_weighted_calibration)
-
-
 @pytest.mark.parametrize(("sigma_student", "sigma_teacher"), [(1.0, 1.0), (3.0, 0.5), (0.2, 2.0)])
 def test_interpolate_is_map_estimate_of_two_noisy_energies(
     draw: Callable[..., Tensor], sigma_student: float, sigma_teacher: float
@@ -181,8 +179,6 @@ def test_interpolate_is_map_estimate_of_two_noisy_energies(
 
 
 # Entropy-ratio sparse selection (prop:entropy_ratio_sparse_selection)
-
-
 @pytest.mark.parametrize(("k", "gamma"), [(0.03, 1.0), (0.5, 2.0), (0.97, 0.3)])
 def test_information_gain_is_gaussian_entropy_loss(k: float, gamma: float) -> None:
     energies = torch.linspace(-60, 60, 200_001, dtype=torch.float64)
@@ -231,8 +227,6 @@ def differential_entropy(log_density: Tensor, grid: Tensor) -> Tensor:
 
 
 # Entropy smoothing (prop:mask_entropy_smoothing)
-
-
 def test_hidden_context_raises_target_entropy(draw: Callable[..., Tensor]) -> None:
     posterior, targets = draw(6), draw(6, 5)
     mixture = posterior @ targets
@@ -245,8 +239,6 @@ def test_hidden_context_raises_target_entropy(draw: Callable[..., Tensor]) -> No
 
 
 # Forward-KL decomposition (lem:mask_kl_decomposition)
-
-
 def test_expected_kl_is_mixture_kl_plus_hidden_information(draw: Callable[..., Tensor]) -> None:
     posterior, targets, student = draw(6), draw(6, 5), draw(5)
     mixture = posterior @ targets
@@ -258,8 +250,6 @@ def test_expected_kl_is_mixture_kl_plus_hidden_information(draw: Callable[..., T
 
 
 # Rao-Blackwellized gradient variance (prop:mask_variance)
-
-
 def test_mixture_target_has_same_gradient_and_less_variance(draw: Callable[..., Tensor]) -> None:
     contexts, blocks, tokens = 4, 6, 5
     weight, posterior = draw(contexts), draw(contexts, blocks)
