@@ -1,9 +1,10 @@
 r"""Equality of answers: the verdict that a careful mathematician gives, by the kinds of answers.
 
-gold <- given <- given, a line; with ! in front these are wrong. What nobody can decide without the
-problem is wrong.
+A line has a gold answer, right answers behind <-, and wrong ones behind </-. What nobody can decide
+without the problem is wrong.
 """
 
+import re
 from collections.abc import Iterator
 from fractions import Fraction
 
@@ -15,71 +16,55 @@ from paint.grading.base import Item
 from paint.grading.math.compare import explain_gold
 from paint.grading.math.grader import MathGrader
 from paint.grading.math.parse import _Formula
+from verdicts import ROWS as TABLE
 from verdicts import is_correct
 
 CASES = r"""
 # complex numbers and equations with them
-z=1+i <- z=i+1 <- 1+i <- z = \frac{2i}{1+i}
-x=2\pm3i <- x=2-3i, x=2+3i <- 2+3i, 2-3i
+z=1+i <- z=i+1 <- 1+i <- z = \frac{2i}{1+i} </- z=7-2i </- w=1+i </- z=1-i
+x=2\pm3i <- x=2-3i, x=2+3i <- 2+3i, 2-3i </- x=1\pm i </- x=3\pm2i </- x=2+3i
 -2i <- \frac{2}{i}
 1+\sqrt{3}i <- 2e^{i\pi/3}
-z=3-4i <- z = -4i+3
+z=3-4i <- z = -4i+3 </- z=3+4i
 w^2=-1 <- w^2+1=0
-! z=1+i <- z=7-2i <- w=1+i <- z=1-i
-! x=2\pm3i <- x=1\pm i <- x=3\pm2i <- x=2+3i
-! 1+i <- 1-i
-! z^2=i <- z^2=-i
-! z=3-4i <- z=3+4i
-! \pm i <- \pm 2i
-! |z|=2 <- |z|=3
+1+i </- 1-i
+z^2=i </- z^2=-i
+\pm i </- \pm 2i
+|z|=2 </- |z|=3
 
 # equations and statements
-f(2)=3 <- f(2) = 3 <- 3 <- f(2)=\frac{6}{2}
-2+3=5 <- 5 <- 3+2=5
-5 <- 2+3=5
-I=2t <- I = 2t <- 2t <- I=t+t
-\frac{dy}{dx}=2x <- \frac{dy}{dx} = x+x <- 2x
-y=2x+3 <- y-2x=3 <- 2x-y+3=0
-x^2+y^2=25 <- y^2+x^2=5^2
+f(2)=3 <- f(2) = 3 <- 3 <- f(2)=\frac{6}{2} </- f(2)=4 </- f(3)=3 </- g(2)=3 </- 4
+2+3=5 <- 5 <- 3+2=5 </- 2+3=6
+5 <- 2+3=5 </- 2+3=6
+I=2t <- I = 2t <- 2t <- I=t+t </- I=3t </- J=2t
+\frac{dy}{dx}=2x <- \frac{dy}{dx} = x+x <- 2x </- \frac{dy}{dx}=3x </- \frac{dx}{dy}=2x
+y=2x+3 <- y-2x=3 <- 2x-y+3=0 </- y=2x-3 </- y=3x+2
+x^2+y^2=25 <- y^2+x^2=5^2 </- x^2+y^2=5 </- x^2-y^2=25
 \frac{x^2}{4}+\frac{y^2}{9}=1 <- 9x^2+4y^2=36
 \frac{x}{y}=2 <- x=2y
-a_n=2^n-1 <- a_{n}=2^{n}-1 <- 2^n-1
-E=mc^2 <- E = c^2 m
-P(A)=\frac{1}{3} <- \frac13
-f(x)=x^2+1 <- f(x)=1+x^2 <- f(t)=t^2+1
+a_n=2^n-1 <- a_{n}=2^{n}-1 <- 2^n-1 </- a_n=2^{n-1} </- b_n=2^n-1
+E=mc^2 <- E = c^2 m </- E=mc^3
+P(A)=\frac{1}{3} <- \frac13 </- P(B)=\frac{1}{3}
+f(x)=x^2+1 <- f(x)=1+x^2 <- f(t)=t^2+1 </- f(x)=x^2-1 </- f(x)=x^3+1
 (x-1)^2+(y+2)^2=9 <- x^2-2x+y^2+4y=4
-3x-4y+5=0 <- 4y=3x+5
-! f(2)=3 <- f(2)=4 <- f(3)=3 <- g(2)=3 <- 4
-! 2+3=5 <- 2+3=6
-! 5 <- 2+3=6
-! 6 <- 2+3=6
-! I=2t <- I=3t <- J=2t
-! \frac{dy}{dx}=2x <- \frac{dy}{dx}=3x <- \frac{dx}{dy}=2x
-! y=2x+3 <- y=2x-3 <- y=3x+2
-! x^2+y^2=25 <- x^2+y^2=5 <- x^2-y^2=25
-! a_n=2^n-1 <- a_n=2^{n-1} <- b_n=2^n-1
-! P(A)=\frac{1}{3} <- P(B)=\frac{1}{3}
-! f(x)=x^2+1 <- f(x)=x^2-1 <- f(x)=x^3+1
-! 0=0 <- 1=1
-! 0=1 <- 0=2
-! x=x <- y=y
-! 3x-4y+5=0 <- 3x-4y-5=0
-! xy=1 <- xy=2
-! E=mc^2 <- E=mc^3
-! S=\pi r^2 <- S=2\pi r
+3x-4y+5=0 <- 4y=3x+5 </- 3x-4y-5=0
+6 </- 2+3=6
+0=0 </- 1=1
+0=1 </- 0=2
+x=x </- y=y
+xy=1 </- xy=2
+S=\pi r^2 </- S=2\pi r
 
 # no number at all
-! \frac{1}{0} <- \frac{2}{0} <- \infty
-! \gamma^2-1 <- \gamma^2-2
-\gamma^2-1 <- (\gamma-1)(\gamma+1)
-\Gamma(5) <- 24
-! \Gamma(5) <- 120
-! \frac{0}{0}+1 <- \frac{0}{0}+2
-! \frac{x}{0} <- \frac{y}{0}
-! \zeta+1 <- \zeta+2
-! \tan\frac{\pi}{2} <- \tan\frac{3\pi}{2}
-! \log 0 <- -\infty
-! \beta^3 <- \beta^2
+\frac{1}{0} </- \frac{2}{0} </- \infty
+\gamma^2-1 <- (\gamma-1)(\gamma+1) </- \gamma^2-2
+\Gamma(5) <- 24 </- 120
+\frac{0}{0}+1 </- \frac{0}{0}+2
+\frac{x}{0} </- \frac{y}{0}
+\zeta+1 </- \zeta+2
+\tan\frac{\pi}{2} </- \tan\frac{3\pi}{2}
+\log 0 </- -\infty
+\beta^3 </- \beta^2
 \lambda^2-\lambda <- \lambda(\lambda-1)
 
 # products and sums
@@ -106,26 +91,26 @@ f(x)=x^2+1 <- f(x)=1+x^2 <- f(t)=t^2+1
 2^3\cdot 3 <- 24
 2^{10}\binom{5}{2} <- 10240
 \frac{5}{2}\pi <- 2.5\pi
-! 132 <- 12\binom{10}{3}
-! 9 <- 5(4) <- 2(3)(4) <- 3\binom{4}{2}
-! 141 <- \binom{10}{3}\binom{7}{2}
-! 31 <- \binom{8}{2}\cdot 3
-! 5 <- (2)(3) <- 2 \cdot 3
-! \frac{13}{2} <- 4\left(\frac{5}{2}\right)
-! \frac{10}{3} <- 2\left(\frac{4}{3}\right)
-! \frac{2}{3} <- 2\frac{1}{3}
-! 26 <- 2(4!)
-! 7 <- 3 \cdot 4
-! -1 <- 2(-3)
-! \frac{5}{3} <- -2\frac13
-! 11 <- 5 \times 3!
-! 1 <- 4(-3)
+132 </- 12\binom{10}{3}
+9 </- 5(4) </- 2(3)(4) </- 3\binom{4}{2}
+141 </- \binom{10}{3}\binom{7}{2}
+31 </- \binom{8}{2}\cdot 3
+5 </- (2)(3) </- 2 \cdot 3
+\frac{13}{2} </- 4\left(\frac{5}{2}\right)
+\frac{10}{3} </- 2\left(\frac{4}{3}\right)
+\frac{2}{3} </- 2\frac{1}{3}
+26 </- 2(4!)
+7 </- 3 \cdot 4
+-1 </- 2(-3)
+\frac{5}{3} </- -2\frac13
+11 </- 5 \times 3!
+1 </- 4(-3)
 
 # exact numbers, however small, large or near
-\frac1{2^{2017}} <- 2^{-2017}
-\frac1{2004!} <- \frac{2005}{2005!}
-\frac12[(\frac13)^{100}+1] <- \frac{1}{2}+\frac{1}{2\cdot 3^{100}}
-2^{100}+1 <- 1+4^{50}
+\frac1{2^{2017}} <- 2^{-2017} </- \frac1{2^{2016}}
+\frac1{2004!} <- \frac{2005}{2005!} </- \frac2{2004!}
+\frac12[(\frac13)^{100}+1] <- \frac{1}{2}+\frac{1}{2\cdot 3^{100}} </- \frac12[1-(\frac13)^{100}]
+2^{100}+1 <- 1+4^{50} </- 2^{100}
 \frac{2^{2016}}{2^{2017}} <- \frac12
 2^{2004}-2^{2003} <- 2^{2003}
 10^{50}+1-10^{50} <- 1
@@ -133,7 +118,7 @@ f(x)=x^2+1 <- f(x)=1+x^2 <- f(t)=t^2+1
 \frac{100!}{98!} <- 9900
 100!-99! <- 99\cdot 99!
 \frac{3^{2018}-3^{2017}}{2} <- 3^{2017}
-1-\frac{1}{2^{100}} <- \frac{2^{100}-1}{2^{100}}
+1-\frac{1}{2^{100}} <- \frac{2^{100}-1}{2^{100}} </- 1 </- 1-\frac{1}{2^{101}}
 \frac{1}{2^{50}} <- 2^{-50}
 \left(1.6\times10^{-19},1\right) <- (1.60\times 10^{-19}, 1)
 \frac{2^{1000}-1}{2^{1000}} <- 1-2^{-1000}
@@ -144,96 +129,79 @@ f(x)=x^2+1 <- f(x)=1+x^2 <- f(t)=t^2+1
 \arctan 1 <- \frac{\pi}{4}
 \frac{1}{3} <- 0.333333
 0.1 <- \frac{1}{10}
-3.5\times 10^{6} <- 3500000
-! \frac1{2^{2017}} <- \frac1{2^{2016}}
-! \frac1{2004!} <- \frac2{2004!}
-! \frac12[(\frac13)^{100}+1] <- \frac12[1-(\frac13)^{100}]
-! 2^{100}+1 <- 2^{100}
-! 2^{1000}+1 <- 2^{1000}-1
-! (1.6\times10^{-19},1) <- (1.7\times10^{-19},1)
-! (\frac{1}{10^{20}},1) <- (\frac{2}{10^{20}},1)
-! \{\frac{1}{50!}, 2\} <- \{\frac{3}{50!}, 2\}
-! 1-\frac{1}{2^{100}} <- 1 <- 1-\frac{1}{2^{101}}
-! \frac{1}{10^{30}} <- 0
-! x+\frac{1}{10^{30}} <- x
-! \frac{x}{2^{200}} <- \frac{x}{2^{201}}
-! \sqrt{2}+10^{-30} <- \sqrt{2}
-! \left(\frac{5}{6}\right)^{300} <- \left(\frac{5}{6}\right)^{301}
-! \binom{2020}{1010}2^{-2020} <- \binom{2020}{1009}2^{-2020}
-! e^{-100} <- e^{-101}
-! 1.0000001 <- 1.0000002\times 10
-! \frac{355}{113} <- \pi
-! e^{\pi\sqrt{163}} <- 262537412640768744
-! (1,10^{-12}) <- (1,10^{-13})
-! [0,10^{-15}] <- [0,10^{-16}]
-! 0 <- 10^{-100}
-! \frac{22}{7} <- \pi
-! 3.5\times 10^{6} <- 3.5\times 10^{5}
-! 2^{31} <- 2147483647
-! 99! <- 100!
+3.5\times 10^{6} <- 3500000 </- 3.5\times 10^{5}
+2^{1000}+1 </- 2^{1000}-1
+(1.6\times10^{-19},1) </- (1.7\times10^{-19},1)
+(\frac{1}{10^{20}},1) </- (\frac{2}{10^{20}},1)
+\{\frac{1}{50!}, 2\} </- \{\frac{3}{50!}, 2\}
+\frac{1}{10^{30}} </- 0
+x+\frac{1}{10^{30}} </- x
+\frac{x}{2^{200}} </- \frac{x}{2^{201}}
+\sqrt{2}+10^{-30} </- \sqrt{2}
+\left(\frac{5}{6}\right)^{300} </- \left(\frac{5}{6}\right)^{301}
+\binom{2020}{1010}2^{-2020} </- \binom{2020}{1009}2^{-2020}
+e^{-100} </- e^{-101}
+1.0000001 </- 1.0000002\times 10
+\frac{355}{113} </- \pi
+e^{\pi\sqrt{163}} </- 262537412640768744
+(1,10^{-12}) </- (1,10^{-13})
+[0,10^{-15}] </- [0,10^{-16}]
+0 </- 10^{-100}
+\frac{22}{7} </- \pi
+2^{31} </- 2147483647
+99! </- 100!
 
 # assignments by their names
-a=3, b=4, c=5 <- c=5, b=4, a=3 <- (3,4,5) <- 3, 4, 5 <- (a,b,c)=(3,4,5)
-(3,4,5) <- a=3, b=4, c=5
-f(1)=2, f(2)=3 <- f(2)=3, f(1)=2 <- f(1)=2 \text{ and } f(2)=3
-x=1, y=2 <- y = 2, x = 1 <- (1,2)
+a=3, b=4, c=5 <- c=5, b=4, a=3 <- (3,4,5) <- 3, 4, 5 <- (a,b,c)=(3,4,5) </- (5,4,3)
+a=3, b=4, c=5 </- a=5, b=4, c=3 </- 5, 4, 3
+(3,4,5) <- a=3, b=4, c=5 </- a=5, b=4, c=3
+f(1)=2, f(2)=3 <- f(2)=3, f(1)=2 <- f(1)=2 \text{ and } f(2)=3 </- f(1)=3, f(2)=2 </- g(1)=2, g(2)=3
+x=1, y=2 <- y = 2, x = 1 <- (1,2) </- x=2, y=1 </- y=1, x=2 </- (2,1) </- x=1 </- x=1, y=2, z=3
 x=1\text{ or }x=-2 <- x=-2, x=1
 x=1,2 <- x=2, x=1
-m=2, n=\frac{1}{2} <- n=0.5, m=2
-x_1=1, x_2=3 <- x_2=3, x_1=1
-p=-1, q=7 <- q=7 \text{ and } p=-1
-(x,y)=(1,2) <- x=1, y=2 <- (1,2)
+m=2, n=\frac{1}{2} <- n=0.5, m=2 </- n=2, m=\frac12
+x_1=1, x_2=3 <- x_2=3, x_1=1 </- x_1=3, x_2=1
+p=-1, q=7 <- q=7 \text{ and } p=-1 </- p=7, q=-1
+(x,y)=(1,2) <- x=1, y=2 <- (1,2) </- (x,y)=(2,1) </- (y,x)=(1,2) </- x=2, y=1
 k=3 <- 3
-! a=3, b=4, c=5 <- (5,4,3) <- a=5, b=4, c=3 <- 5, 4, 3
-! (3,4,5) <- a=5, b=4, c=3
-! f(1)=2, f(2)=3 <- f(1)=3, f(2)=2 <- g(1)=2, g(2)=3
-! x=1, y=2 <- x=2, y=1 <- y=1, x=2 <- (2,1) <- x=1 <- x=1, y=2, z=3
-! m=2, n=\frac{1}{2} <- n=2, m=\frac12
-! (x,y)=(1,2) <- (x,y)=(2,1) <- (y,x)=(1,2) <- x=2, y=1
-! x_1=1, x_2=3 <- x_1=3, x_2=1
-! p=-1, q=7 <- p=7, q=-1
-! A=2, B=3 <- B=2, A=3
+A=2, B=3 </- B=2, A=3
 
 # orders: tuples, lists, sets, rankings
-(1,2,3) <- (1, 2, 3) <- 1,2,3
-1,2,3 <- 3,2,1 <- \{3,1,2\}
+(1,2,3) <- (1, 2, 3) <- 1,2,3 </- (3,2,1) </- 3,2,1 </- \{1,2,3\}
+1,2,3 <- 3,2,1 <- \{3,1,2\} </- 1,2 </- 1,2,4
 \{1,2,3\} <- \{3,1,2\}
-(1,2),(3,4) <- (3,4),(1,2)
+(1,2),(3,4) <- (3,4),(1,2) </- (2,1),(3,4) </- (1,3),(2,4) </- (1,2,3,4)
 \{(1,2),(3,4)\} <- (3,4), (1,2)
-\text{B, A, C} <- B, A, C <- \text{B},\text{A},\text{C}
+\text{B, A, C} <- B, A, C <- \text{B},\text{A},\text{C} </- \text{A, B, C} </- C, A, B
 A, C <- A and C
 -1, 1 <- 1, -1
 \sqrt{2}, 3 <- 3, \sqrt2
 1;2;3 <- 1, 2, 3
 2, 3, \frac{3\pm i\sqrt3}2 <- a=2, a=3, a=\frac{3+i\sqrt3}{2}, a=\frac{3-i\sqrt3}{2}
-0, \pm 1 <- -1, 0, 1
+2, 3, \frac{3\pm i\sqrt3}2 </- 2, 3, \frac{3+i\sqrt3}{2}
+0, \pm 1 <- -1, 0, 1 </- \pm 1
 (\pm 1, 2) <- (1,2), (-1,2)
 [1,2,3] <- (1,2,3)
 (0,0),(1,1) <- (0,0) \text{ and } (1,1)
 \text{Alice, Bob} <- Alice, Bob
 1, 1, 2 <- 1, 2, 1
-! (1,2,3) <- (3,2,1) <- 3,2,1 <- \{1,2,3\}
-! (1,2),(3,4) <- (2,1),(3,4) <- (1,3),(2,4) <- (1,2,3,4)
-! \text{B, A, C} <- \text{A, B, C} <- C, A, B
-! \text{C}, \text{A}, \text{B} <- \text{A}, \text{B}, \text{C}
-! \text{Bob, Alice} <- \text{Alice, Bob}
-! B > A > C <- A > B > C
-! Q, P, R <- P, Q, R
-! 1,2,3 <- 1,2 <- 1,2,4
-! 1,1,2 <- 1,2,2 <- 1,2
-! 0, \pm 1 <- \pm 1
-! [1,2] <- (1,2)
-! \{1,2\} <- [1,2] <- 1
-! (1,2) <- 1
-! 2, 3, \frac{3\pm i\sqrt3}2 <- 2, 3, \frac{3+i\sqrt3}{2}
+\text{C}, \text{A}, \text{B} </- \text{A}, \text{B}, \text{C}
+\text{Bob, Alice} </- \text{Alice, Bob}
+B > A > C </- A > B > C
+Q, P, R </- P, Q, R
+1,1,2 </- 1,2,2 </- 1,2
+[1,2] </- (1,2)
+\{1,2\} </- [1,2] </- 1
+(1,2) </- 1
 
 # units that scale
-7\text{ thousand} <- 7000
-7 <- 7\text{ cm} <- 7\text{ kg}
-7\text{K} <- 7000
+7\text{ thousand} <- 7000 </- 7
+7 <- 7\text{ cm} <- 7\text{ kg} </- 7\text{K} </- 7\text{k} </- 7\text{M} </- 7\text{ million}
+7 </- 7\text{ thousand} </- 7 \text{ hundred} </- 7\text{ dozen} </- 7\text{B} </- 7\text{ bn}
+7\text{K} <- 7000 </- 7
 2.5\text{ million} <- 2500000
 2\text{ million} <- 2\cdot 10^6
-50\% <- 0.5 <- 50\%
+50\% <- 0.5 <- 50\% </- 5\%
 \frac{1}{2} <- 50\%
 3\text{ dozen} <- 36
 \$7 <- 7
@@ -242,151 +210,115 @@ A, C <- A and C
 12\text{ cents} <- 12
 7000 <- 7\text{k}
 1.5\text{M} <- 1500000
-! 7 <- 7\text{K} <- 7\text{k} <- 7\text{M} <- 7\text{ million} <- 7\text{ thousand}
-! 7 <- 7 \text{ hundred} <- 7\text{ dozen} <- 7\text{B} <- 7\text{ bn}
-! 7\text{ thousand} <- 7
-! 7\text{K} <- 7
-! 3 <- 3\text{ trillion}
-! 5 <- 5 \text{ hundredths} <- 5 \text{ tenths} <- 5\text{ thousandths}
+3 </- 3\text{ trillion}
+5 </- 5 \text{ hundredths} </- 5 \text{ tenths} </- 5\text{ thousandths}
 4 <- 4 \text{ pairs}
-! 2 <- 2\text{ score}
-! 7 \text{ kg} <- 7 \text{ g}
-! 7 \text{ m} <- 7\text{ km}
-! 3\text{ hours} <- 3\text{ minutes}
-! 50\% <- 5\%
-! 10\text{ cents} <- 10\text{ dollars}
-! 6 <- 6\text{ percent of } 10
+2 </- 2\text{ score}
+7 \text{ kg} </- 7 \text{ g}
+7 \text{ m} </- 7\text{ km}
+3\text{ hours} </- 3\text{ minutes}
+10\text{ cents} </- 10\text{ dollars}
+6 </- 6\text{ percent of } 10
 
 # words
-\text{no} <- \text{No} <- No <- \textbf{NO}
-\text{Yes} <- \text{yes} <- YES.
-\text{odd} <- Odd
-\text{True} <- true
+\text{no} <- \text{No} <- No <- \textbf{NO} </- \text{yes} </- \text{not} </- n
+\text{Yes} <- \text{yes} <- YES. </- \text{yse}
+\text{odd} <- Odd </- \text{ood}
+\text{True} <- true </- \text{False}
 \text{Monday} <- monday
 \text{none} <- None
-\text{red} <- Red
+\text{red} <- Red </- \text{blue}
 \text{He} <- \text{he}
 \text{Up} <- up
 \text{isosceles triangle} <- Isosceles Triangle
-! \text{no} <- \text{yes} <- \text{not} <- n
-! \text{No} <- \text{on}
-! \text{odd} <- \text{ood}
-! \text{Yes} <- \text{yse}
-! \text{red} <- \text{blue}
-! \text{True} <- \text{False}
-! \text{A} <- \text{B}
-! \text{yes} <- 1
-! \text{Tie} <- \text{Lie}
-! a <- A
-! n <- N
+\text{No} </- \text{on}
+\text{A} </- \text{B}
+\text{yes} </- 1
+\text{Tie} </- \text{Lie}
+a </- A
+n </- N
 
 # conditions and remarks behind an answer
-n^2 <- n^2 \quad\text{for all }n\ge2
-n^2\quad\text{for all }n\ge2 <- n^2
-2^n-1 \text{ for } n \geq 1 <- 2^n-1
+n^2 <- n^2 \quad\text{for all }n\ge2 </- n^3 \quad\text{for all }n\ge2
+n^2\quad\text{for all }n\ge2 <- n^2 </- n
+2^n-1 \text{ for } n \geq 1 <- 2^n-1 </- 2^n
 2^{n-1} <- 2^{n-1}\text{, where } n \text{ is a positive integer}
 f(x)=2x <- f(x)=2x \text{ for all real } x
-f(x)=2x \text{ for all } x\in\mathbb{R} <- f(x)=2x
+f(x)=2x \text{ for all } x\in\mathbb{R} <- f(x)=2x </- f(x)=3x \text{ for all } x \in \mathbb{R}
 f(x)=2x, \forall x \in \mathbb{R} <- 2x
 18.9 <- 18.9 \text{ (about 18.9 cards)}
 \frac{170}{9} <- \frac{170}{9} \text{ (about 18.9 cards)}
 \frac{170}{9} <- \frac{170}{9}\text{ cards (about 18.9 cards)}
+\frac{170}{9} </- \frac{171}{9} \text{ (about 19 cards)}
 \pi <- \pi \approx 3.14159
 12\pi <- 12\pi \text{ (approximately 37.7)}
-x=2k\pi, k\in\mathbb{Z} <- x=2k\pi, \quad k \in \mathbb{Z}
+x=2k\pi, k\in\mathbb{Z} <- x=2k\pi, \quad k \in \mathbb{Z} </- x=k\pi, k\in\mathbb{Z}
 2k\pi <- 2k\pi, k\in\mathbb{Z}
 n(n+1) <- n(n+1), \text{ if } n>0
 6 <- 6 \text{ (by symmetry)}
-! n^2 <- n^3 \quad\text{for all }n\ge2
-! n^2\quad\text{for all }n\ge2 <- n
-! 2^n-1 \text{ for } n \geq 1 <- 2^n
-! f(x)=2x \text{ for all } x\in\mathbb{R} <- f(x)=3x \text{ for all } x \in \mathbb{R}
-! \frac{170}{9} <- \frac{171}{9} \text{ (about 19 cards)}
-! 18 <- \frac{170}{9} \text{ (about 18 cards)}
-! n^2 \text{ if } n \text{ is even} <- n^2 \text{ if } n \text{ is odd}
-! x=2k\pi, k\in\mathbb{Z} <- x=k\pi, k\in\mathbb{Z}
-! 5 \text{ (mod 7)} <- 5 \text{ (mod 8)}
-! n \equiv 1 \pmod 4 <- n \equiv 3 \pmod 4 <- n \equiv 1 \pmod 5
-! 3 <- 4 \text{ if } n=3
+18 </- \frac{170}{9} \text{ (about 18 cards)}
+n^2 \text{ if } n \text{ is even} </- n^2 \text{ if } n \text{ is odd}
+5 \text{ (mod 7)} </- 5 \text{ (mod 8)}
+n \equiv 1 \pmod 4 </- n \equiv 3 \pmod 4 </- n \equiv 1 \pmod 5
+3 </- 4 \text{ if } n=3
 
 # chains
-52451256 <- \binom{26+9-1}{9}=\binom{34}{9}=52{,}451{,}256
+52451256 <- \binom{26+9-1}{9}=\binom{34}{9}=52{,}451{,}256 </- \binom{34}{9}=52451257
 \binom{26+9-1}{9}=\binom{34}{9}=52{,}451{,}256 <- 52451256
-\binom{34}{9} <- \binom{26+9-1}{9}=\binom{34}{9}
-x=\frac{4}{2}=2 <- 2
-2 <- x=\frac{4}{2}=2
+\binom{34}{9} <- \binom{26+9-1}{9}=\binom{34}{9} </- \binom{34}{8}
+x=\frac{4}{2}=2 <- 2 </- 4
+2 <- x=\frac{4}{2}=2 </- x=\frac{4}{2}=3 </- 2=3
 S=1+2+3=6 <- 6
-6 <- S = 1+2+3 = 6
-\frac{1}{2} <- P=\frac{3}{6}=\frac12 <- P = \frac{3}{6} = 0.5
+6 <- S = 1+2+3 = 6 </- S=1+2+3=7
+\frac{1}{2} <- P=\frac{3}{6}=\frac12 <- P = \frac{3}{6} = 0.5 </- P=\frac{3}{6}=\frac13
 A=\pi r^2=9\pi <- 9\pi
 (x+1)^2 <- x^2+2x+1=(x+1)^2
-2\cdot 3\cdot 5=30 <- 30
-10! = 3628800 <- 3628800
-! 52451256 <- \binom{34}{9}=52451257
-! \binom{34}{9} <- \binom{34}{8}
-! 2 <- x=\frac{4}{2}=3 <- 2=3
-! 6 <- S=1+2+3=7
-! x=\frac{4}{2}=2 <- 4
-! \frac{1}{2} <- P=\frac{3}{6}=\frac13
-! 2\cdot 3\cdot 5=30 <- 31
-! 10! = 3628800 <- 9! = 362880
-! 3 <- 1=2=3
+2\cdot 3\cdot 5=30 <- 30 </- 31
+10! = 3628800 <- 3628800 </- 9! = 362880
+3 </- 1=2=3
 
 # alternatives
-\frac{1}{2} \text{ OR } 0.5 <- \frac12
-12 OR 13 <- 13 <- 12
-\sqrt{2} OR 1.414 <- \sqrt{2}
+\frac{1}{2} \text{ OR } 0.5 <- \frac12 </- \frac13
+12 OR 13 <- 13 <- 12 </- 14
+\sqrt{2} OR 1.414 <- \sqrt{2} </- 2
 1-\frac{1}{e} \text{ OR } 0.632 <- 1-e^{-1}
-x=1 \text{ or } x=2 <- 1, 2
+x=1 \text{ or } x=2 <- 1, 2 </- 1 </- x=1, x=3
 (1,2) \text{ or } (3,4) <- (3,4) \text{ or } (1,2)
-! 12 OR 13 <- 14
-! \frac{1}{2} \text{ OR } 0.5 <- \frac13
-! x=1 \text{ or } x=2 <- 1 <- x=1, x=3
-! \sqrt{2} OR 1.414 <- 2
-! 12 <- 12 OR 13
+12 </- 12 OR 13
 
 # sets, builders and intervals
-\{x : x>1\} <- (1,\infty) <- x>1
+\{x : x>1\} <- (1,\infty) <- x>1 </- (2,\infty) </- [1,\infty)
 \{x \mid x>1\} <- \{x : x > 1\}
-\{x \in \mathbb{R} : x \ge 2\} <- [2,\infty)
+\{x \in \mathbb{R} : x \ge 2\} <- [2,\infty) </- (2,\infty)
 \{x\mid -1<x<3\} <- (-1,3)
 (-1,3) <- \{x \mid -1 < x < 3\}
 \{2k+1 : k\in\mathbb{Z}\} <- \{2k+1 \mid k \in \mathbb{Z}\} <- \{1+2k \mid k \in \mathbb{Z}\}
-\mathbb{R}\setminus\{1\} <- (-\infty,1)\cup(1,\infty)
+\{2k+1 : k\in\mathbb{Z}\} </- \{2k : k\in\mathbb{Z}\} </- \{2k+1 : k\in\mathbb{N}\}
+\mathbb{R}\setminus\{1\} <- (-\infty,1)\cup(1,\infty) </- \mathbb{R} </- \mathbb{R}\setminus\{2\}
 (-\infty,1)\cup(1,\infty) <- \mathbb{R}\setminus\{1\}
-(0,1)\cup(2,3) <- (2,3)\cup(0,1)
+(0,1)\cup(2,3) <- (2,3)\cup(0,1) </- (0,1)\cup(2,4) </- (0,3)
 x \in (0,1) <- 0<x<1
-0<x<1 <- x\in(0,1)
+0<x<1 <- x\in(0,1) </- 0<x<2 </- 0<y<1 </- 0<x\le1
 1\le x\le 2 <- 2\ge x\ge 1
-x<\frac{1}{2} <- 2x<1
+x<\frac{1}{2} <- 2x<1 </- 2x>1
 (-\infty, 0)\cup(0,\infty) <- x \neq 0
-\{1\}\cup[2,3] <- [2,3]\cup\{1\}
+\{1\}\cup[2,3] <- [2,3]\cup\{1\} </- [2,3]
 [\sqrt{2}, 2] <- [2^{1/2}, 2]
 x\le 1 \text{ or } x\ge 3 <- (-\infty,1]\cup[3,\infty)
 (-\infty,\infty) <- \mathbb{R}
 x=\{1,2\} <- 1, 2
 x\in\{1,2\} <- 1, 2
-a>b>0 <- 0<b<a
-\emptyset <- \{\} <- \varnothing
-! \{x : x>1\} <- (2,\infty) <- [1,\infty)
-! \{x \in \mathbb{R} : x \ge 2\} <- (2,\infty)
-! \{2k+1 : k\in\mathbb{Z}\} <- \{2k : k\in\mathbb{Z}\} <- \{2k+1 : k\in\mathbb{N}\}
-! \{x\mid x^2=4\} <- \{x\mid x^2=9\}
-! \mathbb{R}\setminus\{1\} <- \mathbb{R} <- \mathbb{R}\setminus\{2\}
-! (0,1)\cup(2,3) <- (0,1)\cup(2,4) <- (0,3)
-! 0<x<1 <- 0<x<2 <- 0<y<1 <- 0<x\le1
-! x<\frac{1}{2} <- 2x>1
-! -x<1 <- x<-1
-! a>b>0 <- b>a>0
-! \{1\}\cup[2,3] <- [2,3]
-! x \neq 0 <- x \neq 1 <- x = 0
-! x>1 <- x>1, x<3
-! \emptyset <- \{\emptyset\} <- 0
-! \mathbb{Z} <- \mathbb{N}
-! \mathbb{Q} <- \mathbb{R}
+a>b>0 <- 0<b<a </- b>a>0
+\emptyset <- \{\} <- \varnothing </- \{\emptyset\} </- 0
+\{x\mid x^2=4\} </- \{x\mid x^2=9\}
+-x<1 </- x<-1
+x \neq 0 </- x \neq 1 </- x = 0
+x>1 </- x>1, x<3
+\mathbb{Z} </- \mathbb{N}
+\mathbb{Q} </- \mathbb{R}
 
 # logarithms and powers
-\log 2 <- \ln 2
+\log 2 <- \ln 2 </- \ln 3
 \ln 2 <- \log 2
 \frac{\log 3}{\log 2} <- \log_2 3
 \frac{\ln 3}{\ln 2} <- \log_2 3
@@ -394,51 +326,42 @@ a>b>0 <- 0<b<a
 \log_{10} 1000 <- 3
 2\log n <- \ln n^2
 n\log n <- n \ln n
-\frac1{3(-2)^k} <- \frac13(-\frac12)^k
-(-1)^{n+1} <- -(-1)^n
-(-1)^n <- \cos(n\pi)
+\frac1{3(-2)^k} <- \frac13(-\frac12)^k </- \frac13(\frac12)^k </- \frac13(-2)^k
+(-1)^{n+1} <- -(-1)^n </- (-1)^n
+(-1)^n <- \cos(n\pi) </- 1
 2^{n+1}-2^n <- 2^n
 \frac{2^{n+1}}{4} <- 2^{n-1}
 \frac{n!}{(n-2)!} <- n(n-1)
-\binom{n}{2} <- \frac{n(n-1)}{2}
+\binom{n}{2} <- \frac{n(n-1)}{2} </- \binom{n}{3} </- \frac{n(n+1)}{2}
 \binom{n}{k} <- \frac{n!}{k!(n-k)!}
 \left(\frac{1}{2}\right)^{n} <- 2^{-n}
-e^{x+y} <- e^x e^y
+e^{x+y} <- e^x e^y </- e^x+e^y
 4^x <- 2^{2x}
 \sqrt{a}\sqrt{b} <- \sqrt{ab}
-|x| <- \sqrt{x^2}
-\sin^2 x <- 1-\cos^2 x
-\sin 2x <- 2\sin x\cos x
+|x| <- \sqrt{x^2} </- x
+\sin^2 x <- 1-\cos^2 x </- \cos^2 x
+\sin 2x <- 2\sin x\cos x </- 2\sin x
 \tan x <- \frac{\sin x}{\cos x}
 \log_2 8 <- 3
 \frac{1}{x}+\frac{1}{y} <- \frac{x+y}{xy}
 x^{-1} <- \frac{1}{x}
-\lfloor \frac{n}{2}\rfloor <- \left\lfloor n/2 \right\rfloor
+\lfloor \frac{n}{2}\rfloor <- \left\lfloor n/2 \right\rfloor </- \frac{n}{2}
+\lfloor \frac{n}{2}\rfloor </- \lceil\frac{n}{2}\rceil
 \sqrt[3]{x} <- x^{1/3}
-! \log 2 <- \ln 3
-! \log_2 3 <- \ln 3 <- \log_3 2
-! \log_{10} 2 <- \ln 2
-! \frac1{3(-2)^k} <- \frac13(\frac12)^k <- \frac13(-2)^k
-! (-1)^{n+1} <- (-1)^n
-! (-1)^n <- 1
-! 2^{n+1} <- 2^n
-! 2^{n}+1 <- 2^{n+1}
-! \binom{n}{2} <- \binom{n}{3} <- \frac{n(n+1)}{2}
-! n! <- (n+1)!
-! \frac{n(n-1)}{2} <- \frac{n(n+1)}{2}
-! (a+b)^2 <- a^2+b^2
-! \sin^2 x <- \cos^2 x
-! \sin 2x <- 2\sin x
-! |x| <- x
-! \frac{1}{x+y} <- \frac1x+\frac1y
-! e^{x+y} <- e^x+e^y
-! x^2y <- xy^2
-! a_1+a_2 <- a_1+a_3
-! \alpha+\beta <- \alpha-\beta
-! \lfloor \frac{n}{2}\rfloor <- \frac{n}{2} <- \lceil\frac{n}{2}\rceil
-! \sqrt{x+1} <- \sqrt{x}+1
-! x^{y^z} <- (x^y)^z
-! \log_a b <- \log_b a
+\log_2 3 </- \ln 3 </- \log_3 2
+\log_{10} 2 </- \ln 2
+2^{n+1} </- 2^n
+2^{n}+1 </- 2^{n+1}
+n! </- (n+1)!
+\frac{n(n-1)}{2} </- \frac{n(n+1)}{2}
+(a+b)^2 </- a^2+b^2
+\frac{1}{x+y} </- \frac1x+\frac1y
+x^2y </- xy^2
+a_1+a_2 </- a_1+a_3
+\alpha+\beta </- \alpha-\beta
+\sqrt{x+1} </- \sqrt{x}+1
+x^{y^z} </- (x^y)^z
+\log_a b </- \log_b a
 
 # as JSON and models leave them
 \frac{33}{100} <- \\frac{33}{100}
@@ -447,50 +370,42 @@ x^{-1} <- \frac{1}{x}
 5\text{ cm} <- 5 \\text{ cm} \ \checkmark
 \begin{pmatrix}1\\x\end{pmatrix} <- \\begin{pmatrix}1\\\\x\\end{pmatrix}
 \begin{pmatrix}1\\x\end{pmatrix} <- \begin{bmatrix} 2/2 \\x\end{bmatrix}
-5 <- = 5 <- \approx 5 <- \text{The answer is 5}
+\begin{pmatrix}1\\x\end{pmatrix} </- \begin{bmatrix}x\\1\end{bmatrix}
+5 <- = 5 <- \approx 5 <- \text{The answer is 5} </- \ge 5 </- < 5 </- The answer is 6
 5‰ <- 5 <- 0.005
 150000000 <- 1.5e8
 0.00015 <- 1.5e-4
 \frac{1}{2} <- The answer is: $\frac{1}{2}$.
-B <- \text{Option B}
+B <- \text{Option B} </- Option C
 600 <- {\large 600} <- 600 \checkmark
 (3, 4] <- ]3, 4]
 (0,1)\cup[2,3) <- ]0,1[ \cup [2,3[
-E_{1},E_{2} <- E_2, E_1
+E_{1},E_{2} <- E_2, E_1 </- E_1,E_3
 28\% <- 28 percent
 I,II,III,IV <- \{I, II, III, IV\}
-I,II,III <- II, III \text{ and } I
+I,II,III <- II, III \text{ and } I </- I, II
 \begin{cases}1 & \text{if } x>0\\2 & x<0\end{cases} <- \begin{cases}1,&x>0, \\ 2, & x<0.\end{cases}
 45 <- 1+2+\cdots+9 = 45 <- |S| = 9 \cdot 5 = 45 <- \text{total} = 9\cdot 5 = 45
-4210_{5} <- (4210)_5
+45 </- 1+2+\cdots+9 = 46 </- 45 = 1+2+\cdots
+4210_{5} <- (4210)_5 </- 4210 \text{ (base 6)}
 (4210)_{5} <- 4210 \text{ (base 5)}
-\angle ABC <- \angle CBA
+\angle ABC <- \angle CBA </- \angle BCA
 (10,-7) <- y=-7,\ x=10
-! \begin{pmatrix}1\\x\end{pmatrix} <- \begin{bmatrix}x\\1\end{bmatrix}
-! 5 <- \ge 5 <- < 5 <- The answer is 6
-! \ge 5 <- 5
-! 5\% <- 5‰
-! n^2 <- n^2 \text{ if } n>2, \text{ otherwise } 0
-! 2 <- 2 \text{ if } n \text{ is even, else } 3
-! 1.5e8 <- 1.5e7
-! 3e-1 <- 0.3
-! B <- Option C
-! [3, 4] <- ]3, 4]
-! E_{1},E_{2} <- E_1,E_3
-! I,II,III <- I, II
-! \begin{cases}1 & x>0\\2 & x<0\end{cases} <- \begin{cases}1, & x>0 \\ 1, & x<0\end{cases}
-! 45 <- 1+2+\cdots+9 = 46 <- 45 = 1+2+\cdots
-! 4210_{5} <- 4210 \text{ (base 6)}
-! \angle ABC <- \angle BCA
-! 7 <- 7 \text{ is wrong} <- 7'
-! 1,3 <- [1, 3]
-! (-7,10) <- y=-7,\ x=10
-! 9^{9^{9}} <- 9^{9^{9}}+1
-2000\sqrt{3} <- x = 2000\sqrt{3} \approx 3464
-\frac{9}{4} <- \frac{9}{4} = 2.3
-! \frac{9}{4} <- x = \frac{9}{4} = 2.27
-! 3464.1 <- 3465.1
-! 2000\sqrt{3} <- x = 2000\sqrt{3} = 3465.1
+\ge 5 </- 5
+5\% </- 5‰
+n^2 </- n^2 \text{ if } n>2, \text{ otherwise } 0
+2 </- 2 \text{ if } n \text{ is even, else } 3
+1.5e8 </- 1.5e7
+3e-1 </- 0.3
+[3, 4] </- ]3, 4]
+\begin{cases}1 & x>0\\2 & x<0\end{cases} </- \begin{cases}1, & x>0 \\ 1, & x<0\end{cases}
+7 </- 7 \text{ is wrong} </- 7'
+1,3 </- [1, 3]
+(-7,10) </- y=-7,\ x=10
+9^{9^{9}} </- 9^{9^{9}}+1
+2000\sqrt{3} <- x = 2000\sqrt{3} \approx 3464 </- x = 2000\sqrt{3} = 3465.1
+\frac{9}{4} <- \frac{9}{4} = 2.3 </- x = \frac{9}{4} = 2.27
+3464.1 </- 3465.1
 """
 
 
@@ -501,17 +416,17 @@ def _cases() -> Iterator[Case]:
     """Gold answer, given answer, whether it is right."""
     for line in CASES.strip().splitlines():
         if line and not line.startswith("# "):
-            gold, *answers = line.removeprefix("! ").split(" <- ")
-            for answer in answers:
-                yield gold, answer, not line.startswith("! ")
+            gold, *answers = re.split(r" (?=</?- )", line)
+            for arrow, answer in (answer.split(" ", 1) for answer in answers):
+                yield gold, answer, arrow == "<-"
 
 
-ROWS = list(_cases())
+ROWS = [*_cases(), *((gold, given, True) for gold, given, reason, _ in TABLE if reason == "right")]
 
 
 @pytest.fixture(scope="module")
 def verdicts() -> dict[tuple[str, str], bool]:
-    """The table's pairs, graded together."""
+    """The pairs of both tables, graded together."""
     pairs = [(gold, answer) for gold, answer, _ in ROWS]
     with MathGrader(workers=2, deadline=20) as grader:
         grades = grader.grade([Item(rf"\boxed{{{answer}}}", gold) for gold, answer in pairs])

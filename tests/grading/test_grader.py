@@ -171,12 +171,7 @@ def test_is_correct_matches_grader(graded: dict[tuple[str, str], MathGrade]) -> 
         (r"<think>\boxed{2}", True, (None, "truncated"), ("2", "right")),
         (r"<think> so", True, (None, "truncated"), (None, "truncated")),
         (r"<think> so", False, (None, "unclosed thought"), (None, "no box")),
-        (
-            r"<think>\boxed{1}</think> \boxed{2} <think>",
-            False,
-            (None, "unclosed thought"),
-            ("2", "right"),
-        ),
+        (r"<think></think> \boxed{2} <think>", False, (None, "unclosed thought"), ("2", "right")),
         (r"<think></think> \boxed{2", True, (None, "truncated"), (None, "truncated")),
         (r"<think></think> \boxed{2", False, (None, "no box"), (None, "no box")),
         (r"\boxed{2} and on", True, ("2", "right"), ("2", "right")),
@@ -191,18 +186,9 @@ def test_grader_failure_has_reason(
     text: str, truncated: bool, strict: tuple[str | None, str], lenient: tuple[str | None, str]
 ) -> None:
     grade = MathGrader().grade([Item(text, "2", truncated)])[0]
-    assert (grade.strict.answer, grade.strict.reason) == strict
-    assert (grade.lenient.answer, grade.lenient.reason) == lenient
-    assert (grade.strict.correct, grade.lenient.correct) == (
-        strict[1] == "right",
-        lenient[1] == "right",
-    )
-
-
-@pytest.mark.slow
-def test_equal_is_symmetric(grader: MathGrader, graded: dict[tuple[str, str], MathGrade]) -> None:
-    pairs = [pair for pair, grade in graded.items() if grade.strict.correct]
-    assert grader.equal([(b, a) for a, b in pairs]) == [True] * len(pairs)
+    for verdict, expected in ((grade.strict, strict), (grade.lenient, lenient)):
+        assert (verdict.answer, verdict.reason) == expected
+        assert verdict.correct == (expected[1] == "right")
 
 
 def test_grader_unparsable_is_equal_only_as_text(grader: MathGrader, impatient: MathGrader) -> None:
@@ -396,10 +382,8 @@ from paint.grading.math.grader import *
 with MathGrader(workers=2, deadline=1.5) as grader:
     grader.grade([Item(r"\\boxed{{{HANG}}}", str(n)) for n in range(9)])
 """
-    asker = subprocess.Popen(
-        [sys.executable, "-c", code], stderr=subprocess.PIPE, start_new_session=True
-    )
-    with asker:
+    line = [sys.executable, "-c", code]
+    with subprocess.Popen(line, stderr=subprocess.PIPE, start_new_session=True) as asker:
         # Two workers, each with a child that hangs.
         family = until(lambda: len(found := descendants(asker.pid)) == 4 and found, seconds=60)
         os.killpg(asker.pid, number)  # as Ctrl-C does
@@ -432,9 +416,8 @@ def test_grader_accepts_arbitrary_text(
     assert grade.lenient.answer == boxed(completion)
     for verdict in (grade.strict, grade.lenient):
         assert verdict.correct == (verdict.reason == "right")
-        assert (verdict.answer is None) == (
-            verdict.reason in ("no box", "unclosed thought", "truncated")
-        )
+        is_missing = verdict.reason in ("no box", "unclosed thought", "truncated")
+        assert (verdict.answer is None) == is_missing
         assert verdict.answer is None or verdict.answer.strip() == verdict.answer != ""
     assert grade.strict.correct <= is_correct(completion, gold)
 
@@ -476,17 +459,11 @@ def test_grader_megabyte_of_text_is_graded_in_seconds(grader: MathGrader, text: 
 )
 def test_is_correct_time_is_linear_in_answer_length(unit: str) -> None:
     def seconds(length: int) -> float:
-        content = unit * (length // len(unit))
-        completion = (
-            r"\boxed{x"
-            + content
-            + "}" * (1 + content.count("{") - content.count(r"\{"))
-            + r"\boxed{x}"
-        )
-        gold = "x" + content
+        gold = "x" + unit * (length // len(unit))
+        closed = rf"\boxed{{{gold}" + "}" * (1 + gold.count("{") - gold.count(r"\{"))
         began = time.process_time()
-        is_correct(completion.removesuffix(r"\boxed{x}"), gold)
-        is_correct(completion, gold)
+        for completion in (closed, closed + r"\boxed{x}"):
+            is_correct(completion, gold)
         return time.process_time() - began
 
     # Ten times the length; what grows with the square would cost a hundred times.

@@ -16,12 +16,11 @@ from paint.config.schema import GradingConfig
 from paint.core.display import Display
 from paint.core.errors import ConfigError
 from paint.core.plugins import spec_of
-from paint.core.storage import read_jsonl
 from paint.evaluation.grade import summarise_folders
 from paint.grading.base import Grade, Item
 from paint.grading.registry import chosen_letter, find_grader
 from paint.training.trainer import train
-from runs import changed, stored
+from runs import changed, rows_of, stored
 
 SHORT = "extensions.short_grader:grade"
 short_grader = importlib.import_module("extensions.short_grader")
@@ -39,13 +38,8 @@ def expected(text: str) -> float:
 
 
 def test_exact_grader_compares_last_box_or_complete_text() -> None:
-    texts = [
-        r"\boxed{1} then \boxed{ 0.5 }",
-        "0.5\n",
-        r"\boxed{1/2}",
-        "It is 0.5",
-        "<think>1</think> 0.5",
-    ]
+    texts = [r"\boxed{1} then \boxed{ 0.5 }", "0.5\n", r"\boxed{1/2}", "It is 0.5"]
+    texts += ["<think>1</think> 0.5"]
     with find_grader("exact") as grader:
         grades = grader.grade([Item(text, ("0.5", "half")) for text in texts])
     assert [grade.reward for grade in grades] == [1, 1, 0, 0, 1]
@@ -115,9 +109,8 @@ def test_function_grader_failure_costs_only_its_completion() -> None:
     with find_grader(returned, deadline=0.05, workers=2) as grader:
         grades = grader.grade([Item(text, "") for text in texts])
     assert [grade.reward for grade in grades] == [1, 0, 0, 0, 0.25, 0, 0, -3, 0]
-    assert [grade.failed for grade in grades] == [
-        t in ("end", "sleep", "text", "nan", "{") for t in texts
-    ]
+    failing = ("end", "sleep", "text", "nan", "{")
+    assert [grade.failed for grade in grades] == [text in failing for text in texts]
     assert grades[1].reason == "ended with status 3"
     assert grades[3].reason == "timed out"
     assert grades[8].reason.startswith("JSONDecodeError: ")
@@ -173,11 +166,8 @@ def test_eval_custom_grader_reports_mean_reward(tmp_path: Path) -> None:
     flags += ["--rollout.max-new-tokens", "96", "--folder", str(tmp_path)]
     assert main(["eval", "demo", *flags, "--grader", SHORT, "--deadline", "0.2"]) == 0
     [path] = tmp_path.rglob("grades.jsonl")
-    grades = list(read_jsonl(path, ""))
-    texts = {
-        (row["problem"], row["sample"]): row["text"]
-        for row in map(json.loads, (path.parent / "completions.jsonl").read_text().splitlines())
-    }
+    grades, samples = rows_of(path), rows_of(path.parent / "completions.jsonl")
+    texts = {(row["problem"], row["sample"]): row["text"] for row in samples}
     rewards = [
         0.0 if g["problem"].endswith(("-0", "-1")) else expected(texts[g["problem"], g["sample"]])
         for g in grades
