@@ -254,18 +254,12 @@ def test_load_policy_invalid_setting_is_refused(change: dict[str, Any], message:
         load_policy(replace(DEMO, **change), seed=0)
 
 
-def test_load_policy_without_chat_template_is_refused(demo_copy: Path) -> None:
-    (demo_copy / "chat_template.jinja").unlink()
-    with pytest.raises(PolicyError, match="no chat template"):
-        load_policy(replace(DEMO, path=str(demo_copy)), seed=0)
-
-
 def test_load_policy_tokenizer_larger_than_head_is_refused(demo_copy: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(demo_copy)
     tokenizer.add_tokens([f"<new-{i}>" for i in range(3)])
     tokenizer.save_pretrained(demo_copy)
     with pytest.raises(PolicyError, match="vocabulary mismatch"):
-        load_policy(replace(DEMO, path=str(demo_copy)), seed=0)
+        other_demo(demo_copy)
 
 
 def test_load_policy_model_without_lm_head_is_refused(demo_copy: Path) -> None:
@@ -273,23 +267,17 @@ def test_load_policy_model_without_lm_head_is_refused(demo_copy: Path) -> None:
     config |= {"model_type": "vit", "architectures": ["ViTModel"]}
     (demo_copy / "config.json").write_text(json.dumps(config))
     with pytest.raises(PolicyError, match="causal language model"):
-        load_policy(replace(DEMO, path=str(demo_copy)), seed=0)
+        other_demo(demo_copy)
 
 
 def test_load_policy_logit_softcapping_is_refused(demo_copy: Path) -> None:
-    config = Gemma2Config(
-        vocab_size=1024,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=16,
-        final_logit_softcapping=30.0,  # small logits are next to unchanged
-    )
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16}
+    small = {"vocab_size": 1024, "hidden_size": 32, "intermediate_size": 64, **heads}
+    # Small logits are next to unchanged.
+    config = Gemma2Config(**small, num_hidden_layers=1, final_logit_softcapping=30.0)
     Gemma2ForCausalLM(config).save_pretrained(demo_copy)
     with pytest.raises(PolicyError, match=r"after lm_head \(final_logit_softcapping 30"):
-        load_policy(replace(DEMO, path=str(demo_copy), attention="eager"), seed=0)
+        other_demo(demo_copy, attention="eager")
 
 
 def test_load_policy_missing_weights_are_refused(demo_copy: Path) -> None:
@@ -298,17 +286,23 @@ def test_load_policy_missing_weights_are_refused(demo_copy: Path) -> None:
     name = "model.layers.1.mlp.up_proj.weight"
     save_file({n: w for n, w in weights.items() if n != name}, path, {"format": "pt"})
     with pytest.raises(PolicyError, match=rf"lacks {re.escape(name)}"):
-        load_policy(replace(DEMO, path=str(demo_copy)), seed=0)
+        other_demo(demo_copy)
 
     # Weights of a layer that the config leaves out are those of another model.
     above = [n for n in weights if "layers.1." in n]
     more = {n.replace("layers.1.", "layers.3."): weights[n].clone() for n in above}
     save_file(weights | more, path, {"format": "pt"})
     with pytest.raises(PolicyError, match=r"model\.layers\.3"):
-        load_policy(replace(DEMO, path=str(demo_copy)), seed=0)
+        other_demo(demo_copy)
+
+    headless = {n: w for n, w in weights.items() if "embed_tokens" not in n}
+    head = {"lm_head.weight": weights["model.embed_tokens.weight"]}
+    save_file(headless | head, path, {"format": "pt"})
+    with pytest.raises(PolicyError, match=r"lacks model\.embed_tokens\.weight"):
+        other_demo(demo_copy)
 
     save_file(weights | {"value_head.weight": torch.zeros(3)}, path, {"format": "pt"})
-    whole = load_policy(replace(DEMO, path=str(demo_copy)), seed=0)
+    whole = other_demo(demo_copy)
     assert whole.lm_head.weight is whole.base.get_input_embeddings().weight  # tied, not missing
 
 
@@ -320,16 +314,11 @@ def test_load_policy_weights_not_real_are_refused(demo_copy: Path, dtype: torch.
     name = "model.layers.1.mlp.up_proj.weight"
     save_file(weights | {name: weights[name].to(dtype)}, path, {"format": "pt"})
     with pytest.raises(PolicyError, match=rf"stores {re.escape(name)} as [IUBC]"):
-        load_policy(replace(DEMO, path=str(demo_copy)), seed=0)
+        other_demo(demo_copy)
 
 
-def test_load_policy_head_without_embedding_is_refused(demo_copy: Path) -> None:
-    path = demo_copy / "model.safetensors"
-    weights = load_file(path)
-    weights["lm_head.weight"] = weights.pop("model.embed_tokens.weight")
-    save_file(weights, path, {"format": "pt"})
-    with pytest.raises(PolicyError, match=r"lacks model\.embed_tokens\.weight"):
-        load_policy(replace(DEMO, path=str(demo_copy)), seed=0)
+def other_demo(folder: Path, **changes: Any) -> Policy:
+    return load_policy(replace(DEMO, path=str(folder), **changes), seed=0)
 
 
 def states_and_gradients(config: cfg.ModelConfig) -> list[Tensor]:

@@ -39,13 +39,12 @@ def user(text: str) -> dict[str, str]:
 def test_messages_default_is_the_papers(complete: bool) -> None:
     options, problem, text = PromptsConfig(), problem_of(ROW), str(ROW["problem"])
     assert student_messages(options, problem) == paper.student_messages(text)
-    assert rationale_messages(options, problem, "c", complete=complete) == (
-        paper.rationale_messages(text, "c", complete=complete)
-    )
+    asked = rationale_messages(options, problem, "c", complete=complete)
+    assert asked == paper.rationale_messages(text, "c", complete=complete)
     for rationale in (None, "r"):
-        assert teacher_messages(
-            options, problem, "c", complete=complete, rationale=rationale
-        ) == paper.teacher_messages(text, "c", complete=complete, rationale=rationale)
+        given: Any = {"complete": complete, "rationale": rationale}
+        shown = teacher_messages(options, problem, "c", **given)
+        assert shown == paper.teacher_messages(text, "c", **given)
 
 
 def test_messages_template_sees_fields_and_braces_are_data() -> None:
@@ -132,9 +131,8 @@ def test_printed_templates_are_the_papers_wording() -> None:
     page = (Path(__file__).parents[2] / "docs/how-to/own-context.md").read_text()
     [block] = [b for b in re.findall(r"```toml\n(.*?)```", page, re.DOTALL) if "boxed" in b]
     options = PromptsConfig(**tomllib.loads(block)["prompts"])
-    problem = Problem("What is 1 + 1?", "", "", "1")
-    assert student_messages(options, problem) == student_messages(PromptsConfig(), problem)
+    problem, own = Problem("What is 1 + 1?", "", "", "1"), PromptsConfig()
+    assert student_messages(options, problem) == student_messages(own, problem)
     for complete in (False, True):
-        assert teacher_messages(options, problem, "c", complete=complete) == teacher_messages(
-            PromptsConfig(), problem, "c", complete=complete
-        )
+        shown = [teacher_messages(o, problem, "c", complete=complete) for o in (options, own)]
+        assert shown[0] == shown[1]

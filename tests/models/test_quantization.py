@@ -17,7 +17,7 @@ from paint.models.policy import Policy, PolicyError, load_policy
 from paint.models.teacher import open_teacher
 from paint.models.weights import load_trained, merge, save_trained, weights_digest
 from paint.training.trainer import train
-from runs import Sections, adapter, assert_same, assert_same_history, changed
+from runs import Sections, adapter, assert_same, assert_same_history, changed, train_in_parts
 
 PROMPTS, COMPLETIONS = [[5, 20, 31, 7], [9, 9, 12]], [[50, 60, 70], [80]]
 NF4 = replace(DEMO, quantization="nf4")
@@ -89,9 +89,8 @@ def test_nf4_gradients_match_floats(rounded: Policy, same: Policy, generated_bef
     if generated_before:  # without gradients, where bitsandbytes may change its format
         with torch.no_grad():
             rounded.hidden_states(PROMPTS, COMPLETIONS)
-    torch.testing.assert_close(
-        rounded.hidden_states(PROMPTS, COMPLETIONS), same.hidden_states(PROMPTS, COMPLETIONS)
-    )
+    states = [policy.hidden_states(PROMPTS, COMPLETIONS) for policy in (rounded, same)]
+    torch.testing.assert_close(*states)
     found, expected = gradients(rounded), gradients(same)
     assert len(found) == len(expected) == len(same.trainable)
     for a, b in zip(found, expected, strict=True):
@@ -124,9 +123,7 @@ def test_nf4_adapter_is_saved_and_merge_is_refused(rounded: Policy, tmp_path: Pa
     save_trained(rounded, tmp_path / "adapter")
     fresh = load_policy(NF4, seed=3)
     load_trained(fresh, tmp_path / "adapter")
-    assert torch.equal(
-        fresh.hidden_states(PROMPTS, COMPLETIONS), rounded.hidden_states(PROMPTS, COMPLETIONS)
-    )
+    assert torch.equal(*(p.hidden_states(PROMPTS, COMPLETIONS) for p in (fresh, rounded)))
     with pytest.raises(PolicyError, match="4 bits"):
         merge(rounded, tmp_path / "merged")
 
@@ -140,8 +137,7 @@ def test_nf4_run_resumes_bitwise(rounded: Policy, tmp_path: Path) -> None:
     }
     config = changed("demo-paint", small)
     train(config, tmp_path / "whole")
-    train(changed("demo-paint", small, {"train": {"steps": 1}}), tmp_path / "parts")
-    train(config, tmp_path / "parts", resume=True)
+    train_in_parts(config, tmp_path / "parts", first=1)
     assert_same(adapter(tmp_path / "whole"), adapter(tmp_path / "parts"))
     assert_same_history(tmp_path / "whole", tmp_path / "parts")
 

@@ -17,10 +17,9 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
 
 from conftest import DEMO, move
-from paint.config import schema as cfg
 from paint.config.recipe import require_trainable
 from paint.config.run_folder import read_metrics
-from paint.config.schema import ConfigError
+from paint.config.schema import ConfigError, RolloutConfig
 from paint.core.display import Display
 from paint.data.problems import Problem
 from paint.demo.files import MODEL
@@ -128,21 +127,15 @@ def test_shard_layers_are_complete_only_within_gather(group: None) -> None:
 class OwnServer(LocalEngine, RemoteEngine):
     """This process in the place of servers."""
 
-    def connect(self) -> None:
-        pass
+    def connect(self) -> None: ...
 
-    def close(self) -> None:
-        pass
+    def close(self) -> None: ...
 
 
+@pytest.mark.usefixtures("group")
 @pytest.mark.parametrize("is_shared", [False, True])
 def test_adapter_sync_check_involves_all_ranks_when_sharded(
-    group: None,
-    policy: Policy,
-    problems: list[Problem],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    is_shared: bool,
+    policy: Policy, problems: list[Problem], tmp_path: Path, monkeypatch: Any, is_shared: bool
 ) -> None:
     if is_shared:
         shard(policy.base, "cpu")
@@ -154,7 +147,7 @@ def test_adapter_sync_check_involves_all_ranks_when_sharded(
 
     monkeypatch.setattr("paint.inference.factory.check_adapter_sync", spied)
     server = OwnServer(policy, batch_size=4)
-    options, sampling = cfg.RolloutConfig(engine="vllm"), Sampling(1.0, 1.0, -1, 8)
+    options, sampling = RolloutConfig(engine="vllm"), Sampling(1.0, 1.0, -1, 8)
     setup = EngineSetup(policy, DEMO, options, tmp_path, Display(enabled=False), 64, problems)
     monkeypatch.setattr(VllmEngine, "from_setup", lambda _: server)
     with open_engine(setup) as engine:
@@ -168,15 +161,13 @@ def test_shard_model_without_layer_list_is_refused(policy: Policy) -> None:
         shard(policy.base, "cpu")
 
 
-def test_shard_unequal_ranks_per_machine_are_refused(
-    group: None, policy: Policy, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("group")
+def test_shard_unequal_ranks_or_weights_needing_conversion_are_refused(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match="as many ranks on every machine"):
         shard(policy.base, "cpu")
-
-
-def test_shard_weights_needing_conversion_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paint.models.policy.ranks_here", lambda: 2)
     with pytest.raises(PolicyError, match="stored in float32"):
         load_policy(replace(DEMO, shard=True, dtype="bfloat16"), seed=0)
@@ -281,13 +272,9 @@ def test_shard_rank_holds_its_part_of_layers(tmp_path: Path, policy: Policy) -> 
     script = tmp_path / "held.py"
     script.write_text(HELD)
     finish(in_two_processes([sys.executable, str(script), str(tmp_path / "rank")]))
-    (digest, first), (other_digest, second) = (
-        json.loads((tmp_path / f"rank{rank}").read_text()) for rank in range(2)
-    )
-    assert digest == other_digest == weights_digest(policy)
-    for name, value in policy.base.named_parameters():
-        if ".layers." in name and "lora_" not in name:
-            assert first[name] + second[name] == value.numel()
-            assert first[name] == value.numel() / 2
-        else:
-            assert first[name] == second[name] == value.numel()
+    for rank in range(2):
+        digest, held = json.loads((tmp_path / f"rank{rank}").read_text())
+        assert digest == weights_digest(policy)
+        for name, value in policy.base.named_parameters():
+            is_shared = ".layers." in name and "lora_" not in name
+            assert held[name] == value.numel() / (2 if is_shared else 1)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from conftest import DEMO
 from paint.config import schema as cfg
 from paint.config.schema import Config
 from paint.core.display import Display
@@ -19,7 +18,7 @@ from paint.data.problems import DataError, Problem, ValidRows, read_problems
 from paint.data.validate import check_file
 from paint.demo.files import MODEL
 from paint.evaluation.generate import deployment_prompts
-from paint.models.policy import Policy, PolicyError, encode, load_policy
+from paint.models.policy import Policy, PolicyError, encode
 from paint.models.special_tokens import REASON, drop_special_text, special_text
 from paint.objective.prompts import student_messages
 from paint.training.prompt_filter import filter_problems
@@ -135,17 +134,17 @@ GOOD = Problem("Add 2 and 3.", "We get $5$.", "5", "good")
 def test_prompt_filter_row_with_control_text_is_refused_or_counted(
     policy: Policy, capsys: pytest.CaptureFixture[str], field: str, method: str
 ) -> None:
-    data = cfg.DataConfig(path="mine.jsonl", max_prompt_tokens=500)
+    samples = 1 + (method == "grpo")
     config = Config(
-        data=data,
+        data=cfg.DataConfig(path="mine.jsonl", max_prompt_tokens=500),
         train=cfg.TrainConfig(method=method),
-        rollout=cfg.RolloutConfig(max_new_tokens=64, samples_per_problem=1 + (method == "grpo")),
+        rollout=cfg.RolloutConfig(max_new_tokens=64, samples_per_problem=samples),
     )
     rows = ValidRows([GOOD, problem_with(field)], {})
     with pytest.raises(DataError, match=rf"mine.jsonl.*\bodd\b.*'<\|im_end\|>'.*\b{field}\b.*skip"):
         filter_problems(policy, config, rows, Display())
 
-    config = replace(config, data=replace(data, on_bad_row="skip"))
+    config = config.changed("data", on_bad_row="skip")
     assert filter_problems(policy, config, rows, Display()) == [GOOD]
     assert f"skipped 1 rows: {REASON}" in capsys.readouterr().out
     with pytest.raises(DataError, match="no problem is left"):
@@ -189,5 +188,4 @@ def test_solution_ids_allow_thinking_but_no_end_of_turn(policy: Policy) -> None:
 
 def test_shipped_problems_have_no_control_text() -> None:
     problems = read_problems(cfg.DataConfig(path="demo", limit=500)).problems
-    tokenizer = load_policy(DEMO, seed=0).tokenizer
-    assert not any(special_text(tokenizer, p.problem + p.solution) for p in problems)
+    assert not any(special_text(DEMO_TOKENIZER, p.problem + p.solution) for p in problems)

@@ -13,18 +13,11 @@ from paint.models.targets import describe_adapters, target_modules
 
 def experts() -> Any:
     """A small model with experts, which transformers keeps in tensors of three axes."""
-    config = Qwen3MoeConfig(
-        vocab_size=32,
-        hidden_size=16,
-        intermediate_size=16,
-        moe_intermediate_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        num_experts=4,
-        head_dim=8,
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8}
+    sizes = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    return Qwen3MoeForCausalLM(
+        Qwen3MoeConfig(**sizes, **heads, moe_intermediate_size=8, num_experts=4)
     )
-    return Qwen3MoeForCausalLM(config)
 
 
 def test_target_modules_of_experts_are_refused_unless_all_are_linear_layers() -> None:

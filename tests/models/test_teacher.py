@@ -53,13 +53,10 @@ def factors(policy: Policy) -> dict[str, tuple[Tensor, Tensor]]:
     end = ".lora_A.default.weight"
     layers = [name.removesuffix(end) for name in state if name.endswith(end)]
     assert len(layers) == 7 * policy.model.config.num_hidden_layers
-    return {
-        f"{layer.removeprefix('base_model.model.')}.weight": (
-            state[f"{layer}.lora_A.default.weight"].double().clone(),
-            state[f"{layer}.lora_B.default.weight"].double().clone(),
-        )
-        for layer in layers
-    }
+    pairs = [[f"{layer}.lora_{part}.default.weight" for part in "AB"] for layer in layers]
+    names = [f"{layer.removeprefix('base_model.model.')}.weight" for layer in layers]
+    factors = [(state[a].double().clone(), state[b].double().clone()) for a, b in pairs]
+    return dict(zip(names, factors, strict=True))
 
 
 def averaged(path: list[Tensor], decay: float) -> Tensor:
@@ -95,14 +92,13 @@ def untied(demo_copy: Path) -> Policy:
 
 def test_frozen_teacher_is_base_model(policy: Policy) -> None:
     teacher = open_teacher(policy, TeacherConfig())
-    torch.testing.assert_close(
-        library_logits(policy.model), library_logits(base_with({})).float(), rtol=1e-4, atol=1e-4
-    )
+    base = library_logits(base_with({})).float()
+    torch.testing.assert_close(library_logits(policy.model), base, rtol=1e-4, atol=1e-4)
 
     move(policy, 1)
     with teacher.view():
         logits = teacher.lm_head(hidden(policy))
-    torch.testing.assert_close(logits, library_logits(base_with({})).float(), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(logits, base, rtol=1e-4, atol=1e-4)
     assert not logits.requires_grad
     assert (policy.lm_head(hidden(policy)) - logits).abs().max() > 0.1
     assert not teacher.own
@@ -298,9 +294,8 @@ def test_full_frozen_teacher_is_untouched_model(head: str, request: pytest.Fixtu
     teacher = open_teacher(policy, TeacherConfig())
     assert (policy.lm_head.weight is policy.base.get_input_embeddings().weight) == (head == "full")
 
-    untouched = library_logits(
-        AutoModelForCausalLM.from_pretrained(policy.base.name_or_path, dtype="float32")
-    ).detach()
+    model = AutoModelForCausalLM.from_pretrained(policy.base.name_or_path, dtype="float32")
+    untouched = library_logits(model).detach()
     copies = {name: value.clone() for name, value in teacher.own.items()}
     move(policy, 1, by=0.02)
     with teacher.view():
@@ -311,9 +306,8 @@ def test_full_frozen_teacher_is_untouched_model(head: str, request: pytest.Fixtu
     assert not teacher_hidden.requires_grad
 
     heads: dict[str, Any] = {"lm_head": policy.lm_head, "teacher_lm_head": teacher.lm_head}
-    loss = fused_paint_loss(
-        hidden(policy), teacher_hidden, lengths=LENGTHS, clip=10.0, **heads
-    ).value
+    views = hidden(policy), teacher_hidden
+    loss = fused_paint_loss(*views, lengths=LENGTHS, clip=10.0, **heads).value
     exact = paint_loss(library_logits(policy.model), untouched, LENGTHS, clip=10.0).value
     torch.testing.assert_close(loss, exact, rtol=1e-4, atol=0)
     found, expected = (torch.autograd.grad(value, policy.trainable) for value in (loss, exact))
@@ -323,10 +317,8 @@ def test_full_frozen_teacher_is_untouched_model(head: str, request: pytest.Fixtu
     loss = fused_paint_loss(hidden(policy), teacher_hidden, lengths=LENGTHS, **heads).value
     loss.backward()
 
-    assert not any(
-        value.requires_grad for value in [*teacher.own.values(), *teacher.lm_head.parameters()]
-    )
-
+    frozen = [*teacher.own.values(), *teacher.lm_head.parameters()]
+    assert not any(value.requires_grad for value in frozen)
     torch.optim.SGD(policy.trainable, lr=0.1).step()
     assert all(torch.equal(value, copies[name]) for name, value in teacher.own.items())
 
@@ -411,17 +403,12 @@ def test_frozen_and_live_teacher_save_nothing(
     teacher.load(tmp_path)
 
 
+STEPS = {"steps": 5, "batch_size": 4, "micro_batch_size": 2, "checkpoint_every": 2}
 SMALL: dict[str, dict[str, Any]] = {
     "data": {"limit": 40},
     "model": {"lora_rank": 4, "lora_alpha": 8},
     "rollout": {"max_new_tokens": 60, "batch_size": 4},
-    "train": {
-        "steps": 5,
-        "batch_size": 4,
-        "micro_batch_size": 2,
-        "checkpoint_every": 2,
-        "learning_rate": 1e-3,
-    },
+    "train": STEPS | {"learning_rate": 1e-3},
 }
 
 
@@ -430,34 +417,32 @@ def small(**sections: dict[str, Any]) -> Config:
     return changed("demo-paint", SMALL, sections)
 
 
+KEPT = [("lora", "ema"), ("full", "frozen"), ("full", "ema")]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("tuning", "weights"), [("lora", "ema"), ("full", "frozen"), ("full", "ema")]
-)
+@pytest.mark.parametrize(("tuning", "weights"), KEPT)
 def test_run_of_each_teacher_resumed_is_equal(tuning: str, weights: str, tmp_path: Path) -> None:
     config = small(model={"train_mode": tuning}, teacher={"weights": weights, "decay": 0.5})
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     train(config, whole)
     train_in_parts(config, parts, first=3)
-    last = whole / "checkpoints" / "step-000005"
-    files = sorted(path.relative_to(last) for path in last.rglob("*.safetensors"))
+    last = Path("checkpoints/step-000005")
+    files = {str(path.relative_to(whole / last)) for path in whole.glob(f"{last}/**/*.safetensors")}
     trained = {"full": "model/model", "lora": "adapter/adapter_model"}[tuning] + ".safetensors"
-    assert files == sorted([Path(trained), *([Path(FILE)] if weights == "ema" else [])])
+    assert files == {trained, *([FILE] if weights == "ema" else [])}
     for path in files:
-        assert_same(*(load_file(run / "checkpoints" / last.name / path) for run in (whole, parts)))
+        assert_same(*(load_file(run / last / path) for run in (whole, parts)))
     assert_same_history(whole, parts)
 
 
 def test_training_scores_with_configured_teacher(tmp_path: Path) -> None:
     losses = {}
+    short: dict[str, Any] = {"rollout": {"max_new_tokens": 24}}
+    short["train"] = {"steps": 2, "micro_batch_size": 4}
     for weights, decay in (("frozen", 0.99), ("ema", 0.5), ("ema", 0.0), ("live", 0.99)):
-        config = small(
-            teacher={"weights": weights, "decay": decay},
-            rollout={"max_new_tokens": 24},
-            train={"steps": 2, "micro_batch_size": 4},
-        )
         folder = tmp_path / f"{weights}-{decay}"
-        train(config, folder)
+        train(small(teacher={"weights": weights, "decay": decay}, **short), folder)
         losses[weights, decay] = [row["loss"] for row in read_metrics(folder)]
 
     assert len({first for first, _ in losses.values()}) == 1  # all start at the student

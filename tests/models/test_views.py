@@ -25,20 +25,20 @@ CLOSED = [THINK, PARAGRAPH, END_THINK, PARAGRAPH]
 EMPTY_THOUGHT = "<think>\n\n</think>\n\n"
 
 PROBLEM, CONTEXT = "What is $6 \\cdot 7$?", "Six sevens are ...(omitted)..."
-STUDENT = (
-    "<|im_start|>user\n"
-    "Problem: What is $6 \\cdot 7$?\n\n"
-    "Please reason step by step, and put your final answer within \\boxed{}.<|im_end|>\n"
-    "<|im_start|>assistant\n"
-)
-Z = (
-    "Here is a part of reference solution to this problem:\n"
-    "=== Reference Solution Begin ===\n"
-    "Six sevens are ...(omitted)...\n"
-    "=== Reference Solution End ===\n\n"
-    "After reading the reference solution above, "
-    "derive the same final answer in your own words.\n\n"
-)
+STUDENT = r"""<|im_start|>user
+Problem: What is $6 \cdot 7$?
+
+Please reason step by step, and put your final answer within \boxed{}.<|im_end|>
+<|im_start|>assistant
+"""
+Z = """Here is a part of reference solution to this problem:
+=== Reference Solution Begin ===
+Six sevens are ...(omitted)...
+=== Reference Solution End ===
+
+After reading the reference solution above, derive the same final answer in your own words.
+
+"""
 TEACHER = STUDENT.replace("Please reason", Z + "Please reason")
 
 PAIRS = [(student, teacher) for student in (False, True) for teacher in (False, True)]
@@ -99,16 +99,12 @@ def turn(policy: Policy, message: str) -> list[int]:
 @pytest.mark.parametrize("modes", PAIRS)
 def test_prompts_match_expected_tokens_and_text(qwen3: Policy, modes: tuple[bool, bool]) -> None:
     policy = in_modes(qwen3, modes)
+    shown = policy.teacher_prompt(PROBLEM, CONTEXT, complete=False)
     views = [
         (policy.student_prompt(PROBLEM), STUDENT, student_messages(PROBLEM)),
-        (
-            policy.teacher_prompt(PROBLEM, CONTEXT, complete=False),
-            TEACHER,
-            teacher_messages(PROBLEM, CONTEXT, complete=False),
-        ),
+        (shown, TEACHER, teacher_messages(PROBLEM, CONTEXT, complete=False)),
     ]
-    for (ids, text, messages), thinking in zip(views, modes, strict=True):
-        [message] = messages
+    for (ids, text, [message]), thinking in zip(views, modes, strict=True):
         closed = [] if thinking else CLOSED
         assert ids == [*turn(policy, message["content"]), *closed]
         assert policy.decode(ids, special=True) == text + ("" if thinking else EMPTY_THOUGHT)
@@ -143,11 +139,8 @@ def test_template_difference_finds_text_in_one_view(
 ) -> None:
     for modes in PAIRS:
         found = in_modes(qwen3, modes, template(name)).template_difference()
-        expected = {
-            (False, True): (student_alone, teacher_alone),
-            (True, False): (teacher_alone, student_alone),
-        }
-        assert found == expected.get(modes, ("", ""))
+        alone = [student_alone, teacher_alone] if modes[0] != modes[1] else ["", ""]
+        assert list(found) == (alone[::-1] if modes[0] else alone)
 
 
 def test_template_difference_spans_first_to_last_difference(qwen3: Policy) -> None:
@@ -159,11 +152,9 @@ def test_template_difference_spans_first_to_last_difference(qwen3: Policy) -> No
 
 
 def note(policy: Policy) -> str:
-    display = Display()
-    display.console = Terminal(io.StringIO())
+    display, written = Display(), io.StringIO()
+    display.console = Terminal(written)
     warn_template_mismatch(display, policy)
-    written = display.console.file
-    assert isinstance(written, io.StringIO)
     return written.getvalue()
 
 

@@ -60,9 +60,8 @@ def test_save_served_rounds_adapter_as_server_would(dtype: Dtype, tmp_path: Path
     move(policy)
     save_trained(policy, tmp_path / "trained")
     save_served(policy, tmp_path / "served")
-    trained, served = (
-        load_file(tmp_path / name / "adapter_model.safetensors") for name in ("trained", "served")
-    )
+    paths = [tmp_path / name / "adapter_model.safetensors" for name in ("trained", "served")]
+    trained, served = map(load_file, paths)
     assert trained.keys() == served.keys()
     rounded = {name: value.to(getattr(torch, dtype)) for name, value in trained.items()}
     assert all(torch.equal(value, served[name]) for name, value in rounded.items())
@@ -122,8 +121,7 @@ def test_read_adapter_shape_invalid_config_is_refused_by_name(
 
 def test_weights_digest_changes_with_any_number(policy: Policy) -> None:
     before = weights_digest(policy)
-    assert load_policy(ModelConfig(path="demo", dtype="float32", lora_rank=2), seed=5) is not policy
-    assert weights_digest(load_policy(ModelConfig(path="demo", dtype="float32"), seed=5)) == before
+    assert weights_digest(load_policy(replace(DEMO, lora_rank=2), seed=5)) == before
     generator = torch.Generator().manual_seed(0)
     weights = [p for name, p in policy.base.named_parameters() if "lora_" not in name]
     for weight in weights:
@@ -137,15 +135,14 @@ def test_weights_digest_changes_with_any_number(policy: Policy) -> None:
 
 
 def test_model_digests_ignore_path_and_have_chat_template(policy: Policy, tmp_path: Path) -> None:
-    whole = load_policy(ModelConfig(path="demo", dtype="float32", train_mode="full"), seed=0)
-    save_trained(whole, tmp_path)
-    moved = ModelConfig(path=str(tmp_path), dtype="float32")
-    assert model_digests(load_policy(moved, seed=0)) == model_digests(policy)
+    save_trained(load_policy(replace(DEMO, train_mode="full"), seed=0), tmp_path)
+    moved, digests = replace(DEMO, path=str(tmp_path)), model_digests(policy)
+    assert model_digests(load_policy(moved, seed=0)) == digests
     template = tmp_path / "chat_template.jinja"
     template.write_text(template.read_text("utf-8") + " ", "utf-8")
     other = model_digests(load_policy(moved, seed=0))
-    assert other["weights"] == model_digests(policy)["weights"]
-    assert other != model_digests(policy)
+    assert other["weights"] == digests["weights"]
+    assert other != digests
 
 
 @pytest.mark.parametrize("tuning", ["lora", "full"])
@@ -199,7 +196,6 @@ def test_export_adapter_in_16_bits_keeps_nearly_all(trained: Policy, tmp_path: P
         assert (found.error > 1e-4) == (dtype == torch.bfloat16)
     shape = json.loads((tmp_path / "rounded/adapter_config.json").read_text())
     assert shape["lora_alpha"] == 16
-    exact, rounded = (
-        load_file(tmp_path / n / "adapter_model.safetensors") for n in ("exact", "rounded")
-    )
+    path = "adapter_model.safetensors"
+    exact, rounded = (load_file(tmp_path / name / path) for name in ("exact", "rounded"))
     assert all(torch.equal(rounded[name], value.bfloat16()) for name, value in exact.items())
