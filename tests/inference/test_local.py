@@ -115,12 +115,7 @@ def test_generate_ignores_generation_config_of_model(
     ids=["plain", "temperature", "top-k", "top-p"],
 )
 def test_generate_samples_follow_model_distribution(
-    policy: Policy,
-    problems: list[Problem],
-    temperature: float,
-    top_p: float,
-    top_k: int,
-    keeps: Callable[[Tensor], Tensor],
+    policy: Policy, problems: Any, temperature: float, top_p: float, top_k: int, keeps: Any
 ) -> None:
     """4,000 draws of the token that continues a formula, against the library's logits."""
     prompt = policy.student_prompt(problems[0].problem)
@@ -142,9 +137,8 @@ def test_generate_samples_follow_model_distribution(
 def test_grouped_decode_copies_keys_in_prefill(policy: Policy, problems: list[Problem]) -> None:
     prompts = prompts_of(policy, problems, 2)
     layers = policy.base.config.num_hidden_layers
-    with patch.object(
-        attention, "sdpa_attention_forward", side_effect=sdpa_attention_forward
-    ) as copying:
+    forward = sdpa_attention_forward
+    with patch.object(attention, "sdpa_attention_forward", side_effect=forward) as copying:
         LocalEngine(policy, batch_size=2).generate(prompts, SHORT, range(2))
     assert {call.args[1].shape[2] for call in copying.call_args_list}.isdisjoint({1})
     assert copying.call_count in (layers, 2 * layers)  # with a common beginning, twice
@@ -201,9 +195,8 @@ def test_generate_refills_finished_rows(policy: Policy, problems: list[Problem])
     with passes(policy) as shapes:
         completions = LocalEngine(policy, batch_size=4).generate(prompts, whole, range(24))
     assert max(rows for rows, _ in shapes) == 4
-    assert sum(rows for rows, tokens in shapes if tokens == 1) == sum(
-        len(c.ids) - 1 for c in completions
-    )
+    decoded = sum(rows for rows, tokens in shapes if tokens == 1)
+    assert decoded == sum(len(c.ids) - 1 for c in completions)
 
     ordered = sorted(range(24), key=lambda i: (-len(prompts[i]), prompts[i]))
     lengths = [len(completions[i].ids) for i in ordered]
@@ -257,39 +250,28 @@ def test_generate_out_of_memory_halves_batch_and_goes_on(
     assert [c.ids for c in completions] == [c.ids for c in expected]
     for mine, theirs in zip(completions, expected, strict=True):
         assert mine.log_probs == pytest.approx(theirs.log_probs, abs=1e-4)
+    said = "engine: out of memory with {} rows at once; {} from now on".format
     sizes = [8, 4, 2, 1][: 3 if most == 3 else 4]
-    assert capsys.readouterr().out.splitlines() == [
-        f"engine: out of memory with {rows} rows at once; {fewer} from now on"
-        for rows, fewer in pairwise(sizes)
-    ]
+    assert capsys.readouterr().out.splitlines() == [said(*pair) for pair in pairwise(sizes)]
 
 
 def test_generate_one_row_out_of_memory_is_an_error(policy: Policy) -> None:
-    with (
-        patch.object(LocalEngine, "_forward", side_effect=torch.OutOfMemoryError),
-        pytest.raises(EngineError, match="max_new_tokens"),
-    ):
+    full = patch.object(LocalEngine, "_forward", side_effect=torch.OutOfMemoryError)
+    with full, pytest.raises(EngineError, match="max_new_tokens"):
         LocalEngine(policy, batch_size=2).generate([[5, 6], [7]], SHORT, range(2))
 
 
+LINEAR = dict.fromkeys(["linear_num_key_heads", "linear_num_value_heads"], 2)
+LINEAR |= dict.fromkeys(["linear_key_head_dim", "linear_value_head_dim"], 16)
+EXPERTS = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16}
+EXPERTS |= {"shared_expert_intermediate_size": 16}
 FAMILIES: dict[str, Callable[[dict[str, Any]], PreTrainedModel]] = {
     "grouped heads": lambda shape: LlamaForCausalLM(LlamaConfig(**shape)),
     "sliding windows": lambda shape: Gemma2ForCausalLM(
         Gemma2Config(**shape, sliding_window=8, head_dim=16, final_logit_softcapping=None)
     ),
     "recurrent states": lambda shape: Qwen3NextForCausalLM(
-        Qwen3NextConfig(
-            **shape,
-            head_dim=16,
-            linear_num_key_heads=2,
-            linear_num_value_heads=2,
-            linear_key_head_dim=16,
-            linear_value_head_dim=16,
-            num_experts=2,
-            num_experts_per_tok=1,
-            moe_intermediate_size=16,
-            shared_expert_intermediate_size=16,
-        )
+        Qwen3NextConfig(**shape, head_dim=16, **LINEAR, **EXPERTS)
     ),
 }
 
@@ -297,16 +279,9 @@ FAMILIES: dict[str, Callable[[dict[str, Any]], PreTrainedModel]] = {
 @pytest.mark.parametrize("family", FAMILIES)
 def test_generate_matches_library_for_every_model_family(policy: Policy, family: str) -> None:
     torch.manual_seed(0)
-    shape = {
-        "vocab_size": len(policy.tokenizer),
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "initializer_range": 0.5,
-        "pad_token_id": 0,
-    }
+    shape: dict[str, Any] = {"vocab_size": len(policy.tokenizer), "hidden_size": 32}
+    shape |= {"num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2}
+    shape |= {"initializer_range": 0.5, "pad_token_id": 0, "intermediate_size": 48}
     model = FAMILIES[family](shape).eval()
     model.generation_config = GenerationConfig(eos_token_id=3)
     own = dataclasses.replace(policy, model=model, lm_head=model.get_output_embeddings())
@@ -372,9 +347,8 @@ def test_generate_shows_progress_before_first_completion(
     with Clock(shown)("rollout"):
         engine.generate(prompts_of(policy, problems, 2), sampling, range(2))
     lines = shown.console.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    assert [line.rpartition(",")[0] for line in lines] == [
-        f"rollout, {tokens} tokens" for tokens in (2, 4, 6)
-    ]
+    counts = [line.rpartition(",")[0] for line in lines]
+    assert counts == [f"rollout, {tokens} tokens" for tokens in (2, 4, 6)]
 
     with shown.counting("base, mine", total=2) as count:
         shown.writing(0, 40)

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +28,7 @@ from paint.config.schema import Config, RolloutConfig
 from paint.core.display import Display
 from paint.core.storage import digest_of_file
 from paint.data.problems import Problem
+from paint.estimate.sizing import ServerFlags
 from paint.inference import adapter_sync_check
 from paint.inference.adapter_sync_check import LogprobMismatchError, check_adapter_sync
 from paint.inference.engine import Completion, EngineError, Sampling
@@ -117,24 +119,12 @@ def test_vllm_request_contains_all_sampling_parameters(serve: Any, opened: Open)
     assert generate(engine) == EXPECTED
     [name] = fake_server.adapters
     bodies = [body for path, body in fake_server.calls if path == "/v1/completions"]
+    sampling = {"max_tokens": 8, "temperature": 1.1, "top_p": 0.95, "top_k": 20, "min_p": 0.0}
+    zero = dict.fromkeys(["presence_penalty", "frequency_penalty", "logprobs"], 0)
+    end = {"stop_token_ids": engine.policy.end_ids, "return_token_ids": True}
     for i, body in enumerate(sorted(bodies, key=lambda body: body["seed"])):
-        assert body == {
-            "model": name,
-            "prompt": PROMPTS[i],
-            "add_special_tokens": False,
-            "seed": i,
-            "max_tokens": 8,
-            "temperature": 1.1,
-            "top_p": 0.95,
-            "top_k": 20,
-            "min_p": 0.0,
-            "repetition_penalty": 1.0,
-            "presence_penalty": 0.0,
-            "frequency_penalty": 0.0,
-            "stop_token_ids": engine.policy.end_ids,
-            "logprobs": 0,
-            "return_token_ids": True,
-        }
+        asked = {"model": name, "prompt": PROMPTS[i], "add_special_tokens": False, "seed": i}
+        assert body == asked | sampling | {"repetition_penalty": 1.0} | zero | end
     [cut] = engine.generate([[5, 6, 7]], Sampling(0.0, 1.0, -1, 2), [0])
     assert (cut.ids, cut.truncated) == ((3, 5), True)
 
@@ -173,15 +163,13 @@ def test_adapters_of_own_servers_are_in_shared_memory_with_room(
     uid: int,
     where: str,
 ) -> None:
-    memory = tmp_path / "memory"
-    memory.mkdir()
-    monkeypatch.setattr("paint.inference.vllm.engine.MEMORY", memory)
+    for name in ("memory", "run"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("paint.inference.vllm.engine.MEMORY", tmp_path / "memory")
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=room))
     monkeypatch.setattr("os.getuid", lambda: uid)
-    if "adapter_folder" in options:
-        options = {"adapter_folder": str(tmp_path / "given")}
     rollout = RolloutConfig(engine="vllm", **options)
-    (tmp_path / "run").mkdir()
     setup = EngineSetup(policy, DEMO, rollout, tmp_path / "run", Display(), 1024, ())
 
     engines = []
@@ -191,7 +179,7 @@ def test_adapters_of_own_servers_are_in_shared_memory_with_room(
         engine.servers.clear()
         engine.sync_weights()
         engines.append(engine)
-    assert engine.folder.is_relative_to(tmp_path / where)
+    assert engine.folder.resolve().is_relative_to(tmp_path / where)
     assert (engine.folder.stat().st_mode & 0o077 == 0) == (where == "memory")
     for engine in engines:
         engine.close()
@@ -354,9 +342,8 @@ def test_pool_without_servers_fails_after_server_timeout(serve: Any, opened: Ope
 
 def test_pool_server_that_always_fails_ends_run_at_once(serve: Any, opened: Open) -> None:
     fake_server = serve(broken=True)
-    with pytest.raises(
-        EngineError, match=r"failed 4 times without completing anything .*EngineCore encountered"
-    ):
+    wanted = r"failed 4 times without completing anything .*EngineCore encountered"
+    with pytest.raises(EngineError, match=wanted):
         generate(opened(fake_server, patience=1000.0))
 
 
@@ -394,7 +381,7 @@ def test_pool_completion_that_always_times_out_ends_run(
     [
         (
             {"max_rank": 1},
-            r"up to rank 1, this one has 8 \(model\.lora_rank\); start it with --max-lora-rank 8",
+            r"up to rank 1, this one has 8 \(model\.lora_rank\).* --max-lora-rank 8",
         ),
         ({"runtime": False}, "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"),
         ({"lora": False}, "--enable-lora"),
@@ -414,9 +401,8 @@ def test_sync_weights_folder_unreadable_by_server_is_named(
 ) -> None:
     engine = opened(serve())
     monkeypatch.setattr(vllm_engine, "save_served", lambda *_: None)
-    with pytest.raises(
-        EngineError, match=rf"cannot read {engine.folder}/paint-.*--rollout\.adapter-folder"
-    ):
+    wanted = rf"cannot read {engine.folder}/paint-.*--rollout\.adapter-folder"
+    with pytest.raises(EngineError, match=wanted):
         engine.sync_weights()
 
 
@@ -573,9 +559,7 @@ def test_sync_weights_full_disk_is_reported(
 
     engine = opened(serve())
     monkeypatch.setattr(vllm_engine, "save_served", full)
-    with pytest.raises(
-        EngineError, match=r"could not be written to .*no space left; free some space"
-    ):
+    with pytest.raises(EngineError, match=r"not be written to .*no space left; free some space"):
         engine.sync_weights()
     assert not list(engine.folder.iterdir())
 
@@ -608,17 +592,8 @@ time.sleep(600)
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks at processes through /proc")
-@pytest.mark.parametrize(
-    ("end", "manner"),
-    [
-        ("stop", "obedient"),
-        ("server dies", "obedient"),
-        ("trainer is killed", "obedient"),
-        pytest.param("stop", "stubborn", marks=pytest.mark.slow),
-        pytest.param("server dies", "stubborn", marks=pytest.mark.slow),
-        pytest.param("trainer is killed", "stubborn", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("end", ["stop", "server dies", "trainer is killed"])
+@pytest.mark.parametrize("manner", ["obedient", pytest.param("stubborn", marks=pytest.mark.slow)])
 def test_owned_server_ends_with_server_or_trainer(tmp_path: Path, end: str, manner: str) -> None:
     pids = tmp_path / "pids"
     family = [sys.executable, "-c", FAMILY, str(pids), manner]
@@ -650,14 +625,14 @@ def owned(policy: Policy, folder: Path, command: Sequence[str]) -> VllmEngine:
     return VllmEngine(policy, [served], folder, Display(), in_flight=4, patience=30.0)
 
 
+DIES = [sys.executable, "-c", "print('CUDA out of memory'); raise SystemExit(1)"]
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [
         (["no-such-vllm", "serve"], "no-such-vllm cannot be started"),
-        (
-            [sys.executable, "-c", "print('CUDA out of memory'); raise SystemExit(1)"],
-            "CUDA out of memory\n.*status 1",
-        ),
+        (DIES, "CUDA out of memory\n.*status 1"),
     ],
     ids=["no command", "dies"],
 )
@@ -665,9 +640,8 @@ def test_owned_server_failed_start_shows_log_tail(
     policy: Policy, tmp_path: Path, command: list[str], message: str
 ) -> None:
     engine = owned(policy, tmp_path, command)
-    with pytest.raises(
-        EngineError, match=f"ended before it was ready; .*server.log ends with\n(?s:.*){message}"
-    ):
+    wanted = f"ended before it was ready; .*server.log ends with\n(?s:.*){message}"
+    with pytest.raises(EngineError, match=wanted):
         engine.connect()
     engine.close()
 
@@ -701,9 +675,19 @@ def test_server_command_has_model_adapter_and_user_arguments() -> None:
         "--hf-overrides": '{"head_dtype": "float32"}',
     }
     assert line[21:] == ["--enable-lora", "--enable-sleep-mode", "--dtype", "half", "-x", "a b"]
-    ahead = replace(rollout, colocate=False, off_policy_steps=3)
-    line = server_command(model, ahead, 8123, max_model_len=9216)
-    assert line[line.index("--max-loras") + 1] == "4"
+
+
+def test_server_command_sizes_are_given_or_those_of_all_rows() -> None:
+    config = read_recipe(find_recipe("paint-qwen3-1.7b"))
+    ahead = replace(config.rollout, batch_size=16, off_policy_steps=2)
+    line = server_command(config.model, ahead, 1, max_model_len=9216, sizes=ServerFlags(0.85, 40))
+    flags = dict(pairwise(line))
+    assert (flags["--gpu-memory-utilization"], flags["--max-num-seqs"]) == ("0.85", "40")
+    model = replace(config.model, dtype="float32")
+    line = server_command(model, ahead, 1, max_model_len=9216)
+    assert not {"--hf-overrides", "--gpu-memory-utilization"} & set(line)
+    flags = dict(pairwise(line))
+    assert (flags["--max-loras"], flags["--max-num-seqs"]) == ("3", "48")
 
 
 def test_server_environment_sets_dev_mode_and_drops_trainer_variables(
@@ -828,10 +812,8 @@ def test_require_agreement_mismatch_is_refused_with_hint() -> None:
     rollout = Rollout(0, Problem("p", "s", "7", "1"), [], completion, "")
     scored = [ScoredRollout(rollout, {"student_log_prob": [-1.0, -1.1]})]
     check_logprob_mismatch(scored, 0.21, 7)
-    with pytest.raises(
-        LogprobMismatchError,
-        match=r"step 7: .* by 0\.2 nats .*max_logprob_mismatch 0\.19; nothing was updated.*--dtype",
-    ):
+    wanted = r"step 7: .* by 0\.2 nats .*mismatch 0\.19; nothing was updated.*--dtype"
+    with pytest.raises(LogprobMismatchError, match=wanted):
         check_logprob_mismatch(scored, 0.19, 7)
     broken = [ScoredRollout(rollout, {"student_log_prob": [float("nan"), -1.1]})]
     with pytest.raises(LogprobMismatchError):

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from paint.config.recipe import from_table, read_recipe, require_trainable
+from paint.config.recipe import from_table, require_trainable
 from paint.config.run_folder import read_metrics
 from paint.config.schema import Config, ConfigError, RolloutConfig
 from paint.inference.engine import Engine
@@ -49,15 +49,6 @@ def test_rollout_config_servers_with_local_engine_are_refused() -> None:
     assert RolloutConfig(urls=("http://node1:8000",)).engine_type.is_remote
 
 
-def test_read_recipe_unknown_engine_names_recipe(tmp_path: Path) -> None:
-    recipe = tmp_path / "x.toml"
-    recipe.write_text('[rollout]\nengine = "sglang"\n')
-    with pytest.raises(
-        ConfigError, match=r"x\.toml: rollout\.engine must be one of auto, local, vllm, "
-    ):
-        read_recipe(recipe)
-
-
 def configured(**sections: Any) -> Config:
     model = {"path": "demo"} | sections.pop("model", {})
     return from_table({"model": model, "data": {"path": "demo"}} | sections)
@@ -75,9 +66,7 @@ def test_require_trainable_full_tuning_needs_in_process_engine() -> None:
     full = {"train_mode": "full", "dtype": "float32"}
     require_trainable(configured(model=full, rollout={"engine": SHOUT}))
     for name in ("vllm", "merged"):
-        with pytest.raises(
-            ConfigError, match=r'rollout\.engine must be "local" with model\.train_mode'
-        ):
+        with pytest.raises(ConfigError, match=r'rollout\.engine must be "local" with model\.train'):
             require_trainable(configured(model=full, rollout={"engine": name}))
 
 

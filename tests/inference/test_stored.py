@@ -56,15 +56,9 @@ def test_train_on_stored_rollouts_of_same_seed_repeats_run(
     train(arm(first), tmp_path / "again", display=Display(enabled=False))
     for step in (1, 2):
         assert_same(adapter(first, step), adapter(tmp_path / "again", step))
+        ids = ("prompt_ids", "completion_ids", "engine_log_probs", "truncated", "context")
         for row, other in zip(stored(first, step), stored(tmp_path / "again", step), strict=True):
-            for name in (
-                "prompt_ids",
-                "completion_ids",
-                "engine_log_probs",
-                "truncated",
-                "context",
-            ):
-                assert row[name] == other[name]
+            assert [row[name] for name in ids] == [other[name] for name in ids]
             assert other["source"] == "stored"
     one, two = read_metrics(tmp_path / "again")
     assert 0 <= one["off_policy_kl"] < 1e-6
@@ -88,12 +82,8 @@ def test_train_second_arm_on_stored_rollouts_differs_in_context_only(
 def test_stored_engine_chooses_by_seed_and_differently_within_problem() -> None:
     completions = [Completion((i,), (), truncated=False) for i in range(4)]
     one, other = (1, 2), (1, 3)
-    engine = StoredEngine(
-        {
-            one: [(None, completion) for completion in completions[:3]],
-            other: [(5, completions[3]), (6, completions[0])],
-        }
-    )
+    of_one = [(None, completion) for completion in completions[:3]]
+    engine = StoredEngine({one: of_one, other: [(5, completions[3]), (6, completions[0])]})
     found = engine.generate([one, one, one, one, other, other], SAMPLING, [7, 90, 3, 8, 6, 5])
     ids = [completion.ids[0] for completion in found]
     assert sorted(ids[:3]) == [0, 1, 2]
@@ -110,8 +100,7 @@ def test_train_on_texts_tokenizes_them_and_has_no_off_policy_metrics(
         {"problem": p.problem, "text": f"It is ${p.answer}$.", "truncated": p is problems[0]}
         for p in problems[:4]
     ]
-    source = tmp_path / "texts.jsonl"
-    write_problems(source, rows)
+    source = Path(write_problems(tmp_path / "texts.jsonl", rows))
     train(arm(source, {"data": {"limit": 4}, "train": {"steps": 1}}), tmp_path / "run")
     assert "4 stored rollouts of 4 problems" in (said := capsys.readouterr().out)
     assert "4 are texts, which were tokenized again; 4 have no log-probs" in said
@@ -150,41 +139,35 @@ def test_train_on_evaluation_takes_every_sample(tmp_path: Path, problems: list[P
         train(arm(source, pairs), tmp_path / "changed")
 
 
-def without(rows: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    return [{key: value for key, value in row.items() if key != name} for row in rows]
+Change = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
 
 
-REFUSED: dict[str, tuple[Callable[[list[dict[str, Any]]], list[dict[str, Any]]], str]] = {
+def having(**values: Any) -> Change:
+    return lambda rows: [row | values for row in rows]
+
+
+def without(*names: str) -> Change:
+    return lambda rows: [{key: row[key] for key in row.keys() - names} for row in rows]
+
+
+REFUSED: dict[str, tuple[Change, str]] = {
     "missing": (lambda rows: rows[1:], r"no rollout of 1 of the 4 problems .*: chain-\d+;"),
     "other prompt": (
-        lambda rows: [row | {"prompt_ids": row["prompt_ids"][1:]} for row in rows],
-        r"row 1: the completion of problem chain-\d+ follows another prompt",
+        having(prompt_ids=[5]),
+        r"row 1: .*chain-\d+ follows another prompt",
     ),
-    "too long": (
-        lambda rows: [row | {"completion_ids": [5] * 61} for row in rows],
-        r"row 1: .* has 61 tokens, .*rollout\.max_new_tokens = 60",
-    ),
-    "empty": (lambda rows: [row | {"completion_ids": []} for row in rows], r"row 1: .* 0 tokens"),
-    "log-probs": (
-        lambda rows: [row | {"engine_log_probs": [0.0]} for row in rows],
-        r"row 1 has 1 log-probs of \d+ tokens",
-    ),
-    "no completion": (
-        lambda rows: without(without(rows, "completion_ids"), "text"),
-        r'row 1 has no "completion_ids" and no "text"',
-    ),
-    "no problem": (
-        lambda rows: without(without(rows, "problem"), "problem_id"),
-        r'row 1 has no text in "problem" or "problem_id"',
-    ),
+    "too long": (having(completion_ids=[5] * 61), r"row 1: .* 61 tokens, .*max_new_tokens = 60"),
+    "empty": (having(completion_ids=[]), r"row 1: .* 0 tokens"),
+    "log-probs": (having(engine_log_probs=[0.0]), r"row 1 has 1 log-probs of \d+ tokens"),
+    "no completion": (without("completion_ids", "text"), 'no "completion_ids" and no "text"'),
+    "no problem": (without("problem", "problem_id"), 'no text in "problem" or "problem_id"'),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_train_on_unusable_rollouts_is_refused(first: Path, tmp_path: Path, case: str) -> None:
     change, message = REFUSED[case]
-    source = tmp_path / "rows.jsonl"
-    write_problems(source, change(stored(first)))
+    source = Path(write_problems(tmp_path / "rows.jsonl", change(stored(first))))
     with pytest.raises(DataError, match=message):
         train(arm(source, {"train": {"steps": 1}}), tmp_path / "run")
     assert not list((tmp_path / "run/rollouts").iterdir())
