@@ -12,16 +12,15 @@ import paint
 from paint.cli import main
 from paint.cli.data import OpenThoughts
 from paint.data.openthoughts import make_training_data
+from runs import write_problems
 
 
 def test_openthoughts_sample_is_valid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    row = {"problem": "What is 1+2?", "deepseek_reasoning": "hm"}
-    row |= {"deepseek_solution": "It is \\boxed{6/2}."}
-    row |= {"ground_truth_solution": "\\boxed{3}", "domain": "math", "source": "mine"}
-    source = tmp_path / "source.jsonl"
-    source.write_text(json.dumps(row) + "\n" + json.dumps(row | {"domain": "code"}) + "\n")
+    row = {"problem": "What is 1+2?", "deepseek_reasoning": "hm", "domain": "math"}
+    row |= {"deepseek_solution": "It is \\boxed{6/2}.", "ground_truth_solution": "\\boxed{3}"}
+    source = write_problems(tmp_path / "source.jsonl", [row, row | {"domain": "code"}])
     out = tmp_path / "out.jsonl"
-    flags = ["--source", str(source), "--benchmarks", "demo", "--workers", "1"]
+    flags = ["--source", source, "--benchmarks", "demo", "--workers", "1"]
     assert main(["data", "openthoughts", str(out), *flags]) == 0
     assert "2 rows, 1 kept, 1 drawn" in capsys.readouterr().out
     assert json.loads(out.read_text())["answer"] == "3"

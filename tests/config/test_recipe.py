@@ -135,12 +135,8 @@ SCRIPTS["opsd"] = SCRIPTS["paint"]
 EPOCHS = {"grpo": 2, "sft": 4}  # run_grpo.sh, run_sft.sh: --num_train_epochs
 PROBLEMS = 30_000  # Experimental Setup: up to 30K problem-solution pairs
 # Settings that change speed and memory, never the result.
-MEMORY = {
-    "model.gradient_checkpointing",
-    "train.micro_batch_size",
-    "train.micro_batch_tokens",
-    "rollout.batch_size",
-}
+MEMORY = {"model.gradient_checkpointing", "rollout.batch_size"}
+MEMORY |= {"train.micro_batch_size", "train.micro_batch_tokens"}
 
 
 def shipped(method: str, model: str) -> Config:
@@ -148,11 +144,8 @@ def shipped(method: str, model: str) -> Config:
 
 
 def flat(config: Config) -> dict[str, Any]:
-    return {
-        f"{section}.{key}": value
-        for section, keys in to_table(config).items()
-        for key, value in keys.items()
-    }
+    table = to_table(config)
+    return {f"{name}.{key}": value for name, keys in table.items() for key, value in keys.items()}
 
 
 def differing(a: Config, b: Config) -> set[str]:
@@ -231,15 +224,10 @@ def test_baseline_recipes_differ_from_paint_only_in_method_settings(model: str) 
     both = {"method", "steps", "learning_rate", "max_grad_norm", "checkpoint_every"}
     trained = {f"train.{name}" for name in both}
     names = ("temperature", "top_p", "top_k", "max_new_tokens", "samples_per_problem")
-    sampled = {f"rollout.{name}" for name in names}
-    assert differing(paint, shipped("grpo", model)) == trained | sampled | {
-        "model.student_thinking"
-    }
-    assert differing(paint, shipped("sft", model)) == trained | {
-        "train.batch_size",
-        "data.max_prompt_tokens",
-        "objective.reduction",
-    }
+    sampled = {f"rollout.{name}" for name in names} | {"model.student_thinking"}
+    assert differing(paint, shipped("grpo", model)) == trained | sampled
+    learnt = {"train.batch_size", "data.max_prompt_tokens", "objective.reduction"}
+    assert differing(paint, shipped("sft", model)) == trained | learnt
 
 
 @pytest.mark.parametrize(("method", "model"), SHIPPED)

@@ -78,32 +78,21 @@ def test_read_recipe_overrides_named_settings_only(tmp_path: Path) -> None:
     assert type(config.objective.temperature) is float
 
 
-UNKNOWN = [
-    ("[grpo]\niteration = 4", "key grpo.iteration; did you mean grpo.iterations?"),
-    ("[context]\nclip = 0.1", "key context.clip; did you mean objective.clip or grpo.clip?"),
-    (
-        "[context]\nzzz = 1",
-        "key context.zzz; there are mask_ratio_wrong, mask_ratio_correct, placement, source, text, "
-        "file, alignment, wording",
-    ),
-    ("steps = 3", "key steps; did you mean train.steps?"),
-    ("[objectiv]\nclip = 0.1", "section objectiv; did you mean objective?"),
-    (
-        "[zzz]",
-        "section zzz; there are model, data, rollout, context, prompts, teacher, objective, grpo, "
-        "train, grading, health, validation, log",
-    ),
+TABLE = to_table(Config())
+MISPLACED = [
+    ("[grpo]\niteration = 4", "unknown key grpo.iteration; did you mean grpo.iterations?"),
+    ("[context]\nclip = 1", "unknown key context.clip; did you mean objective.clip or grpo.clip?"),
+    ("[context]\nzzz = 1", f"unknown key context.zzz; there are {', '.join(TABLE['context'])}"),
+    ("steps = 3", "unknown key steps; did you mean train.steps?"),
+    ("[objectiv]\nclip = 0.1", "unknown section objectiv; did you mean objective?"),
+    ("[zzz]", f"unknown section zzz; there are {', '.join(TABLE)}"),
+    ("train = 3", "train must be a section, got 3; write [train]"),
 ]
 
 
-@pytest.mark.parametrize(("text", "named"), UNKNOWN)
-def test_read_recipe_unknown_name_gives_nearest(tmp_path: Path, text: str, named: str) -> None:
-    assert refusal(tmp_path, text) == f"x.toml: unknown {named}"
-
-
-def test_read_recipe_value_in_place_of_section_is_refused(tmp_path: Path) -> None:
-    message = "x.toml: train must be a section, got 3; write [train]"
-    assert refusal(tmp_path, "train = 3") == message
+@pytest.mark.parametrize(("text", "message"), MISPLACED)
+def test_read_recipe_unknown_name_gives_nearest(tmp_path: Path, text: str, message: str) -> None:
+    assert refusal(tmp_path, text) == f"x.toml: {message}"
 
 
 REFUSED = [
@@ -112,11 +101,7 @@ REFUSED = [
     ("objective.interpolation_weight", "false", "a number, got False"),
     ("objective.interpolation_weight", "1.3", "in [0, 1], got 1.3 ("),
     ("objective.temperature", "'x'", 'a number or None, got "x"'),
-    (
-        "objective.divergence",
-        "'kl'",
-        "one of forward_kl, reverse_kl, jsd, sampled_token, or module:",
-    ),
+    ("objective.divergence", "'kl'", "one of forward_kl, reverse_kl, jsd, sampled_token, or"),
     ("model.student_thinking", "1", "true or false, got 1"),
     ("model.lora_targets", "7", "a list of text, got 7"),
     ("data.path", "3", "text, got 3"),
@@ -124,11 +109,7 @@ REFUSED = [
     ("teacher.weights", "'live '", 'one of frozen, ema, live, got "live "'),
     ("context.source", "[]", "distinct sources, none alone, got ("),
     ("rollout.samples_per_problem", "0", "at least 1, got 0 ("),
-    (
-        "log.trackers",
-        "['mlflow']",
-        "a list of values, each one of tensorboard, wandb, trackio, got",
-    ),
+    ("log.trackers", "['mlflow']", "a list of values, each one of tensorboard, wandb, trackio"),
 ]
 
 
@@ -160,12 +141,8 @@ def test_read_recipe_bare_carriage_return_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"[train]\nsteps = 10 # is\rseed = 3\n")
     with pytest.raises(ConfigError, match=r"x\.toml is not valid TOML: .*line 2"):
         read_recipe(path)
-    path.write_bytes(b"[train]\r\nsteps = 10\r\n")
+    path.write_bytes(b"\xef\xbb\xbf[train]\r\nsteps = 10\r\n")
     assert read_recipe(path).train.steps == 10
-
-
-def test_read_recipe_accepts_byte_order_mark(tmp_path: Path) -> None:
-    assert read_recipe(recipe(tmp_path, "\ufeff[train]\nsteps = 7")).train.steps == 7
 
 
 BAD: list[tuple[Any, str, list[Any]]] = [
@@ -237,11 +214,8 @@ def test_config_value_out_of_range_is_refused_by_name(section: Any, key: str, va
         ObjectiveConfig(clip=float("inf")),
         ObjectiveConfig(clip=0.0, clip_mode="none"),
         RolloutConfig(top_p=1.0, top_k=-1),
-        RolloutConfig(
-            max_logprob_mismatch=float("inf"),
-            engine="vllm",
-            urls=("http://node1:8000", "https://node2"),
-        ),
+        RolloutConfig(max_logprob_mismatch=float("inf")),
+        RolloutConfig(engine="vllm", urls=("http://node1:8000", "https://node2")),
         TrainConfig(warmup_steps=100, batch_size=7, micro_batch_size=4),
         TrainConfig(batch_size=2, micro_batch_size=4),
         DataConfig(limit=1),
@@ -251,20 +225,19 @@ def test_config_range_limits_and_uneven_micro_batches_are_accepted(section: Any)
     assert dataclasses.replace(section) == section
 
 
+GRPO = "[train]\nmethod = 'grpo'"
+SAMPLED = "[objective]\ndivergence = 'sampled_token'\nclip_mode = 'none'"
 CLASHES = [
     ("train.batch_size", "[train]\nbatch_size = 12\n[rollout]\nsamples_per_problem = 8"),
-    ("rollout.samples_per_problem", "[train]\nmethod = 'grpo'"),
+    ("rollout.samples_per_problem", GRPO),
     ("rollout.samples_per_problem", "[train]\nmethod = 'sft'\n[rollout]\nsamples_per_problem = 2"),
-    (
-        "rollout.keep",
-        "[train]\nmethod = 'grpo'\n[rollout]\nsamples_per_problem = 2\nkeep = 'correct'",
-    ),
+    ("rollout.keep", f"{GRPO}\n[rollout]\nsamples_per_problem = 2\nkeep = 'correct'"),
     ("grading.grader", "[rollout]\nkeep = 'wrong'\n[grading]\ngrader = 'none'"),
     ("objective.clip_mode", "[objective]\ndivergence = 'sampled_token'"),
-    ("teacher.weights", "[train]\nmethod = 'grpo'\n[grpo]\nkl = 0.04\n[teacher]\nweights = 'ema'"),
+    ("teacher.weights", f"{GRPO}\n[grpo]\nkl = 0.04\n[teacher]\nweights = 'ema'"),
     ("context.source", "[train]\nmethod = 'sft'\n[context]\nsource = 'other'"),
-    ("objective.temperature", "[train]\nmethod = 'grpo'\n[objective]\ntemperature = 1.0"),
-    ("rollout.top_p", "[objective]\ndivergence = 'sampled_token'\nclip_mode = 'none'"),
+    ("objective.temperature", f"{GRPO}\n[objective]\ntemperature = 1.0"),
+    ("rollout.top_p", SAMPLED),
     ("context.source", "[teacher]\nreason_first = true\n[context]\nsource = 'none'"),
 ]
 
@@ -277,13 +250,12 @@ def test_read_recipe_conflict_is_refused_with_file(tmp_path: Path, setting: str,
 @pytest.mark.parametrize(
     "text",
     [
-        "[train]\nmethod = 'grpo'\nbatch_size = 12\n[rollout]\nsamples_per_problem = 4",
+        f"{GRPO}\nbatch_size = 12\n[rollout]\nsamples_per_problem = 4",
         "[train]\nbatch_size = 12\n[rollout]\nsamples_per_problem = 4\nkeep = 'shortest_correct'",
         "[train]\nmethod = 'sft'\nbatch_size = 12",
         "[model]\ntrain_mode = 'full'\ndtype = 'float32'",
         "[rollout]\nengine = 'vllm'",
-        "[objective]\ndivergence = 'sampled_token'\nclip_mode = 'none'\n[rollout]\n"
-        "top_p = 1.0\ntop_k = -1",
+        f"{SAMPLED}\n[rollout]\ntop_p = 1.0\ntop_k = -1",
         "[teacher]\nreason_first = true",
         "[context]\nsource = 'none'",
     ],
@@ -301,26 +273,17 @@ def test_require_paths_names_missing_paths() -> None:
 
 
 @given(TABLES)
-def test_config_round_trips_through_json(given_table: dict[str, dict[str, Any]]) -> None:
-    config = from_table(given_table)
+def test_config_round_trips_through_json(drawn: dict[str, dict[str, Any]]) -> None:
+    config = from_table(drawn)
     table = to_table(config)
     stored = json.loads(json.dumps(table))
     assert stored == table
     assert from_table(stored) == config
     assert differences(config, from_table(stored)) == []
-    assert all(
-        table[name][key] == value
-        for name, keys in given_table.items()
-        for key, value in keys.items()
-    )
+    cells = [(name, key, value) for name, keys in drawn.items() for key, value in keys.items()]
+    assert all(table[name][key] == value for name, key, value in cells)
     changed = {line.partition(":")[0] for line in differences(Config(), config)}
-    defaults = to_table(Config())
-    assert changed == {
-        f"{name}.{key}"
-        for name, keys in given_table.items()
-        for key, value in keys.items()
-        if value != defaults[name][key]
-    }
+    assert changed == {f"{name}.{key}" for name, key, value in cells if value != TABLE[name][key]}
 
 
 def test_from_table_invalid_stored_config_names_source() -> None:
@@ -332,19 +295,10 @@ def test_from_table_invalid_stored_config_names_source() -> None:
 
 
 def test_differences_are_listed_by_name_in_order() -> None:
-    a = Config()
-    b = Config(
-        model=ModelConfig(path="demo"),
-        objective=ObjectiveConfig(temperature=1.0),
-        train=TrainConfig(seed=1),
-        log=LogConfig(trackers=("wandb",)),
-    )
-    assert differences(a, b) == [
-        'model.path: "" -> "demo"',
-        "objective.temperature: None -> 1.0",
-        "train.seed: 0 -> 1",
-        "log.trackers: [] -> ['wandb']",
-    ]
+    other = Config(model=ModelConfig(path="demo"), log=LogConfig(trackers=("wandb",)))
+    other = other.changed("objective", temperature=1.0)
+    lines = ['model.path: "" -> "demo"', "objective.temperature: None -> 1.0"]
+    assert differences(Config(), other) == [*lines, "log.trackers: [] -> ['wandb']"]
 
 
 def parse(*flags: str, default: Config | None = None) -> Config:
@@ -352,12 +306,8 @@ def parse(*flags: str, default: Config | None = None) -> Config:
 
 
 def test_flags_override_recipe_in_both_spellings(tmp_path: Path) -> None:
-    base = read_recipe(
-        recipe(
-            tmp_path,
-            "[objective]\ninterpolation_weight = 0.5\ntemperature = 2.0\n[train]\nsteps = 7",
-        )
-    )
+    text = "[objective]\ninterpolation_weight = 0.5\ntemperature = 2.0\n[train]\nsteps = 7"
+    base = read_recipe(recipe(tmp_path, text))
     numbers = "--train.batch-size 8 --train.micro_batch_size 2 --objective.temperature None"
     others = "--model.lora-targets a b --model.student-thinking --log.trackers wandb"
     config = parse(*numbers.split(), *others.split(), default=base)
@@ -391,21 +341,15 @@ def test_help_explains_every_setting(capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.parametrize(
-    ("sections", "message"),
+    ("dtype", "message"),
     [
-        (
-            {"dtype": "bfloat16"},
-            r'^model\.dtype must be "float32" with model\.train_mode "full", got "bfloat16" \(',
-        ),
-        (
-            {"dtype": "float32"},
-            r'^rollout\.engine must be "local" with model\.train_mode "full", got "vllm"',
-        ),
+        ("bfloat16", r'^model\.dtype must be "float32" with .* "full", got "bfloat16" \('),
+        ("float32", r'^rollout\.engine must be "local" with .* "full", got "vllm"'),
     ],
 )
-def test_require_trainable_full_tuning_is_refused(sections: dict[str, Any], message: str) -> None:
-    model = {"path": "demo", "train_mode": "full", **sections}
+def test_require_trainable_full_tuning_is_refused(dtype: str, message: str) -> None:
+    model = {"path": "demo", "train_mode": "full", "dtype": dtype}
     config = from_table({"model": model, "data": {"path": "demo"}, "rollout": {"engine": "vllm"}})
     with pytest.raises(ConfigError, match=message):
         require_trainable(config)
-    require_trainable(from_table({"model": model | {"dtype": "float32"}, "data": {"path": "demo"}}))
+    require_trainable(config.changed("rollout", engine="auto").changed("model", dtype="float32"))

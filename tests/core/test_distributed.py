@@ -24,17 +24,12 @@ ALONE = {"ACCELERATE_USE_CPU": "True", "ACCELERATE_MIXED_PRECISION": "no"}
 COUNTS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
-def two_ranks(script: str, folder: Path, seconds: float = 120) -> subprocess.CompletedProcess[str]:
+def two_ranks(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run a script on two ranks, without a model."""
     path = folder / "ranks.py"
     path.write_text(script)
-    return subprocess.run(
-        in_two_processes([sys.executable, str(path)]),
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
+    line, env = in_two_processes([sys.executable, str(path)]), os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(line, capture_output=True, text=True, timeout=120, env=env)
 
 
 @pytest.fixture
@@ -111,15 +106,9 @@ def test_report_once_without_agent_reports_lost_peer() -> None:
     shared = {"ACCELERATE_USE_CPU": "true", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
     shared |= {"MASTER_PORT": str(free_port())}
     line = [sys.executable, "-c", LOST]
-    both = [
-        subprocess.Popen(
-            line,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-        )
-        for rank in range(2)
-    ]
+    ranks = [shared | {"RANK": rank, "LOCAL_RANK": rank} for rank in "01"]
+    pipe = subprocess.PIPE
+    both = [subprocess.Popen(line, stdout=pipe, text=True, env=os.environ | r) for r in ranks]
     outputs = [process.communicate(timeout=120)[0] for process in both]
     assert [process.returncode for process in both] == [0, 3]
     assert outputs[0].startswith("another rank ended or does not respond (")

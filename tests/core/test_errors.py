@@ -91,22 +91,18 @@ def test_counter_prints_any_title(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_wrap_errors_names_place_reason_and_hint() -> None:
+    mismatch = RuntimeError("Errors in loading:\n\n\tsize mismatch for a\n\tmore")
     errors = [
         (KeyError("model_type"), "KeyError: 'model_type'"),
-        (
-            RuntimeError("Errors in loading:\n\n\tsize mismatch for a\n\tmore"),
-            "size mismatch for a",
-        ),
+        (mismatch, "size mismatch for a"),
         (OSError(36, "File name too long", "x"), "File name too long"),
         (MemoryError(), "not enough memory"),
         (RecursionError(), "RecursionError"),
         (ValueError("x" * 5000 + " y"), "xxx"),
     ]
     for error, expected in errors:
-        with (
-            pytest.raises(ConfigError) as caught,
-            wrap_errors("its/place", ConfigError, "go there"),
-        ):
+        wrapped = wrap_errors("its/place", ConfigError, "go there")
+        with pytest.raises(ConfigError) as caught, wrapped:
             raise error
         message = str(caught.value)
         assert message.startswith("its/place: ")
@@ -115,12 +111,9 @@ def test_wrap_errors_names_place_reason_and_hint() -> None:
         assert "\n" not in message
         assert len(message) < 400
 
-    with pytest.raises(PaintError, match=r"^mine$"), wrap_errors("x", ConfigError, "y"):
-        raise PaintError("mine")
-    with pytest.raises(KeyboardInterrupt), wrap_errors("x", ConfigError, "y"):
-        raise KeyboardInterrupt
-    with pytest.raises(FutureWarning, match=r"^old$"), wrap_errors("x", ConfigError, "y"):
-        raise FutureWarning("old")
+    for kept in (PaintError("mine"), KeyboardInterrupt("mine"), FutureWarning("mine")):
+        with pytest.raises(type(kept), match=r"^mine$"), wrap_errors("x", ConfigError, "y"):
+            raise kept
     assert reason(ValueError("")) == "ValueError"
 
 

@@ -219,9 +219,8 @@ def test_lock_folder_excludes_other_process_until_it_dies(tmp_path: Path) -> Non
             print("held", flush=True)
             time.sleep(60)
     """
-    holder = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True
-    )
+    line = [sys.executable, "-c", textwrap.dedent(code)]
+    holder = subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
     assert holder.stdout is not None
     with holder.stdout:
         assert holder.stdout.readline() == "held\n"
