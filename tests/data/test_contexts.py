@@ -1,5 +1,6 @@
 """Contexts: what each source shows, and what of it is masked."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +47,8 @@ def test_context_without_anchors_is_masked_only_where_asked() -> None:
     masked = Context("Be kind. Never promise ...(omitted)...", False)
     assert shown(contexts("guide", alignment="fixed"), problem) == masked
     assert shown(contexts("guide", alignment="words"), problem) == masked
-    both = shown(
-        contexts("guide", "solution"), Problem("Hi", "$1+1=2$", "2", "9", fields={"guide": guide})
-    )
+    solved = replace(problem, solution="$1+1=2$", answer="2")
+    both = shown(contexts("guide", "solution"), solved)
     assert both == Context(f"{guide}\n\n$1+1= ...(omitted)...", False)
 
 
@@ -117,11 +117,8 @@ def test_context_config_contradiction_is_refused(options: dict[str, Any], said: 
 
 def test_needed_fields_are_those_of_the_sources() -> None:
     def needed(*source: str, **sections: Any) -> set[str]:
-        return set(
-            Config(
-                context=ContextConfig(source=source, text="x" * ("text" in source)), **sections
-            ).needed_fields
-        )
+        context = ContextConfig(source=source, text="x" * ("text" in source))
+        return set(Config(context=context, **sections).needed_fields)
 
     assert needed("text", "neighbour", "a:b") == set()
     assert needed("guide", "other") == {"guide", "solution"}

@@ -171,15 +171,13 @@ def test_contaminated_masked_pass_matches_short_problems_and_runs_second() -> No
 
 def test_contaminated_ignores_text_shared_by_two_problems() -> None:
     ending = BOXES[BOXES.index("can be") :]
-    other = (
-        "A frog jumps along a line of 20 stones, always to a stone that it has not been on. "
-        "The probability that it "
-    )
+    other = "A frog jumps along a line of 20 stones, always to a stone that it has not been on. "
+    other += f"The probability that it {ending}"
     short = f"The probability that two random points are near {ending}"
     assert contaminated(short, index_of(BOXES)) is not None
-    assert contaminated(short, index_of(BOXES, other + ending)) is None
-    for text in (BOXES, other + ending):
-        assert contaminated(text, index_of(BOXES, other + ending)) is not None
+    assert contaminated(short, index_of(BOXES, other)) is None
+    for text in (BOXES, other):
+        assert contaminated(text, index_of(BOXES, other)) is not None
     twice = [Benchmark(name, [Problem(BOXES, "", "1", name)]) for name in ("a", "b")]
     assert contaminated(BOXES, build_index(twice)) == Match("a", "a", 1.0, " ".join(words(BOXES)))
 

@@ -21,26 +21,21 @@ from paint.grading.base import Item
 from paint.grading.math.grader import MathGrader
 from runs import rows_of, write_problems
 
-BENCHMARKS = [
-    Benchmark(
-        "known", [Problem("How many of the " + "very " * 20 + "old owls sleep?", "", "3", "k1")]
-    )
-]
+KNOWN = Problem("How many of the " + "very " * 20 + "old owls sleep?", "", "3", "k1")
+BENCHMARKS = [Benchmark("known", [KNOWN])]
 
 
 def row(number: int, given: str = "", gold: str = "", **changes: Any) -> dict[str, Any]:
     """A row with the columns of OpenThoughts-114k, configuration `metadata`."""
     answer = str(number + 1)
-    return {
+    texts = {
         "problem": f"What is ${number}+1$?",
         "deepseek_reasoning": f"Okay, so {number} and one.",
         "deepseek_solution": f"We add. \\[ \\boxed{{{given or answer}}} \\]",
         "ground_truth_solution": f"It is $\\boxed{{{gold or answer}}}$.",
-        "domain": "math",
-        "source": "numina_math",
-        "test_cases": None,
-        "starter_code": None,
-    } | changes
+    }
+    code = {"domain": "math", "source": "numina_math", "test_cases": None, "starter_code": None}
+    return texts | code | changes
 
 
 GOOD = [row(number) for number in range(20)]
@@ -55,7 +50,7 @@ DROPPED: dict[str, list[dict[str, Any]]] = {
         row(106, deepseek_solution=r"<think> \boxed{107}"),
     ],
     "no final answer in the ground truth": [row(107, ground_truth_solution="Q.E.D.")],
-    "contaminated": [row(108, problem=BENCHMARKS[0].problems[0].problem.upper())],
+    "contaminated": [row(108, problem=KNOWN.problem.upper())],
     "wrong": [row(109, "109"), row(110, "1{,}110", "111")],
     "ground truth cannot be parsed": [row(111, "1", r"\frac{}{}")],
     "timed out": [row(112, r"\sum_{i=1}^{10^{30}} \sin(i^2)", "1")],
@@ -104,7 +99,7 @@ def test_openthoughts_masked_pass_is_optional_and_reported(
     sums = "What is the sum of all positive integers $n$ below 57 for which $n^2 + 3$ is prime?"
     other = sums.replace("57", "61").replace("$n", "$k")
     benchmarks = [*BENCHMARKS, Benchmark("sums", [Problem(sums, "", "1", "s1")])]
-    rows = [*GOOD, row(200, problem=other), row(201, problem=BENCHMARKS[0].problems[0].problem)]
+    rows = [*GOOD, row(200, problem=other), row(201, problem=KNOWN.problem)]
     assert run(tmp_path, rows, benchmarks=benchmarks).dropped["contaminated"] == 1
 
     folder = tmp_path / "masked"
@@ -114,7 +109,7 @@ def test_openthoughts_masked_pass_is_optional_and_reported(
     assert preparation.found_by == {"words": 1, "masked": 1}
     lines = rows_of(folder / "out.contaminated.jsonl")
     found = {line["problem"]: line["found_by"] for line in lines}
-    assert found == {other: "masked", BENCHMARKS[0].problems[0].problem: "words"}
+    assert found == {other: "masked", KNOWN.problem: "words"}
     print_preparation(preparation, folder / "out.jsonl", Display())
     assert "1 of these with another number or letter (--masked)" in capsys.readouterr().out
     with pytest.raises(DataError, match=r"\(masked\)"):
@@ -128,10 +123,9 @@ def test_openthoughts_output_is_readable_as_training_data(tmp_path: Path) -> Non
     by_answer = {problem.answer: problem for problem in read_back.problems}
     assert by_answer["6"].problem == "What is $5+1$?"
     assert by_answer["6"].solution == "We add. \\[ \\boxed{6} \\]"
-    written = {line["id"]: line for line in rows_of(tmp_path / "out.jsonl")}
-    columns = ["id", "problem", "solution", "answer", "trace", "source"]
-    assert list(written[by_answer["6"].id]) == columns
-    assert written[by_answer["6"].id]["trace"] == "Okay, so 5 and one."
+    [line] = [line for line in rows_of(tmp_path / "out.jsonl") if line["answer"] == "6"]
+    assert list(line) == ["id", "problem", "solution", "answer", "trace", "source"]
+    assert (line["id"], line["trace"]) == (by_answer["6"].id, "Okay, so 5 and one.")
 
 
 @pytest.mark.parametrize("solution", ["ground_truth_solution", "deepseek_reasoning"])
@@ -139,11 +133,8 @@ def test_openthoughts_other_solution_column_is_verified(tmp_path: Path, solution
     preparation = run(tmp_path, FAST, solution=solution)
     assert preparation.dropped["wrong"] == 2
     known = {line["problem"]: line[solution] for line in GOOD}
-    assert all(
-        line["solution"] == known[line["problem"]]
-        for line in rows_of(tmp_path / "out.jsonl")
-        if line["answer"] > "2"
-    )
+    for line in rows_of(tmp_path / "out.jsonl"):
+        assert line["answer"] <= "2" or line["solution"] == known[line["problem"]]
 
 
 def test_openthoughts_sample_depends_only_on_seed_and_problems(tmp_path: Path) -> None:
@@ -297,10 +288,8 @@ def test_openthoughts_changed_source_is_refused(tmp_path: Path) -> None:
     # Decisions are complete without their source, too.
     source, out = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
     source.unlink()
-    quiet = Display(enabled=False)
-    again = make_training_data(
-        out, benchmarks=BENCHMARKS, source=str(source), sample=3, deadline=0.5, display=quiet
-    )
+    given: Any = {"benchmarks": BENCHMARKS, "deadline": 0.5, "display": Display(enabled=False)}
+    again = make_training_data(out, source=str(source), sample=3, **given)
     assert (again.sampled, source.exists()) == (3, False)
 
 

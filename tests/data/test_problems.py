@@ -25,7 +25,6 @@ from paint.data.problems import (
     read_problems,
     to_row,
 )
-from paint.demo.files import MODEL
 
 GOOD: dict[str, Any] = {"problem": "1 + 1?", "solution": "We add.", "answer": "2"}
 OTHER: dict[str, Any] = {"problem": "2 + 2?", "solution": "We add.", "answer": "4"}
@@ -51,14 +50,8 @@ def refusal(path: Path, **options: Any) -> str:
 def test_read_problems_keeps_text_verbatim(tmp_path: Path) -> None:
     row = GOOD | {"problem": "  é\u2028ü\r\n ", "solution": "x\ty ", "unused": [1]}
     path = write(tmp_path, json.dumps(row, ensure_ascii=False).encode(), OTHER | {"id": "b"})
-    good_rows = read(path)
-    assert good_rows == ValidRows(
-        [
-            Problem("  é\u2028ü\r\n ", "x\ty ", "2", id="1"),
-            Problem("2 + 2?", "We add.", "4", id="b"),
-        ],
-        skipped={},
-    )
+    kept = [Problem("  é\u2028ü\r\n ", "x\ty ", "2", "1"), Problem("2 + 2?", "We add.", "4", "b")]
+    assert read(path) == ValidRows(kept, skipped={})
 
 
 def test_read_jsonl_bom_blank_lines_and_crlf_are_accepted(tmp_path: Path) -> None:
@@ -86,21 +79,18 @@ def test_read_problems_numeric_answer_or_id_keeps_its_digits(tmp_path: Path) -> 
 
 def test_read_problems_custom_field_names(tmp_path: Path) -> None:
     path = write(tmp_path, {"question": "q", "reference": "r", "gold": "g", "uuid": "u"})
-    options = {
-        "problem_field": "question",
-        "solution_field": "reference",
-        "answer_field": "gold",
-        "id_field": "uuid",
-    }
-    assert read(path, **options).problems == [Problem("q", "r", "g", "u")]
+    options = {"problem_field": "question", "solution_field": "reference", "answer_field": "gold"}
+    assert read(path, **options, id_field="uuid").problems == [Problem("q", "r", "g", "u")]
     fields = "(fields of the row: question, reference, gold, uuid)"
     assert f'row 1: field "solution" is missing {fields}' in refusal(path, problem_field="question")
     # The default id field may be missing, one of another name may not.
-    assert f'row 1: field "key" is missing {fields}; set --data.id-field' in refusal(
-        path, **options | {"id_field": "key"}
-    )
+    missing = f'row 1: field "key" is missing {fields}; set --data.id-field'
+    assert missing in refusal(path, **options, id_field="key")
 
 
+HALF = ": half a surrogate pair at character 1"
+ABSENT = " (fields of the row: problem, answer); set --data.solution-field to the one that holds "
+ABSENT += "the solution"
 BAD_ROWS: list[tuple[dict[str, Any] | bytes, str, str]] = [
     (OTHER | {"solution": ""}, 'field "solution" is empty', " (value '')"),
     (OTHER | {"problem": " \n"}, 'field "problem" is empty', r" (value ' \n')"),
@@ -111,17 +101,8 @@ BAD_ROWS: list[tuple[dict[str, Any] | bytes, str, str]] = [
     (OTHER | {"answer": None}, 'field "answer" is not text', " but null (value None)"),
     (OTHER | {"answer": True}, 'field "answer" is not text', " but true or false (value True)"),
     (OTHER | {"id": {}}, 'field "id" is not text', " but an object (value {})"),
-    (
-        OTHER | {"solution": "\ud800"},
-        'field "solution" is not valid Unicode',
-        ": half a surrogate pair at character 1",
-    ),
-    (
-        {"problem": "p", "answer": "a"},
-        'field "solution" is missing',
-        " (fields of the row: problem, answer); "
-        "set --data.solution-field to the one that holds the solution",
-    ),
+    (OTHER | {"solution": "\ud800"}, 'field "solution" is not valid Unicode', HALF),
+    ({"problem": "p", "answer": "a"}, 'field "solution" is missing', ABSENT),
     (GOOD | {"problem": "1  +\n1?"}, "same problem as an earlier row", ", row 1 (value '1 + 1?')"),
     (OTHER | {"id": "1"}, "same id as an earlier row", ", row 1 (value '1')"),
     (b"[1]", "not a JSON object", " but a list; write one object a line"),
@@ -143,10 +124,7 @@ def test_read_problems_bad_row_is_refused_or_skipped_and_counted(
     assert refusal(path) == f"p.jsonl row 3: {reason}{detail}{hint}"
 
     good_rows = read(path, on_bad_row="skip")
-    assert [(problem.problem, problem.id) for problem in good_rows.problems] == [
-        ("1 + 1?", "1"),
-        ("last", "4"),
-    ]
+    assert [(p.problem, p.id) for p in good_rows.problems] == [("1 + 1?", "1"), ("last", "4")]
     assert good_rows.skipped == {reason: 1}
 
 
@@ -254,25 +232,23 @@ def test_read_evaluation_rows_without_solutions_are_accepted(tmp_path: Path) -> 
     assert [(p.problem, p.solution) for p in evaluated(tmp_path, *UNSOLVED)] == expected
 
 
+MISSING = 'field "answer" is missing (fields of the row: problem); say which answer'
+BOTH = "fields \"answer\" and \"answers\" both hold answers (value ['1', 'one']); keep one of them"
+BOTH += ", or rename it"
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [
         ({"answer": "1", "solution": 3}, 'field "solution" is not text but a number (value 3)'),
         ({"answer": "1", "id": "4"}, "same id as an earlier row, row 4 (value '4')"),
-        ({}, 'field "answer" is missing (fields of the row: problem); say which answer'),
+        ({}, MISSING),
         ({"answer": []}, 'field "answer" is empty (value [])'),
         ({"answer": ["1", " "]}, "field \"answer\" is empty (value ' ')"),
         ({"answers": ["1", None]}, 'field "answers" is not text but null (value None)'),
         ({"answer": [["1"]]}, "field \"answer\" is not text but a list (value ['1'])"),
-        (
-            {"answer": "1", "answers": ["1", "one"]},
-            "fields \"answer\" and \"answers\" both hold answers (value ['1', 'one']); "
-            "keep one of them, or rename it",
-        ),
-        (
-            {"answers": "1"},
-            'field "answer" is missing (fields of the row: problem, answers); say which answer',
-        ),
+        ({"answer": "1", "answers": ["1", "one"]}, BOTH),
+        ({"answers": "1"}, MISSING.replace("problem", "problem, answers")),
     ],
 )
 def test_read_evaluation_rows_invalid_row_is_refused(
@@ -291,11 +267,7 @@ def test_read_evaluation_rows_list_of_answers_in_either_column(tmp_path: Path) -
         {"problem": "r", "answers": "x"} | {"answer": 3},
     )
     assert [problem.answers for problem in problems] == [("2", "0.10", "two"), ("0.5",), ("3",)]
-    assert [(problem.answer, problem.row) for problem in problems] == [
-        ("2", 1),
-        ("0.5", 2),
-        ("3", 3),
-    ]
+    assert [(p.answer, p.row) for p in problems] == [("2", 1), ("0.5", 2), ("3", 3)]
     assert len({problems[0], replace(problems[0], also=()), replace(problems[0], row=7)}) == 2
 
     path = tmp_path / "p.parquet"
@@ -310,11 +282,8 @@ def test_read_evaluation_rows_list_of_answers_in_either_column(tmp_path: Path) -
 
 
 def test_read_evaluation_rows_level_and_subject_become_labels(tmp_path: Path) -> None:
-    rows: list[dict[str, Any]] = [
-        {"level": 5, "Subject": "Number  Theory"},
-        {"level": " "},
-        {"subject": ["x"]},
-    ]
+    named: dict[str, Any] = {"level": 5, "Subject": "Number  Theory"}
+    rows = [named, {"level": " "}, {"subject": ["x"]}]
     problems = evaluated(tmp_path, *({"problem": "p", "answer": "1"} | row for row in rows))
     labels = (("level", "5"), ("subject", "Number Theory"))
     assert [problem.labels for problem in problems] == [labels, (), ()]
@@ -344,15 +313,12 @@ CHARACTERS = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 TEXT = st.text(CHARACTERS, min_size=1, max_size=30).filter(lambda text: text.strip())
 
 
+def first_words(row: tuple[str, str, str]) -> str:
+    return " ".join(row[0].split())
+
+
 @example([("p", "x\n" * 500_000, "1")])
-@given(
-    st.lists(
-        st.tuples(TEXT, TEXT, TEXT),
-        min_size=1,
-        max_size=8,
-        unique_by=lambda row: " ".join(row[0].split()),
-    )
-)
+@given(st.lists(st.tuples(TEXT, TEXT, TEXT), min_size=1, max_size=8, unique_by=first_words))
 def test_read_problems_every_format_gives_same_problems(rows: list[tuple[str, str, str]]) -> None:
     named: list[dict[str, Any]] = [
         {"problem": p, "solution": s, "answer": a, "id": f"row {number}"}
@@ -400,18 +366,9 @@ def test_read_problems_unreadable_file_is_named(tmp_path: Path) -> None:
     assert refusal(tmp_path / "sub") == "sub is a folder; name the file in it that holds the rows"
 
     (tmp_path / "p.txt").touch()
-    assert refusal(tmp_path / "p.txt") == (
-        "p.txt has no known format; its name must end in .jsonl, .json, .csv, .parquet"
-    )
-
-
-def test_read_problems_demo_training_and_held_out_are_disjoint() -> None:
-    trained = read_problems(DataConfig(path="demo"))
-    held_out = read_problems(DataConfig(path=str(MODEL / "held_out.jsonl")))
-    assert min(len(trained.problems), len(held_out.problems)) >= 100
-    texts = [{p.problem for p in rows.problems} for rows in (trained, held_out)]
-    assert not texts[0] & texts[1]
-    assert trained.skipped == held_out.skipped == {}
+    endings = ".jsonl, .json, .csv, .parquet"
+    unknown = f"p.txt has no known format; its name must end in {endings}"
+    assert refusal(tmp_path / "p.txt") == unknown
 
 
 @given(st.integers(1, 30), st.integers(1, 70), st.integers(0, 9), st.integers(0, 5))

@@ -30,11 +30,8 @@ OPERATIONS = (("+", 38), ("*", 3), ("-", 59))
 
 def chain_in(style: str) -> Chain:
     """A chain whose reference is in that style, which the hash of its text decides."""
-    return next(
-        chain
-        for start in range(100)
-        if (chain := Chain(start, OPERATIONS)).is_in_own_style == (style == "own")
-    )
+    chains = (Chain(start, OPERATIONS) for start in range(100))
+    return next(chain for chain in chains if chain.is_in_own_style == (style == "own"))
 
 
 def test_chain_values_and_solution_match_arithmetic() -> None:
@@ -66,11 +63,8 @@ def worked_by_hand(start: int) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("style", ["own", "other"])
 def test_visible_steps_are_those_complete_in_reference(style: str) -> None:
     chain = chain_in(style)
-    values = chain.values
-    steps = {
-        (value, *operation): result
-        for value, operation, result in zip(values, OPERATIONS, values[1:], strict=False)
-    }
+    befores = [(value, *step) for value, step in zip(chain.values, OPERATIONS, strict=False)]
+    steps = dict(zip(befores, chain.values[1:], strict=True))
     assert visible_steps(chain.solution) == steps
     assert visible_steps(chain.problem) == {}
     assert visible_steps(f"The answer is ${boxed(chain.answer)}$.") == {}
