@@ -150,9 +150,8 @@ def test_training_memory_matches_fake_tensors(shape: Shape, model: ModelConfig, 
         before = counted.restart()
         student = states(base, rows, rows.prompt)
         kept = counted.now - before - student.untyped_storage().nbytes()
-        layer = (
-            rows.rows * (rows.prompt + rows.completion) * saved_by_layer(Config(model=model), shape)
-        )
+        tokens = rows.rows * (rows.prompt + rows.completion)
+        layer = tokens * saved_by_layer(Config(model=model), shape)
         again = layer if model.gradient_checkpointing is True else 0.0  # computed again, later
         assert kept == pytest.approx(planned.saved - again, rel=0.05)
 
@@ -238,11 +237,8 @@ def test_training_memory_settings_have_expected_cost() -> None:
     live = replace(full, teacher=TeacherConfig(weights="live"))
     assert training_memory(live, shape, rows).copy == 0
 
-    grpo = replace(
-        config,
-        train=TrainConfig(method="grpo"),
-        rollout=RolloutConfig(top_p=1.0, top_k=-1, samples_per_problem=8),
-    )
+    rollout = RolloutConfig(top_p=1.0, top_k=-1, samples_per_problem=8)
+    grpo = replace(config, train=TrainConfig(method="grpo"), rollout=rollout)
     assert training_memory(grpo, shape, rows).teacher == 0
     with_kl = training_memory(replace(grpo, grpo=GrpoConfig(kl=0.1)), shape, rows)
     assert with_kl.teacher == plain.teacher
@@ -252,10 +248,8 @@ def test_training_memory_settings_have_expected_cost() -> None:
     assert rounded.layers == pytest.approx(shape.weights * 4.127 / 8, rel=1e-4)
     assert rounded.gathered == 2 * 4096 * 12_288  # one matrix in use
     assert rounded.ends == plain.ends
-    kept, saved = (
-        server_memory(c, shape, memory=80e9, share=0.9, longest=9216, gpus=1).weights
-        for c in (config, small)
-    )
+    served: dict[str, Any] = {"memory": 80e9, "share": 0.9, "longest": 9216, "gpus": 1}
+    kept, saved = (server_memory(c, shape, **served).weights for c in (config, small))
     assert kept - saved == pytest.approx(plain.layers - rounded.layers)
 
     local = training_memory(config, shape, rows, generating=32)

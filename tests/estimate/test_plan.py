@@ -33,21 +33,17 @@ from paint.training import trainer
 
 DOCUMENT = Path(__file__).parents[2] / "docs/how-to/large-models.md"
 RECIPE = read_recipe(find_recipe("paint-qwen3-8b"))
-SERVED = replace(RECIPE, rollout=replace(RECIPE.rollout, engine="vllm"))
+SERVED = RECIPE.changed("rollout", engine="vllm")
 LLAMA = "meta-llama/Llama-3.3-70B-Instruct"
 
 
 def of_model(path: str, config: Config = SERVED, **changes: object) -> Config:
-    return replace(config, model=replace(config.model, path=path, **changes))  # type: ignore[arg-type]
-
-
-# Who trains and who serves
+    return config.changed("model", path=path, **changes)
 
 
 def test_choose_split_without_owned_server_uses_ranks_only() -> None:
     assert choose_split(RECIPE, 8) == Split(8, 0, False, 'rollout.engine is "auto"')
-    elsewhere = replace(SERVED, rollout=replace(SERVED.rollout, urls=("http://a:1",)))
-    split = choose_split(elsewhere, 8, 2)
+    split = choose_split(SERVED.changed("rollout", urls=("http://a:1",)), 8, 2)
     assert (split.trainers, split.servers, split.shared) == (16, 0, False)
     sft = replace(SERVED, train=TrainConfig(method="sft"))
     assert choose_split(sft, 4).servers == 0
@@ -55,8 +51,7 @@ def test_choose_split_without_owned_server_uses_ranks_only() -> None:
 
 def test_choose_split_one_gpu_or_colocate_shares_gpus() -> None:
     assert choose_split(SERVED, 1).shared
-    asleep = replace(SERVED, rollout=replace(SERVED.rollout, colocate=True))
-    split = choose_split(asleep, 8)
+    split = choose_split(SERVED.changed("rollout", colocate=True), 8)
     assert (split.trainers, split.servers, split.shared) == (8, 8, True)
 
 
@@ -84,10 +79,9 @@ def test_choose_split_several_machines_serve_or_train(nodes: int, servers: int) 
 
 
 def test_choose_split_trainers_are_at_most_batch_size() -> None:
-    config = replace(RECIPE, train=replace(RECIPE.train, batch_size=4))
-    assert choose_split(config, 8).trainers == 4
-    served = replace(SERVED, train=replace(RECIPE.train, batch_size=2))
-    assert (choose_split(served, 8).trainers, choose_split(served, 8).servers) == (2, 4)
+    assert choose_split(RECIPE.changed("train", batch_size=4), 8).trainers == 4
+    split = choose_split(SERVED.changed("train", batch_size=2), 8)
+    assert (split.trainers, split.servers) == (2, 4)
 
 
 def test_server_of_large_model_takes_fewest_gpus() -> None:
@@ -97,15 +91,15 @@ def test_server_of_large_model_takes_fewest_gpus() -> None:
     four = make_plan(of_model(LLAMA), 4)
     assert four.split.shared
     assert four.sleeps
-    given = replace(SERVED.rollout, server_args="--tensor-parallel-size 8 -x")
-    eight = make_plan(replace(of_model(LLAMA), rollout=given), 8)
+    given = of_model(LLAMA).changed("rollout", server_args="--tensor-parallel-size 8 -x")
+    eight = make_plan(given, 8)
     assert server_of(eight).gpus == 8
     assert eight.split.shared
 
 
 def test_server_flag_reads_arguments_like_vllm() -> None:
     said = "--gpu-memory-utilization 0.4 --a=b --gpu-memory-utilization=0.3 --last"
-    config = replace(SERVED, rollout=replace(SERVED.rollout, server_args=said))
+    config = SERVED.changed("rollout", server_args=said)
     assert server_flag(config, "--gpu-memory-utilization") == "0.3"
     assert server_flag(config, "--a") == "b"
     assert server_flag(config, "--last") is None
@@ -115,15 +109,11 @@ def test_server_flag_reads_arguments_like_vllm() -> None:
     assert plan.headroom == pytest.approx(0.6 * 80e9)
 
 
-# What fits
-
-
 def test_longest_lengths_are_largest_that_fit() -> None:
     plan = make_plan(RECIPE, 1, 1, 48e9)
 
     def with_completion(tokens: int) -> Plan:
-        rollout = replace(RECIPE.rollout, max_new_tokens=tokens)
-        return replace(plan, config=replace(RECIPE, rollout=rollout))
+        return replace(plan, config=RECIPE.changed("rollout", max_new_tokens=tokens))
 
     most = plan.longest_completion
     assert with_completion(most).fits
@@ -149,12 +139,8 @@ def test_usual_rows_have_shorter_references() -> None:
     assert sft.rows().completion == 8192 - 250
 
 
-# Micro-batches that a plan chooses
-
-
 def planned(config: Config, memory: float, **given: object) -> Plan:
-    train = replace(config.train, **given)  # type: ignore[arg-type]
-    return make_plan(replace(config, train=train), memory=memory, split=Split(1, 1, True, ""))
+    return make_plan(config.changed("train", **given), memory=memory, split=Split(1, 1, True, ""))
 
 
 @pytest.mark.parametrize(
@@ -204,28 +190,20 @@ def test_chosen_micro_batch_of_cpu_is_constant_and_given_one_kept() -> None:
     assert make_plan(given, 0).chosen.model.gradient_checkpointing is True
 
 
-# What is refused
-
-
 def test_require_fit_ignores_rare_longest_references() -> None:
     plan = make_plan(RECIPE, 1, 1, 25e9)
     assert not plan.fits
     require_fit(replace(plan, config=replace(RECIPE, rollout=RolloutConfig(batch_size=4))))
 
 
+LONG = RECIPE.changed("rollout", max_new_tokens=16_384)
+
+
 @pytest.mark.parametrize(
     ("config", "memory", "ways"),
     [
         (of_model("Qwen/Qwen3-8B", gradient_checkpointing=False), 24e9, ["checkpointing"]),
-        (
-            replace(
-                RECIPE,
-                rollout=replace(RECIPE.rollout, max_new_tokens=16_384),
-                train=replace(RECIPE.train, micro_batch_tokens=2**20),
-            ),
-            48e9,
-            ["micro-batch-size 1"],
-        ),
+        (LONG.changed("train", micro_batch_tokens=2**20), 48e9, ["micro-batch-size 1"]),
         (of_model("Qwen/Qwen3-32B", RECIPE), 48e9, ["--model.shard on 4 GPUs", "GPUs of 141 GB"]),
         (of_model(LLAMA, RECIPE), 80e9, ["--model.shard on"]),
     ],
@@ -242,12 +220,7 @@ def test_require_fit_oversized_plan_is_refused_with_suggestions(
 
 @pytest.mark.parametrize("together", [4_096, 65_536])
 def test_suggestions_fit_when_applied(together: int) -> None:
-    config = replace(
-        RECIPE,
-        rollout=replace(RECIPE.rollout, max_new_tokens=16_384),
-        train=replace(RECIPE.train, micro_batch_tokens=together),
-    )
-    plan = make_plan(config, 1, 1, 24e9)
+    plan = make_plan(LONG.changed("train", micro_batch_tokens=together), 1, 1, 24e9)
     shorter = next(text for text in suggestions(plan, usual=True) if "max-new-tokens" in text)
     # Rows as long as these go alone by themselves, unless more tokens may go together.
     assert ("--train.micro-batch-size 1" in shorter) == (together == 65_536)
@@ -291,11 +264,8 @@ def test_start_chooses_micro_batches_and_keeps_given_ones(monkeypatch: pytest.Mo
     assert sizes(RECIPE, "cpu", 80e9) == (4096, False)
     assert sizes(of_model("owner/none"), "cuda", 80e9) == (4096, False)  # without a plan
     given = of_model(RECIPE.model.path, gradient_checkpointing=True)
-    given = replace(given, train=replace(given.train, micro_batch_tokens=512))
+    given = given.changed("train", micro_batch_tokens=512)
     assert sizes(given, "cuda", 80e9) == (512, True)
-
-
-# What is said
 
 
 @pytest.mark.parametrize(
@@ -318,9 +288,7 @@ def test_start_line_names_peak_parts_and_fit() -> None:
 
 
 def test_plan_command_documented_output_matches(capsys: pytest.CaptureFixture[str]) -> None:
-    examples = re.findall(
-        r"^```\n\$ paint ([^\n]*)\n(.*?)^```$", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL
-    )
+    examples = re.findall(r"^```\n\$ paint (.*)\n((?:.*\n)*?)```$", DOCUMENT.read_text(), re.M)
     assert len(examples) == 2
     for command, shown in examples:
         assert main(shlex.split(command)) == 0
@@ -335,8 +303,8 @@ def test_training_memory_matches_table_of_documents() -> None:
         for sharded in (False, True):
             for tokens in (1024, 16_384):
                 config = of_model(path, shard=sharded, gradient_checkpointing=True)
-                config = replace(config, rollout=replace(config.rollout, max_new_tokens=tokens))
-                config = replace(config, train=replace(config.train, micro_batch_size=1))
+                config = config.changed("rollout", max_new_tokens=tokens)
+                config = config.changed("train", micro_batch_size=1)
                 peaks.append(gb(make_plan(config, 8).memory.peak))
         assert cells.split(" | ") == peaks
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from paint.config.recipe import find_recipe, read_recipe
-from paint.config.schema import Config, ConfigError
+from paint.config.schema import ConfigError
 from paint.estimate.plan import (
     BESIDE,
     SERVER_SHARE,
@@ -24,8 +24,7 @@ SHARED = Split(1, 1, True, "")
 
 
 def planned(model: str, memory: float, split: Split | None = SHARED, gpus: int = 1) -> Plan:
-    config = read_recipe(find_recipe(f"paint-qwen3-{model}"))
-    config = replace(config, rollout=replace(config.rollout, engine="vllm"))
+    config = read_recipe(find_recipe(f"paint-qwen3-{model}")).changed("rollout", engine="vllm")
     return make_plan(config, gpus, memory=memory, split=split)
 
 
@@ -56,15 +55,14 @@ def test_server_flags_leave_trainer_its_bytes(
 def test_server_flags_of_own_gpus_are_servers_default_and_all_requests() -> None:
     plan = planned("8b", 80e9, Split(4, 4, False, ""), gpus=8)
     assert server_flags(plan).utilization == SERVER_SHARE
-    rollout = replace(plan.config.rollout, batch_size=16, off_policy_steps=2)
-    assert server_flags(replace(plan, config=replace(plan.config, rollout=rollout))).sequences == 48
+    ahead = plan.config.changed("rollout", batch_size=16, off_policy_steps=2)
+    assert server_flags(replace(plan, config=ahead)).sequences == 48
 
 
 def test_server_flags_keep_users_share() -> None:
     plan = planned("8b", 80e9)
-    rollout = replace(plan.config.rollout, server_args="--gpu-memory-utilization 0.5")
-    config = replace(plan.config, rollout=rollout)
-    assert server_flags(replace(plan, config=config)).utilization == 0.5
+    given = plan.config.changed("rollout", server_args="--gpu-memory-utilization 0.5")
+    assert server_flags(replace(plan, config=given)).utilization == 0.5
 
 
 @pytest.mark.parametrize(
@@ -83,12 +81,9 @@ def test_server_flags_without_room_are_refused_with_changes_that_fit(
         server_flags(plan)
     assert [change for change in changes if change in str(refused.value)] == changes
 
-    def changed(config: Config, **values: object) -> Config:
-        return replace(config, model=replace(config.model, **values))  # type: ignore[arg-type]
-
     server_flags(replace(plan, capacity=48e9))
     if "--model.quantization nf4" in changes:
-        server_flags(replace(plan, config=changed(plan.config, quantization="nf4")))
+        server_flags(replace(plan, config=plan.config.changed("model", quantization="nf4")))
         server_flags(replace(plan, split=Split(1, 1, False, "")))
 
 

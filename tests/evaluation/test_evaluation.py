@@ -126,9 +126,8 @@ def test_generate_stores_k_samples_a_problem_in_order(
     one = task_of(policy, tmp_path / "one", problems[3:4])
     with opened(policy, one) as store:
         generate(policy, engine, one, store, QUIET)
-        assert {sample.sample: sample.text for sample in store.samples()} == {
-            k: texts[problems[3].id, k] for k in range(3)
-        }
+        found = {(a.problem, a.sample): a.text for a in store.samples()}
+        assert found == {key: text for key, text in texts.items() if key[0] == problems[3].id}
     # The verdicts are kept with their reasons.
     kept = rows_of(tmp_path / "five" / "grades.jsonl")
     assert [row["strict"]["correct"] for row in kept] == graded.correct.flatten().tolist()
@@ -151,14 +150,14 @@ def test_grade_counts_kinds_of_samples(policy: Policy, tmp_path: Path, grader: M
     with reopen_store(evaluated(policy, tmp_path, problems, texts)) as store:
         graded = grade(store, grader, QUIET)
     assert graded.correct.tolist() == [[True, False, False], [True, False, False]]
-    assert graded.lenient is not None
-    assert graded.unboxed is not None
-    assert graded.votes is not None
-    assert graded.lenient.tolist() == [[True, True, True], [True, False, False]]
-    assert graded.unboxed.tolist() == [[False, True, True], [False, False, True]]
-    assert graded.truncated.tolist() == [[False, False, True], [False, True, False]]
-    assert graded.repetitive.tolist() == [[False, False, True], [False, False, False]]
-    assert graded.votes.tolist() == [[0, -1, -1], [0, 2, -1]]
+    for found, expected in (
+        (graded.lenient, [[True, True, True], [True, False, False]]),
+        (graded.unboxed, [[False, True, True], [False, False, True]]),
+        (graded.truncated, [[False, False, True], [False, True, False]]),
+        (graded.repetitive, [[False, False, True], [False, False, False]]),
+        (graded.votes, [[0, -1, -1], [0, 2, -1]]),
+    ):
+        assert np.asarray(found).tolist() == expected
     assert graded.tokens.flatten().tolist() == [len(text) for text in texts.values()]
     reasons = [row["strict"]["reason"] for row in rows_of(tmp_path / "grades.jsonl")]
     assert reasons == ["right", "unclosed thought", "truncated", "right", "wrong", "no box"]
@@ -211,9 +210,8 @@ def test_collect_samples_base_after_trained_policy_has_no_adapter(
     assert adapter is not None
     trained = replace(task, folder=tmp_path / "trained", trained=adapter / "adapter")
     both = [trained, replace(task, folder=tmp_path / "after")]
-    with collect_samples(
-        load_policy(model, seed=0), model, rollout, both, tmp_path / "engine", QUIET
-    ):
+    fresh = load_policy(model, seed=0)
+    with collect_samples(fresh, model, rollout, both, tmp_path / "engine", QUIET):
         pass
     alone, after, changed = (lines_of(tmp_path / name) for name in ("alone", "after", "trained"))
     assert alone == after != changed
@@ -221,12 +219,7 @@ def test_collect_samples_base_after_trained_policy_has_no_adapter(
 
 @pytest.mark.parametrize(("device", "rows"), [("cuda", 3), ("cpu", 64)])
 def test_collect_samples_takes_rows_that_fit_on_gpu(
-    policy: Policy,
-    problems: list[Problem],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    device: str,
-    rows: int,
+    policy: Policy, problems: Any, tmp_path: Path, monkeypatch: Any, device: str, rows: int
 ) -> None:
     """A GPU of whose memory a tenth is kept, and the rest holds three rows and a half."""
     model, task = ModelConfig(path="demo", dtype="float32"), task_of(policy, tmp_path, problems[:1])
@@ -257,11 +250,7 @@ def test_collect_samples_takes_rows_that_fit_on_gpu(
     ],
 )
 def test_load_eval_policy_beside_servers_takes_gpu_with_room(
-    policy: Policy,
-    rollout: RolloutConfig,
-    free: float,
-    device: str,
-    monkeypatch: pytest.MonkeyPatch,
+    policy: Policy, rollout: RolloutConfig, free: float, device: str, monkeypatch: Any
 ) -> None:
     def load(*_: Any, device: torch.device, **__: Any) -> Policy:
         devices.append(device.type)
@@ -434,10 +423,9 @@ def test_shortened_answers_end_with_positions(policy: Policy, problems: list[Pro
 
 
 def voted(answers: list[tuple[str | None, bool]], grader: MathGrader) -> list[int]:
-    verdicts = [
-        Verdict(right, answer, "right" if right else "wrong" if answer else "no box")
-        for answer, right in answers
-    ]
+    reasons = ["right" if right else "wrong" if answer else "no box" for answer, right in answers]
+    rows: Any = zip(answers, reasons, strict=True)
+    verdicts = [Verdict(right, answer, reason) for (answer, right), reason in rows]
     return cast_votes([MathGrade(verdict, verdict) for verdict in verdicts], len(answers), grader)
 
 

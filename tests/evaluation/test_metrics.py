@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,18 +38,12 @@ RUNS = 1000
 ANY = (-math.inf, math.inf)
 
 
-def graded(correct: np.ndarray, votes: np.ndarray | None = None) -> GradedSamples:
-    nothing = np.zeros(correct.shape, dtype=bool)
-    return GradedSamples(
-        problems=[str(i) for i in range(len(correct))],
-        correct=correct,
-        lenient=correct,
-        votes=np.where(correct, 0, 1) if votes is None else votes,
-        tokens=np.full(correct.shape, 7),
-        truncated=nothing,
-        unboxed=nothing,
-        repetitive=nothing,
-    )
+def graded(correct: np.ndarray) -> GradedSamples:
+    names = ("truncated", "unboxed", "repetitive")
+    flags: dict[str, Any] = dict.fromkeys(names, np.zeros(correct.shape, dtype=bool))
+    problems, votes = [str(i) for i in range(len(correct))], np.where(correct, 0, 1)
+    tokens = np.full(correct.shape, 7)
+    return GradedSamples(problems, correct, lenient=correct, votes=votes, tokens=tokens, **flags)
 
 
 def simulated(rng: np.random.Generator, skills: np.ndarray, k: int) -> np.ndarray:
@@ -118,10 +113,8 @@ def test_macro_average_interval_covers_truth() -> None:
     rng, hits, shapes = np.random.default_rng(13), 0, [(0.5, 0.5), (0.3, 0.6), (0.5, 1.0)]
     truth = sum(a / (a + b) for a, b in shapes) / len(shapes)
     for _ in range(RUNS):
-        interval = bootstrap(
-            [simulated(rng, rng.beta(a, b, size=30), 12).mean(axis=1) for a, b in shapes],
-            bounds=SHARE,
-        )
+        groups = [simulated(rng, rng.beta(a, b, size=30), 12).mean(axis=1) for a, b in shapes]
+        interval = bootstrap(groups, bounds=SHARE)
         hits += interval.low <= truth <= interval.high
     assert 0.93 <= hits / RUNS <= 0.99
 
@@ -316,8 +309,8 @@ def test_over_seeds_interval_covers_truth(seeds: int, sd: float) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seeds", "sd", "most"), [(3, 0.02, 1.0), (5, 0.02, 1.0), (5, 0.0, 1.0)])
-def test_compare_seeds_covers_truth_and_problems_do_not(seeds: int, sd: float, most: float) -> None:
+@pytest.mark.parametrize(("seeds", "sd"), [(3, 0.02), (5, 0.02), (5, 0.0)])
+def test_compare_seeds_covers_truth_and_problems_do_not(seeds: int, sd: float) -> None:
     rng, hits, alone, runs = np.random.default_rng(19), 0, 0, RUNS // 2
     for _ in range(runs):
         skills = rng.beta(0.5, 0.5, size=100)
@@ -327,7 +320,7 @@ def test_compare_seeds_covers_truth_and_problems_do_not(seeds: int, sd: float, m
         problems = bootstrap([(after - before).mean(axis=0)], bounds=(-1, 1), reached=False)
         hits += interval.low <= 0.2 / 8 <= interval.high
         alone += problems.low <= 0.2 / 8 <= problems.high
-    assert 0.93 <= hits / runs <= most
+    assert hits / runs >= 0.93
     # Where seeds differ, problems alone fall short by far; where they do not, the interval is
     # somewhat too wide.
     assert (alone / runs < 0.85) == (sd > 0)

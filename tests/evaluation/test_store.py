@@ -127,10 +127,8 @@ def test_store_flipped_bit_in_finished_store_is_refused_by_file_name(
     flipped = whole[at] ^ (1 << data.draw(st.integers(0, 7)))
     path.write_bytes(whole[:at] + bytes([flipped]) + whole[at + 1 :])
     before = contents(folder)
-    refused = pytest.raises(
-        storage.CorruptFileError, match=rf"^{path}[: ].*; .*(put it back|writes it again)"
-    )
-    with refused, reopen_store(folder):
+    wanted = rf"^{path}[: ].*; .*(put it back|writes it again)"
+    with pytest.raises(storage.CorruptFileError, match=wanted), reopen_store(folder):
         read_grades(folder)
     assert contents(folder) == before
     if path.name != "problems.jsonl":  # which every evaluation writes anew

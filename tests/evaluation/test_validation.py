@@ -134,7 +134,6 @@ def test_validation_invalid_settings_are_refused_at_start(mine: Path, tmp_path: 
         train(long, tmp_path / "run")
     with pytest.raises(DataError, match=r"nowhere\.jsonl"):
         train(replace(long, validation=ValidationConfig(path="nowhere.jsonl")), tmp_path / "run")
-    too_long = replace(long, data=replace(long.data, max_prompt_tokens=1))
     with pytest.raises(ConfigError, match="1024"):  # before training problems are counted
-        train(too_long, tmp_path / "run")
+        train(long.changed("data", max_prompt_tokens=1), tmp_path / "run")
     assert not (tmp_path / "run").exists()

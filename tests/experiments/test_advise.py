@@ -142,7 +142,7 @@ def test_advise_changed_rollouts_are_refused(folder: Path, tmp_path: Path) -> No
 
 
 def test_advise_other_sampling_in_folder_is_refused(folder: Path) -> None:
-    other = replace(DEMO, rollout=replace(DEMO.rollout, temperature=0.7))
+    other = DEMO.changed("rollout", temperature=0.7)
     with pytest.raises(ConfigError, match=r"other settings \(temperature 1\.1\).*--folder"):
         advise(other, folder, problems=2, samples=2, sources=("solution",), ratios=(0.0,))
 
@@ -269,32 +269,19 @@ def test_summary_of_rollout_is_that_of_its_tokens() -> None:
     }
     kinds = np.array([KINDS.index(kind) for kind in ("number", "style", "number", "answer")])
     found = summary_of(terms, Marks(kinds, departure=2))
-    assert dict(zip(KINDS, found.pop("kinds"), strict=True)) == {
-        **dict.fromkeys(KINDS, 0.0),
-        "number": 1.5,
-        "style": 0.25,
-    }
+    by_kind = dict.fromkeys(KINDS, 0.0) | {"number": 1.5, "style": 0.25}
+    assert dict(zip(KINDS, found.pop("kinds"), strict=True)) == by_kind
     assert found.pop("tenths") == [0.5, 0.25, 1.0, 0.0, *[0.0] * 6]
-    assert found == {
-        "tokens": 4,
-        "kl": 1.75,
-        "first_kl": 0.5,
-        "pull": -0.25,
-        "entropy_gap": 2.5,
-        "unclipped_mass": 3.0,
-        "clipped": 2.0,
-        "raised": 0.5,
-        "confusion": 1.5,
-    }
+    sums = {"tokens": 4, "kl": 1.75, "first_kl": 0.5, "pull": -0.25, "entropy_gap": 2.5}
+    sums |= {"unclipped_mass": 3.0, "clipped": 2.0, "raised": 0.5, "confusion": 1.5}
+    assert found == sums
     assert summary_of(terms, Marks(kinds, departure=4))["confusion"] is None
 
 
 def test_answer_is_visible_in_any_spelling_as_whole_number() -> None:
     def seen(answer: str, context: str, boxed: bool = True) -> bool:
-        solution = rf"So it is $\boxed{{{answer}}}$." if boxed else "So it is."
-        return answer_is_visible(
-            Problem("?", solution, answer if not boxed else "99", "1"), context
-        )
+        solution, gold = (rf"$\boxed{{{answer}}}$.", "99") if boxed else ("So it is.", answer)
+        return answer_is_visible(Problem("?", solution, gold, "1"), context)
 
     assert seen("12", "we get $x = 12$ ...(omitted)...")
     assert not seen("12", "we get $x = 312$, or 12.5 ...(omitted)...")
@@ -308,10 +295,9 @@ def test_figures_of_scores_slope_is_covariance_of_reward_and_pull() -> None:
     pulls = np.array([[1.0, 3.0, -2.0], [0.5, 0.5, 0.5]])
     rewards = np.array([[1.0, 0, 0], [1, 1, 0]])
     ones = "kl first_kl entropy_gap unclipped_mass clipped raised mask_ratio visible leak"
+    same = dict.fromkeys(ones.split(), 1.0) | {"tokens": 2, "confusion": None, "kinds": [1] * 5}
     scores = [
-        dict.fromkeys(ones.split(), 1.0)
-        | {"pull": pull, "tokens": 2, "confusion": None, "kinds": [1] * 5, "tenths": [0.1] * 10}
-        | {"mask_ratio": 0.3 + i / 100}
+        same | {"tenths": [0.1] * 10, "pull": pull, "mask_ratio": 0.3 + i / 100}
         for i, pull in enumerate(pulls.flatten())
     ]
     figures = figures_of(scores, rewards)
@@ -335,23 +321,12 @@ def test_overlap_auc_counts_pairs_within_problem(policy: Policy, problems: list[
 def of_slope(slope: float, **changes: Any) -> Figures:
     """What 40 problems say that nearly agree."""
     noise = np.random.default_rng(int(1000 * slope)).uniform(-0.01, 0.01, 40)
-    values: dict[str, Any] = {
-        "slope": slope + noise,
-        "kl": noise + 1,
-        "first_kl": noise + 1,
-        "entropy_gap": noise,
-        "clipped": np.full(40, 0.1),
-        "unclipped_mass": np.full(40, 0.99),
-        "raised": np.full(40, 0.5),
-        "leak": np.full(40, 0.01),
-        "confusion": noise,
-        "kinds": np.zeros(5),
-        "tenths": np.zeros(10),
-        "masked": 0.3,
-        "masked_spread": np.full(2, 0.3),
-        "visible": 0.0,
-    }
-    return Figures(**values | changes)
+    values: dict[str, Any] = {"slope": slope + noise, "kl": noise + 1, "first_kl": noise + 1}
+    values |= {"entropy_gap": noise, "confusion": noise, "kinds": np.zeros(5)}
+    shares = {"clipped": 0.1, "unclipped_mass": 0.99, "raised": 0.5, "leak": 0.01}
+    values |= {name: np.full(40, share) for name, share in shares.items()}
+    values |= {"masked": 0.3, "masked_spread": np.full(2, 0.3), "visible": 0.0}
+    return Figures(**values | {"tenths": np.zeros(10)} | changes)
 
 
 FACTS = {"both": Interval(0.5, 0.4, 0.6), "truncated": Interval(0.0, 0.0, 0.1)}
@@ -363,11 +338,7 @@ OWN = "the recipe's own context"
     ("facts", "slopes", "expected"),
     [
         ({}, {"recipe": 0.3, "solution@0": 0.5}, [WHOLE, "less the recipe's is +20"]),
-        (
-            {},
-            {"recipe": 0.3, "solution@0 (thinking)": 0.5},
-            [f"{WHOLE} --model.teacher-thinking", "less the recipe's is +20"],
-        ),
+        ({}, {"recipe": 0.3, "solution@0 (thinking)": 0.5}, [f"{WHOLE} --model.teacher", "is +20"]),
         ({}, {"recipe": 0.3, "solution@0": 0.29}, [OWN]),
         ({}, {"recipe": 0.3, "solution@0": 0.301}, [OWN, "0 in its interval"]),
         ({}, {"recipe": 0.3, "other@0": 0.1}, [OWN, "is content"]),

@@ -56,13 +56,12 @@ def test_meter_kl_of_new_adapter_is_that_of_the_two_prompts(
 ) -> None:
     [own], [others] = (meter.answer(view, problems[:1], 1) for view in (PLAIN, PROMPTED))
     found = meter.measure("held_out", problems[:1], PLAIN, [own], [others])
-    logits = []
-    for prompt in (
-        policy.student_prompt(problems[0]),
-        policy.teacher_prompt(problems[0], meter.context, complete=True),
-    ):
-        with torch.no_grad():
-            logits.append(logits_alone(policy.base, prompt, own[0].ids).log_softmax(-1))
+    shown = policy.teacher_prompt(problems[0], meter.context, complete=True)
+    with torch.no_grad():
+        logits = [
+            logits_alone(policy.base, prompt, own[0].ids).log_softmax(-1)
+            for prompt in (policy.student_prompt(problems[0]), shown)
+        ]
     expected = (logits[0].exp() * (logits[0] - logits[1])).sum(-1).mean()
     assert found.kl is not None
     assert found.kl.mean == pytest.approx(float(expected), rel=1e-4)
@@ -98,9 +97,7 @@ def test_bake_of_text_that_changes_nothing_is_refused(config: Config, tmp_path: 
 
 def test_bake_in_folder_of_other_rules_is_refused(config: Config, tmp_path: Path) -> None:
     (tmp_path / "rules.md").write_text("Be brief.")
-    with pytest.raises(
-        ConfigError, match=r"rules\.md is that of other rules or questions; choose another"
-    ):
+    with pytest.raises(ConfigError, match=r"rules\.md is that of other rules or questions; choose"):
         bake(config, tmp_path, held_out=4, samples=1)
 
 
@@ -128,14 +125,8 @@ def test_bake_measures_segments_and_resumes_to_same_figures(config: Config, tmp_
     assert len(rows_of(tmp_path / "questions.jsonl")) == 32
 
     shutil.rmtree(tmp_path / "run/checkpoints/step-000002")
-    again = paint.bake(
-        config.context.file,
-        config.data.path,
-        recipe=config,
-        output_dir=tmp_path,
-        held_out=8,
-        samples=2,
-    )
+    files = config.context.file, config.data.path
+    again = paint.bake(*files, recipe=config, output_dir=tmp_path, held_out=8, samples=2)
     assert again.summary["held_out"] == summary["held_out"]
     assert again.summary["steps"] == summary["steps"]
     table = again.table.set_index(["view", "metric"])

@@ -1,6 +1,7 @@
 """`paint compare`: recipes on problems of the user's, with stored rollouts and controls."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,13 +19,11 @@ SMALL: Sections = {
 
 
 def problems_of(*steps: int) -> list[dict[str, str]]:
+    problem = "Start at $1$ and apply $+{}$ modulo $100$.".format
+    solution = "We get $1+{}={}$, so the answer is $\\boxed{{{}}}$.".format
     return [
-        {
-            "problem": f"Start at $1$ and apply $+{step}$ modulo $100$.",
-            "answer": str(1 + step),
-            "solution": f"We get $1+{step}={1 + step}$, so the answer is $\\boxed{{{1 + step}}}$.",
-        }
-        for step in steps
+        {"problem": problem(n), "answer": str(n + 1), "solution": solution(n, n + 1, n + 1)}
+        for n in steps
     ]
 
 
@@ -54,17 +53,8 @@ def test_compare_trains_on_stored_rollouts_and_evaluates_on_own_problems(tmp_pat
     assert "| masked-other | context.source: ['solution'] -> ['other'] |" in table
     assert "| masked less masked-other |" in table
 
-    again = paint.compare(
-        [masked],
-        base=base,
-        data=rows,
-        stored=first.path,
-        controls=["other"],
-        benchmark=held_out,
-        seeds=[0],
-        samples=2,
-        max_new_tokens=60,
-        output_dir=folder,
-    )
+    asked: dict[str, Any] = {"controls": ["other"], "benchmark": held_out, "seeds": [0]}
+    asked |= {"samples": 2, "max_new_tokens": 60, "output_dir": folder}
+    again = paint.compare([masked], base=base, data=rows, stored=first.path, **asked)
     assert list(again["cell"]) == ["base", *names]
     assert list(again["avg_at_k"]) == [sum(result.right) / 4 for result in results]

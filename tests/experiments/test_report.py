@@ -65,14 +65,12 @@ def test_result_sheets_of_side_by_side_compare_all_pairs_with_corrected_p() -> N
     names = [("never", "many"), ("never", "few"), ("many", "few")]
     ends = {name: SCORES[name, 2 if name == "few" else 8] for name in ("never", "many", "few")}
     p_values = [p_value_over_seeds(ends[before], ends[after]) for before, after in names]
+    gains = [compare_seeds(ends[one], ends[other]).points(sign=True) for one, other in names]
     assert pairs.rows == [
-        [
-            f"{after} less {before}",
-            compare_seeds(ends[before], ends[after]).points(sign=True),
-            f"{p:.4f}",
-            f"{corrected:.4f}",
-        ]
-        for (before, after), p, corrected in zip(names, p_values, holm(p_values), strict=True)
+        [f"{after} less {before}", gain, f"{p:.4f}", f"{corrected:.4f}"]
+        for (before, after), gain, p, corrected in zip(
+            names, gains, p_values, holm(p_values), strict=True
+        )
     ]
     assert settings.rows == [[name, "train.steps: 2 -> 8"] for name in ("never", "many")]
 
@@ -81,27 +79,19 @@ def test_result_sheets_pass_at_k_counts_problems_with_a_right_sample() -> None:
     main, *_ = result_sheets(REPORT, RESULTS)
     passed = {row[0]: row[2].split()[0] for row in main.rows}
     assert main.columns[2] == "pass@4"
-    assert passed == {"base": "100.0", "Few": "100.0", "Many": "100.0", "Never": "100.0"} | {
-        "Off": "16.7"  # one problem of one of two seeds
-    }
+    # Of Off, one problem of one of two seeds.
+    assert passed == dict.fromkeys(("base", "Few", "Many", "Never"), "100.0") | {"Off": "16.7"}
 
 
 def test_step_sheets_checkpoint_has_score_cost_and_lead() -> None:
     by_step, _, _ = step_sheets(REPORT, RESULTS)
     assert by_step.columns[2] == "Avg@4"
     rows = {(row[0], row[1]): row[2:] for row in by_step.rows}
-    assert list(rows) == [
-        ("base", "0"),
-        *(("Few", step) for step in "12"),
-        *(("Many", step) for step in "248"),
-        *(("Never", step) for step in "48"),
-        ("Off", "8"),
-    ]
+    steps = {"base": "0", "Few": "12", "Many": "248", "Never": "48", "Off": "8"}
+    assert list(rows) == [(name, step) for name, all_steps in steps.items() for step in all_steps]
     end, base = SCORES["few", 2], SCORES["base", 0]
-    for (cell, step), cost in {
-        ("many", 4): ["404", "0:00:02"],
-        ("off", 8): ["0", "0:00:04"],
-    }.items():
+    costs = {("many", 4): ["404", "0:00:02"], ("off", 8): ["0", "0:00:04"]}
+    for (cell, step), cost in costs.items():
         scores = SCORES[cell, step]
         assert rows[LABELS[cell], str(step)] == [
             over_seeds(scores, bounds=(0, 1)).points(),
@@ -145,11 +135,9 @@ def test_step_sheets_steps_significantly_below_reference() -> None:
     """Two seeds and three problems say nothing for sure; twice and four times as many do."""
     assert {row[3] for row in step_sheets(REPORT, RESULTS)[-1].rows} == {"nowhere"}
     names = [f"{n}" for n in range(12)]
-    many = [
-        replace(r, seed=r.seed + more, right=4 * r.right, problems=names)
-        for more in (0, 2)
-        for r in [*RESULTS, *both("many", 1, [1, 2, 1], [1, 1, 2], tokens=101)]
-    ]
+    few = [*RESULTS, *both("many", 1, [1, 2, 1], [1, 1, 2], tokens=101)]
+    wider = [replace(r, right=4 * r.right, problems=names) for r in few]
+    many = [replace(r, seed=r.seed + more) for more in (0, 2) for r in wider]
     by_step, _, reached = step_sheets(REPORT, many)
     below = [row[:2] for row in by_step.rows if row[-1].partition("[")[2].startswith("+")]
     assert below == [["base", "0"], ["Many", "1"], ["Many", "2"], ["Off", "8"]]
@@ -158,11 +146,8 @@ def test_step_sheets_steps_significantly_below_reference() -> None:
 
 def test_step_sheets_reference_without_rollouts_omits_tokens() -> None:
     *_, reached = step_sheets(replace(REPORT, reference_run="off"), RESULTS)
-    assert [row[4:] for row in reached.rows] == [
-        ["100", "0 (0.1 times)"],
-        ["202", "1 (0.2 times)"],
-        ["400", "2 (0.5 times)"],
-    ]
+    found = [" in ".join(row[4:]) for row in reached.rows]
+    assert found == ["100 in 0 (0.1 times)", "202 in 1 (0.2 times)", "400 in 2 (0.5 times)"]
 
 
 def test_report_earlier_checkpoints_do_not_change_results(tmp_path: Path) -> None:
@@ -185,15 +170,9 @@ def test_report_earlier_checkpoints_do_not_change_results(tmp_path: Path) -> Non
 
 def marks_of(svg: str) -> list[list[tuple[str, float, float]]]:
     """Colour and place of each mark on each axis of an SVG, ticks of axes left out."""
-    return [
-        [
-            (colour, float(x), float(y))
-            for x, y, colour in re.findall(
-                r'<use [^>]*x="([\d.]+)" y="([\d.]+)" style="fill: (#\w+); stroke: #\w+', part
-            )
-        ]
-        for part in re.split(r'<g id="axes_\d">', svg)[1:]
-    ]
+    mark = re.compile(r'<use [^>]*x="([\d.]+)" y="([\d.]+)" style="fill: (#\w+); stroke: #\w+')
+    axes = map(mark.findall, re.split(r'<g id="axes_\d">', svg)[1:])
+    return [[(colour, float(x), float(y)) for x, y, colour in found] for found in axes]
 
 
 def require_line(drawn: Sequence[float], values: Sequence[float], sign: int) -> None:
@@ -259,12 +238,9 @@ def test_save_plot_draws_means_seeds_and_intervals_at_their_values(tmp_path: Pat
         for colour, x, y in marks:
             if colour in (INK, FAINT):
                 found.setdefault((colour, y), []).append(x)
-        drawn = {
-            ink: [found[key] for key in sorted(found) if key[0] == ink] for ink in (INK, FAINT)
-        }
-        assert [len(drawn[ink]) for ink in (INK, FAINT)] == [len(rows)] * 2
+        inked, faint = ([found[k] for k in sorted(found) if k[0] == ink] for ink in (INK, FAINT))
         places, values = [], []
-        for (interval, scores), points, ticks in zip(rows, drawn[INK], drawn[FAINT], strict=True):
+        for (interval, scores), points, ticks in zip(rows, inked, faint, strict=True):
             places += [*sorted(points), *sorted(ticks)]
             values += [interval.low, interval.mean, interval.high, *sorted(scores.mean(axis=1))]
         require_line(places, values, 1)

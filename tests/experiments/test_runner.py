@@ -34,7 +34,7 @@ from paint.experiments.report import Result, by_run, read_results, write_results
 from paint.experiments.runner import ExperimentRun, run_experiment
 from paint.grading.math.grader import MathGrader
 from paint.training.run_log import new_run
-from processes import until
+from processes import on_full_disk, until
 from runs import Sections, rows_of, tight_and_loose
 
 PROBLEMS, SAMPLES = 5, 3
@@ -88,10 +88,7 @@ def stepped(finished: Experiment, tmp_path_factory: pytest.TempPathFactory) -> E
 def bytes_in(folder: Path) -> dict[str, tuple[int, bytes]]:
     """Every file with its time and content; locks are touched by whoever looks."""
     files = [path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"]
-    return {
-        str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes())
-        for path in files
-    }
+    return {str(p.relative_to(folder)): (p.stat().st_mtime_ns, p.read_bytes()) for p in files}
 
 
 def right_of(place: Path) -> list[int]:
@@ -132,12 +129,8 @@ def test_experiment_results_have_one_row_per_run_and_seed(finished: Experiment) 
         rollouts = [row for path in run.glob("rollouts/*") for row in rows_of(path)]
         assert (result.steps, len(rollouts)) == (2, 8)
         assert result.rollout_tokens == sum(len(rollout["completion_ids"]) for rollout in rollouts)
-        spent = [
-            value
-            for row in rows_of(run / "metrics.jsonl")
-            for name, value in row.items()
-            if re.fullmatch("seconds_(?!left).*", name)
-        ]
+        cells = [cell for row in rows_of(run / "metrics.jsonl") for cell in row.items()]
+        spent = [value for name, value in cells if re.fullmatch("seconds_(?!left).*", name)]
         assert 0 < result.seconds == pytest.approx(sum(spent))
         assert result.config["train"]["seed"] == result.seed
         assert "step 2/2" in (run / "log.txt").read_text()
@@ -146,38 +139,29 @@ def test_experiment_results_have_one_row_per_run_and_seed(finished: Experiment) 
 def test_tables_match_results(finished: Experiment) -> None:
     folder, _, said = finished
     rows = by_run(read_results(folder))
-    scores = {
-        name: np.array([result.right for result in results]) / SAMPLES
-        for name, results in rows.items()
-    }
+    scores = {name: np.array([r.right for r in found]) / SAMPLES for name, found in rows.items()}
     assert scores["tight"].shape == (2, PROBLEMS)
     for text in (said, (folder / "results.md").read_text()):
         cells = [re.split("[|│]", line)[1:-1] for line in text.splitlines()]
-        lines = [[cell.strip() for cell in line] for line in cells]
+        lines = [[cell.strip().replace("\\", "") for cell in line] for line in cells]
         table = {line[0]: line[1:] for line in reversed(lines) if line}
         seeds = {line[0]: line[1:] for line in lines if len(line) == 3}
-        for name in ("tight", "loose"):
-            tokens = np.mean([result.rollout_tokens for result in rows[name]])
-            spent = timedelta(seconds=round(sum(result.seconds for result in rows[name]) / 2))
+        for name, results in rows.items():
+            gain = compare_seeds(scores["base"], scores[name]).points(sign=True)
+            tokens = f"{np.mean([result.rollout_tokens for result in results]):,.0f}"
+            spent = timedelta(seconds=round(sum(result.seconds for result in results) / 2))
             assert table[name] == [
                 over_seeds(scores[name], bounds=(0, 1)).points(),
                 over_seeds((scores[name] > 0).astype(float)).points(),
-                compare_seeds(scores["base"], scores[name]).points(sign=True),
-                f"{tokens:,.0f}",
-                str(spent),
-                f"{np.mean([result.answer_tokens for result in rows[name]]):,.0f}",
+                *(["", "", ""] if name == "base" else [gain, tokens, str(spent)]),
+                f"{np.mean([result.answer_tokens for result in results]):,.0f}",
             ]
+        for name in ("tight", "loose"):
             assert seeds[name] == [f"{100 * scores[name][seed].mean():.1f}" for seed in (0, 1)]
         difference = compare_seeds(scores["tight"], scores["loose"]).points(sign=True)
         p_value = f"{p_value_over_seeds(scores['tight'], scores['loose']):.4f}"
         assert table["loose less tight"] == [difference, p_value, p_value]
-        assert ["tight", "objective.clip: 0.3 -> 0.06"] in [
-            [cell.replace("\\", "") for cell in line] for line in lines
-        ]
-        length = f"{np.mean([result.answer_tokens for result in rows['base']]):,.0f}"
-        passed = over_seeds((scores["base"] > 0).astype(float)).points()
-        base = [over_seeds(scores["base"]).points(), passed, "", "", "", length]
-        assert table["base"] == base
+        assert ["tight", "objective.clip: 0.3 -> 0.06"] in lines
     assert "Avg@3 on 5 problems of demo, seeds 0 to 1" in said
 
 
@@ -215,6 +199,7 @@ def test_experiment_every_checkpoint_adds_evaluations_without_training(
     assert [(r.cell, r.seed, r.steps) for r in added] == [
         (name, seed, 1) for seed in (0, 1) for name in ("tight", "loose")
     ]
+    moved = []
     for result in added:
         rollouts = rows_of(folder / result.cell / f"seed-{result.seed}/rollouts/step-000001.jsonl")
         assert result.rollout_tokens == sum(len(row["completion_ids"]) for row in rollouts)
@@ -222,12 +207,8 @@ def test_experiment_every_checkpoint_adds_evaluations_without_training(
         assert 0 < result.seconds < last.seconds
         place = folder / f"evaluation/seed-{result.seed}/{result.cell}-step-000001"
         assert result.right == right_of(place)
-    assert any(
-        result.right != last.right
-        for result in added
-        for last in before
-        if (last.cell, last.seed) == (result.cell, result.seed)
-    )
+        moved.append(result.right != last.right)
+    assert any(moved)
 
     headline = (finished.folder / "results.md").read_text().rstrip()
     assert (folder / "results.md").read_text().startswith(headline)
@@ -293,14 +274,13 @@ def test_experiment_missing_checkpoint_is_named_and_retrained(
 
 
 def test_experiment_checkpoint_steps_follow_settings_and_need_earlier_ones(tmp_path: Path) -> None:
-    config = replace(DEMO, train=replace(DEMO.train, steps=25, checkpoint_every=10))
-    cell = ExperimentRun("one", config)
+    cell = ExperimentRun("one", DEMO.changed("train", steps=25, checkpoint_every=10))
     assert cell.steps(every_checkpoint=True) == [10, 20, 25]
     assert cell.steps(every_checkpoint=False) == [25]
-    once = ExperimentRun("one", replace(config, train=replace(config.train, checkpoint_every=25)))
-    assert once.steps(every_checkpoint=True) == [25]
+    once = cell.config.changed("train", checkpoint_every=25)
+    assert ExperimentRun("one", once).steps(every_checkpoint=True) == [25]
     with pytest.raises(ConfigError, match=r"set train\.checkpoint_every below train\.steps"):
-        run_cells(tmp_path, once.config, every_checkpoint=True)
+        run_cells(tmp_path, once, every_checkpoint=True)
     assert not any(tmp_path.iterdir())
 
 
@@ -365,12 +345,8 @@ def test_experiment_run_with_missing_metrics_is_refused(
 def test_experiment_full_disk_is_said_and_resumed(finished: Experiment, tmp_path: Path) -> None:
     _, command, _ = finished
     command = [sys.executable, "-m", "paint.cli", *command, "--folder", str(tmp_path / "demo")]
-    # A limit on the size of a file fails a write just as a full disk does, without filling one.
     for kilobytes in (1, 20):
-        # Bytecode, too, would be cut short, and break every process that imports it later.
-        shell = f'export PYTHONDONTWRITEBYTECODE=1; ulimit -f {kilobytes}; exec "$@"'
-        limited = ["bash", "-c", shell, "paint", *command]
-        result = subprocess.run(limited, capture_output=True, text=True)
+        result = on_full_disk(command, kilobytes)
         assert result.returncode == 2, result.stderr
         assert str(tmp_path / "demo") in result.stderr
         assert "Traceback" not in result.stderr
@@ -386,11 +362,7 @@ def test_experiment_full_disk_is_said_and_resumed(finished: Experiment, tmp_path
     ],
 )
 def test_experiment_other_setting_in_same_folder_is_refused_with_difference(
-    finished: Experiment,
-    change: tuple[str, str],
-    flags: list[str],
-    message: str,
-    capsys: pytest.CaptureFixture[str],
+    finished: Experiment, change: tuple[str, str], flags: list[str], message: str, capsys: Any
 ) -> None:
     folder, command, _ = finished
     recipe = Path(command[1])
@@ -466,11 +438,11 @@ DEMO, LARGE = (read_recipe(find_recipe(name)) for name in ("demo-paint", "paint-
         ({"one": DEMO, "base": DEMO}, "^base names two recipes, or is reserved"),
         ({"one": DEMO, "two": LARGE}, r"^model\.path of two is 'Qwen/Qwen3-1\.7B', .* one 'demo'"),
         (
-            {"one": DEMO, "two": replace(DEMO, model=replace(DEMO.model, dtype="bfloat16"))},
+            {"one": DEMO, "two": DEMO.changed("model", dtype="bfloat16")},
             r"^model\.dtype of two is 'bfloat16', and that of one 'float32'",
         ),
         (
-            {"one": DEMO, "two": replace(DEMO, data=replace(DEMO.data, path="mine.jsonl"))},
+            {"one": DEMO, "two": DEMO.changed("data", path="mine.jsonl")},
             r"^data\.path of two is 'mine\.jsonl', and that of one 'demo'",
         ),
     ],
@@ -499,17 +471,14 @@ def test_experiment_of_ranks_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_experiment_server_urls_do_not_count_as_other_setting(tmp_path: Path) -> None:
-    before = replace(DEMO, rollout=replace(DEMO.rollout, engine="vllm", urls=("http://one:1",)))
-    rollout = replace(before.rollout, urls=("http://two:1",))
-    after = replace(before, rollout=rollout, train=replace(DEMO.train, steps=7))
+    before = DEMO.changed("rollout", engine="vllm", urls=("http://one:1",))
+    after = before.changed("rollout", urls=("http://two:1",)).changed("train", steps=7)
     new_run(to_table(before), tmp_path / "one/seed-0", "", "", {})
     with pytest.raises(RunError, match=r"in another setting:\n  train\.steps: \d+ -> 7\nRepeat"):
         run_cells(tmp_path, after)
 
 
-def test_experiment_changed_problems_are_refused_before_training(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_experiment_changed_problems_are_refused_before_training(tmp_path: Path) -> None:
     recipe, problems = write_recipes(tmp_path, steps=1)[0], tmp_path / "mine.jsonl"
     problems.write_text('{"problem": "Start at $1$ and apply $+1$ modulo $100$.", "answer": "2"}\n')
     exam = demo_protocol(None, 2, str(problems))
@@ -555,10 +524,8 @@ def test_experiment_stopped_and_killed_experiment_matches_undisturbed_one(tmp_pa
     second.kill()
     second.communicate()
     assert [result.cell for result in read_results(killed)] == ["base", "tight"]
-    done = {
-        name: bytes_in(killed / name)
-        for name in ("tight", "evaluation/seed-0/base", "evaluation/seed-0/tight")
-    }
+    names = ("tight", "evaluation/seed-0/base", "evaluation/seed-0/tight")
+    done = {name: bytes_in(killed / name) for name in names}
 
     third = subprocess.run(line, capture_output=True, text=True)
     assert third.returncode == 0, third.stderr
@@ -604,7 +571,7 @@ def test_grid_point_changes_only_varied_settings() -> None:
     restored = replace(point.objective, interpolation_weight=0.03, top_fraction=0.03)
     assert replace(point, context=recipe.context, objective=restored) == recipe
     other = ABLATION_TABLES["controls"].points["another problem's solution"].of(recipe)
-    assert other == replace(recipe, context=replace(recipe.context, source=("other",)))
+    assert other == recipe.changed("context", source=("other",))
     assert ABLATION_TABLES["controls"].points["its own solution"].of(recipe) == recipe
 
     # Suffix masking without interpolation stands in all three of the paper's tables; controls add
@@ -629,10 +596,7 @@ def test_ablation_of_model_uses_paper_evaluation_and_recipe_engine(tmp_path: Pat
     problems = tmp_path / "mine.jsonl"
     problems.write_text('{"problem": "1+1?", "answer": "2"}\n')
     config = Config(model=ModelConfig(path="some/model"))
-    config = replace(
-        config,
-        rollout=replace(config.rollout, engine="vllm", urls=("http://node:1",), batch_size=48),
-    )
+    config = config.changed("rollout", engine="vllm", urls=("http://node:1",), batch_size=48)
     exam = paper_protocol(config, str(problems), None, 12)
     paper = {"temperature": 1.0, "top_p": 0.95, "top_k": -1, "max_new_tokens": 38_912}
     facts = {"benchmark": "mine", "problems": 1, "samples": 12, "thinking": True}

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from shutil import copytree
 
 import peft
 import pytest
@@ -78,10 +79,8 @@ def test_export_loads_elsewhere_and_answers_as_checkpoint(
     with torch.no_grad():
         untrained = log_probs(logits_alone(base, prompt, ids), ids)
     assert (untrained - expected).abs().max() > 1e-2
-    text = AutoTokenizer.from_pretrained(folder).apply_chat_template(
-        [{"role": "user", "content": PROBLEM}], tokenize=False
-    )
-    assert PROBLEM in text
+    asked, tokenizer = {"role": "user", "content": PROBLEM}, AutoTokenizer.from_pretrained(folder)
+    assert PROBLEM in tokenizer.apply_chat_template([asked], tokenize=False)
     own = json.loads((MODEL / "generation_config.json").read_text())
     assert json.loads((folder / "generation_config.json").read_text()) == own
 
@@ -131,10 +130,7 @@ def test_export_card_holds_run_and_evaluation(run: Path, tmp_path: Path) -> None
 
 
 def test_find_figures_of_other_weights_are_refused(run: Path, tmp_path: Path) -> None:
-    adapter = tmp_path / "adapter"
-    adapter.mkdir()
-    for path in (run / "checkpoints/step-000003/adapter").iterdir():
-        (adapter / path.name).write_bytes(path.read_bytes())
+    adapter = Path(copytree(run / "checkpoints/step-000003/adapter", tmp_path / "adapter"))
     assert card.find_figures(run / "validation", adapter).policy == "step-000003"
     shape = json.loads((adapter / "adapter_config.json").read_text())
     (adapter / "adapter_config.json").write_text(json.dumps(shape | {"lora_alpha": 9}))
@@ -202,10 +198,8 @@ def test_export_push_uploads_what_was_written(
 def test_export_refusals_name_place(run: Path, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full/file").write_text("")
-    for target, folder, kind, said in [
-        (run, tmp_path / "full", ExportError, "full exists"),
-        (tmp_path, tmp_path / "out", RunError, "neither a run nor a checkpoint"),
-    ]:
-        with pytest.raises(kind, match=said):
-            paint.export(target, folder)
+    with pytest.raises(ExportError, match="full exists"):
+        paint.export(run, tmp_path / "full")
+    with pytest.raises(RunError, match="neither a run nor a checkpoint"):
+        paint.export(tmp_path, tmp_path / "out")
     assert not (tmp_path / "out").exists()
