@@ -36,16 +36,11 @@ from paint.training.trainer import train
 from runs import adapter, assert_same, changed, stored, write_problems
 from verdicts import is_correct
 
+STEP = {"steps": 1, "batch_size": 12, "micro_batch_size": 12, "checkpoint_every": 1}
 SMALL: dict[str, dict[str, Any]] = {
     "model": {"lora_rank": 4, "lora_alpha": 8},
     "rollout": {"max_new_tokens": 60, "batch_size": 12},
-    "train": {
-        "steps": 1,
-        "batch_size": 12,
-        "micro_batch_size": 12,
-        "checkpoint_every": 1,
-        "learning_rate": 1e-4,
-    },
+    "train": STEP | {"learning_rate": 1e-4},
 }
 ADAMS_NOISE = 0.01  # of a learning rate, where a gradient is nearly zero
 
@@ -54,9 +49,6 @@ def small(method: str, **sections: dict[str, Any]) -> Config:
     """The method's recipe for the demo on a few rows, with changes."""
     group = {"rollout": {"samples_per_problem": 4}} if method == "grpo" else {}
     return changed(f"demo-{method}", SMALL, group, sections)
-
-
-# The equations.
 
 
 def test_sft_loss_averages_over_tokens_or_completions() -> None:
@@ -95,15 +87,11 @@ def test_grpo_terms_match_loop_over_tokens() -> None:
     )
     advantage = torch.randn(200, generator=generator, dtype=torch.float64)
     log_prob.requires_grad_()
-    loss, figures = grpo_terms(
-        log_prob, old, advantage, clip=0.3, kl=0.7, base_log_prob=base_log_prob
-    )
+    given: dict[str, Any] = {"clip": 0.3, "kl": 0.7, "base_log_prob": base_log_prob}
+    loss, figures = grpo_terms(log_prob, old, advantage, **given)
     [slope] = torch.autograd.grad(loss.sum(), log_prob)
-    for n, (new, before, gained, base) in enumerate(
-        zip(
-            log_prob.tolist(), old.tolist(), advantage.tolist(), base_log_prob.tolist(), strict=True
-        )
-    ):
+    rows = torch.stack([log_prob.detach(), old, advantage, base_log_prob], dim=1).tolist()
+    for n, (new, before, gained, base) in enumerate(rows):
         w, k = math.exp(new) / math.exp(before), math.exp(base) / math.exp(new)
         gone = w > 1.3 if gained > 0 else w < 0.7
         reached = (1.3 if gained > 0 else 0.7) if gone else w
@@ -122,16 +110,9 @@ def test_grpo_terms_kl_without_base_log_probs_is_refused() -> None:
 # Parity with TRL: its trainers as a user makes them, on the same problems, weights and (for GRPO)
 # completions.
 
-TRL_OPTIONS: dict[str, Any] = {
-    "max_steps": 1,
-    "report_to": "none",
-    "use_cpu": True,
-    "bf16": False,
-    "gradient_checkpointing": False,
-    "dataloader_pin_memory": False,
-    "disable_tqdm": True,
-    "per_device_train_batch_size": 12,
-}
+OFF = ["bf16", "gradient_checkpointing", "dataloader_pin_memory"]
+TRL_OPTIONS: dict[str, Any] = {"max_steps": 1, "report_to": "none", "use_cpu": True}
+TRL_OPTIONS |= dict.fromkeys(OFF, False) | {"disable_tqdm": True, "per_device_train_batch_size": 12}
 
 
 @contextmanager
@@ -159,10 +140,9 @@ def assert_equal_gradients(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -
     assert len(ours) == 2 * 7 * 3  # A and B of seven layers in three blocks
     assert ours.keys() == theirs.keys()
     for name, gradient in ours.items():
-        assert gradient.abs().max() > 0, name
-        torch.testing.assert_close(
-            gradient, theirs[name], rtol=1e-4, atol=3e-5 * float(gradient.abs().max())
-        )
+        largest = float(gradient.abs().max())
+        assert largest > 0, name
+        torch.testing.assert_close(gradient, theirs[name], rtol=1e-4, atol=3e-5 * largest)
 
 
 @pytest.mark.slow
@@ -177,18 +157,12 @@ def test_sft_loss_and_gradient_match_trl(
         move(policy)
     chosen = problems[:12]
     prompts = [ours.decode(ours.student_prompt(p.problem), special=True) for p in chosen]
+    rows = [{"prompt": t, "completion": p.solution} for t, p in zip(prompts, chosen, strict=True)]
+    options = TRL_OPTIONS | {"max_length": None, "completion_only_loss": True}
     trainer = SFTTrainer(
         model=theirs.model,
-        args=SFTConfig(
-            output_dir=str(tmp_path),
-            max_length=None,
-            completion_only_loss=True,
-            shuffle_dataset=False,
-            **TRL_OPTIONS,
-        ),
-        train_dataset=Dataset.from_list(
-            [{"prompt": t, "completion": p.solution} for t, p in zip(prompts, chosen, strict=True)]
-        ),
+        args=SFTConfig(output_dir=str(tmp_path), shuffle_dataset=False, **options),
+        train_dataset=Dataset.from_list(rows),
         processing_class=theirs.tokenizer,
     )
     batch = trainer.data_collator(list(trainer.train_dataset))
@@ -197,9 +171,8 @@ def test_sft_loss_and_gradient_match_trl(
     loss = trainer.compute_loss(trainer.model, batch, num_items_in_batch=trained_on.sum())
     loss.backward()
 
-    with open_setup(
-        small("sft", train={"micro_batch_size": micro_batch_size}), ours, accelerator
-    ) as setup:
+    config = small("sft", train={"micro_batch_size": micro_batch_size})
+    with open_setup(config, ours, accelerator) as setup:
         references = [reference(setup, row, problem) for row, problem in enumerate(chosen)]
         scored = accumulate(setup, references, partial(score_reference, setup))
     for row, ids, learnt in zip(references, batch["input_ids"], trained_on, strict=True):
@@ -247,15 +220,9 @@ def grpo_trainer(policy: Policy, rollouts: Sequence[Rollout], folder: Path, **op
     def verified(completions: list[str], answer: list[str], **_: Any) -> list[float]:
         return [float(is_correct(*pair)) for pair in zip(completions, answer, strict=True)]
 
-    settings = GRPOConfig(
-        output_dir=str(folder),
-        num_generations=4,
-        num_iterations=2,
-        temperature=1.2,
-        use_bias_correction_kl=False,  # the KL of DeepSeekMath's equation 4, not times the ratio
-        **TRL_OPTIONS,
-        **options,
-    )
+    # The KL of DeepSeekMath's equation 4, not times the ratio.
+    options |= TRL_OPTIONS | {"temperature": 1.2, "use_bias_correction_kl": False}
+    settings = GRPOConfig(str(folder), num_generations=4, num_iterations=2, **options)
     trainer = GRPOTrainer(
         model=policy.model,
         reward_funcs=verified,
@@ -282,7 +249,7 @@ def asked(rollouts: Sequence[Rollout]) -> list[dict[str, str]]:
 def test_grpo_loss_gradient_and_advantages_match_trl(
     tmp_path: Path,
     accelerator: Accelerator,
-    problems: list[Problem],
+    problems: Any,
     reduction: str,
     loss_type: str,
     kl: float,
@@ -299,10 +266,8 @@ def test_grpo_loss_gradient_and_advantages_match_trl(
     loss = trainer.compute_loss(trainer.model, inputs)
     loss.backward()
 
-    options = {"kl": kl, "clip": 0.2}
-    config = small(
-        "grpo", objective={"reduction": reduction}, grpo=options, train={"micro_batch_size": 5}
-    )
+    config = small("grpo", grpo={"kl": kl, "clip": 0.2}, train={"micro_batch_size": 5})
+    config = config.changed("objective", reduction=reduction)
     with open_setup(config, ours, accelerator) as setup:
         rollouts = reward(setup, rollouts)
         first = accumulate(setup, rollouts, partial(score_group, setup, {}))
@@ -312,9 +277,8 @@ def test_grpo_loss_gradient_and_advantages_match_trl(
         scored = accumulate(setup, rollouts, partial(score_group, setup, old))
 
     assert [r.metrics["reward"] for r in rollouts] == [1, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]
-    assert [r.metrics["advantage"] for r in rollouts] == pytest.approx(
-        inputs["advantages"].tolist(), abs=1e-6
-    )
+    gained = [r.metrics["advantage"] for r in rollouts]
+    assert gained == pytest.approx(inputs["advantages"].tolist(), abs=1e-6)
     reported = {name: values[0] for name, values in trainer._metrics["train"].items()}
     by_token = step_metrics(scored, [Grade(0.0)] * 12, "token")
     assert reported["clip_ratio/low_mean"] > 0.02
@@ -323,16 +287,12 @@ def test_grpo_loss_gradient_and_advantages_match_trl(
     assert by_token["student_entropy"] == pytest.approx(reported["entropy"], rel=1e-4)
     assert by_token["frac_reward_zero_std"] == pytest.approx(1 / 3)
     assert reported["frac_reward_zero_std"] == pytest.approx(1 / 3)
-    assert step_metrics(scored, [Grade(0.0)] * 12, reduction)["loss"] == pytest.approx(
-        loss.item(), rel=1e-4
-    )
+    found = step_metrics(scored, [Grade(0.0)] * 12, reduction)["loss"]
+    assert found == pytest.approx(loss.item(), rel=1e-4)
     if kl:
         assert by_token["base_kl"] == pytest.approx(reported["kl"], rel=1e-4)
         assert by_token["base_kl"] > 0.01
     assert_equal_gradients(gradients(ours.model), gradients(trainer.model))
-
-
-# Steps, repeated by hand from what a run has stored.
 
 
 def token_log_probs(policy: Policy, row: dict[str, Any], temperature: float) -> Tensor:
@@ -377,9 +337,8 @@ def test_sft_step_matches_manual(tmp_path: Path, problems: list[Problem], reduct
             assert policy.decode(row["completion_ids"][:-1], special=True) == problem.solution
             assert row["source"] == "reference"
         found = [token_log_probs(policy, row, 1.0) for row in rows]
-        loss = -(
-            torch.cat(found) if reduction == "token" else torch.stack([x.mean() for x in found])
-        ).mean()
+        parts = found if reduction == "token" else [x.mean()[None] for x in found]
+        loss = -torch.cat(parts).mean()
         assert metrics["loss"] == pytest.approx(loss.item(), rel=1e-5)
         assert metrics["rollout_tokens"] == 0
         absent = {"seconds_rollout", "truncated_frac", "accuracy", "logprob_mismatch_mean"}

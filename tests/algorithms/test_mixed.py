@@ -32,8 +32,7 @@ def gradient(
         found[:] = [torch.cat(found).clone()]
         return train_step.update(setup, step_index)
 
-    module = {"mixed": "mixed", "grpo": "grpo"}[method]
-    monkeypatch.setattr(f"paint.algorithms.{module}.update", update)
+    monkeypatch.setattr(f"paint.algorithms.{method}.update", update)
     grpo = {"weight": weight}
     train(changed("demo-paint", SMALL, {"train": {"method": method}, "grpo": grpo}), folder)
     (flat,) = found

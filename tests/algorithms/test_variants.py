@@ -112,9 +112,7 @@ def test_reference_shown_is_drawn_by_seed_and_refused_when_impossible() -> None:
     problems = [Problem(f"p{i}", f"s{i}", str(i % 3), str(i)) for i in range(30)]
     drawn = {select_reference(problems, problems[0], "other", seed) for seed in range(200)}
     assert drawn == {f"s{i}" for i in range(1, 30)}
-    assert select_reference(problems, problems[4], "other", 7) == select_reference(
-        problems, problems[4], "other", 7
-    )
+    assert len({select_reference(problems, problems[4], "other", 7) for _ in range(5)}) == 1
 
     wrong = {select_reference(problems, problems[0], "wrong_answer", seed) for seed in range(50)}
     assert wrong == {f"The answer is $\\boxed{{{i}}}$." for i in (1, 2)}
@@ -125,12 +123,10 @@ def test_reference_shown_is_drawn_by_seed_and_refused_when_impossible() -> None:
 
 
 def test_reference_shown_wrong_answer_excludes_equal_numbers() -> None:
-    problems = [
-        Problem("p", "s", answer, str(i)) for i, answer in enumerate(("12", "12.0", "$12$", "13"))
-    ]
-    assert {
-        select_reference(problems, problems[0], "wrong_answer", seed) for seed in range(20)
-    } == {"The answer is $\\boxed{13}$."}
+    answers = enumerate(("12", "12.0", "$12$", "13"))
+    problems = [Problem("p", "s", answer, str(i)) for i, answer in answers]
+    drawn = {select_reference(problems, problems[0], "wrong_answer", seed) for seed in range(20)}
+    assert drawn == {"The answer is $\\boxed{13}$."}
 
 
 @pytest.mark.parametrize(
@@ -142,11 +138,8 @@ def test_reason_first_teacher_scores_with_its_rationale(
     options: dict[str, Any] = {"wording": wording}
     if hidden is not None:
         options |= {"mask_ratio_wrong": hidden, "mask_ratio_correct": hidden}
-    config = tiny(
-        context=options,
-        teacher={"reason_first": True, "rationale_tokens": 12},
-        train={"steps": 2, "learning_rate": 3e-3},
-    )
+    teacher = {"reason_first": True, "rationale_tokens": 12}
+    config = tiny(context=options, teacher=teacher, train={"steps": 2, "learning_rate": 3e-3})
     train(config, tmp_path / "run")
 
     # With a fresh adapter it is the teacher, whatever the student became.
@@ -193,12 +186,8 @@ def test_reason_first_without_reference_is_refused() -> None:
 
 
 def test_sampled_token_step_is_mean_log_ratio(tmp_path: Path, by_id: dict[str, Problem]) -> None:
-    options = {
-        "divergence": "sampled_token",
-        "clip_mode": "none",
-        "interpolation_weight": 0.0,
-        "top_fraction": 0.0,
-    }
+    options: dict[str, Any] = {"divergence": "sampled_token", "clip_mode": "none"}
+    options |= {"interpolation_weight": 0.0, "top_fraction": 0.0}
     config = tiny(objective=options, rollout={"top_p": 1.0, "top_k": -1})
     rows, metrics = run(tmp_path / "run", config)
     policy = load_policy(config.model, seed=0)
@@ -217,13 +206,8 @@ def test_sampled_token_step_is_mean_log_ratio(tmp_path: Path, by_id: dict[str, P
 
 
 def test_train_full_interpolation_and_fixed_mask_ratio(tmp_path: Path) -> None:
-    rows, metrics = run(
-        tmp_path / "run",
-        tiny(
-            objective={"top_fraction": 1.0},
-            context={"mask_ratio_wrong": 0.25, "mask_ratio_correct": 0.25},
-        ),
-    )
+    fixed = {"mask_ratio_wrong": 0.25, "mask_ratio_correct": 0.25}
+    rows, metrics = run(tmp_path / "run", tiny(objective={"top_fraction": 1.0}, context=fixed))
     assert metrics["selected_frac"] == 1
     assert metrics["selected_kl"] > 0
     assert [row["mask_ratio"] for row in rows] == [0.25] * 4

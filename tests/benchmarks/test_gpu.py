@@ -52,9 +52,6 @@ def cells_of(rows: Rows, table: str) -> list[dict[str, Any]]:
     return [cells for name, cells in rows if name == table]
 
 
-# The parts
-
-
 def test_kernels_part_compares_every_dtype_and_impl_with_eager(tmp_path: Path) -> None:
     rows = rehearsed("kernels", tmp_path)
     found = cells_of(rows, "Kernels")
@@ -210,9 +207,6 @@ def test_smollm2_part_without_model_is_skipped_by_name(tmp_path: Path) -> None:
     for folder, missing in (("", "names no folder"), (str(tmp_path), "model/config.json is not")):
         with pytest.raises(Skipped, match=missing):
             gpu.smollm2(REHEARSAL, lambda: None, Place(tmp_path, 0.0, folder))
-
-
-# Parts in processes of their own
 
 
 FAKE = """

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -48,9 +49,7 @@ def test_main_contender_that_dies_or_is_absent_costs_its_own_figures(
     assert started.read_text().splitlines()[-1] == "one late"
 
 
-def test_main_stores_figures_after_each_contender(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_main_stores_figures_of_each_contender(tmp_path: Path, monkeypatch: Any) -> None:
     path, seen = tmp_path / "figures.json", list[list[str]]()
 
     def measured(name: str, size: Size, *_: object) -> dict[str, str]:

@@ -15,21 +15,14 @@ from step import Sizes, beside_ours, rows_of, verdict
 
 def figures(**contenders: tuple[list[float], int]) -> dict[str, dict[str, Any]]:
     """Seconds and bytes by contender."""
-    return {
-        name: {"seconds": seconds, "peak_bytes": peak}
-        for name, (seconds, peak) in contenders.items()
-    }
+    return {name: {"seconds": s, "peak_bytes": b} for name, (s, b) in contenders.items()}
 
 
 def test_compare_ratios_use_medians_and_verdict_uses_fastest() -> None:
-    found = figures(
-        paint=([1.0, 2.0, 1.0], 10), slow=([5.0, 6.0, 9.0], 90), fast=([2.0, 4.4, 2.2], 21)
-    )
-    ratios = beside_ours(found)
-    assert ratios == {
-        "slow": {"seconds": 6.0, "peak_bytes": 9.0},
-        "fast": {"seconds": 2.2, "peak_bytes": 2.1},
-    }
+    peers = {"slow": ([5.0, 6.0, 9.0], 90), "fast": ([2.0, 4.4, 2.2], 21)}
+    ratios = beside_ours(figures(paint=([1.0, 2.0, 1.0], 10), **peers))
+    found = {name: (row["seconds"], row["peak_bytes"]) for name, row in ratios.items()}
+    assert found == {"slow": (6.0, 9.0), "fast": (2.2, 2.1)}
     assert verdict(ratios).startswith("goal met: the fastest peer, fast, takes 2.20 times")
     ratios["fast"]["peak_bytes"] = 1.9
     assert verdict(ratios).startswith("goal missed")
@@ -60,9 +53,8 @@ def test_step_moves_adapters(name: str, tmp_path: Path, monkeypatch: pytest.Monk
     run = step.CONTENDERS[name](path, Sizes(2, completion=8, prompt=4, teacher_prompt=12))
     before = {n: p.detach().clone() for n, p in policies[0].model.named_parameters()}
     run()
-    moved = {
-        n for n, p in policies[0].model.named_parameters() if not torch.equal(p.detach(), before[n])
-    }
+    after = policies[0].model.named_parameters()
+    moved = {n for n, p in after if not torch.equal(p.detach(), before[n])}
     assert moved
     assert all(".lora_" in name for name in moved)
 
@@ -71,7 +63,6 @@ def test_rows_of_gives_all_baselines_same_ids() -> None:
     sizes = Sizes(3, completion=5, prompt=4, teacher_prompt=6)
     rows = rows_of(100, sizes)
     assert rows == rows_of(100, sizes)
-    assert [(len(r.prompt), len(r.teacher_prompt), len(r.completion)) for r in rows] == [
-        (4, 6, 5)
-    ] * 3
+    lengths = {(len(r.prompt), len(r.teacher_prompt), len(r.completion)) for r in rows}
+    assert (lengths, len(rows)) == ({(4, 6, 5)}, 3)
     assert len({json.dumps(r.completion) for r in rows}) == 3

@@ -3,10 +3,10 @@
 import importlib
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from paint.core.display import Display
 from paint.grading.base import Grade, Item
 from paint.grading.registry import find_grader
 from paint.training.trainer import train
@@ -53,19 +53,13 @@ def test_grade_code_over_limits_fails_in_time(code: str, monkeypatch: pytest.Mon
 def test_train_grades_code_by_tests_of_row(tmp_path: Path) -> None:
     row = {"problem": "Write add.", "solution": block("def add(a, b):\n    return a + b")}
     row |= {"id": "add", "tests": ROW["answer"]}
-    config = changed(
-        "demo-paint",
-        {
-            "data": {
-                "path": write_problems(tmp_path / "code.jsonl", [row]),
-                "answer_field": "tests",
-            },
-            "rollout": {"max_new_tokens": 8},
-            "train": {"steps": 1, "batch_size": 2},
-            "grading": {"grader": SPEC},
-        },
-    )
-    train(config, tmp_path / "run", display=Display(enabled=False))
-    assert [(r["reward"], r["reason"]) for r in stored(tmp_path / "run")] == [
-        (0.0, "no code block")
-    ] * 2
+    path = write_problems(tmp_path / "code.jsonl", [row])
+    sections: dict[str, dict[str, Any]] = {
+        "data": {"path": path, "answer_field": "tests"},
+        "rollout": {"max_new_tokens": 8},
+        "train": {"steps": 1, "batch_size": 2},
+        "grading": {"grader": SPEC},
+    }
+    train(changed("demo-paint", sections), tmp_path / "run")
+    found = [(row["reward"], row["reason"]) for row in stored(tmp_path / "run")]
+    assert found == [(0.0, "no code block")] * 2

@@ -49,21 +49,16 @@ def test_contrast_of_strength_minus_one_is_the_other_context(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("method", "name", "constant", "value"),
-    [("rlsd:Rlsd", "rlsd", "EPSILON", 0.2), ("sipo:Sipo", "sipo", "KAPPA", 0.5)],
+    ("method", "constant", "value"), [("rlsd:Rlsd", "EPSILON", 0.2), ("sipo:Sipo", "KAPPA", 0.5)]
 )
 def test_credit_without_range_is_grpo(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    method: str,
-    name: str,
-    constant: str,
-    value: float,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, constant: str, value: float
 ) -> None:
     group: dict[str, Any] = {"rollout": {"samples_per_problem": 8, "max_new_tokens": 60}}
     expected = figures(tmp_path / "grpo", group, {"train": {"method": "grpo"}})["gradient_norm"]
     assert expected > 0
-    module, group["context"] = example(name, monkeypatch), {"source": "answer"}
+    module = example(method.partition(":")[0], monkeypatch)
+    group["context"] = {"source": "answer"}
     for used in (0.0, value):
         monkeypatch.setattr(module, constant, used)
         found = figures(tmp_path / str(used), group, {"train": {"method": method}})["gradient_norm"]

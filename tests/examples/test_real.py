@@ -6,6 +6,7 @@ say so.
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -50,14 +51,12 @@ def policy(cache: Path) -> Policy:
 @pytest.fixture(scope="module")
 def run(cache: Path) -> Path:
     """PAINT for two steps of two short completions."""
-    config = changed(
-        str(recipe_of("paint")),
-        {
-            "train": {"steps": 2, "batch_size": 2, "micro_batch_size": 2, "checkpoint_every": 1},
-            "model": {"dtype": "float32"},
-            "rollout": {"max_new_tokens": 24, "max_logprob_mismatch": 1e-3},
-        },
-    )
+    sections: dict[str, dict[str, Any]] = {
+        "train": {"steps": 2, "batch_size": 2, "micro_batch_size": 2, "checkpoint_every": 1},
+        "model": {"dtype": "float32"},
+        "rollout": {"max_new_tokens": 24, "max_logprob_mismatch": 1e-3},
+    }
+    config = changed(str(recipe_of("paint")), sections)
     train(in_cache(config, cache), cache / "run", display=Display(enabled=False))
     return cache / "run"
 
@@ -74,9 +73,7 @@ def test_converted_model_is_ordinary_folder_and_cached(cache: Path) -> None:
 def test_converted_changed_model_is_refused(cache: Path, tmp_path: Path) -> None:
     shutil.copytree(cache / "base", tmp_path / "base")
     (tmp_path / "base/config.json").write_text("{}")
-    with pytest.raises(
-        storage.CorruptFileError, match=r"config.json is not the file .* it is made again"
-    ):
+    with pytest.raises(storage.CorruptFileError, match=r"config.json is not .* it is made again"):
         make_base(tmp_path, Display())
 
 

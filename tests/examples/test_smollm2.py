@@ -3,7 +3,6 @@
 The model itself is met in test_real.py.
 """
 
-import json
 import math
 import re
 import shutil
@@ -25,7 +24,7 @@ from paint.core.display import Display
 from paint.core.storage import CorruptFileError
 from paint.data.problems import Problem, read_problems
 from paint.demo.files import MODEL
-from paint.experiments.report import BASE, Result
+from paint.experiments.report import BASE
 from paint.experiments.runner import ExperimentRun
 from paint.models.policy import load_tokenizer
 from paint.objective.masking import mask_solution
@@ -45,6 +44,7 @@ from run import (
     with_chosen_rates,
     write_problems,
 )
+from runs import rows_of
 
 FAMILIES = WARM_UP | HELD_OUT
 FILES = ["warm-up-1", "warm-up-2", "familiar", "train", "validation", "evaluation"]
@@ -75,8 +75,7 @@ def test_warm_up_problems_state_all_numbers_and_measures_do_not() -> None:
             needed |= {int(left), int(right)} - told
             told.add(int(result))
 
-        is_measure = problem.family in MEASURES
-        if is_measure:
+        if problem.family in MEASURES:
             _, small, ratio, _ = MEASURES[problem.family]
             assert f"A {problem.family} is {ratio} {small}." in problem.solution
             assert needed <= {ratio}
@@ -97,10 +96,7 @@ def test_word_problems_too_many_requested_is_an_error() -> None:
 
 def test_write_problems_files_are_disjoint(tmp_path: Path) -> None:
     write_problems(tmp_path)
-    tables = {
-        name: [json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()]
-        for name in FILES
-    }
+    tables = {name: rows_of(tmp_path / f"{name}.jsonl") for name in FILES}
     for key in ("problem", "solution"):
         texts = [row[key] for table in tables.values() for row in table]
         assert len(set(texts)) == len(texts)
@@ -198,18 +194,14 @@ def prepared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_prepare_trains_both_warm_ups_into_model(prepared_cache: Path) -> None:
-    base, first, last = (
-        load_file(prepared_cache / name / "model.safetensors")
-        for name in ("base", "warmed-1", "model")
-    )
+    paths = [prepared_cache / name / "model.safetensors" for name in ("base", "warmed-1", "model")]
+    base, first, last = map(load_file, paths)
     layer = "model.layers.0.mlp.up_proj.weight"
     assert not torch.equal(base[layer], first[layer])
     assert not torch.equal(first[layer], last[layer])
     assert base.keys() == last.keys()
-    [losses, others] = (
-        [row["loss"] for row in read_metrics(prepared_cache / f"warm-up-{number}")]
-        for number in (1, 2)
-    )
+    runs = [prepared_cache / f"warm-up-{number}" for number in (1, 2)]
+    losses, others = ([row["loss"] for row in read_metrics(run)] for run in runs)
     assert len(losses) == len(others) == 8
     assert losses[-1] < losses[0]
 
@@ -217,17 +209,15 @@ def test_prepare_trains_both_warm_ups_into_model(prepared_cache: Path) -> None:
 def test_prepare_is_cached_and_changed_model_is_refused(
     prepared_cache: Path, tmp_path: Path
 ) -> None:
-    times = {path: path.stat().st_mtime_ns for path in prepared_cache.rglob("*.safetensors")}
+    weights = sorted(prepared_cache.rglob("*.safetensors"))
+    times = [path.stat().st_mtime_ns for path in weights]
     assert prepare(prepared_cache, Display(enabled=False)) == prepared_cache / "model"
-    assert {
-        path: path.stat().st_mtime_ns for path in prepared_cache.rglob("*.safetensors")
-    } == times
+    assert sorted(prepared_cache.rglob("*.safetensors")) == weights
+    assert [path.stat().st_mtime_ns for path in weights] == times
 
     shutil.copytree(prepared_cache, tmp_path / "copy")
     (tmp_path / "copy/model/config.json").write_text("{}")
-    with pytest.raises(
-        CorruptFileError, match=r"config\.json .* delete .*model, and it is made again"
-    ):
+    with pytest.raises(CorruptFileError, match=r"config\.json .* delete .*, and it is made again"):
         prepare(tmp_path / "copy", Display(enabled=False))
 
 
@@ -243,14 +233,9 @@ def test_run_smollm2_from_rates_to_tables_repeats_without_work(
         recipes.append(tmp_path / recipe_of(method).name)
         recipes[-1].write_text(text.replace("batch_size = 8", "batch_size = 2"))
 
-    options = Options(
-        seeds=1, problems=4, samples=1, cache=prepared_cache, folder=tmp_path / "demo"
-    )
-
-    def run() -> list[Result]:
-        return run_smollm2(recipes, options)
-
-    results = run()
+    places: dict[str, Any] = {"cache": prepared_cache, "folder": tmp_path / "demo"}
+    options = Options(seeds=1, problems=4, samples=1, **places)
+    results = run_smollm2(recipes, options)
     assert [result.cell for result in results] == [BASE, "smollm2-paint-none", "smollm2-paint"]
     assert {result.exam["benchmark"] for result in results} == {"evaluation"}
     tables = (tmp_path / "demo/results.md").read_text()
@@ -258,7 +243,7 @@ def test_run_smollm2_from_rates_to_tables_repeats_without_work(
     assert "smollm2-paint less smollm2-paint-none" in tables
     assert len(list((tmp_path / "demo/rates").glob("*/kl.json"))) == 2
     monkeypatch.setattr("paint.experiments.runner.train", None)
-    assert run() == results
+    assert run_smollm2(recipes, options) == results
 
 
 def test_smollm2_main_compares_reported_methods_in_its_folders(
@@ -295,10 +280,7 @@ def test_smollm2_control_recipe_differs_from_its_method_only_in_source(
 
 
 def test_smollm2_recipes_share_steps_and_model() -> None:
-    configs = [read_recipe(recipe_of(method)) for method in get_args(Method)]
-    shared = {
-        (c.model, c.data, c.train.steps, c.train.batch_size, c.rollout.max_new_tokens)
-        for c in configs
-    }
-    assert len(shared) == 1
-    assert configs[0].train.steps >= 40
+    all_of_it = [read_recipe(recipe_of(method)) for method in get_args(Method)]
+    shared = [(c.model, c.data, c.train.steps, c.rollout.max_new_tokens) for c in all_of_it]
+    assert len(set(shared)) == len({c.train.batch_size for c in all_of_it}) == 1
+    assert all_of_it[0].train.steps >= 40

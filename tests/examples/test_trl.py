@@ -65,33 +65,26 @@ def test_trl_loss_gradient_and_prompts_match_paint_step(
     from paint_trainer import PaintConfig, PaintTrainer
 
     recorder = Recorder()
+    switches: dict[str, Any] = dict.fromkeys(["use_cpu", "disable_tqdm"], True)
+    switches |= dict.fromkeys(["shuffle_dataset", "bf16", "dataloader_pin_memory"], False)
+    config = PaintConfig(
+        str(tmp_path),
+        max_steps=STEPS,
+        per_device_train_batch_size=ROWS // 2,
+        gradient_accumulation_steps=2,
+        max_grad_norm=0.0,  # the gradient is compared before it is clipped
+        learning_rate=1e-2,
+        max_completion_length=OURS.rollout.max_new_tokens,
+        teacher_thinking=OURS.model.teacher_thinking,
+        logging_steps=1,
+        **switches,
+        report_to="none",
+    )
+    rows = [{"problem": p.problem, "solution": p.solution} for p in problems]
+    adapter = {"r": DEMO.lora_rank, "lora_alpha": DEMO.lora_alpha, "task_type": "CAUSAL_LM"}
+    lora = LoraConfig(**adapter, target_modules=list(DEMO.lora_targets))
     trainer = PaintTrainer(
-        str(MODEL),
-        PaintConfig(
-            output_dir=str(tmp_path),
-            max_steps=STEPS,
-            per_device_train_batch_size=ROWS // 2,
-            gradient_accumulation_steps=2,
-            max_grad_norm=0.0,  # the gradient is compared before it is clipped
-            learning_rate=1e-2,
-            max_completion_length=OURS.rollout.max_new_tokens,
-            teacher_thinking=OURS.model.teacher_thinking,
-            shuffle_dataset=False,
-            logging_steps=1,
-            report_to="none",
-            use_cpu=True,
-            bf16=False,
-            dataloader_pin_memory=False,
-            disable_tqdm=True,
-        ),
-        Dataset.from_list([{"problem": p.problem, "solution": p.solution} for p in problems]),
-        peft_config=LoraConfig(
-            r=DEMO.lora_rank,
-            lora_alpha=DEMO.lora_alpha,
-            target_modules=list(DEMO.lora_targets),
-            task_type="CAUSAL_LM",
-        ),
-        callbacks=[recorder],
+        str(MODEL), config, Dataset.from_list(rows), peft_config=lora, callbacks=[recorder]
     )
     trainer.train()
 
@@ -106,12 +99,8 @@ def test_trl_loss_gradient_and_prompts_match_paint_step(
         assert len({len(r.completion.ids) for r in rollouts}) > 1  # so that some are padded
         rollouts = add_teacher_prompts(setup, rollouts, step)
         width = batch["completion_ids"].shape[1]
-        for rollout, ids, mask in zip(
-            rollouts,
-            batch["teacher_input_ids"],
-            batch["teacher_attention_mask"].bool(),
-            strict=True,
-        ):
+        masks = batch["teacher_attention_mask"].bool()
+        for rollout, ids, mask in zip(rollouts, batch["teacher_input_ids"], masks, strict=True):
             assert rollout.teacher_prompt is not None
             assert ids[:-width][mask[:-width]].tolist() == rollout.teacher_prompt.prompt
 
@@ -153,12 +142,7 @@ def test_trl_readme_block_trains_and_checkpoint_is_evaluated(
     [block] = re.findall(r"^```python\n(.*?)^```", (FOLDER / "README.md").read_text(), re.M | re.S)
     monkeypatch.chdir(tmp_path)
     exec(block, {})
-    results = paint.evaluate(
-        "runs/trl/checkpoint-2",
-        benchmark=HELD_OUT_PROBLEMS,
-        limit=2,
-        samples=1,
-        thinking=False,
-        rollout={"max_new_tokens": 8},
-    )
+    few: dict[str, Any] = {"limit": 2, "samples": 1, "rollout": {"max_new_tokens": 8}}
+    places = "runs/trl/checkpoint-2", HELD_OUT_PROBLEMS
+    results = paint.evaluate(places[0], benchmark=places[1], thinking=False, **few)
     assert set(results.samples["policy"]) == {"base", "checkpoint-2"}
