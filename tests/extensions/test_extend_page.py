@@ -5,11 +5,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-BLOCKS = re.findall(
-    r"^```python\n(.*?)^```$",
-    (ROOT / "docs/how-to/extend.md").read_text(),
-    re.MULTILINE | re.DOTALL,
-)
+PAGE = (ROOT / "docs/how-to/extend.md").read_text()
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
 def test_printed_engine_and_divergence_equal_the_tested_files() -> None:

@@ -32,7 +32,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from paint.cli import main
-from paint.config.schema import Config, EvaluationConfig
+from paint.config.schema import Config, EvaluationConfig, RolloutConfig
 from paint.demo.files import MODEL
 
 SEEDS = [int(seed) for seed in os.environ.get("PAINT_TRIAL_SEEDS", "1").split(",")]
@@ -144,26 +144,6 @@ def _gone(name: str) -> Break:
     return lambda folder, _: (folder / name).unlink()
 
 
-def _replaced(name: str, make: Callable[[Path], object]) -> Break:
-    def broken(folder: Path, _: random.Random) -> None:
-        (folder / name).unlink()
-        make(folder / name)
-
-    return broken
-
-
-def _cut(name: str) -> Break:
-    def broken(folder: Path, rng: random.Random) -> None:
-        content = (folder / name).read_bytes()
-        (folder / name).write_bytes(content[: rng.randrange(1, len(content) - 1)])
-
-    return broken
-
-
-def _noise(name: str) -> Break:
-    return lambda folder, rng: (folder / name).write_bytes(rng.randbytes(rng.randrange(1, 5000)))
-
-
 def _tensors(change: Callable[[dict[str, Any], random.Random], object]) -> Break:
     def broken(folder: Path, rng: random.Random) -> None:
         [path] = folder.glob("*.safetensors")
@@ -186,11 +166,6 @@ def _each(change: Callable[[Any, random.Random], Any]) -> Break:
         tensors[name] = change(tensors[name], rng)
 
     return _tensors(changed)
-
-
-def _rename(tensors: dict[str, Any], rng: random.Random) -> None:
-    name = _one(tensors, rng)
-    tensors[f"{name}.old"] = tensors.pop(name)
 
 
 def _header(folder: Path, rng: random.Random) -> None:
@@ -231,23 +206,38 @@ def _instead(make: Callable[[Path], object]) -> Break:
 
 CONFIG, TOKENIZER, SETTINGS = "config.json", "tokenizer.json", "tokenizer_config.json"
 WEIGHTS, TEMPLATE = "model.safetensors", "chat_template.jinja"
-JUNK: dict[str, Callable[[str], Break]] = {
-    "gone": _gone,
-    "empty": lambda name: _text(name, ""),
-    "null": lambda name: _text(name, "null"),
-    "list": lambda name: _text(name, "[1, 2]"),
-    "number": lambda name: _text(name, "7"),
-    "text": lambda name: _text(name, '"text"'),
-    "object": lambda name: _text(name, "{}"),
-    "latin-1": lambda name: _text(name, '{"a": "\xe9"}'.encode("latin-1")),
-    "nested": lambda name: _text(name, '{"a":' * 100_000),
-    "cut": _cut,
-    "noise": _noise,
-    "folder": lambda name: _replaced(name, Path.mkdir),
-    "dangling": lambda name: _replaced(name, lambda path: path.symlink_to("nowhere")),
-}
+PARSED = {"null": b"null", "list": b"[1, 2]", "number": b"7", "text": b'"text"', "object": b"{}"}
+PARSED |= {"nested": b'{"a":' * 100_000}
+CONTENTS = PARSED | {"empty": b"", "latin-1": '{"a": "\xe9"}'.encode("latin-1")}
+JUNK = ["gone", *CONTENTS, "cut", "noise", "folder", "dangling"]
 
+
+def _junk(kind: str, name: str) -> Break:
+    def broken(folder: Path, rng: random.Random) -> None:
+        path = folder / name
+        content = path.read_bytes()
+        path.unlink()
+        if kind in CONTENTS:
+            path.write_bytes(CONTENTS[kind])
+        elif kind == "cut":
+            path.write_bytes(content[: rng.randrange(1, len(content) - 1)])
+        elif kind == "noise":
+            path.write_bytes(rng.randbytes(rng.randrange(1, 5000)))
+        elif kind == "folder":
+            path.mkdir()
+        elif kind == "dangling":
+            path.symlink_to("nowhere")
+
+    return broken
+
+
+FULL = "full_attention"
 ENCODERS = ["bert", "vit", "t5", "clip", "whisper", "dpr", "wav2vec2", "llava", "timm_wrapper"]
+QUANTISED: dict[str, Any] = {
+    "bitsandbytes": {"quant_method": "bitsandbytes", "load_in_4bit": True},
+    **{method: {"quant_method": method, "bits": 4} for method in ("gptq", "awq")},
+    "list": [4],
+}
 WRONG_CONFIGS: dict[str, dict[str, Any]] = {
     "unknown kind": {"model_type": "paint9"},
     "kind null": {"model_type": None},
@@ -256,10 +246,7 @@ WRONG_CONFIGS: dict[str, dict[str, Any]] = {
     **{f"hidden {size}": {"hidden_size": size} for size in ("wide", None, -128, 0, 96, 10**12)},
     **{f"heads {count}": {"num_attention_heads": count} for count in (3, 0)},
     "groups": {"num_key_value_heads": 3},
-    **{
-        f"layers {count}": {"num_hidden_layers": count, "layer_types": ["full_attention"] * count}
-        for count in (4, 2)
-    },
+    **{f"layers {n}": {"num_hidden_layers": n, "layer_types": [FULL] * n} for n in (4, 2)},
     "layers list": {"num_hidden_layers": [3]},
     "layer types": {"layer_types": ["full", "none", 3]},
     **{f"vocabulary {size}": {"vocab_size": size} for size in (100, 700, "all")},
@@ -271,14 +258,7 @@ WRONG_CONFIGS: dict[str, dict[str, Any]] = {
     "positions": {"max_position_embeddings": "long"},
     "norm": {"rms_norm_eps": "small"},
     "pad": {"pad_token_id": 10**6},
-    "quantised bitsandbytes": {
-        "quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}
-    },
-    **{
-        f"quantised {method}": {"quantization_config": {"quant_method": method, "bits": 4}}
-        for method in ("gptq", "awq")
-    },
-    "quantised list": {"quantization_config": [4]},
+    **{f"quantised {q[:12]}": {"quantization_config": given} for q, given in QUANTISED.items()},
 }
 TEMPLATES: dict[str, str | bytes] = {
     "empty": "",
@@ -298,28 +278,23 @@ TEMPLATES: dict[str, str | bytes] = {
 TENSORS: dict[str, Break] = {
     "tensor gone": _tensors(lambda tensors, rng: tensors.pop(_one(tensors, rng))),
     "all tensors gone": _tensors(lambda tensors, rng: tensors.clear()),
-    "tensor renamed": _tensors(_rename),
+    "tensor renamed": _tensors(lambda all_, rng: all_.update(old=all_.pop(_one(all_, rng)))),
     "tensor wider": _each(lambda tensor, _: np.concatenate([tensor, tensor])),
     "tensor flat": _each(lambda tensor, rng: tensor.reshape(-1)[: rng.randrange(1, 9)]),
-    "tensor not finite": _each(
-        lambda tensor, rng: np.full_like(tensor, rng.choice([np.nan, np.inf]))
-    ),
+    "tensor not finite": _each(lambda x, rng: np.full_like(x, rng.choice([np.nan, np.inf]))),
     "tensor of integers": _each(lambda tensor, _: tensor.astype(np.int32)),
     "tensor of booleans": _each(lambda tensor, _: tensor.astype(bool)),
     "weights header": _header,
     "weights torn header": _torn_header,
 }
-PARSED = ("null", "list", "number", "text", "object", "nested")
+UNREAD = ("gone", "object", "folder", "dangling")  # of which settings may be
 MODELS: dict[str, Break] = {
-    **{f"config {kind}": broken(CONFIG) for kind, broken in JUNK.items()},
-    **{f"tokenizer {kind}": broken(TOKENIZER) for kind, broken in JUNK.items()},
-    **{f"weights {kind}": make(WEIGHTS) for kind, make in JUNK.items() if kind not in PARSED},
+    **{f"config {kind}": _junk(kind, CONFIG) for kind in JUNK},
+    **{f"tokenizer {kind}": _junk(kind, TOKENIZER) for kind in JUNK},
+    **{f"weights {kind}": _junk(kind, WEIGHTS) for kind in JUNK if kind not in PARSED},
+    **{f"settings {kind}": _junk(kind, SETTINGS) for kind in JUNK if kind not in UNREAD},
     **{
-        f"settings {kind}": JUNK[kind](SETTINGS)
-        for kind in JUNK.keys() - {"gone", "object", "folder", "dangling"}
-    },
-    **{
-        f"generation {kind}": JUNK[kind]("generation_config.json")
+        f"generation {kind}": _junk(kind, "generation_config.json")
         for kind in ("list", "number", "text", "cut", "noise")
     },
     **{f"config of {kind}": _set(CONFIG, model_type=kind) for kind in ENCODERS},
@@ -331,7 +306,7 @@ MODELS: dict[str, Break] = {
     "weights shards": _shards,
     "template gone": _gone(TEMPLATE),
     **{f"template {kind}": _text(TEMPLATE, text) for kind, text in TEMPLATES.items()},
-    "template folder": JUNK["folder"](TEMPLATE),
+    "template folder": _junk("folder", TEMPLATE),
     "no end": lambda folder, rng: [
         _set(CONFIG, eos_token_id=None)(folder, rng),
         _gone("generation_config.json")(folder, rng),
@@ -406,9 +381,9 @@ def test_data_validate_corrupt_tokenizer_is_refused(
 
 ADAPTER = "adapter_config.json"
 ADAPTERS: dict[str, Break] = {
-    **{f"config {kind}": broken(ADAPTER) for kind, broken in JUNK.items() if kind != "gone"},
+    **{f"config {kind}": _junk(kind, ADAPTER) for kind in JUNK if kind != "gone"},
     **{
-        f"weights {kind}": JUNK[kind]("adapter_model.safetensors")
+        f"weights {kind}": _junk(kind, "adapter_model.safetensors")
         for kind in ("gone", "empty", "cut", "noise", "folder", "dangling")
     },
     "kind": _set(ADAPTER, peft_type="IA3"),
@@ -451,11 +426,9 @@ def _setting(**values: Any) -> Break:
 
 
 RUNS: dict[str, Break] = {
-    **{f"facts {kind}": broken("run.json") for kind, broken in JUNK.items()},
+    **{f"facts {kind}": _junk(kind, "run.json") for kind in JUNK},
     "config gone": _edit("run.json", lambda facts, _: [facts.pop("config"), None][1]),
-    "config null": _set("run.json", config=None),
-    "config list": _set("run.json", config=[1]),
-    "config text": _set("run.json", config="demo-paint"),
+    **{f"config {value}": _set("run.json", config=value) for value in (None, [1], "demo-paint")},
     "section null": _setting(train=None),
     "section list": _setting(train=[1]),
     "section unknown": _setting(nonesuch={"a": 1}),
@@ -530,65 +503,61 @@ def _torn_footer(rng: random.Random) -> bytes:
 
 
 Content = Callable[[random.Random], bytes | str]
-DATA: dict[str, tuple[str, Content]] = {
-    "empty jsonl": ("x.jsonl", lambda _: ""),
-    "blank jsonl": ("x.jsonl", lambda _: "\n\n  \n"),
-    "noise jsonl": ("x.jsonl", lambda rng: rng.randbytes(3000)),
-    "null jsonl": ("x.jsonl", lambda _: "null\n"),
-    "list json": ("x.json", lambda _: json.dumps([GOOD], indent=1)),
-    "deep jsonl": ("x.jsonl", lambda _: "[" * 200_000),
-    "deep value": ("x.jsonl", lambda _: '{"problem": ' + '{"a":' * 200_000),
-    "nan": ("x.jsonl", lambda _: '{"problem": NaN}\n'),
-    "number": ("x.jsonl", lambda _: _line(problem=1e300)),
-    "digits": ("x.jsonl", lambda _: '{"problem": ' + "9" * 10_000 + "}\n"),
-    "surrogate": ("x.jsonl", lambda _: _line(problem="a\ud800b")),
-    "latin-1": ("x.jsonl", lambda _: _line(problem="x").encode()[:-5] + b'\xe9"}\n'),
-    "utf-16": ("x.jsonl", lambda _: _line().encode("utf-16")),
-    "other keys": ("x.jsonl", lambda _: json.dumps({"\x1b[31mprompt": "a"}) + "\n"),
-    "nested": ("x.jsonl", lambda _: _line(problem={"text": ["a"]})),
-    "long line": ("x.jsonl", lambda _: _line(problem="x " * 20_000_000)),
-    "empty csv": ("x.csv", lambda _: ""),
-    "noise csv": ("x.csv", lambda rng: rng.randbytes(3000)),
-    "open quote csv": ("x.csv", lambda _: 'problem,solution,answer\n"a,b,c\n' + "x\n" * 99),
-    "ragged csv": ("x.csv", lambda _: "problem,solution,answer\n1,2\n"),
-    "long line csv": ("x.csv", lambda _: "problem,solution,answer\n" + "x " * 20_000_000 + ",b,c"),
-    "long quote csv": (
-        "x.csv",
-        # The longest cell, and 848 lines, which are rows of their own.
-        lambda _: 'problem,solution,answer\n"' + "x\n" * 2_098_000 + '",b,c',
-    ),
-    "head csv": ("x.csv", lambda _: "x" * 20_000_000),
-    "empty parquet": ("x.parquet", lambda _: ""),
-    "noise parquet": ("x.parquet", lambda rng: rng.randbytes(3000)),
-    "cut parquet": ("x.parquet", _cut_parquet),
-    "torn parquet": ("x.parquet", _torn_parquet),
-    "torn footer parquet": ("x.parquet", _torn_footer),
-    "magic parquet": ("x.parquet", lambda rng: b"PAR1" + rng.randbytes(90) + b"PAR1"),
-    "no rows parquet": ("x.parquet", _parquet(lambda rng: _table(rng).slice(0, 0))),
-    "no columns parquet": ("x.parquet", _parquet(lambda rng: pa.table({}))),
-    "foreign parquet": ("x.parquet", _parquet(lambda rng: pa.table({"image": [b"\xff"] * 9}))),
-    "nested parquet": (
-        "x.parquet",
-        _parquet(lambda rng: pa.table({"problem": [{"a": [{"b": 1}]}], "answer": [[1]]})),
-    ),
-    "maps parquet": (
-        "x.parquet",
-        _parquet(lambda _: pa.table({"problem": pa.array([[("a", 1)]], pa.map_("str", "i4"))})),
-    ),
-    "times parquet": (
-        "x.parquet",
-        _parquet(lambda _: pa.table(dict.fromkeys(GOOD, pa.array([2**62], pa.timestamp("us"))))),
-    ),
-    "long cell parquet": (
-        "x.parquet",
-        _parquet(lambda rng: _table(rng, problem=["x " * 10_000_000] + ["x"] * 19)),
-    ),
-    "arrow as parquet": ("x.parquet", lambda _: b"ARROW1\0\0" + b"\0" * 400),
-    "jsonl as parquet": ("x.parquet", lambda _: _line()),
-    "other ending": ("x.xlsx", lambda _: _line()),
-    "no ending": ("x", lambda _: _line()),
-    "packed": ("x.jsonl.gz", lambda _: b"\x1f\x8b" + b"\0" * 30),
+HEAD = "problem,solution,answer\n"
+TABLES: dict[str, Callable[[random.Random], pa.Table]] = {
+    "no rows": lambda rng: _table(rng).slice(0, 0),
+    "no columns": lambda _: pa.table({}),
+    "foreign": lambda _: pa.table({"image": [b"\xff"] * 9}),
+    "nested": lambda _: pa.table({"problem": [{"a": [{"b": 1}]}], "answer": [[1]]}),
+    "maps": lambda _: pa.table({"problem": pa.array([[("a", 1)]], pa.map_("str", "i4"))}),
+    "times": lambda _: pa.table(dict.fromkeys(GOOD, pa.array([2**62], pa.timestamp("us")))),
+    "long cell": lambda rng: _table(rng, problem=["x " * 10_000_000] + ["x"] * 19),
 }
+BY_NAME: dict[str, dict[str, Content]] = {
+    "x.jsonl": {
+        "empty jsonl": lambda _: "",
+        "blank jsonl": lambda _: "\n\n  \n",
+        "noise jsonl": lambda rng: rng.randbytes(3000),
+        "null jsonl": lambda _: "null\n",
+        "deep jsonl": lambda _: "[" * 200_000,
+        "deep value": lambda _: '{"problem": ' + '{"a":' * 200_000,
+        "nan": lambda _: '{"problem": NaN}\n',
+        "number": lambda _: _line(problem=1e300),
+        "digits": lambda _: '{"problem": ' + "9" * 10_000 + "}\n",
+        "surrogate": lambda _: _line(problem="a\ud800b"),
+        "latin-1": lambda _: _line(problem="x").encode()[:-5] + b'\xe9"}\n',
+        "utf-16": lambda _: _line().encode("utf-16"),
+        "other keys": lambda _: json.dumps({"\x1b[31mprompt": "a"}) + "\n",
+        "nested": lambda _: _line(problem={"text": ["a"]}),
+        "long line": lambda _: _line(problem="x " * 20_000_000),
+    },
+    "x.csv": {
+        "empty csv": lambda _: "",
+        "noise csv": lambda rng: rng.randbytes(3000),
+        "open quote csv": lambda _: HEAD + '"a,b,c\n' + "x\n" * 99,
+        "ragged csv": lambda _: HEAD + "1,2\n",
+        "long line csv": lambda _: HEAD + "x " * 20_000_000 + ",b,c",
+        # The longest cell, and 848 lines, which are rows of their own.
+        "long quote csv": lambda _: HEAD + '"' + "x\n" * 2_098_000 + '",b,c',
+        "head csv": lambda _: "x" * 20_000_000,
+    },
+    "x.parquet": {
+        "empty parquet": lambda _: "",
+        "noise parquet": lambda rng: rng.randbytes(3000),
+        "cut parquet": _cut_parquet,
+        "torn parquet": _torn_parquet,
+        "torn footer parquet": _torn_footer,
+        "magic parquet": lambda rng: b"PAR1" + rng.randbytes(90) + b"PAR1",
+        **{f"{kind} parquet": _parquet(make) for kind, make in TABLES.items()},
+        "arrow as parquet": lambda _: b"ARROW1\0\0" + b"\0" * 400,
+        "jsonl as parquet": lambda _: _line(),
+    },
+    "x.json": {"list json": lambda _: json.dumps([GOOD], indent=1)},
+    "x.xlsx": {"other ending": lambda _: _line()},
+    "x": {"no ending": lambda _: _line()},
+    "x.jsonl.gz": {"packed": lambda _: b"\x1f\x8b" + b"\0" * 30},
+}
+DATA = {kind: (name, make) for name, kinds in BY_NAME.items() for kind, make in kinds.items()}
 USES = {
     "check": ["data", "validate", "{}", "--model.path=demo"],
     "train": [*train_on("demo"), "--data.path={}"],
@@ -682,12 +651,7 @@ def _settings(sections: Sequence[tuple[str, Any]]) -> list[tuple[str, str]]:
 
 
 OF_CONFIG = _settings([(f"{field.name}.", field.type) for field in dataclasses.fields(Config)])
-OF_EVALUATION = _settings(
-    [
-        ("", EvaluationConfig),
-        ("rollout.", {f.name: f.type for f in dataclasses.fields(Config)}["rollout"]),
-    ]
-)
+OF_EVALUATION = _settings([("", EvaluationConfig), ("rollout.", RolloutConfig)])
 
 
 def _flag(setting: str, value: str) -> str:

@@ -179,10 +179,8 @@ def test_page_rows_are_filtered_and_sorted(browser: Any, page: Path, run: Path) 
         assert rows.count() == 0
         at.fill("input[name=kl]", "")
         at.click("[data-sort=kl]")
-        said = [
-            float(t.replace(MINUS, "-"))
-            for t in at.locator("#rows tbody td:nth-child(4)").all_inner_texts()
-        ]
+        cells = at.locator("#rows tbody td:nth-child(4)").all_inner_texts()
+        said = [float(text.replace(MINUS, "-")) for text in cells]
         assert said == sorted(said, reverse=True)
 
 
@@ -288,13 +286,12 @@ def test_page_names_cannot_turn_text_around(browser: Any, run: Path, tmp_path: P
     for step in ("step-000000", "step-000003"):
         made = run / f"validation/{step}/held_out"
         shutil.copytree(made, evals / f"{step}{mark}" / f"set{mark}")
-    alone = PageSpec(again=False)
-    pages = [
-        show_targets(runs[:1], quiet, alone, out=tmp_path / "run.html"),
-        show_targets(runs, quiet, out=tmp_path / "runs.html"),
-        show_targets([evals], quiet, out=tmp_path / "evals.html"),
-    ]
-    for path in pages:
+    for targets, spec in (
+        (runs[:1], PageSpec(again=False)),
+        (runs, PageSpec()),
+        ([evals], PageSpec()),
+    ):
+        path = show_targets(targets, quiet, spec, out=tmp_path / "page.html")
         with opened(browser, path) as shown:
             assert mark not in shown.page.title()
             for tab in range(shown.page.locator("[role=tab]").count()):

@@ -1,6 +1,7 @@
 """The verb: what it takes and refuses, the logs it writes for inspect-ai, the page for trackers."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -52,9 +53,7 @@ def test_show_command_writes_one_file(run: Path, tmp_path: Path) -> None:
     assert data["metrics"]["step"] == [1, 2, 3]
     assert [len(step["rows"]) for step in data["steps"]] == [4, 4, 4]
     assert [v["step"] for v in data["validation"]] == [0, 2, 3]
-    assert "http" not in out.read_text("utf-8").replace("http://www.w3.org/2000/svg", "").replace(
-        "http-equiv", ""
-    )
+    assert not re.search("http(?!-equiv|://www.w3.org/2000/svg)", out.read_text("utf-8"))
 
 
 @pytest.mark.parametrize(
@@ -62,13 +61,7 @@ def test_show_command_writes_one_file(run: Path, tmp_path: Path) -> None:
     [(":0", True, [], 1), (":0", True, ["--no-open"], 0), (":0", False, [], 0), ("", True, [], 0)],
 )
 def test_show_opens_browser_only_on_a_screen(
-    run: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    screen: str,
-    sits: bool,
-    flags: list[str],
-    opens: int,
+    run: Path, tmp_path: Path, monkeypatch: Any, screen: str, sits: bool, flags: Any, opens: int
 ) -> None:
     asked: list[str] = []
     monkeypatch.setattr("webbrowser.open", asked.append)
@@ -157,10 +150,9 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_compare_data_compares_runs_where_both_validated(run: Path, other: Path) -> None:
     data = compare_data([run, other], QUIET)
-    assert data["settings"] == [
-        ["train.steps", "3", "2"],
-        ["train.learning_rate", "0.0006", "0.05"],
-    ]
+    steps, rate = data["settings"]
+    assert steps == ["train.steps", "3", "2"]
+    assert rate == ["train.learning_rate", "0.0006", "0.05"]
     scores = [graded_validation(folder, QUIET) for folder in (run, other)]
     found = {d["step"]: d["mean"] for d in data["differences"]}
     assert list(found) == [0, 2]
@@ -191,11 +183,9 @@ def test_tables_data_has_intervals_and_cells_of_every_folder(tmp_path: Path) -> 
         (tmp_path / name).mkdir()
         write_tables(tmp_path / name, "advice", [sheet], [chart], [f"line of {name}"])
     data = tables_data([tmp_path / "first", tmp_path / "second"])
-    assert [report["name"] for report in data["reports"]] == ["first: advice", "second: advice"]
-    assert [report["lines"] for report in data["reports"]] == [
-        ["line of first"],
-        ["line of second"],
-    ]
+    found = [(report["name"], report["lines"]) for report in data["reports"]]
+    names = ("first", "second")
+    assert found == [(f"{name}: advice", [f"line of {name}"]) for name in names]
     [drawn], [shown] = data["reports"][0]["charts"], data["reports"][0]["tables"]
     assert drawn["rows"]["a"] == {"mean": 0.1, "low": -0.2, "high": 0.3}
     assert drawn["rows"]["one"] == {"mean": 1, "low": None, "high": None}
