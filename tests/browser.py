@@ -3,26 +3,12 @@
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-
-
-@dataclass
-class Opened:
-    """A page in the browser.
-
-    Attributes:
-        page: playwright's.
-        said: what it said on the console, its errors, and whatever it asked the network for.
-    """
-
-    page: Any
-    said: list[str] = field(default_factory=list)
 
 
 @contextmanager
@@ -41,25 +27,21 @@ def launched() -> Iterator[Any]:
 
 
 @contextmanager
-def opened(browser: Any, path: Path, place: str = "", *, dark: bool = False) -> Iterator[Opened]:
-    """A page that is ready, in a window of its own."""
+def opened(browser: Any, path: Path, place: str = "", *, dark: bool = False) -> Iterator[Any]:
+    """A page that is ready, in a window of its own; in the end it must have met no error."""
     context = browser.new_context(
         color_scheme="dark" if dark else "light", viewport={"width": 1400, "height": 900}
     )
     context.set_default_timeout(120_000)
-    shown = Opened(context.new_page())
-    shown.page.on("console", lambda message: shown.said.append(message.text))
-    shown.page.on("pageerror", lambda error: shown.said.append(str(error)))
-    shown.page.on("request", lambda request: note_request(shown, request.url))
-    shown.page.goto(f"{path.resolve().as_uri()}#{place}")
-    shown.page.wait_for_function("document.documentElement.dataset.ready === 'true'")
+    page = context.new_page()
+    said: list[str] = []  # on its console, and what it asked the network for: the page is a file
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("request", lambda r: said.extend([] if r.url.startswith("file:") else [r.url]))
+    page.goto(f"{path.resolve().as_uri()}#{place}")
+    page.wait_for_function("document.documentElement.dataset.ready === 'true'")
     try:
-        yield shown
+        yield page
+        assert not said
     finally:
         context.close()
-
-
-def note_request(shown: Opened, url: str) -> None:
-    """Keep what is asked of the network; the page itself is a file."""
-    if not url.startswith("file:"):
-        shown.said.append(f"asked for {url}")

@@ -81,8 +81,8 @@ def exact(run: Path, policy: Policy, row: int) -> dict[str, Any]:
 
 def test_page_token_values_match_float64_loss(browser: Any, run: Path, page: Path) -> None:
     """Values, likeliest tokens and pushes of 150 tokens, within 1e-4."""
-    with opened(browser, page, "view=rollouts") as shown:
-        tips = shown.page.evaluate(READ_TIPS, 200)
+    with opened(browser, page, "view=rollouts") as at:
+        tips = at.evaluate(READ_TIPS, 200)
     assert len(tips) >= 150
     config = read_run(run)
     policy = load_policy(config.model, seed=config.train.seed)
@@ -119,8 +119,7 @@ def test_page_token_values_match_float64_loss(browser: Any, run: Path, page: Pat
 
 
 def test_page_hover_and_focus_show_token_details(browser: Any, page: Path) -> None:
-    with opened(browser, page, "view=rollouts&step=1&row=2") as shown:
-        at = shown.page
+    with opened(browser, page, "view=rollouts&step=1&row=2") as at:
         at.hover("#tokens .t >> nth=5")
         assert "token 5 of" in at.inner_text("#tip")
         assert at.locator("#tip [data-entry]").count() >= 5
@@ -132,12 +131,10 @@ def test_page_hover_and_focus_show_token_details(browser: Any, page: Path) -> No
         assert "token 1 of" in at.inner_text("#tip")
         at.keyboard.press("Escape")
         assert at.is_hidden("#tip")
-        assert not shown.said
 
 
 def test_page_keys_navigate(browser: Any, page: Path) -> None:
-    with opened(browser, page, "view=rollouts&step=1&row=0") as shown:
-        at = shown.page
+    with opened(browser, page, "view=rollouts&step=1&row=0") as at:
         at.keyboard.press("j")
         assert "row=1" in at.url
         at.keyboard.press("k")
@@ -156,8 +153,7 @@ def test_page_keys_navigate(browser: Any, page: Path) -> None:
 
 
 def test_page_link_opens_token_and_reports_missing_step(browser: Any, page: Path) -> None:
-    with opened(browser, page, "view=rollouts&step=3&row=1&token=7&color=ht") as shown:
-        at = shown.page
+    with opened(browser, page, "view=rollouts&step=3&row=1&token=7&color=ht") as at:
         assert "Step 3, row 1" in at.inner_text("#rollout h2")
         assert at.input_value("#quantity") == "ht"
         assert "token 7 of" in at.inner_text("#tip")
@@ -166,8 +162,7 @@ def test_page_link_opens_token_and_reports_missing_step(browser: Any, page: Path
 
 
 def test_page_rows_are_filtered_and_sorted(browser: Any, page: Path, run: Path) -> None:
-    with opened(browser, page, "view=rollouts") as shown:
-        at = shown.page
+    with opened(browser, page, "view=rollouts") as at:
         rows = at.locator("#rows tbody tr")
         everything = rows.count()
         assert everything == 12
@@ -185,8 +180,7 @@ def test_page_rows_are_filtered_and_sorted(browser: Any, page: Path, run: Path) 
 
 
 def test_page_anchors_link_to_their_place(browser: Any, page: Path, run: Path) -> None:
-    with opened(browser, page, "view=rollouts&step=1&row=0") as shown:
-        at = shown.page
+    with opened(browser, page, "view=rollouts&step=1&row=0") as at:
         found = at.locator("button.chip.found").count()
         missing = at.locator(".chip.missing").count()
         overlap = stored(run)[0]["overlap"]
@@ -201,8 +195,7 @@ def test_page_anchors_link_to_their_place(browser: Any, page: Path, run: Path) -
 
 
 def test_page_run_curves_read_step_and_link_rollouts(browser: Any, page: Path, run: Path) -> None:
-    with opened(browser, page, "view=run") as shown:
-        at = shown.page
+    with opened(browser, page, "view=run") as at:
         chart = at.locator("figure[data-chart='Loss and KL'] svg")
         chart.hover(position={"x": 60, "y": 60})
         assert "step 1: loss" in at.inner_text("figure[data-chart='Loss and KL'] .read")
@@ -211,7 +204,6 @@ def test_page_run_curves_read_step_and_link_rollouts(browser: Any, page: Path, r
         assert "Step 1, row 0" in at.inner_text("#rollout h2")
         at.click("[role=tab] >> nth=2")
         assert at.locator("figure").filter(has_text="KL by tenth").count() == 1
-        assert not shown.said
 
 
 @pytest.mark.parametrize("dark", [False, True])
@@ -222,18 +214,17 @@ def test_page_tokens_are_readable_without_network(browser: Any, page: Path, dark
       const [a, b] = [style.color, style.backgroundColor].map(parts).map(luminance);
       return (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
     }); }).reduce((a, b) => Math.min(a, b))"""
-    with opened(browser, page, "view=rollouts", dark=dark) as shown:
-        assert shown.page.evaluate("isDark()") == dark
-        assert shown.page.evaluate(contrast) >= 4.5
+    with opened(browser, page, "view=rollouts", dark=dark) as at:
+        assert at.evaluate("isDark()") == dark
+        assert at.evaluate(contrast) >= 4.5
         background = "getComputedStyle(document.body).backgroundColor"
-        before = shown.page.evaluate(background)
-        shown.page.click("#theme")
-        assert shown.page.evaluate("isDark()") != dark
-        assert shown.page.evaluate(background) != before
-        assert shown.page.evaluate(contrast) >= 4.5
+        before = at.evaluate(background)
+        at.click("#theme")
+        assert at.evaluate("isDark()") != dark
+        assert at.evaluate(background) != before
+        assert at.evaluate(contrast) >= 4.5
         for tab in range(4):
-            shown.page.click(f"[role=tab] >> nth={tab}")
-        assert not shown.said
+            at.click(f"[role=tab] >> nth={tab}")
 
 
 HOSTILE = (
@@ -255,25 +246,23 @@ def test_page_model_text_is_not_executed(browser: Any, run: Path, tmp_path: Path
     storage.write_jsonl(folder / "rollouts/step-000001.jsonl", rows)
     page = show_targets([folder], Display(enabled=False), PageSpec(steps=[1]))
     assert page.read_text("utf-8").count("</script>") == 2
-    with opened(browser, page, "view=rollouts&step=1&row=0&token=3") as shown:
-        text = shown.page.inner_text("#tokens")
+    with opened(browser, page, "view=rollouts&step=1&row=0&token=3") as at:
+        text = at.inner_text("#tokens")
         assert "</script><script>" in text.replace("·", " ")
         assert "␛[2J" in text
         assert "E280AE" in text  # a mark in three tokens: each shows its byte
-        assert "U+202E" in shown.page.inner_text("#rollout")
+        assert "U+202E" in at.inner_text("#rollout")
         assert "␀" in text
-        assert "‮" not in shown.page.inner_text("body")
-        assert "\x1b" not in shown.page.inner_text("body")
-        assert shown.page.title() != "taken"
-        assert shown.page.locator("main img").count() == 0
-        assert not shown.said
+        assert "‮" not in at.inner_text("body")
+        assert "\x1b" not in at.inner_text("body")
+        assert at.title() != "taken"
+        assert at.locator("main img").count() == 0
 
 
 @pytest.mark.parametrize("view", ["constructor", "__proto__"])
 def test_page_unknown_view_shows_first(browser: Any, page: Path, view: str) -> None:
-    with opened(browser, page, f"view={view}") as shown:
-        assert shown.page.is_visible("[data-view=run]")
-        assert not shown.said
+    with opened(browser, page, f"view={view}") as at:
+        assert at.is_visible("[data-view=run]")
 
 
 def test_page_names_cannot_turn_text_around(browser: Any, run: Path, tmp_path: Path) -> None:
@@ -286,20 +275,16 @@ def test_page_names_cannot_turn_text_around(browser: Any, run: Path, tmp_path: P
     for step in ("step-000000", "step-000003"):
         made = run / f"validation/{step}/held_out"
         shutil.copytree(made, evals / f"{step}{mark}" / f"set{mark}")
-    for targets, spec in (
-        (runs[:1], PageSpec(again=False)),
-        (runs, PageSpec()),
-        ([evals], PageSpec()),
-    ):
+    for targets in (runs[:1], runs, [evals]):
+        spec = PageSpec(again=targets != runs[:1])
         path = show_targets(targets, quiet, spec, out=tmp_path / "page.html")
-        with opened(browser, path) as shown:
-            assert mark not in shown.page.title()
-            for tab in range(shown.page.locator("[role=tab]").count()):
-                shown.page.click(f"[role=tab] >> nth={tab}")
-                text = shown.page.inner_text("body")
+        with opened(browser, path) as at:
+            assert mark not in at.title()
+            for tab in range(at.locator("[role=tab]").count()):
+                at.click(f"[role=tab] >> nth={tab}")
+                text = at.inner_text("body")
                 assert mark not in text
                 assert "U+202E" in text
-            assert not shown.said
 
 
 @pytest.mark.parametrize("method", ["sft", "grpo"])
@@ -310,8 +295,7 @@ def test_page_of_baselines_shows_stored_values(browser: Any, tmp_path: Path, met
     }
     train(changed(f"demo-{method}", short, {"model": {"lora_rank": 4, "lora_alpha": 8}}), tmp_path)
     page = show_targets([tmp_path], Display(enabled=False))
-    with opened(browser, page, "view=rollouts&step=1&row=1") as shown:
-        at = shown.page
+    with opened(browser, page, "view=rollouts&step=1&row=1") as at:
         ids = stored(tmp_path)[1]["completion_ids"]
         assert at.locator("#tokens .t").count() == len(ids)
         at.hover("#tokens .t >> nth=3")
@@ -321,13 +305,11 @@ def test_page_of_baselines_shows_stored_values(browser: Any, tmp_path: Path, met
         assert float(said) == pytest.approx(kept["student_entropy"][3], rel=1e-6)
         for tab in range(4):
             at.click(f"[role=tab] >> nth={tab}")
-        assert not shown.said
 
 
 def test_page_of_evaluation_shows_failure_reason(browser: Any, run: Path, tmp_path: Path) -> None:
     page = show_targets([run / "validation"], Display(enabled=False), out=tmp_path / "e.html")
-    with opened(browser, page, "view=problems") as shown:
-        at = shown.page
+    with opened(browser, page, "view=problems") as at:
         assert at.locator("#problems tbody tr").count() == 4
         assert at.locator("#problems thead th").count() == 4  # the problem and three checkpoints
         at.click("#problems tbody tr >> nth=2")
@@ -339,7 +321,6 @@ def test_page_of_evaluation_shows_failure_reason(browser: Any, run: Path, tmp_pa
         assert f"{right}/3" in line
         at.click("[role=tab] >> nth=0")
         assert at.locator("figure").filter(has_text="pass@j").count() == 1
-        assert not shown.said
 
 
 def test_page_of_tables_draws_lines_intervals_and_cells(browser: Any, tmp_path: Path) -> None:
@@ -352,9 +333,9 @@ def test_page_of_tables_draws_lines_intervals_and_cells(browser: Any, tmp_path: 
     sheet = Sheet("Risks", ["", "KL"], [["<img src=x onerror=alert(1)>", "0.1"]])
     write_tables(tmp_path, "advice", [sheet], charts, ["train with --context.source solution"])
     page = show_targets([tmp_path], Display(enabled=False))
-    with opened(browser, page) as shown:
-        assert shown.page.inner_text("main li") == "train with --context.source solution"
-        figures = shown.page.locator("figure")
+    with opened(browser, page) as at:
+        assert at.inner_text("main li") == "train with --context.source solution"
+        figures = at.locator("figure")
         titles = figures.locator("circle title").all_text_contents()
         assert titles == [
             "solution: +61.2 [+37.2, +75.6]",
@@ -362,17 +343,15 @@ def test_page_of_tables_draws_lines_intervals_and_cells(browser: Any, tmp_path: 
             "solution: 0.0107 [0.007, 0.012]",
             "solution: 25.0 % [0.0 %, 100.0 %]",
         ]
-        assert shown.page.locator("td").all_text_contents() == sheet.rows[0]
-        assert not shown.said
+        assert at.locator("td").all_text_contents() == sheet.rows[0]
 
 
 def test_page_overlays_several_runs(browser: Any, run: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(run, other)
     page = show_targets([run, other], Display(enabled=False), out=tmp_path / "c.html")
-    with opened(browser, page) as shown:
-        loss = shown.page.locator("figure[data-chart='loss']")
+    with opened(browser, page) as at:
+        loss = at.locator("figure[data-chart='loss']")
         assert loss.locator("path.line").count() == 2
-        shown.page.click("[role=tab] >> nth=1")
-        assert "All settings are the same" in shown.page.inner_text("main")
-        assert not shown.said
+        at.click("[role=tab] >> nth=1")
+        assert "All settings are the same" in at.inner_text("main")
