@@ -1,6 +1,7 @@
 """Shared fixtures and settings of tests: the demo's policy, no network, Triton's interpreter."""
 
 import os
+import shutil
 import signal
 import subprocess
 from collections import Counter
@@ -128,11 +129,7 @@ def problems() -> list[Problem]:
 @pytest.fixture
 def demo_copy(tmp_path: Path) -> Path:
     """A copy of the demo's model that a test may damage."""
-    folder = tmp_path / "model"
-    folder.mkdir()
-    for path in MODEL.iterdir():
-        (folder / path.name).write_bytes(path.read_bytes())
-    return folder
+    return shutil.copytree(MODEL, tmp_path / "model", copy_function=shutil.copyfile)
 
 
 # What the tests of pages share (tests/show).

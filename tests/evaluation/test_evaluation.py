@@ -509,8 +509,7 @@ def test_eval_file_names_are_shown_verbatim_and_cannot_escape_folder(
     assert not (tmp_path / "evals").exists()
 
     # A model that is named by its place has the name of its folder.
-    model = tmp_path / "models/mine"
-    shutil.copytree(MODEL, model)
+    model = shutil.copytree(MODEL, tmp_path / "models/mine")
     (model / "sub").mkdir()
     monkeypatch.chdir(model / "sub")
     assert main(["eval", "..", *flags, str(marked)]) == 0

@@ -326,9 +326,7 @@ MODELS: dict[str, Break] = {
 
 def broken_model(kind: str, seed: int, folder: Path) -> Path:
     """A copy of the demo's model with what the kind breaks."""
-    folder.mkdir()
-    for path in MODEL.iterdir():
-        (folder / path.name).write_bytes(path.read_bytes())
+    shutil.copytree(MODEL, folder, copy_function=shutil.copyfile)
     MODELS[kind](folder, random.Random(f"{kind}/{seed}"))
     return folder
 
@@ -414,8 +412,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_eval_corrupt_adapter_is_refused(
     kind: str, seed: int, run: Path, tmp_path: Path, said: Said
 ) -> None:
-    folder = tmp_path / "its-adapter"
-    shutil.copytree(run / "checkpoints/step-000001/adapter", folder)
+    source = run / "checkpoints/step-000001/adapter"
+    folder = shutil.copytree(source, tmp_path / "its-adapter")
     ADAPTERS[kind](folder, random.Random(f"{kind}/{seed}"))
     names = "model.lora_targets" if kind == "targets ['nonesuch']" else "its-adapter"
     refuses(["eval", str(folder), *ASKED], names, said)
@@ -445,8 +443,7 @@ RUNS: dict[str, Break] = {
 def test_resume_and_eval_corrupt_run_settings_are_refused(
     kind: str, seed: int, run: Path, tmp_path: Path, said: Said
 ) -> None:
-    folder = tmp_path / "its-run"
-    shutil.copytree(run, folder)
+    folder = shutil.copytree(run, tmp_path / "its-run")
     RUNS[kind](folder, random.Random(f"{kind}/{seed}"))
     names = "nowhere" if kind in ("model gone", "data gone") else "its-run"
     refuses(["resume", str(folder), "--steps=2"], names, said)

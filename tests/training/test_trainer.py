@@ -367,12 +367,6 @@ def test_resume_keeps_micro_batches_that_were_chosen_at_start(tmp_path: Path) ->
     assert read_run(tmp_path).train.micro_batch_tokens == 512
 
 
-def resumed(run: Path, at: Path) -> Path:
-    """A copy of a run, to be damaged, which has a step to go."""
-    shutil.copytree(run, at)
-    return at
-
-
 def go_on(folder: Path) -> None:
     train(small(train={"steps": 4}), folder, resume=True)
 
@@ -406,7 +400,7 @@ def test_resume_with_other_model_or_template_is_refused(demo_copy: Path, tmp_pat
 def test_resume_with_other_library_versions_warns(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = resumed(run, tmp_path / "run")
+    folder = shutil.copytree(run, tmp_path / "run")
     facts = read_run_json(folder)
     write_json(folder / "run.json", facts | {"versions": facts["versions"] | {"torch": "1.0"}})
     go_on(folder)
@@ -429,7 +423,7 @@ def test_resume_with_other_library_versions_warns(
     ],
 )
 def test_resume_missing_file_is_refused(run: Path, tmp_path: Path, gone: str, message: str) -> None:
-    folder = resumed(run, tmp_path / "run")
+    folder = shutil.copytree(run, tmp_path / "run")
     path = folder / gone
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     before = files_of(folder)
@@ -444,7 +438,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 def test_train_does_not_overwrite_run_without_settings(run: Path, tmp_path: Path) -> None:
-    folder = resumed(run, tmp_path / "run")
+    folder = shutil.copytree(run, tmp_path / "run")
     (folder / "run.json").unlink()
     with pytest.raises(RunError, match=r"metrics.jsonl .* run.json is missing"):
         train(small(), folder)
@@ -452,7 +446,7 @@ def test_train_does_not_overwrite_run_without_settings(run: Path, tmp_path: Path
 
 @pytest.mark.slow
 def test_resume_checkpoint_of_other_step_or_run_is_refused(run: Path, tmp_path: Path) -> None:
-    folder = resumed(run, tmp_path / "run")
+    folder = shutil.copytree(run, tmp_path / "run")
     checkpoint = folder / "checkpoints/step-000003"
     train(small(train={"seed": 1}), tmp_path / "other")
     for source, message in (
@@ -468,7 +462,7 @@ def test_resume_checkpoint_of_other_step_or_run_is_refused(run: Path, tmp_path: 
 @pytest.mark.slow
 def test_resume_hint_for_corrupt_file_recovers_same_run(run: Path, tmp_path: Path) -> None:
     train(small(train={"steps": 4}), tmp_path / "whole")
-    folder = resumed(run, tmp_path / "checkpoint")
+    folder = shutil.copytree(run, tmp_path / "checkpoint")
     damaged = folder / "checkpoints/step-000003/optimizer.pt"
     damaged.write_bytes(b"")
     with pytest.raises(CorruptFileError, match=r"optimizer\.pt is not .*; delete .*3 to resume"):
@@ -476,7 +470,7 @@ def test_resume_hint_for_corrupt_file_recovers_same_run(run: Path, tmp_path: Pat
     shutil.rmtree(damaged.parent)
     go_on(folder)
 
-    figures = resumed(run, tmp_path / "figures")
+    figures = shutil.copytree(run, tmp_path / "figures")
     path = figures / "metrics.jsonl"
     path.write_bytes(path.read_bytes().replace(b'"step": 3', b'"step": 8'))
     with pytest.raises(RunError, match=r"metrics\.jsonl line 3 is not .*; put it back .* delete"):
@@ -490,7 +484,7 @@ def test_resume_hint_for_corrupt_file_recovers_same_run(run: Path, tmp_path: Pat
 
 
 def test_resume_ignores_foreign_files(run: Path, tmp_path: Path) -> None:
-    folder = resumed(run, tmp_path / "run")
+    folder = shutil.copytree(run, tmp_path / "run")
     strange = [
         "checkpoints/step-000003 (copy)/state.json",
         "checkpoints/step-000009 2/state.json",
@@ -513,7 +507,7 @@ def test_resume_ignores_foreign_files(run: Path, tmp_path: Path) -> None:
 
 
 def test_resume_corrupt_optimizer_hides_torch_advice(run: Path, tmp_path: Path) -> None:
-    folder = resumed(run, tmp_path / "run")
+    folder = shutil.copytree(run, tmp_path / "run")
     checkpoint = folder / "checkpoints/step-000003"
     torch.save({"state": Path("an object")}, checkpoint / "optimizer.pt")
     sums = checkpoint / "SHA256SUMS"

@@ -234,8 +234,7 @@ HOSTILE = (
 
 def test_page_model_text_is_not_executed(browser: Any, run: Path, tmp_path: Path) -> None:
     """Also in problems, contexts and names: it neither runs, nor steers, nor turns around."""
-    folder = tmp_path / "hostile"
-    shutil.copytree(run, folder)
+    folder = shutil.copytree(run, tmp_path / "hostile")
     shutil.rmtree(folder / "tokens")
     policy = load_policy(read_run(run).model, seed=0)
     ids = policy.tokenizer.encode(HOSTILE, add_special_tokens=False)
@@ -268,9 +267,7 @@ def test_page_unknown_view_shows_first(browser: Any, page: Path, view: str) -> N
 def test_page_names_cannot_turn_text_around(browser: Any, run: Path, tmp_path: Path) -> None:
     """Direction marks in names of runs, policies and benchmarks are shown as such."""
     mark, quiet = "\u202e", Display(enabled=False)
-    runs = [tmp_path / f"{name}{mark}" for name in ("one", "two")]
-    for folder in runs:
-        shutil.copytree(run, folder)
+    runs = [shutil.copytree(run, tmp_path / f"{name}{mark}") for name in ("one", "two")]
     evals = tmp_path / f"evals{mark}"
     for step in ("step-000000", "step-000003"):
         made = run / f"validation/{step}/held_out"
@@ -347,8 +344,7 @@ def test_page_of_tables_draws_lines_intervals_and_cells(browser: Any, tmp_path: 
 
 
 def test_page_overlays_several_runs(browser: Any, run: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    shutil.copytree(run, other)
+    other = shutil.copytree(run, tmp_path / "other")
     page = show_targets([run, other], Display(enabled=False), out=tmp_path / "c.html")
     with opened(browser, page) as at:
         loss = at.locator("figure[data-chart='loss']")

@@ -37,7 +37,7 @@ INSPECT = Path(__file__).parents[2] / ".venv-inspect/bin/python"
 @pytest.fixture
 def copied(run: Path, tmp_path: Path) -> Path:
     """The run in a folder that a test may damage."""
-    return Path(shutil.copytree(run, tmp_path / "run"))
+    return shutil.copytree(run, tmp_path / "run")
 
 
 def data_of(page: Path) -> dict[str, Any]:

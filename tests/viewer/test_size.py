@@ -23,8 +23,7 @@ def test_page_of_32_rows_of_1024_tokens_is_small_and_fast(
     browser: Any, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of random tokens, whose likeliest ones differ in every view: pages of texts are smaller."""
-    folder = tmp_path / "large"
-    shutil.copytree(run, folder)
+    folder = shutil.copytree(run, tmp_path / "large")
     shutil.rmtree(folder / "tokens")
     [row, *_] = stored(folder)
     rng = random.Random(0)
