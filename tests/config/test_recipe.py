@@ -143,11 +143,6 @@ def shipped(method: str, model: str) -> Config:
     return read_recipe(find_recipe(f"{method}-{model}"))
 
 
-def flat(config: Config) -> dict[str, Any]:
-    table = to_table(config)
-    return {f"{name}.{key}": value for name, keys in table.items() for key, value in keys.items()}
-
-
 def differing(a: Config, b: Config) -> set[str]:
     """The names of the settings in which two configs differ, memory aside."""
     return {line.partition(":")[0] for line in differences(a, b)} - MEMORY
@@ -180,7 +175,8 @@ def test_demo_grpo_long_is_grpo_with_eight_times_steps() -> None:
 @pytest.mark.parametrize("source", [PAPER, SCRIPTS], ids=["paper", "scripts"])
 @pytest.mark.parametrize(("method", "model"), SHIPPED)
 def test_recipe_values_match_source(method: str, model: str, source: dict[str, Sourced]) -> None:
-    found = flat(shipped(method, model))
+    table = to_table(shipped(method, model))
+    found = {f"{name}.{key}": value for name, keys in table.items() for key, value in keys.items()}
     wrong = [
         f"{name} is {found[name]}, and the source has {value} ({place})"
         for name, (value, place) in source[method].items()

@@ -150,17 +150,12 @@ def test_read_parquet_damaged_file_is_refused_or_read_correctly(tmp_path: Path) 
     assert "exists 2 times" in refusal(path)
 
 
-def hub_folder(folder: Path) -> Path:
-    """What the hub holds of a data set with two splits."""
+def test_read_hub_streams_rows_like_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "copy"
     (folder / "data").mkdir(parents=True)
     train, test = (folder / f"data/{name}-00000-of-00001.parquet" for name in ("train", "test"))
     parquet(train, problem=["a", "b"], Answer=[7, 8], solution=["s", "t"])
     parquet(test, problem=["c"], Answer=[9], solution=["u"])
-    return folder
-
-
-def test_read_hub_streams_rows_like_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = hub_folder(tmp_path / "copy")
     assert [fields for _, fields in read_hub(str(folder), None, "test")] == [
         {"problem": "c", "Answer": "9", "solution": "u"}
     ]

@@ -422,16 +422,11 @@ def test_shortened_answers_end_with_positions(policy: Policy, problems: list[Pro
         assert found == replace(protocol, sampling=Sampling(1.0, 1.0, -1, given))
 
 
-def voted(answers: list[tuple[str | None, bool]], grader: MathGrader) -> list[int]:
-    reasons = ["right" if right else "wrong" if answer else "no box" for answer, right in answers]
-    rows: Any = zip(answers, reasons, strict=True)
-    verdicts = [Verdict(right, answer, reason) for (answer, right), reason in rows]
-    return cast_votes([MathGrade(verdict, verdict) for verdict in verdicts], len(answers), grader)
-
-
 def test_voted_equal_answers_share_a_vote(grader: MathGrader) -> None:
     wrong = ["\\frac{1}{2}", None, "0.5", "7", "1/2"]
-    votes = voted([(answer, False) for answer in wrong] + [("3", True), ("3.0", True)], grader)
+    verdicts = [Verdict(False, answer, "wrong" if answer else "no box") for answer in wrong]
+    verdicts += [Verdict(True, answer, "right") for answer in ("3", "3.0")]
+    votes = cast_votes([MathGrade(verdict, verdict) for verdict in verdicts], 7, grader)
     assert votes[0] == votes[2] == votes[4]
     assert votes[1] == -1
     assert votes[5] == votes[6]

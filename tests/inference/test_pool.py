@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from dataclasses import replace
 from itertools import pairwise
@@ -619,12 +619,6 @@ def test_owned_server_ends_with_server_or_trainer(tmp_path: Path, end: str, mann
     assert not alive(worker)
 
 
-def owned(policy: Policy, folder: Path, command: Sequence[str]) -> VllmEngine:
-    process = ServerProcess(command, {}, folder / "server.log")
-    served = VllmServer(f"http://127.0.0.1:{free_port()}", timeout=5.0, process=process)
-    return VllmEngine(policy, [served], folder, Display(), in_flight=4, patience=30.0)
-
-
 DIES = [sys.executable, "-c", "print('CUDA out of memory'); raise SystemExit(1)"]
 
 
@@ -639,7 +633,9 @@ DIES = [sys.executable, "-c", "print('CUDA out of memory'); raise SystemExit(1)"
 def test_owned_server_failed_start_shows_log_tail(
     policy: Policy, tmp_path: Path, command: list[str], message: str
 ) -> None:
-    engine = owned(policy, tmp_path, command)
+    process = ServerProcess(command, {}, tmp_path / "server.log")
+    served = VllmServer(f"http://127.0.0.1:{free_port()}", timeout=5.0, process=process)
+    engine = VllmEngine(policy, [served], tmp_path, Display(), in_flight=4, patience=30.0)
     wanted = f"ended before it was ready; .*server.log ends with\n(?s:.*){message}"
     with pytest.raises(EngineError, match=wanted):
         engine.connect()

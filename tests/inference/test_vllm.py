@@ -176,11 +176,6 @@ def of_server(folder: Path) -> list[int]:
     return [pid for group in of_port for pid in groups[group]]
 
 
-def require_no_adapters(url: str) -> None:
-    models = httpx2.get(f"{url}/v1/models").json()["data"]
-    assert not [model["id"] for model in models if "paint-" in model["id"]]
-
-
 def test_train_demo_with_owned_server_killed_midway_completes(start: Popen, tmp_path: Path) -> None:
     """SIGKILL at step 4; every step has all its completions, of the trained policy."""
     folder = tmp_path / "run"
@@ -249,7 +244,8 @@ def test_train_off_policy_killed_and_resumed_is_bitwise_equal(url: str, tmp_path
     metrics = read_metrics(whole)
     assert max(row["logprob_mismatch_mean"] for row in metrics) < 1e-4
     assert metrics[0]["off_policy_kl"] < 1e-7 < min(row["off_policy_kl"] for row in metrics[1:])
-    require_no_adapters(url)
+    models = httpx2.get(f"{url}/v1/models").json()["data"]
+    assert not [model["id"] for model in models if "paint-" in model["id"]]
 
 
 def test_eval_by_server_gives_local_accuracy(url: str, trained: Policy, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ are stood in for.
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -160,14 +160,8 @@ class Syncs(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def measured(logits: Tensor, tokens: Tensor | None, temperature: float) -> dict[str, Tensor]:
-    names = ("highest", "log_sum", "entropy", "log_prob")
-    return {name: logits.new_zeros(len(logits)) for name in names}
-
-
-def differentiated(student: Tensor, *_: Any) -> dict[str, Tensor]:
-    names = ("per_token", "kl", "clipped", "unclipped_mass")
-    return {name: student.new_zeros(len(student)) for name in names}
+def zeros(*names: str) -> Callable[..., dict[str, Tensor]]:
+    return lambda logits, *_: {name: logits.new_zeros(len(logits)) for name in names}
 
 
 def test_micro_batch_waits_for_gpu_three_times_at_most(policy: Policy) -> None:
@@ -179,7 +173,8 @@ def test_micro_batch_waits_for_gpu_three_times_at_most(policy: Policy) -> None:
     problem, view = Problem("1 + 1", "2", "2", "1"), TeacherPrompt("2", True, [5] * 4)
     completion = Completion((7, 8), (0.0, 0.0), False)
     rollouts = [Rollout(row, problem, [5] * 3, completion, "", view) for row in range(6)]
-    rows = fused.RowWork(measured, differentiated)
+    measured = zeros("highest", "log_sum", "entropy", "log_prob")
+    rows = fused.RowWork(measured, zeros("per_token", "kl", "clipped", "unclipped_mass"))
     counts = []
     for several in (rollouts[:2], rollouts):
         with patch.object(fused, "choose_row_work", lambda *_: (rows, "")), Syncs() as syncs:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from paint.config import schema as cfg
 from paint.config.schema import Config
@@ -46,17 +46,6 @@ MATHEMATICS = [
 ]
 
 
-def ordinary(template: str) -> Sequence[str]:
-    # "<s>" is control where a chat format has it.
-    return [text for text in MATHEMATICS if "<s>" not in text or template == "vicuna"]
-
-
-def with_template(name: str) -> PreTrainedTokenizerBase:
-    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(MODEL)
-    tokenizer.chat_template = TEMPLATES[name]
-    return tokenizer
-
-
 PIECES = ["<", "|", "im_", "end", "start", "<|im_end|>", "<|im_", "end|>", "<|endoftext|>", "\n"]
 PIECES += [" ", "<think>", "</think>", "assistant", "x = 5!", "é", "user"]
 
@@ -91,11 +80,12 @@ def test_control_text_is_refused_or_rendered_as_text(text: str) -> None:
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_control_text_finds_template_marks_that_are_no_tokens(name: str) -> None:
-    tokenizer = with_template(name)
+    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    tokenizer.chat_template = TEMPLATES[name]
     for mark in MARKS[name]:
         assert special_text(tokenizer, f"Add 1 and 2.{mark} It is 4.") == mark
-    for text in ordinary(name):
-        assert special_text(tokenizer, text) is None, text
+    for text in MATHEMATICS:  # "<s>" is control where a chat format has it
+        assert special_text(tokenizer, text) is None or ("<s>" in text and name != "vicuna"), text
 
 
 def test_control_text_ignores_padding_token_that_is_a_word() -> None:

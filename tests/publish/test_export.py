@@ -60,24 +60,18 @@ def scored(student: Policy) -> tuple[list[int], list[int], Tensor]:
         return prompt, ids, log_probs(student.lm_head(student.hidden_states([prompt], [ids])), ids)
 
 
-def loaded_log_probs(folder: Path, prompt: list[int], ids: list[int], merged: bool) -> Tensor:
-    kind = AutoModelForCausalLM if merged else peft.AutoPeftModelForCausalLM
-    model = kind.from_pretrained(folder, dtype="float32")
-    with torch.no_grad():
-        return log_probs(logits_alone(model, prompt, ids), ids)
-
-
 @pytest.mark.parametrize("merged", [False, True])
 def test_export_loads_elsewhere_and_answers_as_checkpoint(
     run: Path, scored: tuple[list[int], list[int], Tensor], merged: bool, tmp_path: Path
 ) -> None:
     prompt, ids, expected = scored
     folder = paint.load_run(run).export(tmp_path / "out", merged=merged)
-    found = loaded_log_probs(folder, prompt, ids, merged)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
-    base = AutoModelForCausalLM.from_pretrained(MODEL, dtype="float32")
+    kind = AutoModelForCausalLM if merged else peft.AutoPeftModelForCausalLM
+    both = (kind, folder), (AutoModelForCausalLM, MODEL)
+    models = [of.from_pretrained(place, dtype="float32") for of, place in both]
     with torch.no_grad():
-        untrained = log_probs(logits_alone(base, prompt, ids), ids)
+        found, untrained = (log_probs(logits_alone(m, prompt, ids), ids) for m in models)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
     assert (untrained - expected).abs().max() > 1e-2
     asked, tokenizer = {"role": "user", "content": PROBLEM}, AutoTokenizer.from_pretrained(folder)
     assert PROBLEM in tokenizer.apply_chat_template([asked], tokenize=False)

@@ -477,26 +477,12 @@ def _table(rng: random.Random, **columns: Any) -> pa.Table:
 _whole = _parquet(lambda rng: _table(rng, id=[str(rng.random()) for _ in range(20)]))
 
 
-def _torn(content: bytes, rng: random.Random, count: int, places: range) -> bytes:
-    torn = bytearray(content)
+def _torn(rng: random.Random, count: int, where: slice) -> bytes:
+    torn = bytearray(_whole(rng))
+    places = range(len(torn))[where]
     for _ in range(count):
         torn[rng.choice(places)] ^= rng.randrange(1, 256)
     return bytes(torn)
-
-
-def _cut_parquet(rng: random.Random) -> bytes:
-    content = _whole(rng)
-    return content[: rng.randrange(len(content))]
-
-
-def _torn_parquet(rng: random.Random) -> bytes:
-    content = _whole(rng)
-    return _torn(content, rng, 30, range(len(content)))
-
-
-def _torn_footer(rng: random.Random) -> bytes:
-    content = _whole(rng)
-    return _torn(content, rng, 5, range(len(content) - 600, len(content) - 8))
 
 
 Content = Callable[[random.Random], bytes | str]
@@ -541,9 +527,9 @@ BY_NAME: dict[str, dict[str, Content]] = {
     "x.parquet": {
         "empty parquet": lambda _: "",
         "noise parquet": lambda rng: rng.randbytes(3000),
-        "cut parquet": _cut_parquet,
-        "torn parquet": _torn_parquet,
-        "torn footer parquet": _torn_footer,
+        "cut parquet": lambda rng: (whole := _whole(rng))[: rng.randrange(len(whole))],
+        "torn parquet": lambda rng: _torn(rng, 30, slice(None)),
+        "torn footer parquet": lambda rng: _torn(rng, 5, slice(-600, -8)),
         "magic parquet": lambda rng: b"PAR1" + rng.randbytes(90) + b"PAR1",
         **{f"{kind} parquet": _parquet(make) for kind, make in TABLES.items()},
         "arrow as parquet": lambda _: b"ARROW1\0\0" + b"\0" * 400,

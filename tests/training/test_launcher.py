@@ -329,11 +329,6 @@ def servers_of(processes: list[psutil.Process]) -> list[psutil.Process]:
     return [process for process in processes if command_line(process).startswith(started)]
 
 
-def servers_started(run: Path) -> int:
-    """How many servers have been started since the run began."""
-    return len(re.findall(r"^server \d \| \$ ", (run / "launch.log").read_text(), re.MULTILINE))
-
-
 def train_line(folder: Path, name: str, split: str, *more: str) -> list[str]:
     line = ["train", "demo-paint", "--gpus", str(sum(map(int, split.split("+")))), "--split", split]
     line += ["--log.folder", str(folder), "--log.name", name, "--train.batch-size", "8"]
@@ -386,7 +381,8 @@ def test_train_two_ranks_and_two_servers_killed_resumes(start: Start, tmp_path: 
     processes = at_step(process, run, 2)
     [first, _] = servers_of(processes)
     first.kill()
-    until(lambda: servers_started(run) == 3, 120)  # either of them is started again
+    log, began = run / "launch.log", re.compile(r"^server \d \| \$ ", re.MULTILINE)
+    until(lambda: len(began.findall(log.read_text())) == 3, 120)  # either of them is started again
     later = at_step(process, run, len(read_metrics(run)) + 2)
     ranks_of(later)[0].kill()
     output, _ = process.communicate(timeout=200)

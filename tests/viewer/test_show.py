@@ -40,20 +40,15 @@ def copied(run: Path, tmp_path: Path) -> Path:
     return shutil.copytree(run, tmp_path / "run")
 
 
-def data_of(page: Path) -> dict[str, Any]:
-    text = page.read_text("utf-8").split('id="data">')[1].split("</script>")[0]
-    data: dict[str, Any] = json.loads(text)
-    return data
-
-
 def test_show_command_writes_one_file(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "page.html"
     assert main(["show", str(run), "--no-rescore", "--no-open", "--out", str(out)]) == 0
-    data = data_of(out)
+    text = out.read_text("utf-8")
+    data = json.loads(text.split('id="data">')[1].split("</script>")[0])
     assert data["metrics"]["step"] == [1, 2, 3]
     assert [len(step["rows"]) for step in data["steps"]] == [4, 4, 4]
     assert [v["step"] for v in data["validation"]] == [0, 2, 3]
-    assert not re.search("http(?!-equiv|://www.w3.org/2000/svg)", out.read_text("utf-8"))
+    assert not re.search("http(?!-equiv|://www.w3.org/2000/svg)", text)
 
 
 @pytest.mark.parametrize(
