@@ -727,7 +727,8 @@ def compare(
         recipes, base, model, data, stored, controls: as the command's.
         output_dir: folder of runs, results, tables and plots; an interrupted call goes on there.
         seeds: seed of each training, and of its evaluation.
-        settings: benchmark, problems, samples, thinking, max_new_tokens and every_checkpoint.
+        settings: benchmark, problems, samples, thinking, max_new_tokens, every_checkpoint and
+            against_last, as the command's.
 
     Returns:
         One row per recipe, seed and evaluated checkpoint, as in results.jsonl, with avg_at_k.

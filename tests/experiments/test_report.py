@@ -60,9 +60,11 @@ SCORES = {
 }
 
 
-def test_result_sheets_of_side_by_side_compare_all_pairs_with_corrected_p() -> None:
-    _, pairs, settings, _ = result_sheets(side_by_side("", ["never", "many", "few"]), RESULTS)
-    names = [("never", "many"), ("never", "few"), ("many", "few")]
+@pytest.mark.parametrize("all_pairs", [True, False])
+def test_result_sheets_of_side_by_side_compare_pairs_with_corrected_p(all_pairs: bool) -> None:
+    report = side_by_side("", ["never", "many", "few"], all_pairs=all_pairs)
+    _, pairs, settings, _ = result_sheets(report, RESULTS)
+    names = [*([("never", "many")] if all_pairs else []), ("never", "few"), ("many", "few")]
     ends = {name: SCORES[name, 2 if name == "few" else 8] for name in ("never", "many", "few")}
     p_values = [p_value_over_seeds(ends[before], ends[after]) for before, after in names]
     gains = [compare_seeds(ends[one], ends[other]).points(sign=True) for one, other in names]

@@ -46,6 +46,9 @@ class Compare:
     controls: tuple[Literal["none", "other", "answer", "wrong_answer"], ...] = ()
     """Repeat the last recipe with a teacher that reads nothing, another problem's solution, the
     right answer or a wrong one."""
+    against_last: bool = False
+    """Compare each recipe with the last one alone: fewer pairs, and a smaller correction of p.
+    Decide it beforehand."""
     trainings: Annotated[Trainings, arg(name="")] = THREE_SEEDS
     folder: Place = Path("runs/compare")
     """Folder of results, runs and samples; existing results are reused."""
@@ -75,6 +78,7 @@ class Compare:
                     thinking=self.thinking,
                     max_new_tokens=self.max_new_tokens,
                     every_checkpoint=self.trainings.every_checkpoint,
+                    against_last=self.against_last,
                     server_gpus=config.rollout.server_gpus if self.gpus.gpus else (),
                 )
         return 0

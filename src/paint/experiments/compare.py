@@ -29,12 +29,14 @@ def compare(
     thinking: bool | None = None,
     max_new_tokens: int | None = None,
     every_checkpoint: bool = False,
+    against_last: bool = False,
     server_gpus: tuple[str, ...] = (),
 ) -> list[Result]:
     """Train each recipe with each seed, evaluate them and the base model, print the tables.
 
-    All pairs of recipes are compared. With ``every_checkpoint``, the last checkpoint of the last
-    recipe is compared with all checkpoints of the others.
+    All pairs of recipes are compared, or each with the last one (``against_last``). With
+    ``every_checkpoint``, the last checkpoint of the last recipe is compared with all checkpoints of
+    the others.
 
     Args:
         recipes: names and configs, such as those of `paint.config.recipe.read_recipes`.
@@ -69,5 +71,6 @@ def compare(
         every_checkpoint=every_checkpoint,
     )
     title = "The demo" if model == NAME else model
-    publish(side_by_side(title, [name for name, _ in recipes]), results, folder, display)
+    names = [name for name, _ in recipes]
+    publish(side_by_side(title, names, all_pairs=not against_last), results, folder, display)
     return results

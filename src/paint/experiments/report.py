@@ -84,6 +84,7 @@ class Report:
     pairs: Mapping[str, tuple[str, str]]  # the difference in each run's row: of a run, to another
     pairing: str  # the plot's axis title for these differences
     reference_run: str | None = None  # compared with all checkpoints and settings of the others
+    all_pairs: bool = False  # a table of all differences, not of ``pairs`` alone
 
     @property
     def rows(self) -> dict[str, str]:
@@ -91,12 +92,12 @@ class Report:
         return {BASE: BASE} | dict(self.labels)
 
 
-def side_by_side(title: str, names: Sequence[str]) -> Report:
-    """The report on these runs; the plot compares the last one with each of the others."""
+def side_by_side(title: str, names: Sequence[str], *, all_pairs: bool = True) -> Report:
+    """The report on these runs: of all pairs, or of the last one with each, as in the plot."""
     *others, last = names
     pairs = {other: (last, other) for other in others or [BASE]}
     labels = {name: name for name in names}
-    return Report("results", title, labels, pairs, f"{last} less the row's", reference_run=last)
+    return Report("results", title, labels, pairs, f"{last} less the row's", last, all_pairs)
 
 
 # --- results.jsonl -------------------------------------------------------------------------------
@@ -196,9 +197,9 @@ def result_sheets(report: Report, results: Results) -> list[Sheet]:
     tables = [Sheet(title, columns, rows)]
 
     reference = report.reference_run
-    pairs = list(combinations(report.labels, 2))
-    if not reference:
-        pairs = [(before, after) for after, before in report.pairs.values()]
+    pairs = [(before, after) for after, before in report.pairs.values()]
+    if report.all_pairs:
+        pairs = list(combinations(report.labels, 2))
     if pairs:
         p_values = [p_value_over_seeds(shares(last[b]), shares(last[a])) for b, a in pairs]
         rows = [
