@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paint.data.benchmarks import Benchmark
-from paint.data.decontaminate import Index, Match, build_index, contaminated, words
+from paint.data.decontaminate import Index, Match, build_index, contaminated
 from paint.data.problems import Problem
+from paint.objective.anchors import normalize
 
 BOXES = (
     r"Three boxes hold $a$, $b$ and $c$ coins, where $a+b+c=\frac{1}{2}\cdot 2024$. Each day a "
@@ -25,6 +26,10 @@ POSITIVE = (
     r"Let $a$, $b$, $c$ be positive real numbers such that $a+b+c=1$. Find the largest $k$ for "
     r"which the inequality $ab+bc+ca+k\,abc(a-b)^2(b-c)^2(c-a)^2 \le \frac{1}{3}$ always holds."
 )
+
+
+def words(text: str) -> list[str]:
+    return re.findall(r"[0-9]+|[^\W\d_]+", normalize(text).casefold())
 
 
 def index_of(*problems: str, **options: float | bool) -> Index:

@@ -81,11 +81,6 @@ class Index:
     passes: list[Pieces]
 
 
-def words(text: str) -> list[str]:
-    """Return the words and numbers of a text after normalisation."""
-    return _WORD.findall(normalize(text).casefold())
-
-
 def build_index(
     benchmarks: Sequence[Benchmark],
     *,
