@@ -9,6 +9,8 @@ from paint.cli import main
 from paint.data.benchmarks import load_benchmark
 from paint.data.gold_answer_checks import SHOWN, gold_warnings, name_unparsed
 from paint.data.problems import DataError, Problem
+from paint.grading.math.grader import MathGrader
+from paint.grading.registry import find_grader
 
 GOOD = ["7", r"\frac{1}{2}", "(0, 1)", "x = 3", r"12\text{ cm}", "1,000"]
 BROKEN = [r"\frac{1}{", r"\sqrt", r"2^{", r"\frac{}{}", "9" * 1000 + "x" * 1001]
@@ -22,7 +24,7 @@ def benchmark(folder: Path, *answers: str | list[str]) -> Path:
 
 
 def said(problems: list[Problem], capsys: pytest.CaptureFixture[str]) -> str:
-    name_unparsed("mine", problems, print)
+    name_unparsed(MathGrader(), "mine", problems, print)
     return capsys.readouterr().out
 
 
@@ -36,6 +38,8 @@ def test_gold_warnings_name_row_value(tmp_path: Path, capsys: pytest.CaptureFixt
     assert r"  row 8, id q6: '\\frac{1}{': it does not parse" in text
     assert "list further right answers (docs/how-to/own-data.md)" in text
     assert said([Problem("p", "", answer, answer) for answer in GOOD], capsys) == ""
+    name_unparsed(find_grader("exact"), "mine", problems, print)
+    assert capsys.readouterr().out == ""
 
 
 def test_gold_warnings_check_each_of_several_answers() -> None:
@@ -64,7 +68,7 @@ def test_load_benchmark_without_parsable_gold_is_refused(
     message = r"mine: none of the 2 gold answers parses \(row 2, id q0: .*as FILE:problem,answer"
     path = benchmark(tmp_path, *BROKEN[:2])
     with pytest.raises(DataError, match=message):
-        name_unparsed("mine", load_benchmark(str(path)).problems, print)
+        name_unparsed(MathGrader(), "mine", load_benchmark(str(path)).problems, print)
     flags = ["--benchmarks", str(path), "--folder", str(tmp_path / "evals")]
     assert main(["eval", "demo", *flags]) == 2
     assert "none of the 2 gold answers parses" in capsys.readouterr().err

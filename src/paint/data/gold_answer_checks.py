@@ -13,7 +13,9 @@ from functools import lru_cache
 
 from paint.data.problems import Problem
 from paint.data.readers import DataError, shorten
+from paint.grading.base import Grader
 from paint.grading.math.compare import explain_gold
+from paint.grading.math.grader import MathGrader
 
 SHOWN = 20
 """Number of gold answers that are listed; all are counted."""
@@ -54,12 +56,16 @@ def gold_warnings(problems: Sequence[Problem]) -> list[GoldWarning]:
     return found
 
 
-def name_unparsed(name: str, problems: Sequence[Problem], say: Callable[[str], object]) -> None:
-    """Print a warning about the gold answers of a problem set that do not parse.
+def name_unparsed(
+    grader: Grader, name: str, problems: Sequence[Problem], say: Callable[[str], object]
+) -> None:
+    """Print a warning about gold answers that do not parse, where the mathematics grader is used.
 
     Raises:
         DataError: none of them parses.
     """
+    if not isinstance(grader, MathGrader):
+        return
     unparsed = [warning for warning in gold_warnings(problems) if not warning.parses]
     if not unparsed:
         return
@@ -70,15 +76,11 @@ def name_unparsed(name: str, problems: Sequence[Problem], say: Callable[[str], o
             f"that holds the answers, as FILE:problem,answer, or fix the file"
         )
 
-    lines = [f"  {warning}" for warning in unparsed[:SHOWN]]
-    lines += [f"  and {len(unparsed) - SHOWN} more"] * (len(unparsed) > SHOWN)
-    say(
-        "\n".join(
-            [
-                f"warning: {name}: {len(unparsed)} of {count} gold answers do not parse; only "
-                f"the same text is graded right",
-                *lines,
-                "  Fix them, or list further right answers (docs/how-to/own-data.md).",
-            ]
-        )
-    )
+    lines = [
+        f"warning: {name}: {len(unparsed)} of {count} gold answers do not parse; only the same "
+        f"text is graded right",
+        *map(str, unparsed[:SHOWN]),
+        *[f"and {len(unparsed) - SHOWN} more"] * (len(unparsed) > SHOWN),
+        "Fix them, or list further right answers (docs/how-to/own-data.md).",
+    ]
+    say("\n  ".join(lines))

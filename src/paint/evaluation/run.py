@@ -32,7 +32,6 @@ from paint.evaluation.generate import (
 )
 from paint.evaluation.grade import summarise
 from paint.evaluation.store import COMPLETIONS
-from paint.grading.math.grader import MathGrader
 from paint.grading.registry import find_grader
 from paint.inference.engine import sampling_from
 from paint.inference.resolve import resolve_evaluation
@@ -76,9 +75,9 @@ def evaluate(
             raise ConfigError(
                 f"two benchmarks are named {name}, or the name is reserved (macro); rename the file"
             )
-    if isinstance(find_grader(evaluation.grader), MathGrader):
-        for benchmark in benchmarks:
-            name_unparsed(benchmark.name, benchmark.problems, display.note)
+    grader = find_grader(evaluation.grader)
+    for benchmark in benchmarks:
+        name_unparsed(grader, benchmark.name, benchmark.problems, display.note)
     is_full = model.train_mode == "full"
     rollout = resolve_evaluation(evaluation.rollout, display, is_full=is_full)
     evaluation = replace(evaluation, rollout=rollout)

@@ -31,7 +31,6 @@ from paint.evaluation.grade import grade
 from paint.evaluation.metrics import avg_at_k
 from paint.evaluation.store import Store, StoreError, find_stores, reopen_store
 from paint.grading.base import Grader
-from paint.grading.math.grader import MathGrader
 from paint.inference.engine import Engine, sampling_from
 from paint.models.policy import Policy
 from paint.models.weights import trained_in
@@ -89,8 +88,7 @@ def load_validation(
                     f"checkpoints could not be compared; put the file back as it was, or move "
                     f"{run / 'validation'} away"
                 )
-        if isinstance(grader, MathGrader):
-            name_unparsed(benchmark.name, benchmark.problems, display.note)
+        name_unparsed(grader, benchmark.name, benchmark.problems, display.note)
 
     run_on_rank0(check_problems)
     at_once = rollout.batch_size * max(ranks, len(rollout.urls), len(rollout.server_gpus))

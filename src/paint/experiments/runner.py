@@ -18,6 +18,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from time import monotonic
 from typing import IO
@@ -88,10 +89,7 @@ class ExperimentRun:
 
     def resolved(self) -> "ExperimentRun":
         """With the engine that ``auto`` is on this machine."""
-        return ExperimentRun(self.name, resolve_training(self.config, Display(enabled=False)))
-
-    def with_seed(self, seed: int) -> "ExperimentRun":
-        return ExperimentRun(self.name, self.config.changed("train", seed=seed))
+        return replace(self, config=resolve_training(self.config, Display(enabled=False)))
 
 
 def run_experiment(
@@ -119,8 +117,13 @@ def run_experiment(
             "every checkpoint is to be evaluated, and no run has one before its last; set "
             "train.checkpoint_every below train.steps"
         )
-    name_unparsed(protocol.benchmark.name, protocol.benchmark.problems, display.note)
-    seeded = [run.with_seed(seed) for seed in seeds for run in [base, *runs]]
+    benchmark, grader = protocol.benchmark, find_grader(base.config.grading.grader)
+    name_unparsed(grader, benchmark.name, benchmark.problems, display.note)
+    seeded = [
+        replace(run, config=run.config.changed("train", seed=seed))
+        for seed in seeds
+        for run in [base, *runs]
+    ]
     with wrap_errors(folder, RunError, "choose another place (--folder)"):
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -291,7 +294,7 @@ def _evaluate(
 
 
 def _require_comparable(runs: Sequence[ExperimentRun]) -> ExperimentRun:
-    """Check that all runs have one base model and one data path; return the run of that model."""
+    """Check that all runs have one base model, data path and grader; return that model's run."""
     require_one_process("an experiment")
     names = [run.name for run in runs]
     for run in runs:
@@ -300,16 +303,17 @@ def _require_comparable(runs: Sequence[ExperimentRun]) -> ExperimentRun:
             raise ConfigError(
                 f"{run.name} names two recipes, or is reserved (base, evaluation); rename one"
             )
-        for section, key in (("model", "path"), ("model", "dtype"), ("data", "path")):
-            mine, first = (getattr(getattr(r.config, section), key) for r in (run, runs[0]))
+        for name in ("model.path", "model.dtype", "data.path", "grading.grader"):
+            mine, first = (attrgetter(name)(r.config) for r in (run, runs[0]))
             if mine != first:
                 raise ConfigError(
-                    f"{section}.{key} of {run.name} is {mine!r}, and that of {names[0]} {first!r}; "
-                    f"runs of an experiment have the same model and problems"
+                    f"{name} of {run.name} is {mine!r}, and that of {names[0]} {first!r}; runs of "
+                    f"an experiment have the same model, problems and grader"
                 )
 
-    model = ModelConfig(path=runs[0].config.model.path, dtype=runs[0].config.model.dtype)
-    return ExperimentRun(BASE, Config(model=base_as_rank1_adapter(model)))
+    config = runs[0].config
+    model = base_as_rank1_adapter(ModelConfig(path=config.model.path, dtype=config.model.dtype))
+    return ExperimentRun(BASE, Config(model=model, grading=config.grading))
 
 
 def _require_same(
