@@ -41,7 +41,7 @@ from paint.data.problems import read_problems
 from paint.evaluation.generate import base_as_rank1_adapter, load_eval_policy
 from paint.evaluation.intervals import Interval, compare_seeds
 from paint.experiments.advise import mean, slope_of
-from paint.experiments.eval_protocols import demo_protocol
+from paint.experiments.eval_protocols import protocol_for
 from paint.experiments.report import BASE, COLOURS, FAINT, SHAPES, Report, by_run, publish, shares
 from paint.experiments.rollout_bank import collect, first_problems, marks_of
 from paint.experiments.runner import ExperimentRun, run_experiment
@@ -237,7 +237,7 @@ def main(
     wanted = tuple(f"unsure-{number / 100:.2f}" for number in percent)
     grid = [one for one in GRID if one[0].startswith(wanted)]
     runs = [ExperimentRun(*one) for one in (*grid, *(BESIDE if beside else ()))]
-    protocol = demo_protocol(problems=100, samples=12)
+    protocol = protocol_for(runs[0].config, None, problems=100, samples=12)
     results = run_experiment(runs, range(seeds), folder, protocol, display)
     labels = {run.name: run.name for run in runs}
     pairs = {name: (name, f"{name[:19]}0.00") for name in labels if name[19:] != "0.00"}

@@ -29,7 +29,7 @@ from paint.evaluation.intervals import compare_seeds, over_seeds, p_value_over_s
 from paint.evaluation.metrics import GradedSamples
 from paint.evaluation.store import Store
 from paint.experiments.ablations import ABLATION_TABLES, AblationRow, ablate
-from paint.experiments.eval_protocols import demo_protocol, paper_protocol
+from paint.experiments.eval_protocols import protocol_for
 from paint.experiments.report import Result, by_run, read_results, write_results
 from paint.experiments.runner import ExperimentRun, run_experiment
 from paint.grading.math.grader import MathGrader
@@ -109,7 +109,7 @@ def assert_same_but_for_times(folder: Path, other: Path) -> None:
 def run_cells(folder: Path, *configs: Config, **options: Any) -> list[Result]:
     """An experiment with one seed; each config is a run, called one."""
     cells = [ExperimentRun("one", config) for config in configs]
-    return run_experiment(cells, [0], folder, demo_protocol(2, 2), Display(), **options)
+    return run_experiment(cells, [0], folder, protocol_for(DEMO, None, 2, 2), Display(), **options)
 
 
 def test_experiment_results_have_one_row_per_run_and_seed(finished: Experiment) -> None:
@@ -445,6 +445,10 @@ DEMO, LARGE = (read_recipe(find_recipe(name)) for name in ("demo-paint", "paint-
             {"one": DEMO, "two": DEMO.changed("data", path="mine.jsonl")},
             r"^data\.path of two is 'mine\.jsonl', and that of one 'demo'",
         ),
+        (
+            {"one": DEMO, "two": DEMO.changed("grading", grader="exact")},
+            r"^grading\.grader of two is 'exact', and that of one 'math'",
+        ),
     ],
 )
 def test_experiment_incomparable_runs_are_refused(
@@ -454,7 +458,7 @@ def test_experiment_incomparable_runs_are_refused(
     with pytest.raises(ConfigError, match=r"^one names two recipes"):
         run_cells(tmp_path / "demo", DEMO, DEMO)
     with pytest.raises(ConfigError, match=message):
-        run_experiment(runs, [0], tmp_path / "demo", demo_protocol(2, 2), Display())
+        run_experiment(runs, [0], tmp_path / "demo", protocol_for(DEMO, None, 2, 2), Display())
     assert not (tmp_path / "demo").exists()
 
 
@@ -481,12 +485,12 @@ def test_experiment_server_urls_do_not_count_as_other_setting(tmp_path: Path) ->
 def test_experiment_changed_problems_are_refused_before_training(tmp_path: Path) -> None:
     recipe, problems = write_recipes(tmp_path, steps=1)[0], tmp_path / "mine.jsonl"
     problems.write_text('{"problem": "Start at $1$ and apply $+1$ modulo $100$.", "answer": "2"}\n')
-    exam = demo_protocol(None, 2, str(problems))
+    exam = protocol_for(DEMO, str(problems), None, 2)
     cells = [ExperimentRun("tight", read_recipe(recipe))]
     run_experiment(cells, [0], tmp_path / "demo", exam, Display())
     before = bytes_in(tmp_path / "demo")
     problems.write_text(problems.read_text().replace("$+1$", "$+2$"))
-    exam = demo_protocol(None, 2, str(problems))
+    exam = protocol_for(DEMO, str(problems), None, 2)
     with pytest.raises(RunError, match=r"base, seed 0, in another setting:\n  problems_digest: "):
         run_experiment(cells, [0, 1], tmp_path / "demo", exam, Display())
     assert bytes_in(tmp_path / "demo") == before
@@ -597,7 +601,7 @@ def test_ablation_of_model_uses_paper_evaluation_and_recipe_engine(tmp_path: Pat
     problems.write_text('{"problem": "1+1?", "answer": "2"}\n')
     config = Config(model=ModelConfig(path="some/model"))
     config = config.changed("rollout", engine="vllm", urls=("http://node:1",), batch_size=48)
-    exam = paper_protocol(config, str(problems), None, 12)
+    exam = protocol_for(config, str(problems), None, 12)
     paper = {"temperature": 1.0, "top_p": 0.95, "top_k": -1, "max_new_tokens": 38_912}
     facts = {"benchmark": "mine", "problems": 1, "samples": 12, "thinking": True}
     assert exam.table.items() >= (facts | paper).items()

@@ -1,4 +1,4 @@
-"""Evaluation protocols of experiments: the demo's and the paper's."""
+"""What every policy of an experiment is evaluated on: the demo's protocol and the paper's."""
 
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -39,39 +39,27 @@ class EvalProtocol:
         }
 
 
-def demo_protocol(problems: int | None, samples: int, benchmark: str = NAME) -> EvalProtocol:
-    """The demo's protocol: held-out problems, temperature 1, no thinking, at most 96 tokens."""
-    # With the paper's top-p of 0.95, errors rarer than 5 % would never be sampled.
-    rollout = RolloutConfig(temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=96, batch_size=400)
-    return EvalProtocol(
-        load_benchmark(benchmark, limit=problems), samples, thinking=False, rollout=rollout
-    )
-
-
 def protocol_for(
     config: Config, benchmark: str | None, problems: int | None, samples: int
 ) -> EvalProtocol:
-    """The demo's protocol for the embedded model, with its held-out problems if none are named.
+    """The paper's evaluation (section 'Experimental Details') through the recipe's engine.
 
-    For other models it is the paper's, with AIME 2024.
+    For the embedded model: temperature 1, no thinking, at most 96 tokens.
+
+    Args:
+        benchmark: as for `paint eval`; None: AIME 2024, and the embedded model's held-out problems.
+        problems: number of its problems, from the first; None: all.
+        samples: of each problem.
     """
-    if config.model.path == NAME:
-        return demo_protocol(problems, samples, benchmark or NAME)
-    return paper_protocol(config, benchmark or "aime_2024", problems, samples)
-
-
-def paper_protocol(
-    config: Config, benchmark: str, problems: int | None, samples: int
-) -> EvalProtocol:
-    """The paper's evaluation (section 'Experimental Details') through the recipe's engine."""
-    paper = EvaluationConfig().rollout
-    rollout = replace(
-        config.rollout,
-        **asdict(sampling_from(paper)),
-        engine=AUTO if config.rollout.engine_type.is_stored else config.rollout.engine,
-        stored="",
-        timeout=max(config.rollout.timeout, paper.timeout),
-    )
-    return EvalProtocol(
-        load_benchmark(benchmark, limit=problems), samples, thinking=True, rollout=rollout
-    )
+    is_demo, own, paper = config.model.path == NAME, config.rollout, EvaluationConfig().rollout
+    if is_demo:
+        # With the paper's top-p of 0.95, errors rarer than 5 % would never be sampled.
+        sampling = Sampling(temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=96)
+        rollout = RolloutConfig(**asdict(sampling), batch_size=400)
+    else:
+        engine = AUTO if own.engine_type.is_stored else own.engine
+        timeout = max(own.timeout, paper.timeout)
+        sampled = asdict(sampling_from(paper))
+        rollout = replace(own, **sampled, engine=engine, stored="", timeout=timeout)
+    found = load_benchmark(benchmark or (NAME if is_demo else "aime_2024"), limit=problems)
+    return EvalProtocol(found, samples, thinking=not is_demo, rollout=rollout)
