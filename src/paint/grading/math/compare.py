@@ -33,7 +33,6 @@ Reason = Literal[
 class GoldReading:
     """What the grader understands of a gold answer."""
 
-    kind: str  # a number, expression, relation, list, tuple, set, region, matrix, text or nothing
     text: str  # what was understood; empty where nothing was
     reason: str = ""  # why nothing was understood; empty where something was
     suspicions: tuple[str, ...] = ()  # why a person should look at it; most readings have none
@@ -41,7 +40,7 @@ class GoldReading:
     @property
     def parses(self) -> bool:
         """Whether answers can be compared with it otherwise than by their text."""
-        return self.kind != "nothing"
+        return not self.reason
 
 
 # Characters; longer answers are compared as integers and as text only.
@@ -270,13 +269,13 @@ def explain_gold(gold: str) -> GoldReading:
 
     Never raises; may take for ever where an integral or a limit is to be found.
     """
-    from paint.grading.math.parse import Statement, free_symbols, has_value, kind_of, parse_answer
+    from paint.grading.math.parse import Statement, free_symbols, has_value, parse_answer
 
     bare = _bare(gold)
     if not normalize(bare):
-        return GoldReading("nothing", "", "it is empty")
+        return GoldReading("", "it is empty")
     if len(bare) > LONGEST_ANSWER:
-        return GoldReading("nothing", "", f"it is longer than {LONGEST_ANSWER} characters")
+        return GoldReading("", f"it is longer than {LONGEST_ANSWER} characters")
 
     answer, condition = _condition(bare)
     quantity, unit = _quantity(answer)
@@ -289,20 +288,20 @@ def explain_gold(gold: str) -> GoldReading:
         suspicions.append(f"it is read without {condition!r}")
 
     if _WORD.search(quantity) or _WORDS_ONLY.fullmatch(quantity) or _leaves_out(quantity):
-        return GoldReading("text", _prose(quantity), suspicions=("it is read as text", *suspicions))
+        return GoldReading(_prose(quantity), suspicions=("it is read as text", *suspicions))
     try:
         value = parse_answer(_integer(quantity) or quantity)
     except Exception:
-        return GoldReading("nothing", "", "it does not parse", tuple(suspicions))
+        return GoldReading("", "it does not parse", tuple(suspicions))
     if not has_value(value):
-        return GoldReading("nothing", "", "it has no value", tuple(suspicions))
+        return GoldReading("", "it has no value", tuple(suspicions))
 
     if _SMALL_WORD.search(quantity):
         suspicions.append("its words are read as letters")
     if isinstance(value, Statement) and not free_symbols(value):
         suspicions.append("it is a statement about numbers, true or false")
     text = " ".join([str(value), *sorted(unit)])
-    return GoldReading(kind_of(value), text, suspicions=tuple(suspicions))
+    return GoldReading(text, suspicions=tuple(suspicions))
 
 
 def _same_text(given: str, gold: str) -> bool:

@@ -194,16 +194,6 @@ def parse_answer(text: str, *, log: str = "ln") -> Value:
     return _value(_PLAIN_LOG.sub("log_{10}" if log != "ln" else "ln", plain))
 
 
-def kind_of(value: Value) -> str:
-    """A word for the kind of a value."""
-    match value:
-        case Scalar(expr):
-            return "expression" if expr.free_symbols else "number"
-        case Listing(_, brackets):
-            return {"": "list", "or": "list", "{}": "set", "[[": "matrix"}.get(brackets, "tuple")
-    return {Statement: "relation", Region: "region", Builder: "set"}[type(value)]
-
-
 def has_value(value: Value) -> bool:
     """Whether no part of a value is 1/0 or the like at sight."""
     match value:
