@@ -66,7 +66,6 @@ class EachGrader(Grader):
         self.function = function
 
     def grade(self, items: Sequence[Item]) -> list[Grade]:
-        """The grades in the order of the items."""
         return list(map(self.function, items))
 
 
@@ -74,7 +73,6 @@ class NoGrader(Grader):
     """No completion is graded: rewards are None."""
 
     def grade(self, items: Sequence[Item]) -> list[Grade]:
-        """A grade without reward for each item."""
         return [Grade(None, "not graded")] * len(items)
 
 
@@ -89,7 +87,6 @@ class FunctionGrader(Grader):
         self._pool = Pool(name, deadline=deadline, workers=workers)
 
     def grade(self, items: Sequence[Item]) -> list[Grade]:
-        """The grades in the order of the items."""
         results = self._pool.call([(item.text, dict(item.row)) for item in items])
         return [
             Grade(0.0, result.error, failed=True) if result.error else _grade(result.value)
@@ -97,7 +94,6 @@ class FunctionGrader(Grader):
         ]
 
     def close(self) -> None:
-        """End all processes at once; a later grading starts new ones."""
         self._pool.close()
 
 

@@ -80,7 +80,6 @@ class MathGrader(Grader):
         )
 
     def grade(self, items: Sequence[Item]) -> list[MathGrade]:
-        """The grades in the order of the items."""
         answers = [(answer_text(item.text), boxed(item.text)) for item in items]
         pairs = [
             (given, gold)
@@ -125,7 +124,6 @@ class MathGrader(Grader):
         return [reasons.get(pair) == "right" for pair in pairs]
 
     def close(self) -> None:
-        """End all workers at once, whatever they do; a later grading starts new ones."""
         self._pool.close()
 
     def __enter__(self) -> "MathGrader":
