@@ -109,17 +109,19 @@ def open_store(
     with _or_store_error(folder):
         folder.mkdir(parents=True, exist_ok=True)
 
+    digests = [prompt_digest(prompt) for prompt in prompts]
     with storage.lock_folder(folder):
         versions = []
         if (folder / "asked.json").exists():
             _require_unchanged(folder, "asked.json", COMPLETIONS)
             if (folder / GRADES).exists():
                 _require_unchanged(folder, GRADES)
-            versions = _require_same(folder, settings, problems, prompts)
+            by_id = {p.id: prompt for p, prompt in zip(problems, digests, strict=True)}
+            versions = _require_same(folder, settings, by_id)
         versions += [settings["versions"]] if settings["versions"] not in versions else []
         rows = [
-            to_row(problem) | {"prompt": prompt_digest(prompt)}
-            for problem, prompt in zip(problems, prompts, strict=True)
+            to_row(problem) | {"prompt": prompt}
+            for problem, prompt in zip(problems, digests, strict=True)
         ]
         with _or_store_error(folder):
             (folder / storage.SUMS).unlink(missing_ok=True)  # absent until all files are written
@@ -199,10 +201,7 @@ def _require_unchanged(folder: Path, *names: str) -> None:
 
 
 def _require_same(
-    folder: Path,
-    settings: Mapping[str, Any],
-    problems: Sequence[Problem],
-    prompts: Sequence[Sequence[int]],
+    folder: Path, settings: Mapping[str, Any], prompts: Mapping[str, str]
 ) -> list[Any]:
     """Reject a store with other settings or samples of other prompts; return its versions."""
     before = _read_settings(folder)
@@ -212,13 +211,10 @@ def _require_same(
         if name not in CHANGEABLE_SETTINGS and before.get(name) != settings.get(name)
     ]
     if not lines:
-        expected = {
-            p.id: prompt_digest(prompt) for p, prompt in zip(problems, prompts, strict=True)
-        }
         changed = {
             sample.problem
             for sample in _samples(folder)
-            if expected.get(sample.problem, sample.prompt) != sample.prompt
+            if prompts.get(sample.problem, sample.prompt) != sample.prompt
         }
         lines = [
             f"problem {name}: its prompt has changed (the problem's text or the model's chat "
