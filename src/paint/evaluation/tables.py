@@ -113,17 +113,6 @@ def tables_of(graded: ByPolicy) -> dict[str, dict[str, dict[str, Interval]]]:
     return {policy: compute_metrics(benchmarks, shared) for policy, benchmarks in graded.items()}
 
 
-def intervals_json(tables: Mapping[str, Mapping[str, Mapping[str, Interval]]]) -> dict[str, Any]:
-    """Convert the intervals of ``tables_of`` to JSON values."""
-    return {
-        policy: {
-            name: {metric: interval.table() for metric, interval in row.items()}
-            for name, row in table.items()
-        }
-        for policy, table in tables.items()
-    }
-
-
 def comparisons(graded: ByPolicy) -> Iterator[tuple[str, str, Comparison]]:
     """Yield policy, benchmark (or "macro") and the paired difference to the first policy.
 
@@ -221,7 +210,13 @@ def summary_json(graded: ByPolicy) -> dict[str, Any]:
             name: [{"problem": d.problem.id, "answer": d.answer, "why": d.why} for d in found]
             for name, found in _warnings_by_benchmark(graded).items()
         },
-        "figures": intervals_json(tables_of(graded)),
+        "figures": {
+            policy: {
+                name: {metric: interval.table() for metric, interval in row.items()}
+                for name, row in table.items()
+            }
+            for policy, table in tables_of(graded).items()
+        },
         "compared_with": next(iter(graded)),
         "comparisons": [
             {

@@ -13,7 +13,7 @@ from paint.evaluation.grade import policy_names, stored_in, to_graded_samples
 from paint.evaluation.intervals import SHARE, bootstrap
 from paint.evaluation.metrics import GradedSamples, pass_at_k
 from paint.evaluation.store import Sample, Store, StoreError, find_stores, read_grades, reopen_store
-from paint.evaluation.tables import comparisons, intervals_json, tables_of
+from paint.evaluation.tables import summary_json
 
 TEXT_CHARACTERS = 6_000_000
 """Maximum characters of all samples on a page; longer samples lose their middle."""
@@ -95,13 +95,14 @@ def evaluation_data(targets: Sequence[Path]) -> dict[str, Any]:
     samples = {
         policy: {b: g.graded for b, g in parts.items()} for policy, parts in by_policy.items()
     }
+    summary = summary_json(samples)
     count = sum(len(g.samples) for parts in by_policy.values() for g in parts.values())
     max_characters = max(TEXT_CHARACTERS // max(count, 1), 400)
     benchmarks = list(dict.fromkeys(name for parts in by_policy.values() for name in parts))
     return {
         "name": targets[0].resolve().name,
         "policies": list(by_policy),
-        "figures": intervals_json(tables_of(samples)),
+        "figures": summary["figures"],
         "pass": {
             policy: {
                 benchmark: [
@@ -112,15 +113,7 @@ def evaluation_data(targets: Sequence[Path]) -> dict[str, Any]:
             }
             for policy, parts in by_policy.items()
         },
-        "differences": [
-            {
-                "policy": policy,
-                "benchmark": benchmark,
-                **comparison.difference.table(),
-                "p": comparison.p_value,
-            }
-            for policy, benchmark, comparison in comparisons(samples)
-        ],
+        "comparisons": summary["comparisons"],
         "benchmarks": [benchmark_data(name, by_policy, max_characters) for name in benchmarks],
         "asked": {
             policy: {benchmark: part.store.settings for benchmark, part in parts.items()}
@@ -147,9 +140,7 @@ def benchmark_data(
             if row["problem"] in answers:
                 answers[row["problem"]].setdefault(policy, []).append(
                     {
-                        "correct": row["strict"]["correct"],
-                        "answer": row["strict"]["answer"],
-                        "reason": row["strict"]["reason"],
+                        **row["strict"],  # correct, answer and reason
                         "lenient": row.get("lenient", row["strict"])["correct"],
                         "vote": row.get("vote"),
                         "looping": row["looping"],

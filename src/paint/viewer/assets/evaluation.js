@@ -17,8 +17,8 @@ function buildFigures(section) {
     if (set.k > 1) grid.append(lineChart({ title: `pass@j on ${set.name}`, note: "chance that one of j samples is right, with 95 % interval", xname: "j", x: Array.from({ length: set.k }, (_, i) => i + 1), format: percent, series: having.map((p) => ({ name: p, y: DATA.pass[p][set.name].map((v) => v.mean), low: having.length < 4 ? DATA.pass[p][set.name].map((v) => v.low) : null, high: having.length < 4 ? DATA.pass[p][set.name].map((v) => v.high) : null })) }));
   }
   section.append(el("h2", {}, "Accuracy"), grid);
-  if (DATA.differences.length) {
-    section.append(el("h2", {}, `Less ${POLICIES[0]}, on the same problems`), el("div.charts.wide", {}, [...new Set(DATA.differences.map((d) => d.benchmark))].map((set) => intervalChart({ title: set, note: "paired difference of Avg@k, with 95 % interval", rows: DATA.differences.filter((d) => d.benchmark === set).map((d) => ({ label: `${d.policy} (p ${number(d.p, 1)})`, mean: d.mean, low: d.low, high: d.high })), format: points }))));
+  if (DATA.comparisons.length) {
+    section.append(el("h2", {}, `Less ${POLICIES[0]}, on the same problems`), el("div.charts.wide", {}, [...new Set(DATA.comparisons.map((d) => d.benchmark))].map((set) => intervalChart({ title: set, note: "paired difference of Avg@k, with 95 % interval", rows: DATA.comparisons.filter((d) => d.benchmark === set).map((d) => ({ label: `${d.policy} (p ${number(d.p_value, 1)})`, ...d.difference })), format: points }))));
   }
   const all = Object.values(DATA.figures).flatMap(Object.values);
   const shown = [["reward", number], ["avg_at_k", percent], ["maj_at_k", percent], ["lenient_avg_at_k", percent], ["truncated_frac", percent], ["unboxed_frac", percent], ["repetitive_frac", percent], ["completion_tokens", number]].filter(([name]) => all.some((f) => f[name]));
