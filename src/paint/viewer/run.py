@@ -82,7 +82,7 @@ class RenderContext:
     """State shared by the rows of a page."""
 
     config: Config
-    spec: PageSpec
+    contexts: Sequence[str]  # of the teacher, scored in addition to the run's
     scorer: Scorer | None  # None without rescoring
     tokenizer: Any
     problems: Mapping[str, Problem]  # training problems by id; empty without rescoring
@@ -108,7 +108,7 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
     tokenizer = scorer.policy.tokenizer if scorer else load_tokenizer(config.model.path)
 
     problems = {problem.id: problem for problem in scorer.problems} if scorer else {}
-    shared = RenderContext(config, spec, scorer, tokenizer, problems, {})
+    shared = RenderContext(config, spec.contexts, scorer, tokenizer, problems, {})
     steps = []
     with display.counting("tokens", sum(map(len, chosen.values()))) as count:
         for step, rollouts in chosen.items():
@@ -162,39 +162,29 @@ def choose(run: Path, config: Config, spec: PageSpec) -> dict[int, list[dict[str
         RunError: a step or a row does not exist.
     """
     paths = {step_of(path): path for path in step_paths(run / "rollouts", ".jsonl")}
-    if not paths:
-        if spec.steps:
-            raise RunError(f"{run} holds no rollouts (log.keep_rollouts, or no step yet)")
-        return {}
     for step in spec.steps:
         if step not in paths:
-            raise RunError(
-                f"{run} holds no rollouts of step {step}; there are steps "
-                f"{min(paths)} to {max(paths)}"
-            )
+            there = "there are none (log.keep_rollouts, or no step yet)"
+            if paths:
+                there = f"there are steps {min(paths)} to {max(paths)}"
+            raise RunError(f"{run} holds no rollouts of step {step}; {there}")
 
-    def rollouts(step: int) -> list[dict[str, Any]]:
-        rows = read_jsonl(paths[step], START_ANEW)
-        return [{"row": number, **row} for number, row in enumerate(rows)]
-
+    # Rows with logged values; without any, the first few. Of steps that are named, all.
+    logged = config.log.token_rows
+    most = None if spec.steps or logged == "all" else logged or FEW_ROWS
+    kept: dict[int, list[dict[str, Any]]] = {}
+    for step in sorted(set(spec.steps)) or paths:
+        rows = list(read_jsonl(paths[step], START_ANEW))[:most]
+        numbered = [{"row": number, **row} for number, row in enumerate(rows)]
+        kept[step] = [row for row in numbered if spec.row in (None, row["row"])]
     if spec.steps:
-        chosen = {step: rollouts(step) for step in sorted(set(spec.steps))}
-        if spec.row is not None:
-            chosen = {step: rows[spec.row : spec.row + 1] for step, rows in chosen.items()}
-            if not all(chosen.values()):
-                raise RunError(f"a step of {run} has no row {spec.row}; rows count from 0")
-        return chosen
+        if not all(kept.values()):
+            raise RunError(f"a step of {run} has no row {spec.row}; rows count from 0")
+        return kept
 
     # All steps if they fit, else as many as fit, evenly spaced, with the first and the last.
-    # Rows with logged values; without any, the first few.
-    logged = config.log.token_rows
-    most = None if logged == "all" else logged or FEW_ROWS
-    kept = {step: rollouts(step)[:most] for step in paths}
-    if spec.row is not None:
-        kept = {step: [r for r in rows if r["row"] == spec.row] for step, rows in kept.items()}
     sizes = {step: sum(len(r["completion_ids"]) for r in rows) for step, rows in kept.items()}
-    steps = spread(sorted(kept), sizes)
-    return {step: kept[step] for step in steps}
+    return {step: kept[step] for step in spread(sorted(kept), sizes)}
 
 
 def spread(steps: Sequence[int], sizes: Mapping[int, int]) -> list[int]:
@@ -253,7 +243,7 @@ def row_data(
             "term": packed(found.terms),
         }
         data["contexts"] = {}
-        for shown in shared.spec.contexts:
+        for shown in shared.contexts:
             place = (rollout["mask_ratio"], shown, step, rollout["row"])
             view = scorer.view(problem, *place) if problem else None
             if view is not None:
