@@ -1,5 +1,3 @@
-"""``paint ablate``."""
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -63,7 +61,6 @@ class Ablate:
     gpus: GpuOptions = ONE_PROCESS
 
     def run(self) -> int:
-        """Train, evaluate, and print the table."""
         recipe = find_recipe(self.recipe)
         unchanged = read_recipe(recipe)
         if (self.config.log, self.config.train.seed) != (unchanged.log, unchanged.train.seed):

@@ -1,5 +1,3 @@
-"""``paint advise``."""
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -50,7 +48,6 @@ class Advise:
     gpus: GpuOptions = ONE_PROCESS
 
     def run(self) -> int:
-        """Sample, score, and print the tables and the advice."""
         with on_gpus(self.gpus, self.config, ranks=0) as config:
             if config is not None:
                 from paint.experiments.advise import advise

@@ -1,5 +1,3 @@
-"""``paint bake``."""
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -44,7 +42,6 @@ class Bake:
     """Folder of run, questions and tables; None: bakes/RULES."""
 
     def run(self) -> int:
-        """Measure, train, and print the tables."""
         from paint.experiments.bake import bake
 
         config = self.config.changed("context", file=self.rules)

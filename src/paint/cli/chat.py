@@ -1,5 +1,3 @@
-"""``paint chat``."""
-
 import sys
 from dataclasses import dataclass
 from typing import Annotated
@@ -36,7 +34,6 @@ class Chat:
     """Seed of sampling; everybody has the same."""
 
     def run(self) -> int:
-        """Answer until the input ends."""
         from rich.live import Live
         from rich.table import Table
 

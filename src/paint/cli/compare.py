@@ -1,5 +1,3 @@
-"""``paint compare``."""
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -55,7 +53,6 @@ class Compare:
     gpus: GpuOptions = ONE_PROCESS
 
     def run(self) -> int:
-        """Train, evaluate, and print the table."""
         recipes = read_recipes(
             self.recipes,
             base=self.base,

@@ -1,5 +1,3 @@
-"""``paint demo``."""
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -35,7 +33,6 @@ class Demo:
     gpus: GpuOptions = ONE_PROCESS
 
     def run(self) -> int:
-        """Train, evaluate, and print the table."""
         names = [*self.recipes, *(f"demo-{name}" for name in self.methods)] or ["demo-paint"]
         for name, config in read_recipes(names):
             if config.model.path != NAME:

@@ -1,5 +1,3 @@
-"""``paint eval``."""
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated
@@ -38,7 +36,6 @@ class Evaluate:
         return cls((), defaults_of(words[0])) if words else None
 
     def run(self) -> int:
-        """Evaluate, and print the tables."""
         if not self.targets:
             raise ConfigError(
                 "nothing to evaluate; name a run, a checkpoint, an adapter folder or a model, "

@@ -1,5 +1,3 @@
-"""``paint export``."""
-
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -39,7 +37,6 @@ class Export:
     would be uploaded is listed."""
 
     def run(self) -> int:
-        """Write the folder."""
         export(
             self.checkpoint,
             self.to,

@@ -1,5 +1,3 @@
-"""``paint grade``."""
-
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -29,7 +27,6 @@ class Grade:
     [0.01, 86400]."""
 
     def run(self) -> int:
-        """Grade, and print the tables."""
         if not self.folders:
             raise ConfigError("nothing to grade; name a folder that `paint eval` made, or a run")
         from paint.core.display import Display

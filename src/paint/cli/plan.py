@@ -1,5 +1,3 @@
-"""``paint plan``."""
-
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -27,7 +25,6 @@ class Plan:
     """Memory of each GPU in GB, in [1, 10000]. None: 80, and 16 of a laptop."""
 
     def run(self) -> int:
-        """Print the plan."""
         from paint.api import plan
 
         plan(self.config, gpus=self.gpus, nodes=self.nodes, memory=self.memory)

@@ -1,5 +1,3 @@
-"""``paint resume``."""
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +29,6 @@ class Resume:
     gpus: GpuOptions = ONE_PROCESS
 
     def run(self) -> int:
-        """Train here or on the GPUs of a request; the exit status."""
         config = read_run(self.run_folder)
         changes: dict[str, Any] = {}
         if self.urls is not None:

@@ -1,5 +1,3 @@
-"""``paint runs``."""
-
 import json
 import math
 from dataclasses import asdict, dataclass
@@ -35,7 +33,6 @@ class Runs:
     """Print JSON, with the last value of every metric."""
 
     def run(self) -> int:
-        """Print a line a run."""
         from paint.core.display import Terminal
 
         found = list_runs(self.folder)

@@ -1,5 +1,3 @@
-"""``paint serve``."""
-
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -27,5 +25,4 @@ class Serve:
     gpus: GpuOptions = ONE_PROCESS
 
     def run(self) -> int:
-        """Serve until a signal; the exit status."""
         return serve(self.gpus, self.config, host=self.host, port=self.port)

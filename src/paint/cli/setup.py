@@ -1,5 +1,3 @@
-"""``paint setup``."""
-
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -25,7 +23,6 @@ class Setup:
     """Install without asking; otherwise a terminal asks."""
 
     def run(self) -> int:
-        """Install, and name the command."""
         import torch
 
         from paint.core.display import Terminal

@@ -1,5 +1,3 @@
-"""``paint show``."""
-
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -43,7 +41,6 @@ class Show:
     """Open the page in a browser, where there is a screen."""
 
     def run(self) -> int:
-        """Write the page."""
         if not self.targets:
             raise ConfigError("nothing to show; name a run, or a folder that `paint eval` made")
         from paint.core.display import Display

@@ -1,5 +1,3 @@
-"""``paint train``."""
-
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +23,6 @@ class Train:
     gpus: GpuOptions = ONE_PROCESS
 
     def run(self) -> int:
-        """Train here or on the GPUs of a request; return the exit status."""
         recipe = find_recipe(self.recipe)
         log = self.config.log
         name = log.name or f"{recipe.stem}-{time.strftime('%Y%m%d-%H%M%S')}"

@@ -171,13 +171,8 @@ def ablate(
 ) -> list[Result]:
     """Train and evaluate every row of a table, and print the table.
 
-    Args:
-        table: a key of ABLATION_TABLES.
-        config: the settings that all rows share; the table replaces those that it varies.
-        benchmark: as for `paint eval`; None: chosen by ``protocol_for``.
-        problems: number of its problems, from the first; None for all.
-        samples: k, the samples of each problem.
-        every_checkpoint: evaluate all checkpoints of each run instead of the last one only.
+    The table replaces the settings of the config that it varies. Benchmark, problems and samples
+    are those of ``protocol_for``.
 
     Raises:
         ConfigError: there is no such table, or the recipe has no solution to mask.

@@ -74,18 +74,8 @@ def advise(
 ) -> dict[str, Any]:
     """Measure what contexts would teach; print and write the tables and the advice.
 
-    Args:
-        config: of the training; its rollout section is the sampling. With the engine "stored",
-            rollouts that exist are used.
-        folder: of rollouts, summary.json and summary.md.
-        problems: number of training problems, in the order of training; all if there are fewer.
-        samples: rollouts of each problem, at least 2.
-        sources: context sources (``context.source``); "other" is the control.
-        ratios: masked shares in [0, 1) of the sources that are masked.
-        answers: sample the teacher's own answers with each context, too, in ``folder``/answers.
-        both_modes: score each context in the teacher's other thinking mode, too.
-
-    Returns the content of summary.json.
+    The arguments are those of ``paint.advise``. The rollout section of the config is the sampling;
+    with the engine "stored", rollouts that exist are used. Returns the content of summary.json.
     """
     validate_arguments(config, problems, samples, ratios, sources)
     require_one_process("paint advise")

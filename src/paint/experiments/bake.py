@@ -188,17 +188,8 @@ def bake(
     """Train until plain and prompted answers cannot be told apart; print, write, return figures.
 
     It trains ``train.checkpoint_every`` steps at a time, ``train.steps`` at most. The same call
-    continues an interrupted one.
-
-    Args:
-        config: config of the training, with the rules as context.file.
-        held_out: number of questions that are measured and not trained on; at most half of all.
-        samples: answers to each question.
-        unrelated: questions that the rules do not concern, read as data.path; "" is none.
-        benchmark: problems as of `paint eval --benchmarks`, for accuracy; "" is none.
-        force: train even if the rules change nothing that is measured; without it that is an error.
-
-    Returns figures by group of questions (held_out, unrelated) and view.
+    continues an interrupted one. The config has the rules as context.file; the other arguments are
+    those of ``paint.bake``. Returns figures by group of questions (held_out, unrelated) and view.
     """
     require_paths(config)
     require_one_process("paint bake")

@@ -40,7 +40,7 @@ def compare(
 
     Args:
         recipes: names and configs, such as those of `paint.config.recipe.read_recipes`.
-        benchmark, problems, samples: as for `paint.experiments.ablations.ablate`.
+        benchmark, problems, samples: as for ``protocol_for``.
         thinking, max_new_tokens: of the evaluation; None is those of ``protocol_for``.
         server_gpus: GPUs of vLLM servers that generate; if empty, the training process generates.
     """

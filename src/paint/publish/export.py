@@ -44,28 +44,17 @@ def export(
     evaluations: Sequence[Path] = (),
     license: str = "",
     repository: str = "",
-    display: Display | None = None,
 ) -> Path:
     """Write a checkpoint's weights, tokenizer, settings and card to a new folder.
 
-    Args:
-        target: a checkpoint, or a run: its last one.
-        merged: one model instead of an adapter; always so after training of all weights.
-        dtype: number format of what is written; None is float32 for an adapter, as it was trained,
-            and that of the run's base for a model.
-        evaluations: folders of `paint eval` with this checkpoint among their policies. The run's
-            own validation is always included.
-        license: the hub's name of a licence; "" is that of the base's card, if there is one.
-        repository: owner/name on the hub to upload to; "" uploads nothing. Without a token, what
-            would be uploaded is listed.
+    The arguments are those of ``paint.export``; ``repository`` is its ``push``.
 
     Raises:
         RunError: the target is no checkpoint of a run. CorruptFileError: it was changed since.
         ExportError: the folder is not empty, an evaluation has not this checkpoint, or the hub
             refuses the upload. PolicyError: the weights cannot be merged.
     """
-    display = display or Display()
-    run = run_of(target)
+    display, run = Display(), run_of(target)
     if run is None:
         raise RunError(f"{target} is neither a run nor a checkpoint in one; name runs/NAME")
     checkpoint = latest_checkpoint(run) if run == target else target
