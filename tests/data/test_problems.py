@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from paint.config.schema import DataConfig
 from paint.data.problems import (
+    OTHER_COLUMNS,
     DataError,
     Problem,
     ValidRows,
@@ -216,7 +217,7 @@ def test_read_problems_column_case_is_ignored_if_unambiguous(tmp_path: Path) -> 
 
 def evaluated(folder: Path, *rows: dict[str, Any]) -> list[Problem]:
     data = DataConfig(path=str(write(folder, *rows)))
-    return read_problems(data, solutions=False, column_hint="say which {role}").problems
+    return read_problems(data, solutions=False).problems
 
 
 UNSOLVED: list[dict[str, Any]] = [
@@ -232,7 +233,7 @@ def test_read_evaluation_rows_without_solutions_are_accepted(tmp_path: Path) -> 
     assert [(p.problem, p.solution) for p in evaluated(tmp_path, *UNSOLVED)] == expected
 
 
-MISSING = 'field "answer" is missing (fields of the row: problem); say which answer'
+MISSING = f'field "answer" is missing (fields of the row: problem); {OTHER_COLUMNS}'
 BOTH = "fields \"answer\" and \"answers\" both hold answers (value ['1', 'one']); keep one of them"
 BOTH += ", or rename it"
 
@@ -248,7 +249,7 @@ BOTH += ", or rename it"
         ({"answers": ["1", None]}, 'field "answers" is not text but null (value None)'),
         ({"answer": [["1"]]}, "field \"answer\" is not text but a list (value ['1'])"),
         ({"answer": "1", "answers": ["1", "one"]}, BOTH),
-        ({"answers": "1"}, MISSING.replace("problem", "problem, answers")),
+        ({"answers": "1"}, MISSING.replace("problem)", "problem, answers)")),
     ],
 )
 def test_read_evaluation_rows_invalid_row_is_refused(

@@ -106,7 +106,7 @@ def returned(completion: str, row: Mapping[str, Any]) -> Any:
 @pytest.mark.slow
 def test_function_grader_failure_costs_only_its_completion() -> None:
     texts = ["true", "end", "false", "sleep", "0.25", "text", "nan", "-3", "{"]
-    with find_grader(returned, deadline=0.05, workers=2) as grader:
+    with find_grader(spec_of(returned), deadline=0.05, workers=2) as grader:
         grades = grader.grade([Item(text, "") for text in texts])
     assert [grade.reward for grade in grades] == [1, 0, 0, 0, 0.25, 0, 0, -3, 0]
     failing = ("end", "sleep", "text", "nan", "{")

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from paint.config.schema import DataConfig
 from paint.core.errors import format_short, path_error
-from paint.data.problems import Problem, read_problems
+from paint.data.problems import OTHER_COLUMNS, Problem, read_problems
 from paint.data.readers import ENDINGS, DataError, HubError, data_files, shorten
 from paint.demo.files import HELD_OUT_PROBLEMS, NAME
 
@@ -45,11 +45,6 @@ PUBLISHED = {
     "math_500": Published("HuggingFaceH4/MATH-500@test", "unique_id", 500),
     NAME: Published(str(HELD_OUT_PROBLEMS), "id", 200),
 }
-OTHER_COLUMNS = (
-    "name a file with other columns as FILE:problem,answer or FILE:problem,answer,id, "
-    "by its own columns"
-)
-"""Hint in messages about a missing column."""
 
 _COLUMN = "[^:,/]+"
 _FILE_AND_COLUMNS = re.compile(
@@ -97,7 +92,7 @@ def _published_set(name: str, copy: str | None, limit: int | None) -> Benchmark:
 
     data = DataConfig(path=source, id_field=known.id_field, limit=limit)
     try:
-        problems = read_problems(data, solutions=False, column_hint=OTHER_COLUMNS).problems
+        problems = read_problems(data, solutions=False).problems
     except HubError as error:
         message = f"{name}: {error}; with a copy on this machine, write {name}=PATH"
         raise DataError(message) from None
@@ -129,7 +124,7 @@ def _own_set(spec: str, limit: int | None) -> Benchmark:
     is_file = Path(source).suffix.lower() in ENDINGS
     path = Path(source if is_file else re.split("[:@]", source)[0])  # owner/name:config@split
     name = folder_name(path.stem, f"the evaluation set {shorten(spec)}")
-    return Benchmark(name, read_problems(data, solutions=False, column_hint=OTHER_COLUMNS).problems)
+    return Benchmark(name, read_problems(data, solutions=False).problems)
 
 
 def folder_name(name: str, what: str) -> str:

@@ -73,7 +73,11 @@ NEEDS_BOTH = {"solution": "", "answer": ""}
 """Both fields that a problem may lack, without what needs them."""
 
 DATA_FIELD = "set --data.{role}-field to the one that holds the {role}"
-"""Hint in messages about a missing column, if `data` comes from a recipe and flags."""
+OTHER_COLUMNS = (
+    "name a file with other columns as FILE:problem,answer or FILE:problem,answer,id, "
+    "by its own columns"
+)
+"""Hints in messages about a missing column: of training data, and of an evaluation set."""
 
 
 def read_problems(
@@ -81,7 +85,6 @@ def read_problems(
     *,
     needs: Mapping[str, str] = NEEDS_BOTH,
     solutions: bool = True,
-    column_hint: str = DATA_FIELD,
 ) -> ValidRows:
     """Read the problems of `data.path`: a JSONL, CSV or Parquet file, a hub data set, or "demo".
 
@@ -100,7 +103,6 @@ def read_problems(
             (`Config.needed_fields`). Solution and answer are "" where they are not needed, and
             missing, null or blank.
         solutions: False for an evaluation set.
-        column_hint: hint in messages about a missing column.
 
     Raises:
         DataError: the source cannot be read or has no valid row, or, with on_bad_row "error", a row
@@ -109,9 +111,7 @@ def read_problems(
     source = problems_path(data.path)
     problems: list[Problem] = []
     skipped: dict[str, int] = {}
-    for row, problem in validate_rows(
-        read_rows(source), data, needs=needs, solutions=solutions, column_hint=column_hint
-    ):
+    for row, problem in validate_rows(read_rows(source), data, needs=needs, solutions=solutions):
         if isinstance(problem, Problem):
             problems.append(problem)
             if len(problems) == data.limit:
@@ -136,7 +136,6 @@ def validate_rows(
     *,
     needs: Mapping[str, str] = NEEDS_BOTH,
     solutions: bool = True,
-    column_hint: str = DATA_FIELD,
 ) -> Iterator[tuple[int, Problem | BadRow]]:
     """Yield the number of each row with its problem or its error.
 
@@ -149,7 +148,7 @@ def validate_rows(
         try:
             if isinstance(fields, BadRow):
                 raise fields
-            problem = _problem(fields, row, data, needs, solutions, column_hint)
+            problem = _problem(fields, row, data, needs, solutions)
             keys = [("id", problem.id)]
             if solutions:
                 text = " ".join(text for _, text in problem.turns) or problem.problem
@@ -275,8 +274,9 @@ def _problem(
     data: DataConfig,
     needs: Mapping[str, str],
     solutions: bool,
-    column_hint: str,
 ) -> Problem:
+    column_hint = DATA_FIELD if solutions else OTHER_COLUMNS
+
     def hint(role: str) -> str:
         return f"{needs[role]} needs it; {column_hint}" if needs.get(role) else column_hint
 

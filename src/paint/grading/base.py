@@ -13,7 +13,7 @@ takes longer than `grading.deadline` or returns anything else, the completion ge
 `failed` is set. The names are in paint.grading.registry.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -37,10 +37,6 @@ class Grade:
     def correct(self) -> bool:
         """Whether the reward is 1."""
         return self.reward == 1
-
-
-GradeFunction = Callable[[str, Mapping[str, Any]], "Grade | float | bool"]
-"""A custom grader."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from paint.core.errors import ConfigError
-from paint.core.plugins import load_object, spec_of
-from paint.grading.base import Grade, GradeFunction, Grader, Item
+from paint.core.plugins import load_object
+from paint.grading.base import Grade, Grader, Item
 from paint.grading.math.compare import boxed
 from paint.grading.math.grader import MathGrader
 from paint.grading.processes import Pool
@@ -31,12 +31,12 @@ _AT_BEGINNING = re.compile(r"[\W_]*([A-Z])[*_]*(?:[).:,\n]|$)")
 
 
 def find_grader(
-    grader: str | GradeFunction = "math", *, deadline: float = 5.0, workers: int | None = None
+    grader: str = "math", *, deadline: float = 5.0, workers: int | None = None
 ) -> Grader:
-    """The grader of a name, or of a function that can be imported by its name.
+    """The grader of a name.
 
     Args:
-        grader: a name of GRADERS, "module:name", or a function.
+        grader: a name of GRADERS, or "module:name" of a function.
         deadline: processor seconds that a comparison of two answers, or a call of a function, may
             take, in [0.01, 86400].
         workers: processes that compare answers or call the function; None is the number of cores.
@@ -53,10 +53,9 @@ def find_grader(
             return EachGrader(choice)
         case "none":
             return NoGrader()
-    name = grader if isinstance(grader, str) else spec_of(grader)
-    if not callable(load_object(name, "grading.grader", GRADERS)):
-        raise ConfigError(f"grading.grader is {name}, which is not callable")
-    return FunctionGrader(name, deadline=deadline, workers=workers)
+    if not callable(load_object(grader, "grading.grader", GRADERS)):
+        raise ConfigError(f"grading.grader is {grader}, which is not callable")
+    return FunctionGrader(grader, deadline=deadline, workers=workers)
 
 
 class EachGrader(Grader):
