@@ -1,11 +1,16 @@
-"""The model card of an exported checkpoint, from its run and its evaluations."""
+"""The model card of an exported checkpoint, from its run and its evaluations.
+
+Its text is the template card.md.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import yaml
 from huggingface_hub import (
     EvalResult,
@@ -35,6 +40,9 @@ LOCAL = (
 )
 """Settings of this machine, which the list of settings leaves out."""
 
+SAMPLING = ("samples", "thinking", "temperature", "top_p", "top_k", "max_new_tokens", "seed")
+"""Settings of an evaluation that the card names."""
+
 
 @dataclass(frozen=True)
 class Export:
@@ -59,6 +67,11 @@ class Figures:
     summary: Mapping[str, Any]
     settings: Mapping[str, Any]  # how it sampled
     benchmarks: Sequence[Benchmark]
+
+    @property
+    def tables(self) -> str:
+        """The tables of the evaluation, which have every policy of it."""
+        return (self.folder / "summary.md").read_text("utf-8").strip()
 
 
 def find_figures(folder: Path, trained: Path) -> Figures:
@@ -107,105 +120,30 @@ def write_card(export: Export, figures: Sequence[Figures], folder: Path) -> None
         tags=["paint", "self-distillation"] + ([] if export.merged else ["lora"]),
         eval_results=[result for found in figures for result in _results(found)] or None,
     )
-    text = "\n".join(_text(export, figures, card_data.license))
+    environment = jinja2.Environment(
+        trim_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined
+    )
+    template = environment.from_string((files("paint.publish") / "card.md").read_text("utf-8"))
+    settings = [line for line in differences(Config(), config) if not line.startswith(LOCAL)]
+    text = template.render(
+        export=export,
+        config=config,
+        facts=export.facts,
+        base=_public(base),
+        data=_public(data),
+        prompt=config.prompts.student or student_messages("PROBLEM")[0]["content"],
+        settings=settings,
+        figures=figures,
+        sampling=SAMPLING,
+        contamination=_contamination(config, export.facts, figures),
+        license=card_data.license,
+    )
     ModelCard(f"---\n{card_data}\n---\n\n{text}").save(folder / "README.md")
     for found in figures:
         for entry in _hub_entries(found):
             path = folder / ".eval_results" / f"{entry.dataset_id.replace('/', '--')}.yaml"
             path.parent.mkdir(exist_ok=True)
             path.write_text(yaml.safe_dump(eval_result_entries_to_yaml([entry]), sort_keys=False))
-
-
-def _text(export: Export, figures: Sequence[Figures], license: str | None) -> list[str]:
-    """The lines of the card below its metadata."""
-    config, facts = export.config, export.facts
-    prompt = config.prompts.student or student_messages("PROBLEM")[0]["content"]
-    thinking = "on" if config.model.student_thinking else "off"
-    base, what = _public(config.model.path), "model" if export.merged else "LoRA adapter"
-    settings = [line for line in differences(Config(), config) if not line.startswith(LOCAL)]
-    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
-    lines = [
-        f"# {export.name}",
-        "",
-        f"A {what} in {export.dtype}, trained from {base} with PAINT (*Partial-Solution Adaptive "
-        f"Interpolated Training for Self-Distilled Reasoners*): step {export.step} of "
-        f"{config.train.steps}.",
-        "",
-        "## Use",
-        "",
-        *_usage(export, base),
-        "",
-        f"It was trained to answer this turn of the user, in the chat template with thinking "
-        f"{thinking}:",
-        "",
-        "```",
-        prompt,
-        "```",
-        "",
-        "## Training",
-        "",
-        "| | |",
-        "|---|---|",
-        f"| base | {base}, weights {facts['model']['weights']}, in {config.model.dtype} |",
-        f"| method | {config.train.method} |",
-        f"| data | {_public(config.data.path)}, digest {facts['problems']} |",
-        f"| seed | {config.train.seed} (one run) |",
-        f"| run | {facts['id']} |",
-        f"| versions | {versions} |",
-        f"| rounding | {export.dtype} keeps {export.rounding.kept:.2%} of the update, with an "
-        f"error of {export.rounding.error:.2%} of its size |",
-        "",
-        "Settings that differ from the recipe `paint`, the paper's (paper's value -> value here):",
-        "",
-        *(f"- `{line}`" for line in settings),
-        "",
-        "## Evaluation",
-        "",
-    ]
-    for found in figures:
-        lines += _evaluation(found)
-    lines += ["Not evaluated.", ""] * (not figures)
-    lines += ["## Contamination", "", *_contamination(config, facts, figures), "", "## Licence", ""]
-    return [*lines, license or "Not named; that of the base model applies.", ""]
-
-
-def _usage(export: Export, base: str) -> list[str]:
-    loader = "AutoModelForCausalLM"
-    imports = [f"from transformers import {loader}, AutoTokenizer"]
-    server = f"vllm serve {export.name}"
-    if not export.merged:
-        loader = "AutoPeftModelForCausalLM"
-        imports = [f"from peft import {loader}", "from transformers import AutoTokenizer"]
-        server = (
-            f"vllm serve {base} --enable-lora --max-lora-rank {export.config.model.lora_rank} "
-            f"--lora-modules trained={export.name}"
-        )
-    return [
-        "```python",
-        *imports,
-        "",
-        f'model = {loader}.from_pretrained("{export.name}")',
-        f'tokenizer = AutoTokenizer.from_pretrained("{export.name}")',
-        "```",
-        "",
-        "```",
-        server,
-        "```",
-    ]
-
-
-def _evaluation(found: Figures) -> list[str]:
-    """An evaluation's sampling and its tables, which have every policy of it."""
-    asked = found.settings
-    names = ("samples", "thinking", "temperature", "top_p", "top_k", "max_new_tokens", "seed")
-    sampling = ", ".join(f"{name} {asked[name]}" for name in names)
-    return [
-        f"This model is `{found.policy}`; all policies of the evaluation are listed, controls "
-        f"included. Sampling: {sampling}.",
-        "",
-        (found.folder / "summary.md").read_text("utf-8").strip(),
-        "",
-    ]
 
 
 def _contamination(
