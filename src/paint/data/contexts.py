@@ -17,7 +17,7 @@ from typing import Any
 from paint.config.schema import CONTEXT_SOURCES, ConfigError, ContextConfig
 from paint.core.errors import format_short, wrap_errors
 from paint.core.plugins import load_object
-from paint.data.problems import Problem, item_of
+from paint.data.problems import Problem, row_of
 from paint.data.readers import DataError
 from paint.grading.math.compare import compare_text
 from paint.objective.masking import MARKER, anchors, mask_ratio, mask_solution, overlap_metrics
@@ -214,11 +214,6 @@ class Contexts:
         words = set(re.findall(r"\w+", problem.problem.casefold()))
         is_by_anchors = self.options.alignment == "anchors"
         return [set(anchors(problem.problem)), words] if is_by_anchors else [words]
-
-
-def row_of(problem: Problem) -> Mapping[str, Any]:
-    """The fields of a problem, as graders and context functions get them."""
-    return item_of(problem, "", truncated=False).row
 
 
 @lru_cache(maxsize=100_000)

@@ -187,9 +187,9 @@ def from_row(row: dict[str, Any]) -> Problem:
     return Problem(str(row["problem"]), "", answer, str(row["id"]), tuple(also), labels)
 
 
-def item_of(problem: Problem, text: str, *, truncated: bool) -> Item:
-    """Build the grader item of a completion, with the problem's fields as its row."""
-    row = {
+def row_of(problem: Problem) -> dict[str, Any]:
+    """The fields of a problem, as graders and context functions get them."""
+    return {
         **problem.fields,
         "id": problem.id,
         "problem": problem.problem,
@@ -198,7 +198,11 @@ def item_of(problem: Problem, text: str, *, truncated: bool) -> Item:
         "answers": list(problem.answers),
         **dict(problem.labels),
     }
-    return Item(text, problem.answers, truncated, row)
+
+
+def item_of(problem: Problem, text: str, *, truncated: bool) -> Item:
+    """Build the grader item of a completion, with the problem's fields as its row."""
+    return Item(text, problem.answers, truncated, row_of(problem))
 
 
 def batch_indices(count: int, batch_size: int, step: int, seed: int) -> list[int]:
