@@ -203,19 +203,15 @@ def resolve_target(target: str) -> tuple[ModelConfig, list[EvalTarget]]:
     """The base model of a target, and its trained policies; none if the target is a model."""
     path = Path(target)
     run_folder, name = run_of(path), path.resolve().name
-    if run_folder == path:
-        config, run = read_run(path), path.resolve().name
-        if not checkpoints(path):
-            raise ConfigError(f"{path} has no checkpoint yet")
-        trained = [(c.name, trained_in(c, config.model.train_mode)) for c in checkpoints(path)]
-        return config.model, [
-            EvalTarget(f"{run}-{name}", folder, config.prompts) for name, folder in trained
-        ]
-
     if run_folder is not None:
-        config = read_run(run_folder)
-        folder = trained_in(path, config.model.train_mode)
-        return config.model, [EvalTarget(f"{run_folder.name}-{name}", folder, config.prompts)]
+        config, run = read_run(run_folder), run_folder.resolve().name
+        saved = checkpoints(path) if run_folder == path else [path.resolve()]
+        if not saved:
+            raise ConfigError(f"{path} has no checkpoint yet")
+        mode, prompts = config.model.train_mode, config.prompts
+        return config.model, [
+            EvalTarget(f"{run}-{one.name}", trained_in(one, mode), prompts) for one in saved
+        ]
     if (path / "adapter" / "adapter_config.json").exists():
         adapter = path / "adapter"
         run = path.resolve().parent.parent.name
