@@ -29,11 +29,7 @@ def show_targets(
 ) -> Path:
     """Write the page of some runs, evaluations or tables, and return its path.
 
-    Args:
-        page: what the page of one run shows.
-        format: a page, or logs of inspect-ai (of evaluations).
-        out: file or folder to write; None for one in the first target.
-        opens: whether to open the page in a browser, if there is a screen and a terminal.
+    The arguments are those of `paint show`.
 
     Raises:
         ConfigError: incompatible targets or arguments.
