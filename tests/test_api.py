@@ -16,6 +16,7 @@ import paint
 from paint.cli.main import main
 from paint.config.recipe import find_recipe, read_recipe
 from paint.config.run_folder import RunError
+from paint.core.errors import PaintError
 from paint.core.storage import read_json
 from paint.data.readers import DataError
 from paint.demo.files import problems_path
@@ -256,6 +257,25 @@ def test_evaluation_graded_by_function_has_its_rewards(run: paint.Run, tmp_path:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+def test_held_out_kl_falls_as_student_learns(tmp_path: Path) -> None:
+    rows = rows_of(Path(problems_path("demo")))[100:108]
+    found = []
+    for steps in (1, 8):
+        train = {"steps": steps, "batch_size": 8}
+        run = paint.train("demo-opsd", data=ROWS, output_dir=tmp_path / str(steps), train=train)
+        found.append(paint.held_out_kl(run, data=rows, problems=4))
+        rollouts = rows_of(run.path / f"held-out-kl/step-{steps:06d}/rollouts.jsonl")
+        assert len(rollouts) == 4 * 2
+    assert 0 < found[1] < 0.7 * found[0]
+
+
+def test_held_out_kl_without_teacher_is_refused(tmp_path: Path) -> None:
+    sft = paint.train("demo-sft", data=ROWS, output_dir=tmp_path / "run", **SMALL)
+    with pytest.raises(PaintError, match=r"train\.method sft has no teacher"):
+        paint.held_out_kl(sft, data=ROWS)
+
+
 def test_ablate_trains_each_row_of_table(tmp_path: Path) -> None:
     frame = paint.ablate(
         "mask-placement", "demo-paint", data=ROWS, seeds=[1], problems=2, samples=1, **SMALL,

@@ -38,17 +38,15 @@ import tyro
 from conversion import make_base
 from paint.config.recipe import read_recipe
 from paint.config.run_folder import latest_checkpoint
-from paint.config.schema import Config, RolloutConfig
+from paint.config.schema import Config, DataConfig, RolloutConfig
 from paint.core import storage
 from paint.core.display import Display
 from paint.core.errors import Interrupted, PaintError
 from paint.core.storage import FolderInUse, lock_folder
 from paint.data.benchmarks import load_benchmark
-from paint.data.problems import Problem, read_problems
-from paint.evaluation.generate import load_eval_policy
 from paint.experiments.eval_protocols import EvalProtocol
 from paint.experiments.report import Result, publish, side_by_side
-from paint.experiments.rollout_bank import collect, held_out_kl
+from paint.experiments.rollout_bank import kl_of_checkpoint
 from paint.experiments.runner import ExperimentRun, run_experiment, train_run
 from paint.models.policy import load_policy
 from paint.models.weights import load_trained, merge, trained_in
@@ -180,7 +178,6 @@ def with_chosen_rates(
         }
 
     data = replace(cells[0].config.data, path=str(cache / "validation.jsonl"), limit=RATE_PROBLEMS)
-    problems = read_problems(data).problems
     every = [run for by_rate in tried.values() for run in by_rate.values()]
     kl: dict[str, float] = {}
     for waiting in (None, display.note):  # first the rates that no other process tries
@@ -189,7 +186,7 @@ def with_chosen_rates(
             place.mkdir(parents=True, exist_ok=True)
             with suppress(FolderInUse), lock_folder(place, waiting=waiting):
                 if not (place / "kl.json").exists():
-                    found = judge(run, problems, place, display)
+                    found = judge(run, data, place, display)
                     storage.write_json(place / "kl.json", {"kl": found})
                 kl[run.name] = storage.read_json(place / "kl.json", "delete it")["kl"]
     display.note("\n".join(f"{run.name}: KL {kl[run.name]:.4f} nats a token" for run in every))
@@ -206,16 +203,15 @@ def with_chosen_rates(
     ]
 
 
-def judge(run: ExperimentRun, problems: list[Problem], folder: Path, display: Display) -> float:
+def judge(run: ExperimentRun, data: DataConfig, folder: Path, display: Display) -> float:
     """Train, and return KL(teacher || student) a token on rollouts that the student samples."""
     run, place = run.resolved(), folder / f"seed-{run.seed}"
     train_run(run, place, display)
-    checkpoint, config = latest_checkpoint(place), run.config
+    checkpoint = latest_checkpoint(place)
     assert checkpoint is not None
-    policy = load_eval_policy(config.model, config.rollout, prompts=config.prompts)
-    load_trained(policy, trained_in(checkpoint, config.model.train_mode))
-    bank = collect(policy, config, problems, RATE_SAMPLES, folder / "rollouts", display)
-    return held_out_kl(policy, config, bank)
+    return kl_of_checkpoint(
+        checkpoint, run.config, data, RATE_SAMPLES, folder / "rollouts", display
+    )
 
 
 def _method(cell: ExperimentRun) -> str:

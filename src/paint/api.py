@@ -681,6 +681,40 @@ def evaluate(
     return Evaluation(run.evaluate(config, [_text(one) for one in targets]))
 
 
+def held_out_kl(
+    run: Run | str | Path,
+    *,
+    data: str | Path | Mapping[str, Any] | Rows,
+    problems: int | None = 128,
+    samples: int = 2,
+    output_dir: str | Path | None = None,
+) -> float:
+    """Return KL(teacher ‖ student) in nats a token on the student's rollouts of held-out problems.
+
+    It judges learning rates without evaluating answers (docs/how-to/compare.md). The student is the
+    run's last checkpoint, and samples as in training. The teacher reads the run's context; its
+    weights are those of the start, or the student's with teacher.weights "live". There is no clip.
+
+    Args:
+        data: problems that were not trained on, as in ``train``.
+        problems: the first so many; None is all.
+        samples: rollouts of each.
+        output_dir: folder of the rollouts, by default in the run's folder.
+
+    Raises:
+        PaintError: the message has the cause and a hint.
+    """
+    from paint.core.display import Display
+    from paint.experiments.rollout_bank import kl_of_checkpoint
+
+    run = load_run(run)
+    checkpoint = run.adapter.parent
+    folder = Path(output_dir or run.path / "held-out-kl" / checkpoint.name)
+    given = dict(data) if isinstance(data, Mapping) else {"path": data}
+    config = _configured(run.config, folder, None, {"limit": problems, **given}, {})
+    return kl_of_checkpoint(checkpoint, config, config.data, samples, folder, Display())
+
+
 def grade(
     *targets: Evaluation | Run | str | Path,
     grader: Any = "math",

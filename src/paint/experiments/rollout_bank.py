@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from paint.config.schema import Config, ConfigError
+from paint.config.schema import Config, ConfigError, DataConfig
 from paint.core.display import Display
 from paint.core.errors import format_value
 from paint.core.storage import (
@@ -29,14 +29,16 @@ from paint.core.storage import (
     write_sums,
 )
 from paint.data.contexts import Contexts
-from paint.data.problems import Problem, batch_indices, item_of
+from paint.data.problems import Problem, batch_indices, item_of, read_problems
+from paint.evaluation.generate import load_eval_policy
 from paint.grading.math.compare import boxed
 from paint.grading.registry import find_grader
 from paint.inference.engine import Completion, derive_seed, sampling_from
 from paint.inference.factory import EngineSetup, open_engine
+from paint.inference.resolve import resolve_evaluation
 from paint.models.policy import Policy
 from paint.models.teacher import open_teacher
-from paint.models.weights import model_digests
+from paint.models.weights import load_trained, model_digests, trained_in
 from paint.objective.anchors import contains, normalize
 from paint.objective.detail import detail
 from paint.objective.fused import loss_from_hidden
@@ -325,6 +327,25 @@ def held_out_kl(policy: Policy, config: Config, bank: Bank) -> float:
         )
         kl, tokens = kl + float(loss.stats["kl"].sum()), tokens + sum(lengths)
     return kl / tokens
+
+
+def kl_of_checkpoint(
+    checkpoint: Path, config: Config, data: DataConfig, samples: int, folder: Path, display: Display
+) -> float:
+    """``held_out_kl`` of a checkpoint, on rollouts that it samples of these problems.
+
+    Raises:
+        ConfigError: the method has no teacher, or learned from stored completions.
+    """
+    if not config.algorithm.needs_context:
+        raise ConfigError(f"train.method {config.train.method} has no teacher to compare with")
+    is_full = config.model.train_mode == "full"
+    config = replace(config, rollout=resolve_evaluation(config.rollout, display, is_full=is_full))
+    problems = read_problems(data, needs=config.needed_fields).problems
+    policy = load_eval_policy(config.model, config.rollout, prompts=config.prompts)
+    load_trained(policy, trained_in(checkpoint, config.model.train_mode))
+    bank = collect(policy, config, problems, samples, folder, display)
+    return held_out_kl(policy, config, bank)
 
 
 @torch.no_grad()
