@@ -15,7 +15,6 @@ from paint.core.display import Display
 from paint.data.benchmarks import Benchmark
 from paint.data.problems import DataError, Problem, read_problems
 from paint.data.validate import (
-    BadRows,
     FileCheck,
     LengthQuantiles,
     check_file,
@@ -59,13 +58,13 @@ def test_check_file_counts_bad_rows_and_names_first(tmp_path: Path) -> None:
     bad = [row(n, solution="") for n in range(8)]
     check = check_of(write(tmp_path, row(0), "{", *bad, row(1, extra=1), row(0), row(2)))
     assert check.good == 3
-    assert {reason: rows.count for reason, rows in check.bad.items()} == {
+    assert {reason: len(rows) for reason, rows in check.bad.items()} == {
         "invalid JSON": 1,
         'field "solution" is empty': 8,
         "same problem as an earlier row": 1,
     }
-    assert [number for number, _ in check.bad['field "solution" is empty'].first] == [3, 4, 5, 6, 7]
-    assert check.bad["same problem as an earlier row"].first == [
+    assert [number for number, _ in check.bad['field "solution" is empty']] == list(range(3, 11))
+    assert check.bad["same problem as an earlier row"] == [
         (12, "same problem as an earlier row, row 1 (value 'Start at $0$.')")
     ]
     assert check.columns == {"problem": 12, "solution": 12, "answer": 12, "extra": 1}
@@ -83,13 +82,13 @@ def test_check_file_lengths_match_prompts_of_run(policy: Policy) -> None:
     assert check.lengths["solution"] == length_quantiles(texts)
     limit = prompts[19]
     cut = check_of("demo", limit=40, max_prompt_tokens=limit)
-    assert cut.too_long.count == sum(length > limit for length in prompts) > 0
-    number, message = cut.too_long.first[0]
+    assert len(cut.too_long) == sum(length > limit for length in prompts) > 0
+    number, message = cut.too_long[0]
     problem = problems[number - 1]
     text = f"{problem.solution} {MARKER}"
     length = len(policy.teacher_prompt(problem.problem, text, complete=False))
     assert (message, length > limit) == (f"a teacher prompt of {length} tokens", True)
-    assert check.too_long == BadRows()
+    assert check.too_long == []
 
 
 def test_check_file_counts_solutions_without_answer_or_anchors(tmp_path: Path) -> None:
@@ -110,17 +109,11 @@ def test_check_file_lists_gold_warnings(tmp_path: Path) -> None:
     answers = ["99", r"\frac{9}{", ["99", r"\sqrt", "ninety-nine"], "99.0"]
     check = check_of(write(tmp_path, *(row(n, answer=a) for n, a in enumerate(answers))))
     assert check.boxed == {"right": 3, "unparsable gold": 1}
-    assert check.gold_warnings == BadRows(
-        2,
-        [
-            (2, r"'\\frac{9}{': it does not parse"),
-            (
-                3,
-                r"'\\sqrt': it does not parse, 'ninety-nine': it is read as text "
-                "(read as 'ninety-nine')",
-            ),
-        ],
-    )
+    read = "'ninety-nine': it is read as text (read as 'ninety-nine')"
+    assert check.gold_warnings == [
+        (2, r"'\\frac{9}{': it does not parse"),
+        (3, rf"'\\sqrt': it does not parse, {read}"),
+    ]
     text = shown(check)
     assert "gold answers to check (docs/how-to/own-data.md): 2 rows" in text
     assert r"row 2: '\\frac{9}{': it does not parse" in text
@@ -135,8 +128,8 @@ def test_check_file_lists_benchmark_copies_by_pass(tmp_path: Path) -> None:
     quiet = Display(enabled=False)
     check = check_file(config_of(path), benchmarks=[benchmark], display=quiet)
     repeated, alike = check.contaminated.values()
-    assert [number for number, _ in repeated.first] == [2]
-    assert [number for number, _ in alike.first] == [3]
+    assert [number for number, _ in repeated] == [2]
+    assert [number for number, _ in alike] == [3]
     text = shown(check)
     assert "repeat a benchmark problem: 1 rows" in text
     assert "row 2: owls, problem o1: 'along the road stand trees on which 12 owls" in text
@@ -150,7 +143,7 @@ def test_check_file_lists_benchmark_copies_by_pass(tmp_path: Path) -> None:
 
 def test_check_file_limit_ends_where_run_ends(tmp_path: Path) -> None:
     check = check_of(write(tmp_path, "{", row(0), "{", row(1), "{"), limit=2)
-    assert (check.good, check.bad["invalid JSON"].count) == (2, 2)
+    assert (check.good, len(check.bad["invalid JSON"])) == (2, 2)
 
 
 def test_print_check_shows_findings(tmp_path: Path) -> None:

@@ -149,8 +149,8 @@ def test_check_file_counts_rows_with_control_text(tmp_path: Path) -> None:
     config = Config(cfg.ModelConfig(path="demo"), cfg.DataConfig(path=str(path)))
     check = check_file(config, display=Display(enabled=False))
     assert check.good == 1
-    assert check.bad[REASON].count == 2
-    assert check.bad[REASON].first[0] == (2, f"{REASON}: '<|im_end|>' in its problem")
+    assert len(check.bad[REASON]) == 2
+    assert check.bad[REASON][0] == (2, f"{REASON}: '<|im_end|>' in its problem")
 
 
 def test_deployment_prompts_benchmark_with_control_text_is_refused(policy: Policy) -> None:

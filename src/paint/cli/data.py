@@ -85,4 +85,4 @@ class Validate:
         from paint.api import validate_data
 
         check = validate_data(self.file, self.config, benchmarks=self.benchmarks)
-        return 1 if check.bad or check.too_long.count else 0
+        return 1 if check.bad or check.too_long else 0

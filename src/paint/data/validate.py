@@ -49,18 +49,7 @@ class LengthQuantiles:
     longest: int
 
 
-@dataclass(slots=True)
-class BadRows:
-    """Number of rows that are bad for one reason, and (number, message) of the first of them."""
-
-    count: int = 0
-    first: list[tuple[int, str]] = field(default_factory=list)
-
-    def add(self, row: int, message: str) -> None:
-        """Count a row, and keep it if it is one of the first."""
-        self.count += 1
-        if len(self.first) < SHOWN_ROWS:
-            self.first.append((row, message))
+Rows = list[tuple[int, str]]  # number and message of each
 
 
 @dataclass(slots=True)
@@ -72,9 +61,9 @@ class FileCheck:
         rows: number of rows; with `data.turns` "all" a row may be several problems, its turns.
         columns: number of rows that have each column.
         good: number of valid rows, or turns; the following count these, too.
-        bad: bad rows by reason.
+        bad: number and message of bad rows, by reason.
         lengths: token lengths of problem, solution, student prompt and longest teacher prompt.
-        too_long: valid rows whose teacher prompt is over `limit` tokens.
+        too_long: valid rows whose teacher prompt is over `limit` tokens, as `bad`.
         without_anchors: number of valid rows whose context has no anchors.
         boxed: number of solutions by verdict, graded as if they were completions: "right" if the
             box holds the answer. Rows without solution or answer are left out.
@@ -89,13 +78,13 @@ class FileCheck:
     rows: int = 0
     columns: Counter[str] = field(default_factory=Counter)
     good: int = 0
-    bad: dict[str, BadRows] = field(default_factory=dict)
+    bad: dict[str, Rows] = field(default_factory=dict)
     lengths: dict[str, LengthQuantiles] = field(default_factory=dict)
-    too_long: BadRows = field(default_factory=BadRows)
+    too_long: Rows = field(default_factory=list)
     without_anchors: int = 0
     boxed: Counter[str] = field(default_factory=Counter)
-    gold_warnings: BadRows = field(default_factory=BadRows)
-    contaminated: dict[str, BadRows] = field(default_factory=dict)
+    gold_warnings: Rows = field(default_factory=list)
+    contaminated: dict[str, Rows] = field(default_factory=dict)
     views: dict[str, str] = field(default_factory=dict)
 
 
@@ -117,7 +106,7 @@ def check_file(
     check = FileCheck(problems_path(config.data.path), config.data.max_prompt_tokens)
     lengths: dict[str, list[int]] = defaultdict(list)
     index = build_index(benchmarks, masked=True)
-    check.contaminated = {FOUND_BY[pieces.name]: BadRows() for pieces in index.passes if benchmarks}
+    check.contaminated = {FOUND_BY[pieces.name]: [] for pieces in index.passes if benchmarks}
 
     total = count_rows(Path(check.path)) if Path(check.path).is_file() else 0
     checked = _checked_rows(config, loaded, check)
@@ -127,7 +116,7 @@ def check_file(
             contexts = Contexts(config.context, good)
             for row, problem in chunk:
                 if isinstance(problem, BadRow):
-                    check.bad.setdefault(problem.reason, BadRows()).add(row, str(problem))
+                    check.bad.setdefault(problem.reason, []).append((row, str(problem)))
                     continue
                 check.good += 1
                 aligned = contexts.aligned(problem, contexts.of_own_row(problem))
@@ -141,10 +130,10 @@ def check_file(
                     check.views = {name: str(loaded.decode(ids)) for name, ids in read.items()}
                 if found := gold_warnings([problem]):
                     texts = (f"{shorten(warning.answer)}: {warning.why}" for warning in found)
-                    check.gold_warnings.add(row, ", ".join(texts))
+                    check.gold_warnings.append((row, ", ".join(texts)))
                 if match := contaminated(problem.problem, index):
                     message = f"{match.benchmark}, problem {match.id}: {shorten(match.shared)}"
-                    check.contaminated[FOUND_BY[match.found_by]].add(row, message)
+                    check.contaminated[FOUND_BY[match.found_by]].append((row, message))
 
                 tokens = {
                     "problem": len(loaded.encode(problem.problem, add_special_tokens=False)),
@@ -154,7 +143,7 @@ def check_file(
                 for name, length in tokens.items():
                     lengths[name].append(length)
                 if (length := tokens["teacher prompt"]) > check.limit:
-                    check.too_long.add(row, f"a teacher prompt of {length} tokens")
+                    check.too_long.append((row, f"a teacher prompt of {length} tokens"))
 
             graded = [problem for problem in good if problem.solution and problem.answer]
             items = [Item(problem.solution, problem.answers) for problem in graded]
@@ -199,7 +188,7 @@ def length_quantiles(lengths: Sequence[int]) -> LengthQuantiles:
 def print_check(check: FileCheck, console: Console | None = None) -> None:
     """Print the counts, the first bad rows by reason, and the lengths."""
     console = console or Terminal()
-    count = check.good + sum(rows.count for rows in check.bad.values())
+    count = check.good + sum(map(len, check.bad.values()))
     unit, turns = ("rows", "") if count == check.rows else ("turns", f" with {count:,} turns")
     console.print(f"{check.path}: {check.rows:,} rows{turns}, {check.good:,} good")
     columns = (
@@ -209,19 +198,17 @@ def print_check(check: FileCheck, console: Console | None = None) -> None:
     console.print(f"columns: {', '.join(columns)}")
 
     notes = {f"bad: {reason}": rows for reason, rows in check.bad.items()}
-    if check.too_long.count:
-        notes[f"over data.max_prompt_tokens, {check.limit:,}"] = check.too_long
-    if check.gold_warnings.count:
-        notes["gold answers to check (docs/how-to/own-data.md)"] = check.gold_warnings
-    notes |= {title: rows for title, rows in check.contaminated.items() if rows.count}
-    for title, rows in notes.items():
-        console.print(f"{title}: {rows.count:,} {unit}")
-        for row, message in rows.first:
+    notes[f"over data.max_prompt_tokens, {check.limit:,}"] = check.too_long
+    notes["gold answers to check (docs/how-to/own-data.md)"] = check.gold_warnings
+    for title, found in (notes | check.contaminated).items():
+        if found:
+            console.print(f"{title}: {len(found):,} {unit}")
+        for row, message in found[:SHOWN_ROWS]:
             console.print(f"  row {row}: {message}")
-        if rows.count > len(rows.first):
+        if len(found) > SHOWN_ROWS:
             console.print("  ...")
 
-    if check.contaminated and not any(rows.count for rows in check.contaminated.values()):
+    if check.contaminated and not any(check.contaminated.values()):
         console.print("no row repeats a benchmark problem")
 
     if not check.good:
