@@ -922,7 +922,7 @@ def run_training(
 
     def train_here(config: Config) -> None:
         from paint.training import trainer
-        from paint.viewer.trackers import log_page
+        from paint.viewer.run import log_page
 
         trainer.train(
             config,

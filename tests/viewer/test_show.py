@@ -23,11 +23,9 @@ from paint.evaluation.intervals import Interval
 from paint.evaluation.store import StoreError, find_stores
 from paint.evaluation.tables import Chart, Sheet, write_tables
 from paint.training.trainer import train
-from paint.viewer.compare import compare_data
 from paint.viewer.evaluation import evaluation_data, graded_validation, read_graded, shortened
-from paint.viewer.run import PageSpec
+from paint.viewer.run import PageSpec, compare_data, log_page
 from paint.viewer.show import show_targets, tables_data
-from paint.viewer.trackers import log_page
 from runs import changed
 
 QUIET = Display(enabled=False)

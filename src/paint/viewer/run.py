@@ -1,10 +1,11 @@
-"""Page of a run: its metrics, and its rollouts token by token.
+"""Pages of runs: of one its metrics and its rollouts token by token, of several their curves.
 
 Values logged during training are those of the step itself (paint.training.token_log). The most
 likely tokens, other contexts and rows without logged values come from rescoring the stored rollouts
 (paint.viewer.score). Every row has its origin.
 """
 
+import importlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from accelerate import Accelerator
 
 from paint.config.recipe import to_table
 from paint.config.run_folder import (
@@ -28,9 +30,11 @@ from paint.config.run_folder import (
 )
 from paint.config.schema import Config
 from paint.core.display import Display
+from paint.core.errors import reason
 from paint.core.storage import read_jsonl
 from paint.data.problems import Problem
 from paint.evaluation.grade import is_repetitive
+from paint.evaluation.intervals import compare
 from paint.evaluation.metrics import GradedSamples, compute_metrics
 from paint.grading.math.compare import boxed
 from paint.models.policy import load_tokenizer
@@ -38,7 +42,7 @@ from paint.objective.solution import KINDS, anchors_of, hidden_part, kinds_of_to
 from paint.training.health import appearances
 from paint.training.token_log import ABOUT, read_tokens, token_bytes, tokens_path
 from paint.viewer.evaluation import graded_validation
-from paint.viewer.page import packed, places_of, text_of
+from paint.viewer.page import packed, places_of, render, text_of
 from paint.viewer.score import Scorer
 
 MOST_TOKENS = 32 * 1024
@@ -319,3 +323,83 @@ def validation_metrics(graded: Mapping[tuple[int, str], GradedSamples]) -> list[
         }
         for (step, name), samples in graded.items()
     ]
+
+
+def compare_data(runs: Sequence[Path], display: Display) -> dict[str, Any]:
+    """The data of the page of several runs: curves, differing settings, paired differences.
+
+    Raises:
+        RunError: a folder holds no run, or metrics of finished steps are missing.
+        CorruptFileError: a file was changed since it was written.
+    """
+    short = [run.resolve().name for run in runs]
+    names = short if len(set(short)) == len(short) else [str(run) for run in runs]
+    configs = [read_run(run) for run in runs]
+    for run in runs:
+        saved = latest_checkpoint(run)
+        read_history(run, step_of(saved) if saved else 0)
+    validated = [graded_validation(run, display) for run in runs]
+    return {
+        "name": " · ".join(names),
+        "runs": [
+            {
+                "name": name,
+                "metrics": columns_of(read_metrics(run)),
+                "validation": validation_metrics(graded),
+            }
+            for name, run, graded in zip(names, runs, validated, strict=True)
+        ],
+        "settings": differing(configs),
+        "differences": paired(names, validated),
+    }
+
+
+def differing(configs: Sequence[Config]) -> list[list[str]]:
+    """Name and values of every setting that differs between runs."""
+    tables = [to_table(config) for config in configs]
+    return [
+        [f"{section}.{key}", *(str(table[section][key]) for table in tables)]
+        for section, keys in tables[0].items()
+        for key in keys
+        if len({str(table[section][key]) for table in tables}) > 1
+    ]
+
+
+def paired(
+    names: Sequence[str], validated: Sequence[Mapping[tuple[int, str], GradedSamples]]
+) -> list[dict[str, Any]]:
+    """Paired differences of validations to the first run, at equal steps, sets and problems."""
+    first = validated[0]
+    differences = []
+    for name, other in zip(names[1:], validated[1:], strict=True):
+        for (step, benchmark), base in first.items():
+            after = other.get((step, benchmark))
+            if after is None or after.problems != base.problems:
+                continue
+            found = compare([base.correct], [after.correct])
+            differences.append(
+                {
+                    "run": name,
+                    "less": names[0],
+                    "benchmark": benchmark,
+                    "step": step,
+                    "p": found.p_value,
+                    **found.difference.table(),
+                }
+            )
+    return differences
+
+
+def log_page(run: Path, accelerator: Accelerator, display: Display) -> None:
+    """Log the run's page, without rescoring; a failure is only noted."""
+    trackers = [tracker for tracker in accelerator.trackers if tracker.name in ("wandb", "trackio")]
+    if not trackers:
+        return
+    try:
+        data = run_data(run, PageSpec(again=False), Display(enabled=False))
+        page = render("run", f"{data['name']} · paint show", data)
+        for tracker in trackers:
+            html = importlib.import_module(tracker.name).Html(page)
+            tracker.log({"paint_show": html})
+    except Exception as error:  # any tracker error: the training is finished and saved
+        display.note(f"the run's page was not logged: {reason(error)}")

@@ -15,7 +15,7 @@ from paint.core.storage import read_json
 from paint.evaluation.store import find_stores
 from paint.evaluation.tables import TABLES
 from paint.viewer.page import write_page
-from paint.viewer.run import EVERYTHING, PageSpec, run_data
+from paint.viewer.run import EVERYTHING, PageSpec, compare_data, run_data
 
 
 def show_targets(
@@ -76,8 +76,6 @@ def _page_data(
     if (targets[0] / "run.json").exists():
         if len(targets) == 1:
             return "run", run_data(targets[0], page, display)
-        from paint.viewer.compare import compare_data
-
         return "compare", compare_data(targets, display)
 
     if any(any(target.glob(f"*{TABLES}")) for target in targets):
