@@ -47,7 +47,7 @@ from paint.experiments.rollout_bank import collect, first_problems, marks_of
 from paint.experiments.runner import ExperimentRun, run_experiment
 from paint.models.policy import Policy
 from paint.objective.detail import pull
-from paint.objective.loss import entropy, loss_from_logits
+from paint.objective.loss import entropy, paint_loss
 from paint.training import train_step as ts
 from paint.training.prompt_filter import filter_problems
 from paint.training.rollouts import Rollout
@@ -110,12 +110,12 @@ class Unsure(Distillation):
             hidden = setup.teacher.hidden_states(prompts, [r.prompt for r in rollouts], completions)
             teacher = unsure(policy, rollouts, hidden, self.strength)
         student = policy.lm_head(ts.student_hidden_states(setup, rollouts))
-        loss = loss_from_logits(
+        loss = paint_loss(
             student,
             teacher,
             ts.completion_lengths(rollouts),
             config.objective.resolve(config.rollout.temperature),
-            ts.completion_ids(rollouts, student.device),
+            tokens=ts.completion_ids(rollouts, student.device),
         )
         return loss.value, {"loss": loss.per_token, **loss.stats}
 

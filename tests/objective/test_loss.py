@@ -25,13 +25,12 @@ from paint.objective.loss import (
     entropy,
     entropy_ratio,
     interpolate,
-    loss_from_logits,
     paint_loss,
     select_positions,
     token_log_probs,
     token_weights,
 )
-from paint.objective.options import ClipMode, ObjectiveConfig, Reduction
+from paint.objective.options import PAPER_LOSS, ClipMode, LossOptions, ObjectiveConfig, Reduction
 
 KINDS = [name for name, d in DIVERGENCES.items() if not d.is_sampled]
 CLIP_MODES: tuple[ClipMode, ...] = get_args(ClipMode)
@@ -508,7 +507,7 @@ SAMPLED_ONLY: dict[str, Any] = {"divergence": "sampled_token"}
         ),
         (loss_of(**SAMPLED_ONLY, clip_mode="none"), "divergence 'sampled_token' needs tokens"),
         (
-            lambda: loss_from_logits(STUDENT, TEACHER, [6], ObjectiveConfig()),
+            lambda: paint_loss(STUDENT, TEACHER, [6], ObjectiveConfig()),
             "objective.temperature must be a number in the loss, got None",
         ),
         (lambda: select_positions(STUDENT[:, 0], 1.5), r"top_fraction must be in \[0, 1\]"),
@@ -525,15 +524,12 @@ def test_objective_invalid_arguments_are_refused(call: Callable[[], object], mes
         call()
 
 
-def test_loss_signature_defaults_match_objective_config() -> None:
-    record = dataclasses.asdict(ObjectiveConfig()) | {"temperature": RolloutConfig().temperature}
-    for loss in (paint_loss, fused_paint_loss):
-        parameters = inspect.signature(loss).parameters
-        shared = [name for name in parameters if name in record]
-        # The reference has one impl, and a verdict is not the loss's to know.
-        by_verdict = {"correct_weight", "wrong_weight", "wrong_divergence"}
-        assert record.keys() - shared <= {"impl", *by_verdict}
-        assert {name: parameters[name].default for name in shared} == {n: record[n] for n in shared}
+def test_loss_defaults_match_objective_config() -> None:
+    assert ObjectiveConfig().resolve(RolloutConfig().temperature) == PAPER_LOSS
+    record = dataclasses.asdict(PAPER_LOSS)
+    # A verdict is not the loss's to know.
+    by_verdict = {"correct_weight", "wrong_weight", "wrong_divergence"}
+    assert LossOptions.__annotations__.keys() == record.keys() - by_verdict
     defaults = inspect.signature(clipped_divergence).parameters
     names = ("divergence", "clip", "clip_mode")
     assert all(defaults[name].default == record[name] for name in names)

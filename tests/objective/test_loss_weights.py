@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from paint import ConfigError
-from paint.objective.fused import fused_paint_loss, loss_from_hidden
+from paint.objective.fused import fused_paint_loss
 from paint.objective.loss import paint_loss
 from paint.objective.options import Impl, ObjectiveConfig
 from paint.objective.weights import position_factors, verdict_weights
@@ -86,7 +86,7 @@ def test_loss_position_weights_match_weighted_formula(impl: Impl, name: str) -> 
 
     plain: dict[str, Any] = {"interpolation_weight": 0.0, "clip_mode": "none", "temperature": 1.0}
     options = ObjectiveConfig(position_weights=name, skip_tokens=1, impl=impl, **plain)
-    loss = loss_from_hidden(student, teacher, head, lengths, options, pieces=pieces, chunk_tokens=4)
+    loss = fused_paint_loss(student, teacher, head, lengths, options, pieces=pieces, chunk_tokens=4)
     found = loss.value, *torch.autograd.grad(loss.value, inputs)
     for mine, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-10)

@@ -16,7 +16,7 @@ from torch import Tensor
 from paint.core.display import Clock
 from paint.inference.engine import derive_seed, sampling_from
 from paint.inference.local import LocalEngine
-from paint.objective.fused import loss_from_hidden
+from paint.objective.fused import fused_paint_loss
 from paint.training.rollouts import Rollout, ScoredRollout, TeacherPrompt, check_logprob_mismatch
 from paint.training.token_log import token_bytes
 from paint.training.train_step import (
@@ -160,7 +160,7 @@ def score_rollouts(
     if options.position_weights != "uniform":
         ids = [i for rollout in rollouts for i in rollout.completion.ids]
         pieces = token_bytes(setup.policy.tokenizer, ids)
-    loss = loss_from_hidden(
+    loss = fused_paint_loss(
         student_hidden,
         teacher_hidden,
         setup.policy.lm_head,

@@ -41,7 +41,7 @@ from paint.models.teacher import open_teacher
 from paint.models.weights import load_trained, model_digests, trained_in
 from paint.objective.anchors import contains, normalize
 from paint.objective.detail import detail
-from paint.objective.fused import loss_from_hidden
+from paint.objective.fused import fused_paint_loss
 from paint.objective.loss import token_log_probs
 from paint.objective.solution import KINDS, anchors_of, kinds_of_tokens, written
 from paint.training.drift import KL
@@ -322,7 +322,7 @@ def held_out_kl(policy: Policy, config: Config, bank: Bank) -> float:
         student = policy.hidden_states(own, ids)
         hidden = teacher.hidden_states(prompts, own, ids)
         lengths = [len(row) for row in ids]
-        loss = loss_from_hidden(
+        loss = fused_paint_loss(
             student, hidden, policy.lm_head, lengths, KL, teacher_lm_head=teacher.lm_head
         )
         kl, tokens = kl + float(loss.stats["kl"].sum()), tokens + sum(lengths)

@@ -17,7 +17,7 @@ from paint.objective.loss import (
     entropy_ratio,
     finite,
     interpolate,
-    loss_from_logits,
+    paint_loss,
     select,
 )
 from paint.objective.options import ObjectiveConfig
@@ -126,7 +126,7 @@ def _detail_of_rows(
             position_weights="uniform",
         )
         student, sampled = student_logits[places].requires_grad_(), tokens[places]
-        loss = loss_from_logits(student, teacher_logits[places], [len(places)], of_rows, sampled)
+        loss = paint_loss(student, teacher_logits[places], [len(places)], of_rows, tokens=sampled)
         loss.value.backward()
         assert student.grad is not None
         slope = _of_sampled(student.grad, sampled) * len(places)

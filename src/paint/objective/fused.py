@@ -27,7 +27,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -36,9 +36,9 @@ from torch.autograd.function import once_differentiable
 
 from paint.core.errors import PaintError, reason
 from paint.objective import loss
-from paint.objective.divergences import DIVERGENCES, Divergence, divergence_name, find_divergence
+from paint.objective.divergences import DIVERGENCES, Divergence, find_divergence
 from paint.objective.loss import Lengths, Loss
-from paint.objective.options import ClipMode, Impl, ObjectiveConfig, Reduction
+from paint.objective.options import PAPER_LOSS, LossOptions, ObjectiveConfig, with_changes
 from paint.objective.weights import position_factors
 
 Columns = dict[str, Float[Tensor, "n"]]
@@ -83,32 +83,25 @@ def fused_paint_loss(
     teacher_hidden: Float[Tensor, "n h"],
     lm_head: nn.Linear | Float[Tensor, "v h"],
     lengths: Lengths,
+    options: ObjectiveConfig = PAPER_LOSS,
     *,
-    temperature: float = 1.1,
-    interpolation_weight: float = 0.03,
-    top_fraction: float = 0.03,
-    clip: float = 0.06,
-    clip_mode: ClipMode = "pointwise",
-    divergence: str | Divergence = "forward_kl",
-    reduction: Reduction = "completion",
-    skip_tokens: int = 0,
-    position_weights: str = "uniform",
     tokens: Int[Tensor, "n"] | None = None,
     factors: Float[Tensor, "n"] | None = None,
     pieces: Sequence[bytes] | None = None,
     teacher_lm_head: nn.Linear | Float[Tensor, "v h"] | None = None,
-    impl: Impl = "auto",
     chunk_tokens: int | None = None,
+    **changes: Unpack[LossOptions],
 ) -> Loss:
     """Compute paint_loss of lm_head(student_hidden), lm_head(teacher_hidden), chunk by chunk.
 
-    The options, factors, pieces, value, per-token values and statistics are those of paint_loss
-    (paper: Eq. main_loss, Algorithm adaptive_opsd). The gradient reaches student_hidden, and the
-    head if it is trained; the teacher gets none. teacher_lm_head is a separate head for the
+    The options and keywords, factors, pieces, value, per-token values and statistics are those of
+    paint_loss (paper: Eq. main_loss, Algorithm adaptive_opsd). The gradient reaches student_hidden,
+    and the head if it is trained; the teacher gets none. teacher_lm_head is a separate head for the
     teacher, if its head is not the trained one.
 
-    impl: reference holds all logits; chunked is plain torch; triton needs a GPU (or Triton's
-    interpreter); auto is triton on a GPU where the kernels can be built, and chunked elsewhere.
+    impl, a further option: reference holds all logits; chunked is plain torch; triton needs a GPU
+    (or Triton's interpreter); auto is triton on a GPU where the kernels can be built, and chunked
+    elsewhere.
     chunk_tokens bounds the memory and changes nothing else: two tensors of chunk_tokens × v in
     float32 (and one in the head's half precision, on a GPU), besides the gradients; None: 1,024 on
     a GPU and 512 elsewhere. Logits are accumulated and stored in float32, or in float64 for float64
@@ -117,46 +110,7 @@ def fused_paint_loss(
     Raises ValueError if views, lengths and head do not match or an option is out of range;
     TypeError for a head that is not a linear layer or its weight; ImplError if triton cannot run.
     """
-    options = ObjectiveConfig(
-        divergence=divergence_name(divergence),
-        clip=clip,
-        clip_mode=clip_mode,
-        interpolation_weight=interpolation_weight,
-        top_fraction=top_fraction,
-        temperature=temperature,
-        reduction=reduction,
-        skip_tokens=skip_tokens,
-        position_weights=position_weights,
-        impl=impl,
-    )
-    return loss_from_hidden(
-        student_hidden,
-        teacher_hidden,
-        lm_head,
-        lengths,
-        options,
-        tokens=tokens,
-        factors=factors,
-        pieces=pieces,
-        teacher_lm_head=teacher_lm_head,
-        chunk_tokens=chunk_tokens,
-    )
-
-
-def loss_from_hidden(
-    student_hidden: Float[Tensor, "n h"],
-    teacher_hidden: Float[Tensor, "n h"],
-    lm_head: nn.Linear | Float[Tensor, "v h"],
-    lengths: Lengths,
-    options: ObjectiveConfig,
-    *,
-    tokens: Int[Tensor, "n"] | None = None,
-    factors: Float[Tensor, "n"] | None = None,
-    pieces: Sequence[bytes] | None = None,
-    teacher_lm_head: nn.Linear | Float[Tensor, "v h"] | None = None,
-    chunk_tokens: int | None = None,
-) -> Loss:
-    """fused_paint_loss with its options as an ObjectiveConfig with a numerical temperature."""
+    options = with_changes(options, changes)
     head = _weight_and_bias(lm_head)
     teacher_head = head if teacher_lm_head is None else _weight_and_bias(teacher_lm_head)
     teacher_name = "lm_head" if teacher_head is head else "teacher_lm_head"
@@ -178,8 +132,9 @@ def loss_from_hidden(
             nn.functional.linear(hidden.to(dtype), w.to(dtype), None if b is None else b.to(dtype))
             for hidden, (w, b) in ((student_hidden, head), (teacher_hidden, teacher_head))
         )
-        return loss.loss_from_logits(
-            student_logits, teacher_logits, lengths, options, tokens, factors, pieces
+        logits = student_logits, teacher_logits
+        return loss.paint_loss(
+            *logits, lengths, options, tokens=tokens, factors=factors, pieces=pieces
         )
 
     hidden, heads = (student_hidden, teacher_hidden), (head, teacher_head)

@@ -12,6 +12,7 @@ Axes: b rows (completions), n completion tokens of a batch laid end to end, v vo
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Unpack
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -19,7 +20,14 @@ from torch import Tensor
 
 from paint.core.errors import ConfigError
 from paint.objective.divergences import Divergence, divergence_name, find_divergence
-from paint.objective.options import ClipMode, ObjectiveConfig, Reduction
+from paint.objective.options import (
+    PAPER_LOSS,
+    ClipMode,
+    LossOptions,
+    ObjectiveConfig,
+    Reduction,
+    with_changes,
+)
 from paint.objective.weights import position_factors
 
 Lengths = Sequence[int] | Int[Tensor, "b"]
@@ -201,19 +209,12 @@ def paint_loss(
     student_logits: Float[Tensor, "n v"],
     teacher_logits: Float[Tensor, "n v"],
     lengths: Lengths,
+    options: ObjectiveConfig = PAPER_LOSS,
     *,
-    temperature: float = 1.1,
-    interpolation_weight: float = 0.03,
-    top_fraction: float = 0.03,
-    clip: float = 0.06,
-    clip_mode: ClipMode = "pointwise",
-    divergence: str | Divergence = "forward_kl",
-    reduction: Reduction = "completion",
-    skip_tokens: int = 0,
-    position_weights: str = "uniform",
     tokens: Int[Tensor, "n"] | None = None,
     factors: Float[Tensor, "n"] | None = None,
     pieces: Sequence[bytes] | None = None,
+    **changes: Unpack[LossOptions],
 ) -> Loss:
     """PAINT loss of a batch of completions (paper: Eq. main_loss, Algorithm adaptive_opsd).
 
@@ -222,13 +223,19 @@ def paint_loss(
                                                         D(target, p_S)
 
     lengths are the numbers of tokens of the completions, in order; an empty completion adds 0 and
-    still counts. Defaults are the paper's; interpolation_weight or top_fraction 0 uses the teacher
-    as the target unchanged. The gradient reaches student_logits through D's second argument alone,
-    not through target or selection. Half precision is computed in float32. The first skip_tokens of
-    a completion have weight 0 and are not selected; their stats are computed. Passing the sampled
-    tokens adds their log-probabilities to the stats. factors multiply the loss of each token, and
-    nothing else; None: 1. position_weights names further factors (paint.objective.weights), which
-    may depend on pieces, the bytes of each token.
+    still counts. options are the paper's unless they are given; keywords change some of them:
+
+        temperature = 1.1, interpolation_weight = 0.03, top_fraction = 0.03, clip = 0.06,
+        clip_mode = "pointwise", divergence = "forward_kl" or a Divergence,
+        reduction = "completion", skip_tokens = 0, position_weights = "uniform"
+
+    interpolation_weight or top_fraction 0 uses the teacher as the target unchanged. The gradient
+    reaches student_logits through D's second argument alone, not through target or selection. Half
+    precision is computed in float32. The first skip_tokens of a completion have weight 0 and are
+    not selected; their stats are computed. Passing the sampled tokens adds their log-probabilities
+    to the stats. factors multiply the loss of each token, and nothing else; None: 1.
+    position_weights names further factors (paint.objective.weights), which may depend on pieces,
+    the bytes of each token.
 
     D is one of divergence or, with divergence sampled_token, a policy gradient on the sampled
     tokens ŷ_n (paper: appendix 'Training Algorithm', which names 'sampled-token objectives' and
@@ -243,32 +250,7 @@ def paint_loss(
     Raises ValueError for views that do not match, lengths that do not sum to n, and options out of
     range.
     """
-    options = ObjectiveConfig(
-        divergence=divergence_name(divergence),
-        clip=clip,
-        clip_mode=clip_mode,
-        interpolation_weight=interpolation_weight,
-        top_fraction=top_fraction,
-        temperature=temperature,
-        reduction=reduction,
-        skip_tokens=skip_tokens,
-        position_weights=position_weights,
-    )
-    return loss_from_logits(
-        student_logits, teacher_logits, lengths, options, tokens, factors, pieces
-    )
-
-
-def loss_from_logits(
-    student_logits: Float[Tensor, "n v"],
-    teacher_logits: Float[Tensor, "n v"],
-    lengths: Lengths,
-    options: ObjectiveConfig,
-    tokens: Int[Tensor, "n"] | None = None,
-    factors: Float[Tensor, "n"] | None = None,
-    pieces: Sequence[bytes] | None = None,
-) -> Loss:
-    """paint_loss with its options as an ObjectiveConfig with a numerical temperature."""
+    options = with_changes(options, changes)
     vocabulary, teacher_vocabulary = student_logits.shape[-1], teacher_logits.shape[-1]
     if vocabulary != teacher_vocabulary:
         raise ValueError(

@@ -8,11 +8,16 @@ are in paint.objective.loss.
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 from paint.core.errors import ConfigError
 from paint.core.settings import NOT_NEGATIVE, Section, require, setting, within
-from paint.objective.divergences import DIVERGENCES, find_divergence
+from paint.objective.divergences import (
+    DIVERGENCES,
+    Divergence,
+    divergence_name,
+    find_divergence,
+)
 from paint.objective.weights import find_position_weights
 
 ClipMode = Literal["pointwise", "token", "none"]
@@ -123,3 +128,30 @@ class ObjectiveConfig(Section):
         if self.temperature is None:
             raise ConfigError("objective.temperature must be a number in the loss, got None")
         return self.temperature
+
+
+PAPER_LOSS = ObjectiveConfig(temperature=1.1)
+"""The paper's loss of rollouts at the paper's temperature."""
+
+
+class LossOptions(TypedDict, total=False):
+    """Options of ObjectiveConfig that the losses take as keywords."""
+
+    temperature: float
+    interpolation_weight: float
+    top_fraction: float
+    clip: float
+    clip_mode: ClipMode
+    divergence: str | Divergence
+    reduction: Reduction
+    skip_tokens: int
+    position_weights: str
+    impl: Impl
+
+
+def with_changes(options: ObjectiveConfig, changes: LossOptions) -> ObjectiveConfig:
+    """The options with some of them changed. Raises ConfigError for one out of range."""
+    values: dict[str, Any] = {**changes}
+    if "divergence" in values:
+        values["divergence"] = divergence_name(values["divergence"])
+    return replace(options, **values)

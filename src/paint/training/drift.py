@@ -19,7 +19,7 @@ from paint.inference.engine import derive_seed, sampling_from
 from paint.inference.local import LocalEngine
 from paint.models.policy import Policy
 from paint.models.teacher import Teacher
-from paint.objective.fused import loss_from_hidden
+from paint.objective.fused import fused_paint_loss
 from paint.objective.options import ObjectiveConfig
 
 MOST_TOKENS = 256  # longest completion of the base
@@ -40,7 +40,7 @@ class Drift:
     @torch.no_grad()
     def measure(self) -> float:
         """KL(base ‖ student) in nats, at temperature 1: the mean over the completions' tokens."""
-        loss = loss_from_hidden(
+        loss = fused_paint_loss(
             self.policy.hidden_states(self.prompts, self.completions),
             self.base_hidden,
             self.policy.lm_head,
