@@ -365,7 +365,7 @@ def test_ema_teacher_checkpoint_is_exact_and_required(config: Any, tmp_path: Pat
 
     other = load_policy(config, seed=7)
     again = open_teacher(other, EMA)
-    assert checkpoint.restore(tmp_path, other, torch.optim.AdamW(other.trainable), again) == 2
+    checkpoint.restore(saved, other, torch.optim.AdamW(other.trainable), again)
     assert all(torch.equal(again.own[name], value) for name, value in teacher.own.items())
 
     with teacher.view(), again.view():
@@ -375,13 +375,13 @@ def test_ema_teacher_checkpoint_is_exact_and_required(config: Any, tmp_path: Pat
     stored = (saved / FILE).read_bytes()
     (saved / FILE).write_bytes(stored[: len(stored) // 2])
     with pytest.raises(CorruptFileError, match=rf"{FILE} is not the file .*delete .* to resume"):
-        checkpoint.restore(tmp_path, other, optimizer, again)
+        checkpoint.restore(saved, other, optimizer, again)
     with pytest.raises(PolicyError, match=r"teacher\.weights ema"):
         again.load(saved)
 
     (saved / FILE).unlink()
     with pytest.raises(CorruptFileError, match=rf"{FILE}: No such file .*delete .* to resume"):
-        checkpoint.restore(tmp_path, other, optimizer, again)
+        checkpoint.restore(saved, other, optimizer, again)
 
 
 def test_ema_teacher_checkpoint_of_other_model_is_refused(policy: Policy, tmp_path: Path) -> None:

@@ -4,14 +4,7 @@ from pathlib import Path
 
 import torch
 
-from paint.config.run_folder import (
-    RunError,
-    latest_checkpoint,
-    read_run_json,
-    require_checkpoint,
-    step_folder,
-    step_of,
-)
+from paint.config.run_folder import RunError, read_run_json, require_checkpoint, step_folder
 from paint.core import storage
 from paint.core.distributed import all_gather_objects, run_on_rank0
 from paint.core.errors import reason, wrap_errors
@@ -67,14 +60,10 @@ def save(folder: Path, setup: Setup, step: int) -> Path:
 
 
 def restore(
-    folder: Path, policy: Policy, optimizer: torch.optim.Optimizer, teacher: Teacher
-) -> int:
-    """Load the latest checkpoint into policy, optimizer and teacher; return its step, or 0."""
-    checkpoint = latest_checkpoint(folder)
-    run_on_rank0(lambda: require_checkpoint(checkpoint) if checkpoint else None)
-    if checkpoint is None:
-        return 0
-
+    checkpoint: Path, policy: Policy, optimizer: torch.optim.Optimizer, teacher: Teacher
+) -> None:
+    """Load a checkpoint into policy, optimizer and teacher."""
+    run_on_rank0(lambda: require_checkpoint(checkpoint))
     load_trained(policy, trained_in(checkpoint, policy.tuning))
     teacher.load(checkpoint)
     path = checkpoint / "optimizer.pt"
@@ -85,4 +74,3 @@ def restore(
         raise RunError(f"{path} holds no state that this version of torch reads") from None
     with wrap_errors(path, RunError, "start a new run"):
         optimizer.load_state_dict(state)
-    return step_of(checkpoint)

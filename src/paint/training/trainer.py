@@ -1,8 +1,8 @@
 """The trainer: set-up, the loop over steps, checkpoints and logs."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -155,26 +155,31 @@ def train(
         if config.algorithm.needs_context:
             warn_template_mismatch(display, policy)
 
-        with _run_folder_lock(folder, is_new=not resume):
-            last = latest_checkpoint(folder) if resume else None
-            done = step_of(last) if last else 0
-            if not equal_on_all_ranks(done):
-                raise RunError(
-                    f"not every rank sees the same checkpoints in {folder}; put it on a disk that "
-                    f"all share"
-                )
+        with ExitStack() as lock:
 
             def enter_run() -> None:
                 digests = problems_digest(problems), digest(shared), model_digests(policy)
+                if not resume:
+                    with wrap_errors(folder, RunError, "choose another with --log.folder"):
+                        folder.mkdir(parents=True, exist_ok=True)
+                lock.enter_context(lock_folder(folder))
                 if resume:
                     run_log.validate_resume(config, folder, *digests, display)
                 else:
                     run_log.new_run(table, folder, *digests)
 
             run_on_rank0(enter_run)
+            last = latest_checkpoint(folder)
+            done = step_of(last) if last else 0
+            if not equal_on_all_ranks(done):
+                raise RunError(
+                    f"not every rank sees the same checkpoints in {folder}; put it on a disk that "
+                    f"all share"
+                )
             optimizer = open_optimizer(policy.trainable, config.train)
             if resume:
-                checkpoint.restore(folder, policy, optimizer, teacher)
+                if last:
+                    checkpoint.restore(last, policy, optimizer, teacher)
                 run_on_rank0(lambda: run_log.truncate_to_step(table, folder, done))
                 display.note(f"resuming after step {done} of {folder}")
             if config.log.trackers:
@@ -209,7 +214,7 @@ def train(
                 drift = open_drift(config, policy, teacher)
                 setup = Setup(config, *parts, callbacks=[health, *callbacks], drift=drift)
                 if config.rollout.off_policy_steps:
-                    setup = replace(setup, async_rollouts=_open_async_rollouts(setup, folder, done))
+                    setup = replace(setup, async_rollouts=_open_async_rollouts(setup, last))
                 try:
                     loop(setup, validation, folder, display, done, signals)
                     if at_end is not None and is_main:
@@ -390,8 +395,8 @@ def log_step(
     return any(answers)
 
 
-def _open_async_rollouts(setup: Setup, folder: Path, done: int) -> AsyncRollouts:
-    """Asynchronous rollouts, with those that were in flight after ``done`` steps."""
+def _open_async_rollouts(setup: Setup, last: Path | None) -> AsyncRollouts:
+    """Asynchronous rollouts, with those that were in flight at the last checkpoint."""
     config = setup.config
 
     def submit(engine: Engine, step_index: int) -> PendingCompletions:
@@ -404,7 +409,7 @@ def _open_async_rollouts(setup: Setup, folder: Path, done: int) -> AsyncRollouts
     pending = AsyncRollouts(
         setup.policy, engines, submit, steps=config.train.steps, measured=measured
     )
-    if done and (last := latest_checkpoint(folder)):
+    if last:
         pending.restore(last)
     return pending
 
@@ -436,18 +441,3 @@ def _plan(
     display.note(line)
     # Ranks that divide the rows must agree.
     return run_on_rank0(lambda: plan.chosen), flags
-
-
-@contextmanager
-def _run_folder_lock(folder: Path, *, is_new: bool) -> Iterator[None]:
-    """Keep other runs out of the folder; where another is there, all ranks refuse together."""
-
-    def enter() -> None:
-        if is_new:
-            with wrap_errors(folder, RunError, "choose another with --log.folder"):
-                folder.mkdir(parents=True, exist_ok=True)
-        stack.enter_context(lock_folder(folder))
-
-    with ExitStack() as stack:
-        run_on_rank0(enter)
-        yield
