@@ -92,6 +92,6 @@ def one_step(
         setup = Setup(config, policy, teacher, problems, engine, optimizer, accelerator, grader)
         clock = Clock(Display(enabled=False))
         batch = list(enumerate([problems[0]] * len(problems)))
-        scored, norm = setup.algorithm.step(setup, batch, 0, clock)
+        scored, norm = setup.config.algorithm.step(setup, batch, 0, clock)
     trained = [torch.tensor(parameter.tolist()) for parameter in policy.trainable]
     return [(s.rollout.completion.ids, s.tokens) for s in scored], norm, trained

@@ -11,7 +11,6 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from paint.algorithms.base import Algorithm, find_algorithm
 from paint.config.schema import Config
 from paint.core.device import to_device
 from paint.core.display import Clock
@@ -50,11 +49,6 @@ class Setup:
     async_rollouts: AsyncRollouts | None = None
     callbacks: Sequence[Callback] = ()
     drift: Drift | None = None
-
-    @property
-    def algorithm(self) -> Algorithm:
-        """The algorithm that ``train.method`` names."""
-        return find_algorithm(self.config.train.method)
 
     @cached_property
     def contexts(self) -> Contexts:
@@ -283,7 +277,7 @@ def update(setup: Setup, step_index: int) -> float:
 def is_whole_step(setup: Setup, steps: int) -> bool:
     """Whether the optimizer has taken all updates of so many steps, and no further one."""
     states = setup.optimizer.state.values()
-    updates = setup.algorithm.updates_per_batch(setup.config)
+    updates = setup.config.algorithm.updates_per_batch(setup.config)
     return max((int(state["step"]) for state in states), default=0) == steps * updates
 
 

@@ -265,7 +265,7 @@ def loop(
             while done < config.steps:
                 clock = Clock(display)
                 with accelerator.split_between_processes(minibatch(setup, done)) as batch:
-                    scored, gradient_norm = setup.algorithm.step(setup, batch, done, clock)
+                    scored, gradient_norm = setup.config.algorithm.step(setup, batch, done, clock)
                 further = {"gradient_norm": gradient_norm}
                 if setup.drift is not None:
                     with clock("drift"):  # on all ranks, which may share layers
@@ -348,7 +348,7 @@ def log_step(
 
     options, rollout, log = setup.config.objective, setup.config.rollout, setup.config.log
     rollouts, grades = [s.rollout for s in scored], [Grade(1.0, "reference")] * len(scored)
-    if setup.algorithm.needs_rollouts:
+    if setup.config.algorithm.needs_rollouts:
         grades = grade_rollouts(setup, rollouts)
     metrics: dict[str, float] = {"step": step_number}
     metrics |= run_log.step_metrics(scored, grades, options.reduction, options.skip_tokens)
