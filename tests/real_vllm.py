@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from paint.inference.vllm.process import ServerProcess, free_port
+from paint.inference.vllm.process import OwnedProcess, free_port, inherited_environment
 from processes import until
 
 ROOT = Path(__file__).parents[1]
@@ -35,8 +35,9 @@ def serving(model: Path, flags: Sequence[str], log: Path) -> Iterator[str]:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     command = [*SERVER.split(), "--model", str(model), "--dtype", "float32", *LEAN.split()]
-    environment = SMALL | {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
-    process = ServerProcess([*command, "--port", str(port), *flags], environment, log)
+    command += ["--port", str(port), *flags]
+    variables = SMALL | {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
+    process = OwnedProcess(command, inherited_environment(command) | variables, log)
 
     def is_healthy() -> bool:
         assert not process.dead, process.tail(40)

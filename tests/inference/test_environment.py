@@ -8,7 +8,7 @@ import pytest
 
 from paint.cli import main
 from paint.inference.vllm.environment import VLLM_VERSION, own_command, own_environment
-from paint.inference.vllm.process import ServerProcess
+from paint.inference.vllm.process import inherited_environment
 
 
 def make_wheel(folder: Path, name: str) -> None:
@@ -26,13 +26,12 @@ def make_wheel(folder: Path, name: str) -> None:
             wheel.writestr(path, text)
 
 
-def test_server_process_finds_the_commands_of_its_environment_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_inherited_environment_has_the_commands_beside_the_servers_first(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PATH", "/usr/bin")
     for command, path in (("/x/bin/vllm", "/x/bin:/usr/bin"), ("vllm", "/usr/bin")):
-        process = ServerProcess([command, "serve"], {}, tmp_path / "log")
-        assert process.environment["PATH"] == path
+        assert inherited_environment([command, "serve"])["PATH"] == path
 
 
 @pytest.mark.slow

@@ -13,8 +13,9 @@ CHILDREN = {
     # ``python -m`` puts the working directory first on a server's path.
     "server": """
 from pathlib import Path
-from paint.inference.vllm.process import ServerProcess
-process = ServerProcess([sys.executable, "-m", "calendar", "2042"], {}, Path(LOG))
+from paint.inference.vllm.process import OwnedProcess, inherited_environment
+command = [sys.executable, "-m", "calendar", "2042"]
+process = OwnedProcess(command, inherited_environment(command), Path(LOG))
 process.start()
 while not process.dead:
     time.sleep(0.02)

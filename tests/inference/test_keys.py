@@ -104,7 +104,9 @@ def test_foreign_server_gets_key_from_environment(
 
     def connect() -> int:
         server = VllmServer(fake_server.url, timeout=5.0)
-        engine = VllmEngine(policy, [server], tmp_path, Display(), in_flight=1, patience=1.0)
+        engine = VllmEngine(
+            policy, [server], tmp_path, Display(), RolloutConfig(engine="vllm", server_timeout=1.0)
+        )
         try:
             engine.connect()
         finally:

@@ -39,8 +39,9 @@ from paint.inference.vllm import engine as vllm_engine
 from paint.inference.vllm.client import VllmServer
 from paint.inference.vllm.engine import VllmEngine
 from paint.inference.vllm.process import (
-    ServerProcess,
+    OwnedProcess,
     free_port,
+    inherited_environment,
     server_command,
     server_environment,
 )
@@ -90,11 +91,12 @@ def opened(policy: Policy, tmp_path: Path) -> Iterator[Open]:
     def open_on(
         *servers: FakeVllmServer, timeout: float = 30.0, run: str = "run", **options: Any
     ) -> VllmEngine:
-        options = {"in_flight": 4, "patience": 20.0} | options
+        options = {"batch_size": 4, "server_timeout": 20.0} | options
+        settings = RolloutConfig(engine="vllm", **options)
         folder = tmp_path / run / "engine"
         folder.mkdir(parents=True, exist_ok=True)
         clients = [VllmServer(s.url, timeout=timeout) for s in servers]
-        engines.append(VllmEngine(policy, clients, folder, Display(), **options))
+        engines.append(VllmEngine(policy, clients, folder, Display(), settings))
         engines[-1].connect()
         return engines[-1]
 
@@ -261,7 +263,7 @@ def test_pool_server_out_of_memory_gets_half_as_many_rows(
 
     fake_server = serve()
     fake_server.complete = complete.__get__(fake_server)
-    engine = opened(fake_server, in_flight=8)
+    engine = opened(fake_server, batch_size=8)
     assert generate(engine) == EXPECTED
     assert engine.in_flight == 2
     assert len(re.findall("out of memory.*rows at once on each server from now on", said())) == 2
@@ -328,7 +330,7 @@ def test_pool_reloads_adapter_after_restart(serve: Any, opened: Open, said: Any)
 
 def test_pool_without_servers_fails_after_server_timeout(serve: Any, opened: Open) -> None:
     fake_server = serve()
-    engine = opened(fake_server, patience=0.6)
+    engine = opened(fake_server, server_timeout=0.6)
     engine.sync_weights()
     fake_server.stop()
     began = time.monotonic()
@@ -344,7 +346,7 @@ def test_pool_server_that_always_fails_ends_run_at_once(serve: Any, opened: Open
     fake_server = serve(broken=True)
     wanted = r"failed 4 times without completing anything .*EngineCore encountered"
     with pytest.raises(EngineError, match=wanted):
-        generate(opened(fake_server, patience=1000.0))
+        generate(opened(fake_server, server_timeout=1000.0))
 
 
 def drip(handler: Any, path: str, *good: object) -> bool:
@@ -393,7 +395,7 @@ def test_generate_on_server_that_lacks_flag_names_it(
     serve: Any, opened: Open, settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(EngineError, match=message):
-        generate(opened(serve(**settings), sleeps="sleeps" in settings))
+        generate(opened(serve(**settings), colocate="sleeps" in settings))
 
 
 def test_sync_weights_folder_unreadable_by_server_is_named(
@@ -415,7 +417,7 @@ def test_require_slots_more_adapters_than_slots_is_refused(serve: Any, opened: O
     second.sync_weights()
     with pytest.raises(EngineError, match=r"serves 2 adapters and holds 1 at once.*--max-loras 2"):
         second.require_slots()
-    ahead = opened(serve(max_loras=2), ahead=2)
+    ahead = opened(serve(max_loras=2), off_policy_steps=2)
     ahead.sync_weights()
     wanted = r"serves 3 adapters and holds 2 .* --max-loras 3.* or lower rollout\.off_policy_steps"
     with pytest.raises(EngineError, match=wanted):
@@ -427,7 +429,7 @@ def test_submit_runs_steps_concurrently_each_with_its_adapter(
 ) -> None:
     """While the caller goes on, and while what was asked for first is not there yet."""
     fake_server = serve(max_loras=3)
-    engine = opened(fake_server, ahead=2, in_flight=2)
+    engine = opened(fake_server, off_policy_steps=2, batch_size=2)
     engine.sync_weights()
     others = [engine.fork(), engine.fork()]
     for step, other in enumerate(others):
@@ -454,7 +456,7 @@ def test_submit_runs_steps_concurrently_each_with_its_adapter(
 
 def test_pool_readmits_server_that_died_unobserved(serve: Any, opened: Open, said: Any) -> None:
     fake_server = serve(max_loras=2, seconds=0.1)
-    engine = opened(fake_server, ahead=1)
+    engine = opened(fake_server, off_policy_steps=1)
     engine.sync_weights()
     beside = engine.fork()
     beside.sync_weights()
@@ -468,7 +470,7 @@ def test_pool_readmits_server_that_died_unobserved(serve: Any, opened: Open, sai
 
 def test_vllm_engine_close_cancels_pending_completions(serve: Any, opened: Open) -> None:
     fake_server = serve(max_loras=2, seconds=0.2)
-    engine = opened(fake_server, ahead=1, in_flight=1)
+    engine = opened(fake_server, off_policy_steps=1, batch_size=1)
     engine.sync_weights()
     beside = engine.fork()
     beside.sync_weights()
@@ -485,7 +487,7 @@ def test_vllm_engine_close_cancels_pending_completions(serve: Any, opened: Open)
 
 def test_generate_completion_over_server_length_is_refused(serve: Any, opened: Open) -> None:
     fake_server = serve(max_tokens=10)
-    engine = opened(fake_server, ahead=1)
+    engine = opened(fake_server, off_policy_steps=1)
     wanted = r"a prompt of 3 tokens and 8 new ones need --max-model-len 11.* has 10"
     with pytest.raises(EngineError, match=wanted):
         generate(engine)
@@ -530,12 +532,12 @@ def test_vllm_engine_other_server_is_refused(serve: Any, opened: Open, policy: P
     fake_server.stop()
     silent = rf"{fake_server.url} did not answer within 1 s \(rollout\.server_timeout\)"
     with pytest.raises(EngineError, match=silent):
-        opened(fake_server, patience=0.6)
+        opened(fake_server, server_timeout=0.6)
 
 
 def test_colocated_server_is_awake_only_to_generate(serve: Any, opened: Open) -> None:
     fake_server = serve()
-    engine = opened(fake_server, sleeps=True)
+    engine = opened(fake_server, colocate=True)
     engine.sync_weights()
     assert "/v1/load_lora_adapter" not in fake_server.paths()  # it may be asleep
     fake_server.calls.clear()
@@ -583,10 +585,10 @@ time.sleep(600)
 """
 
 TRAINER = """
-import sys, time
+import os, sys, time
 from pathlib import Path
-from paint.inference.vllm.process import ServerProcess
-ServerProcess(sys.argv[2:], {}, Path(sys.argv[1])).start()
+from paint.inference.vllm.process import OwnedProcess
+OwnedProcess(sys.argv[2:], os.environ, Path(sys.argv[1])).start()
 time.sleep(600)
 """
 
@@ -603,7 +605,7 @@ def test_owned_server_ends_with_server_or_trainer(tmp_path: Path, end: str, mann
         return [int(pid) for pid in pids.read_text().split()]
 
     if end == "stop":
-        process = ServerProcess(family, {}, tmp_path / "log")
+        process = OwnedProcess(family, os.environ, tmp_path / "log")
         process.start()
         parent, worker = family_pids()
         process.stop()
@@ -633,9 +635,9 @@ DIES = [sys.executable, "-c", "print('CUDA out of memory'); raise SystemExit(1)"
 def test_owned_server_failed_start_shows_log_tail(
     policy: Policy, tmp_path: Path, command: list[str], message: str
 ) -> None:
-    process = ServerProcess(command, {}, tmp_path / "server.log")
+    process = OwnedProcess(command, os.environ, tmp_path / "server.log")
     served = VllmServer(f"http://127.0.0.1:{free_port()}", timeout=5.0, process=process)
-    engine = VllmEngine(policy, [served], tmp_path, Display(), in_flight=4, patience=30.0)
+    engine = VllmEngine(policy, [served], tmp_path, Display(), RolloutConfig(engine="vllm"))
     wanted = f"ended before it was ready; .*server.log ends with\n(?s:.*){message}"
     with pytest.raises(EngineError, match=wanted):
         engine.connect()
@@ -643,7 +645,7 @@ def test_owned_server_failed_start_shows_log_tail(
 
 
 def test_server_process_tail_is_sanitized_and_bounded(tmp_path: Path) -> None:
-    process = ServerProcess(["vllm"], {}, tmp_path / "log")
+    process = OwnedProcess(["vllm"], {}, tmp_path / "log")
     assert process.tail() == "(No such file or directory)"
     process.log.write_bytes(b"x" * 10**6 + b"\n\x1b[31mred\x1b[0m\x07 \xff end\n\n")
     assert process.tail(1) == "red\\x07 \ufffd end"
@@ -687,7 +689,7 @@ def test_server_command_sizes_are_given_or_those_of_all_rows() -> None:
 
 
 def test_server_environment_sets_dev_mode_and_drops_trainer_variables(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     trainers = {"LOCAL_RANK", "MASTER_PORT", "TORCHELASTIC_MAX_RESTARTS", "PYTHONPATH"}
     trainers |= {"OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING"}
@@ -697,7 +699,7 @@ def test_server_environment_sets_dev_mode_and_drops_trainer_variables(
     rollout = Config().rollout
     for sleep, mode in ((False, "0"), (True, "1")):
         variables = server_environment(replace(rollout, colocate=sleep))
-        environment = ServerProcess(["vllm"], variables, tmp_path / "log").environment
+        environment = inherited_environment(["vllm"]) | variables
         assert environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"
         assert environment["VLLM_SERVER_DEV_MODE"] == mode
         assert environment["PATH"] == os.environ["PATH"]

@@ -23,7 +23,7 @@ import torch
 from conftest import DEMO, move
 from paint.cli import main
 from paint.config.run_folder import read_metrics
-from paint.config.schema import Config
+from paint.config.schema import Config, RolloutConfig
 from paint.core.display import Display
 from paint.data.problems import Problem
 from paint.demo.files import MODEL
@@ -60,7 +60,7 @@ def engine(url: str, trained: Policy, tmp_path: Path) -> Iterator[VllmEngine]:
     (tmp_path / "engine").mkdir()
     servers = [VllmServer(url, timeout=60.0)]
     engine = VllmEngine(
-        trained, servers, tmp_path / "engine", Display(), in_flight=32, patience=30.0
+        trained, servers, tmp_path / "engine", Display(), RolloutConfig(engine="vllm")
     )
     engine.connect()
     engine.sync_weights()
@@ -145,7 +145,7 @@ def test_vllm_prefix_cache_is_not_reused_across_adapters(
 def test_sync_weights_rank_above_limit_is_refused_with_flag(url: str, tmp_path: Path) -> None:
     policy = load_policy(dataclasses.replace(DEMO, lora_rank=12), seed=0)
     engine = VllmEngine(
-        policy, [VllmServer(url, timeout=60.0)], tmp_path, Display(), in_flight=4, patience=30.0
+        policy, [VllmServer(url, timeout=60.0)], tmp_path, Display(), RolloutConfig(engine="vllm")
     )
     engine.connect()
     with pytest.raises(EngineError, match=r"up to rank 8, this one has 12 .*--max-lora-rank 16"):

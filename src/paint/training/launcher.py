@@ -254,10 +254,14 @@ def serve(request: Request, config: Config, *, host: str, port: int) -> int:
             f"{API_KEY} in the environment of this command and of the training"
         )
 
-    environment = inherited_environment() | server_environment(rollout) | {API_KEY: key}
+    variables = server_environment(rollout) | {API_KEY: key}
     servers = [
         OwnedProcess(
-            command, environment | gpus, Path(os.devnull), name=f"server {number}", is_shown=True
+            command,
+            inherited_environment(command) | variables | gpus,
+            Path(os.devnull),
+            name=f"server {number}",
+            is_shown=True,
         )
         for number, (gpus, command) in enumerate(commands)
     ]

@@ -25,7 +25,7 @@ from tenacity import (
 
 from paint.core.errors import reason, sanitize_for_terminal, wrap_errors
 from paint.inference.engine import Completion, EngineError, Sampling
-from paint.inference.vllm.process import API_KEY, ServerProcess, max_rank_flag
+from paint.inference.vllm.process import API_KEY, OwnedProcess, max_rank_flag
 
 ATTEMPTS = 3
 PAUSE_SECONDS = 0.25
@@ -71,7 +71,7 @@ class VllmServer:
         max_tokens: the longest prompt and completion together; 0 before ``connect``.
     """
 
-    def __init__(self, url: str, *, timeout: float, process: ServerProcess | None = None) -> None:
+    def __init__(self, url: str, *, timeout: float, process: OwnedProcess | None = None) -> None:
         self.url = url.rstrip("/")
         self.timeout = timeout
         self.process = process

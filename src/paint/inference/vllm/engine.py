@@ -18,9 +18,11 @@ import uuid
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from paint.config.schema import RolloutConfig
 from paint.core.display import Display
 from paint.core.errors import PaintError
 from paint.core.storage import digest
@@ -44,9 +46,10 @@ from paint.inference.vllm.client import (
 )
 from paint.inference.vllm.process import (
     LOG,
-    ServerProcess,
+    OwnedProcess,
     free_port,
     gpu_environment,
+    inherited_environment,
     server_command,
     server_environment,
 )
@@ -69,10 +72,8 @@ class VllmEngine(RemoteEngine):
     Args:
         servers: each with the trainer's model and number format.
         folder: of this run's adapters; servers must see it under the same path.
-        in_flight: concurrent requests per server.
-        patience: seconds to wait for a server when none is available.
-        sleeps: servers give their GPU back between rollouts.
-        ahead: steps in flight at once, each on a ``fork`` of this engine.
+        options: requests in flight per server, time to wait for one, sleep between rollouts, and
+            steps in flight at once, each on a ``fork`` of this engine.
 
     Attributes:
         adapter: folder of the adapter that the servers have, or get when they wake; None before
@@ -85,19 +86,17 @@ class VllmEngine(RemoteEngine):
         servers: Sequence[VllmServer],
         folder: Path,
         display: Display,
-        *,
-        in_flight: int,
-        patience: float,
-        sleeps: bool = False,
-        ahead: int = 0,
+        options: RolloutConfig,
     ) -> None:
         self.policy, self.servers, self.display = policy, list(servers), display
-        self.in_flight, self.patience, self.sleeps, self.ahead = in_flight, patience, sleeps, ahead
+        self.options, self.in_flight = options, options.batch_size
         self.folder = folder.absolute()
         # Servers outlive runs, and remember names: no other run may have used ours.
         self.run, self.version = uuid.uuid4().hex[:12], 0
         self.adapter: Path | None = None
-        self.loop: asyncio.Runner | Background = Background() if ahead else asyncio.Runner()
+        self.loop: asyncio.Runner | Background = (
+            Background() if options.off_policy_steps else asyncio.Runner()
+        )
         self.changed = asyncio.Condition()
         self.silent_since = time.monotonic()
         self.others: list[VllmEngine] = []
@@ -121,16 +120,7 @@ class VllmEngine(RemoteEngine):
             if options.adapter_folder is None:
                 versions = 2 + options.off_policy_steps
                 adapters = memory_folder(setup.folder, versions, setup.policy) or folder
-        return cls(
-            setup.policy,
-            servers,
-            adapters,
-            setup.display,
-            in_flight=options.batch_size,
-            patience=options.server_timeout,
-            sleeps=options.colocate,
-            ahead=options.off_policy_steps,
-        )
+        return cls(setup.policy, servers, adapters, setup.display, options)
 
     def connect(self) -> None:
         """Start owned servers, wait until all respond, unload adapters that a killed run left."""
@@ -156,7 +146,7 @@ class VllmEngine(RemoteEngine):
             ) from error
 
         before, self.adapter = self.adapter, adapter
-        if not self.sleeps:  # a sleeping server loads it when it is woken
+        if not self.options.colocate:  # a sleeping server loads it when it is woken
             self.loop.run(self._each(lambda server: server.load(adapter)))
         if before is not None:
             shutil.rmtree(before, ignore_errors=True)
@@ -186,21 +176,17 @@ class VllmEngine(RemoteEngine):
 
     def fork(self) -> "VllmEngine":
         """Another engine on the same servers with a separate adapter; it closes with this one."""
-        other = VllmEngine(
-            self.policy,
-            [server.fork() for server in self.servers],
-            self.folder,
-            self.display,
-            in_flight=self.in_flight,
-            patience=self.patience,
-        )
+        servers = [server.fork() for server in self.servers]
+        options = replace(self.options, off_policy_steps=0)
+        other = VllmEngine(self.policy, servers, self.folder, self.display, options)
         other.loop, other.says_count = self.loop, False
         self.others.append(other)
         return other
 
     def require_slots(self) -> None:
         """Refuse servers with more adapters than they hold at once."""
-        self.loop.run(self._each(lambda server: server.require_slots(self.ahead)))
+        ahead = self.options.off_policy_steps
+        self.loop.run(self._each(lambda server: server.require_slots(ahead)))
 
     def close(self) -> None:
         """Unload the adapters, end owned servers, delete the files; a second call does nothing."""
@@ -226,12 +212,13 @@ class VllmEngine(RemoteEngine):
 
     async def _until_healthy(self, server: VllmServer) -> None:
         start = last_note = time.monotonic()
+        patience = self.options.server_timeout
         while not await server.healthy():
             now, process = time.monotonic(), server.process
             if process is not None and process.dead:
                 raise EngineError(f"the vLLM server ended before it was ready{_log_of(server)}")
-            if now - start > self.patience:
-                waited = f"within {self.patience:.0f} s (rollout.server_timeout)"
+            if now - start > patience:
+                waited = f"within {patience:.0f} s (rollout.server_timeout)"
                 raise EngineError(f"{server.url} did not answer {waited}{_log_of(server)}")
 
             if now - last_note > SAY_SECONDS:
@@ -276,7 +263,7 @@ class VllmEngine(RemoteEngine):
             if self.says_count:
                 self.display.phase(f"rollout {count}/{len(prompts)}")
 
-        if self.sleeps:
+        if self.options.colocate:
             await self._each(VllmServer.wake)
         self.silent_since = time.monotonic()
         for server in self.servers:
@@ -294,7 +281,7 @@ class VllmEngine(RemoteEngine):
             for task in (work, *monitors):
                 task.cancel()
             await asyncio.gather(work, *monitors, return_exceptions=True)
-        if self.sleeps:
+        if self.options.colocate:
             await self._each(VllmServer.sleep)
 
     async def _complete(
@@ -388,7 +375,7 @@ class VllmEngine(RemoteEngine):
         if not await server.healthy():
             return False
         try:
-            if self.sleeps:
+            if self.options.colocate:
                 await server.wake()
             await server.load(adapter)
         except Unreachable:
@@ -407,7 +394,7 @@ class VllmEngine(RemoteEngine):
             return
         if all(s.failures > MAX_FAILURES for s in self.servers):
             why = f"failed {MAX_FAILURES + 1} times without completing anything"
-        elif waited > self.patience:
+        elif waited > self.options.server_timeout:
             why = f"gave no answer for {waited:.0f} s"
         else:
             return
@@ -420,7 +407,7 @@ class VllmEngine(RemoteEngine):
     async def _leave(self, server: VllmServer) -> None:
         if server.process is None and server.live:
             with suppress(Unreachable, EngineError):
-                if self.sleeps:
+                if self.options.colocate:
                     await server.wake()
             if self.adapter is not None:
                 await server.unload(self.adapter.name)
@@ -438,9 +425,10 @@ def _own_server(setup: EngineSetup, log: Path, number: int, gpus: str) -> VllmSe
         gpus=gpus,
         sizes=setup.server_flags,
     )
-    environment = server_environment(options) | gpu_environment(gpus)
+    variables = server_environment(options) | gpu_environment(gpus)
+    environment = inherited_environment(command) | variables
     name = f"server {number}" if options.server_gpus else ""
-    process = ServerProcess(command, environment, log, name=name)
+    process = OwnedProcess(command, environment, log, name=name)
     return VllmServer(f"http://127.0.0.1:{port}", timeout=options.timeout, process=process)
 
 

@@ -115,9 +115,12 @@ def server_environment(options: cfg.RolloutConfig) -> dict[str, str]:
     return variables
 
 
-def inherited_environment() -> dict[str, str]:
-    """This process's environment without what concerns the trainer alone."""
+def inherited_environment(command: Sequence[str]) -> dict[str, str]:
+    """This process's environment for a server, without what concerns the trainer alone."""
     kept = {k: v for k, v in os.environ.items() if not TRAINER_VARIABLES.fullmatch(k)}
+    if os.sep in command[0]:  # vLLM looks for tools of its environment, such as ninja, there
+        own = [str(Path(command[0]).parent), kept.get("PATH", os.defpath)]
+        kept["PATH"] = os.pathsep.join(own)
     # ``python -m`` would import the server's modules from the working directory first.
     return kept | {"PYTHONSAFEPATH": "1"}
 
@@ -235,16 +238,3 @@ class OwnedProcess:
         self.status = self.process.wait()
 
         self.process = None
-
-
-class ServerProcess(OwnedProcess):
-    """An owned vLLM server, with this process's environment and further variables."""
-
-    def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str], log: Path, *, name: str = ""
-    ) -> None:
-        inherited = inherited_environment()
-        if os.sep in command[0]:  # vLLM looks for tools of its environment, such as ninja, there
-            own = [str(Path(command[0]).parent), inherited.get("PATH", os.defpath)]
-            inherited["PATH"] = os.pathsep.join(own)
-        super().__init__(command, inherited | dict(environment), log, name=name)
