@@ -19,9 +19,9 @@ from paint.core.settings import MAX_COUNT as MAX_COUNT
 from paint.core.settings import (
     NOT_NEGATIVE,
     PATH,
+    POSITIVE,
     Check,
     Section,
-    at_least,
     require,
     setting,
     within,
@@ -72,9 +72,9 @@ class ModelConfig(Section):
     train_mode: Literal["lora", "full"] = "lora"
     """What is trained: LoRA adapters, or every weight, with a frozen copy as the teacher (paper:
     LoRA)."""
-    lora_rank: int = setting(64, at_least(1), "paper: 64")
+    lora_rank: int = setting(64, POSITIVE, "paper: 64")
     """Rank r of the LoRA adapters, at least 1 (paper: Experimental Details, r = 64)."""
-    lora_alpha: int = setting(128, at_least(1), "paper: 128")
+    lora_alpha: int = setting(128, POSITIVE, "paper: 128")
     """LoRA scale: an adapter's update is multiplied by alpha / rank (paper: Experimental Details,
     128)."""
     lora_targets: tuple[str, ...] = setting(
@@ -135,7 +135,7 @@ class DataConfig(Section):
     turns: Literal["last", "all"] = "last"
     """Assistant turns of a chat that are learned from: the last one, or every reply to a user, each
     as a problem of its own after the turns before it (ours)."""
-    max_prompt_tokens: int = setting(8192, at_least(1), "default: 8192")
+    max_prompt_tokens: int = setting(8192, POSITIVE, "default: 8192")
     """Longest prompt of student and teacher (sft: prompt and solution), in tokens; longer ones are
     refused, never cut (ours)."""
     on_bad_row: Literal["error", "skip"] = "error"
@@ -166,17 +166,17 @@ class RolloutConfig(Section):
     top_k: int = setting(20, *TOP_K)
     """Number of most likely tokens kept, at least 1; -1 is off (OPSD's scripts, 20; paper: off in
     evaluation)."""
-    max_new_tokens: int = setting(1024, at_least(1), "tokens")
+    max_new_tokens: int = setting(1024, POSITIVE, "tokens")
     """Longest completion, in tokens (paper: Experimental Details, 1024 in training, 38,912 in
     evaluation)."""
-    samples_per_problem: int = setting(1, at_least(1), "completions a problem; default: 1")
+    samples_per_problem: int = setting(1, POSITIVE, "completions a problem; default: 1")
     """Completions of each problem in a step; train.batch_size is a multiple of it (paper:
     Algorithm 1, 1; grpo: Main Results, 8)."""
     keep: Literal["all", "correct", "shortest_correct", "wrong"] = "all"
     """Which of them are trained on, by the grader: all, those with reward 1, of each problem the
     shortest with reward 1, or the others. A problem without any is skipped, and the loss is the
     mean over those that are kept (paper: all; docs/how-to/rollouts.md)."""
-    batch_size: int = setting(32, at_least(1), "rows; default: 32")
+    batch_size: int = setting(32, POSITIVE, "rows; default: 32")
     """Most rows generated at once: by a rank, or by a vLLM server. An evaluation takes fewer where
     its GPU has no memory for more, and rows that run out of memory are halved; changes speed and
     memory only."""
@@ -351,7 +351,7 @@ class TeacherConfig(Section):
     variant)."""
     decay: float = setting(0.99, within("[0, 1)"), "default: 0.99")
     """EMA decay: the average's share that is kept at each step, in [0, 1); for ema only (ours)."""
-    every: int = setting(1, at_least(1), "steps; default: 1")
+    every: int = setting(1, POSITIVE, "steps; default: 1")
     """Steps between updates of the average, at least 1; for ema only. With decay 0, the teacher is
     the student as it was at the last of them: refreshed every so many steps (ours)."""
     base_weight: float = setting(0.0, within("[0, 1]"), "default: 0")
@@ -361,7 +361,7 @@ class TeacherConfig(Section):
     reason_first: bool = False
     """The teacher first writes a rationale about the reference, and scores with it in its prompt
     (paper: Training Algorithm names it as a variant)."""
-    rationale_tokens: int = setting(512, at_least(1), "tokens; default: 512")
+    rationale_tokens: int = setting(512, POSITIVE, "tokens; default: 512")
     """Longest rationale, in tokens; for reason_first only (ours)."""
 
 
@@ -379,7 +379,7 @@ class GrpoConfig(Section):
     (OPSD's scripts, 0.2)."""
     kl: float = setting(0.0, within("[0, inf)"), "default: 0, off")
     """Weight of the KL to the model before training, at least 0 (OPSD's scripts: none)."""
-    iterations: int = setting(1, at_least(1), "updates; default: 1")
+    iterations: int = setting(1, POSITIVE, "updates; default: 1")
     """Optimizer updates on the same completions; with 1 the ratio is 1 and nothing is clipped
     (OPSD's scripts, 1)."""
 
@@ -393,12 +393,12 @@ class TrainConfig(Section):
     mixed is distillation beside GRPO's reward in one loss (ours);
     grpo and sft are the baselines (paper: Compared post-training recipes); module:Class is one of
     your own (paint.algorithms.base)."""
-    steps: int = setting(100, at_least(1), "optimizer steps; paper: 100")
+    steps: int = setting(100, POSITIVE, "optimizer steps; paper: 100")
     """Optimizer steps (paper: Experimental Details, 100); grpo takes grpo.iterations in each. For a
     number of epochs, set ceil(epochs x problems / problems per step)."""
-    batch_size: int = setting(32, at_least(1), "completions a step; paper: 32")
+    batch_size: int = setting(32, POSITIVE, "completions a step; paper: 32")
     """Completions per optimizer step, over all ranks (paper: Experimental Details, 32)."""
-    micro_batch_size: int = setting(4, at_least(1), "default: 4")
+    micro_batch_size: int = setting(4, POSITIVE, "default: 4")
     """Most completions in one forward and backward pass of a rank; changes memory and speed, never
     the result."""
     micro_batch_tokens: int | Literal["auto"] = setting("auto", TOKENS, "default: auto")
@@ -424,7 +424,7 @@ class TrainConfig(Section):
     for grpo and sft 1.0)."""
     seed: int = setting(0, NOT_NEGATIVE, "default: 0")
     """Seed of the order of problems, of sampling and of the adapters, at least 0."""
-    checkpoint_every: int = setting(20, at_least(1), "steps; paper: 20")
+    checkpoint_every: int = setting(20, POSITIVE, "steps; paper: 20")
     """Steps between checkpoints (paper: Experimental Details, evaluated every 20 steps)."""
 
     @property
@@ -476,7 +476,7 @@ Sign = Literal[
 class HealthConfig(Section):
     """Signs of a collapse in the metrics (docs/how-to/watch-a-run.md)."""
 
-    window: int = setting(3, at_least(1), "steps; default: 3")
+    window: int = setting(3, POSITIVE, "steps; default: 3")
     """Last steps whose mean is compared with the first step; more where batches are small
     (ours)."""
     stop_on: tuple[Sign, ...] = setting(
@@ -488,7 +488,7 @@ class HealthConfig(Section):
     """Problems on which the student's KL from its base is measured after each step, named as
     data.path; empty: it is not measured. Take prompts that the training does not concern (ours;
     docs/how-to/watch-a-run.md)."""
-    drift_prompts: int = setting(8, at_least(1), "problems; default: 8")
+    drift_prompts: int = setting(8, POSITIVE, "problems; default: 8")
     """Number of these problems, from the first. Each costs a step one forward pass (ours)."""
 
 
@@ -503,7 +503,7 @@ class ValidationConfig(Section):
     that was chosen by it is biased."""
     limit: int | None = setting(None, LIMIT, "None: all problems")
     """Number of problems to use, from the first; None is all."""
-    samples: int = setting(12, at_least(1), "samples a problem; paper: 12")
+    samples: int = setting(12, POSITIVE, "samples a problem; paper: 12")
     """Samples per problem: the k of Avg@k (paper: Experimental Details, 12)."""
     thinking: bool = True
     """Thinking mode of the prompt (paper: Experimental Details, on)."""
@@ -515,7 +515,7 @@ class ValidationConfig(Section):
     top_k: int = setting(-1, *TOP_K)
     """Number of most likely tokens kept, at least 1; -1 is off (paper: Experimental Details,
     -1)."""
-    max_new_tokens: int = setting(38_912, at_least(1), "tokens")
+    max_new_tokens: int = setting(38_912, POSITIVE, "tokens")
     """Longest answer, in tokens (paper: Experimental Details, 38,912)."""
 
 
@@ -744,7 +744,7 @@ class EvaluationConfig(Section):
     """Problem sets: aime_2024, aime_2025, aime_2026, hmmt_feb_2025, hmmt_feb_2026 or math_500 from
     the hub, NAME=PATH for a local copy of one of these, demo, or your own JSONL, CSV or Parquet
     file, FILE or FILE:problem_column,answer_column (paper: AIME 2024, AIME 2025, HMMT 2025)."""
-    samples: int = setting(12, at_least(1), "samples a problem; paper: 12")
+    samples: int = setting(12, POSITIVE, "samples a problem; paper: 12")
     """Samples per problem: the k of Avg@k; it may be raised later (paper: 12)."""
     thinking: bool = True
     """Thinking mode of the prompt (paper: on)."""

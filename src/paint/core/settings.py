@@ -32,6 +32,10 @@ class Check(NamedTuple):
 
 
 NOT_NEGATIVE = [Check("at least 0", lambda value: value >= 0)]
+POSITIVE = [
+    Check("at least 1", lambda value: value >= 1),
+    Check(f"at most {MAX_COUNT}", lambda value: value <= MAX_COUNT),
+]
 PATH = [
     Check(
         f"a path, with names of at most {NAME_BYTES} bytes",
@@ -43,12 +47,6 @@ PATH = [
 def setting(default: Any, checks: Sequence[Check], note: str) -> Any:
     """Declare a field of a section with its range; the note ends the message of a refusal."""
     return dataclasses.field(default=default, metadata={"checks": checks, "note": note})
-
-
-def at_least(smallest: int) -> Sequence[Check]:
-    """Check that a value is in [smallest, MAX_COUNT]."""
-    is_not_less = Check(f"at least {smallest}", lambda value: value >= smallest)
-    return is_not_less, Check(f"at most {MAX_COUNT}", lambda value: value <= MAX_COUNT)
 
 
 def within(interval: str) -> Sequence[Check]:
