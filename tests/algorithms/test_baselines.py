@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 from conftest import DEMO, logits_alone, move
 from paint.algorithms import grpo
 from paint.algorithms.grpo import advantages, grpo_terms, reward, score_group
-from paint.algorithms.sft import reference, score_reference, sft_loss
+from paint.algorithms.sft import reference, score_reference
 from paint.config.run_folder import latest_checkpoint, read_metrics
 from paint.config.schema import Config
 from paint.data.problems import Problem, batch_indices
@@ -29,6 +29,7 @@ from paint.inference.engine import Completion
 from paint.inference.local import LocalEngine
 from paint.models.policy import Policy, load_policy
 from paint.models.teacher import open_teacher
+from paint.objective.loss import weighted_sum
 from paint.training.rollouts import Rollout
 from paint.training.run_log import step_metrics
 from paint.training.train_step import Setup, accumulate, update
@@ -51,10 +52,10 @@ def small(method: str, **sections: dict[str, Any]) -> Config:
     return changed(f"demo-{method}", SMALL, group, sections)
 
 
-def test_sft_loss_averages_over_tokens_or_completions() -> None:
+def test_weighted_sum_averages_over_tokens_or_completions() -> None:
     log_prob = torch.tensor([-1.0, -3.0, -2.0, -4.0, -9.0], dtype=torch.float64, requires_grad=True)
-    by_token = sft_loss(log_prob, [2, 3], reduction="token")
-    by_completion = sft_loss(log_prob, [2, 3], reduction="completion")
+    by_token = -weighted_sum(log_prob, [2, 3], "token", 0)
+    by_completion = -weighted_sum(log_prob, [2, 3], "completion", 0)
     assert by_token.item() == pytest.approx((1 + 3 + 2 + 4 + 9) / 5)
     assert by_completion.item() == pytest.approx(((1 + 3) / 2 + (2 + 4 + 9) / 3) / 2)
     [slope] = torch.autograd.grad(by_completion, log_prob)

@@ -1,6 +1,6 @@
 """Supervised fine-tuning: maximum likelihood of the reference solutions.
 
-    L = −mean over tokens of log p_S(y*_n | x, y*_{<n})
+    L = −mean of log p_S(y*_n | x, y*_{<n}) over tokens, or over completions (objective.reduction)
 
 The reference takes the completion's place, so a step samples nothing and needs no teacher (paper:
 section 'Compared post-training recipes').
@@ -9,14 +9,12 @@ section 'Compared post-training recipes').
 from collections.abc import Sequence
 from functools import partial
 
-from jaxtyping import Float
 from torch import Tensor
 
 from paint.core.display import Clock
 from paint.data.problems import Problem
 from paint.inference.engine import Completion
 from paint.objective.loss import weighted_sum
-from paint.objective.options import Reduction
 from paint.training.rollouts import Rollout, ScoredRollout
 from paint.training.train_step import (
     Batch,
@@ -56,25 +54,7 @@ def reference(setup: Setup, row: int, problem: Problem) -> Rollout:
 
 def score_reference(setup: Setup, rollouts: Sequence[Rollout]) -> tuple[Tensor, dict[str, Tensor]]:
     """The negative log-likelihood of references under the student, at temperature 1."""
-    scores = student_log_probs(setup, rollouts, 1.0)
-    loss = sft_loss(
-        scores.log_prob,
-        completion_lengths(rollouts),
-        reduction=setup.config.objective.reduction,
-        skip_tokens=setup.config.objective.skip_tokens,
-    )
+    scores, options = student_log_probs(setup, rollouts, 1.0), setup.config.objective
+    lengths = completion_lengths(rollouts)
+    loss = -weighted_sum(scores.log_prob, lengths, options.reduction, options.skip_tokens)
     return loss, {"loss": -scores.log_prob.detach(), "student_entropy": scores.entropy}
-
-
-def sft_loss(
-    log_prob: Float[Tensor, " n"],
-    lengths: Sequence[int],
-    *,
-    reduction: Reduction = "token",
-    skip_tokens: int = 0,
-) -> Tensor:
-    """−log p_S(y*_n | x, y*_{<n}): mean over all tokens, or over each completion's and then those.
-
-    Raises ValueError for an unknown reduction.
-    """
-    return -weighted_sum(log_prob, lengths, reduction, skip_tokens)

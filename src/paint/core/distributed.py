@@ -227,12 +227,6 @@ def any_rank_signal(signals: Sequence[int]) -> int:
     return max(all_gather_objects([max(signals, default=0)]))
 
 
-def equal_on_all_ranks(value: object) -> bool:
-    """Whether all ranks have the same value."""
-    values = all_gather_objects([value])
-    return all(other == values[0] for other in values)
-
-
 def sum_gradients(accelerator: Accelerator, parameters: Sequence[torch.nn.Parameter]) -> None:
     """Sum every gradient over the ranks in place, many gradients in one message."""
     if accelerator.num_processes == 1:

@@ -98,7 +98,12 @@ class LocalEngine(Engine):
                     if not row.uniforms:
                         row.uniforms.extend(_uniforms(seeds[row.index], sampling))
             try:
-                batch = self._advance(batch, new, beginning, sampling, hand_over)
+                if new:
+                    read = self._read(new, beginning)
+                    logits = torch.cat([batch.logits, read.logits]) if batch else read.logits
+                    batch = Batch([*(batch.groups if batch else ()), *read.groups], logits)
+                assert batch is not None
+                batch = self._decode(batch, _draw(batch, sampling), sampling, hand_over)
             except torch.OutOfMemoryError as error:
                 self._halve(len(started), error)
                 # A row goes on where it was: its text is read like a prompt.
@@ -119,25 +124,6 @@ class LocalEngine(Engine):
         self.display.note(
             f"engine: out of memory with {rows} rows at once; {self.batch_size} from now on"
         )
-
-    def _advance(
-        self,
-        batch: Batch | None,
-        new: list[Row],
-        beginning: Cache | None,
-        sampling: Sampling,
-        finished: OnCompletion,
-    ) -> Batch | None:
-        """Read new rows into the batch, and decode one token of every row."""
-        if new:
-            read = self._read(new, beginning)
-            if batch:
-                logits = torch.cat([batch.logits, read.logits])
-                batch = Batch([*batch.groups, *read.groups], logits)
-            else:
-                batch = read
-        assert batch is not None
-        return self._decode(batch, _draw(batch, sampling), sampling, finished)
 
     def _read_beginning(self, prompts: Sequence[tuple[int, ...]]) -> Cache | None:
         """Prefill the common prefix of all prompts; None if it is short or cannot be shared."""

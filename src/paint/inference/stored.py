@@ -102,11 +102,6 @@ class StoredEngine(Engine):
     ) -> None:
         # The rows of a problem may lie on several ranks, and get different completions.
         rows, mine = all_gather_slice(list(zip(map(tuple, prompts), seeds, strict=True)))
-        for index, completion in enumerate(self._choose(rows)[mine]):
-            finished(index, completion)
-
-    def _choose(self, rows: Sequence[tuple[Prompt, int]]) -> list[Completion]:
-        """One completion for each prompt and seed of a step."""
         places: dict[Prompt, int] = {}
         chosen = []
         for prompt, seed in rows:
@@ -114,7 +109,8 @@ class StoredEngine(Engine):
             places[prompt] = places.get(prompt, seed - 1) + 1
             same_seed = [completion for known, completion in stored if known == seed]
             chosen.append(same_seed[0] if same_seed else stored[places[prompt] % len(stored)][1])
-        return chosen
+        for index, completion in enumerate(chosen[mine]):
+            finished(index, completion)
 
 
 def stored_rows(source: Path) -> Iterator[StoredRow]:

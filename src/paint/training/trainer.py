@@ -27,8 +27,8 @@ from paint.config.run_folder import (
 from paint.config.schema import CPU_TOKENS, Config, ConfigError, TeacherConfig
 from paint.core.display import Clock, Display
 from paint.core.distributed import (
+    all_gather_objects,
     any_rank_signal,
-    equal_on_all_ranks,
     report_once,
     require_all_ranks,
     require_torchrun,
@@ -171,7 +171,7 @@ def train(
             run_on_rank0(enter_run)
             last = latest_checkpoint(folder)
             done = step_of(last) if last else 0
-            if not equal_on_all_ranks(done):
+            if len(set(all_gather_objects([done]))) > 1:
                 raise RunError(
                     f"not every rank sees the same checkpoints in {folder}; put it on a disk that "
                     f"all share"
