@@ -18,7 +18,6 @@ import uuid
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -74,6 +73,7 @@ class VllmEngine(RemoteEngine):
         folder: of this run's adapters; servers must see it under the same path.
         options: requests in flight per server, time to wait for one, sleep between rollouts, and
             steps in flight at once, each on a ``fork`` of this engine.
+        loop: of the engine that this one is a fork of.
 
     Attributes:
         adapter: folder of the adapter that the servers have, or get when they wake; None before
@@ -87,6 +87,7 @@ class VllmEngine(RemoteEngine):
         folder: Path,
         display: Display,
         options: RolloutConfig,
+        loop: "Background | None" = None,
     ) -> None:
         self.policy, self.servers, self.display = policy, list(servers), display
         self.options, self.in_flight = options, options.batch_size
@@ -94,13 +95,11 @@ class VllmEngine(RemoteEngine):
         # Servers outlive runs, and remember names: no other run may have used ours.
         self.run, self.version = uuid.uuid4().hex[:12], 0
         self.adapter: Path | None = None
-        self.loop: asyncio.Runner | Background = (
-            Background() if options.off_policy_steps else asyncio.Runner()
-        )
+        self.loop = loop or Background()
         self.changed = asyncio.Condition()
         self.silent_since = time.monotonic()
         self.others: list[VllmEngine] = []
-        self.says_count, self.closed = True, False
+        self.says_count, self.closed = loop is None, False
 
     @classmethod
     def from_setup(cls, setup: EngineSetup) -> "VllmEngine":
@@ -162,8 +161,7 @@ class VllmEngine(RemoteEngine):
     def submit(
         self, prompts: Prompts, sampling: Sampling, seeds: Sequence[int]
     ) -> PendingCompletions:
-        """Start ``generate`` in the background; only after ``sync_weights``, and with ``ahead``."""
-        assert isinstance(self.loop, Background)
+        """Start ``generate`` in the background; only after ``sync_weights``."""
         completions: dict[int, Completion] = {}
         work = self._generate(prompts, sampling, seeds, completions.__setitem__)
         under_way = self.loop.submit(work)
@@ -177,11 +175,9 @@ class VllmEngine(RemoteEngine):
     def fork(self) -> "VllmEngine":
         """Another engine on the same servers with a separate adapter; it closes with this one."""
         servers = [server.fork() for server in self.servers]
-        options = replace(self.options, off_policy_steps=0)
-        other = VllmEngine(self.policy, servers, self.folder, self.display, options)
-        other.loop, other.says_count = self.loop, False
-        self.others.append(other)
-        return other
+        shared = self.folder, self.display, self.options, self.loop
+        self.others.append(VllmEngine(self.policy, servers, *shared))
+        return self.others[-1]
 
     def require_slots(self) -> None:
         """Refuse servers with more adapters than they hold at once."""
@@ -194,8 +190,7 @@ class VllmEngine(RemoteEngine):
             return
 
         self.closed = True
-        if isinstance(self.loop, Background):
-            self.loop.cancel()
+        self.loop.cancel()
         for engine in (*self.others, self):
             self.loop.run(_gather(engine._leave(server) for server in engine.servers))
         self.loop.close()
@@ -492,7 +487,7 @@ async def _gather(work: Iterator[Coroutine[Any, Any, None]]) -> None:
 
 
 class Background:
-    """An event loop in a background thread, with the methods of asyncio.Runner."""
+    """An event loop in a background thread, in which all servers are talked to."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
