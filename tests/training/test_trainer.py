@@ -37,6 +37,7 @@ from paint.models.policy import load_policy
 from paint.objective import fused
 from paint.objective.loss import paint_loss, token_log_probs
 from paint.objective.masking import mask_ratio, mask_solution, overlap, overlap_metrics
+from paint.objective.options import ObjectiveConfig, Reduction
 from paint.training.rollouts import Rollout, ScoredRollout
 from paint.training.run_log import append_metrics, step_metrics
 from paint.training.trainer import train
@@ -221,21 +222,25 @@ def test_step_metrics_are_averaged_like_loss() -> None:
         scored([1.0, 3.0], [1.0, 0.0], True, "no answer"),
         scored([1.0, 1.0, 1.0, 5.0], [0.0, 0.0, 0.0, 1.0], False, r"\boxed{7}"),
     ]
-    grades = [Grade(0.0), Grade(1.0)]
-    by_completion, by_token = (step_metrics(rows, grades, name) for name in ("completion", "token"))
+
+    def metrics(reduction: Reduction, skip_tokens: int = 0) -> dict[str, float]:
+        options = ObjectiveConfig(reduction=reduction, skip_tokens=skip_tokens)
+        return step_metrics(rows, [Grade(0.0), Grade(1.0)], options)
+
+    by_completion, by_token = metrics("completion"), metrics("token")
     assert by_completion["loss"] == pytest.approx((2 + 2) / 2)
     assert by_token["loss"] == pytest.approx(12 / 6)
     assert by_completion["selected_frac"] == pytest.approx((1 / 2 + 1 / 4) / 2)
     assert by_token["selected_frac"] == pytest.approx(2 / 6)
     assert by_completion["selected_kl"] == pytest.approx((2 + 10) / 2)
     assert by_completion["truncated_frac"] == by_completion["accuracy"] == 0.5
-    skipped = step_metrics(rows, grades, "completion", 1)
+    skipped = metrics("completion", 1)
     assert by_completion["first_kl"] == by_token["first_kl"] == skipped["first_kl"] == 2
     assert by_completion["completion_tokens"] == 3
     assert by_completion["rollout_tokens"] == 6
     assert by_completion["overlap"] == 0.5
     assert skipped["loss"] == (3 + 7 / 3) / 2
-    assert step_metrics(rows, grades, "token", 2)["loss"] == 3
+    assert metrics("token", 2)["loss"] == 3
     assert by_completion["logprob_mismatch_mean"] == pytest.approx((0.1 + 0.1 + 0.2 + 0.3) / 6)
 
 

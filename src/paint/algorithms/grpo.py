@@ -136,10 +136,9 @@ def score_group(
         base_log_prob=base_log_prob,
     )
 
-    reduction, skipped = config.objective.reduction, config.objective.skip_tokens
     values |= {"loss": per_token.detach(), "student_entropy": scores.entropy}
     values |= {"student_log_prob": scores.untempered, "tempered_log_prob": old_log_prob}
-    return weighted_sum(per_token, lengths, reduction, skipped), values
+    return weighted_sum(per_token, lengths, config.objective), values
 
 
 def advantages(rewards: Float[Tensor, " b"], group_size: int) -> Float[Tensor, " b"]:

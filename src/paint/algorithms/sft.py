@@ -54,7 +54,6 @@ def reference(setup: Setup, row: int, problem: Problem) -> Rollout:
 
 def score_reference(setup: Setup, rollouts: Sequence[Rollout]) -> tuple[Tensor, dict[str, Tensor]]:
     """The negative log-likelihood of references under the student, at temperature 1."""
-    scores, options = student_log_probs(setup, rollouts, 1.0), setup.config.objective
-    lengths = completion_lengths(rollouts)
-    loss = -weighted_sum(scores.log_prob, lengths, options.reduction, options.skip_tokens)
+    scores, lengths = student_log_probs(setup, rollouts, 1.0), completion_lengths(rollouts)
+    loss = -weighted_sum(scores.log_prob, lengths, setup.config.objective)
     return loss, {"loss": -scores.log_prob.detach(), "student_entropy": scores.entropy}

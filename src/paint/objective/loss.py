@@ -175,10 +175,10 @@ def token_weights(
 
 
 def weighted_sum(
-    per_token: Float[Tensor, "n"], lengths: Lengths, reduction: Reduction, skip_tokens: int
+    per_token: Float[Tensor, "n"], lengths: Lengths, options: ObjectiveConfig
 ) -> Float[Tensor, ""]:
     """Sum of values of tokens, each times its weight (``token_weights``)."""
-    weights = token_weights(lengths, reduction=reduction, skip_tokens=skip_tokens)
+    weights = token_weights(lengths, reduction=options.reduction, skip_tokens=options.skip_tokens)
     return (weights.to(per_token.dtype).to(per_token.device) * per_token).sum()
 
 
@@ -292,7 +292,7 @@ def paint_loss(
 
     if factors is not None:
         per_token = per_token * factors
-    value = weighted_sum(per_token, lengths, options.reduction, options.skip_tokens)
+    value = weighted_sum(per_token, lengths, options)
     return Loss(value, per_token.detach(), stats)
 
 

@@ -31,6 +31,7 @@ from paint.core.versions import versions
 from paint.evaluation.grade import is_repetitive
 from paint.grading.base import Grade
 from paint.grading.math.grader import MathGrade
+from paint.objective.options import ObjectiveConfig
 from paint.training.rollouts import ScoredRollout, logprob_mismatches, off_policy_metrics
 
 FRACTIONS = {"clipped": "clip_frac", "selected": "selected_frac"}
@@ -137,7 +138,7 @@ def append_metrics(folder: Path, metrics: Mapping[str, float]) -> None:
 
 
 def step_metrics(
-    scored: Sequence[ScoredRollout], grades: Sequence[Grade], reduction: str, skip_tokens: int = 0
+    scored: Sequence[ScoredRollout], grades: Sequence[Grade], options: ObjectiveConfig
 ) -> dict[str, float]:
     """Compute the metrics of a step from all its rollouts, kept or not (docs/reference/metrics.md).
 
@@ -145,7 +146,7 @@ def step_metrics(
     teacher, and a step without kept rollouts no loss.
     """
     kept = [s for s in scored if s.rollout.kept]
-    metrics = loss_metrics(kept, reduction, skip_tokens) if kept else {}
+    metrics = loss_metrics(kept, options) if kept else {}
     tokens = sum(len(s.rollout.completion.ids) for s in scored)
     metrics["completion_tokens"] = tokens / len(scored)
     completions = [s.rollout.completion for s in scored]
@@ -172,14 +173,12 @@ def step_metrics(
     return metrics
 
 
-def loss_metrics(
-    kept: Sequence[ScoredRollout], reduction: str, skip_tokens: int
-) -> dict[str, float]:
+def loss_metrics(kept: Sequence[ScoredRollout], options: ObjectiveConfig) -> dict[str, float]:
     """Compute the metrics of the rollouts that are trained on, with the weights of the loss."""
 
     def mean(name: str) -> float:
-        per_row = [s.tokens[name][skip_tokens:] for s in kept]
-        if reduction == "token":
+        per_row = [s.tokens[name][options.skip_tokens :] for s in kept]
+        if options.reduction == "token":
             return sum(map(sum, per_row)) / max(sum(map(len, per_row)), 1)
         return sum(sum(values) / len(values) for values in per_row if values) / len(kept)
 

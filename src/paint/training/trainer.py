@@ -351,7 +351,7 @@ def log_step(
     if setup.config.algorithm.needs_rollouts:
         grades = grade_rollouts(setup, rollouts)
     metrics: dict[str, float] = {"step": step_number}
-    metrics |= run_log.step_metrics(scored, grades, options.reduction, options.skip_tokens)
+    metrics |= run_log.step_metrics(scored, grades, options)
     if rollout.keep != "all":
         counts = kept_metrics(scored, rollout.samples_per_problem)
         metrics |= counts
