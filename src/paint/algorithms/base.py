@@ -129,8 +129,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {a.name: a for a in (Distillation, Mixe
 def find_algorithm(name: str) -> Algorithm:
     """The algorithm of this name; "module:Class" imports one from outside of the package.
 
-    Raises:
-        ConfigError: there is none of this name.
+    Raises ConfigError for an unknown name.
     """
     if name in ALGORITHMS:
         return ALGORITHMS[name]()

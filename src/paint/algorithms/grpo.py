@@ -71,10 +71,7 @@ def grpo_step(
 
 
 def reward(setup: Setup, rollouts: Sequence[Rollout]) -> list[Rollout]:
-    """This rank's completions with their rewards and advantages.
-
-    A group may lie on several ranks, so all ranks gather all rewards.
-    """
+    """Rewards and advantages of this rank's rows, whose groups may lie on several ranks."""
     grades = grade_rollouts(setup, rollouts)
     by_row = dict(
         all_gather_objects([(r.row, g.reward) for r, g in zip(rollouts, grades, strict=True)])
@@ -107,9 +104,8 @@ def score_group(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The clipped surrogate of some completions, at the sampling temperature.
 
-    Args:
-        old: by row, log-probs of its tokens before the first update on them; empty in that update.
-        student_hidden: the student's hidden states; None: they are computed.
+    old has, by row, log-probs of its tokens before the first update on them; in that update it is
+    empty. The student's hidden states are computed unless they are given.
     """
     config, lengths = setup.config, completion_lengths(rollouts)
     temperature = config.objective.resolve(config.rollout.temperature).loss_temperature

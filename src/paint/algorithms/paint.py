@@ -94,9 +94,7 @@ def add_teacher_prompts(
 
 
 def write_rationales(setup: Setup, rollouts: Sequence[Rollout], step_index: int) -> list[Rollout]:
-    """Sample the teacher's rationale of its context, and append it to the teacher prompt.
-
-    Rows without a context stay as they are.
+    """Sample the teacher's rationale of its context, if it has one, and append it to its prompt.
 
     Source: appendix 'Training Algorithm', which names reason-first teachers.
     """
@@ -143,9 +141,7 @@ def score_rollouts(
     student_hidden: Tensor | None = None,
     teacher_hidden: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Score the completions under student and teacher, and compute the loss.
-
-    Hidden states are computed unless they are given.
+    """Compute the loss of completions; hidden states are computed unless they are given.
 
     Source: section 'Sparse Teacher Energy Interpolation', Eq. main_loss.
     """

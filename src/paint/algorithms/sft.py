@@ -29,10 +29,7 @@ from paint.training.train_step import (
 def sft_step(
     setup: Setup, batch: Batch, step_index: int, clock: Clock
 ) -> tuple[list[ScoredRollout], float]:
-    """One update towards the reference solutions of a minibatch: off policy, without a teacher.
-
-    Source: paper, 'SFT'.
-    """
+    """One update towards the reference solutions of a minibatch: off policy (paper: 'SFT')."""
     references = [reference(setup, row, problem) for row, problem in batch]
 
     with clock("loss"):

@@ -274,6 +274,6 @@ def _launched() -> tuple[str, int]:
 
 
 def _launch_line(processes: str, more: str = "") -> str:
-    """Return the command that launches this command on several ranks."""
+    """The command that launches this one on several ranks."""
     line = ["python", "-m", "paint.launch", "--nproc-per-node", processes, *more.split()]
     return shlex.join([*line, *sys.argv[1:]])

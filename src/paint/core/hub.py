@@ -47,8 +47,7 @@ def local_file(model: str, name: str) -> Path | None:
 def fetch_file(model: str, name: str) -> Path:
     """Download a file of a model of the hub into the cache.
 
-    Raises:
-        OSError: the model is a folder or unknown, or the hub is out of reach.
+    Raises OSError if the model is a folder or unknown, or the hub is out of reach.
     """
     if Path(model).is_dir():
         raise FileNotFoundError("it is a folder without one")

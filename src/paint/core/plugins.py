@@ -18,12 +18,9 @@ _passed: dict[str, Any] = {}
 
 
 def load_object(spec: str, setting: str, known: Iterable[str]) -> Any:
-    """Import the object that ``spec`` names, from sys.path or the working directory.
+    """Import the object "module:name" that ``spec`` names, from sys.path or the working directory.
 
-    Args:
-        spec: "module:name".
-        setting: name of the setting, for messages.
-        known: the built-in values of the setting, for messages.
+    For messages, setting is the setting's name, and known are its built-in values.
     """
     if spec in _passed:
         return _passed[spec]
@@ -50,10 +47,7 @@ def load_object(spec: str, setting: str, known: Iterable[str]) -> Any:
 
 
 def spec_of(value: Any, name: str = "", module: str = "") -> str:
-    """Name an object as "module:name"; ``load_object`` finds it by this name.
-
-    Module and name are the object's own unless given.
-    """
+    """Name an object as "module:name", its own unless given, by which ``load_object`` finds it."""
     name = name or re.sub(r"\W", "", value.__qualname__.rpartition(".")[2])
     spec = f"{module or value.__module__}:{name}"
     _passed[spec] = value

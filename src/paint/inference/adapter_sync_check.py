@@ -94,10 +94,7 @@ def check_adapter_sync(
 def _mismatches(
     policy: Policy, prompts: Sequence[Sequence[int]], completions: Sequence[Completion]
 ) -> Float[Tensor, " s"]:
-    """Mean |log p_engine − log p_trainer| in nats of each source of completions.
-
-    Returned as a tensor, because its maximum is NaN if any value is.
-    """
+    """Mean |log p_engine − log p_trainer| in nats of each source; a tensor's maximum keeps NaN."""
     gaps: dict[str, list[float]] = {}
     trainer = iter(trainer_log_probs(policy, prompts, completions).tolist())
     for completion in completions:

@@ -115,8 +115,7 @@ class Engine(Protocol):
     def fork(self) -> "Engine":
         """Another engine on the same servers, with a separate adapter; closed with this one.
 
-        The default returns the engine itself, for engines whose ``submit`` does not run in the
-        background.
+        The default, for a ``submit`` that does not run in the background, is the engine itself.
         """
         return self
 
@@ -128,19 +127,11 @@ class RemoteEngine(Engine, Protocol):
     is_remote: ClassVar[bool] = True
 
     def connect(self) -> None:
-        """Start the servers that the run owns, and wait until all respond.
-
-        Raises:
-            EngineError: a server does not respond.
-        """
+        """Start the servers that the run owns, and wait for all. Raises EngineError without one."""
         ...
 
     def require_slots(self) -> None:
-        """Refuse servers that cannot hold all adapters of the run at once.
-
-        Raises:
-            EngineError: with the setting to change.
-        """
+        """Raise EngineError for servers that cannot hold all adapters of the run at once."""
         return  # no limit by default
 
     def close(self) -> None:

@@ -235,10 +235,7 @@ class LocalEngine(Engine):
 
 
 class MergedEngine(LocalEngine):
-    """Generates with the adapter rounded into the weights, as most trainers do.
-
-    For comparison only: it does not sample from the policy that is trained (docs/dev/log.md).
-    """
+    """Generates with the adapter rounded into the weights; only to compare (docs/dev/log.md)."""
 
     takes_adapters = False
 

@@ -49,10 +49,7 @@ def resolve_training(config: Config, display: Display, ranks: int = 1) -> Config
 
 
 def resolve_evaluation(rollout: RolloutConfig, display: Display, *, is_full: bool) -> RolloutConfig:
-    """Resolve the engine of an evaluation or advice, which trains nothing beside a server.
-
-    ``is_full``: all weights were trained, which servers do not take.
-    """
+    """Resolve the engine of an evaluation or advice; servers do not take fully trained weights."""
     if rollout.engine_type.is_stored:
         raise ConfigError(
             f'rollout.engine must not be "{rollout.engine}" here, where completions are sampled; '

@@ -128,7 +128,7 @@ class Policy:
     def student_prompt(self, problem: Problem | str, *, thinking: bool | None = None) -> list[int]:
         """Token ids of the deployment prompt, with thinking as configured unless given.
 
-        A text is a problem without further fields. Source: figure 'Prompt views'.
+        A text is a problem without further fields (paper: figure 'Prompt views').
         """
         thinking = self.student_thinking if thinking is None else thinking
         messages = views.student_messages(self.prompts, _problem_of(problem))
@@ -142,10 +142,7 @@ class Policy:
         complete: bool,
         rationale: str | None = None,
     ) -> list[int]:
-        """Token ids of the privileged prompt with a masked, complete or no reference.
-
-        Source: figure 'Prompt views'.
-        """
+        """Token ids of the privileged prompt: with a masked, a complete or no reference."""
         if context is None:
             return self.student_prompt(problem, thinking=self.teacher_thinking)
 
@@ -175,10 +172,7 @@ class Policy:
     def rationale_prompt(
         self, problem: Problem | str, context: str, *, complete: bool
     ) -> list[int]:
-        """Token ids of the prompt for a reason-first teacher's rationale.
-
-        Thinking is off, because the reply is the rationale.
-        """
+        """Token ids of the request for a rationale; thinking is off, since that is the reply."""
         messages = views.rationale_messages(
             self.prompts, _problem_of(problem), context, complete=complete
         )
@@ -198,10 +192,7 @@ class Policy:
         return text
 
     def transcript(self, prompt: Sequence[int], completion: Sequence[int]) -> str:
-        """Text of a completion for a grader.
-
-        Think tags are kept, and an opening tag at the end of the prompt is prepended.
-        """
+        """Text of a completion for a grader, with think tags, also one that the prompt opened."""
         has_ended = len(completion) > 0 and completion[-1] in self.end_ids
         text = self.decode(completion[:-1] if has_ended else completion, special=True)
         opens_thought = self.decode(prompt[-8:], special=True).rstrip().endswith("<think>")
@@ -245,9 +236,7 @@ class Policy:
 
         Row i contributes the states at positions p - 1 ... p + c - 2, where p and c are the lengths
         of its prompt and completion. So ``lm_head`` of state n gives the logits z^n of the paper's
-        prefix ŷ_{<n}.
-
-        Source: Eq. entropy_ratio and above.
+        prefix ŷ_{<n} (Eq. entropy_ratio and above).
         """
         rows = [[*p, *c] for p, c in zip(prompts, completions, strict=True)]
         if self.packed:
@@ -287,9 +276,7 @@ def encode(
 ) -> list[int]:
     """Token ids of a chat prompt, up to the start of the assistant's reply.
 
-    Raises:
-        PolicyError: a message contains control text of the chat format, or the chat template
-            refuses the messages.
+    Raises PolicyError for control text of the chat format, and where the chat template refuses.
     """
     for message in messages:
         _require_no_control(tokenizer, message["content"])
@@ -327,14 +314,9 @@ def load_policy(
     """Load a model and its tokenizer, and add a new adapter with train_mode "lora".
 
     A new adapter has B = 0, so that the student starts as the base; ``seed`` is that of its A. With
-    train_mode "full" there is no adapter, and every weight is trained.
-
-    Raises:
-        ConfigError: the device does not support the dtype.
-        PolicyError: the path cannot be loaded, weights are missing or unexpected, there is no
-            lm_head, chat template or end token, the vocabulary is larger than the head, logits are
-            not finite or not lm_head(hidden state), no module has a target's name, or an adapter is
-            on lm_head.
+    train_mode "full" there is no adapter, and every weight is trained. Raises ConfigError for a
+    dtype that the device does not support, and PolicyError for a model that cannot be loaded or
+    whose files, tokenizer, logits or layers do not fit.
     """
     require_dtype(device, getattr(torch, config.dtype))
     is_shared = config.shard and ranks_here() > 1
@@ -429,11 +411,9 @@ def _quantization(config: cfg.ModelConfig, device: torch.device | str) -> dict[s
 
 
 def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a folder, a hub name or "demo", and check its chat template.
+    """Load the tokenizer of a folder, a hub name or "demo".
 
-    Raises:
-        PolicyError: there is none, or its chat template is missing, fails, or omits the user's
-            message.
+    Raises PolicyError if its chat template is missing, fails or omits the user's message.
     """
     with _loading(path):
         require_model(model_path(path))
@@ -484,8 +464,7 @@ def _require_whole(
     """Raise PolicyError for missing or unexpected weights.
 
     transformers initialises missing weights, and those of another shape, at random, and a missing
-    embedding from lm_head. Unexpected weights in layers or modules of the model belong to another
-    model.
+    embedding from lm_head. Unexpected ones in modules of the model belong to another model.
     """
     missing = {*loading["missing_keys"], *(name for name, *_ in loading["mismatched_keys"])}
     stored = _stored_formats(config.path)

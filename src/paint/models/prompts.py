@@ -30,8 +30,7 @@ Messages = list[dict[str, str]]
 def student_messages(options: PromptsConfig, problem: Problem) -> Messages:
     """Deployment prompt: the problem in the paper's wording, a template's, or the chat as it is.
 
-    Raises:
-        DataError: the template cannot be rendered, such as for a field that the row has not.
+    Raises DataError where a template cannot be rendered, as for a field that the row has not.
     """
     if options.student:
         return _render(options, "student", problem, {})
@@ -48,16 +47,10 @@ def teacher_messages(
     complete: bool,
     rationale: str | None = None,
 ) -> Messages:
-    """Privileged prompt: the student's with the masked reference.
+    """Privileged prompt: the student's with the masked reference, or with one said to be complete.
 
     With a rationale it is a conversation: the request for it, the rationale as the reply, and the
     student's turn (of the paper's wording: a request for the answer).
-
-    Args:
-        complete: the reference is announced as complete.
-
-    Raises:
-        DataError: as ``student_messages``.
     """
     is_paper = not (options.student or problem.turns)
     student = student_messages(options, problem)

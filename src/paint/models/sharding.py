@@ -38,8 +38,7 @@ class ShardError(PaintError, RuntimeError):
 def ranks_here() -> int:
     """Number of ranks of this run on this machine, over which layers are sharded.
 
-    Raises:
-        ConfigError: machines have different numbers of ranks.
+    Raises ConfigError where machines have different numbers of ranks.
     """
     if not torch.distributed.is_initialized():
         return 1
@@ -55,11 +54,8 @@ def ranks_here() -> int:
 def shard(base: PreTrainedModel, device: torch.device | str) -> None:
     """Keep on this rank, on ``device``, its part of the frozen weights of every decoder layer.
 
-    Weights that are still in their file are read a layer at a time. Collective.
-
-    Raises:
-        ConfigError: machines have different numbers of ranks.
-        ShardError: the model has no list of decoder layers.
+    Weights that are still in their file are read a layer at a time. Collective. Raises ConfigError
+    where machines have different numbers of ranks, and ShardError for a model without layers.
     """
     decoder = base.get_decoder()
     layers = getattr(decoder, "layers", None)
@@ -88,10 +84,7 @@ def is_sharded(model: nn.Module) -> bool:
 
 @contextmanager
 def gather_parameters(model: nn.Module) -> Iterator[None]:
-    """Gather all layers on each rank within the block, so that ranks can use them independently.
-
-    All ranks enter together.
-    """
+    """Gather all layers on each rank within the block, which all ranks enter together."""
     layers = [module for module in model.modules() if isinstance(module, FSDPModule)]
     for layer in layers:
         layer.set_reshard_after_forward(False, recurse=False)
@@ -114,10 +107,7 @@ def digest_of_weights(base: nn.Module) -> str:
 
 
 def digest_of(named: Iterable[tuple[str, Tensor]]) -> str:
-    """Digest of a sample of every weight and of the sum of all of its bits.
-
-    A change of any single value changes the digest.
-    """
+    """Digest of a sample of every weight and of the sum of its bits, which any change changes."""
 
     def parts() -> Iterator[bytes]:
         for name, value in named:

@@ -28,10 +28,7 @@ _MARK = re.compile(r"<\|?[^<>\s]{1,60}>|<<[^<>\s]{1,60}>>|\[/?[A-Z_]{2,40}\]")
 
 
 def special_text(tokenizer: PreTrainedTokenizerBase, text: str) -> str | None:
-    """First piece of control text in a text, or None.
-
-    A text without control text produces no control token at any place of a prompt.
-    """
+    """First piece of control text in a text, or None."""
     control = _control(tokenizer, str(tokenizer.chat_template), len(tokenizer))
     found = control.pattern.search(text) or control.pattern.search(control.normalize(text))
     return found[0] if found else None
@@ -58,12 +55,10 @@ class _Control(NamedTuple):
     normalize: Callable[[str], str]
 
 
+# Template and vocabulary size are in the cache's key, as they may change after the first call.
 @lru_cache(maxsize=8)
 def _control(tokenizer: PreTrainedTokenizerBase, template: str, size: int) -> _Control:
-    """Pattern of control text, before and after the tokenizer's normalisation.
-
-    Template and vocabulary size are in the cache key, because they may change after the first call.
-    """
+    """Pattern of control text, before and after the tokenizer's normalisation."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     normalizer = getattr(backend, "normalizer", None)
     normalize = normalizer.normalize_str if normalizer is not None else str

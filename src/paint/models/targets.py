@@ -11,9 +11,8 @@ from torch import nn
 def target_modules(base: Any, targets: Sequence[str]) -> str | list[str]:
     """The layers that get an adapter, as peft takes them: names, or "all-linear" but lm_head.
 
-    Raises:
-        ValueError: the model has experts, whose weights adapters do not train, unless every target
-            is one of its linear layers.
+    Raises ValueError for a model with experts, whose weights adapters do not train, unless every
+    target is one of its linear layers.
     """
     linear, experts = linear_layers(base), _experts(base)
     if experts and not set(targets) <= linear.keys():

@@ -108,21 +108,13 @@ class Teacher:
                     self.own[name].lerp_(value, 1 - self.config.decay)
 
     def save(self, checkpoint: Path) -> None:
-        """Save the average, which cannot be recomputed.
-
-        Raises:
-            OSError: the disk is full or not writable.
-        """
+        """Save the average, which cannot be recomputed. Raises OSError, as for a full disk."""
         if self.config.weights == "ema":
             with full_disk_as_os_error(checkpoint / FILE):
                 save_file(dict(self.own), checkpoint / FILE)
 
     def load(self, checkpoint: Path) -> None:
-        """Load the average from a checkpoint, bit by bit.
-
-        Raises:
-            PolicyError: the checkpoint has none, or that of another model.
-        """
+        """Load the average from a checkpoint. Raises PolicyError for none, or another model's."""
         if self.config.weights != "ema":
             return
 
@@ -144,10 +136,7 @@ def open_teacher(policy: Policy, config: cfg.TeacherConfig) -> Teacher:
 
     Call it before training starts, and before a checkpoint is restored. An average starts at the
     current student: at no update for a new adapter, and at the update of an adapter that was loaded
-    before.
-
-    Raises:
-        PolicyError: an average of adapters on layers that are not linear.
+    before. Raises PolicyError for an average of adapters on layers that are not linear.
     """
     if config.weights == "live" or (config.weights == "frozen" and policy.tuning == "lora"):
         return Teacher(policy, config, {}, policy.lm_head)
@@ -161,10 +150,7 @@ def open_teacher(policy: Policy, config: cfg.TeacherConfig) -> Teacher:
 def student_weights(policy: Policy) -> Iterator[tuple[str, Tensor]]:
     """Yield trained weights by name: every parameter, or the update of every adapted layer.
 
-    The update is ΔW = (alpha / r) B A.
-
-    Raises:
-        PolicyError: an adapter is on a layer that is not linear.
+    The update is ΔW = (alpha / r) B A. Raises PolicyError for a layer that is not linear.
     """
     if policy.tuning == "full":
         yield from policy.model.named_parameters()

@@ -43,11 +43,7 @@ def own_dtype(path: str) -> cfg.Dtype:
 
 
 def read_adapter_shape(folder: Path) -> cfg.ModelConfig:
-    """Read the base model and the shape of a saved adapter.
-
-    Raises:
-        PolicyError: adapter_config.json is damaged, or not that of a plain LoRA adapter.
-    """
+    """Read base model and shape of a saved adapter. Raises PolicyError unless it is plain LoRA."""
     adapter = read_lora(folder)
     base = adapter["base_model_name_or_path"]
     if not isinstance(base, str):
@@ -65,11 +61,7 @@ def read_adapter_shape(folder: Path) -> cfg.ModelConfig:
 
 
 def read_lora(folder: Path) -> Mapping[str, Any]:
-    """Read adapter_config.json of a saved adapter.
-
-    Raises:
-        PolicyError: it is damaged, or not that of a plain LoRA adapter.
-    """
+    """Read a saved adapter_config.json. Raises PolicyError unless it is of a plain LoRA adapter."""
     path = folder / ADAPTER_CONFIG
     with wrap_errors(path, PolicyError, PLAIN_LORA):
         adapter = json.loads(path.read_bytes())
@@ -117,8 +109,7 @@ def trained_in(checkpoint: Path, tuning: Literal["lora", "full"]) -> Path:
 def save_trained(policy: Policy, folder: Path) -> None:
     """Save the trained weights: an adapter in peft's format, or a model in transformers'.
 
-    Raises:
-        OSError: the disk is full or not writable.
+    Raises OSError, as for a full disk.
     """
     with full_disk_as_os_error(folder):
         if policy.tuning == "full":
@@ -135,10 +126,7 @@ def save_trained(policy: Policy, folder: Path) -> None:
 def save_served(policy: Policy, folder: Path) -> None:
     """Save the adapter for a server, rounded to the base's dtype as the server itself would.
 
-    Nothing waits for a disk: a server reads it at once, and nobody after a crash.
-
-    Raises:
-        OSError: the disk is full or not writable.
+    Nothing waits for a disk: a server reads it at once, and nobody after a crash. Raises OSError.
     """
     dtype = policy.lm_head.weight.dtype
     named = policy.model.named_parameters()
@@ -150,9 +138,7 @@ def save_served(policy: Policy, folder: Path) -> None:
 def load_trained(policy: Policy, folder: Path) -> None:
     """Load weights saved by ``save_trained`` into the policy, bit by bit.
 
-    Raises:
-        PolicyError: the folder has no such weights, some of another shape, or some that are not
-            finite.
+    Raises PolicyError for none, for others of another shape, and for some that are not finite.
     """
     load = {"lora": _load_adapter, "full": _load_model}[policy.tuning]
     load(policy, folder)
@@ -182,11 +168,7 @@ class Rounding:
 
 
 def export_adapter(trained: Path, folder: Path, dtype: torch.dtype) -> Rounding:
-    """Copy an adapter to another folder in this dtype.
-
-    Raises:
-        PolicyError: the folder has no adapter.
-    """
+    """Copy an adapter to another folder in this dtype. Raises PolicyError if there is none."""
     with wrap_errors(trained, PolicyError, "it must hold an adapter"):
         exact = load_file(trained / ADAPTER)
         shape = (trained / ADAPTER_CONFIG).read_bytes()
@@ -206,9 +188,7 @@ def export_merged(policy: Policy, trained: Path, folder: Path, dtype: torch.dtyp
     """Load trained weights into the untrained policy, and save one model in this dtype.
 
     The sum of base and adapter is rounded once. Afterwards the policy holds the rounded weights.
-
-    Raises:
-        PolicyError: the weights do not fit, or the base's are quantized.
+    Raises PolicyError for weights that do not fit, or a base that is quantized.
     """
     policy.require_mergeable()
     before = {
@@ -238,10 +218,7 @@ def export_merged(policy: Policy, trained: Path, folder: Path, dtype: torch.dtyp
 
 
 def save_generation_settings(name: str, folder: Path) -> None:
-    """Copy generation_config.json of a model (a folder or a hub name in the cache), if it has one.
-
-    The policy samples without them (paint.models.policy), and others should sample as before.
-    """
+    """Copy a model's generation_config.json, by which others sample as before, if it has one."""
     if settings := local_file(model_path(name), GENERATION_CONFIG_NAME):
         storage.write_atomic(folder / GENERATION_CONFIG_NAME, settings.read_bytes())
 

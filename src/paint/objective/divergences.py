@@ -118,12 +118,7 @@ DIVERGENCES = {d.name: d for d in (FORWARD_KL, REVERSE_KL, JSD, SAMPLED_TOKEN)}
 def find_divergence(name: str, setting: str = "objective.divergence") -> Divergence:
     """Look up a divergence by name; "module:name" imports one from outside of the package.
 
-    Args:
-        name: the value of a setting.
-        setting: the setting, for messages.
-
-    Raises:
-        ConfigError: no divergence has this name.
+    setting is the setting's name, for messages. Raises ConfigError for an unknown name.
     """
     if known := DIVERGENCES.get(name):
         return known

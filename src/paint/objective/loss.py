@@ -389,8 +389,7 @@ def divergence_terms(
 def require_slope(divergence: Divergence) -> None:
     """Refuse a divergence whose slope is not ∂ term / ∂ log q, by float64 autograd at a few points.
 
-    Raises:
-        ConfigError: the fused loss would train by another gradient than the reference.
+    Raises ConfigError, since the fused loss would train by another gradient than the reference.
     """
     points = torch.linspace(-3, 3, 14, dtype=torch.float64).view(2, 7)
     log_p, log_q = points.cos().log_softmax(-1), points.sin().log_softmax(-1)

@@ -77,10 +77,7 @@ def locate(anchor: str, text: str) -> tuple[int, int] | None:
 
 
 def hidden_part(solution: str, context: str | None) -> tuple[int, int] | None:
-    """The span [start, end) of the masked part of a solution; None if it cannot be determined.
-
-    Without a context everything is masked. If the context is the solution, nothing is.
-    """
+    """The masked span [start, end) of a solution, all of it without a context; None if unknown."""
     if context is None:
         return 0, len(solution)
     if context == solution:

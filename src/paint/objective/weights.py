@@ -59,8 +59,7 @@ POSITION_WEIGHTS: dict[str, PositionWeights | None] = {
 def find_position_weights(name: str) -> PositionWeights | None:
     """Look up weights of tokens by name, None for equal ones; "module:name" imports a function.
 
-    Raises:
-        ConfigError: there are none of this name.
+    Raises ConfigError for an unknown name.
     """
     if name in POSITION_WEIGHTS:
         return POSITION_WEIGHTS[name]

@@ -175,9 +175,8 @@ def train_on(
 ) -> int:
     """Train on the GPUs of a request, or resume in a folder that holds the run; the exit status.
 
-    Args:
-        recipe: the file that a run starts from which has not begun; None where it has.
-        train: trains in this process, where only one rank trains.
+    recipe is the file that a run starts from which has not begun; None where it has. Where only one
+    rank trains, it is ``train`` in this process.
     """
     is_begun = (folder / "run.json").exists()
     if is_begun:

@@ -55,8 +55,7 @@ class ScoredRollout:
 def kept_rows(rollouts: Sequence[Rollout], keep: str, samples: int) -> set[int]:
     """The rows that ``rollout.keep`` trains on; of equally short completions the first.
 
-    Args:
-        rollouts: graded, of all ranks; each problem has ``samples`` neighbouring rows.
+    rollouts are graded and of all ranks; each problem has ``samples`` neighbouring rows.
     """
     correct = [r for r in rollouts if r.is_correct]
     match keep:
@@ -105,8 +104,7 @@ def off_policy_metrics(scored: Sequence[ScoredRollout]) -> dict[str, float]:
     off_policy_ess  (Σ w)² / (n Σ w²), the effective sample size as a share of the n tokens
     off_policy_max  the largest w
 
-    Returns {} when the data is on-policy or behavior log-probs are missing.
-    Source: docs/reference/metrics.md.
+    Empty when the data is on-policy or behavior log-probs are missing.
     """
     logs = [
         now - then

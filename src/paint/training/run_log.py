@@ -47,10 +47,8 @@ def new_run(
 ) -> None:
     """Create the run folder and write run.json.
 
-    Args:
-        table: the config.
-        problems, context: digests of the training problems, and of the context that all share.
-        model: digests of the trained model (``paint.models.weights.model_digests``).
+    problems, context and model are digests of the training problems, of the context that all share,
+    and of the trained model (``paint.models.weights.model_digests``).
     """
     if (folder / "run.json").exists():
         raise RunError(

@@ -92,11 +92,8 @@ def train(
     """Train in ``folder``, or resume there, and return the last checkpoint.
 
     Settings, data and files are refused before the first step wherever that is possible. SIGINT and
-    SIGTERM raise Interrupted when the step under way is finished and saved.
-
-    Args:
-        callbacks: their methods are called on the first rank.
-        at_end: called on the first rank, before trackers are closed.
+    SIGTERM raise Interrupted when the step under way is finished and saved. Callbacks are called on
+    the first rank, and so is ``at_end``, before trackers are closed.
     """
     require_trainable(config)
     require_torchrun()

@@ -444,10 +444,7 @@ def adapter_folder(run_folder: Path, shared: str | None) -> Path:
 
 
 def memory_folder(run_folder: Path, versions: int, policy: Policy) -> Path | None:
-    """Make a folder for a run's adapters in shared memory, for servers on this machine.
-
-    None where there is no room for so many versions of the adapter.
-    """
+    """Make a folder for a run's adapters in shared memory; None without room for all versions."""
     size = sum(value.nbytes for value in policy.trainable)
     folder = MEMORY / f"paint-{run_folder.name}-{digest(str(run_folder.resolve()))[:8]}"
     try:
