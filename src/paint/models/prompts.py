@@ -73,7 +73,7 @@ def teacher_messages(
     elif is_paper:
         messages = paper.teacher_messages(problem.problem, context, complete=complete)
     else:
-        messages = [*student[:-1], _user(_fill(TEACHER, names))]
+        messages = [*student[:-1], _user(_compile(TEACHER).render(names))]
     return _with_system(options, problem, names, messages)
 
 
@@ -86,7 +86,7 @@ def rationale_messages(
     if options.rationale:
         messages = _render(options, "rationale", problem, names)
     elif options.student or problem.turns:
-        messages = [*student[:-1], _user(_fill(RATIONALE, names))]
+        messages = [*student[:-1], _user(_compile(RATIONALE).render(names))]
     else:
         messages = paper.rationale_messages(problem.problem, context, complete=complete)
     return _with_system(options, problem, names, messages)
@@ -121,7 +121,7 @@ def _render(
             f"{place} is neither a template, such as {{{{ problem }}}}, nor a field; {found}"
         )
     with wrap_errors(place, DataError, found):
-        text = str(fields[template]) if template in fields else _fill(template, known)
+        text = str(fields[template]) if template in fields else _compile(template).render(known)
     return [*_messages(problem.turns[:-1]), _user(text)]
 
 
@@ -131,10 +131,6 @@ def _messages(turns: Iterable[tuple[str, str]]) -> Messages:
 
 def _user(text: str) -> dict[str, str]:
     return {"role": "user", "content": text}
-
-
-def _fill(template: str, names: Mapping[str, Any]) -> str:
-    return _compile(template).render(names)
 
 
 @lru_cache(maxsize=16)
