@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from paint.algorithms import grpo
 from paint.config.run_folder import read_metrics
 from paint.config.schema import ConfigError
 from paint.training import train_step
@@ -26,15 +27,17 @@ def gradient(
 ) -> Tensor:
     """The gradient of a run's only step."""
     found: list[Tensor] = []
+    take = train_step.update
 
     def update(setup: Setup, step_index: int) -> float:
         found.extend(p.grad.flatten() for p in setup.policy.trainable if p.grad is not None)
         found[:] = [torch.cat(found).clone()]
-        return train_step.update(setup, step_index)
+        return take(setup, step_index)
 
-    monkeypatch.setattr(f"paint.algorithms.{method}.update", update)
-    grpo = {"weight": weight}
-    train(changed("demo-paint", SMALL, {"train": {"method": method}, "grpo": grpo}), folder)
+    module = {"mixed": train_step, "grpo": grpo}[method]
+    monkeypatch.setattr(module, "update", update)
+    settings: dict[str, dict[str, Any]] = {"train": {"method": method}, "grpo": {"weight": weight}}
+    train(changed("demo-paint", SMALL, settings), folder)
     (flat,) = found
     return flat
 

@@ -53,13 +53,14 @@ def test_train_wrong_divergence_joins_losses_and_gradients_of_both(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, impl: str
 ) -> None:
     gradients: list[torch.Tensor] = []
+    take = train_step.update
 
     def update(setup: Setup, step_index: int) -> float:
         found = [p.grad.flatten() for p in setup.policy.trainable if p.grad is not None]
         gradients.append(torch.cat(found).clone())
-        return train_step.update(setup, step_index)
+        return take(setup, step_index)
 
-    monkeypatch.setattr("paint.algorithms.paint.update", update)
+    monkeypatch.setattr(train_step, "update", update)
     cases: dict[str, dict[str, Any]] = {
         "both": {"wrong_divergence": "reverse_kl"},
         "correct": {"wrong_weight": 0.0},

@@ -15,14 +15,13 @@ from torch import Tensor
 from paint.algorithms.grpo import reward, score_group
 from paint.algorithms.paint import add_contexts, score_rollouts
 from paint.core.display import Clock
-from paint.training.rollouts import Rollout, ScoredRollout, check_logprob_mismatch
+from paint.training.rollouts import Rollout, ScoredRollout
 from paint.training.train_step import (
     Batch,
     Setup,
-    accumulate,
     generate_rollouts,
+    learn,
     student_hidden_states,
-    update,
 )
 
 
@@ -34,13 +33,7 @@ def mixed_step(
     with clock("reward"):
         rollouts = reward(setup, rollouts)
     rollouts = add_contexts(setup, rollouts, step_index, clock)
-
-    with clock("loss"):
-        scored = accumulate(setup, rollouts, partial(score_both, setup))
-        check_logprob_mismatch(scored, setup.config.rollout.max_logprob_mismatch, step_index + 1)
-
-    with clock("update"):
-        return scored, update(setup, step_index)
+    return learn(setup, rollouts, partial(score_both, setup), step_index, clock)
 
 
 def score_both(setup: Setup, rollouts: Sequence[Rollout]) -> tuple[Tensor, dict[str, Tensor]]:

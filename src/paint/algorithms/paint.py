@@ -17,18 +17,17 @@ from paint.core.display import Clock
 from paint.inference.engine import derive_seed, sampling_from
 from paint.inference.local import LocalEngine
 from paint.objective.fused import fused_paint_loss
-from paint.training.rollouts import Rollout, ScoredRollout, TeacherPrompt, check_logprob_mismatch
+from paint.training.rollouts import Rollout, ScoredRollout, TeacherPrompt
 from paint.training.token_log import token_bytes
 from paint.training.train_step import (
     Batch,
     Setup,
-    accumulate,
     completion_ids,
     completion_lengths,
     generate_rollouts,
+    learn,
     student_hidden_states,
     token_factors,
-    update,
     verified_peers,
     weigh_by_verdict,
 )
@@ -44,14 +43,7 @@ def paint_step(
     """
     rollouts = generate_rollouts(setup, batch, step_index, clock)
     rollouts = add_contexts(setup, rollouts, step_index, clock)
-
-    with clock("loss"):
-        scored = accumulate(setup, rollouts, partial(score_rollouts, setup))
-        check_logprob_mismatch(scored, setup.config.rollout.max_logprob_mismatch, step_index + 1)
-
-    with clock("update"):
-        gradient_norm = update(setup, step_index)
-    return scored, gradient_norm
+    return learn(setup, rollouts, partial(score_rollouts, setup), step_index, clock)
 
 
 def add_contexts(

@@ -19,10 +19,9 @@ from paint.training.rollouts import Rollout, ScoredRollout
 from paint.training.train_step import (
     Batch,
     Setup,
-    accumulate,
     completion_lengths,
+    learn,
     student_log_probs,
-    update,
 )
 
 
@@ -31,13 +30,7 @@ def sft_step(
 ) -> tuple[list[ScoredRollout], float]:
     """One update towards the reference solutions of a minibatch: off policy (paper: 'SFT')."""
     references = [reference(setup, row, problem) for row, problem in batch]
-
-    with clock("loss"):
-        scored = accumulate(setup, references, partial(score_reference, setup))
-
-    with clock("update"):
-        gradient_norm = update(setup, step_index)
-    return scored, gradient_norm
+    return learn(setup, references, partial(score_reference, setup), step_index, clock)
 
 
 def reference(setup: Setup, row: int, problem: Problem) -> Rollout:

@@ -31,7 +31,7 @@ from paint.training.callbacks import Callback
 from paint.training.drift import Drift
 from paint.training.load_balancing import balance_rows, micro_batches
 from paint.training.optim import learning_rate
-from paint.training.rollouts import Rollout, ScoredRollout, kept_rows
+from paint.training.rollouts import Rollout, ScoredRollout, check_logprob_mismatch, kept_rows
 
 
 @dataclass(frozen=True)
@@ -192,9 +192,7 @@ def token_factors(rollouts: Sequence[Rollout], device: torch.device) -> Tensor |
     if "loss_weight" not in rollouts[0].metrics:
         return None
     weights = torch.tensor([r.metrics["loss_weight"] for r in rollouts], device=device)
-    return weights.repeat_interleave(
-        torch.tensor([len(r.completion.ids) for r in rollouts], device=device)
-    )
+    return weights.repeat_interleave(torch.tensor(completion_lengths(rollouts), device=device))
 
 
 def accumulate(setup: Setup, rollouts: Sequence[Rollout], score: Score) -> list[ScoredRollout]:
@@ -279,6 +277,17 @@ def is_whole_step(setup: Setup, steps: int) -> bool:
     states = setup.optimizer.state.values()
     updates = setup.config.algorithm.updates_per_batch(setup.config)
     return max((int(state["step"]) for state in states), default=0) == steps * updates
+
+
+def learn(
+    setup: Setup, rollouts: Sequence[Rollout], score: Score, step_index: int, clock: Clock
+) -> tuple[list[ScoredRollout], float]:
+    """One update on these rollouts, which is refused if engine and trainer disagree on them."""
+    with clock("loss"):
+        scored = accumulate(setup, rollouts, score)
+        check_logprob_mismatch(scored, setup.config.rollout.max_logprob_mismatch, step_index + 1)
+    with clock("update"):
+        return scored, update(setup, step_index)
 
 
 def completion_lengths(rollouts: Sequence[Rollout]) -> list[int]:
