@@ -100,10 +100,10 @@ def test_server_of_large_model_takes_fewest_gpus() -> None:
 def test_server_flag_reads_arguments_like_vllm() -> None:
     said = "--gpu-memory-utilization 0.4 --a=b --gpu-memory-utilization=0.3 --last"
     config = SERVED.changed("rollout", server_args=said)
-    assert server_flag(config, "--gpu-memory-utilization") == "0.3"
-    assert server_flag(config, "--a") == "b"
-    assert server_flag(config, "--last") is None
-    assert server_flag(config, "--none") is None
+    assert server_flag(config.rollout, "--gpu-memory-utilization") == "0.3"
+    assert server_flag(config.rollout, "--a") == "b"
+    assert server_flag(config.rollout, "--last") is None
+    assert server_flag(config.rollout, "--none") is None
     plan = make_plan(config)
     assert not plan.sleeps
     assert plan.headroom == pytest.approx(0.6 * 80e9)

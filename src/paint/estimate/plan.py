@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from paint.config.schema import CPU_TOKENS, Config, ConfigError
+from paint.config.schema import CPU_TOKENS, Config, ConfigError, RolloutConfig
 from paint.core.errors import format_value
 from paint.estimate.memory import (
     SLEEPING,
@@ -167,7 +167,7 @@ class Plan:
         They do with ``rollout.colocate``, and without a given share of the memory
         (--gpu-memory-utilization).
         """
-        has_share = server_flag(self.config, UTILIZATION) is not None
+        has_share = server_flag(self.config.rollout, UTILIZATION) is not None
         return self.split.shared and (self.config.rollout.colocate or not has_share)
 
     @property
@@ -177,7 +177,7 @@ class Plan:
         Without the flag, a server on a shared GPU gets what the trainer leaves between steps: vLLM
         refuses to start where less than its share is free.
         """
-        if flag := server_flag(self.config, UTILIZATION):
+        if flag := server_flag(self.config.rollout, UTILIZATION):
             with suppress(ValueError):  # vLLM itself reports the error
                 return float(flag)
         if not self.split.shared:
@@ -322,9 +322,9 @@ def make_plan(
     )
 
 
-def server_flag(config: Config, name: str) -> str | None:
+def server_flag(rollout: RolloutConfig, name: str) -> str | None:
     """Value of a flag in the server's arguments, as vLLM reads it (the last one wins), or None."""
-    parts = shlex.split(f"{config.rollout.server} {config.rollout.server_args}")
+    parts = shlex.split(f"{rollout.server} {rollout.server_args}")
     value = None
     for i, part in enumerate(parts):
         flag, _, after_equals = part.partition("=")
@@ -333,9 +333,9 @@ def server_flag(config: Config, name: str) -> str | None:
     return value
 
 
-def tensor_parallel_size(config: Config) -> int | None:
+def tensor_parallel_size(rollout: RolloutConfig) -> int | None:
     """Tensor-parallel size in the server's arguments, or None."""
-    size = server_flag(config, "--tensor-parallel-size") or server_flag(config, "-tp") or ""
+    size = server_flag(rollout, "--tensor-parallel-size") or server_flag(rollout, "-tp") or ""
     return max(int(size), 1) if size.isdecimal() else None
 
 
@@ -346,7 +346,7 @@ def server_of(plan: Plan) -> ServerMemory:
     sizes = [1]
     while sizes[-1] * 2 <= plan.gpus:
         sizes.append(sizes[-1] * 2)
-    if configured := tensor_parallel_size(config):
+    if configured := tensor_parallel_size(config.rollout):
         sizes = [configured]
     servers = [
         server_memory(

@@ -35,7 +35,7 @@ def resolve_training(config: Config, display: Display, ranks: int = 1) -> Config
     is_auto = config.rollout.engine == AUTO
     engine, why = _choose(config.rollout, config.model.train_mode == "full", ranks)
     chosen = config.changed("rollout", engine=engine)
-    if _shares_gpu(chosen):
+    if _shares_gpu(chosen.rollout):
         problem = _sharing_problem(chosen)
         if problem and not is_auto:
             raise ConfigError(problem)
@@ -85,13 +85,12 @@ def _sees_gpu() -> bool:
     return torch.cuda.is_available() and os.environ.get("ACCELERATE_USE_CPU", "") != "true"
 
 
-def _shares_gpu(config: Config) -> bool:
+def _shares_gpu(rollout: RolloutConfig) -> bool:
     """Whether a server of the run's own would use this process's GPU, and nothing says how.
 
     It sleeps with rollout.colocate, it may have a share of the memory, and its GPUs may be named.
     """
-    rollout = config.rollout
-    is_told = rollout.colocate or server_flag(config, UTILIZATION) is not None
+    is_told = rollout.colocate or server_flag(rollout, UTILIZATION) is not None
     is_apart = bool(rollout.server_gpus) or "CUDA_VISIBLE_DEVICES=" in rollout.server
     return rollout.owns_servers and _sees_gpu() and not is_told and not is_apart
 

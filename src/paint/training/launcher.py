@@ -21,7 +21,7 @@ from pathlib import Path
 
 from paint.config.recipe import flags, read_recipe
 from paint.config.run_folder import RunError, fixed_differences, read_run, with_resolved
-from paint.config.schema import Config, ConfigError
+from paint.config.schema import Config, ConfigError, RolloutConfig
 from paint.core.errors import PaintError, format_short, wrap_errors
 from paint.core.hub import local_file
 from paint.demo.files import model_path
@@ -114,7 +114,7 @@ def place_ranks(request: Request, config: Config, ranks: tuple[int, int]) -> Pla
     A server spreads over as many GPUs as it is told, or the fewest that hold it.
     """
     gpus, memory = _gpus_of_machine(request)
-    size = tensor_parallel_size(config) or 1
+    size = tensor_parallel_size(config.rollout) or 1
     if memory:
         with suppress(ConfigError):  # a model that is not planned
             size = server_of(make_plan(config, request.gpus, memory=memory)).gpus
@@ -182,7 +182,7 @@ def train_on(
     if is_begun:
         config = _as_begun(config, folder)
         placement = place_ranks(request, config, (1, request.gpus))
-        _require_same_engine(config, placement, folder)
+        _require_same_engine(config.rollout, placement, folder)
     else:
         placement = place_ranks(request, with_servers_enabled(config), (1, request.gpus))
     config = with_servers(config, placement)
@@ -356,9 +356,8 @@ def _as_begun(config: Config, folder: Path) -> Config:
     return resumed.changed("train", steps=steps)
 
 
-def _require_same_engine(config: Config, placement: Placement, folder: Path) -> None:
+def _require_same_engine(rollout: RolloutConfig, placement: Placement, folder: Path) -> None:
     """Raise RunError where servers appear or are gone; the message names the split that goes on."""
-    rollout = config.rollout
     has_servers, is_shared = rollout.owns_servers, rollout.owns_servers and rollout.colocate
     if (bool(placement.servers), placement.shared) != (has_servers, is_shared):
         kind = "shared" if rollout.colocate else "TRAINERS+SERVERS"
