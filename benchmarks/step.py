@@ -49,7 +49,7 @@ from paint.algorithms.paint import score_rollouts
 from paint.config import schema as cfg
 from paint.data.problems import Problem
 from paint.inference.engine import Completion
-from paint.models.cpu_float32 import WideLinear
+from paint.models.layers import WideLinear
 from paint.models.policy import load_policy
 from paint.models.teacher import open_teacher
 from paint.training.rollouts import Rollout, TeacherPrompt

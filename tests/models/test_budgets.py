@@ -34,7 +34,7 @@ from paint.estimate.shapes import SHAPES
 from paint.grading.math.grader import MathGrader
 from paint.inference.engine import Completion
 from paint.inference.local import LocalEngine
-from paint.models import rms_norm
+from paint.models import layers
 from paint.models.policy import Policy, _with_adapter, load_tokenizer
 from paint.models.teacher import open_teacher
 from paint.objective import fused
@@ -108,12 +108,12 @@ def on_fake_gpu(policy: Policy) -> Iterator[tuple[Policy, Kernels]]:
         with (
             patch.object(FakeTensor, "is_cuda", property(lambda _: True)),
             patch.object(Policy, "device", CPU),
-            patch.object(rms_norm, "_is_weight_times_rms_norm", lambda _: True),
-            patch.object(rms_norm, "rms_norm", lambda x, shape, eps: x * 1.0),
+            patch.object(layers, "_is_weight_times_rms_norm", lambda _: True),
+            patch.object(layers, "rms_norm", lambda x, shape, eps: x * 1.0),
             patch.object(modeling_qwen3, "create_causal_mask", lambda **_: None),
             patch.dict(ALL_ATTENTION_FUNCTIONS._local_mapping, {"sdpa": attention}),
         ):
-            rms_norm.fuse_norms(policy.base)
+            layers.fuse_norms(policy.base)
             kernels.number = kernels.bytes = 0
             yield policy, kernels
 

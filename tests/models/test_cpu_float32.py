@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from conftest import DEMO
 from paint.config.schema import Dtype
 from paint.core.device import multiplies
-from paint.models import cpu_float32 as wides
-from paint.models.cpu_float32 import ROWS, WideLinear
+from paint.models.layers import ROWS, WideLinear
 from paint.models.policy import Policy, load_policy
 
 HALVES = [torch.bfloat16, torch.float16]
@@ -58,7 +57,9 @@ def test_cpu_float32_slices_match_complete(bias: bool, monkeypatch: pytest.Monke
     _, wide = layers(torch.bfloat16, bias=bias)
     x = torch.randn(3, 5, 48).bfloat16()
     whole = passed(wide, x)
-    monkeypatch.setattr(wides, "SLICE", 32)  # of 80 rows: two slices, and a shorter one
+    monkeypatch.setattr(
+        "paint.models.layers.SLICE", 32
+    )  # of 80 rows: two slices, and a shorter one
     for mine, theirs in zip(passed(wide, x), whole, strict=True):
         torch.testing.assert_close(mine, theirs)
 

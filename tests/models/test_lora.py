@@ -10,7 +10,7 @@ from torch import Tensor
 from conftest import DEMO, move
 from paint.config.schema import Dtype, TeacherConfig
 from paint.models import policy as policies
-from paint.models.lora import BFloat16Lora, Float32Lora
+from paint.models.layers import BFloat16Lora, Float32Lora
 from paint.models.policy import Policy, load_policy
 from paint.models.teacher import open_teacher
 

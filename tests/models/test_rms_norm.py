@@ -10,7 +10,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextRMSNormGated
 
-from paint.models.rms_norm import fuse_norms
+from paint.models.layers import fuse_norms
 
 
 class ShiftedRMSNorm(nn.Module):

@@ -189,8 +189,8 @@ def saved_by_layer(config: Config, shape: Shape) -> float:
     Norms save their input in float32 and one number a vector. Attention saves its inputs, its
     output and one number a head. The activation saves its input, its output and its factor.
     Adapters save their inner vector in float32 and their input in its own dtype: once if several
-    read it, and not again if attention has saved it (paint.models.lora). In full training, matrices
-    save their input as adapters do, and norms also save their normalised input.
+    read it, and not again if attention has saved it (paint.models.layers). In full training,
+    matrices save their input as adapters do, and norms also save their normalised input.
     """
     model, width = config.model, WIDTHS[config.model.dtype]
     is_full = model.train_mode == "full"

@@ -44,9 +44,7 @@ from paint.core.hub import local_file, require_model
 from paint.data.problems import Problem
 from paint.demo.files import model_path
 from paint.models import prompts as views
-from paint.models.cpu_float32 import widen
-from paint.models.lora import MemoryEfficientLoraLinear
-from paint.models.rms_norm import fuse_norms
+from paint.models.layers import MemoryEfficientLoraLinear, fuse_norms, widen
 from paint.models.sharding import digest_of_weights, is_sharded, ranks_here, shard
 from paint.models.special_tokens import drop_special_text, special_text
 from paint.models.targets import target_modules

@@ -1,0 +1,178 @@
+"""Layers that compute their values in less memory or time: adapters, norms, 16 bits on a CPU.
+
+Adapters are float32 beside smaller weights. On a CPU they compute the same bits as peft's layer
+and save less for the backward pass: peft saves a float32 copy of the input in each layer that reads
+it. Here the input is saved in its own dtype and converted to float32 again in the backward pass.
+On CUDA with bfloat16 weights, the adapter's products take operands in bfloat16, as vLLM serves it,
+and accumulate in float32. The adapter and its gradients stay in float32. Float32 products would
+take longer than the layer itself, and the layer's output, rounded to bfloat16, is no more exact.
+
+RMS norms take two kernels on CUDA, in place of transformers' eight.
+
+16-bit weights on a CPU without 16-bit instructions are multiplied by torch several times slower
+than float32 from a few rows on (docs/dev/log.md). Here, operands are converted to float32 for one
+product at a time, and the result is rounded once. Stored tensors, also those saved for the backward
+pass, stay in 16 bits.
+"""
+
+import inspect
+from functools import reduce
+from types import MethodType
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from peft.tuners.lora import Linear
+from torch import Tensor, nn
+from torch.nn.functional import linear, rms_norm
+from transformers import PreTrainedModel
+
+from paint.core.device import multiplies
+
+ROWS = 8
+"""Number of rows from which a float32 product is no slower, including conversions."""
+
+SLICE = 8_192
+"""Rows of a weight that are converted to float32 at a time; a head has many times as many."""
+
+
+class MemoryEfficientLoraLinear(Linear):  # type: ignore[misc]
+    """peft's layer with a smaller backward state; falls back to peft if nothing would be cast."""
+
+    def forward(self, x: Tensor, *args: Any, **options: Any) -> Tensor:
+        adapters = self.active_adapters
+        is_plain = len(adapters) == 1 and not (self.disable_adapters or self.merged or options)
+        if not is_plain or x.dtype == self.lora_A[adapters[0]].weight.dtype:
+            output: Tensor = super().forward(x, *args, **options)
+            return output
+
+        a, b = self.lora_A[adapters[0]].weight, self.lora_B[adapters[0]].weight
+        function = BFloat16Lora if x.is_cuda and x.dtype == torch.bfloat16 else Float32Lora
+        scale = self.scaling[adapters[0]]
+        result: Tensor = function.apply(self.base_layer(x), x, a, b, scale)  # type: ignore[no-untyped-call]
+        return result
+
+
+class Float32Lora(torch.autograd.Function):
+    """y + s B A x, with A and B in float32 and the sum in the dtype of y."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, x: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
+        low = linear(x.to(a.dtype), a)
+        ctx.save_for_backward(x, low, a, b)
+        ctx.scale = scale
+        return linear(low, b).mul_(scale).add_(y).to(y.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:
+        x, low, a, b = ctx.saved_tensors
+        scaled = (gradient.to(b.dtype) * ctx.scale).flatten(0, -2)
+        of_low = scaled @ b
+        of_b = scaled.T @ low.flatten(0, -2)
+        of_a = of_low.T @ x.to(a.dtype).flatten(0, -2)
+        of_x = (of_low @ a).view(x.shape).to(x.dtype)
+        return gradient, of_x, of_a, of_b, None
+
+
+class BFloat16Lora(torch.autograd.Function):
+    """y + s B A x, added to y in place, by products in the dtype of y."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, x: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
+        low = linear(x, a.to(x.dtype)).flatten(0, -2)
+        ctx.save_for_backward(x, low, a, b)
+        ctx.scale = scale
+        ctx.mark_dirty(y)
+        y.view(-1, y.shape[-1]).addmm_(low, b.to(y.dtype).T, alpha=scale)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:
+        x, low, a, b = ctx.saved_tensors
+        of_y = gradient.flatten(0, -2)
+        # The scale in the product, before it is rounded; with beta 0 ``low`` is not read.
+        of_low = torch.addmm(low, of_y, b.to(of_y.dtype), beta=0, alpha=ctx.scale)
+        of_b = _float32_product(of_y.T, low).mul_(ctx.scale)
+        of_a = _float32_product(of_low.T, x.flatten(0, -2))
+        of_x = (of_low @ a.to(x.dtype)).view(x.shape)
+        return gradient, of_x, of_a, of_b, None
+
+
+def _float32_product(a: Float[Tensor, "n k"], b: Float[Tensor, "k m"]) -> Float[Tensor, "n m"]:
+    """a @ b in float32, of operands in 16 bits."""
+    if a.is_cuda:
+        return torch.mm(a, b, out_dtype=torch.float32)
+    return a.float() @ b.float()
+
+
+def fuse_norms(model: nn.Module) -> None:
+    """Compute the model's RMS norms by torch's kernel, where its values are the model's own."""
+    for norm in model.modules():
+        if hasattr(norm, "variance_epsilon") and _is_weight_times_rms_norm(norm):
+            norm.forward = MethodType(_fused_norm, norm)
+
+
+def _is_weight_times_rms_norm(norm: Any) -> bool:
+    # Others take a gate, too, or add 1 to the weight.
+    if [*inspect.signature(norm.forward).parameters] != ["hidden_states"]:
+        return False
+    x = torch.linspace(-2, 2, norm.weight.numel()).to(norm.weight)
+    with torch.no_grad():
+        return torch.allclose(norm(x), _fused_norm(norm, x), rtol=0.01)
+
+
+def _fused_norm(norm: Any, hidden_states: Float[Tensor, "*rows h"]) -> Float[Tensor, "*rows h"]:
+    # Rounded before the weight is applied, as transformers and vLLM do.
+    shape = hidden_states.shape[-1:]
+    result: Tensor = norm.weight * rms_norm(hidden_states, shape, eps=norm.variance_epsilon)
+    return result
+
+
+def widen(model: PreTrainedModel) -> None:
+    """Make plain linear layers compute y = x Wᵀ + b in float32 where the CPU is faster with it."""
+    for layer in model.modules():
+        if type(layer) is nn.Linear and not multiplies(layer.weight.device, layer.weight.dtype):
+            layer.__class__ = WideLinear
+
+
+class WideLinear(nn.Linear):
+    """Linear layer that computes in float32 for inputs of at least ROWS rows."""
+
+    def forward(self, input: Float[Tensor, "*rows i"]) -> Float[Tensor, "*rows o"]:
+        """Compute y = x Wᵀ + b in the dtype of x."""
+        if input.numel() < ROWS * self.in_features:
+            return super().forward(input)
+        result: Tensor = _Product.apply(input, self.weight, self.bias)  # type: ignore[no-untyped-call]
+        return result
+
+
+class _Product(torch.autograd.Function):
+    """x Wᵀ + b in float32, without keeping a float32 copy."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weight)
+        wide, output = x.float(), x.new_empty(*x.shape[:-1], len(weight))
+        for part in _slices(weight):
+            offset = None if bias is None else bias[part].float()
+            output[..., part] = linear(wide, weight[part].float(), offset)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        wide = gradient.float()
+        of_x = of_weight = of_bias = None
+        if ctx.needs_input_grad[0]:
+            products = (wide[..., part] @ weight[part].float() for part in _slices(weight))
+            of_x = reduce(torch.add, products).to(gradient.dtype)
+        if ctx.needs_input_grad[1]:
+            of_weight = wide.flatten(0, -2).T @ x.float().flatten(0, -2)
+            of_weight = of_weight.to(weight.dtype)
+        if ctx.needs_input_grad[2]:
+            of_bias = wide.flatten(0, -2).sum(0).to(weight.dtype)
+        return of_x, of_weight, of_bias
+
+
+def _slices(weight: Tensor) -> list[slice]:
+    return [slice(first, first + SLICE) for first in range(0, len(weight), SLICE)]
