@@ -149,7 +149,9 @@ def test_demo_paint_gains_fifteen_points(tmp_path: Path) -> None:
 def test_demo_methods_use_shipped_recipes_and_consecutive_seeds(
     place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    new_run(to_table(Config()), tmp_path / place, "", "", {})  # what the experiment must meet
+    new_run(
+        to_table(Config()), tmp_path / place, {"problems": "", "context": "", "model": {}}
+    )  # what the experiment must meet
     flags = ["--methods", "sft", "grpo", "opsd", "paint", "--seeds", "2", "--seed", "3"]
     assert main(["demo", *flags, "--folder", str(tmp_path)]) == 2
     run_name = place.replace("/seed-", ", seed ")

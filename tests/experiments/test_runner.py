@@ -477,7 +477,7 @@ def test_experiment_of_ranks_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
 def test_experiment_server_urls_do_not_count_as_other_setting(tmp_path: Path) -> None:
     before = DEMO.changed("rollout", engine="vllm", urls=("http://one:1",))
     after = before.changed("rollout", urls=("http://two:1",)).changed("train", steps=7)
-    new_run(to_table(before), tmp_path / "one/seed-0", "", "", {})
+    new_run(to_table(before), tmp_path / "one/seed-0", {"problems": "", "context": "", "model": {}})
     with pytest.raises(RunError, match=r"in another setting:\n  train\.steps: \d+ -> 7\nRepeat"):
         run_cells(tmp_path, after)
 

@@ -359,7 +359,7 @@ def test_ema_teacher_checkpoint_is_exact_and_required(config: Any, tmp_path: Pat
     with MathGrader() as grader:
         engine, accelerator = LocalEngine(policy, batch_size=1), Accelerator()
         setup = Setup(small(), policy, teacher, [], engine, optimizer, accelerator, grader)
-        new_run(to_table(setup.config), tmp_path, "", "", {})
+        new_run(to_table(setup.config), tmp_path, {"problems": "", "context": "", "model": {}})
         append_metrics(tmp_path, {"step": 1})
         saved = checkpoint.save(tmp_path, setup, 2)
 

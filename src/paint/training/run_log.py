@@ -42,13 +42,11 @@ Table = Mapping[str, Mapping[str, Any]]  # a config as run.json stores it, by se
 LIBRARIES = ("torch", "transformers", "peft", "accelerate", "tokenizers", "numpy")
 
 
-def new_run(
-    table: Table, folder: Path, problems: str, context: str, model: Mapping[str, str]
-) -> None:
+def new_run(table: Table, folder: Path, digests: Mapping[str, Any]) -> None:
     """Create the run folder and write run.json.
 
-    problems, context and model are digests of the training problems, of the context that all share,
-    and of the trained model (``paint.models.weights.model_digests``).
+    digests are those of the training "problems", of the "context" that all share, and of the
+    "model" (``paint.models.weights.model_digests``).
     """
     if (folder / "run.json").exists():
         raise RunError(
@@ -59,12 +57,11 @@ def new_run(
             f"{part} belongs to a run whose run.json is missing; restore it, or set --log.name"
         )
 
+    parts = digests["problems"], digests["context"], *digests["model"].values()
     facts = {
-        "id": run_id(table, problems, context, *model.values()),
+        "id": run_id(table, *parts),
         "config": table,
-        "problems": problems,
-        "context": context,
-        "model": dict(model),
+        **digests,
         "versions": _versions(),
         "git": _git_revision(),
         "command": sys.argv,
@@ -76,12 +73,7 @@ def new_run(
 
 
 def validate_resume(
-    config: Config,
-    folder: Path,
-    problems: str,
-    context: str,
-    model: Mapping[str, str],
-    display: Display,
+    config: Config, folder: Path, digests: Mapping[str, Any], display: Display
 ) -> None:
     """Check that a run resumes with the config, model, problems and context of its start.
 
@@ -90,15 +82,15 @@ def validate_resume(
     before, facts = read_run(folder), read_run_json(folder)
     if changes := fixed_differences(before, config):
         raise RunError(f"{folder} was started with another config:\n  " + "\n  ".join(changes))
-    for name, digest, held in (
-        ("problems", problems, f"other problems than {config.data.path}"),
-        ("context", context, f"another text than {config.context.file}"),
+    for name, held in (
+        ("problems", f"other problems than {config.data.path}"),
+        ("context", f"another text than {config.context.file}"),
     ):
-        if facts[name] != digest:
+        if facts[name] != digests[name]:
             raise RunError(
                 f"{folder} was started with {held} holds now; restore the file, or start a new run"
             )
-    for name, digest in model.items():
+    for name, digest in digests["model"].items():
         if facts["model"][name] != digest:
             raise RunError(
                 f"{folder} was started with another model: the {name} of {config.model.path} "

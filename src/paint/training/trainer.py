@@ -155,15 +155,19 @@ def train(
         with ExitStack() as lock:
 
             def enter_run() -> None:
-                digests = problems_digest(problems), digest(shared), model_digests(policy)
+                digests = {
+                    "problems": problems_digest(problems),
+                    "context": digest(shared),
+                    "model": model_digests(policy),
+                }
                 if not resume:
                     with wrap_errors(folder, RunError, "choose another with --log.folder"):
                         folder.mkdir(parents=True, exist_ok=True)
                 lock.enter_context(lock_folder(folder))
                 if resume:
-                    run_log.validate_resume(config, folder, *digests, display)
+                    run_log.validate_resume(config, folder, digests, display)
                 else:
-                    run_log.new_run(table, folder, *digests)
+                    run_log.new_run(table, folder, digests)
 
             run_on_rank0(enter_run)
             last = latest_checkpoint(folder)
