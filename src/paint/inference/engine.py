@@ -39,20 +39,13 @@ STORED = "stored"  # source of completions that were sampled before the run (pai
 
 @dataclass(frozen=True)
 class Completion:
-    """A completion sampled from the policy.
+    """A completion sampled from the policy."""
 
-    Attributes:
-        ids: sampled token ids, the end token included when there is one.
-        log_probs: engine's log p(id | prefix) at temperature 1, before top-k and top-p, in nats; ()
-            if no engine gave them.
-        truncated: it was cut at ``max_new_tokens`` without an end token.
-        source: a server's address, "local", "stored", or "reference" for a problem's solution.
-    """
-
-    ids: tuple[int, ...]
+    ids: tuple[int, ...]  # the end token included when there is one
+    # The engine's log p(id | prefix) at temperature 1, before top-k and top-p; () for none.
     log_probs: tuple[float, ...]
-    truncated: bool
-    source: str = "local"
+    truncated: bool  # cut at ``max_new_tokens`` without an end token
+    source: str = "local"  # a server's address, "local", "stored"; "reference": a solution
 
 
 Prompts = Sequence[Sequence[int]]  # token ids of the prompts

@@ -68,25 +68,15 @@ class PolicyError(PaintError, ValueError):
 
 @dataclass(frozen=True)
 class Policy:
-    """A causal language model with tokenizer and head, trained by LoRA or in all weights.
+    """A causal language model with tokenizer and head, trained by LoRA or in all weights."""
 
-    Attributes:
-        model: a peft model with frozen base weights, or a plain model with all weights trained.
-        tokenizer: with a chat template.
-        lm_head: hidden states (n h) to logits (n v). It has no adapter: with LoRA it is frozen.
-        student_thinking, teacher_thinking: whether each view's prompt leaves thinking on.
-        packed: rows are concatenated instead of padded.
-        prompts: wording of the prompts.
-        digest: of the base weights if they are sharded, since one rank alone cannot compute it.
-    """
-
-    model: peft.PeftModel | PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
-    lm_head: nn.Linear
-    student_thinking: bool
+    model: peft.PeftModel | PreTrainedModel  # with frozen base weights, or with all trained
+    tokenizer: PreTrainedTokenizerBase  # with a chat template
+    lm_head: nn.Linear  # hidden states (n h) to logits (n v), without an adapter
+    student_thinking: bool  # whether the view's prompt leaves thinking on
     teacher_thinking: bool
-    packed: bool = False
-    digest: str | None = None
+    packed: bool = False  # rows are concatenated instead of padded
+    digest: str | None = None  # of sharded base weights, as one rank alone cannot compute it
     prompts: cfg.PromptsConfig = cfg.PAPER_PROMPTS
 
     @property

@@ -43,20 +43,13 @@ FILE = "teacher.safetensors"
 
 @dataclass(frozen=True)
 class Teacher:
-    """The teacher role of a policy, with its separate weights if it has any.
+    """The teacher role of a policy, with its separate weights if it has any."""
 
-    Attributes:
-        policy: the model that both roles share.
-        config: the kind of weights, and the decay of the average.
-        own: by name, every parameter (tuning full) or the update of every adapted layer (lora,
-            ema); otherwise empty.
-        lm_head: hidden states (n h) of the teacher to its logits (n v); the student's if shared.
-    """
-
-    policy: Policy
+    policy: Policy  # the model that both roles share
     config: cfg.TeacherConfig
+    # By name, every parameter (tuning full), or the update of every adapted layer (lora, ema).
     own: Mapping[str, Tensor]
-    lm_head: nn.Linear
+    lm_head: nn.Linear  # hidden states (n h) to the teacher's logits (n v); the student's if shared
 
     @contextmanager
     def view(self) -> Iterator[None]:

@@ -156,15 +156,10 @@ def merge(policy: Policy, folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Rounding:
-    """What a number format keeps of the update by training, over all layers.
+    """What a number format keeps of the update ΔW by training, over all layers."""
 
-    Attributes:
-        kept: share of the update ΔW that is stored: <stored − base, ΔW> / ‖ΔW‖².
-        error: size of what is stored wrongly, relative to the update: ‖stored − base − ΔW‖ / ‖ΔW‖.
-    """
-
-    kept: float
-    error: float
+    kept: float  # share that is stored: <stored − base, ΔW> / ‖ΔW‖²
+    error: float  # size of what is stored wrongly: ‖stored − base − ΔW‖ / ‖ΔW‖
 
 
 def export_adapter(trained: Path, folder: Path, dtype: torch.dtype) -> Rounding:

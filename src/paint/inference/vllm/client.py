@@ -60,28 +60,20 @@ class VllmServer:
 
     Methods raise Unreachable where there is no usable response, and EngineError, with the flag,
     setting or folder to fix, where the server refuses a request or would fail for good.
-
-    Attributes:
-        timeout: time limit of a response, in seconds.
-        adapter: folder of the adapter that is loaded, under the folder's name; None when unknown.
-        previous: the adapter loaded before, unloaded after the next.
-        evicted: set while no requests are sent to it; ``reason`` is why.
-        requests: requests in flight.
-        failures: how often it was evicted since it last completed something.
-        max_tokens: the longest prompt and completion together; 0 before ``connect``.
     """
 
     def __init__(self, url: str, *, timeout: float, process: OwnedProcess | None = None) -> None:
         self.url = url.rstrip("/")
-        self.timeout = timeout
+        self.timeout = timeout  # of a response, in seconds
         self.process = process
+        # The folder of the adapter that is loaded, under the folder's name; None when unknown.
         self.adapter: Path | None = None
-        self.previous: Path | None = None
-        self.evicted = asyncio.Event()
-        self.requests: set[asyncio.Task[Completion]] = set()
-        self.failures = 0
-        self.reason = ""
-        self.max_tokens = 0
+        self.previous: Path | None = None  # loaded before, unloaded after the next
+        self.evicted = asyncio.Event()  # set while no requests are sent to it
+        self.reason = ""  # why it is evicted
+        self.failures = 0  # how often it was evicted since it last completed something
+        self.requests: set[asyncio.Task[Completion]] = set()  # in flight
+        self.max_tokens = 0  # the longest prompt and completion together, from ``connect`` on
         self.loading = asyncio.Lock()
 
         self.key = (process.environment if process else os.environ).get(API_KEY, "")

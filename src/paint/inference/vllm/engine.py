@@ -74,10 +74,6 @@ class VllmEngine(RemoteEngine):
         options: requests in flight per server, time to wait for one, sleep between rollouts, and
             steps in flight at once, each on a ``fork`` of this engine.
         loop: of the engine that this one is a fork of.
-
-    Attributes:
-        adapter: folder of the adapter that the servers have, or get when they wake; None before
-            the first ``sync_weights``.
     """
 
     def __init__(
@@ -94,7 +90,7 @@ class VllmEngine(RemoteEngine):
         self.folder = folder.absolute()
         # Servers outlive runs, and remember names: no other run may have used ours.
         self.run, self.version = uuid.uuid4().hex[:12], 0
-        self.adapter: Path | None = None
+        self.adapter: Path | None = None  # its folder; the servers have it, or get it at waking
         self.loop = loop or Background()
         self.changed = asyncio.Condition()
         self.silent_since = time.monotonic()
