@@ -107,16 +107,14 @@ def fused_paint_loss(
     a GPU and 512 elsewhere. Logits are accumulated and stored in float32, or in float64 for float64
     states, whatever the head's dtype.
 
-    Raises ValueError if views, lengths and head do not match or an option is out of range;
-    TypeError for a head that is not a linear layer or its weight; ImplError if triton cannot run.
+    Raises ValueError if views, lengths and heads do not match or an option is out of range;
+    TypeError for a head that is not a linear layer or its weight; torch's RuntimeError for states
+    of another width than the head's; ImplError if triton cannot run.
     """
     options = with_changes(options, changes)
     head = _weight_and_bias(lm_head)
     teacher_head = head if teacher_lm_head is None else _weight_and_bias(teacher_lm_head)
-    teacher_name = "lm_head" if teacher_head is head else "teacher_lm_head"
     lengths = loss.check_inputs(len(student_hidden), len(teacher_hidden), lengths, tokens, options)
-    _check_width("student_hidden", student_hidden, "lm_head", head)
-    _check_width("teacher_hidden", teacher_hidden, teacher_name, teacher_head)
     if len(head.weight) != len(teacher_head.weight):
         raise ValueError(
             "student and teacher must share one vocabulary: lm_head has "
@@ -124,7 +122,6 @@ def fused_paint_loss(
         )
     if chunk_tokens is None:
         chunk_tokens = GPU_CHUNK if student_hidden.is_cuda else CPU_CHUNK
-    _check_chunk(chunk_tokens)
 
     dtype = _wide(student_hidden)
     if options.impl == "reference":
@@ -287,17 +284,15 @@ def fused_log_probs(
     its logits are computed again. Memory: one tensor of chunk_tokens × v. Precision is that of
     fused_paint_loss.
 
-    Raises ValueError if tokens or head do not match or an option is out of range; TypeError for a
-    head that is not a linear layer or its weight.
+    Raises ValueError if tokens do not match or an option is out of range; TypeError for a head that
+    is not a linear layer or its weight.
     """
     head = _weight_and_bias(lm_head)
-    _check_width("hidden", hidden, "lm_head", head)
     if len(tokens) != len(hidden):
         raise ValueError(
             f"tokens must be one for each of the {len(hidden)} rows of hidden, got {len(tokens)}"
         )
     ObjectiveConfig(temperature=temperature)  # checks the range
-    _check_chunk(chunk_tokens)
     if not torch.is_grad_enabled():
         hidden = hidden.detach()  # otherwise its derivative would be computed and never used
     return LogProbs(*_TokenLogProbs.apply(hidden, *head, tokens, temperature, chunk_tokens))  # type: ignore[no-untyped-call]
@@ -634,18 +629,6 @@ def _weight_and_bias(lm_head: object) -> Head:
         f"lm_head must be a linear layer or its weight, got {type(lm_head).__name__}; "
         "give it without an adapter"
     )
-
-
-def _check_width(name: str, hidden: Tensor, head_name: str, head: Head) -> None:
-    if hidden.shape[1] != head.weight.shape[1]:
-        raise ValueError(
-            f"{name} has {hidden.shape[1]} entries a row, {head_name} takes {head.weight.shape[1]}"
-        )
-
-
-def _check_chunk(chunk_tokens: int) -> None:
-    if chunk_tokens < 1:
-        raise ValueError(f"chunk_tokens must be at least 1, got {chunk_tokens}")
 
 
 def _wide(hidden: Tensor) -> torch.dtype:
