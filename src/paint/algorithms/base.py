@@ -127,10 +127,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {a.name: a for a in (Distillation, Mixe
 
 
 def find_algorithm(name: str) -> Algorithm:
-    """The algorithm of this name; "module:Class" imports one from outside of the package.
-
-    Raises ConfigError for an unknown name.
-    """
+    """The algorithm of this name, or of "module:Class". Raises ConfigError for an unknown one."""
     if name in ALGORITHMS:
         return ALGORITHMS[name]()
     found = load_object(name, "train.method", ALGORITHMS)

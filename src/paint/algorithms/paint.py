@@ -133,10 +133,7 @@ def score_rollouts(
     student_hidden: Tensor | None = None,
     teacher_hidden: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Compute the loss of completions; hidden states are computed unless they are given.
-
-    Source: section 'Sparse Teacher Energy Interpolation', Eq. main_loss.
-    """
+    """Compute the loss of completions (paper: Eq. main_loss), from hidden states if given."""
     if teacher_hidden is None:
         teacher_hidden = teacher_hidden_states(setup, rollouts)
     if student_hidden is None:

@@ -60,10 +60,7 @@ LOG_WIDTH = 200  # width of tables without a terminal, in characters
 
 
 class Terminal(Console):
-    """A rich console that prints text verbatim, without markup, emoji or terminal codes.
-
-    ``farewell`` is a notice on stderr for when stdout is closed.
-    """
+    """A rich console that prints text verbatim; ``farewell`` goes to stderr if stdout is closed."""
 
     farewell = ""
     is_unread = False

@@ -112,10 +112,7 @@ def reason(error: BaseException) -> str:
 
 
 def crash_report(error: Exception, command: Sequence[str]) -> str:
-    """Store the traceback of an unexpected exception, and return the message for the user.
-
-    A new temporary file has the command, the versions and the traceback, without secrets.
-    """
+    """Store the traceback, without secrets, in a new file; return the message for the user."""
     message = f"{reason(error)} ({type(error).__name__}, which paint did not expect)"
     libraries = ("torch", "transformers", "peft", "accelerate", "tokenizers", "pyarrow")
     lines = [

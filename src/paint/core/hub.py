@@ -45,10 +45,7 @@ def local_file(model: str, name: str) -> Path | None:
 
 
 def fetch_file(model: str, name: str) -> Path:
-    """Download a file of a model of the hub into the cache.
-
-    Raises OSError if the model is a folder or unknown, or the hub is out of reach.
-    """
+    """Download a file of a hub's model into the cache. Raises OSError where that fails."""
     if Path(model).is_dir():
         raise FileNotFoundError("it is a folder without one")
     require_model(model)

@@ -195,10 +195,7 @@ def pack(groups: Sequence[Group], *, into_one: bool) -> list[Group]:
 
 
 def side_by_side(groups: Sequence[Group]) -> tuple[Bool[Tensor, "b 1 1 t"], Cache]:
-    """The mask and the cache for a next token, which the masks include, of all groups' rows.
-
-    The mask of a narrower group has the group's positions first.
-    """
+    """The mask and the cache for a next token, which the masks include, of all groups' rows."""
     widths = [group.width for group in groups]
     masks = [
         pad(group.mask[:, group.start :], (0, max(widths) - group.width), value=0)

@@ -262,10 +262,7 @@ def _problem_of(problem: Problem | str) -> Problem:
 def encode(
     tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]], *, thinking: bool
 ) -> list[int]:
-    """Token ids of a chat prompt, up to the start of the assistant's reply.
-
-    Raises PolicyError for control text of the chat format, and where the chat template refuses.
-    """
+    """Token ids of a chat prompt, up to the reply. Raises PolicyError for control text in it."""
     for message in messages:
         _require_no_control(tokenizer, message["content"])
     with _template(tokenizer.name_or_path):
@@ -399,10 +396,7 @@ def _quantization(config: cfg.ModelConfig, device: torch.device | str) -> dict[s
 
 
 def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a folder, a hub name or "demo".
-
-    Raises PolicyError if its chat template is missing, fails or omits the user's message.
-    """
+    """Load a tokenizer. Raises PolicyError unless its chat template shows the user's message."""
     with _loading(path):
         require_model(model_path(path))
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(model_path(path))

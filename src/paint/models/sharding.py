@@ -36,10 +36,7 @@ class ShardError(PaintError, RuntimeError):
 
 
 def ranks_here() -> int:
-    """Number of ranks of this run on this machine, over which layers are sharded.
-
-    Raises ConfigError where machines have different numbers of ranks.
-    """
+    """Ranks of this machine, which share layers. Raises ConfigError where machines differ."""
     if not torch.distributed.is_initialized():
         return 1
     ranks, here = torch.distributed.get_world_size(), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))

@@ -141,10 +141,7 @@ def open_teacher(policy: Policy, config: cfg.TeacherConfig) -> Teacher:
 
 
 def student_weights(policy: Policy) -> Iterator[tuple[str, Tensor]]:
-    """Yield trained weights by name: every parameter, or the update of every adapted layer.
-
-    The update is ΔW = (alpha / r) B A. Raises PolicyError for a layer that is not linear.
-    """
+    """Yield every parameter, or every adapted layer's ΔW = (alpha / r) B A. Raises PolicyError."""
     if policy.tuning == "full":
         yield from policy.model.named_parameters()
 

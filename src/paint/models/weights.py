@@ -107,10 +107,7 @@ def trained_in(checkpoint: Path, tuning: Literal["lora", "full"]) -> Path:
 
 
 def save_trained(policy: Policy, folder: Path) -> None:
-    """Save the trained weights: an adapter in peft's format, or a model in transformers'.
-
-    Raises OSError, as for a full disk.
-    """
+    """Save the trained weights: peft's adapter, or transformers' model. Raises OSError."""
     with full_disk_as_os_error(folder):
         if policy.tuning == "full":
             merge(policy, folder)

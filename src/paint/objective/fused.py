@@ -153,10 +153,7 @@ def _visit_chunks(
     chunk_tokens: int,
     options: ObjectiveConfig,
 ) -> Loss:
-    """Compute the loss and the gradients of the inputs that require one, chunk by chunk.
-
-    hidden and heads are the student's and the teacher's.
-    """
+    """Compute loss and gradients chunk by chunk; hidden and heads are of student and teacher."""
     student_hidden, teacher_hidden = hidden
     weight, bias = heads[0]
     work, _ = choose_row_work(options, student_hidden.device)

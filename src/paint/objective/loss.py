@@ -406,10 +406,7 @@ def require_slope(divergence: Divergence) -> None:
 
 
 def finite(log_probs: Float[Tensor, "*n v"]) -> Float[Tensor, "*n v"]:
-    """Replace log 0 by the lowest finite number: its exp is still 0, and 0 log 0 is 0, not NaN.
-
-    The same holds in the backward pass.
-    """
+    """Replace log 0 by the lowest finite number: its exp is still 0, and 0 log 0 is 0, not NaN."""
     return log_probs.clamp(min=torch.finfo(log_probs.dtype).min)
 
 

@@ -132,10 +132,7 @@ def kinds_of_tokens(pieces: Sequence[bytes]) -> list[int]:
 
 
 def written(pieces: Sequence[bytes]) -> tuple[str, list[int]]:
-    """The text of some tokens, and the index of the token in which each character begins.
-
-    Each undecodable byte becomes one replacement character.
-    """
+    """The text of some tokens, and the index of the token in which each character begins."""
     starts = [i for i, piece in enumerate(pieces) for _ in piece]
     text = b"".join(pieces).decode("utf-8", "surrogateescape")
     owners: list[int] = []

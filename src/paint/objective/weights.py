@@ -57,10 +57,7 @@ POSITION_WEIGHTS: dict[str, PositionWeights | None] = {
 
 
 def find_position_weights(name: str) -> PositionWeights | None:
-    """Look up weights of tokens by name, None for equal ones; "module:name" imports a function.
-
-    Raises ConfigError for an unknown name.
-    """
+    """Look up weights of tokens by name or "module:name"; None: equal ones. Raises ConfigError."""
     if name in POSITION_WEIGHTS:
         return POSITION_WEIGHTS[name]
     found: PositionWeights = load_object(name, "objective.position_weights", POSITION_WEIGHTS)

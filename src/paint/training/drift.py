@@ -52,10 +52,7 @@ class Drift:
 
 
 def open_drift(config: Config, policy: Policy, teacher: Teacher) -> Drift | None:
-    """Sample the base model's completions of ``health.drift_path``; None without a path.
-
-    They depend on the seed alone, so a resumed run measures the same.
-    """
+    """Sample the base's completions of ``health.drift_path``, by the seed alone; None without."""
     if not config.health.drift_path:
         return None
     data = replace(config.data, path=config.health.drift_path, limit=config.health.drift_prompts)

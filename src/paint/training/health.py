@@ -131,14 +131,12 @@ def describe(name: str, last: float, first: float) -> str:
 
 
 class Health(Callback):
-    """Prints a sign when it appears, and ends the run on those of ``health.stop_on``.
-
-    ``rows`` are the metrics of the steps before, where a run is resumed.
-    """
+    """Prints a sign when it appears, and ends the run on those of ``health.stop_on``."""
 
     def __init__(
         self, config: HealthConfig, rows: Sequence[Metrics], note: Callable[[str], None]
     ) -> None:
+        # Of the steps before, where a run is resumed, and of those that follow.
         self.config, self.rows, self.note = config, list(rows), note
         self.shown = set(signs(self.rows, config.window))
 

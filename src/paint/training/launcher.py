@@ -109,10 +109,7 @@ def with_servers_enabled(config: Config) -> Config:
 
 
 def place_ranks(request: Request, config: Config, ranks: tuple[int, int]) -> Placement:
-    """Which GPUs train, between the fewest and the most that ``ranks`` allows, and which serve.
-
-    A server spreads over as many GPUs as it is told, or the fewest that hold it.
-    """
+    """Which GPUs train, from the fewest to the most of ``ranks``, and which serve."""
     gpus, memory = _gpus_of_machine(request)
     size = tensor_parallel_size(config.rollout) or 1
     if memory:

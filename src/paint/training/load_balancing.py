@@ -41,10 +41,7 @@ def assign_rows(
 
 
 def token_passes(micro: Sequence[Rollout], packed: bool) -> int:
-    """Tokens of a micro-batch, padding included, times the passes over them.
-
-    The student's are passed forwards and backwards, the teacher's forwards.
-    """
+    """Tokens of a micro-batch with padding, times passes: the student's two, the teacher's one."""
     widths = [_widths(rollout) for rollout in micro]
     if packed:
         return sum(2 * student + teacher for student, teacher in widths)

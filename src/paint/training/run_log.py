@@ -75,10 +75,7 @@ def new_run(table: Table, folder: Path, digests: Mapping[str, Any]) -> None:
 def validate_resume(
     config: Config, folder: Path, digests: Mapping[str, Any], display: Display
 ) -> None:
-    """Check that a run resumes with the config, model, problems and context of its start.
-
-    Nothing is written. Other versions of libraries are noted, and are not an error.
-    """
+    """Check that a run resumes with the config, model, problems and context of its start."""
     before, facts = read_run(folder), read_run_json(folder)
     if changes := fixed_differences(before, config):
         raise RunError(f"{folder} was started with another config:\n  " + "\n  ".join(changes))

@@ -310,10 +310,7 @@ def loop(
 
 
 def minibatch(setup: Setup, step_index: int) -> list[tuple[int, Problem]]:
-    """The rows of a step: ``rollout.samples_per_problem`` neighbouring rows of each problem.
-
-    Source: Algorithm 1, 'Sample a minibatch'.
-    """
+    """The rows of a step: ``samples_per_problem`` neighbours of a problem (paper: Algorithm 1)."""
     config, problems = setup.config.train, setup.problems
     samples = setup.config.rollout.samples_per_problem
     indices = batch_indices(len(problems), config.batch_size // samples, step_index, config.seed)
@@ -337,10 +334,7 @@ def log_step(
     clock: Clock,
     step_number: int,
 ) -> bool:
-    """Print and store the metrics and rollouts of a step, counted from 1.
-
-    ``further`` are metrics that are not of the rollouts. Returns whether a callback ends the run.
-    """
+    """Log a step, from 1, with ``further`` metrics; return whether a callback ends the run."""
     if step_number == 1:
         print_first_prompts(display, setup.policy, scored[0].rollout)
 

@@ -163,10 +163,7 @@ class VllmServer:
         return Completion(ids, log_probs, ids[-1] not in end_ids, self.url)
 
     async def load(self, adapter: Path) -> None:
-        """Load an adapter under its folder's name, and unload the previous one.
-
-        The name must never have been used before: paint.inference.vllm.engine says why.
-        """
+        """Load an adapter under its folder's name, which must be new, and unload the one before."""
         async with self.loading:
             if self.adapter == adapter:
                 return
