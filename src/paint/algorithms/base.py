@@ -72,33 +72,40 @@ class Algorithm:
         raise NotImplementedError
 
 
-class Distillation(Algorithm):
+class _BuiltIn(Algorithm):
+    """Takes its step by a function of the package, loaded then, as its module imports torch."""
+
+    taken_by: ClassVar[str]
+
+    def step(self, setup: Any, batch: Any, step_index: int, clock: Any) -> Any:
+        step = load_object(self.taken_by, "train.method", ALGORITHMS)
+        return step(setup, batch, step_index, clock)
+
+
+class Distillation(_BuiltIn):
     """PAINT, and OPSD where nothing is masked or interpolated (paper: Algorithm 1)."""
 
     name = "distillation"
+    taken_by = "paint.algorithms.paint:paint_step"
     needs_context = True
 
-    def step(self, setup: Any, batch: Any, step_index: int, clock: Any) -> Any:
-        return _load("paint.algorithms.paint:paint_step")(setup, batch, step_index, clock)
 
-
-class Mixed(Algorithm):
+class Mixed(_BuiltIn):
     """Distillation beside GRPO's reward, in one loss (ours)."""
 
     name = "mixed"
+    taken_by = "paint.algorithms.mixed:mixed_step"
     needs_context = True
     needs_grades = True
     min_samples = 2
     uses_policy_gradient = True
 
-    def step(self, setup: Any, batch: Any, step_index: int, clock: Any) -> Any:
-        return _load("paint.algorithms.mixed:mixed_step")(setup, batch, step_index, clock)
 
-
-class Grpo(Algorithm):
+class Grpo(_BuiltIn):
     """Group-relative policy gradient on verified answers (paper: 'GRPO')."""
 
     name = "grpo"
+    taken_by = "paint.algorithms.grpo:grpo_step"
     needs_grades = True
     min_samples = 2
     uses_policy_gradient = True
@@ -109,18 +116,13 @@ class Grpo(Algorithm):
     def updates_per_batch(self, config: Config) -> int:
         return config.grpo.iterations
 
-    def step(self, setup: Any, batch: Any, step_index: int, clock: Any) -> Any:
-        return _load("paint.algorithms.grpo:grpo_step")(setup, batch, step_index, clock)
 
-
-class Sft(Algorithm):
+class Sft(_BuiltIn):
     """Maximum likelihood of the reference solutions (paper: 'SFT')."""
 
     name = "sft"
+    taken_by = "paint.algorithms.sft:sft_step"
     needs_rollouts = False
-
-    def step(self, setup: Any, batch: Any, step_index: int, clock: Any) -> Any:
-        return _load("paint.algorithms.sft:sft_step")(setup, batch, step_index, clock)
 
 
 ALGORITHMS: dict[str, type[Algorithm]] = {a.name: a for a in (Distillation, Mixed, Grpo, Sft)}
@@ -137,8 +139,3 @@ def find_algorithm(name: str) -> Algorithm:
             f"paint.algorithms.base.Algorithm"
         )
     return found()
-
-
-def _load(name: str) -> Any:
-    # Only when a step is taken: the modules of the steps import torch.
-    return load_object(name, "train.method", ALGORITHMS)
