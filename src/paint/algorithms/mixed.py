@@ -16,13 +16,7 @@ from paint.algorithms.grpo import reward, score_group
 from paint.algorithms.paint import add_contexts, score_rollouts
 from paint.core.display import Clock
 from paint.training.rollouts import Rollout, ScoredRollout
-from paint.training.train_step import (
-    Batch,
-    Setup,
-    generate_rollouts,
-    learn,
-    student_hidden_states,
-)
+from paint.training.train_step import Batch, Setup, generate_rollouts, learn, student_hidden_states
 
 
 def mixed_step(

@@ -16,13 +16,7 @@ from paint.data.problems import Problem
 from paint.inference.engine import Completion
 from paint.objective.loss import weighted_sum
 from paint.training.rollouts import Rollout, ScoredRollout
-from paint.training.train_step import (
-    Batch,
-    Setup,
-    completion_lengths,
-    learn,
-    student_log_probs,
-)
+from paint.training.train_step import Batch, Setup, completion_lengths, learn, student_log_probs
 
 
 def sft_step(

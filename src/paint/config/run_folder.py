@@ -189,10 +189,7 @@ def latest_checkpoint(folder: Path) -> Path | None:
 
 
 def require_checkpoint(checkpoint: Path, part: str = "") -> dict[str, str]:
-    """Check a checkpoint's files, or those of one folder in it, its step and its run.
-
-    Returns the SHA-256 of every checked file, by name.
-    """
+    """Check the files, step and run of a checkpoint, or of a folder in it; return the SHA-256s."""
     hint = f"delete {checkpoint} to resume from the previous one"
     sums = verify_checksums(checkpoint, hint, part)
     state = read_json(checkpoint / "state.json", hint)

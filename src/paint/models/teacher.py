@@ -16,10 +16,6 @@ With adapters, the average is over the update ΔW = (alpha / r) B A of each laye
 of the averages of A and B is another matrix. The average has no low rank, so it is stored as a full
 matrix in float32. It is applied separately from the base weights: added to bfloat16 weights it
 would be rounded away (docs/fidelity.md, D4).
-
-With decay 0 and every = N, the average is the student as it was at the last multiple of N steps.
-
-A teacher cannot be another model, and averages are over optimizer steps only.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

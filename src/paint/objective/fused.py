@@ -16,9 +16,6 @@ Between the products there are two functions, ``measure`` and ``differentiate``.
 here in plain torch, on blocks of rows that fit in a processor's cache, and in
 paint.objective.triton_kernels for GPUs.
 
-``fused_log_probs`` is for losses that need no teacher and only the tokens' log-probabilities: two
-products a token.
-
 Logits are never in half precision (its rounding is visible at a clip of 0.06 nats). There are no
 second derivatives.
 """

@@ -12,12 +12,7 @@ from typing import Any, Literal, TypedDict, get_args
 
 from paint.core.errors import ConfigError
 from paint.core.settings import NOT_NEGATIVE, Section, require, setting, within
-from paint.objective.divergences import (
-    DIVERGENCES,
-    Divergence,
-    divergence_name,
-    find_divergence,
-)
+from paint.objective.divergences import DIVERGENCES, Divergence, divergence_name, find_divergence
 from paint.objective.weights import find_position_weights
 
 ClipMode = Literal["pointwise", "token", "none"]

@@ -64,10 +64,7 @@ class AsyncRollouts:
         self._submit(step + len(self.engines))
 
     def score_under_behavior_policy(self, rollouts: Sequence[Rollout], step: int) -> list[Rollout]:
-        """The rollouts of a step, some of them with log-probs under the behavior policy.
-
-        One forward pass scores ``measured`` of them, one of each source first. The others get ().
-        """
+        """Give ``measured`` rollouts log-probs under the behavior policy, each source first."""
         start = step % len(rollouts)
         turned = [*rollouts[start:], *rollouts[:start]]
         firsts = list({r.completion.source: r for r in reversed(turned)}.values())
