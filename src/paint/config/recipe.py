@@ -53,23 +53,18 @@ def read_recipe(path: str | Path, base: Config | None = None) -> Config:
 
 
 def read_recipes(
-    names: Sequence[str],
+    names: Sequence[str],  # shipped recipes or TOML files
     *,
-    base: str = "",
-    model: str = "",
-    data: str = "",
-    stored: str = "",
+    base: str = "",  # a recipe whose settings take the place of those that the others omit
+    model: str = "",  # ``model.path`` of all; "" is each recipe's own
+    data: str = "",  # ``data.path``, likewise
+    stored: str = "",  # ``rollout.stored`` of those that can learn from another policy
     controls: Sequence[str] = (),
 ) -> list[tuple[str, Config]]:
     """Read the recipes of a comparison, and give them the settings that they share.
 
-    Args:
-        names: shipped recipes or TOML files.
-        base: a recipe whose settings take the place of those that the others omit; "" is none.
-        model, data: ``model.path`` and ``data.path`` of all; "" is each recipe's own.
-        stored: ``rollout.stored`` of every recipe that can learn from another policy's completions.
-        controls: values of ``context.source``; the last recipe is repeated with each, and the
-            repetitions, called NAME-SOURCE, stand before it.
+    With controls, the last recipe is repeated with each as its ``context.source``; the repetitions,
+    called NAME-SOURCE, stand before it.
     """
     if not names:
         raise ConfigError("nothing to compare; name recipes, before the flags")

@@ -182,14 +182,14 @@ def digest_of_bytes(parts: Iterable[bytes]) -> str:
 
 @contextmanager
 def lock_folder(
-    folder: Path, name: str = ".lock", *, waiting: Callable[[str], None] | None = None
+    folder: Path,
+    name: str = ".lock",  # another name locks only a part of the folder
+    *,
+    waiting: Callable[[str], None] | None = None,  # told of another process that is waited for
 ) -> Iterator[None]:
     """Lock a folder against other processes; the lock ends with this process, even if killed.
 
-    Args:
-        name: the lock file in the folder; another name locks only a part of the folder.
-        waiting: called with a message where another process holds the lock, which is then waited
-            for. None raises FolderInUse instead.
+    Where another process holds it, FolderInUse is raised, unless ``waiting`` is given.
     """
     path = folder / name
     lock = FileLock(path, fallback_to_soft=False)

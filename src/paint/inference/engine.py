@@ -64,15 +64,10 @@ class Engine(Protocol):
 
     A class that ``rollout.engine`` names as "module:Class" also has the class method
     ``from_setup(setup: EngineSetup)``, which returns an engine (paint.inference.factory).
-
-    Attributes:
-        is_remote: it generates on servers; then it is a ``RemoteEngine``.
-        takes_adapters: it samples from base + adapter; False where the adapter is rounded into the
-            weights.
     """
 
-    is_remote: ClassVar[bool] = False
-    takes_adapters: ClassVar[bool] = True
+    is_remote: ClassVar[bool] = False  # it generates on servers; then it is a ``RemoteEngine``
+    takes_adapters: ClassVar[bool] = True  # False where they are rounded into the weights
 
     def stream(
         self, prompts: Prompts, sampling: Sampling, seeds: Sequence[int], finished: OnCompletion

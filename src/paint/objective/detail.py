@@ -33,25 +33,19 @@ CHUNK_LOGITS = 2**25
 class Detail:
     """Loss terms of one completion (n tokens, m entries).
 
-    Attributes:
-        values: per-token values by name (docs/reference/metrics.md), slope and pull (n).
+    Its values by token are those of docs/reference/metrics.md, and
 
-            slope   dD/dz of the sampled token ŷ; if negative, an optimizer step makes that token
-                    more likely
-            pull    l_ŷ − Σ_v q_v l_v, where l = log p_T − log q: the derivative of log q(ŷ) as q
-                    moves towards the teacher along q^(1−a) p_T^a, at a = 0
-        edges: entries of token i are those from edges[i] to edges[i + 1] (n + 1).
-        entries: token ids: the sampled one first, then the others by falling probability (m).
-        log_probs: log-probs of the entries under student, teacher and target, at the loss's
-            temperature (m).
-        terms: contribution of each entry to the divergence, before clipping (m).
+        slope   dD/dz of the sampled token ŷ; if negative, an optimizer step makes that token more
+                likely
+        pull    l_ŷ − Σ_v q_v l_v, where l = log p_T − log q: the derivative of log q(ŷ) as q moves
+                towards the teacher along q^(1−a) p_T^a, at a = 0
     """
 
-    values: dict[str, np.ndarray]
-    edges: np.ndarray
-    entries: np.ndarray
-    log_probs: dict[str, np.ndarray]
-    terms: np.ndarray
+    values: dict[str, np.ndarray]  # by name (n)
+    edges: np.ndarray  # entries of token i are those from edges[i] to edges[i + 1] (n + 1)
+    entries: np.ndarray  # token ids: the sampled one, then the others by falling probability (m)
+    log_probs: dict[str, np.ndarray]  # under student, teacher, target at the loss's temperature (m)
+    terms: np.ndarray  # contribution of each entry to the divergence, before clipping (m)
 
 
 def detail(

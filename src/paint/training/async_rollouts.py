@@ -26,23 +26,16 @@ Submit = Callable[[Engine, int], PendingCompletions]
 
 
 class AsyncRollouts:
-    """The pending requests and their behavior adapters. All ranks call each method together.
-
-    Args:
-        engines: k engines, one for each pending step.
-        request: requests the completions of a step.
-        steps: number of steps of the run; no completions are requested beyond it.
-        measured: rows of a step, on each rank, that are scored under the behavior policy.
-    """
+    """The pending requests and their behavior adapters. All ranks call each method together."""
 
     def __init__(
         self,
         policy: Policy,
-        engines: Sequence[Engine],
+        engines: Sequence[Engine],  # k of them, one for each pending step
         request: Submit,
         *,
-        steps: int,
-        measured: int,
+        steps: int,  # of the run; no completions are requested beyond them
+        measured: int,  # rows of a step, on each rank, that are scored under the behavior policy
     ) -> None:
         self.policy, self.engines, self._measured = policy, engines, measured
         self._request, self._steps = request, steps

@@ -66,24 +66,16 @@ T = TypeVar("T")
 
 
 class VllmEngine(RemoteEngine):
-    """Generates on vLLM servers. Errors are EngineErrors, with the server and the fix.
-
-    Args:
-        servers: each with the trainer's model and number format.
-        folder: of this run's adapters; servers must see it under the same path.
-        options: requests in flight per server, time to wait for one, sleep between rollouts, and
-            steps in flight at once, each on a ``fork`` of this engine.
-        loop: of the engine that this one is a fork of.
-    """
+    """Generates on vLLM servers. Errors are EngineErrors, with the server and the fix."""
 
     def __init__(
         self,
         policy: Policy,
-        servers: Sequence[VllmServer],
-        folder: Path,
+        servers: Sequence[VllmServer],  # each with the trainer's model and number format
+        folder: Path,  # of this run's adapters; servers must see it under the same path
         display: Display,
         options: RolloutConfig,
-        loop: "Background | None" = None,
+        loop: "Background | None" = None,  # of the engine that this one is a fork of
     ) -> None:
         self.policy, self.servers, self.display = policy, list(servers), display
         self.options, self.in_flight = options, options.batch_size

@@ -60,19 +60,12 @@ def server_command(
     options: cfg.RolloutConfig,
     port: int | str,
     *,
-    max_model_len: int | str,
-    gpus: str = "",
-    sizes: ServerFlags | None = None,
+    max_model_len: int | str,  # the longest prompt and completion together
+    gpus: str = "",  # an entry of ``rollout.server_gpus``; the server spreads over all of them
+    sizes: ServerFlags | None = None,  # None: vLLM's default share, and the rows of ``options``
     host: str = "127.0.0.1",
 ) -> list[str]:
-    """The command line of an owned server; ``rollout.server_args`` come last and override it.
-
-    Args:
-        max_model_len: the longest prompt and completion together.
-        gpus: an entry of ``rollout.server_gpus``; the server spreads over all of them.
-        sizes: its share of the GPU's memory and its rows at once; None is vLLM's default share,
-            and the rows that are requested.
-    """
+    """The command line of an owned server; ``rollout.server_args`` come last and override it."""
     path = model_path(model.path)
     start = server_start(options.server)
     # ``vllm serve MODEL``, but ``python -m vllm.entrypoints.openai.api_server --model MODEL``.
@@ -150,33 +143,22 @@ def free_port() -> int:
 
 
 class OwnedProcess:
-    """A child process with a log, which does not outlive this process.
-
-    Args:
-        environment: the complete environment.
-        log: the file to which its output is appended, unless ``is_shown`` as this process's own.
-        name: prefix of its output lines, for logs that several share; "-": no prefix, and no line
-            about its end.
-        grace: seconds between SIGTERM and SIGKILL.
-
-    Attributes:
-        status: its exit status, once it has ended.
-    """
+    """A child process with a log, which does not outlive this process."""
 
     def __init__(
         self,
         command: Sequence[str],
-        environment: Mapping[str, str],
-        log: Path,
+        environment: Mapping[str, str],  # complete
+        log: Path,  # its output is appended to it, unless it is shown as this process's own
         *,
-        name: str = "",
-        grace: float = GRACE_SECONDS,
+        name: str = "",  # prefix of its lines in a shared log; "-": none, and no line about its end
+        grace: float = GRACE_SECONDS,  # between SIGTERM and SIGKILL
         is_shown: bool = False,
     ) -> None:
         self.command, self.environment, self.log = list(command), dict(environment), log
         self.name, self.grace, self.is_shown = name, grace, is_shown
         self.process: subprocess.Popen[bytes] | None = None
-        self.status: int | None = None
+        self.status: int | None = None  # its exit status, once it has ended
 
     def start(self) -> None:
         """Start it in a new session, so that Ctrl-C reaches this process only."""
