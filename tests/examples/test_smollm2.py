@@ -19,10 +19,10 @@ from conftest import DEMO
 from conversion import WHEEL, FetchError, cut_as_trained, fetched
 from paint.config.recipe import differences, find_recipe, read_recipe
 from paint.config.run_folder import read_metrics
-from paint.config.schema import Config
+from paint.config.schema import Config, DataConfig
 from paint.core.display import Display
 from paint.core.storage import CorruptFileError
-from paint.data.problems import Problem, read_problems
+from paint.data.problems import read_problems
 from paint.demo.files import MODEL
 from paint.experiments.report import BASE
 from paint.experiments.runner import ExperimentRun
@@ -168,8 +168,8 @@ def test_rate_of_smallest_kl_is_chosen_and_shared_with_controls(
     kl = {"smollm2-opsd": [0.2, 0.2, 0.3], "smollm2-paint": [0.3, 0.2, 0.1]}  # by rising rate
     tried: list[Config] = []
 
-    def judge(run: ExperimentRun, problems: list[Problem], *_: Any) -> float:
-        assert len(problems) == RATE_PROBLEMS
+    def judge(run: ExperimentRun, data: DataConfig, *_: Any) -> float:
+        assert len(read_problems(data).problems) == RATE_PROBLEMS
         tried.append(run.config)
         [name] = [name for name in kl if run.name.startswith(name)]
         return kl[name][round(math.log(run.config.train.learning_rate / 5e-4, 3)) + 1]
