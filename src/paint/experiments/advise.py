@@ -18,9 +18,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Float
 
 from paint.config.recipe import require_paths
@@ -42,7 +43,17 @@ from paint.inference.resolve import resolve_evaluation
 from paint.objective.solution import KINDS
 from paint.training.prompt_filter import filter_problems
 
+T = TypeVar("T")
+
 RECIPE = "recipe"  # the context of the recipe itself
+FACTS = {
+    "accuracy": "right",
+    "both": "problems with right and wrong rollouts",
+    "truncated": "truncated",
+    "answerless": "no answer",
+    "overlap_auc": "AUC of the overlap, right against wrong",
+}
+"""What is measured of the student, and how the table calls it."""
 MODE_FLAGS = {
     " (thinking)": " --model.teacher-thinking",
     " (no thinking)": " --model.no-teacher-thinking",
@@ -188,35 +199,20 @@ class Figures:
 
 def figures_of(scores: Sequence[Mapping[str, Any]], rewards: Float[np.ndarray, "p k"]) -> Figures:
     """Reduce the scores with one context to one value a problem."""
-    count, k = rewards.shape
-
-    def each(name: str) -> np.ndarray:
-        return np.array([row[name] for row in scores], dtype=float).reshape(count, k)
-
-    def a_token(name: str) -> np.ndarray:
-        means: np.ndarray = (each(name) / each("tokens")).mean(axis=1)
-        return means
-
-    def known(name: str) -> np.ndarray:
-        rows = [[x for x in row if not np.isnan(x)] for row in each(name)]
-        return np.array([np.mean(row) for row in rows if row])
-
-    total = max(each("kl").sum(), np.finfo(float).tiny)
+    table, k = pd.DataFrame(scores), rewards.shape[1]
+    total = max(table["kl"].sum(), np.finfo(float).tiny)
+    means = ["kl", "entropy_gap", "clipped", "unclipped_mass"]  # over the tokens of a rollout
+    table[means] = table[means].div(table["tokens"], axis=0)
+    found = table[[name for name in BOUNDS if name != "slope"]].astype(float)
+    by_problem = found.groupby(found.index // k).mean()  # of the values that are known
     return Figures(
-        slope=slope_of(each("pull"), rewards),
-        kl=a_token("kl"),
-        first_kl=each("first_kl").mean(axis=1),
-        entropy_gap=a_token("entropy_gap"),
-        clipped=a_token("clipped"),
-        unclipped_mass=a_token("unclipped_mass"),
-        raised=known("raised"),
-        leak=known("leak"),
-        confusion=known("confusion"),
-        kinds=np.sum([row["kinds"] for row in scores], axis=0) / total,
-        tenths=np.sum([row["tenths"] for row in scores], axis=0) / total,
-        masked=float(each("mask_ratio").mean()),
-        masked_spread=np.quantile(each("mask_ratio"), [0.05, 0.95]),
-        visible=float(each("visible").mean()),
+        slope=slope_of(table["pull"].to_numpy(), rewards),
+        **{name: values.dropna().to_numpy() for name, values in by_problem.items()},
+        kinds=np.sum(table["kinds"].tolist(), axis=0) / total,
+        tenths=np.sum(table["tenths"].tolist(), axis=0) / total,
+        masked=float(table["mask_ratio"].mean()),
+        masked_spread=table["mask_ratio"].quantile([0.05, 0.95]).to_numpy(),
+        visible=float(table["visible"].mean()),
     )
 
 
@@ -363,6 +359,11 @@ def source_of(name: str) -> str:
     return _without_mode(name)[0].partition("@")[0]
 
 
+def control_of(name: str, found: Mapping[str, T]) -> T | None:
+    """What was found with another row's context, masked as this one; None for itself."""
+    return None if source_of(name) == "other" else found.get(f"other@{name.partition('@')[2]}")
+
+
 def _without_mode(name: str) -> tuple[str, str]:
     """The name of a context without its thinking mode, and the flag of that."""
     for mode, flag in MODE_FLAGS.items():
@@ -382,13 +383,7 @@ def _flags(name: str) -> str:
 
 
 def _facts(facts: Mapping[str, Interval], problems: int, samples: int) -> Sheet:
-    rows = [
-        ["right", facts["accuracy"].points()],
-        ["problems with right and wrong rollouts", facts["both"].points()],
-        ["truncated", facts["truncated"].points()],
-        ["no answer", facts["answerless"].points()],
-        ["AUC of the overlap, right against wrong", facts["overlap_auc"].points()],
-    ]
+    rows = [[label, facts[name].points()] for name, label in FACTS.items()]
     title = f"The student: {problems} problems, {samples} rollouts each, in % with 95 % interval"
     return Sheet(title, ["", "share"], rows, is_main=True)
 
@@ -396,13 +391,12 @@ def _facts(facts: Mapping[str, Interval], problems: int, samples: int) -> Sheet:
 def _teaching(figures: Mapping[str, Figures]) -> Sheet:
     rows = []
     for name, found in figures.items():
-        other = figures.get(f"other@{name.partition('@')[2]}")
-        is_compared = other is not None and source_of(name) != "other"
+        other = control_of(name, figures)
         rows.append(
             [
                 name,
                 _points(found.slope),
-                _points(found.slope - other.slope) if other and is_compared else "",
+                _points(found.slope - other.slope) if other else "",
                 _digits(found.kl),
                 mean(found.clipped, SHARE).points(),
                 mean(found.raised, SHARE).points() if len(found.raised) else "",
@@ -457,15 +451,14 @@ def _where(figures: Mapping[str, Figures]) -> Sheet:
 def _answers(bank: Bank, answers: Mapping[str, Bank], figures: Mapping[str, Figures]) -> Sheet:
     rows = []
     for name, told in {"student": bank, **answers}.items():
-        other = answers.get(f"other@{name.partition('@')[2]}")
-        is_compared = other is not None and source_of(name) != "other"
+        other = control_of(name, answers)
         tokens = np.mean([len(row.completion.ids) for row in told.rollouts])
         rows.append(
             [
                 name,
                 avg_at_k(told.rewards == 1).points(),
                 gain_of(told, bank).points(sign=True) if name in answers else "",
-                gain_of(told, other).points(sign=True) if other and is_compared else "",
+                gain_of(told, other).points(sign=True) if other else "",
                 f"{tokens:,.0f}",
                 mean(told.share(lambda row: row.completion.truncated), SHARE).points(),
                 f"{100 * figures[name].visible:.1f}" if name in answers else "",
