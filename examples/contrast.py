@@ -37,9 +37,7 @@ class Contrast(paint.Algorithm):
             target = mine + STRENGTH * (mine - against)
             return score_rollouts(setup, micro, teacher_hidden=target)
 
-        with clock("loss"):
-            scored = ts.accumulate(setup, rollouts, score)
-        return scored, ts.update(setup, step_index)
+        return ts.learn(setup, rollouts, score, step_index, clock)
 
 
 if __name__ == "__main__":

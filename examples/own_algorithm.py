@@ -23,7 +23,7 @@ class RewardWeighted(paint.Algorithm):
             weights = token_weights(ts.completion_lengths(micro)).to(loss)
             return (weights * loss).sum(), {"loss": loss.detach()}
 
-        return ts.accumulate(setup, rollouts, score), ts.update(setup, step_index)
+        return ts.learn(setup, rollouts, score, step_index, clock)
 
 
 run = paint.train(

@@ -43,7 +43,7 @@ class Rlsd(paint.Algorithm):
             weights = token_weights(ts.completion_lengths(micro)).to(loss)
             return (weights * loss).sum(), {"loss": loss.detach(), "gain": gain}
 
-        return ts.accumulate(setup, rollouts, score), ts.update(setup, step_index)
+        return ts.learn(setup, rollouts, score, step_index, clock)
 
 
 if __name__ == "__main__":

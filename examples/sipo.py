@@ -55,4 +55,4 @@ class Sipo(paint.Algorithm):
             weights = token_weights(ts.completion_lengths(micro)).to(loss)
             return (weights * loss).sum(), {"loss": loss.detach(), "credit": credit}
 
-        return ts.accumulate(setup, rollouts, score), ts.update(setup, step_index)
+        return ts.learn(setup, rollouts, score, step_index, clock)

@@ -49,8 +49,8 @@ class UOpsd(paint.Algorithm):
             view = TeacherPrompt(text, text is not None, prompt)
             return replace(r, teacher_prompt=view, kept=r.row == row)
 
-        scored = ts.accumulate(setup, [taught(r) for r in rollouts], partial(score_rollouts, setup))
-        return scored, ts.update(setup, step_index)
+        rollouts = [taught(r) for r in rollouts]
+        return ts.learn(setup, rollouts, partial(score_rollouts, setup), step_index, clock)
 
 
 if __name__ == "__main__":

@@ -22,4 +22,4 @@ class RewardWeighted(Algorithm):
             weights = token_weights(ts.completion_lengths(micro)).to(loss)
             return (weights * loss).sum(), {"loss": loss.detach()}
 
-        return ts.accumulate(setup, rollouts, score), ts.update(setup, step_index)
+        return ts.learn(setup, rollouts, score, step_index, clock)

@@ -73,12 +73,12 @@ class Algorithm:
 
 
 class _BuiltIn(Algorithm):
-    """Takes its step by a function of the package, loaded then, as its module imports torch."""
+    """An algorithm of the package. The module of its step imports torch, and is imported then."""
 
-    taken_by: ClassVar[str]
+    step_function: ClassVar[str]
 
     def step(self, setup: Any, batch: Any, step_index: int, clock: Any) -> Any:
-        step = load_object(self.taken_by, "train.method", ALGORITHMS)
+        step = load_object(self.step_function, "train.method", ALGORITHMS)
         return step(setup, batch, step_index, clock)
 
 
@@ -86,7 +86,7 @@ class Distillation(_BuiltIn):
     """PAINT, and OPSD where nothing is masked or interpolated (paper: Algorithm 1)."""
 
     name = "distillation"
-    taken_by = "paint.algorithms.paint:paint_step"
+    step_function = "paint.algorithms.paint:paint_step"
     needs_context = True
 
 
@@ -94,7 +94,7 @@ class Mixed(_BuiltIn):
     """Distillation beside GRPO's reward, in one loss (ours)."""
 
     name = "mixed"
-    taken_by = "paint.algorithms.mixed:mixed_step"
+    step_function = "paint.algorithms.mixed:mixed_step"
     needs_context = True
     needs_grades = True
     min_samples = 2
@@ -105,7 +105,7 @@ class Grpo(_BuiltIn):
     """Group-relative policy gradient on verified answers (paper: 'GRPO')."""
 
     name = "grpo"
-    taken_by = "paint.algorithms.grpo:grpo_step"
+    step_function = "paint.algorithms.grpo:grpo_step"
     needs_grades = True
     min_samples = 2
     uses_policy_gradient = True
@@ -121,7 +121,7 @@ class Sft(_BuiltIn):
     """Maximum likelihood of the reference solutions (paper: 'SFT')."""
 
     name = "sft"
-    taken_by = "paint.algorithms.sft:sft_step"
+    step_function = "paint.algorithms.sft:sft_step"
     needs_rollouts = False
 
 

@@ -1,3 +1,5 @@
+"""``paint ablate``."""
+
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal

@@ -1,3 +1,5 @@
+"""``paint advise``."""
+
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated

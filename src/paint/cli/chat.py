@@ -1,3 +1,5 @@
+"""``paint chat``."""
+
 import sys
 from dataclasses import dataclass
 from typing import Annotated

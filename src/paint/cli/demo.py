@@ -1,3 +1,5 @@
+"""``paint demo``."""
+
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated

@@ -1,3 +1,5 @@
+"""``paint eval``."""
+
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated

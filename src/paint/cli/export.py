@@ -1,3 +1,5 @@
+"""``paint export``."""
+
 from dataclasses import dataclass
 from typing import Annotated
 

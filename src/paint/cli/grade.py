@@ -1,3 +1,5 @@
+"""``paint grade``."""
+
 from dataclasses import dataclass
 from typing import Annotated
 

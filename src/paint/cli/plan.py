@@ -1,3 +1,5 @@
+"""``paint plan``."""
+
 from dataclasses import dataclass
 from typing import Annotated
 

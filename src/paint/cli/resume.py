@@ -1,3 +1,5 @@
+"""``paint resume``."""
+
 from dataclasses import dataclass
 from typing import Any
 

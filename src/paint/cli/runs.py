@@ -1,3 +1,5 @@
+"""``paint runs``."""
+
 import json
 import math
 from dataclasses import asdict, dataclass

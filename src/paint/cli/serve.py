@@ -1,3 +1,5 @@
+"""``paint serve``."""
+
 from dataclasses import dataclass
 from typing import Annotated
 

@@ -1,3 +1,5 @@
+"""``paint setup``."""
+
 from dataclasses import dataclass
 from typing import Annotated, Literal
 

@@ -1,3 +1,5 @@
+"""``paint show``."""
+
 from dataclasses import dataclass
 from typing import Annotated, Literal
 

@@ -1,3 +1,5 @@
+"""``paint train``."""
+
 import time
 from dataclasses import dataclass
 from pathlib import Path
