@@ -346,7 +346,7 @@ OWN = "the recipe's own context"
         ({}, {"recipe": 0.3, "other@0": 0.299}, [OWN, "not the content"]),
         ({}, {"recipe": 0.3, "other_notes@0": 0.5}, ["--context.source other_notes", "is +20"]),
         ({}, {"recipe": 0.0, "other@0": 0.9}, ["no advice"]),
-        ({"both": Interval(0.05, 0.0, 0.1)}, {"recipe": 0.3}, ["no advice"]),
+        ({"both": Interval(0.05, 0.0, 0.1)}, {"recipe": 0.3}, ["no advice"]),  # 2 of 40
         ({"truncated": Interval(0.6, 0.5, 0.7)}, {"recipe": 0.3}, ["max_new_tokens", OWN]),
     ],
 )
@@ -357,6 +357,13 @@ def test_advise_on_recommends_only_what_intervals_tell(
     assert len(lines) == len(expected)
     for line, part in zip(lines, expected, strict=True):
         assert part in line
+
+
+def test_advise_on_small_share_of_many_problems_is_enough() -> None:
+    facts = FACTS | {"both": Interval(0.08, 0.06, 0.1)}
+    few = of_slope(0.3)
+    [line] = advise_on(facts, {"recipe": replace(few, slope=np.tile(few.slope, 10))})  # 32 of 400
+    assert OWN in line
 
 
 @pytest.mark.parametrize(

@@ -60,8 +60,9 @@ MODE_FLAGS = {
 }
 """What follows the name of a context in the teacher's other thinking mode, and its flag."""
 
-FEW, MUCH = 0.1, 0.3
-"""Shares: with fewer problems that tell there is no advice; above the other, a share is a risk."""
+FEW, ENOUGH, MUCH = 0.1, 30, 0.3
+"""With a smaller share of problems that tell, and fewer than so many, there is no advice; above the
+other share, something is a risk."""
 
 CONFUSED = 0.1
 """Entropy gap behind a departure, nats: programmed teachers above it lost 4 to 87 points."""
@@ -295,12 +296,13 @@ def advise_on(facts: Mapping[str, Interval], figures: Mapping[str, Figures]) -> 
             f"{facts['truncated'].points()} % of the rollouts are truncated, which makes them "
             f"wrong: raise rollout.max_new_tokens first"
         )
-    if facts["both"].mean < FEW:
+    telling = facts["both"].mean
+    if telling < FEW and telling * len(figures[RECIPE].slope) < ENOUGH:
         return [
             *lines,
             f"no advice: only problems with right and wrong rollouts tell, and "
-            f"{facts['both'].points()} % are; take more --samples, or problems that the model "
-            f"sometimes solves",
+            f"{facts['both'].points()} % are; take more --problems or --samples, or problems that "
+            f"the model sometimes solves",
         ]
 
     slopes = {name: found.slope for name, found in figures.items()}
