@@ -152,6 +152,15 @@ def test_train_kernels_that_cannot_be_built_are_named_once_before_the_run(
     assert said < next(i for i, line in enumerate(lines) if "student prompt" in line)
 
 
+@pytest.mark.parametrize(("every", "is_said"), [(1, False), (2, True)])
+def test_train_teacher_that_is_never_refreshed_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], every: int, is_said: bool
+) -> None:
+    refreshed = {"weights": "ema", "decay": 0.0, "every": every}
+    train(small(train={"steps": 2}, teacher=refreshed), tmp_path / "run")
+    assert ("the teacher stays as it is" in capsys.readouterr().out) == is_said
+
+
 TWO_STEPS, TWELVE = {"steps": 2}, {"steps": 1, "batch_size": 12}
 WEIGHED = {"wrong_weight": 0.25, "position_weights": "entropy_gap"}
 BY_TOKEN = {"reduction": "token", "skip_tokens": 9}

@@ -143,10 +143,12 @@ def train(
             display.note(describe_adapters(policy.base))
         # The teacher is the policy as it is before a checkpoint is loaded. Live weights are the
         # policy itself: no copy is kept.
-        needs_teacher = config.algorithm.needs_teacher(config)
+        needs_teacher, steps = config.algorithm.needs_teacher(config), config.train.steps
         teacher = open_teacher(
             policy, config.teacher if needs_teacher else TeacherConfig(weights="live")
         )
+        if needs_teacher and config.teacher.weights == "ema" and config.teacher.every >= steps:
+            display.note(f"the teacher stays as it is: teacher.every is not below {steps} steps")
         validation = load_validation(policy, config, folder, ranks, grader, display)
         problems = filter_problems(policy, config, candidates, display)
         if config.algorithm.needs_context:
