@@ -16,6 +16,10 @@ from paint.config.schema import Config
 from paint.core.errors import ConfigError, format_value, wrap_errors
 from paint.core.settings import MAX_FLOAT
 
+# Recipes have about a thousand bytes. Longer ones can nest so deep that Python ends with a
+# segmentation fault, or take hours.
+RECIPE_BYTES = 2**16
+
 _RECIPES = Path(__file__).parent / "recipes"
 _SECTIONS: dict[str, Any] = {section.name: section.type for section in dataclasses.fields(Config)}
 _NAMES = {
@@ -45,6 +49,8 @@ def read_recipe(path: str | Path, base: Config | None = None) -> Config:
     """Read a config from a TOML recipe; settings that it omits are the base's, or the paper's."""
     with wrap_errors(f"{path} cannot be read", ConfigError, "name a recipe, a TOML file"):
         try:
+            if Path(path).stat().st_size > RECIPE_BYTES:
+                raise ValueError(f"it is longer than {RECIPE_BYTES:,} bytes")
             # Not read_text, which would end lines at bare carriage returns; TOML has none.
             table = tomllib.loads(Path(path).read_bytes().decode("utf-8-sig"))
         except tomllib.TOMLDecodeError as error:
