@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import matplotlib
@@ -10,7 +11,7 @@ import torch
 
 import paint
 from paint.cli.main import parse
-from paint.demo.files import MODEL
+from paint.demo.files import HELD_OUT_PROBLEMS, MODEL
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"]
@@ -59,6 +60,7 @@ def test_documented_python_block_runs(
     (tmp_path / "runs").mkdir()
     for name in ("first", "demo-paint"):
         (tmp_path / "runs" / name).symlink_to(run)
+    shutil.copy(HELD_OUT_PROBLEMS, tmp_path / "validation.jsonl")
     monkeypatch.chdir(tmp_path)
     hidden = torch.randn(5, 4, requires_grad=True)
     names = {
