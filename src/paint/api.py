@@ -519,9 +519,10 @@ def prepare_openthoughts(
     from paint.core.display import Display
     from paint.data.benchmarks import PUBLISHED, load_benchmark
     from paint.data.openthoughts import make_training_data, print_preparation
+    from paint.demo.files import NAME
 
     if benchmarks is None:
-        benchmarks = [name for name in PUBLISHED if name != "demo"]
+        benchmarks = [name for name in PUBLISHED if name != NAME]
     sets = [load_benchmark(name) for name in benchmarks]
     preparation = make_training_data(Path(out), benchmarks=sets, **settings)
     print_preparation(preparation, Path(out), Display())

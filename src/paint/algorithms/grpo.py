@@ -143,8 +143,13 @@ def advantages(rewards: Float[Tensor, " b"], group_size: int) -> Float[Tensor, "
     The standard deviation has Bessel's correction, as TRL's. A is 0 for a group whose rewards are
     all equal: it teaches nothing (paper: section 'Main Results').
 
-    Source: Shao et al. 2024, "DeepSeekMath", section 4.1.2.
+    Source: Shao et al. 2024, "DeepSeekMath", section 4.1.2. Raises ValueError for rewards that are
+    no whole groups.
     """
+    if group_size < 2 or len(rewards) % group_size:
+        raise ValueError(
+            f"{len(rewards)} rewards are no whole groups of {group_size}; groups have 2 or more"
+        )
     groups = rewards.view(-1, group_size)
     centred = groups - groups.mean(dim=1, keepdim=True)
     return (centred / (groups.std(dim=1, keepdim=True) + SPREAD_FLOOR)).view(-1)
@@ -167,8 +172,12 @@ def grpo_terms(
     ε is ``clip`` and β is ``kl``. Figures: ``clipped``, 1 where the clip takes the gradient away;
     ``base_kl``, the last bracket.
 
-    Source: Shao et al. 2024, "DeepSeekMath", equations 3 and 4.
+    Source: Shao et al. 2024, "DeepSeekMath", equations 3 and 4. Raises ValueError for a kl without
+    base_log_prob.
     """
+    if kl and base_log_prob is None:
+        raise ValueError(f"kl {kl} needs the log-probabilities of the base model")
+
     ratio = (log_prob - old_log_prob).exp()
     held = ratio.clamp(1 - clip, 1 + clip)
     loss = -torch.minimum(ratio * advantage, held * advantage)
