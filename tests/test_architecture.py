@@ -17,8 +17,8 @@ from paint.algorithms.base import ALGORITHMS
 from paint.config.recipe import find_recipe, read_recipe, shipped_recipes, to_table
 from paint.config.schema import Config
 from paint.inference.engine import Completion
-from paint.inference.local import invert
 from paint.inference.registry import AUTO, ENGINES
+from paint.inference.sampling import invert
 from paint.objective import anchors
 
 ROOT = Path(__file__).parents[1]

@@ -31,9 +31,10 @@ from conftest import DEMO
 from paint.core import display
 from paint.core.display import Clock, Display, Terminal
 from paint.data.problems import Problem
-from paint.inference import batch
+from paint.inference.decoders import Decoder
 from paint.inference.engine import EngineError, Sampling
-from paint.inference.local import LocalEngine, MergedEngine, distribution, invert
+from paint.inference.local import LocalEngine, MergedEngine
+from paint.inference.sampling import distribution, invert
 from paint.models import attention
 from paint.models.policy import Policy, load_policy
 from paint.objective.loss import token_log_probs
@@ -162,7 +163,7 @@ def test_generate_reads_repeated_prompt_once(policy: Policy, problems: list[Prob
     prompts = prompts_of(policy, problems, 2) * 3
     with passes(policy) as shapes:
         together = LocalEngine(policy, batch_size=6).generate(prompts, SHORT, range(6))
-    assert shapes[0] == (2, max(map(len, prompts)))
+    assert shapes[0] == (2, max(map(len, prompts)) - 1)  # the last token is the first step's
     assert shapes[1] == (6, 1)
 
     alone = LocalEngine(policy, batch_size=1).generate(prompts, SHORT, range(6))
@@ -178,7 +179,7 @@ def test_generate_reads_common_prefix_once(policy: Policy, problems: list[Proble
     (one, length), (rows, rest), *_ = shapes
     assert one == 1
     assert shared <= length < min(map(len, prompts))
-    assert (rows, rest) == (3, max(map(len, prompts)) - length)
+    assert (rows, rest) == (3, max(map(len, prompts)) - 1 - length)
 
     alone = [
         LocalEngine(policy, batch_size=1).generate([prompt], SHORT, [seed])[0]
@@ -196,38 +197,12 @@ def test_generate_refills_finished_rows(policy: Policy, problems: list[Problem])
         completions = LocalEngine(policy, batch_size=4).generate(prompts, whole, range(24))
     assert max(rows for rows, _ in shapes) == 4
     decoded = sum(rows for rows, tokens in shapes if tokens == 1)
-    assert decoded == sum(len(c.ids) - 1 for c in completions)
+    assert decoded == sum(len(c.ids) for c in completions)
 
     ordered = sorted(range(24), key=lambda i: (-len(prompts[i]), prompts[i]))
     lengths = [len(completions[i].ids) for i in ordered]
-    waiting = sum(max(lengths[i : i + 4]) - 1 for i in range(0, 24, 4))
+    waiting = sum(max(lengths[i : i + 4]) for i in range(0, 24, 4))
     assert sum(tokens == 1 for _, tokens in shapes) < waiting
-
-
-def test_generate_rows_of_different_lengths_are_not_padded_to_longest(
-    policy: Policy, problems: list[Problem], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    short = prompts_of(policy, problems, 12)
-    prompts = [short[0] * 8, *short]
-    positions = [0]
-    one_group = attention._one_group
-
-    def count(module: Any, query: Tensor, key: Tensor, *rest: Any, **options: Any) -> Any:
-        if query.shape[2] == 1:
-            positions[-1] += len(key) * key.shape[2]
-        return one_group(module, query, key, *rest, **options)
-
-    monkeypatch.setattr(attention, "_one_group", count)
-    completions = LocalEngine(policy, batch_size=4).generate(prompts, SHORT, range(13))
-
-    positions.append(0)
-    monkeypatch.setattr(batch, "FILL", 0.0)  # all in one rectangle
-    monkeypatch.setattr(batch, "BLOCK", 3)
-    together = LocalEngine(policy, batch_size=4).generate(prompts, SHORT, range(13))
-    assert positions[0] < 0.9 * positions[1]
-    assert [c.ids for c in together] == [c.ids for c in completions]
-    for mine, theirs in zip(together, completions, strict=True):
-        assert mine.log_probs == pytest.approx(theirs.log_probs, abs=1e-4)
 
 
 @pytest.mark.parametrize("most", [3, 1])
@@ -256,7 +231,7 @@ def test_generate_out_of_memory_halves_batch_and_goes_on(
 
 
 def test_generate_one_row_out_of_memory_is_an_error(policy: Policy) -> None:
-    full = patch.object(LocalEngine, "_forward", side_effect=torch.OutOfMemoryError)
+    full = patch.object(Decoder, "_forward", side_effect=torch.OutOfMemoryError)
     with full, pytest.raises(EngineError, match="max_new_tokens"):
         LocalEngine(policy, batch_size=2).generate([[5, 6], [7]], SHORT, range(2))
 
@@ -299,7 +274,10 @@ def test_generate_matches_library_for_every_model_family(policy: Policy, family:
 
 def whole_distribution(logits: Tensor, sampling: Sampling) -> Tensor:
     """Of every token, also of those that are left out."""
-    probs, tokens = distribution(logits, sampling)
+    looked_at = 32
+    while distribution(logits, sampling, looked_at)[2].any():
+        looked_at *= 8
+    probs, tokens, _ = distribution(logits, sampling, looked_at)
     assert ((tokens.diff() > 0) | (probs[:, 1:] == 0)).all()
     return torch.zeros_like(logits).scatter_add(-1, tokens, probs)
 
@@ -377,13 +355,13 @@ def test_merged_engine_merges_adapter_only_while_generating(
     def is_merged() -> set[bool]:
         return {layer.merged for layer in trained.adapted.values()}
 
-    forward, seen = MergedEngine._forward, []
+    forward, seen = Decoder._forward, []
 
-    def look(engine: MergedEngine, *arguments: Any) -> Any:
+    def look(decoder: Decoder, *arguments: Any) -> Any:
         seen.append(is_merged())
-        return forward(engine, *arguments)
+        return forward(decoder, *arguments)
 
-    monkeypatch.setattr(MergedEngine, "_forward", look)
+    monkeypatch.setattr(Decoder, "_forward", look)
     MergedEngine(trained, batch_size=2).generate([[5, 6, 7]] * 3, SHORT, range(3))
     assert len(seen) > 2
     assert all(merged == {True} for merged in seen)

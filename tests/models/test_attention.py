@@ -1,5 +1,6 @@
 """Heads side by side attend as the library's attention does, and only where they share keys."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from torch import Tensor
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from paint.models.attention import grouped_query_decode
+from paint.models.attention import masked_decode
 
 
 def masks(batch: int, heads: int, tokens: int, places: int) -> dict[str, Tensor | None]:
@@ -26,7 +27,7 @@ def masks(batch: int, heads: int, tokens: int, places: int) -> dict[str, Tensor 
 @pytest.mark.parametrize("tokens", [1, 4])
 @pytest.mark.parametrize("groups", [1, 2, 6])
 @pytest.mark.parametrize("scaling", [None, 0.3])
-def test_grouped_query_decode_matches_library(
+def test_masked_decode_matches_library(
     mask: str, tokens: int, groups: int, scaling: float | None
 ) -> None:
     torch.manual_seed(groups)
@@ -39,7 +40,10 @@ def test_grouped_query_decode_matches_library(
     module.num_key_value_groups, module.is_causal = heads // groups, True
 
     expected, _ = sdpa_attention_forward(module, *given, scaling=scaling)
-    with grouped_query_decode():
+    config = SimpleNamespace(_attn_implementation="flash_attention_2")
+    with masked_decode(config):
+        assert config._attn_implementation == "sdpa"
         found, _ = ALL_ATTENTION_FUNCTIONS["sdpa"](module, *given, scaling=scaling)
     torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-13)
     assert ALL_ATTENTION_FUNCTIONS["sdpa"] is sdpa_attention_forward
+    assert config._attn_implementation == "flash_attention_2"

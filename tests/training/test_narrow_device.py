@@ -14,7 +14,8 @@ from paint.core.device import float64_device, require_dtype
 from paint.core.display import Clock, Display
 from paint.data.problems import read_problems
 from paint.grading.math.grader import MathGrader
-from paint.inference.local import LocalEngine, invert
+from paint.inference.local import LocalEngine
+from paint.inference.sampling import invert
 from paint.models.policy import load_policy
 from paint.models.teacher import open_teacher
 from paint.training.train_step import Setup

@@ -1,36 +1,33 @@
 """Local engine: generation in the training process with the trained model.
 
-Sampling is a pure function of the logits and of one uniform number per (seed, token), so a
-completion depends on its prompt and seed alone. Repeated prompts and the common prefix of all are
-prefilled once. A finished row leaves the batch, and a waiting one takes its place.
+A completion depends on its prompt and seed alone. Every token is the same step on static tensors,
+which a GPU repeats as a CUDA graph. The host looks every few steps: it hands over the rows that
+have ended and reads waiting prompts into their slots.
 """
 
-import math
 from collections import deque
 from collections.abc import Iterator, Sequence
-from inspect import signature
+from contextlib import AbstractContextManager, nullcontext
 from itertools import takewhile
-from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
-from torch.nn.functional import pad
-from transformers import Cache
 
-from paint.core.device import float64_device
 from paint.core.display import Display
 from paint.core.errors import NonFiniteError
-from paint.inference.batch import Batch, Group, Row, new_cache, pack, side_by_side
+from paint.inference.decoders import StaticDecoder, Text, open_decoder
 from paint.inference.engine import Completion, Engine, EngineError, OnCompletion, Prompts, Sampling
 from paint.inference.factory import EngineSetup
-from paint.models.attention import grouped_query_decode
+from paint.inference.graphs import GraphedStep
+from paint.inference.sampling import LIKELIEST, WIDER, draw
+from paint.inference.slots import Row, Slots
 from paint.models.policy import Policy
-from paint.models.sharding import gather_parameters
+from paint.models.sharding import gather_parameters, is_sharded
 
 WORTH_SHARING = 16  # minimum length of a common prefix that is prefilled separately
-REFILL = 4  # new rows are prefilled once 1 / REFILL of the batch is free; one by one would be slow
-LIKELIEST = 256  # number of likeliest tokens in which top-p is searched first
+REFILL = 4  # rows are prefilled once 1 / REFILL of the slots is free; one by one would be slow
+STEPS = 8  # steps on a GPU between two looks of the host, which wait for it
+FEWEST = 32  # slots on a GPU below which a step is not faster with fewer
+KEPT = 1 / 16  # largest share of a GPU's memory that keys and values keep between two calls
 
 
 class LocalEngine(Engine):
@@ -40,6 +37,7 @@ class LocalEngine(Engine):
         self.policy = policy
         self.batch_size = batch_size
         self.display = display or Display(enabled=False)
+        self._kept: _Sampler | None = None  # of the last call, with its buffers and graphs
 
     @classmethod
     def from_setup(cls, setup: EngineSetup) -> "LocalEngine":
@@ -55,7 +53,7 @@ class LocalEngine(Engine):
         self.policy.model.eval()
         try:
             with torch.no_grad(), gather_parameters(self.policy.base):
-                self._write(prompts, sampling, seeds, finished)
+                self._generate(prompts, sampling, seeds, finished)
         finally:
             self.policy.model.train(was_training)
 
@@ -64,57 +62,60 @@ class LocalEngine(Engine):
 
         Each step must run within ``torch.no_grad()``, with the weights that are to be used.
         """
-        row = Row(0, tuple(prompt), _uniforms(seed, sampling))
-        batch: Batch | None = self._read([row], None)
-        while batch:
-            batch = self._decode(batch, _draw(batch, sampling), sampling, lambda *_: None)
-            yield row.ids[-1]
+        longest = len(prompt) + sampling.max_new_tokens
+        sampler = _Sampler(self.policy, sampling, 1, longest, self.display)
+        sampler.fill([Row(0, tuple(prompt), seed)], ())
+        while not sampler.slots.free:
+            sampler.run(1)
+            yield int(sampler.slots.tokens[0])
 
-    def _write(
+    def _generate(
         self, prompts: Prompts, sampling: Sampling, seeds: Sequence[int], finished: OnCompletion
     ) -> None:
+        rows = [Row(i, tuple(prompt), seeds[i]) for i, prompt in enumerate(prompts)]
         # Sort prompts by length, for little padding, and equal prompts next to each other.
-        rows = (Row(i, tuple(prompt)) for i, prompt in enumerate(prompts))
         waiting = deque(sorted(rows, key=lambda row: (-len(row.prompt), row.prompt)))
-        # A rank may have no row of a last batch.
-        beginning = self._read_beginning([row.prompt for row in waiting]) if waiting else None
-        batch: Batch | None = None
-        started: dict[int, Row] = {}
+        beginning = _common_beginning([row.prompt for row in rows])
+        end_ids = set(self.policy.end_ids)
+        steps = STEPS if self.policy.device.type == "cuda" else 1
         finished_tokens = 0
-
-        def hand_over(index: int, completion: Completion) -> None:
-            nonlocal finished_tokens
-            finished_tokens += len(completion.ids)
-            del started[index]
-            finished(index, completion)
-
-        while waiting or batch:
-            new, free = [], self.batch_size - len(started)
-            can_refill = batch and batch.groups[0].is_growing and free * REFILL >= self.batch_size
-            if waiting and (not batch or can_refill):
-                new = [waiting.popleft() for _ in range(min(free, len(waiting)))]
-                for row in new:
-                    started[row.index] = row
-                    if not row.uniforms:
-                        row.uniforms.extend(_uniforms(seeds[row.index], sampling))
+        sampler: _Sampler | None = None
+        while waiting or (sampler and sampler.slots.longest):
             try:
-                if new:
-                    read = self._read(new, beginning)
-                    logits = torch.cat([batch.logits, read.logits]) if batch else read.logits
-                    batch = Batch([*(batch.groups if batch else ()), *read.groups], logits)
-                assert batch is not None
-                batch = self._decode(batch, _draw(batch, sampling), sampling, hand_over)
+                if sampler is None:
+                    sampler = self._sampler(sampling, waiting)
+                sampler.refill(waiting, beginning)
+                ended = sampler.run(steps)
             except torch.OutOfMemoryError as error:
-                self._halve(len(started), error)
-                # A row goes on where it was: its text is read like a prompt.
-                waiting.extendleft(reversed(started.values()))
-                started.clear()
-                batch = None
-            unfinished = sum(len(row.ids) for row in started.values())
-            self.display.writing(finished_tokens, unfinished)
+                # A row continues where it was: its text is read like a prompt.
+                unfinished = sampler.slots.take_all() if sampler else []
+                self._halve(max(len(unfinished), 1), error)
+                waiting.extendleft(reversed(unfinished))
+                sampler = None
+                continue
+
+            for row in ended:
+                finished_tokens += len(row.ids)
+                truncated = row.ids[-1] not in end_ids
+                completion = Completion(tuple(row.ids), tuple(row.log_probs), truncated)
+                finished(row.index, completion)
+            self.display.writing(finished_tokens, sum(sampler.slots.lengths))
+        if sampler and sampler.can_be_kept:
+            self._kept = sampler
+
+    def _sampler(self, sampling: Sampling, waiting: Sequence[Row]) -> "_Sampler":
+        """The kept sampler, or a new one where it does not fit."""
+        count = min(self.batch_size, len(waiting))
+        longest = sampling.max_new_tokens + max(len(row.prompt) for row in waiting)
+        kept, self._kept = self._kept, None
+        if kept and kept.fits(sampling, count, longest):
+            kept.use_again()
+            return kept
+        del kept  # before the memory of another
+        return _Sampler(self.policy, sampling, count, longest, self.display)
 
     def _halve(self, rows: int, error: torch.OutOfMemoryError) -> None:
-        """Go on with half the rows that ran out of memory."""
+        """Continue with half the rows that ran out of memory."""
         if rows == 1:
             raise EngineError(
                 "one row alone does not fit in the device's memory; lower rollout.max_new_tokens, "
@@ -124,114 +125,6 @@ class LocalEngine(Engine):
         self.display.note(
             f"engine: out of memory with {rows} rows at once; {self.batch_size} from now on"
         )
-
-    def _read_beginning(self, prompts: Sequence[tuple[int, ...]]) -> Cache | None:
-        """Prefill the common prefix of all prompts; None if it is short or cannot be shared."""
-        first, last = min(prompts), max(prompts)  # all others lie between them
-        shared = list(takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False)))
-        length = min(len(shared), min(map(len, prompts)) - 1)
-        if first == last or length < WORTH_SHARING:
-            return None
-
-        ids = torch.tensor([first[:length]], device=self.policy.device)
-        group = Group([], torch.ones_like(ids), new_cache(self.policy.base.config))
-        self._forward(ids, group.mask.cumsum(-1) - 1, group.mask, group.cache)
-        return group.cache if group.is_growing else None
-
-    def _read(self, rows: list[Row], beginning: Cache | None) -> Batch:
-        """Prefill the texts of rows, each distinct text once."""
-        texts = list(dict.fromkeys(row.text for row in rows))
-        start = beginning.get_seq_length() if beginning else 0
-        cache = new_cache(self.policy.base.config)
-        if beginning:
-            for layer, (keys, values, _) in enumerate(beginning):
-                sizes = len(texts), -1, -1, -1
-                cache.update(keys.expand(sizes), values.expand(sizes), layer)
-
-        width = max(map(len, texts)) - start
-        gaps = [start + width - len(text) for text in texts]
-        filler = self.policy.tokenizer.pad_token_id or 0
-        ids = [[filler] * gap + list(t[start:]) for gap, t in zip(gaps, texts, strict=True)]
-        filled = [[1] * start + [0] * gap + [1] * (width - gap) for gap in gaps]
-        mask = torch.tensor(filled, device=self.policy.device)
-        positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, start:]
-        logits = self._forward(torch.tensor(ids, device=mask.device), positions, mask, cache)
-        if len(texts) == len(rows):
-            return Batch([Group(rows, mask, cache)], logits)
-
-        places = {text: place for place, text in enumerate(texts)}
-        index = torch.tensor([places[row.text] for row in rows], device=mask.device)
-        cache.reorder_cache(index)
-        return Batch([Group(rows, mask[index], cache)], logits[index])
-
-    def _decode(
-        self, batch: Batch, tokens: Int[Tensor, " b"], sampling: Sampling, finished: OnCompletion
-    ) -> Batch | None:
-        """Append these tokens, hand over finished rows, and decode the others."""
-        log_probs = batch.logits.log_softmax(-1).gather(1, tokens[:, None])[:, 0].tolist()
-        if not all(map(math.isfinite, log_probs)):
-            raise NonFiniteError(
-                "the policy's logits are not finite; start a new run with a lower "
-                "train.learning_rate"
-            )
-
-        end_ids, draws = set(self.policy.end_ids), zip(tokens.tolist(), log_probs, strict=True)
-        for group in batch.groups:
-            kept = []
-            for place, row in enumerate(group.rows):
-                token, log_prob = next(draws)
-                row.ids.append(token)
-                row.log_probs.append(log_prob)
-                has_ended = token in end_ids
-                if has_ended or len(row.ids) == sampling.max_new_tokens:
-                    truncated = not has_ended
-                    finished(row.index, Completion(tuple(row.ids), tuple(row.log_probs), truncated))
-                else:
-                    kept.append(place)
-            group.keep(kept)
-
-        groups = [group for group in batch.groups if group.rows]
-        if not groups:
-            return None
-
-        packs = self._packs and groups[0].is_growing
-        groups = pack(groups, into_one=not packs)
-        for group in groups:
-            group.mask = pad(group.mask, (0, 1), value=1)
-        rows = [row for group in groups for row in group.rows]
-        ids = torch.tensor([[row.ids[-1]] for row in rows], device=tokens.device)
-        positions = torch.tensor([[len(row) - 1] for row in rows], device=tokens.device)
-        mask, cache = side_by_side(groups) if packs else (groups[0].mask, groups[0].cache)
-        return Batch(groups, self._forward(ids, positions, mask, cache))
-
-    def _forward(
-        self,
-        ids: Int[Tensor, "b n"],
-        positions: Int[Tensor, "b n"],
-        mask: Int[Tensor, "b t"] | Bool[Tensor, "b 1 1 t"],
-        cache: Cache,
-    ) -> Float[Tensor, "b v"]:
-        """Run the model on n more tokens of every row, which mask includes."""
-        decoder = self.policy.base.get_decoder()
-        parameters = signature(decoder.forward).parameters
-        # Since transformers 5.24 it is called cache, and the old name warns.
-        options: dict[str, Any] = {"cache" if "cache" in parameters else "past_key_values": cache}
-        if "position_ids" in parameters:
-            options["position_ids"] = positions
-        with grouped_query_decode():
-            states = decoder(
-                input_ids=ids, attention_mask=mask, use_cache=True, **options
-            ).last_hidden_state
-        # Only the last state, without its token dimension: torch would copy the head for each row.
-        logits: Tensor = self.policy.lm_head(states[:, -1])
-        return logits.float()
-
-    @property
-    def _packs(self) -> bool:
-        """Whether the model's attention is grouped_query_decode's, which takes several groups."""
-        base = self.policy.base
-        is_ours: bool = base.config._attn_implementation == "sdpa"
-        return is_ours and base._supports_attention_backend
 
 
 class MergedEngine(LocalEngine):
@@ -246,76 +139,162 @@ class MergedEngine(LocalEngine):
             super().stream(prompts, sampling, seeds, finished)
 
 
-def _uniforms(seed: int, sampling: Sampling) -> list[float]:
-    generator = torch.Generator().manual_seed(seed)
-    uniforms: list[float] = torch.rand(sampling.max_new_tokens, generator=generator).tolist()
-    return uniforms
+class _Sampler:
+    """Samples the tokens of up to ``count`` rows at once, each of at most ``longest`` tokens."""
+
+    def __init__(
+        self, policy: Policy, sampling: Sampling, count: int, longest: int, display: Display
+    ) -> None:
+        self.policy = policy
+        self.sampling = sampling
+        self.slots = Slots(count, sampling.max_new_tokens, policy.device)
+        self.decoder = open_decoder(policy.base, count, longest)
+        self.longest = longest
+        self.end_ids = torch.tensor(policy.end_ids, device=policy.device)
+        self.too_few = torch.zeros((), dtype=torch.bool, device=policy.device)
+        # Steps of a decoder that is not static cannot be repeated with more candidates.
+        self.candidates = LIKELIEST if self.decoder.is_static else policy.lm_head.out_features
+        is_graphed = policy.device.type == "cuda" and not is_sharded(policy.base)
+        self.step = GraphedStep(
+            self._step,
+            (*self.slots.state, self.too_few),
+            display.note,
+            enabled=is_graphed and self.decoder.is_static,
+        )
+        self.capacity = 0  # of the buffers that the graphs work on
+        # Hooks, with which a teacher changes what layers compute, see nothing of joint layers.
+        is_joint = is_graphed and not _has_hooks(policy)
+        self.joint = policy.joint_layers if is_joint else None
+        self._refresh()
+        self.weights = _weights(policy)
+
+    def _refresh(self) -> None:
+        """Take the adapters as they are after an update."""
+        if self.joint:
+            self.joint.refresh()
+
+    def _using_joint_layers(self) -> AbstractContextManager[None]:
+        return self.joint.used() if self.joint else nullcontext()
+
+    def refill(self, waiting: deque[Row], beginning: Text) -> None:
+        """Give waiting rows the free slots, if enough are free."""
+        free = len(self.slots.free)
+        count = len(self.slots.rows)
+        is_enough = free * REFILL >= count if self.decoder.is_static else free == count
+        if not waiting or not is_enough:
+            return
+        rows = [waiting.popleft() for _ in range(min(free, len(waiting)))]
+        try:
+            self.fill(rows, beginning)
+        except torch.OutOfMemoryError:
+            # Rows that have no slot yet wait again; take_all returns the others.
+            waiting.extendleft(row for row in reversed(rows) if row not in self.slots.rows)
+            raise
+
+    def fill(self, rows: Sequence[Row], beginning: Text) -> None:
+        """Read rows, whose texts have this common beginning, into free slots."""
+        size = len(self.slots.rows) if self.decoder.is_static else len(rows)
+        slots = self.slots.put(rows, size)
+        # The last token of a text is the first input of a step.
+        with self._using_joint_layers():
+            self.decoder.read([row.text[:-1] for row in rows], slots, beginning)
+
+    def run(self, steps: int) -> list[Row]:
+        """Append tokens to every row, and return those that have ended. Raises NonFiniteError."""
+        slots = self.slots
+        fewest = FEWEST if self.step.enabled else 1
+        self.decoder.move(*slots.shrink(fewest), slots.size)
+        self.decoder.reserve(slots.longest + steps)
+        self._drop_stale_graphs()
+        before = [part.clone() for part in (slots.tokens, slots.counts, slots.ended)]
+        with self._using_joint_layers():
+            for _ in range(steps):
+                self.step.run(self._shape)
+
+        is_finite = slots.log_probs.isfinite().all()
+        flags = torch.stack((self.too_few, is_finite))
+        read = torch.cat((slots.counts, slots.ended, flags)).tolist()  # waits for the device
+        count = len(slots.rows)
+        lengths, ended, (too_few, finite) = read[:count], read[count:-2], read[-2:]
+        if too_few:
+            self.candidates *= WIDER
+            self.too_few.zero_()
+            for part, value in zip((slots.tokens, slots.counts, slots.ended), before, strict=True):
+                part.copy_(value)
+            return self.run(steps)
+        if not finite:
+            raise NonFiniteError(
+                "the policy's logits are not finite; start a new run with a lower "
+                "train.learning_rate"
+            )
+
+        finished = []
+        for slot, row in enumerate(slots.rows):
+            if row is not None:
+                slots.lengths[slot] = lengths[slot]
+                if ended[slot]:
+                    finished.append(slot)
+        return slots.take(finished)
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        """The numbers that a graph of a step has in it."""
+        width = self.decoder.width if isinstance(self.decoder, StaticDecoder) else 0
+        return self.slots.size, width, self.candidates
+
+    def _drop_stale_graphs(self) -> None:
+        """Drop the graphs after the buffers have moved, be it for a step or for a prefill."""
+        if isinstance(self.decoder, StaticDecoder) and self.decoder.capacity != self.capacity:
+            self.step.clear()
+            self.capacity = self.decoder.capacity
+
+    def _step(self) -> None:
+        """Append a token to every row, without waiting for the device."""
+        slots = self.slots
+        tokens = slots.tokens[: slots.size]
+        logits = self.policy.lm_head(self.decoder.states(tokens, slots.positions())).float()
+        drawn, too_few = draw(logits, slots.next_uniforms(), self.sampling, self.candidates)
+        self.too_few |= (too_few & ~slots.ended[: slots.size]).any()
+        log_probs = logits.log_softmax(-1).gather(1, drawn[:, None])[:, 0]
+        slots.append(drawn, log_probs, self.end_ids)
+
+    @property
+    def can_be_kept(self) -> bool:
+        """Whether there are graphs that are worth the memory of the buffers until the next call."""
+        if not self.step.enabled or _has_hooks(self.policy):
+            return False
+        return self.decoder.nbytes <= KEPT * torch.cuda.mem_get_info()[1]
+
+    def fits(self, sampling: Sampling, count: int, longest: int) -> bool:
+        """Whether it can sample other rows, with the weights as they are now."""
+        if _has_hooks(self.policy) or _weights(self.policy) != self.weights:
+            return False
+        is_large_enough = count <= len(self.slots.rows) and longest <= self.longest
+        return sampling == self.sampling and is_large_enough
+
+    def use_again(self) -> None:
+        """Take the weights as they are now, and forget what was computed with others."""
+        assert isinstance(self.decoder, StaticDecoder)
+        self.decoder.forget()
+        self._refresh()
 
 
-def _draw(batch: Batch, sampling: Sampling) -> Int[Tensor, " b"]:
-    """Draw each row's next token by inverting its distribution at the next uniform number."""
-    if sampling.temperature == 0:
-        return batch.logits.argmax(-1)
-    uniforms = torch.tensor([row.uniforms[len(row.ids)] for row in batch.rows])
-    probs, tokens = distribution(batch.logits, sampling)
-    return tokens.gather(-1, invert(probs, uniforms.to(probs.device))[:, None])[:, 0]
+def _has_hooks(policy: Policy) -> bool:
+    return any(module._forward_hooks for module in policy.base.modules())
 
 
-def distribution(
-    logits: Float[Tensor, "b v"], sampling: Sampling
-) -> tuple[Float[Tensor, "b n"], Int[Tensor, "b n"]]:
-    """Unnormalised probabilities after temperature, top-k and top-p, and their tokens.
-
-    All tokens as likely as the k-th are kept. Of equally likely tokens at the limit of top-p, only
-    as many are kept as are needed to reach it, those with the lowest ids. Excluded tokens have
-    probability 0 or are omitted; the others are in the order of their ids.
-    """
-    scores = logits / sampling.temperature
-    size = scores.shape[-1]
-    if 0 < sampling.top_k < size:
-        least = scores.topk(sampling.top_k).values[:, -1:]
-        scores = scores.masked_fill(scores < least, -torch.inf)
-    probs = scores.softmax(-1)
-    if sampling.top_p == 1:
-        return probs, torch.arange(size, device=probs.device).expand_as(probs)
-    return _nucleus(probs, sampling.top_p, min(LIKELIEST, size))
+def _weights(policy: Policy) -> object:
+    """Where the weights are, and which adapters apply: what graphs have in them."""
+    places = [parameter.data_ptr() for parameter in policy.model.parameters()]
+    modes = [(layer.disable_adapters, layer.merged) for layer in policy.adapted.values()]
+    return places, modes
 
 
-def _nucleus(
-    probs: Float[Tensor, "b v"], top_p: float, looked_at: int
-) -> tuple[Float[Tensor, "b n"], Int[Tensor, "b n"]]:
-    """Apply top-p to the likeliest tokens; use eight times as many in rows that need more."""
-    likeliest, tokens = probs.topk(looked_at)
-    mass = likeliest.to(float64_device(probs.device)).double().cumsum(-1)
-    before_last = (mass < top_p).sum(-1, keepdim=True).clamp(max=looked_at - 1).to(probs.device)
-    last = likeliest.gather(-1, before_last)
-    # Tokens as likely as the last one examined may not have been examined.
-    too_few = last[:, 0] == likeliest[:, -1]
-
-    tokens, order = tokens.sort(-1)
-    likeliest = likeliest.gather(-1, order)
-    above, equal = likeliest > last, likeliest == last
-    needed = before_last + 1 - above.sum(-1, keepdim=True)
-    kept = likeliest.where(above | (equal & (equal.cumsum(-1) <= needed)), 0)
-    if looked_at == probs.shape[-1] or not too_few.any():
-        return kept, tokens
-
-    more = _nucleus(probs[too_few], top_p, min(8 * looked_at, probs.shape[-1]))
-    wider = 0, more[0].shape[-1] - looked_at
-    kept, tokens = pad(kept, wider), pad(tokens, wider)
-    kept[too_few], tokens[too_few] = more
-    return kept, tokens
-
-
-def invert(probs: Float[Tensor, "b n"], uniforms: Float[Tensor, " b"]) -> Int[Tensor, " b"]:
-    """Index at which each row's cumulative probability exceeds its uniform number in [0, 1).
-
-    An index of probability 0 is never drawn, even if rounding leaves the last sum below 1. Sums are
-    float64, on a device that supports it.
-    """
-    where = float64_device(probs.device)
-    cumulative = probs.to(where).double().cumsum(-1)
-    targets = uniforms.to(where).double()[:, None] * cumulative[:, -1:]
-    places = torch.searchsorted(cumulative, targets, right=True)[:, 0]
-    # Only rows with NaN reach past the end; they are reported as soon as the token is drawn.
-    return places.clamp(max=probs.shape[-1] - 1).to(probs.device)
+def _common_beginning(prompts: Sequence[Text]) -> Text:
+    """The common prefix of all prompts but their last tokens, if it is worth reading once."""
+    if not prompts:  # a rank may have no row of a last batch
+        return ()
+    first, last = min(prompts), max(prompts)  # all others lie between them
+    shared = list(takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False)))
+    length = min(len(shared), min(map(len, prompts)) - 1)
+    return () if first == last or length < WORTH_SHARING else first[:length]

@@ -16,42 +16,29 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+TAKES_MASKS = ("sdpa", "eager")
+"""Implementations that take a mask for each row; flash attention does not."""
+
 
 @contextmanager
-def grouped_query_decode() -> Iterator[None]:
-    """Use this attention for one new token, in models with ``sdpa`` attention, within the block."""
+def masked_decode(config: Any) -> Iterator[None]:
+    """Within the block, attention takes a mask for each row, and groups heads for one new token.
+
+    Models with ``eager`` attention keep it; all others use ``sdpa``.
+    """
     before = ALL_ATTENTION_FUNCTIONS["sdpa"]
+    implementation = config._attn_implementation
     ALL_ATTENTION_FUNCTIONS["sdpa"] = _attention
+    if implementation not in TAKES_MASKS:
+        config._attn_implementation = "sdpa"
     try:
         yield
     finally:
         ALL_ATTENTION_FUNCTIONS["sdpa"] = before
+        config._attn_implementation = implementation
 
 
 def _attention(
-    module: torch.nn.Module,
-    query: Float[Tensor, "b heads n d"],
-    key: Tensor | list[Tensor],
-    value: Tensor | list[Tensor],
-    attention_mask: Tensor | None,
-    **options: Any,
-) -> tuple[Float[Tensor, "b n heads d_value"], None]:
-    """Attention of all rows; lists have a tensor for each group of rows (paint.inference.batch).
-
-    The mask of a narrower group has the group's positions first.
-    """
-    if isinstance(key, Tensor) and isinstance(value, Tensor):
-        return _one_group(module, query, key, value, attention_mask, **options)
-    sizes = [len(part) for part in key]
-    assert attention_mask is not None
-    parts = zip(query.split(sizes), key, value, attention_mask.split(sizes), strict=True)
-    mixed = [
-        _one_group(module, q, k, v, m[..., : k.shape[2]], **options)[0] for q, k, v, m in parts
-    ]
-    return torch.cat(mixed), None
-
-
-def _one_group(
     module: torch.nn.Module,
     query: Float[Tensor, "b heads n d"],
     key: Float[Tensor, "b groups t d"],

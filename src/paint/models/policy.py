@@ -44,6 +44,7 @@ from paint.core.hub import local_file, require_model
 from paint.data.problems import Problem
 from paint.demo.files import model_path
 from paint.models import prompts as views
+from paint.models.joint_layers import JointLayers
 from paint.models.layers import MemoryEfficientLoraLinear, fuse_norms, widen
 from paint.models.sharding import digest_of_weights, is_sharded, ranks_here, shard
 from paint.models.special_tokens import drop_special_text, special_text
@@ -102,6 +103,13 @@ class Policy:
             for name, module in self.base.named_modules()
             if isinstance(module, LoraLayer)
         }
+
+    @cached_property
+    def joint_layers(self) -> JointLayers | None:
+        """Joint products for decoding, of frozen weights that this process holds; else None."""
+        if self.tuning == "full" or is_sharded(self.base):
+            return None
+        return JointLayers(self.base)
 
     @property
     def trainable(self) -> list[nn.Parameter]:

@@ -1,0 +1,311 @@
+"""Decoders: hidden states of the next tokens of all slots, with what the model keeps of a text.
+
+StaticDecoder serves models whose layers keep keys and values of all tokens, also those that attend
+to a window of them. Each slot has its own position in static buffers, so rows need no padding, and
+a step works on the same memory every time, as a CUDA graph must.
+
+PaddedDecoder serves all other models, such as those with recurrent states. Its rows are padded on
+the left to one length, start together, and leave transformers' own cache as they end.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers import Cache, DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+
+from paint.core.device import to_device
+from paint.models.attention import masked_decode
+
+Text = tuple[int, ...]
+
+NARROWEST = 32  # positions by which a step on a CPU gets wider
+NARROWEST_GRAPH = 256  # the same on a GPU, where each width has a graph of its own
+WIDTHS = 4  # widths of graphs between a power of two and the next
+
+
+class Decoder(ABC):
+    """Reads texts into slots, and decodes a next token of every slot."""
+
+    is_static: bool  # rows can start at any time, and a step can be repeated on the same memory
+    nbytes = 0  # size of the buffers
+
+    def __init__(self, base: PreTrainedModel) -> None:
+        self.decoder = base.get_decoder()
+        self.device = base.device
+        parameters = signature(self.decoder.forward).parameters
+        # Since transformers 5.24 it is called cache, and the old name warns.
+        self._cache_name = "cache" if "cache" in parameters else "past_key_values"
+        self._takes_positions = "position_ids" in parameters
+
+    @abstractmethod
+    def read(self, texts: Sequence[Text], slots: Sequence[int], beginning: Text) -> None:
+        """Read texts, which have this common beginning, into slots."""
+
+    @abstractmethod
+    def states(
+        self, tokens: Int[Tensor, " b"], positions: Int[Tensor, " b"]
+    ) -> Float[Tensor, "b h"]:
+        """Decode a token of every slot, and return its hidden state."""
+
+    @abstractmethod
+    def reserve(self, positions: int) -> None:
+        """Make room for texts of this length."""
+
+    @abstractmethod
+    def move(self, targets: Sequence[int], origins: Sequence[int], size: int) -> None:
+        """Move slots; from now on the first ``size`` are decoded."""
+
+    def _forward(
+        self, ids: Int[Tensor, "b n"], positions: Int[Tensor, "_ n"], mask: Any, cache: Cache
+    ) -> Float[Tensor, "b n h"]:
+        options: dict[str, Any] = {self._cache_name: cache}
+        if self._takes_positions:
+            options["position_ids"] = positions
+        with masked_decode(self.decoder.config):
+            states: Tensor = self.decoder(
+                input_ids=ids, attention_mask=mask, use_cache=True, **options
+            ).last_hidden_state
+        return states
+
+
+def open_decoder(base: PreTrainedModel, slots: int, longest: int) -> Decoder:
+    """The decoder for a model, with this number of slots for texts of at most this length."""
+    windows = _windows(base.get_decoder())
+    if windows is None:
+        return PaddedDecoder(base)
+    return StaticDecoder(base, windows, slots, longest)
+
+
+def _windows(decoder: Any) -> dict[str, int | None] | None:
+    """Attention window of each kind of layer; None if layers keep something else than all keys."""
+    layers = DynamicCache(config=decoder.config).layers
+    kinds = getattr(decoder.config, "layer_types", None) or ["all"] * len(layers)
+    keeps_keys = set(map(type, layers)) <= {DynamicLayer, DynamicSlidingWindowLayer}
+    takes_positions = "position_ids" in signature(decoder.forward).parameters
+    if not (keeps_keys and takes_positions and len(layers) == len(kinds)):
+        return None
+    if "chunked_attention" in kinds:
+        return None
+    windows = {}
+    for kind, layer in zip(kinds, layers, strict=True):
+        windows[kind] = getattr(layer, "sliding_window", None)
+    return windows
+
+
+@dataclass(frozen=True)
+class _Prefill:
+    """Where a prefill writes: from a position on, each slot's text by its number."""
+
+    start: int
+    texts: Int[Tensor, " n"]
+    slots: Int[Tensor, " n"]
+
+
+class StaticDecoder(Decoder):
+    """Keys and values of all slots in static buffers, which grow by buckets."""
+
+    is_static = True
+
+    def __init__(
+        self, base: PreTrainedModel, windows: dict[str, int | None], slots: int, longest: int
+    ) -> None:
+        super().__init__(base)
+        self.windows = windows
+        self.slots = slots
+        self.longest = longest
+        self.capacity = 0  # positions for which the buffers have room
+        self.width = 0  # positions that a step attends to
+        self.dtype = base.get_input_embeddings().weight.dtype
+        layers = len(DynamicCache(config=self.decoder.config).layers)
+        self.cache = Cache(layers=[_StaticLayer(self) for _ in range(layers)])
+        self.places = torch.zeros(slots, dtype=torch.long, device=self.device)
+        self.prefill: _Prefill | None = None
+        self._beginning: Text = ()  # common beginning whose keys all slots have
+
+    @property
+    def nbytes(self) -> int:  # type: ignore[override]
+        """Size of all keys and values."""
+        return sum(buffer.nbytes for layer in self.cache.layers for buffer in layer.buffers)
+
+    def read(self, texts: Sequence[Text], slots: Sequence[int], beginning: Text) -> None:
+        """Read each distinct text once, and the common beginning once for all slots."""
+        if beginning != self._beginning:
+            self._read([beginning] * self.slots, range(self.slots), 0)
+            self._beginning = beginning
+        self._read(texts, slots, len(beginning))
+
+    def forget(self) -> None:
+        """Forget the common beginning, since its keys are those of earlier weights."""
+        self._beginning = ()
+
+    def _read(self, texts: Sequence[Text], slots: Sequence[int], start: int) -> None:
+        distinct = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+        end = max(map(len, distinct))
+        if end <= start:
+            return
+        self.reserve(end)
+        # Padding comes last: no token attends to it, and it is overwritten before it is seen.
+        ids = [[*text[start:], *[0] * (end - len(text))] for text in distinct]
+        numbers = to_device([distinct[text] for text in texts], self.device)
+        self.prefill = _Prefill(start, numbers, to_device(list(slots), self.device))
+        try:
+            positions = torch.arange(start, end, device=self.device)[None]
+            self._forward(to_device(ids, self.device), positions, None, self.cache)
+        finally:
+            self.prefill = None
+
+    def states(
+        self, tokens: Int[Tensor, " b"], positions: Int[Tensor, " b"]
+    ) -> Float[Tensor, "b h"]:
+        """Decode a token of every slot, and return its hidden state."""
+        slots = torch.arange(len(tokens), device=self.device)
+        self.places = slots * self.capacity + positions
+        states = self._forward(
+            tokens[:, None], positions[:, None], self._masks(positions), self.cache
+        )
+        # Without the token dimension: torch would copy the head for each row.
+        return states[:, -1]
+
+    def _masks(self, positions: Int[Tensor, " b"]) -> Any:
+        """Masks of the tokens that every row has in the cache, one for each kind of layer."""
+        age = positions[:, None] - torch.arange(self.width, device=self.device)
+        masks = {}
+        for kind, window in self.windows.items():
+            is_seen = age >= 0
+            if window is not None:
+                is_seen &= age < window
+            # Numbers, which are added: torch would convert a boolean mask again in every layer.
+            masks[kind] = torch.where(is_seen, 0.0, -torch.inf).to(self.dtype)[:, None, None]
+        if len(masks) == 1:
+            return masks.popitem()[1]
+        return masks
+
+    def reserve(self, positions: int) -> None:
+        """Make room for texts of this length: a wider step, and larger buffers where they end."""
+        self.width = min(self._bucket(positions), self._bucket(self.longest))
+        if self.width > self.capacity:
+            self.capacity = min(max(self.width, 2 * self.capacity), self._bucket(self.longest))
+            for layer in self.cache.layers:
+                layer.grow(self.capacity)
+
+    def _bucket(self, positions: int) -> int:
+        block = NARROWEST
+        if self.device.type == "cuda":
+            power = 1 << (max(positions - 1, 1).bit_length() - 1)
+            block = max(power // WIDTHS, NARROWEST_GRAPH)
+        return -(-positions // block) * block
+
+    def move(self, targets: Sequence[int], origins: Sequence[int], size: int) -> None:
+        """Move keys and values of slots."""
+        if not targets:
+            return
+        to, origin = to_device(list(targets), self.device), to_device(list(origins), self.device)
+        for layer in self.cache.layers:
+            for buffer in layer.buffers:
+                buffer[to, : self.width] = buffer[origin, : self.width]
+
+
+class _StaticLayer(DynamicLayer):  # type: ignore[misc]
+    """Keys and values of all slots in one layer."""
+
+    def __init__(self, decoder: StaticDecoder) -> None:
+        super().__init__()
+        self.decoder = decoder
+        self.buffers: tuple[Float[Tensor, "slots t heads d"], ...] = ()
+
+    def grow(self, capacity: int) -> None:
+        """Make room for ``capacity`` positions."""
+        grown = []
+        for old in self.buffers:
+            # Zeros, since a masked value is multiplied by 0, and 0 times NaN is NaN.
+            new = old.new_zeros(len(old), capacity, *old.shape[2:])
+            new[:, : old.shape[1]] = old
+            grown.append(new)
+        self.buffers = tuple(grown)
+
+    def get_seq_length(self) -> int:
+        """Number of tokens before those of a prefill."""
+        prefill = self.decoder.prefill
+        return prefill.start if prefill else 0
+
+    def update(
+        self,
+        key_states: Float[Tensor, "b heads n d"],
+        value_states: Float[Tensor, "b heads n d_value"],
+        *_: Any,
+        **__: Any,
+    ) -> tuple[Tensor, ...]:
+        """Write a token of every slot, or texts; return the keys and values of all until then."""
+        decoder = self.decoder
+        states = [part.transpose(1, 2) for part in (key_states, value_states)]
+        if not self.buffers:
+            shape = (decoder.slots, decoder.capacity)
+            self.buffers = tuple(part.new_zeros(*shape, *part.shape[2:]) for part in states)
+        if decoder.prefill:
+            return self._write_texts(states, decoder.prefill)
+
+        for buffer, part in zip(self.buffers, states, strict=True):
+            buffer.flatten(0, 1).index_copy_(0, decoder.places, part.flatten(0, 1))
+        size, width = len(key_states), decoder.width
+        return tuple(buffer[:size, :width].transpose(1, 2) for buffer in self.buffers)
+
+    def _write_texts(self, states: list[Tensor], prefill: _Prefill) -> tuple[Tensor, ...]:
+        start, end = prefill.start, prefill.start + states[0].shape[1]
+        for buffer, part in zip(self.buffers, states, strict=True):
+            buffer[prefill.slots, start:end] = part[prefill.texts]
+        if start == 0:
+            return tuple(part.transpose(1, 2) for part in states)
+        # A slot that each text was written to has the common beginning, too.
+        slots = prefill.slots.new_zeros(len(states[0])).scatter_(0, prefill.texts, prefill.slots)
+        return tuple(buffer[slots, :end].transpose(1, 2) for buffer in self.buffers)
+
+
+class PaddedDecoder(Decoder):
+    """Rows that start together, padded on the left, in transformers' own cache."""
+
+    is_static = False
+
+    def __init__(self, base: PreTrainedModel) -> None:
+        super().__init__(base)
+        self.cache = DynamicCache(config=self.decoder.config)
+        self.mask = torch.ones(0, 0, dtype=torch.long, device=self.device)  # of the cached tokens
+
+    def read(self, texts: Sequence[Text], slots: Sequence[int], beginning: Text) -> None:
+        """Read texts in the place of all texts before."""
+        width = max(map(len, texts))
+        gaps = [width - len(text) for text in texts]
+        ids = [[0] * gap + list(text) for gap, text in zip(gaps, texts, strict=True)]
+        mask = [[0] * gap + [1] * (width - gap) for gap in gaps]
+        self.cache = DynamicCache(config=self.decoder.config)
+        self.mask = torch.tensor(mask, dtype=torch.long, device=self.device)
+        if width:
+            positions = (self.mask.cumsum(-1) - 1).clamp(min=0)
+            self._forward(to_device(ids, self.device), positions, self.mask, self.cache)
+
+    def states(
+        self, tokens: Int[Tensor, " b"], positions: Int[Tensor, " b"]
+    ) -> Float[Tensor, "b h"]:
+        """Decode a token of every slot, and return its hidden state."""
+        self.mask = torch.cat([self.mask, torch.ones_like(tokens)[:, None]], dim=1)
+        return self._forward(tokens[:, None], positions[:, None], self.mask, self.cache)[:, -1]
+
+    def reserve(self, positions: int) -> None:
+        """Do nothing: transformers' cache grows by itself."""
+
+    def move(self, targets: Sequence[int], origins: Sequence[int], size: int) -> None:
+        """Drop the slots that are not decoded."""
+        if size == len(self.mask):
+            return
+        order = torch.arange(size)
+        if targets:
+            order[torch.tensor(targets)] = torch.tensor(origins)
+        order = order.to(self.device)
+        self.cache.reorder_cache(order)
+        self.mask = self.mask[order]

@@ -1,0 +1,202 @@
+"""Joint layers: linear layers that read one input, such as q, k and v, as one product.
+
+While a few rows are decoded, a GPU spends most of its time on small kernels. Here, layers of one
+input share a matrix, of which their own weights become views, and so do their adapters: A of all
+layers is stacked, and B stands in blocks of one matrix.
+
+    y = x Wᵀ + b + s (x Aᵀ) Bᵀ    with W, b, A stacked over the layers and B block-diagonal
+
+Adapters are rounded to the weights' dtype once, when they are refreshed, and not in every step.
+The operands of each product are those of the layers themselves (paint.models.layers).
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from peft.tuners.lora import LoraLayer
+from torch import Tensor, nn
+from torch.nn.functional import linear
+from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True)
+class Part:
+    """A linear layer of the model: its frozen weights, and its adapter if it has one."""
+
+    layer: Any  # the module that the model calls
+    frozen: nn.Linear
+    a: Float[Tensor, "r i"] | None = None
+    b: Float[Tensor, "o r"] | None = None
+    scale: float = 0.0
+
+    @property
+    def rank(self) -> int:
+        """Rank of the adapter; 0 for none."""
+        return 0 if self.a is None else len(self.a)
+
+
+class JointLayer:
+    """Linear layers that read one input."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self.parts = parts
+        self.sizes = [part.frozen.out_features for part in parts]
+        self.scale = parts[0].scale
+        self._join_weights()
+        ranks = [part.rank for part in parts]
+        self.a = self.weight.new_zeros(sum(ranks), self.weight.shape[1])
+        self.b = self.weight.new_zeros(sum(self.sizes), sum(ranks))
+        self._input: Tensor | None = None
+        self._outputs: tuple[Tensor, ...] = ()
+
+    def _join_weights(self) -> None:
+        first = self.parts[0].frozen
+        self.weight = first.weight.data
+        self.bias = None if first.bias is None else first.bias.data
+        if len(self.parts) == 1:
+            return
+        self.weight = torch.cat([part.frozen.weight.data for part in self.parts])
+        for part, view in zip(self.parts, self.weight.split(self.sizes), strict=True):
+            part.frozen.weight.data = view  # so that the memory is needed once
+        if self.bias is not None:
+            self.bias = torch.cat([part.frozen.bias.data for part in self.parts])
+
+    def refresh(self) -> None:
+        """Take the weights and the adapters as they are now."""
+        views = self.weight.split(self.sizes)
+        for part, view in zip(self.parts, views, strict=True):
+            if part.frozen.weight.data_ptr() != view.data_ptr():  # the model was moved
+                self._join_weights()
+                break
+        rows = columns = 0
+        for part in self.parts:
+            if part.a is not None and part.b is not None:
+                place = slice(columns, columns + part.rank)
+                self.a[place] = part.a
+                self.b[rows : rows + len(part.b), place] = part.b
+            rows += part.frozen.out_features
+            columns += part.rank
+
+    def forward(self, x: Float[Tensor, "*rows i"]) -> tuple[Tensor, ...]:
+        """The outputs of all layers."""
+        y = linear(x, self.weight, self.bias)
+        if len(self.a) and self._has_adapters:
+            low = linear(x, self.a).flatten(0, -2)
+            y.view(-1, y.shape[-1]).addmm_(low, self.b.T, alpha=self.scale)
+        outputs: tuple[Tensor, ...] = y.split(self.sizes, dim=-1)
+        return outputs
+
+    @property
+    def _has_adapters(self) -> bool:
+        """Whether adapters apply: they are off in the teacher, and may be merged."""
+        layers = [part.layer for part in self.parts if part.rank]
+        return not any(layer.disable_adapters or layer.merged for layer in layers)
+
+    def output(self, number: int, x: Tensor) -> Tensor:
+        """The output of one layer. The first call with an input computes those of all layers."""
+        if x is not self._input:
+            self._input = x
+            self._outputs = self.forward(x)
+        return self._outputs[number]
+
+    def forget(self) -> None:
+        """Release the last input and its outputs."""
+        self._input = None
+        self._outputs = ()
+
+
+class JointLayers:
+    """The joint layers of a model with frozen weights, which must be on one device."""
+
+    def __init__(self, base: PreTrainedModel) -> None:
+        self.layers = [JointLayer(parts) for parts in _groups(base)]
+
+    def refresh(self) -> None:
+        """Take the weights and the adapters as they are now. Needed after every update."""
+        with torch.no_grad():
+            for layer in self.layers:
+                layer.refresh()
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Within the block, the model's linear layers take their outputs from the joint ones."""
+        for layer in self.layers:
+            for number, part in enumerate(layer.parts):
+                part.layer.forward = partial(layer.output, number)
+        try:
+            yield
+        finally:
+            for layer in self.layers:
+                layer.forget()
+                for part in layer.parts:
+                    del part.layer.forward
+
+
+def _groups(base: PreTrainedModel) -> list[list[Part]]:
+    """Linear layers of the decoder that are called one after another on the same input.
+
+    They are found by a pass of two tokens, since no name says which layers share an input.
+    """
+    decoder = base.get_decoder()
+    parts = _parts(decoder)
+    calls: list[tuple[nn.Module, Tensor]] = []
+
+    def record(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        if inputs:
+            calls.append((layer, inputs[0]))
+
+    hooks = [layer.register_forward_pre_hook(record) for layer in parts]
+    try:
+        with torch.no_grad():
+            decoder(input_ids=torch.zeros(1, 2, dtype=torch.long, device=base.device))
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+    counts = Counter(layer for layer, _ in calls)
+    groups: list[list[Part]] = []
+    previous: Tensor | None = None
+    for layer, x in calls:
+        part = parts[layer]
+        if counts[layer] > 1:  # its inputs differ from call to call
+            previous = None
+        elif x is previous and _fit(groups[-1][0], part):
+            groups[-1].append(part)
+        else:
+            groups.append([part])
+            previous = x
+    return [group for group in groups if len(group) > 1 or group[0].rank]
+
+
+def _parts(decoder: nn.Module) -> dict[nn.Module, Part]:
+    """Frozen linear layers, with their adapters, by the module that the model calls."""
+    adapted = [module for module in decoder.modules() if isinstance(module, LoraLayer)]
+    inner = {child for module in adapted for child in module.modules() if child is not module}
+    parts: dict[nn.Module, Part] = {}
+    for module in decoder.modules():
+        if module in inner:
+            continue
+        frozen = module.get_base_layer() if isinstance(module, LoraLayer) else module
+        # Not subclasses, such as layers of 4 bits, whose products differ.
+        if type(frozen) is not nn.Linear or frozen.weight.requires_grad:
+            continue
+        if isinstance(module, LoraLayer):
+            [name] = module.active_adapters
+            a, b = module.lora_A[name].weight, module.lora_B[name].weight
+            parts[module] = Part(module, frozen, a, b, module.scaling[name])
+        else:
+            parts[module] = Part(module, frozen)
+    return parts
+
+
+def _fit(first: Part, other: Part) -> bool:
+    """Whether two layers of one input can share a matrix and a product of adapters."""
+    has_bias = first.frozen.bias is not None
+    is_alike = has_bias == (other.frozen.bias is not None) and first.scale == other.scale
+    return is_alike and first.frozen.weight.dtype == other.frozen.weight.dtype
