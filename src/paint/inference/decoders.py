@@ -108,6 +108,17 @@ class _Prefill:
     slots: Int[Tensor, " n"]
 
 
+@dataclass
+class _Layout:
+    """Where the layers of a StaticDecoder read and write."""
+
+    slots: int
+    capacity: int  # positions for which the buffers have room
+    width: int  # positions that a step attends to
+    places: Int[Tensor, " b"]  # that a step writes, in buffers of slots x capacity
+    prefill: _Prefill | None = None
+
+
 class StaticDecoder(Decoder):
     """Keys and values of all slots in static buffers, which grow by buckets."""
 
@@ -118,15 +129,12 @@ class StaticDecoder(Decoder):
     ) -> None:
         super().__init__(base)
         self.windows = windows
-        self.slots = slots
         self.longest = longest
-        self.capacity = 0  # positions for which the buffers have room
-        self.width = 0  # positions that a step attends to
         self.dtype = base.get_input_embeddings().weight.dtype
+        places = torch.zeros(slots, dtype=torch.long, device=self.device)
+        self.layout = _Layout(slots, capacity=0, width=0, places=places)
         layers = len(DynamicCache(config=self.decoder.config).layers)
-        self.cache = Cache(layers=[_StaticLayer(self) for _ in range(layers)])
-        self.places = torch.zeros(slots, dtype=torch.long, device=self.device)
-        self.prefill: _Prefill | None = None
+        self.cache = Cache(layers=[_StaticLayer(self.layout) for _ in range(layers)])
         self._beginning: Text = ()  # common beginning whose keys all slots have
 
     @property
@@ -137,7 +145,7 @@ class StaticDecoder(Decoder):
     def read(self, texts: Sequence[Text], slots: Sequence[int], beginning: Text) -> None:
         """Read each distinct text once, and the common beginning once for all slots."""
         if beginning != self._beginning:
-            self._read([beginning] * self.slots, range(self.slots), 0)
+            self._read([beginning] * self.layout.slots, range(self.layout.slots), 0)
             self._beginning = beginning
         self._read(texts, slots, len(beginning))
 
@@ -154,19 +162,19 @@ class StaticDecoder(Decoder):
         # Padding comes last: no token attends to it, and it is overwritten before it is seen.
         ids = [[*text[start:], *[0] * (end - len(text))] for text in distinct]
         numbers = to_device([distinct[text] for text in texts], self.device)
-        self.prefill = _Prefill(start, numbers, to_device(list(slots), self.device))
+        self.layout.prefill = _Prefill(start, numbers, to_device(list(slots), self.device))
         try:
             positions = torch.arange(start, end, device=self.device)[None]
             self._forward(to_device(ids, self.device), positions, None, self.cache)
         finally:
-            self.prefill = None
+            self.layout.prefill = None
 
     def states(
         self, tokens: Int[Tensor, " b"], positions: Int[Tensor, " b"]
     ) -> Float[Tensor, "b h"]:
         """Decode a token of every slot, and return its hidden state."""
         slots = torch.arange(len(tokens), device=self.device)
-        self.places = slots * self.capacity + positions
+        self.layout.places = slots * self.layout.capacity + positions
         states = self._forward(
             tokens[:, None], positions[:, None], self._masks(positions), self.cache
         )
@@ -175,7 +183,7 @@ class StaticDecoder(Decoder):
 
     def _masks(self, positions: Int[Tensor, " b"]) -> Any:
         """Masks of the tokens that every row has in the cache, one for each kind of layer."""
-        age = positions[:, None] - torch.arange(self.width, device=self.device)
+        age = positions[:, None] - torch.arange(self.layout.width, device=self.device)
         masks = {}
         for kind, window in self.windows.items():
             is_seen = age >= 0
@@ -189,11 +197,12 @@ class StaticDecoder(Decoder):
 
     def reserve(self, positions: int) -> None:
         """Make room for texts of this length: a wider step, and larger buffers where they end."""
-        self.width = min(self._bucket(positions), self._bucket(self.longest))
-        if self.width > self.capacity:
-            self.capacity = min(max(self.width, 2 * self.capacity), self._bucket(self.longest))
+        layout, most = self.layout, self._bucket(self.longest)
+        layout.width = min(self._bucket(positions), most)
+        if layout.width > layout.capacity:
+            layout.capacity = min(max(layout.width, 2 * layout.capacity), most)
             for layer in self.cache.layers:
-                layer.grow(self.capacity)
+                layer.grow(layout.capacity)
 
     def _bucket(self, positions: int) -> int:
         block = NARROWEST
@@ -209,15 +218,15 @@ class StaticDecoder(Decoder):
         to, origin = to_device(list(targets), self.device), to_device(list(origins), self.device)
         for layer in self.cache.layers:
             for buffer in layer.buffers:
-                buffer[to, : self.width] = buffer[origin, : self.width]
+                buffer[to, : self.layout.width] = buffer[origin, : self.layout.width]
 
 
 class _StaticLayer(DynamicLayer):  # type: ignore[misc]
     """Keys and values of all slots in one layer."""
 
-    def __init__(self, decoder: StaticDecoder) -> None:
+    def __init__(self, layout: _Layout) -> None:
         super().__init__()
-        self.decoder = decoder
+        self.layout = layout
         self.buffers: tuple[Float[Tensor, "slots t heads d"], ...] = ()
 
     def grow(self, capacity: int) -> None:
@@ -232,7 +241,7 @@ class _StaticLayer(DynamicLayer):  # type: ignore[misc]
 
     def get_seq_length(self) -> int:
         """Number of tokens before those of a prefill."""
-        prefill = self.decoder.prefill
+        prefill = self.layout.prefill
         return prefill.start if prefill else 0
 
     def update(
@@ -243,17 +252,17 @@ class _StaticLayer(DynamicLayer):  # type: ignore[misc]
         **__: Any,
     ) -> tuple[Tensor, ...]:
         """Write a token of every slot, or texts; return the keys and values of all until then."""
-        decoder = self.decoder
+        layout = self.layout
         states = [part.transpose(1, 2) for part in (key_states, value_states)]
         if not self.buffers:
-            shape = (decoder.slots, decoder.capacity)
+            shape = (layout.slots, layout.capacity)
             self.buffers = tuple(part.new_zeros(*shape, *part.shape[2:]) for part in states)
-        if decoder.prefill:
-            return self._write_texts(states, decoder.prefill)
+        if layout.prefill:
+            return self._write_texts(states, layout.prefill)
 
         for buffer, part in zip(self.buffers, states, strict=True):
-            buffer.flatten(0, 1).index_copy_(0, decoder.places, part.flatten(0, 1))
-        size, width = len(key_states), decoder.width
+            buffer.flatten(0, 1).index_copy_(0, layout.places, part.flatten(0, 1))
+        size, width = len(key_states), layout.width
         return tuple(buffer[:size, :width].transpose(1, 2) for buffer in self.buffers)
 
     def _write_texts(self, states: list[Tensor], prefill: _Prefill) -> tuple[Tensor, ...]:

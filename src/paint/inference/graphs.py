@@ -24,14 +24,8 @@ class GraphedStep:
     """
 
     def __init__(
-        self,
-        step: Callable[[], None],
-        state: Sequence[Tensor],
-        note: Callable[[str], None],
-        *,
-        enabled: bool,
+        self, state: Sequence[Tensor], note: Callable[[str], None], *, enabled: bool
     ) -> None:
-        self.step = step
         self.state = state
         self.note = note
         self.enabled = enabled
@@ -44,26 +38,27 @@ class GraphedStep:
         """Drop all graphs, since tensors that they work on have moved."""
         self.graphs.clear()
 
-    def run(self, shape: Hashable) -> None:
+    # The step is an argument, since its owner has this object: a cycle would keep both in memory.
+    def run(self, step: Callable[[], None], shape: Hashable) -> None:
         """Do one step of this shape."""
         if not self.enabled:
-            self.step()
+            step()
         elif shape in self.graphs:
             self.graphs[shape].replay()
         else:
-            self._first(shape)
+            self._first(step, shape)
 
-    def _first(self, shape: Hashable) -> None:
+    def _first(self, step: Callable[[], None], shape: Hashable) -> None:
         """Do the step eagerly and by a new graph, and keep the graph if both agree."""
         before = self._copy()
         try:
             with self._beside():
-                self.step()
+                step()
             eager = self._copy()
             self._restore(before)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
-                self.step()
+                step()
             graph.replay()
         except torch.OutOfMemoryError:
             raise
@@ -72,7 +67,7 @@ class GraphedStep:
                 raise error.__context__ from error
             self._disable(f"a step cannot be captured ({format_short(str(error))})")
             self._restore(before)
-            self.step()
+            step()
             return
 
         if self._agrees(eager):

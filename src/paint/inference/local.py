@@ -156,7 +156,6 @@ class _Sampler:
         self.candidates = LIKELIEST if self.decoder.is_static else policy.lm_head.out_features
         is_graphed = policy.device.type == "cuda" and not is_sharded(policy.base)
         self.step = GraphedStep(
-            self._step,
             (*self.slots.state, self.too_few),
             display.note,
             enabled=is_graphed and self.decoder.is_static,
@@ -209,7 +208,7 @@ class _Sampler:
         before = [part.clone() for part in (slots.tokens, slots.counts, slots.ended)]
         with self._using_joint_layers():
             for _ in range(steps):
-                self.step.run(self._shape)
+                self.step.run(self._step, self._shape)
 
         is_finite = slots.log_probs.isfinite().all()
         flags = torch.stack((self.too_few, is_finite))
@@ -239,14 +238,15 @@ class _Sampler:
     @property
     def _shape(self) -> tuple[int, ...]:
         """The numbers that a graph of a step has in it."""
-        width = self.decoder.width if isinstance(self.decoder, StaticDecoder) else 0
+        width = self.decoder.layout.width if isinstance(self.decoder, StaticDecoder) else 0
         return self.slots.size, width, self.candidates
 
     def _drop_stale_graphs(self) -> None:
         """Drop the graphs after the buffers have moved, be it for a step or for a prefill."""
-        if isinstance(self.decoder, StaticDecoder) and self.decoder.capacity != self.capacity:
-            self.step.clear()
-            self.capacity = self.decoder.capacity
+        if isinstance(self.decoder, StaticDecoder):
+            if self.decoder.layout.capacity != self.capacity:
+                self.step.clear()
+            self.capacity = self.decoder.layout.capacity
 
     def _step(self) -> None:
         """Append a token to every row, without waiting for the device."""

@@ -35,35 +35,42 @@ def distribution(
 
     All tokens as likely as the k-th are kept. Of equally likely tokens at the limit of top-p, only
     as many are kept as are needed to reach it, those with the lowest ids. Excluded tokens have
-    probability 0 or are omitted; the others are in the order of their ids. Top-p is searched among
-    the likeliest ``candidates``; rows that need more are marked, and are wrong.
+    probability 0 or are omitted; the others are in the order of their ids. With top-k or top-p,
+    only the likeliest ``candidates`` are looked at; rows that need more are marked, and are wrong.
     """
     scores = logits / sampling.temperature
     vocabulary = scores.shape[-1]
-    if 0 < sampling.top_k < vocabulary:
-        least = scores.topk(sampling.top_k).values[:, -1:]
-        scores = scores.masked_fill(scores < least, -torch.inf)
-    probs = scores.softmax(-1)
-    if sampling.top_p == 1:
-        tokens = torch.arange(vocabulary, device=probs.device).expand_as(probs)
-        return probs, tokens, torch.zeros_like(tokens[:, 0], dtype=torch.bool)
-
     candidates = min(candidates, vocabulary)
-    likeliest, tokens = probs.topk(candidates)
-    mass = likeliest.to(float64_device(probs.device)).double().cumsum(-1)
+    has_top_k = 0 < sampling.top_k < vocabulary
+    is_cut_off = torch.zeros_like(scores[:, 0], dtype=torch.bool)  # candidates may be missing
+    if has_top_k:
+        likeliest, tokens = scores.topk(candidates)
+        least = likeliest[:, min(sampling.top_k, candidates) - 1, None]
+        is_cut_off = likeliest[:, -1] >= least[:, 0]
+        probs = likeliest.masked_fill(likeliest < least, -torch.inf).softmax(-1)
+    elif sampling.top_p < 1:
+        probs, tokens = scores.softmax(-1).topk(candidates)
+    else:
+        tokens = torch.arange(vocabulary, device=scores.device).expand_as(scores)
+        return scores.softmax(-1), tokens, is_cut_off
+
+    by_id, order = tokens.sort(-1)
+    if sampling.top_p == 1:
+        return probs.gather(-1, order), by_id, is_cut_off & (candidates < vocabulary)
+
+    mass = probs.to(float64_device(probs.device)).double().cumsum(-1)
     before_last = (mass < sampling.top_p).sum(-1, keepdim=True).clamp(max=candidates - 1)
     before_last = before_last.to(probs.device)
-    last = likeliest.gather(-1, before_last)
+    last = probs.gather(-1, before_last)
     # Tokens as likely as the last candidate may not be among the candidates.
-    too_few = (last[:, 0] == likeliest[:, -1]) & (last[:, 0] > 0) & (candidates < vocabulary)
+    is_cut_off |= (last[:, 0] == probs[:, -1]) & (last[:, 0] > 0)
 
-    tokens, order = tokens.sort(-1)
-    likeliest = likeliest.gather(-1, order)
-    above = likeliest > last
-    equal = likeliest == last
+    probs = probs.gather(-1, order)
+    above = probs > last
+    equal = probs == last
     needed = before_last + 1 - above.sum(-1, keepdim=True)
-    kept = likeliest.where(above | (equal & (equal.cumsum(-1) <= needed)), 0)
-    return kept, tokens, too_few
+    kept = probs.where(above | (equal & (equal.cumsum(-1) <= needed)), 0)
+    return kept, by_id, is_cut_off & (candidates < vocabulary)
 
 
 def invert(probs: Float[Tensor, "b n"], uniforms: Float[Tensor, " b"]) -> Int[Tensor, " b"]:

@@ -2,9 +2,10 @@
 
 While a few rows are decoded, a GPU spends most of its time on small kernels. Here, layers of one
 input share a matrix, of which their own weights become views, and so do their adapters: A of all
-layers is stacked, and B stands in blocks of one matrix.
+layers is stacked below W, and B stands in blocks of one matrix.
 
-    y = x Wᵀ + b + s (x Aᵀ) Bᵀ    with W, b, A stacked over the layers and B block-diagonal
+    (y, l) = x (W; A)ᵀ + (b, 0)    with W, b and A stacked over the layers
+    y + s l Bᵀ                     with B block-diagonal
 
 Adapters are rounded to the weights' dtype once, when they are refreshed, and not in every step.
 The operands of each product are those of the layers themselves (paint.models.layers).
@@ -47,48 +48,53 @@ class JointLayer:
     def __init__(self, parts: Sequence[Part]) -> None:
         self.parts = parts
         self.sizes = [part.frozen.out_features for part in parts]
+        self.rank = sum(part.rank for part in parts)
         self.scale = parts[0].scale
         self._join_weights()
-        ranks = [part.rank for part in parts]
-        self.a = self.weight.new_zeros(sum(ranks), self.weight.shape[1])
-        self.b = self.weight.new_zeros(sum(self.sizes), sum(ranks))
+        self.b = self.weight.new_zeros(sum(self.sizes), self.rank)
         self._input: Tensor | None = None
         self._outputs: tuple[Tensor, ...] = ()
 
     def _join_weights(self) -> None:
         first = self.parts[0].frozen
-        self.weight = first.weight.data
-        self.bias = None if first.bias is None else first.bias.data
-        if len(self.parts) == 1:
-            return
-        self.weight = torch.cat([part.frozen.weight.data for part in self.parts])
-        for part, view in zip(self.parts, self.weight.split(self.sizes), strict=True):
+        matrices = [part.frozen.weight.data for part in self.parts]
+        self.weight = torch.cat([*matrices, first.weight.new_zeros(self.rank, first.in_features)])
+        for part, view in zip(self.parts, self._views(), strict=True):
             part.frozen.weight.data = view  # so that the memory is needed once
-        if self.bias is not None:
-            self.bias = torch.cat([part.frozen.bias.data for part in self.parts])
+        self.bias = None
+        if first.bias is not None:
+            biases = [part.frozen.bias.data for part in self.parts]
+            self.bias = torch.cat([*biases, first.bias.new_zeros(self.rank)])
+
+    def _views(self) -> Sequence[Tensor]:
+        """The rows of every layer's weights; those of the adapters follow them."""
+        views: Sequence[Tensor] = self.weight.split([*self.sizes, self.rank])
+        return views[:-1]
 
     def refresh(self) -> None:
         """Take the weights and the adapters as they are now."""
-        views = self.weight.split(self.sizes)
-        for part, view in zip(self.parts, views, strict=True):
+        for part, view in zip(self.parts, self._views(), strict=True):
             if part.frozen.weight.data_ptr() != view.data_ptr():  # the model was moved
                 self._join_weights()
                 break
-        rows = columns = 0
+        a = self.weight[sum(self.sizes) :]
+        row = column = 0
         for part in self.parts:
             if part.a is not None and part.b is not None:
-                place = slice(columns, columns + part.rank)
-                self.a[place] = part.a
-                self.b[rows : rows + len(part.b), place] = part.b
-            rows += part.frozen.out_features
-            columns += part.rank
+                place = slice(column, column + part.rank)
+                a[place] = part.a
+                self.b[row : row + len(part.b), place] = part.b
+            row += part.frozen.out_features
+            column += part.rank
 
     def forward(self, x: Float[Tensor, "*rows i"]) -> tuple[Tensor, ...]:
         """The outputs of all layers."""
-        y = linear(x, self.weight, self.bias)
-        if len(self.a) and self._has_adapters:
-            low = linear(x, self.a).flatten(0, -2)
-            y.view(-1, y.shape[-1]).addmm_(low, self.b.T, alpha=self.scale)
+        joint = linear(x, self.weight, self.bias)
+        size = sum(self.sizes)
+        y = joint[..., :size]
+        if self.rank and self._has_adapters:
+            low = joint[..., size:].flatten(0, -2)
+            y.flatten(0, -2).addmm_(low, self.b.T, alpha=self.scale)
         outputs: tuple[Tensor, ...] = y.split(self.sizes, dim=-1)
         return outputs
 
@@ -103,7 +109,10 @@ class JointLayer:
         if x is not self._input:
             self._input = x
             self._outputs = self.forward(x)
-        return self._outputs[number]
+        output = self._outputs[number]
+        if number == len(self.parts) - 1:  # all have been read; a prefill's would fill the memory
+            self.forget()
+        return output
 
     def forget(self) -> None:
         """Release the last input and its outputs."""
