@@ -1,17 +1,19 @@
-"""GPU benchmarks and tests in one command of less than nine minutes (docs/dev/benchmarks.md).
+"""GPU benchmarks and tests in one command of at most eight minutes (docs/dev/benchmarks.md).
 
     python benchmarks/gpu.py [--smollm2 FOLDER]        (make gpu)
 
-Writes gpu-report.md and gpu-report.json. Each part runs in a process of its own with its own time
-limit, so that one failure, or one that is out of memory, costs only its own rows; a part writes row
-by row, and what it wrote before it was stopped is kept. The report is written anew after each part.
-What is worth most comes first. Nothing is downloaded; what is missing is skipped and named.
+Writes gpu-report.md and gpu-report.json, and the rows of each part as a JSON line each, as soon as
+there are any. Each part runs in a process of its own with its own time limit: a part that fails, is
+out of memory or takes too long loses only the rows that it has not written. The report is written
+anew after each part. The most important parts come first. Nothing is downloaded; what is missing is
+skipped and named.
 
 Without a GPU, or with --rehearse, everything is tiny: a rehearsal of the code, whose figures mean
 nothing.
 """
 
 import json
+import math
 import os
 import platform
 import re
@@ -27,10 +29,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.util import find_spec
-from itertools import product
+from inspect import signature
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import torch
 import tyro
@@ -40,14 +41,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))  # paint ma
 from paint.config.schema import Config, TrainConfig
 from paint.estimate.memory import CHUNK, Rows, training_memory
 from paint.estimate.shapes import SHAPES, Shape
-from paint.objective.options import Impl, ObjectiveConfig
+from paint.objective.options import Impl
 from workers import chosen, seconds_of
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 SCRIPT = Path(__file__).resolve()
-BUDGET = 520
-"""Seconds for all parts: below nine minutes with what comes before and after."""
+BUDGET = 465
+"""Seconds for all parts: below eight minutes with what comes before and after."""
 
 PEAKS = {
     "H200": 989.4e12,
@@ -84,14 +85,22 @@ class Place:
 
 @dataclass(frozen=True)
 class Load:
-    """The rows of an update."""
+    """The rows of an update, all in one micro-batch."""
 
-    title: str
     rows: int
-    micro: int
     prompt: int
     teacher_prompt: int
     completion: int
+    checkpointing: bool = False
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """What an engine writes at once."""
+
+    rows: int
+    prompt: int
+    tokens: int
 
 
 @dataclass(frozen=True)
@@ -102,12 +111,13 @@ class Scale:
     vocabulary: int
     tokens: int
     """Of the kernels' comparison with the reference."""
-    models: Mapping[str, Shape]
+    model: Shape
+    decoded: tuple[Decoded, ...]
     loads: tuple[Load, ...]
     repeat: int
     """Updates that are timed, after one that is not."""
-    generated: tuple[int, int]
-    """Completions that an engine writes at once, and their tokens."""
+    trained: tuple[int, int, int]
+    """Of a training: steps, rows, tokens of a completion."""
     steps: tuple[int, int]
     """Of the run that is resumed: all, and those before it is stopped."""
     real_steps: int
@@ -115,27 +125,29 @@ class Scale:
     tests: tuple[str, ...]
     loss: tuple[str, ...]
     """Further arguments of benchmarks/loss.py."""
-    step: tuple[str, ...]
-    """Further arguments of benchmarks/step.py."""
 
 
 FULL = Scale(
     heads={"1.7B": 2048, "4B": 2560, "8B": 4096},
     vocabulary=151_936,
     tokens=1024,
-    models={"1.7B": SHAPES["Qwen/Qwen3-1.7B"], "8B": SHAPES["Qwen/Qwen3-8B"]},
+    model=SHAPES["Qwen/Qwen3-1.7B"],
+    decoded=(Decoded(32, 250, 256), Decoded(128, 250, 256)),
     loads=(
-        Load("32 x 1,024, 4 at once", 32, 4, 200, 2000, 1024),
-        Load("32 x 1,024, 1 at once", 32, 1, 200, 2000, 1024),
-        Load("1 x 16,384", 1, 1, 200, 8192, 16_384),
+        Load(8, 250, 1050, 1024),
+        Load(16, 250, 1050, 1024),
+        Load(1, 250, 1050, 1024),
+        Load(4, 250, 1050, 1024),
+        Load(8, 250, 1050, 1024, checkpointing=True),
+        Load(32, 250, 1050, 1024, checkpointing=True),
+        Load(1, 250, 8192, 16_384),
     ),
-    repeat=2,
-    generated=(32, 256),
+    repeat=3,
+    trained=(3, 32, 1024),
     steps=(6, 3),
     real_steps=200,
     tests=("tests/objective/test_fused.py", "tests/objective/test_loss.py"),
     loss=("--repeat", "3"),
-    step=("--repeat", "3", "--sizes.completions", "4"),
 )
 
 _TINY = Shape(2, 32, 2, 64, tied=True, kv_heads=1, head_size=16, vocabulary=800)
@@ -143,18 +155,15 @@ REHEARSAL = Scale(
     heads={"tiny": 16},
     vocabulary=300,
     tokens=8,
-    models={"1.7B": _TINY, "8B": replace(_TINY, tied=False)},
-    loads=(Load("2 x 6", 2, 2, 4, 8, 6), Load("1 x 12", 1, 1, 4, 8, 12)),
+    model=_TINY,
+    decoded=(Decoded(2, 6, 4), Decoded(3, 6, 4)),
+    loads=(Load(2, 4, 8, 6), Load(1, 4, 8, 12, checkpointing=True)),
     repeat=1,
-    generated=(2, 4),
+    trained=(3, 2, 4),
     steps=(2, 1),
     real_steps=1,
     tests=("tests/objective/test_loss.py", "-k", "entropy"),
     loss=("--repeat", "1", "--completion", "8", "--vocabulary", "300", "--memory", "1"),
-    step=(
-        *("--repeat", "1", "--layers", "1", "--hidden", "32", "--vocabulary", "800"),
-        *("--sizes.completion", "8", "--sizes.prompt", "4", "--sizes.teacher-prompt", "8"),
-    ),
 )
 
 
@@ -186,52 +195,115 @@ def row_of_its_own(say: Say, table: str, **cells: Any) -> Iterator[None]:
         say(table, **cells, failed=_line(error))
 
 
-# --- the first commands ---------------------------------------------------------------------------
+# --- the commands of a user -----------------------------------------------------------------------
 
 
-def starts(scale: Scale, say: Say, place: Place) -> None:
-    """The first commands of a user: do they end well, and how long do they take?"""
-    random = _random_model("1.7B", scale.models["1.7B"], place.folder)
-    runs = ("--log.folder", str(place.folder), "--log.name")
+def start_demo(scale: Scale, say: Say, place: Place) -> None:
+    """The first commands of a user: this machine, a plan, two steps of the demo."""
+    where = ("--log.folder", str(place.folder), "--log.name", "demo")
     commands = {
+        "doctor": ("doctor",),
         "plan": ("plan", "paint-qwen3-1.7b"),
-        "train the demo": ("train", "demo-paint", "--train.steps", "2", *runs, "demo"),
-        "train 1.7B": ("train", "paint-qwen3-1.7b", *_one_step(random, 4, 32), *runs, "local"),
-        "evaluate the demo": (
-            *("eval", str(place.folder / "demo"), "--benchmarks", "demo", "--no-thinking"),
-            *("--limit", "4", "--samples", "1", "--rollout.max-new-tokens", "32"),
-            *("--folder", str(place.folder / "evals")),
-        ),
+        "train the demo": ("train", "demo-paint", "--train.steps", "2", *where),
     }
     for name, command in commands.items():
-        with row_of_its_own(say, "Starts", command=name):
-            say("Starts", command=name, seconds=_paint(command, place))
+        _start(name, command, say, place)
 
 
-def _one_step(model: str, rows: int, tokens: int) -> tuple[str, ...]:
-    """Flags of a step of short completions by a random model on the demo's problems."""
+def start_eval(scale: Scale, say: Say, place: Place) -> None:
+    """An evaluation of the demo's run, or of its model where there is no run."""
+    run = place.folder / "demo"
+    command = (
+        *("eval", str(run) if run.exists() else "demo", "--benchmarks", "demo", "--no-thinking"),
+        *("--limit", "4", "--samples", "1", "--rollout.max-new-tokens", "32"),
+        *("--rollout.engine", "local", "--folder", str(place.folder / "evals")),
+    )
+    _start("evaluate the demo", command, say, place)
+
+
+def start_model(scale: Scale, say: Say, place: Place) -> None:
+    """A step of short completions by a random 1.7B."""
+    command = _training(scale.model, (1, 4, 32), "local", "start", place)
+    _start("train 1.7B", command, say, place)
+
+
+def _start(name: str, command: Sequence[str], say: Say, place: Place) -> None:
+    with row_of_its_own(say, "Starts", command=name):
+        say("Starts", command=name, seconds=_paint(command, place))
+
+
+def _training(
+    shape: Shape, trained: tuple[int, int, int], engine: str, name: str, place: Place
+) -> tuple[str, ...]:
+    """The command that trains a random model on the demo's problems."""
+    steps, rows, tokens = trained
     return (
-        *("--model.path", model, "--data.path", "demo", "--train.steps", "1"),
+        *("train", "paint-qwen3-1.7b", "--model.path", _random_model(shape, place.folder)),
+        *("--data.path", "demo", "--train.steps", str(steps)),
         *("--train.batch-size", str(rows), "--rollout.batch-size", str(rows)),
-        *("--rollout.max-new-tokens", str(tokens)),
+        *("--rollout.engine", engine, "--rollout.max-new-tokens", str(tokens)),
+        *("--log.folder", str(place.folder), "--log.name", name),
     )
 
 
 def _paint(command: Sequence[str], place: Place) -> float:
-    """Run a command of paint; return its seconds. Raises RuntimeError with its last line."""
+    """Run a command of paint; return its seconds.
+
+    Raises:
+        RuntimeError: it failed, or the part's time is over; the message has its last line.
+    """
     began = time.monotonic()
-    process = subprocess.run(
-        [sys.executable, "-m", "paint.cli", *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=max(place.ends - time.time() - 5, 1),
-    )
-    print(process.stdout)
+    print("$ paint", *command, flush=True)
+    output = place.folder / "command.txt"
+    with output.open("w") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "paint.cli", *command], stdout=file, stderr=subprocess.STDOUT
+        )
+        try:
+            ended = f"ended with {process.wait(max(place.ends - time.time() - 3, 1))}"
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            ended = "had no time left"
+    text = output.read_text(errors="replace")
+    print(text, flush=True)
     if process.returncode:
-        last = (process.stdout.strip().splitlines() or ["without a word"])[-1]
-        raise RuntimeError(f"ended with {process.returncode}: {last}")
+        last = (text.strip().splitlines() or ["without a word"])[-1]
+        raise RuntimeError(f"{ended}: {last}")
     return time.monotonic() - began
+
+
+def train(engine: str, scale: Scale, say: Say, place: Place) -> None:
+    """A real training of a random 1.7B: seconds and tokens a second of each step."""
+    from paint.config.run_folder import read_metrics
+
+    name = f"train-{engine}"
+    command = _training(scale.model, scale.trained, engine, name, place)
+    if engine == "vllm":
+        server = vllm_server() if on_gpu() else ""
+        if not server:
+            raise Skipped("there is no GPU, or no vLLM")
+        command = (*command, "--gpus", "1", "--rollout.server", server)
+    with row_of_its_own(say, "Training", engine=engine):
+        say("Training", engine=engine, step="all", seconds=_paint(command, place))
+    run = place.folder / name
+    for row in read_metrics(run) if (run / "metrics.jsonl").exists() else ():
+        say(
+            "Training",
+            engine=engine,
+            step=row["step"],
+            tokens=row["rollout_tokens"],
+            rollout_tokens_per_second=row["rollout_tokens"] / row["seconds_rollout"],
+            mismatch=row.get("logprob_mismatch_mean"),
+            **{name: cell for name, cell in row.items() if name.startswith("seconds")},
+        )
+
+
+def vllm_server() -> str:
+    """The command of a vLLM server here; "" for none."""
+    if command := shutil.which("vllm"):
+        return f"{command} serve"
+    return f"{sys.executable} -m vllm.entrypoints.openai.api_server" if _has("vllm") else ""
 
 
 # --- kernels -------------------------------------------------------------------------------------
@@ -302,85 +374,16 @@ def _distance(found: torch.Tensor | None, truth: torch.Tensor | None) -> float:
     return float((found.double() - truth.double()).norm() / truth.double().norm())
 
 
-CHOICES = tuple(product((1024, 2048), (1, 3), (1024, 2048)))
-"""Block and pipeline stages of the kernels, and tokens of a chunk; the first are the defaults."""
-
-
-def choices(scale: Scale, say: Say, _: Place) -> None:
-    """What only a GPU can choose: seconds of the row work and of the whole loss by each choice."""
-    from paint.objective import triton_kernels
-
-    for name, hidden in scale.heads.items():
-        case = _states(hidden, replace(scale, tokens=4 * scale.tokens), torch.bfloat16)
-        found = {}
-        for choice in CHOICES:
-            block, stages, chunk = choice
-            cells = {"head": name, "block": block, "stages": stages, "chunk": chunk}
-            views = [(states[:chunk].detach() @ case[2].T).float() for states in case[:2]]
-            with (
-                row_of_its_own(say, "Choices", **cells),
-                patch.multiple(triton_kernels, BLOCK=block, STAGES=stages),
-            ):
-                work, loss = (
-                    _median([seconds_of(run) for _ in range(scale.repeat + 2)][1:])
-                    for run in (partial(_row_work, views), partial(_whole_loss, case, chunk))
-                )
-                found[choice] = loss
-                say(
-                    "Choices",
-                    **cells,
-                    row_work_us_a_token=1e6 * work / len(views[0]),
-                    loss_us_a_token=1e6 * loss / len(case[0]),
-                )
-        if CHOICES[0] in found:
-            best = min(found, key=lambda choice: found[choice])
-            share = found[best] / found[CHOICES[0]]
-            say(
-                note=f"{name}: the loss is fastest with block, stages and chunk {best}, in "
-                f"{share:.2f} of the seconds of the default"
-            )
-
-
-def _row_work(views: Sequence[torch.Tensor]) -> None:
-    """Both kernels on a chunk of both views' logits."""
-    from paint.objective.triton_kernels import differentiate, measure
-
-    student, teacher = views
-    first, second = (measure(view, None, 1.1) for view in views)
-    nowhere = torch.zeros(len(student), dtype=torch.bool, device=device())
-    slope = torch.empty_like(student, dtype=torch.bfloat16)
-    options = ObjectiveConfig(temperature=1.1)
-    differentiate(student, teacher, first, second, nowhere, None, slope, options)
-
-
-def _whole_loss(case: Sequence[torch.Tensor], chunk: int) -> None:
-    """The loss of four completions and its gradient."""
-    from paint.objective.fused import fused_paint_loss
-
-    student, teacher, head = case
-    student.grad = None
-    lengths = [len(student) // 4] * 4
-    loss = fused_paint_loss(student, teacher, head, lengths, impl="triton", chunk_tokens=chunk)
-    loss.value.backward()
-
-
-# --- loss and step: the other benchmarks ---------------------------------------------------------
-
-
-PREDICTED = {
-    "Qwen3-1.7B": "1.5 to 1.6, 1.39 at the roof",
-    "Qwen3-4B": "1.45, 1.32 at the roof",
-    "Qwen3-8B": "1.3, 1.21 at the roof",
-}
-"""Seconds of our loss over those of its products on an H100, computed from bytes and FLOPs."""
+# --- the loss ------------------------------------------------------------------------------------
 
 
 def loss(scale: Scale, say: Say, place: Place) -> None:
-    """benchmarks/loss.py: products, ours, compiled torch, Liger, TRL."""
-    only = ["products", "paint chunked", *(["paint triton", "paint chunked, compiled"] * on_gpu())]
-    only += [peer for peer, package in (("liger", "liger_kernel"), ("trl", "trl")) if _has(package)]
-    for peer, package in (("Liger", "liger_kernel"), ("TRL", "trl")):
-        if not _has(package):
+    """benchmarks/loss.py: products, ours, TRL, Liger."""
+    only = ["products", "paint triton" if on_gpu() else "paint chunked"]
+    for peer, package in (("trl", "trl"), ("liger", "liger_kernel")):
+        if _has(package):
+            only.append(peer)
+        else:
             say(note=f"{peer} is skipped: the package {package} is not installed")
 
     def rows(found: dict[str, Any]) -> None:
@@ -399,51 +402,8 @@ def loss(scale: Scale, say: Say, place: Place) -> None:
                     products=figures["products"],
                     peak_GB=max(figures["peak_bytes"].values()) / 1e9,
                 )
-            ours = {
-                name: _median(figures["ratios"])
-                for name, figures in contenders.items()
-                if "paint" in name and "error" not in figures
-            }
-            chosen = "paint triton" if "paint triton" in ours else "paint chunked"
-            if chosen in ours:
-                fastest = min(ours, key=lambda name: ours[name])
-                say(
-                    note=f"{size}: auto takes {chosen}, {ours[chosen]:.2f} times the products "
-                    f"(goal: at most 1.4; predicted: {PREDICTED.get(size, 'nothing')}); the "
-                    f"fastest of ours is {fastest}"
-                )
 
     _benchmark("loss.py", [*scale.loss, "--only", *only], place, rows)
-
-
-def step(scale: Scale, say: Say, place: Place) -> None:
-    """benchmarks/step.py: a whole training step beside its peers'."""
-    only = ["paint", "opsd, restated"]
-    if _has("trl"):
-        peers = ["trl sdft", "trl gold", "trl distillation"]
-        only += [*peers, *([f"{peer}, autocast" for peer in peers] if on_gpu() else [])]
-    else:
-        say(note="TRL's trainers are skipped: the package trl is not installed")
-
-    def rows(found: dict[str, Any]) -> None:
-        for model, result in found["models"].items():
-            for name, figures in result["contenders"].items():
-                beside = result["beside_ours"].get(name, {})
-                say(
-                    "Step",
-                    model=model,
-                    contender=name,
-                    seconds=_median(figures["seconds"]),
-                    tokens_per_second=figures.get("tokens_per_second"),
-                    peak_GB=figures.get("peak_bytes", float("nan")) / 1e9,
-                    over_our_seconds=beside.get("seconds"),
-                    over_our_peak=beside.get("peak_bytes"),
-                    failed=figures.get("error", ""),
-                )
-            say(note=f"{model}: {result['goal']}")
-
-    more = ["--smollm2", f"{place.smollm2}/model"] if place.smollm2 else []
-    _benchmark("step.py", [*scale.step, *more, "--only", *only], place, rows)
 
 
 def _benchmark(
@@ -468,81 +428,110 @@ def _benchmark(
 # --- updates -------------------------------------------------------------------------------------
 
 
-def update(model: str, scale: Scale, say: Say, place: Place) -> None:
-    """Whole updates of a random Qwen3 by phase: seconds, FLOPs, share of the peak, memory."""
+def update(scale: Scale, say: Say, place: Place) -> None:
+    """Whole updates of a random 1.7B by rows: seconds, also by phase, kernels, FLOPs, memory."""
     from paint.config import schema as cfg
-    from paint.core.display import Clock, Display
-    from paint.models.policy import load_policy
-    from update import Options
-    from update import update as one_update
 
-    shape = scale.models[model]
     setting = cfg.ModelConfig(
-        path=_random_model(model, shape, place.folder),
-        dtype="bfloat16",
-        gradient_checkpointing=True,
+        path=_random_model(scale.model, place.folder), dtype="bfloat16", gradient_checkpointing=True
     )
-    policy = load_policy(setting, seed=0, device=device())
-    peak = peak_flops(torch.cuda.get_device_name()) if on_gpu() else None
-    quiet = Display(enabled=False)
+    _updates(setting, scale.loads, scale, say)
 
+
+def _updates(setting: Any, loads: Sequence[Load], scale: Scale, say: Say) -> None:
+    """Rows of the tables of updates by one policy."""
+    from paint.config.schema import TrainConfig
+    from paint.models.policy import load_policy
+    from paint.training.optim import open_optimizer
+
+    policy = load_policy(setting, seed=0, device=device())
+    optimizer = open_optimizer(policy.trainable, TrainConfig())
     # Renamed in transformers 5.24.
     renamed = hasattr(policy.base, "activation_checkpointing_enable")
     kind = "activation" if renamed else "gradient"
-    for checkpointing in (False, True):  # first as it is chosen where it fits
-        if checkpointing:
+    for load in loads:
+        if load.checkpointing:
             getattr(policy.base, f"{kind}_checkpointing_enable")({"use_reentrant": False})
         else:
             getattr(policy.base, f"{kind}_checkpointing_disable")()
-        for load in scale.loads:
-            named = {"model": model, "load": load.title, "checkpointing": checkpointing}
-            optimizer = torch.optim.AdamW(policy.trainable, lr=5e-6)
-            options = Options(
-                batch_size=load.rows,
-                micro_batch_size=load.micro,
-                prompt=load.prompt,
-                teacher_prompt=load.teacher_prompt,
-                completion=load.completion,
-            )
-            try:
-                one_update(policy, optimizer, options, Clock(quiet))
-                _start_peak()
-                clocks = [Clock(quiet) for _ in range(scale.repeat)]
-                for clock in clocks:
-                    one_update(policy, optimizer, options, clock)
-            except Exception as error:  # out of memory, most likely
-                say("Updates", **named, failed=_line(error))
-                _forget(policy)
-                continue
+        named = {
+            "rows": load.rows,
+            "tokens": load.completion,
+            "teacher_prompt": load.teacher_prompt,
+            "checkpointing": load.checkpointing,
+        }
+        with row_of_its_own(say, "Updates", **named):  # out of memory, most likely
+            _update_of_load(policy, optimizer, setting, load, named, scale, say)
+        _forget(policy)
 
-            rounds = [clock.seconds for clock in clocks]
-            seconds = sorted(rounds, key=lambda one: sum(one.values()))[len(rounds) // 2]
-            for phase, flops in update_flops(shape, setting, load, checkpointing).items():
-                rate = flops / seconds[phase]
-                say(
-                    "Phases",
-                    **named,
-                    phase=phase,
-                    seconds=seconds[phase],
-                    TFLOP=flops / 1e12,
-                    TFLOP_per_second=rate / 1e12,
-                    share_of_peak=rate / peak if peak else None,
-                )
 
-            total = sum(update_flops(shape, setting, load, checkpointing).values())
-            measured = torch.cuda.max_memory_allocated() if on_gpu() else float("nan")
-            planned = planned_memory(shape, setting, load, checkpointing)
-            say(
-                "Updates",
-                **named,
-                seconds=sum(seconds.values()),
-                tokens_per_second=load.rows * load.completion / sum(seconds.values()),
-                share_of_peak=total / sum(seconds.values()) / peak if peak else None,
-                peak_GB=measured / 1e9,
-                formula_GB=planned / 1e9,
-                measured_over_formula=measured / planned,
-            )
-            _forget(policy)
+def _update_of_load(
+    policy: Any,
+    optimizer: torch.optim.Optimizer,
+    setting: Any,
+    load: Load,
+    named: dict[str, Any],
+    scale: Scale,
+    say: Say,
+) -> None:
+    from paint.core.display import Clock, Display
+    from update import Options
+    from update import update as one_update
+
+    quiet = Display(enabled=False)
+    options = Options(
+        batch_size=load.rows,
+        micro_batch_size=load.rows,
+        prompt=load.prompt,
+        teacher_prompt=load.teacher_prompt,
+        completion=load.completion,
+    )
+    began = time.monotonic()
+    one_update(policy, optimizer, options, Clock(quiet))
+    first = time.monotonic() - began
+    _start_peak()
+    clocks = [Clock(quiet) for _ in range(scale.repeat)]
+    walls = [seconds_of(partial(one_update, policy, optimizer, options, clock)) for clock in clocks]
+    measured = torch.cuda.max_memory_allocated() if on_gpu() else float("nan")
+    middle = sorted(range(len(walls)), key=lambda i: walls[i])[len(walls) // 2]
+    wall, seconds = walls[middle], clocks[middle].seconds
+    work_ms, launches = _kernels_of(partial(one_update, policy, optimizer, options, Clock(quiet)))
+
+    flops = update_flops(scale.model, setting, load)
+    peak = peak_flops(torch.cuda.get_device_name()) if on_gpu() else None
+    planned = planned_memory(scale.model, setting, load)
+    say(
+        "Updates",
+        **named,
+        seconds=wall,
+        first_seconds=first,
+        seconds_a_row=wall / load.rows,
+        GPU_ms=work_ms,
+        launches=launches,
+        share_of_peak=sum(flops.values()) / wall / peak if peak else None,
+        peak_GB=measured / 1e9,
+        formula_GB=planned / 1e9,
+        measured_over_formula=measured / planned,
+        **seconds,
+    )
+
+
+def _kernels_of(run: Callable[[], Any]) -> tuple[float, int]:
+    """Milliseconds that the GPU works in a run, and its kernels; nan and 0 without a GPU."""
+    if not on_gpu():
+        return float("nan"), 0
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        run()
+        torch.cuda.synchronize()
+    events = [
+        event
+        for event in profiler.key_averages()
+        if str(event.device_type).endswith("CUDA") and "Optimizer" not in event.key
+    ]
+    work = sum(event.device_time_total for event in events)
+    return work / 1e3, sum(event.count for event in events)
 
 
 def forward_flops(shape: Shape, adapters: int, tokens: int) -> float:
@@ -561,9 +550,9 @@ def backward_flops(shape: Shape, adapters: int, tokens: int) -> float:
     return (2 * shape.weights + 4 * adapters) * tokens + attention
 
 
-def update_flops(shape: Shape, model: Any, load: Load, checkpointing: bool) -> dict[str, float]:
+def update_flops(shape: Shape, model: Any, load: Load) -> dict[str, float]:
     """FLOPs of an update by phase (the names are benchmarks/update.py's)."""
-    config = _config(model, load, checkpointing)
+    config = _config(model, load)
     adapters = shape.adapters(model.lora_rank, model.lora_targets)
     student = load.prompt + load.completion
     forward = forward_flops(shape, adapters, student)
@@ -573,31 +562,32 @@ def update_flops(shape: Shape, model: Any, load: Load, checkpointing: bool) -> d
         "teacher forward": forward_flops(shape, 0, load.teacher_prompt + load.completion),
         "student forward": forward,
         "loss": products * 2 * shape.head * load.completion,
-        "backward": backward_flops(shape, adapters, student) + (forward if checkpointing else 0),
+        "backward": backward_flops(shape, adapters, student)
+        + (forward if load.checkpointing else 0),
     }
     return {phase: load.rows * flops for phase, flops in by_row.items()}
 
 
-def planned_memory(shape: Shape, model: Any, load: Load, checkpointing: bool) -> float:
+def planned_memory(shape: Shape, model: Any, load: Load) -> float:
     """Bytes of an update by the formula."""
-    rows = Rows(load.micro, load.prompt, load.teacher_prompt, load.completion)
-    return training_memory(_config(model, load, checkpointing), shape, rows).peak
+    rows = Rows(load.rows, load.prompt, load.teacher_prompt, load.completion)
+    return training_memory(_config(model, load), shape, rows).peak
 
 
-def _config(model: Any, load: Load, checkpointing: bool) -> Config:
+def _config(model: Any, load: Load) -> Config:
     return Config(
-        model=replace(model, gradient_checkpointing=checkpointing),
-        train=TrainConfig(batch_size=load.rows, micro_batch_size=load.micro),
+        model=replace(model, gradient_checkpointing=load.checkpointing),
+        train=TrainConfig(batch_size=load.rows, micro_batch_size=load.rows),
     )
 
 
-def _random_model(name: str, shape: Shape, folder: Path) -> str:
+def _random_model(shape: Shape, folder: Path) -> str:
     """The folder of a random Qwen3; the first part that needs it writes it, in memory if it can."""
     from models import random_qwen3
 
-    path = folder / f"qwen3-{name}"
+    path = folder / "qwen3-1.7B"
     if not (path / "config.json").exists():
-        partial_path = folder / f"qwen3-{name}.partial"
+        partial_path = folder / "qwen3-1.7B.partial"
         shutil.rmtree(partial_path, ignore_errors=True)
         random_qwen3(
             partial_path,
@@ -625,82 +615,100 @@ def _forget(policy: Any) -> None:
         torch.cuda.empty_cache()
 
 
-# --- generation ----------------------------------------------------------------------------------
+# --- decoding ------------------------------------------------------------------------------------
 
 
-def generation(scale: Scale, say: Say, place: Place) -> None:
-    """Both engines: tokens a second, and how far the trainer scores what they drew otherwise."""
+def decode(scale: Scale, say: Say, place: Place) -> None:
+    """The local engine on a random 1.7B with a changed adapter, by rows.
+
+    Two calls with the same prompts: the first has all that is prepared once. Where the engine has a
+    switch for CUDA graphs, the tokens of an engine without them are compared. The gap is that of
+    the log-probs to the trainer's own scores of the first 32 rows.
+    """
     from paint.config import schema as cfg
-    from paint.config.run_folder import read_metrics
-    from paint.inference.engine import Sampling
     from paint.inference.local import LocalEngine
     from paint.models.policy import load_policy
 
-    random = _random_model("1.7B", scale.models["1.7B"], place.folder)
-    models = {"random 1.7B": (random, "bfloat16"), "demo": ("demo", "float32")}
-    if place.smollm2:
-        models["SmolLM2"] = (f"{place.smollm2}/model", "bfloat16")
-    else:
-        say(note="SmolLM2 is skipped: --smollm2 names no folder")
-    rows, tokens = scale.generated
-
-    for name, (path, dtype) in models.items():
-        with row_of_its_own(say, "Generation", model=name, engine="local"):
-            model = cfg.ModelConfig(path=path, dtype=dtype)  # type: ignore[arg-type]
-            policy = load_policy(model, seed=0, device=device())
-            prompts = [policy.student_prompt(f"What is {i} + {i}?") for i in range(rows)]
-            sampling = Sampling(temperature=1.1, top_p=0.95, top_k=20, max_new_tokens=tokens)
-            engine = LocalEngine(policy, batch_size=rows)
-            engine.generate(prompts[:1], replace(sampling, max_new_tokens=2), [0])  # warms up
-
-            before, began = _start_peak(), time.monotonic()
-            completions = engine.generate(prompts, sampling, range(rows))
-            seconds = time.monotonic() - began
-            peak = _peak_gb(before)
-            with torch.no_grad():
-                drawn = [list(c.ids) for c in completions]
-                states = policy.hidden_states(prompts, drawn)
-                ids = torch.tensor([i for row in drawn for i in row], device=states.device)
-                logits = policy.lm_head(states).float()
-                scored = logits.log_softmax(-1).gather(1, ids[:, None])[:, 0].cpu()
-            gaps = (scored - torch.tensor([p for c in completions for p in c.log_probs])).abs()
-            say(
-                "Generation",
-                model=name,
-                engine="local",
-                tokens=len(ids),
-                tokens_per_second=len(ids) / seconds,
-                peak_GB=peak,
-                mean_gap=float(gaps.mean()),
-                largest_gap=float(gaps.max()),
-            )
-            del policy, engine, states, logits
-
-    if not on_gpu() or not (server := vllm_server()):
-        say(note="vLLM is skipped: there is no GPU, or no vLLM")
-        return
-    with row_of_its_own(say, "Generation", model="random 1.7B", engine="vllm"):
-        flags = ("--gpus", "1", "--rollout.server", server, "--train.checkpoint-every", "1")
-        where = ("--log.folder", str(place.folder), "--log.name", "vllm")
-        _paint(
-            ("train", "paint-qwen3-1.7b", *_one_step(random, rows, tokens), *flags, *where), place
-        )
-        [row] = read_metrics(place.folder / "vllm")
-        say(
-            "Generation",
-            model="random 1.7B",
-            engine="vllm",
-            tokens=row["rollout_tokens"],
-            tokens_per_second=row["rollout_tokens"] / row["seconds_rollout"],
-            mean_gap=row["logprob_mismatch_mean"],
-        )
+    setting = cfg.ModelConfig(path=_random_model(scale.model, place.folder), dtype="bfloat16")
+    policy = load_policy(setting, seed=0, device=device())
+    with torch.no_grad():
+        for parameter in policy.trainable:
+            parameter.normal_(0, 0.01)
+    for decoded in scale.decoded:
+        with row_of_its_own(say, "Decoding", rows=decoded.rows):
+            _decode_rows(policy, decoded, say)
+    if GRAPHS not in signature(LocalEngine).parameters:
+        say(note=f"LocalEngine has no argument {GRAPHS}: its tokens are compared with no others")
 
 
-def vllm_server() -> str:
-    """The command of a vLLM server here; "" for none."""
-    if command := shutil.which("vllm"):
-        return f"{command} serve"
-    return f"{sys.executable} -m vllm.entrypoints.openai.api_server" if _has("vllm") else ""
+GRAPHS = "graphs"
+"""The argument of LocalEngine that turns CUDA graphs off."""
+
+
+def _decode_rows(policy: Any, decoded: Decoded, say: Say) -> None:
+    from paint.inference.engine import Completion, Sampling
+    from paint.inference.local import LocalEngine
+
+    generator = torch.Generator().manual_seed(1)
+    shape = decoded.rows, decoded.prompt
+    texts = torch.randint(0, 250, shape, generator=generator).tolist()
+    # Of different lengths, as in a training.
+    prompts = [text[i % (1 + decoded.prompt // 10) :] for i, text in enumerate(texts)]
+    sampling = Sampling(temperature=1.1, top_p=0.95, top_k=20, max_new_tokens=decoded.tokens)
+
+    def written(engine: Any) -> tuple[list[Completion], float]:
+        began = time.perf_counter()
+        completions = engine.generate(prompts, sampling, range(decoded.rows))
+        if on_gpu():
+            torch.cuda.synchronize()
+        return completions, time.perf_counter() - began
+
+    engine = LocalEngine(policy, batch_size=decoded.rows)
+    before = _start_peak()
+    first, seconds_first = written(engine)
+    second, seconds = written(engine)
+    peak = _peak_gb(before)
+    tokens = sum(len(completion.ids) for completion in second)
+    gaps = _gaps(policy, prompts[:32], second[:32])
+    cells = {
+        "rows": decoded.rows,
+        "tokens": tokens,
+        "first_seconds": seconds_first,
+        "seconds": seconds,
+        "tokens_per_second": tokens / seconds,
+        "ms_a_step": 1e3 * seconds / max(len(completion.ids) for completion in second),
+        "peak_GB": peak,
+        "mean_gap": float(gaps.mean()),
+        "largest_gap": float(gaps.max()),
+        "calls_with_the_same_tokens": _same(first, second),
+    }
+    del engine
+    if GRAPHS in signature(LocalEngine).parameters:
+        plain = LocalEngine(policy, batch_size=decoded.rows, **{GRAPHS: False})  # type: ignore[arg-type]
+        others, cells["seconds_without_graphs"] = written(plain)
+        cells["same_tokens_without_graphs"] = _same(second, others)
+    say("Decoding", **cells)
+
+
+def _same(some: Sequence[Any], others: Sequence[Any]) -> str:
+    """How many completions have the same tokens."""
+    count = sum(one.ids == other.ids for one, other in zip(some, others, strict=True))
+    return f"{count} of {len(some)}"
+
+
+def _gaps(policy: Any, prompts: Sequence[list[int]], completions: Sequence[Any]) -> torch.Tensor:
+    """How far the trainer's log-probs of the tokens are from the engine's, in nats."""
+    drawn = [list(completion.ids) for completion in completions]
+    with torch.no_grad():
+        states = policy.hidden_states(prompts, drawn)
+        ids = torch.tensor([i for row in drawn for i in row], device=states.device)
+        parts = zip(states.split(4096), ids.split(4096), strict=True)
+        scored = [
+            policy.lm_head(part).float().log_softmax(-1).gather(1, some[:, None])[:, 0]
+            for part, some in parts
+        ]
+    engine = [log_prob for completion in completions for log_prob in completion.log_probs]
+    return (torch.cat(scored).cpu() - torch.tensor(engine)).abs()
 
 
 # --- resuming ------------------------------------------------------------------------------------
@@ -867,16 +875,17 @@ class Part:
 
 
 PARTS = {
-    "starts": Part("The first commands", 100, starts),
-    "kernels": Part("Kernels against the reference", 80, kernels),
-    "update-1.7B": Part("Updates of a random Qwen3-1.7B", 110, partial(update, "1.7B")),
-    "generation": Part("Generation by both engines", 200, generation),
-    "loss": Part("The loss beside its matrix products and its peers", 150, loss),
-    "choices": Part("Choices of the kernels", 60, choices),
-    "resume": Part("Resuming on the GPU", 80, resume),
-    "update-8B": Part("Updates of a random Qwen3-8B", 150, partial(update, "8B")),
-    "tests": Part("Tests on the GPU", 120, tests),
-    "step": Part("A training step beside its peers'", 120, step),
+    "decode": Part("Generation by the local engine", 75, decode),
+    "update": Part("Updates of a random 1.7B", 90, update),
+    "start-demo": Part("The first commands", 60, start_demo),
+    "start-1.7B": Part("A first step of a random 1.7B", 50, start_model),
+    "start-eval": Part("A first evaluation", 40, start_eval),
+    "loss": Part("The loss beside its matrix products and its peers", 110, loss),
+    "train-local": Part("Training by the local engine", 100, partial(train, "local")),
+    "resume": Part("Resuming on the GPU", 60, resume),
+    "tests": Part("Tests on the GPU", 75, tests),
+    "train-vllm": Part("Training by vLLM", 220, partial(train, "vllm")),
+    "kernels": Part("Kernels against the reference", 40, kernels),
     "smollm2": Part("PAINT on SmolLM2-135M", 200, smollm2),
 }
 """In the order of their worth: the last ones may get no time."""
@@ -887,7 +896,7 @@ class Options:
     """All that only a GPU can show."""
 
     folder: Path = Path("runs/gpu")
-    """Folder for gpu-report.md and gpu-report.json."""
+    """Folder for gpu-report.md, gpu-report.json, and the rows and the log of each part."""
     smollm2: Path | None = None
     """Folder with SmolLM2 as `model` and its problems as `train.jsonl`; None: its rows are left
     out."""
@@ -905,6 +914,7 @@ def main(options: Options, parts: Mapping[str, Part] = PARTS) -> dict[str, Any]:
     names = chosen(parts, options.only)
     options.folder.mkdir(parents=True, exist_ok=True)
     report: dict[str, Any] = {"about": about(options), "parts": {}}
+    found: dict[str, Any]
     with _scratch() as folder:
         for name in names:
             part = parts[name]
@@ -917,17 +927,20 @@ def main(options: Options, parts: Mapping[str, Part] = PARTS) -> dict[str, Any]:
             report["parts"][name] = {"title": part.title, **found}
             report["about"]["seconds"] = round(time.monotonic() - began)
             write(report, options.folder)
-            print(f"{part.title}: {found['status']}, {found['seconds']:.0f} s", flush=True)
+            for row in found["rows"]:
+                print(json.dumps(row))
+            print(f"{name}: {found['status']}, {found['seconds']:.0f} s", flush=True)
     print(f"written to {options.folder}: gpu-report.md, gpu-report.json")
     return report
 
 
 def run_part(name: str, limit: float, folder: Path, options: Options) -> dict[str, Any]:
     """One part's rows and how it ended, from a process of its own that is ended at its limit."""
-    rows = folder / f"{name}.jsonl"
+    rows = options.folder / f"{name}.jsonl"
+    rows.unlink(missing_ok=True)
     order = {
         "name": name,
-        "rows": str(rows),
+        "rows": str(rows.absolute()),
         "rehearse": options.rehearse,
         "place": [str(folder), time.time() + limit, str(options.smollm2 or "")],
     }
@@ -980,7 +993,7 @@ def work(order: dict[str, Any]) -> int:
     with Path(order["rows"]).open("a") as file:
 
         def say(table: str = "", **cells: Any) -> None:
-            known = {name: None if cell != cell else cell for name, cell in cells.items()}  # nan
+            known = {name: _stored(cell) for name, cell in cells.items()}
             print(json.dumps({"table": table, **known}), file=file, flush=True)
 
         try:
@@ -989,6 +1002,13 @@ def work(order: dict[str, Any]) -> int:
             print(_line(missing))
             return 3
     return 0
+
+
+def _stored(value: Any) -> Any:
+    """A figure of five digits; None for nan, which JSON does not have."""
+    if not isinstance(value, float):
+        return value
+    return None if math.isnan(value) else float(f"{value:.5g}")
 
 
 def about(options: Options) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,29 +68,46 @@ def test_kernels_part_compares_every_dtype_and_impl_with_eager(tmp_path: Path) -
     assert rows[-1][1]["note"].startswith("largest error of the kernels over that of eager code")
 
 
-def test_update_part_reports_phases_flops_and_memory(tmp_path: Path) -> None:
-    rows = rehearsed("update-1.7B", tmp_path)
-    updates = cells_of(rows, "Updates")
-    loads = [load.title for load in REHEARSAL.loads]
-    assert [(row["checkpointing"], row["load"]) for row in updates] == [
-        (checkpointing, load) for checkpointing in (False, True) for load in loads
+def test_update_part_reports_seconds_by_rows_and_phase_beside_formula(tmp_path: Path) -> None:
+    updates = cells_of(rehearsed("update", tmp_path), "Updates")
+    assert [(row["rows"], row["checkpointing"]) for row in updates] == [
+        (load.rows, load.checkpointing) for load in REHEARSAL.loads
     ]
-    assert all(row["seconds"] > 0 and row["formula_GB"] > 0 for row in updates)
-    phases = cells_of(rows, "Phases")
-    assert len(phases) == 4 * len(updates)
-    for row in phases:
-        assert row["TFLOP_per_second"] == pytest.approx(row["TFLOP"] / row["seconds"])
+    for row in updates:
+        assert row["formula_GB"] > 0
+        assert row["seconds"] == pytest.approx(row["rows"] * row["seconds_a_row"])
+        phases = [row[p] for p in ("teacher forward", "student forward", "loss", "backward")]
+        assert min(phases) > 0
+        assert sum(phases) < row["seconds"]
+
+
+def test_update_part_that_is_out_of_memory_for_some_rows_keeps_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = gpu._update_of_load
+
+    def update(*given: Any) -> None:
+        if given[3].rows == 2:
+            raise torch.OutOfMemoryError("full")
+        real(*given)
+
+    monkeypatch.setattr(gpu, "_update_of_load", update)
+    broken, sound = cells_of(rehearsed("update", tmp_path), "Updates")
+    assert broken["failed"] == "OutOfMemoryError: full"
+    assert sound["seconds"] > 0
 
 
 def test_update_flops_match_hand_count() -> None:
-    shape, load = SHAPES["Qwen/Qwen3-1.7B"], gpu.FULL.loads[0]
+    shape, load = SHAPES["Qwen/Qwen3-1.7B"], gpu.Load(32, 200, 2000, 1024)
     model = cfg.ModelConfig()
-    plain, kept = (update_flops(shape, model, load, on) for on in (False, True))
+    plain, kept = (
+        update_flops(shape, model, replace(load, checkpointing=on)) for on in (False, True)
+    )
     assert plain["loss"] == 32 * 1024 * 3 * 2 * 2048 * 151_936
     attention = 4 * 28 * 2048 * 3024**2 / 2
     assert plain["teacher forward"] == 32 * (2 * shape.weights * 3024 + attention)
     assert kept["backward"] == plain["backward"] + plain["student forward"]
-    long = update_flops(shape, model, gpu.FULL.loads[-1], False)
+    long = update_flops(shape, model, gpu.Load(1, 200, 8192, 16_384))
     assert long["loss"] == pytest.approx(16_384 * 3.09 * 2 * 2048 * 151_936)
 
 
@@ -113,71 +131,80 @@ def test_flops_match_real_model_with_adapters() -> None:
     assert backward.get_total_flops() == backward_flops(shape, adapters, tokens) + 2 * masked
 
 
-@pytest.mark.slow
-def test_choices_part_times_every_choice_with_its_kernels(
+def test_decode_part_times_two_calls_and_bounds_logprob_mismatch(tmp_path: Path) -> None:
+    found = cells_of(rehearsed("decode", tmp_path), "Decoding")
+    assert [row["rows"] for row in found] == [decoded.rows for decoded in REHEARSAL.decoded]
+    for row in found:
+        assert row["tokens_per_second"] == pytest.approx(row["tokens"] / row["seconds"])
+        assert row["largest_gap"] < 0.05
+        assert row["calls_with_the_same_tokens"] == f"{row['rows']} of {row['rows']}"
+
+
+def test_decode_part_that_fails_for_some_rows_keeps_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from paint.objective import fused, triton_kernels
+    real = gpu._decode_rows
 
-    used, measure = set(), triton_kernels.measure
+    def decode(policy: Any, decoded: gpu.Decoded, say: gpu.Say) -> None:
+        if decoded.rows == 2:
+            raise RuntimeError("no room")
+        real(policy, decoded, say)
 
-    def noted(logits: torch.Tensor, *rest: Any) -> dict[str, torch.Tensor]:
-        used.add((triton_kernels.BLOCK, triton_kernels.STAGES))
-        return measure(logits, *rest)
-
-    monkeypatch.setattr(triton_kernels, "measure", noted)
-    defaults = triton_kernels.BLOCK, triton_kernels.STAGES
-    choices = ((*defaults, 8), (512, 3, 16))
-    assert gpu.CHOICES[0] == (*defaults, fused.GPU_CHUNK)
-    monkeypatch.setattr(gpu, "CHOICES", choices)
-    rows = rehearsed("choices", tmp_path)
-    found = cells_of(rows, "Choices")
-    assert [(row["block"], row["stages"], row["chunk"]) for row in found] == list(choices)
-    assert all(row["row_work_us_a_token"] > 0 and row["loss_us_a_token"] > 0 for row in found)
-    assert used == {choice[:2] for choice in choices}
-    assert defaults == (triton_kernels.BLOCK, triton_kernels.STAGES)
-
-
-def test_generation_part_times_engine_and_bounds_logprob_mismatch(tmp_path: Path) -> None:
-    rows = rehearsed("generation", tmp_path)
-    found = cells_of(rows, "Generation")
-    assert [(row["model"], row["engine"]) for row in found] == [
-        ("random 1.7B", "local"),
-        ("demo", "local"),
-    ]
-    assert all(row["tokens_per_second"] > 0 and row["largest_gap"] < 0.05 for row in found)
-    assert ("", {"note": "SmolLM2 is skipped: --smollm2 names no folder"}) in rows
-
-
-def test_generation_part_that_fails_for_one_model_keeps_the_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gpu, "_random_model", lambda *_: str(tmp_path / "none"))
-    broken, sound = cells_of(rehearsed("generation", tmp_path), "Generation")
-    assert broken["model"] == "random 1.7B"
-    assert str(tmp_path / "none") in broken["failed"]
+    monkeypatch.setattr(gpu, "_decode_rows", decode)
+    broken, sound = cells_of(rehearsed("decode", tmp_path), "Decoding")
+    assert broken == {"rows": 2, "failed": "RuntimeError: no room"}
     assert sound["tokens_per_second"] > 0
 
 
 @pytest.mark.slow
-def test_starts_part_runs_first_commands_to_their_end(tmp_path: Path) -> None:
-    found = cells_of(rehearsed("starts", tmp_path), "Starts")
-    names = ["plan", "train the demo", "train 1.7B", "evaluate the demo"]
+def test_start_parts_run_first_commands_to_their_end(tmp_path: Path) -> None:
+    parts = ("start-demo", "start-1.7B", "start-eval")
+    found = [row for part in parts for row in cells_of(rehearsed(part, tmp_path), "Starts")]
+    names = ["doctor", "plan", "train the demo", "train 1.7B", "evaluate the demo"]
     assert [row["command"] for row in found] == names
     assert all(row["seconds"] > 0 for row in found)
+
+
+def _command(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Let every command of paint be some lines of Python, with the command's words."""
+    real = subprocess.Popen
+
+    def started(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        return real([sys.executable, "-c", code, *command[3:]], **options)
+
+    monkeypatch.setattr("gpu.subprocess.Popen", started)
 
 
 def test_starts_part_command_that_fails_costs_its_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def ended(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
-        code = int("train" in command)
-        return subprocess.CompletedProcess(command, code, "one line\nthe reason\n")
+    code = 'import sys; print("one line\\nthe reason"); sys.exit("train" in sys.argv)'
+    _command(monkeypatch, code)
+    found = cells_of(rehearsed("start-demo", tmp_path), "Starts")
+    assert ["failed" in row for row in found] == [False, False, True]
+    assert found[2]["failed"] == "RuntimeError: ended with 1: the reason"
 
-    monkeypatch.setattr("gpu.subprocess.run", ended)
-    found = cells_of(rehearsed("starts", tmp_path), "Starts")
-    assert ["failed" in row for row in found] == [False, True, True, False]
-    assert found[1]["failed"] == "RuntimeError: ended with 1: the reason"
+
+def test_starts_part_command_without_time_left_shows_its_last_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _command(monkeypatch, 'import time; print("still here", flush=True); time.sleep(60)')
+    rows: Rows = []
+    place = Place(tmp_path, time.time() + 4, smollm2="")
+    gpu.start_eval(REHEARSAL, lambda table="", **cells: rows.append((table, cells)), place)
+    assert rows[0][1]["failed"] == "RuntimeError: had no time left: still here"
+
+
+@pytest.mark.slow
+def test_train_part_reports_each_step(tmp_path: Path) -> None:
+    found = cells_of(rehearsed("train-local", tmp_path), "Training")
+    assert [row["step"] for row in found] == ["all", 1, 2, 3]
+    assert all(row["rollout_tokens_per_second"] > 0 for row in found[1:])
+
+
+def test_train_part_of_engine_that_is_absent_is_skipped(tmp_path: Path) -> None:
+    with pytest.raises(Skipped, match="there is no GPU, or no vLLM"):
+        rehearsed("train-vllm", tmp_path)
 
 
 @pytest.mark.slow
@@ -318,13 +345,13 @@ def test_peak_flops_match_data_sheets() -> None:
 
 @pytest.mark.slow
 def test_main_rehearsal_completes_its_parts(tmp_path: Path) -> None:
-    others = ("loss", "tests", "step", "smollm2")  # those that are not tested above
+    others = ("loss", "tests", "smollm2")  # those that are not tested above
     report = main(Options(folder=tmp_path, rehearse=True, seconds=1200, only=others))
     statuses = {name: part["status"] for name, part in report["parts"].items()}
     assert statuses.pop("smollm2") == "skipped: Skipped: --smollm2 names no folder"
     assert set(statuses.values()) == {"done"}
-    contenders = [row["contender"] for row in report["parts"]["step"]["rows"] if row["table"]]
-    assert contenders[:2] == ["paint", "trl sdft"]
+    contenders = [row["contender"] for row in report["parts"]["loss"]["rows"] if row["table"]]
+    assert contenders[:3] == ["products", "paint chunked", "trl"]
     (tests,) = (row for row in report["parts"]["tests"]["rows"] if row["table"] == "Tests")
     assert tests["passed"] > 0
     assert tests["failed"] == 0
