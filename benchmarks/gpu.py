@@ -39,7 +39,7 @@ import tyro
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))  # paint may be not installed
 
 from paint.config.schema import Config, TrainConfig
-from paint.estimate.memory import CHUNK, Rows, training_memory
+from paint.estimate.memory import CHUNK, Kernels, Rows, training_memory
 from paint.estimate.shapes import SHAPES, Shape
 from paint.objective.options import Impl
 from workers import chosen, seconds_of
@@ -429,13 +429,18 @@ def _benchmark(
 
 
 def update(scale: Scale, say: Say, place: Place) -> None:
-    """Whole updates of a random 1.7B by rows: seconds, also by phase, kernels, FLOPs, memory."""
+    """Whole updates of a random 1.7B by rows: seconds, also by phase, kernels, FLOPs, memory.
+
+    Where Liger is installed, the last rows are those of the first load without it.
+    """
     from paint.config import schema as cfg
 
     setting = cfg.ModelConfig(
         path=_random_model(scale.model, place.folder), dtype="bfloat16", gradient_checkpointing=True
     )
     _updates(setting, scale.loads, scale, say)
+    if on_gpu() and _has("liger_kernel"):
+        _updates(replace(setting, liger=False), scale.loads[:1], scale, say)
 
 
 def _updates(setting: Any, loads: Sequence[Load], scale: Scale, say: Say) -> None:
@@ -445,6 +450,8 @@ def _updates(setting: Any, loads: Sequence[Load], scale: Scale, say: Say) -> Non
     from paint.training.optim import open_optimizer
 
     policy = load_policy(setting, seed=0, device=device())
+    if policy.kernels:
+        say(note=policy.kernels)
     optimizer = open_optimizer(policy.trainable, TrainConfig())
     # Renamed in transformers 5.24.
     renamed = hasattr(policy.base, "activation_checkpointing_enable")
@@ -455,6 +462,7 @@ def _updates(setting: Any, loads: Sequence[Load], scale: Scale, say: Say) -> Non
         else:
             getattr(policy.base, f"{kind}_checkpointing_disable")()
         named = {
+            "liger": "Liger" in policy.kernels,
             "rows": load.rows,
             "tokens": load.completion,
             "teacher_prompt": load.teacher_prompt,
@@ -463,6 +471,60 @@ def _updates(setting: Any, loads: Sequence[Load], scale: Scale, say: Say) -> Non
         with row_of_its_own(say, "Updates", **named):  # out of memory, most likely
             _update_of_load(policy, optimizer, setting, load, named, scale, say)
         _forget(policy)
+
+
+def layers(scale: Scale, say: Say, place: Place) -> None:
+    """States and gradients by PyTorch's layers and by Liger's, beside a model in float32.
+
+    Errors are norms of differences over that of the truth: of the states of the last layer and of
+    the gradients of the adapters by a projection of them.
+    """
+    from paint.config import schema as cfg
+
+    exact = cfg.ModelConfig(
+        path=_random_model(scale.model, place.folder), dtype="float32", liger=False
+    )
+    short = replace(exact, dtype="bfloat16")
+    cases = {"PyTorch's": short, "Liger's": replace(short, liger=True)}
+    truth = _layers_of(exact, scale)
+    for name, setting in cases.items():
+        if setting.liger and not (on_gpu() and _has("liger_kernel")):
+            say(note="Liger's layers are skipped: there is no GPU, or no liger-kernel")
+            continue
+        with row_of_its_own(say, "Layers", layers=name):
+            states, gradients = _layers_of(setting, scale)
+            say(
+                "Layers",
+                layers=name,
+                error_of_states=_distance(states, truth[0]),
+                error_of_gradients=_distance(gradients, truth[1]),
+            )
+
+
+def _layers_of(setting: Any, scale: Scale) -> tuple[torch.Tensor, torch.Tensor]:
+    """Final states of four rows, and the gradients of all adapters in one vector."""
+    from paint.models.policy import load_policy
+
+    policy = load_policy(setting, seed=0, device=device())
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for parameter in policy.trainable:
+            parameter.copy_(0.01 * torch.randn(parameter.shape, generator=generator))
+    load = scale.loads[0]
+    texts = torch.randint(
+        scale.model.vocabulary, (4, load.prompt + load.completion), generator=generator
+    ).tolist()
+    prompts, completions = ([text[part] for text in texts] for part in _parts(load.prompt))
+    states = policy.hidden_states(prompts, completions)
+    # Not of their squares, whose sum is the same for all states after a norm.
+    direction = torch.randn(states.shape[-1], generator=generator).to(states.device)
+    (states.float() @ direction).mean().backward()
+    gradients = [p.grad.flatten() for p in policy.trainable if p.grad is not None]
+    return states.detach(), torch.cat(gradients)
+
+
+def _parts(prompt: int) -> tuple[slice, slice]:
+    return slice(prompt), slice(prompt, None)
 
 
 def _update_of_load(
@@ -571,7 +633,10 @@ def update_flops(shape: Shape, model: Any, load: Load) -> dict[str, float]:
 def planned_memory(shape: Shape, model: Any, load: Load) -> float:
     """Bytes of an update by the formula."""
     rows = Rows(load.rows, load.prompt, load.teacher_prompt, load.completion)
-    return training_memory(_config(model, load), shape, rows).peak
+    kernels: Kernels = "cpu"
+    if on_gpu():
+        kernels = "liger" if model.liger and _has("liger_kernel") else "cuda"
+    return training_memory(_config(model, load), shape, rows, kernels=kernels).peak
 
 
 def _config(model: Any, load: Load) -> Config:
@@ -877,6 +942,7 @@ class Part:
 PARTS = {
     "decode": Part("Generation by the local engine", 75, decode),
     "update": Part("Updates of a random 1.7B", 90, update),
+    "layers": Part("Layers by PyTorch and by Liger", 40, layers),
     "start-demo": Part("The first commands", 60, start_demo),
     "start-1.7B": Part("A first step of a random 1.7B", 50, start_model),
     "start-eval": Part("A first evaluation", 40, start_eval),

@@ -97,6 +97,13 @@ def test_update_part_that_is_out_of_memory_for_some_rows_keeps_the_others(
     assert sound["seconds"] > 0
 
 
+def test_layers_part_measures_error_against_float32(tmp_path: Path) -> None:
+    (row,) = cells_of(rehearsed("layers", tmp_path), "Layers")
+    assert row["layers"] == "PyTorch's"
+    assert 0 < row["error_of_states"] < 0.02
+    assert 0 < row["error_of_gradients"] < 0.05
+
+
 def test_update_flops_match_hand_count() -> None:
     shape, load = SHAPES["Qwen/Qwen3-1.7B"], gpu.Load(32, 200, 2000, 1024)
     model = cfg.ModelConfig()

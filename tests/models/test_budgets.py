@@ -108,12 +108,12 @@ def on_fake_gpu(policy: Policy) -> Iterator[tuple[Policy, Kernels]]:
         with (
             patch.object(FakeTensor, "is_cuda", property(lambda _: True)),
             patch.object(Policy, "device", CPU),
-            patch.object(layers, "_is_weight_times_rms_norm", lambda _: True),
-            patch.object(layers, "rms_norm", lambda x, shape, eps: x * 1.0),
+            patch.object(layers, "_is_weight_times_rms_norm", lambda *_: True),
+            patch.object(layers, "rms_norm", lambda x, *_: x * 1.0),
             patch.object(modeling_qwen3, "create_causal_mask", lambda **_: None),
             patch.dict(ALL_ATTENTION_FUNCTIONS._local_mapping, {"sdpa": attention}),
         ):
-            layers.fuse_norms(policy.base)
+            layers.fuse_norms(policy.base, CPU)
             kernels.number = kernels.bytes = 0
             yield policy, kernels
 

@@ -49,7 +49,7 @@ def _is_filled(text: str) -> bool:
 TEMPERATURE = within("[0.001, 1000]"), "sampling temperature"
 TOP_P = within("(0, 1]"), "1 is off; default: 0.95"
 TOP_K = [Check("at least 1, or -1", lambda top_k: top_k >= 1 or top_k == -1)], "-1 is off"
-CPU_TOKENS = 4096
+CPU_ROWS, CPU_TOKENS = 4, 4096
 TOKENS = [Check("at least 1 or auto", lambda n: n == "auto" or 1 <= n <= MAX_COUNT)]
 LIMIT = [Check("at least 1 or None", lambda limit: limit is None or limit >= 1)]
 SECONDS = within("(0, 31536000]")  # at most a year
@@ -105,6 +105,10 @@ class ModelConfig(Section):
     """Thinking mode of the teacher's prompt. If it differs from the student's, completions follow
     different text in the two prompts (OPSD's scripts: on; the paper is silent; docs/fidelity.md,
     D9)."""
+    liger: bool = True
+    """On CUDA, compute rotary positions, RMS norms and SwiGLU by the kernels of liger-kernel, where
+    it is installed and the model's layers are those of Llama; other values only by rounding
+    (ours)."""
     attention: str = setting("sdpa", NAME, "such as sdpa")
     """Attention implementation as transformers names it: sdpa, eager, flash_attention_2 (ours)."""
     packed: bool = False
@@ -398,13 +402,15 @@ class TrainConfig(Section):
     number of epochs, set ceil(epochs x problems / problems per step)."""
     batch_size: int = setting(32, POSITIVE, "completions a step; paper: 32")
     """Completions per optimizer step, over all ranks (paper: Experimental Details, 32)."""
-    micro_batch_size: int = setting(4, POSITIVE, "default: 4")
-    """Most completions in one forward and backward pass of a rank; changes memory and speed, never
-    the result."""
+    micro_batch_size: int | Literal["auto"] = setting("auto", TOKENS, "default: auto")
+    """Most completions in one forward and backward pass of a rank; changes memory and speed, and of
+    the result only the order in which rows are summed. auto: on a GPU no limit but that of the
+    tokens, and 4 on a CPU (ours)."""
     micro_batch_tokens: int | Literal["auto"] = setting("auto", TOKENS, "default: auto")
     """Most tokens in such a pass: its rows times the length of the longest (prompt, the teacher's
-    if that is longer, and completion). A longer row is a pass by itself. auto: the most that fit on
-    a GPU by the memory plan, and 4,096 on a CPU, where more are padding (ours)."""
+    if that is longer, and completion). A longer row is a pass by itself. Of the result it changes
+    only the order in which rows are summed. auto: the most that fit on a GPU by the memory plan,
+    and 4,096 on a CPU, where more are padding (ours)."""
     learning_rate: float = setting(5e-6, within("(0, inf)"), "paper: 5e-6")
     """Learning rate of the adapters (paper: Experimental Details, 5e-6), constant after the warm-up
     (ours)."""
@@ -426,6 +432,11 @@ class TrainConfig(Section):
     """Seed of the order of problems, of sampling and of the adapters, at least 0."""
     checkpoint_every: int = setting(20, POSITIVE, "steps; paper: 20")
     """Steps between checkpoints (paper: Experimental Details, evaluated every 20 steps)."""
+
+    @property
+    def row_limit(self) -> int:
+        """``micro_batch_size`` as a number; that of a CPU until a plan has chosen it."""
+        return self.micro_batch_size if isinstance(self.micro_batch_size, int) else CPU_ROWS
 
     @property
     def token_limit(self) -> int:

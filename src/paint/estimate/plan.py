@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from paint.config.schema import CPU_TOKENS, Config, ConfigError, RolloutConfig
+from paint.config.schema import CPU_ROWS, CPU_TOKENS, Config, ConfigError, RolloutConfig
 from paint.core.errors import format_value
 from paint.estimate.memory import (
     SLEEPING,
+    Kernels,
     Memory,
     Rows,
     ServerMemory,
@@ -114,6 +115,8 @@ class Plan:
         config: its micro-batches and gradient checkpointing may be "auto" (``chosen``).
         capacity: memory of each GPU in bytes.
         gpus: number of GPUs in each machine; 0 for a laptop's CPU.
+        liger: whether liger-kernel computes the layers (paint.models.liger); where that is not
+            known, False is an upper bound.
     """
 
     config: Config
@@ -122,6 +125,7 @@ class Plan:
     gpus: int
     nodes: int
     split: Split
+    liger: bool = False
 
     @cached_property
     def chosen(self) -> Config:
@@ -129,14 +133,16 @@ class Plan:
 
         Gradient checkpointing is off where a micro-batch of one longest row fits without it. The
         tokens are then the most that fit, whatever the lengths of the rows, at most as many as
-        train.micro_batch_size of the longest rows have. On a CPU nothing is recomputed, and the
-        tokens are CPU_TOKENS. Where nothing fits, each row is a micro-batch, with checkpointing.
+        train.micro_batch_size of the longest rows have: where that is auto, all of a rank. On a CPU
+        nothing is recomputed, and the rows and tokens are CPU_ROWS and CPU_TOKENS. Where nothing
+        fits, each row is a micro-batch, with checkpointing.
         """
         train, model = self.config.train, self.config.model
-        if train.micro_batch_tokens != "auto" and model.gradient_checkpointing != "auto":
+        sizes = train.micro_batch_size, train.micro_batch_tokens, model.gradient_checkpointing
+        if "auto" not in sizes:
             return self.config
         if not self.gpus:
-            return with_micro_batch(self.config, CPU_TOKENS, False)
+            return with_micro_batch(self.config, CPU_ROWS, CPU_TOKENS, False)
 
         least = self._sized(STEP, True)
         # The local engine's cache may be larger, whatever the micro-batches are.
@@ -148,12 +154,17 @@ class Plan:
         checkpointing = not fits(STEP, False)
         longest = least.rows()
         row = max(longest.prompt, longest.teacher_prompt) + longest.completion
-        most = range(1, math.ceil(train.micro_batch_size * row / STEP) + 1)
+        most = range(1, math.ceil(least.config.train.row_limit * row / STEP) + 1)
         found = bisect(most, False, key=lambda n: not fits(n * STEP, checkpointing))
-        return with_micro_batch(self.config, max(found, 1) * STEP, checkpointing)
+        return self._sized(max(found, 1) * STEP, checkpointing).config
 
     def _sized(self, tokens: int, checkpointing: bool) -> "Plan":
-        return replace(self, config=with_micro_batch(self.config, tokens, checkpointing))
+        config = with_micro_batch(self.config, self._rows_of_rank, tokens, checkpointing)
+        return replace(self, config=config)
+
+    @property
+    def _rows_of_rank(self) -> int:
+        return math.ceil(self.config.train.batch_size / self.split.trainers)
 
     @property
     def shards(self) -> int:
@@ -214,8 +225,7 @@ class Plan:
 
         train = self.chosen.train
         fit = train.token_limit // (max(prompt, teacher_prompt) + completion)
-        mine = math.ceil(train.batch_size / self.split.trainers)
-        number = min(train.micro_batch_size, max(fit, 1), mine)
+        number = min(train.row_limit, max(fit, 1), self._rows_of_rank)
         return Rows(number, prompt, teacher_prompt, completion)
 
     @property
@@ -232,15 +242,21 @@ class Plan:
         """Estimate the memory of a training GPU for a micro-batch."""
         split, config = self.split, self.chosen
         is_local = not split.servers and not config.rollout.urls and config.algorithm.needs_rollouts
-        mine = math.ceil(config.train.batch_size / split.trainers)
         return training_memory(
             config,
             self.shape,
             rows,
             shards=self.shards,
             ranks=split.trainers,
-            generating=min(config.rollout.batch_size, mine) if is_local else 0,
+            generating=min(config.rollout.batch_size, self._rows_of_rank) if is_local else 0,
+            kernels=self._kernels,
         )
+
+    @property
+    def _kernels(self) -> Kernels:
+        if not self.gpus:
+            return "cpu"
+        return "liger" if self.liger else "cuda"
 
     def peak(self, rows: Rows) -> float:
         """Peak bytes of a training GPU for a micro-batch."""
@@ -264,8 +280,10 @@ class Plan:
         return _most(lambda n: plan.peak(replace(rows, teacher_prompt=n)) <= plan.headroom, most)
 
 
-def with_micro_batch(config: Config, tokens: int, checkpointing: bool) -> Config:
-    """The config with these values where train.micro_batch_tokens and checkpointing are auto."""
+def with_micro_batch(config: Config, rows: int, tokens: int, checkpointing: bool) -> Config:
+    """The config with these values where a micro-batch's rows, tokens, checkpointing are auto."""
+    if config.train.micro_batch_size == "auto":
+        config = config.changed("train", micro_batch_size=rows)
     if config.model.gradient_checkpointing == "auto":
         config = config.changed("model", gradient_checkpointing=checkpointing)
     if config.train.micro_batch_tokens == "auto":
@@ -277,7 +295,7 @@ def worst_peak(plan: Plan) -> float:
     """Peak bytes of a training GPU over micro-batches of all lengths that the config allows."""
     train, longest = plan.chosen.train, plan.rows()
     # Shorter teacher prompts let more rows, and so more tokens of the student's, go together.
-    most = min(train.micro_batch_size, math.ceil(train.batch_size / plan.split.trainers))
+    most = min(train.row_limit, math.ceil(train.batch_size / plan.split.trainers))
     fit = train.token_limit // (longest.prompt + longest.completion)
     rows = max(min(most, fit), 1)
     taught = min(train.token_limit // rows - longest.completion, longest.teacher_prompt)
@@ -292,6 +310,7 @@ def make_plan(
     memory: float | None = None,
     *,
     split: Split | None = None,
+    liger: bool = False,
 ) -> Plan:
     """Make the memory plan of a config.
 
@@ -300,6 +319,7 @@ def make_plan(
         nodes: number of machines.
         memory: bytes of each GPU; None is 80 GB, or 16 GB for a laptop.
         split: the split into trainers and servers; None chooses one by ``choose_split``.
+        liger: whether liger-kernel computes the layers.
 
     Raises:
         ConfigError: there is no config.json, or adapters are on layers that a plan does not know.
@@ -314,7 +334,7 @@ def make_plan(
             f"include; it knows {', '.join(shape.matrices)}"
         )
     capacity = memory or (80e9 if gpus else LAPTOP)
-    plan = Plan(config, shape, capacity, gpus, nodes, split or Split(1, 0, False, ""))
+    plan = Plan(config, shape, capacity, gpus, nodes, split or Split(1, 0, False, ""), liger)
     if split:
         return plan
     return replace(

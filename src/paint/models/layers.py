@@ -7,7 +7,8 @@ On CUDA with bfloat16 weights, the adapter's products take operands in bfloat16,
 and accumulate in float32. The adapter and its gradients stay in float32. Float32 products would
 take longer than the layer itself, and the layer's output, rounded to bfloat16, is no more exact.
 
-RMS norms take two kernels on CUDA, in place of transformers' eight.
+RMS norms take one kernel on CUDA in place of transformers' eight, and round once in place of twice:
+a product with the weight by itself would be a second kernel, which PyTorch does not vectorise.
 
 16-bit weights on a CPU without 16-bit instructions are multiplied by torch several times slower
 than float32 from a few rows on (docs/dev/log.md). Here, operands are converted to float32 for one
@@ -16,6 +17,7 @@ pass, stay in 16 bits.
 """
 
 import inspect
+from copy import deepcopy
 from functools import reduce
 from types import MethodType
 from typing import Any
@@ -105,27 +107,31 @@ def _float32_product(a: Float[Tensor, "n k"], b: Float[Tensor, "k m"]) -> Float[
     return a.float() @ b.float()
 
 
-def fuse_norms(model: nn.Module) -> None:
-    """Compute the model's RMS norms by torch's kernel, where its values are the model's own."""
+def fuse_norms(model: nn.Module, device: torch.device | str) -> None:
+    """Compute the model's RMS norms by torch's kernel, where its values are the model's own.
+
+    Args:
+        device: where the model will compute; its norms may not compute elsewhere.
+    """
     for norm in model.modules():
-        if hasattr(norm, "variance_epsilon") and _is_weight_times_rms_norm(norm):
+        is_plain = hasattr(norm, "variance_epsilon") and "forward" not in vars(norm)
+        if is_plain and _is_weight_times_rms_norm(norm, device):
             norm.forward = MethodType(_fused_norm, norm)
 
 
-def _is_weight_times_rms_norm(norm: Any) -> bool:
+def _is_weight_times_rms_norm(norm: Any, device: torch.device | str) -> bool:
     # Others take a gate, too, or add 1 to the weight.
     if [*inspect.signature(norm.forward).parameters] != ["hidden_states"]:
         return False
-    x = torch.linspace(-2, 2, norm.weight.numel()).to(norm.weight)
+    there = deepcopy(norm).to(device)
+    x = torch.linspace(-2, 2, norm.weight.numel()).to(there.weight)
     with torch.no_grad():
-        return torch.allclose(norm(x), _fused_norm(norm, x), rtol=0.01)
+        return torch.allclose(there(x), _fused_norm(there, x), rtol=0.01)
 
 
 def _fused_norm(norm: Any, hidden_states: Float[Tensor, "*rows h"]) -> Float[Tensor, "*rows h"]:
-    # Rounded before the weight is applied, as transformers and vLLM do.
     shape = hidden_states.shape[-1:]
-    result: Tensor = norm.weight * rms_norm(hidden_states, shape, eps=norm.variance_epsilon)
-    return result
+    return rms_norm(hidden_states, shape, norm.weight, norm.variance_epsilon)
 
 
 def widen(model: PreTrainedModel) -> None:

@@ -46,6 +46,7 @@ from paint.demo.files import model_path
 from paint.models import prompts as views
 from paint.models.joint_layers import JointLayers
 from paint.models.layers import MemoryEfficientLoraLinear, fuse_norms, widen
+from paint.models.liger import use_liger
 from paint.models.sharding import digest_of_weights, is_sharded, ranks_here, shard
 from paint.models.special_tokens import drop_special_text, special_text
 from paint.models.targets import target_modules
@@ -79,6 +80,7 @@ class Policy:
     packed: bool = False  # rows are concatenated instead of padded
     digest: str | None = None  # of sharded base weights, as one rank alone cannot compute it
     prompts: cfg.PromptsConfig = cfg.PAPER_PROMPTS
+    kernels: str = ""  # on CUDA: whose kernels compute the layers, in a line
 
     @property
     def device(self) -> torch.device:
@@ -314,8 +316,7 @@ def load_policy(
     require_dtype(device, getattr(torch, config.dtype))
     is_shared = config.shard and ranks_here() > 1
     base, tokenizer = _load_base(config, device, is_shared=is_shared)
-    if torch.device(device).type == "cuda":
-        fuse_norms(base)  # before sharding, while each weight is one tensor
+    kernels = _use_kernels(base, config, device)  # before sharding: each weight is one tensor
     model = _with_adapter(base, config, seed) if config.train_mode == "lora" else base
     if is_shared:  # after adding adapters, which take their shapes from unsharded weights
         shard(base, device)
@@ -329,9 +330,24 @@ def load_policy(
     digest = digest_of_weights(base) if is_sharded(base) else None
     thinking = config.student_thinking, config.teacher_thinking
     policy = Policy(
-        model, tokenizer, base.get_output_embeddings(), *thinking, digest=digest, prompts=prompts
+        model,
+        tokenizer,
+        base.get_output_embeddings(),
+        *thinking,
+        digest=digest,
+        prompts=prompts,
+        kernels=kernels,
     )
     return _packing(policy, config) if config.packed else policy
+
+
+def _use_kernels(base: PreTrainedModel, config: cfg.ModelConfig, device: torch.device | str) -> str:
+    """Replace layers by fused ones on CUDA; return whose they are, or "" elsewhere."""
+    if torch.device(device).type != "cuda":
+        return ""
+    kernels = use_liger(base) if config.liger else "kernels: PyTorch's"
+    fuse_norms(base, device)
+    return kernels
 
 
 def _packing(policy: Policy, config: cfg.ModelConfig) -> Policy:

@@ -61,7 +61,7 @@ def micro_batches(
         extended = [*group, rollout]
         widths = [max(_widths(r)) for r in extended]
         tokens = sum(widths) if packed else len(widths) * widths[0]
-        is_over = tokens > limits.token_limit or len(extended) > limits.micro_batch_size
+        is_over = tokens > limits.token_limit or len(extended) > limits.row_limit
         if group and is_over:
             yield group
             extended = [rollout]

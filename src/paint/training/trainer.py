@@ -24,7 +24,7 @@ from paint.config.run_folder import (
     step_paths,
     with_resolved,
 )
-from paint.config.schema import CPU_TOKENS, Config, ConfigError, TeacherConfig
+from paint.config.schema import CPU_ROWS, CPU_TOKENS, Config, ConfigError, TeacherConfig
 from paint.core.display import Clock, Display
 from paint.core.distributed import (
     all_gather_objects,
@@ -50,6 +50,7 @@ from paint.inference.factory import EngineSetup, open_engine
 from paint.inference.local import LocalEngine
 from paint.inference.resolve import resolve_training
 from paint.inference.vllm.process import training_tokens
+from paint.models.liger import is_installed
 from paint.models.policy import load_policy
 from paint.models.targets import describe_adapters
 from paint.models.teacher import open_teacher
@@ -141,6 +142,8 @@ def train(
         )
         if policy.tuning == "lora":
             display.note(describe_adapters(policy.base))
+        if policy.kernels:
+            display.note(policy.kernels)
         # The teacher is the policy as it is before a checkpoint is loaded. Live weights are the
         # policy itself: no copy is kept.
         needs_teacher, steps = config.algorithm.needs_teacher(config), config.train.steps
@@ -402,7 +405,7 @@ def _open_async_rollouts(setup: Setup, last: Path | None) -> AsyncRollouts:
             return engine.submit(*generation_request(setup, batch, step_index))
 
     engines = [setup.engine.fork() for _ in range(config.rollout.off_policy_steps)]
-    measured = config.train.micro_batch_size
+    measured = config.train.row_limit
     pending = AsyncRollouts(
         setup.policy, engines, submit, steps=config.train.steps, measured=measured
     )
@@ -426,11 +429,13 @@ def _plan(
     if device.type == "cuda":
         gpus, memory = local, torch.cuda.get_device_properties(device).total_memory
     try:
-        plan = make_plan(config, gpus, max(ranks // local, 1), memory, split=split)
+        uses_liger = config.model.liger and is_installed()
+        nodes = max(ranks // local, 1)
+        plan = make_plan(config, gpus, nodes, memory, split=split, liger=uses_liger)
         line = start_line(plan)
     except ConfigError as error:  # a model that the plan does not know may be trained all the same
         display.note(f"no plan: {error}")
-        return with_micro_batch(config, CPU_TOKENS, False), None
+        return with_micro_batch(config, CPU_ROWS, CPU_TOKENS, False), None
     flags = None
     if gpus:
         require_fit(plan)
