@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 
 import paint
 from paint.cli import main
@@ -31,8 +32,16 @@ def test_doctor_library_that_does_not_fit_is_named(
     assert "2 of 4 fit" in said
 
 
+def test_doctor_where_paint_is_not_installed_shows_libraries(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(machine, "packages_distributions", dict)
+    assert main(["doctor"]) == 0
+    assert f"packages torch {torch.__version__.partition('+')[0]}" in capsys.readouterr().out
+
+
 def test_doctor_finds_vllm_as_runs_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    for there, said in {"vllm": "/bin/vllm", "uvx": "by uvx", "": "not found"}.items():
+    for there, said in {"vllm": "/bin/vllm", "uvx": "not found", "": "not found"}.items():
         found = {there: f"/bin/{there}"}
         monkeypatch.setattr("shutil.which", found.get)
         assert said in machine._vllm()

@@ -13,10 +13,11 @@ from paint.config.recipe import find_recipe, read_recipe
 from paint.config.schema import Config, ConfigError, RolloutConfig
 from paint.core.display import Display
 from paint.inference.resolve import resolve_evaluation, resolve_training
-from paint.inference.vllm.environment import VLLM_VERSION, own_environment
+from paint.inference.vllm.environment import own_environment
 from paint.inference.vllm.process import server_start
 
 H100, RTX_4090 = 85.0e9, 25.4e9
+LONG: dict[str, Any] = {"max_new_tokens": 8192}  # so that auto looks for vLLM
 QUIET = Display(enabled=False)
 
 Machine = Callable[..., None]
@@ -44,20 +45,23 @@ def configured(recipe: str = "paint-qwen3-1.7b", **rollout: Any) -> Config:
 @pytest.mark.parametrize(
     ("memory", "commands", "rollout", "engine", "why"),
     [
-        (0, ["vllm"], {}, "local", "torch sees no GPU"),
-        (H100, [], {}, "local", "neither `vllm` nor `uvx` is on the PATH"),
-        (H100, ["vllm"], {}, "vllm", "`vllm serve` can be started"),
-        (H100, ["uvx"], {}, "vllm", f"`uvx --from vllm=={VLLM_VERSION} vllm serve` .*downloads"),
-        (H100, ["env"], {"server": "env A=1 vllm serve"}, "vllm", "`env A=1 vllm serve`"),
-        (H100, ["uvx"], {"server": "mine serve"}, "local", "neither `mine`"),
+        (0, ["vllm"], LONG, "local", "torch sees no GPU"),
+        (H100, ["vllm"], {}, "local", "completions have at most 1,024 tokens"),
+        (H100, ["vllm"], {"max_new_tokens": 4096}, "local", "completions have at most 4,096"),
+        (H100, ["vllm"], {"max_new_tokens": 4097}, "vllm", "completions are long"),
+        (H100, [], LONG, "local", "`vllm` is not on the PATH"),
+        (H100, ["uvx"], LONG, "local", "`vllm` is not on the PATH"),  # nothing is downloaded
+        (H100, ["vllm"], LONG, "vllm", "`vllm serve` can be started"),
+        (H100, ["env"], {"server": "env A=1 vllm serve"} | LONG, "vllm", "`env A=1 vllm serve`"),
+        (H100, ["uvx"], {"server": "mine serve"} | LONG, "local", "`mine` is not"),
         (0, [], {"urls": ("http://node1:8000",)}, "vllm", "servers are named"),
-        (H100, ["vllm"], {"engine": "local"}, "local", ""),
-        (H100, ["vllm"], {"engine": "merged"}, "merged", ""),
-        (H100, ["vllm"], {"off_policy_steps": 1}, "local", "off_policy_steps"),
-        (RTX_4090 / 2, ["vllm"], {}, "local", "no room for one row of 9,216 tokens"),
+        (H100, ["vllm"], {"engine": "local"} | LONG, "local", ""),
+        (H100, ["vllm"], {"engine": "merged"} | LONG, "merged", ""),
+        (H100, ["vllm"], {"off_policy_steps": 1} | LONG, "local", "off_policy_steps"),
+        (RTX_4090 / 2, ["vllm"], LONG, "local", "no room for one row of 16,384 tokens"),
     ],
 )
-def test_resolve_training_auto_is_vllm_with_gpu_and_server(
+def test_resolve_training_auto_is_vllm_for_long_completions_where_it_is_installed(
     machine: Machine, capsys: Any, memory: float, commands: Any, rollout: Any, engine: str, why: str
 ) -> None:
     machine(memory, *commands)
@@ -74,7 +78,8 @@ def test_resolve_training_without_vllm_on_path_starts_that_of_setup(
     machine(H100, "uvx")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     own_environment().mkdir(parents=True)
-    assert server_start(RolloutConfig().server)[0] == "uvx"  # its installation was not completed
+    # Its installation was not completed.
+    assert server_start(RolloutConfig().server) == ["vllm", "serve"]
     (own_environment() / "ready").touch()
     assert server_start(RolloutConfig().server) == [str(own_environment() / "bin/vllm"), "serve"]
     assert server_start("mine serve") == ["mine", "serve"]
@@ -82,11 +87,12 @@ def test_resolve_training_without_vllm_on_path_starts_that_of_setup(
 
 def test_resolve_training_ranks_and_full_weights_generate_themselves(machine: Machine) -> None:
     machine(H100, "vllm")
-    assert resolve_training(configured(), QUIET, 8).rollout.engine == "local"
-    full = configured().changed("model", train_mode="full", dtype="float32")
+    assert resolve_training(configured(**LONG), QUIET, 8).rollout.engine == "local"
+    full = configured(**LONG).changed("model", train_mode="full", dtype="float32")
     assert resolve_training(full, QUIET).rollout.engine == "local"
-    assert resolve_evaluation(RolloutConfig(), QUIET, is_full=True).engine == "local"
-    assert resolve_evaluation(RolloutConfig(), QUIET, is_full=False).engine == "vllm"
+    assert resolve_evaluation(RolloutConfig(**LONG), QUIET, is_full=True).engine == "local"
+    assert resolve_evaluation(RolloutConfig(**LONG), QUIET, is_full=False).engine == "vllm"
+    assert resolve_evaluation(RolloutConfig(), QUIET, is_full=False).engine == "local"
 
 
 @pytest.mark.parametrize(

@@ -153,11 +153,11 @@ class RolloutConfig(Section):
     """How completions are sampled, and where."""
 
     engine: str = "auto"
-    """Inference engine: auto is vllm where torch sees a GPU and a server can be started, and local
-    elsewhere; local is the training process itself; vllm is vLLM servers with base + adapter
-    (docs/how-to/vllm.md); merged is local with the adapter merged into the rounded weights, for
-    comparison only; stored takes the completions of rollout.stored; module:Class is your own
-    engine."""
+    """Inference engine: auto is local where completions have at most 4,096 tokens, and vllm where
+    they are longer, torch sees a GPU and vLLM is installed; local is the training process itself;
+    vllm is vLLM servers with base + adapter (docs/how-to/vllm.md); merged is local with the adapter
+    merged into the rounded weights, for comparison only; stored takes the completions of
+    rollout.stored; module:Class is your own engine."""
     stored: str = setting("", PATH, "a run, an evaluation or a JSONL file")
     """With rollout.engine stored: a run, an evaluation of one policy on one benchmark, or a JSONL
     file, whose completions are trained on in place of new ones (ours; docs/how-to/rollouts.md)."""

@@ -19,6 +19,10 @@ class EngineError(PaintError, RuntimeError):
     """The engine cannot be used, or was lost; the message names the server and the fix."""
 
 
+class ServerStartError(EngineError):
+    """A server did not answer after it was started; the message has the last lines of its log."""
+
+
 @dataclass(frozen=True)
 class Sampling:
     """Sampling parameters."""

@@ -11,8 +11,9 @@ from paint.core.distributed import run_on_rank0
 from paint.data.problems import Problem
 from paint.estimate.sizing import ServerFlags
 from paint.inference.adapter_sync_check import check_adapter_sync
-from paint.inference.engine import Engine, RemoteEngine, sampling_from
+from paint.inference.engine import Engine, RemoteEngine, ServerStartError, sampling_from
 from paint.inference.rank0 import Rank0Engine
+from paint.inference.registry import AUTO, engine_type, resolved_engine
 from paint.models.policy import Policy
 from paint.models.sharding import is_sharded
 
@@ -31,6 +32,7 @@ class EngineSetup:
     max_tokens: int  # maximum length of prompt and completion together
     problems: Sequence[Problem]  # those to sample; the adapter sync check takes the first
     server_flags: ServerFlags | None = None  # of an own server that shares the GPU
+    falls_back: bool = False  # in one process: generate here if the own server does not start
 
 
 @contextmanager
@@ -68,7 +70,18 @@ def open_engine(setup: EngineSetup) -> Iterator[Engine]:
                 f"{gaps['restored']:.2g}"
             )
 
-        run_on_rank0(start)
+        has_started = True
+        try:
+            run_on_rank0(start)
+        except ServerStartError as error:
+            if not setup.falls_back:
+                raise
+            stack.close()
+            setup.display.note(f"engine: {resolved_engine(AUTO, False)} goes on, since {error}")
+            has_started = False
+        if not has_started:
+            yield engine_type(resolved_engine(AUTO, False)).load().from_setup(setup)
+            return
         if is_sharded(policy.base):  # no rank can score alone
             check(Rank0Engine(engine, frees_memory=rollout.colocate, same_rows=True))
         else:

@@ -16,6 +16,9 @@ from paint.config.recipe import find_recipe, read_recipe
 from paint.core.errors import PaintError
 from paint.core.versions import __version__
 
+LIBRARIES = ("torch", "transformers", "peft", "accelerate", "tokenizers", "numpy")
+"""The libraries that are shown where paint is not installed."""
+
 
 def examine(recipes: Sequence[str] = ()) -> dict[str, Any]:
     """Find devices, memory, disk, libraries and vLLM, and what recipes need; sizes in bytes."""
@@ -47,12 +50,16 @@ def examine(recipes: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def _packages() -> dict[str, dict[str, Any]]:
-    """Version, requirement and fit of every library that paint needs."""
+    """Version, requirement and fit of every library that paint needs.
+
+    Where paint is not installed but on PYTHONPATH, nothing says which versions fit.
+    """
     from packaging.requirements import Requirement
 
-    found = {}
-    distribution = packages_distributions()["paint"][0]
-    for line in requires(distribution) or []:
+    found: dict[str, dict[str, Any]] = {}
+    distributions = packages_distributions().get("paint")
+    needs = requires(distributions[0]) if distributions else LIBRARIES
+    for line in needs or ():
         need = Requirement(line)
         if need.marker is None or need.marker.evaluate({"extra": ""}):
             try:
@@ -66,12 +73,9 @@ def _packages() -> dict[str, dict[str, Any]]:
 
 def _vllm() -> str:
     """How a run would start a server."""
-    from paint.inference.vllm.environment import VLLM_VERSION
     from paint.inference.vllm.process import DEFAULT_SERVER, server_start
 
     start = server_start(DEFAULT_SERVER)
-    if start[0] == "uvx":
-        return f"by uvx, which downloads vLLM {VLLM_VERSION} at the first start"
     place = shutil.which(start[0])
     return place or "not found; `paint setup vllm` installs it (docs/how-to/vllm.md)"
 

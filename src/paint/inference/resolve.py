@@ -15,12 +15,15 @@ from paint.core.display import Display
 from paint.estimate.plan import UTILIZATION, Split, make_plan, require_fit, server_flag
 from paint.estimate.sizing import server_flags
 from paint.inference.registry import AUTO, resolved_engine
-from paint.inference.vllm.environment import VLLM_VERSION
 from paint.inference.vllm.process import server_start
 
 LOCAL, VLLM = resolved_engine(AUTO, False), resolved_engine(AUTO, True)
 INSTALL = "`paint setup vllm` installs vLLM"
-SLOWER = "vLLM is expected to sample about five times as fast on a GPU (docs/how-to/vllm.md)"
+SLOWER = "vLLM samples long completions faster (docs/how-to/vllm.md)"
+
+SHORT = 4096
+"""Most tokens of a completion for which ``auto`` generates locally: a server takes minutes to
+start."""
 
 
 def resolve_training(config: Config, display: Display, ranks: int = 1) -> Config:
@@ -48,6 +51,16 @@ def resolve_training(config: Config, display: Display, ranks: int = 1) -> Config
     return chosen
 
 
+def may_fall_back(rollout: RolloutConfig) -> bool:
+    """Whether local takes the place of servers that do not start: where nobody named them."""
+    return rollout.engine == AUTO and not (rollout.urls or rollout.server_gpus)
+
+
+def without_servers(config: Config) -> Config:
+    """The config of a run that generates itself since its server did not start."""
+    return config.changed("rollout", engine=LOCAL, colocate=False)
+
+
 def resolve_evaluation(rollout: RolloutConfig, display: Display, *, is_full: bool) -> RolloutConfig:
     """Resolve the engine of an evaluation or advice; servers do not take fully trained weights."""
     if rollout.engine_type.is_stored:
@@ -62,7 +75,11 @@ def resolve_evaluation(rollout: RolloutConfig, display: Display, *, is_full: boo
 
 
 def _choose(rollout: RolloutConfig, is_full: bool, ranks: int) -> tuple[str, str]:
-    """The engine, and why ``auto`` became it: servers that are named, or a GPU and a server."""
+    """The engine, and why ``auto`` became it.
+
+    ``auto`` is local where completions have at most SHORT tokens, and vLLM where they are longer,
+    torch sees a GPU and vLLM is installed.
+    """
     if rollout.engine != AUTO:
         return rollout.engine, ""
     if rollout.urls or rollout.server_gpus:
@@ -73,12 +90,12 @@ def _choose(rollout: RolloutConfig, is_full: bool, ranks: int) -> tuple[str, str
         return LOCAL, "since torch sees no GPU"
     if ranks > 1:
         return LOCAL, f"since each rank generates; --gpus {ranks} starts servers, and {SLOWER}"
+    if rollout.max_new_tokens <= SHORT:
+        return LOCAL, f"since completions have at most {rollout.max_new_tokens:,} tokens"
     start = server_start(rollout.server)
     if not shutil.which(start[0]):
-        return LOCAL, f"since neither `{start[0]}` nor `uvx` is on the PATH; {INSTALL}; {SLOWER}"
-    first = f" (the first start downloads vLLM {VLLM_VERSION})" if start[0] == "uvx" else ""
-    why = f"since torch sees a GPU, and `{shlex.join(start)}` can be started{first}"
-    return VLLM, why
+        return LOCAL, f"since `{start[0]}` is not on the PATH; {INSTALL}; {SLOWER}"
+    return VLLM, f"since completions are long, and `{shlex.join(start)}` can be started"
 
 
 def _sees_gpu() -> bool:

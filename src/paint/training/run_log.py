@@ -196,6 +196,12 @@ def write_rollouts(folder: Path, step: int, records: Sequence[Mapping[str, objec
         storage.write_jsonl(path, records)
 
 
+def replace_config(folder: Path, table: Table) -> None:
+    """Write another config to run.json. Raises RunError if that fails."""
+    with _or_run_error(folder, folder):
+        storage.write_json(folder / "run.json", read_run_json(folder) | {"config": table})
+
+
 def truncate_to_step(table: Table, folder: Path, step: int) -> None:
     """Delete what was written after a step, to be repeated; write the config to run.json."""
     rows = read_history(folder, step)

@@ -48,7 +48,7 @@ from paint.grading.registry import find_grader
 from paint.inference.engine import Engine, PendingCompletions
 from paint.inference.factory import EngineSetup, open_engine
 from paint.inference.local import LocalEngine
-from paint.inference.resolve import resolve_training
+from paint.inference.resolve import may_fall_back, resolve_training, without_servers
 from paint.inference.vllm.process import training_tokens
 from paint.models.liger import is_installed
 from paint.models.policy import load_policy
@@ -133,6 +133,7 @@ def train(
             reasons = {choose_row_work(options, accelerator.device)[1] for options in kinds}
             for reason in sorted(reasons - {""}):
                 display.note(f"the loss is computed without Triton kernels: {reason}")
+        falls_back = may_fall_back(config.rollout) and ranks == 1
         config = resolve_training(config, display, ranks)
         config, flags_of_server = _plan(config, ranks, accelerator.device, display)
         table = to_table(config)
@@ -203,10 +204,14 @@ def train(
             if config.generates:
                 drawn, longest = drawn_problems(config, problems), training_tokens(config)
                 sections = config.model, config.rollout
-                opened = open_engine(
-                    EngineSetup(policy, *sections, folder, display, longest, drawn, flags_of_server)
+                engine_setup = EngineSetup(
+                    policy, *sections, folder, display, longest, drawn, flags_of_server, falls_back
                 )
+                opened = open_engine(engine_setup)
             with opened as engine:
+                if config.rollout.engine_type.is_remote and not engine.is_remote:
+                    config = without_servers(config)
+                    run_log.replace_config(folder, to_table(config))
                 if config.is_off_policy and config.divergences != {FORWARD_KL.name}:
                     display.note(
                         "off-policy: forward KL tolerates completions of another policy, reverse "

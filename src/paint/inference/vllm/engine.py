@@ -33,6 +33,7 @@ from paint.inference.engine import (
     Prompts,
     RemoteEngine,
     Sampling,
+    ServerStartError,
 )
 from paint.inference.factory import EngineSetup
 from paint.inference.vllm.client import (
@@ -199,10 +200,12 @@ class VllmEngine(RemoteEngine):
         while not await server.healthy():
             now, process = time.monotonic(), server.process
             if process is not None and process.dead:
-                raise EngineError(f"the vLLM server ended before it was ready{_log_of(server)}")
+                raise ServerStartError(
+                    f"the vLLM server ended before it was ready{_log_of(server)}"
+                )
             if now - start > patience:
                 waited = f"within {patience:.0f} s (rollout.server_timeout)"
-                raise EngineError(f"{server.url} did not answer {waited}{_log_of(server)}")
+                raise ServerStartError(f"{server.url} did not answer {waited}{_log_of(server)}")
 
             if now - last_note > SAY_SECONDS:
                 last_note = now

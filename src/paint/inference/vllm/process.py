@@ -17,7 +17,7 @@ from paint.config import schema as cfg
 from paint.core.errors import PaintError, reason, sanitize_for_terminal, wrap_errors
 from paint.demo.files import model_path
 from paint.estimate.sizing import ServerFlags
-from paint.inference.vllm.environment import VLLM_VERSION, own_command
+from paint.inference.vllm.environment import own_command
 
 STOP_SECONDS = 20.0  # how long to wait for the watchdog, which ends what it runs first
 GRACE_SECONDS = 5.0  # how long a server that is told to end may take
@@ -46,13 +46,12 @@ TRAINER_VARIABLES = re.compile(
 
 
 def server_start(server: str) -> list[str]:
-    """The words of ``rollout.server``; the default may be that of `paint setup vllm`, or uvx's."""
+    """The words of ``rollout.server``; the default may be that of `paint setup vllm`."""
     words = shlex.split(server)
     if server != DEFAULT_SERVER or shutil.which(words[0]):
         return words
-    if own := own_command():
-        return [str(own), *words[1:]]
-    return ["uvx", "--from", f"vllm=={VLLM_VERSION}", *words] if shutil.which("uvx") else words
+    own = own_command()
+    return words if own is None else [str(own), *words[1:]]
 
 
 def server_command(
