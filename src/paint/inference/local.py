@@ -6,7 +6,7 @@ have ended and reads waiting prompts into their slots.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import takewhile
 
@@ -33,10 +33,22 @@ KEPT = 1 / 16  # largest share of a GPU's memory that keys and values keep betwe
 class LocalEngine(Engine):
     """Generates with the policy itself, so that no weights are synchronised."""
 
-    def __init__(self, policy: Policy, *, batch_size: int, display: Display | None = None) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        batch_size: int,
+        display: Display | None = None,
+        graphs: bool = True,
+    ) -> None:
+        """An engine of at most ``batch_size`` rows at once.
+
+        On a GPU, steps are repeated as CUDA graphs; without ``graphs``, each is launched by itself.
+        """
         self.policy = policy
         self.batch_size = batch_size
         self.display = display or Display(enabled=False)
+        self.graphs = graphs
         self._kept: _Sampler | None = None  # of the last call, with its buffers and graphs
 
     @classmethod
@@ -63,7 +75,7 @@ class LocalEngine(Engine):
         Each step must run within ``torch.no_grad()``, with the weights that are to be used.
         """
         longest = len(prompt) + sampling.max_new_tokens
-        sampler = _Sampler(self.policy, sampling, 1, longest, self.display)
+        sampler = self._new_sampler(sampling, 1, longest)
         sampler.fill([Row(0, tuple(prompt), seed)], ())
         while not sampler.slots.free:
             sampler.run(1)
@@ -112,7 +124,11 @@ class LocalEngine(Engine):
             kept.use_again()
             return kept
         del kept  # before the memory of another
-        return _Sampler(self.policy, sampling, count, longest, self.display)
+        return self._new_sampler(sampling, count, longest)
+
+    def _new_sampler(self, sampling: Sampling, count: int, longest: int) -> "_Sampler":
+        note = self.display.note
+        return _Sampler(self.policy, sampling, count, longest, note, graphs=self.graphs)
 
     def _halve(self, rows: int, error: torch.OutOfMemoryError) -> None:
         """Continue with half the rows that ran out of memory."""
@@ -143,7 +159,14 @@ class _Sampler:
     """Samples the tokens of up to ``count`` rows at once, each of at most ``longest`` tokens."""
 
     def __init__(
-        self, policy: Policy, sampling: Sampling, count: int, longest: int, display: Display
+        self,
+        policy: Policy,
+        sampling: Sampling,
+        count: int,
+        longest: int,
+        note: Callable[[str], None],
+        *,
+        graphs: bool,
     ) -> None:
         self.policy = policy
         self.sampling = sampling
@@ -154,15 +177,15 @@ class _Sampler:
         self.too_few = torch.zeros((), dtype=torch.bool, device=policy.device)
         # Steps of a decoder that is not static cannot be repeated with more candidates.
         self.candidates = LIKELIEST if self.decoder.is_static else policy.lm_head.out_features
-        is_graphed = policy.device.type == "cuda" and not is_sharded(policy.base)
+        is_on_gpu = policy.device.type == "cuda" and not is_sharded(policy.base)
         self.step = GraphedStep(
             (*self.slots.state, self.too_few),
-            display.note,
-            enabled=is_graphed and self.decoder.is_static,
+            note,
+            enabled=is_on_gpu and graphs and self.decoder.is_static,
         )
         self.capacity = 0  # of the buffers that the graphs work on
         # Hooks, with which a teacher changes what layers compute, see nothing of joint layers.
-        is_joint = is_graphed and not _has_hooks(policy)
+        is_joint = is_on_gpu and not _has_hooks(policy)
         self.joint = policy.joint_layers if is_joint else None
         self._refresh()
         self.weights = _weights(policy)
