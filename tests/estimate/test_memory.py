@@ -32,6 +32,7 @@ from paint.config.schema import (
 from paint.core.distributed import MESSAGE_NUMBERS
 from paint.estimate.memory import (
     MESSAGE,
+    Kernels,
     Memory,
     Rows,
     saved_by_layer,
@@ -204,6 +205,28 @@ def test_training_memory_matches_hand_count() -> None:
     kept = training_memory(Config(model=CHECKPOINTED), shape, Rows(1, 200, 2000, 1024))
     assert kept.saved == 1224 * (28 * 2 * 2048 + 4 * 2049 + a_token)
     assert memory.cache == memory.gathered == memory.copy == 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "kernels", "measured"),
+    [(4, "cuda", 18.23), (8, "cuda", 30.48), (16, "cuda", 54.83), (8, "liger", 26.96)],
+)
+def test_training_memory_is_near_peaks_of_an_h100(
+    rows: int, kernels: Kernels, measured: float
+) -> None:
+    """Updates of a random Qwen3-1.7B, torch 2.11 (docs/dev/log.md)."""
+    size = Rows(rows, 250, 1050, 1024)
+    memory = training_memory(Config(model=LORA), SHAPES["Qwen/Qwen3-1.7B"], size, kernels=kernels)
+    assert memory.peak == pytest.approx(measured * 1e9, rel=0.01)
+
+
+def test_training_memory_on_cuda_saves_inputs_of_norms_in_their_own_dtype() -> None:
+    shape, config = SHAPES["Qwen/Qwen3-1.7B"], Config(model=LORA)
+    cpu, cuda, liger = (saved_by_layer(config, shape, kind) for kind in ("cpu", "cuda", "liger"))
+    assert cpu - cuda == 2 * (2 * 2048 + 2048 + 1024) + 2 * 7 * 64  # and inner vectors
+    assert cuda - liger == 2 * 6144
+    wide = Config(model=WIDE)
+    assert saved_by_layer(wide, shape, "cuda") == saved_by_layer(wide, shape)
 
 
 def test_memory_peak_is_largest_phase_plus_resident() -> None:

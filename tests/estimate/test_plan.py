@@ -15,6 +15,7 @@ from paint.cli.main import parse
 from paint.config.recipe import find_recipe, read_recipe
 from paint.config.schema import Config, ConfigError, RolloutConfig, TrainConfig
 from paint.core.display import Display
+from paint.estimate.memory import Rows
 from paint.estimate.plan import (
     STEP,
     Plan,
@@ -133,7 +134,8 @@ def test_longest_rows_are_bounded_by_model_positions() -> None:
 
 def test_usual_rows_have_shorter_references() -> None:
     plan = make_plan(RECIPE)
-    assert plan.rows(usual=True) == replace(plan.rows(), teacher_prompt=1250)
+    # 6 rows of usual length in a micro-batch, as in bytes they fit, and one of the longest.
+    assert plan.rows(usual=True) == replace(plan.rows(), rows=6, teacher_prompt=1250)
     sft = replace(plan, config=replace(RECIPE, train=TrainConfig(method="sft")))
     assert sft.rows(usual=True).completion == 1000
     assert sft.rows().completion == 8192 - 250
@@ -149,7 +151,7 @@ def planned(config: Config, memory: float, **given: object) -> Plan:
         ("1.7B", 80e9, 4 * 9216, False),
         ("4B", 80e9, 4 * 9216, False),
         ("8B", 80e9, 4 * 9216, False),
-        ("1.7B", 24e9, None, False),
+        ("1.7B", 22e9, None, False),
         ("8B", 40e9, None, False),
         ("8B", 28e9, None, True),
         ("8B", 24e9, STEP, True),  # nothing fits
@@ -158,7 +160,7 @@ def planned(config: Config, memory: float, **given: object) -> Plan:
 def test_chosen_micro_batch_has_most_tokens_that_fit(
     model: str, memory: float, most: int | None, checkpointing: bool
 ) -> None:
-    config = of_model(f"Qwen/Qwen3-{model}")
+    config = of_model(f"Qwen/Qwen3-{model}").changed("train", micro_batch_size=4)
     plan = planned(config, memory)
     chosen = plan.chosen
     tokens = chosen.train.token_limit
@@ -182,9 +184,38 @@ def test_chosen_micro_batch_has_most_tokens_that_fit(
     assert given.chosen.train.micro_batch_tokens == 512
 
 
+@pytest.mark.parametrize(
+    ("model", "memory", "liger", "rows"),
+    [
+        ("1.7B", 80e9, False, 20),
+        ("1.7B", 80e9, True, 24),
+        ("8B", 80e9, False, 6),
+        ("1.7B", 24e9, False, 4),
+        ("1.7B", 141e9, False, 32),  # all of the step
+    ],
+)
+def test_chosen_rows_are_most_that_fit_and_their_tokens_those_of_usual_references(
+    model: str, memory: float, liger: bool, rows: int
+) -> None:
+    plan = replace(planned(of_model(f"Qwen/Qwen3-{model}"), memory), liger=liger)
+    train = plan.chosen.train
+    assert plan.rows(usual=True) == Rows(rows, 250, 1250, 1024)
+    if rows < 32:
+        assert train.micro_batch_size == rows
+        assert 0 <= train.token_limit - rows * 2274 < STEP
+        usual = plan.rows(usual=True)
+        assert plan.peak(usual) <= plan.headroom < plan.peak(replace(usual, rows=rows + 1))
+
+
+def test_chosen_rows_of_long_completions_are_bounded_by_tokens() -> None:
+    plan = planned(LONG, 80e9)
+    assert plan.chosen.train.micro_batch_size == 32  # many that end early go together
+    assert plan.rows(usual=True).rows * 17_634 <= plan.chosen.train.token_limit
+
+
 def test_chosen_micro_batch_of_cpu_is_constant_and_given_one_kept() -> None:
     chosen = make_plan(RECIPE, 0).chosen
-    assert chosen.train.micro_batch_tokens == 4096
+    assert (chosen.train.micro_batch_size, chosen.train.micro_batch_tokens) == (4, 4096)
     assert chosen.model.gradient_checkpointing is False
     given = of_model("Qwen/Qwen3-8B", gradient_checkpointing=True)
     assert make_plan(given, 0).chosen.model.gradient_checkpointing is True
@@ -252,20 +283,24 @@ def test_start_prints_plan_and_refuses_only_on_gpu(
 
 
 def test_start_chooses_micro_batches_and_keeps_given_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    def sizes(config: Config, device: str, memory: float) -> tuple[object, object]:
+    def sizes(config: Config, device: str, memory: float) -> tuple[object, ...]:
         card = SimpleNamespace(total_memory=memory)
         monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: card)
         config, _ = trainer._plan(config, 1, torch.device(device), Display())
-        return config.train.micro_batch_tokens, config.model.gradient_checkpointing
+        train = config.train
+        checkpointing = config.model.gradient_checkpointing
+        return train.micro_batch_size, train.micro_batch_tokens, checkpointing
 
-    assert sizes(RECIPE, "cuda", 80e9) == (36_864, False)
-    assert sizes(RECIPE, "cuda", 40e9) == (2_048, False)
-    assert sizes(RECIPE, "cuda", 28e9) == (36_864, True)  # less than the local engine's cache
-    assert sizes(RECIPE, "cpu", 80e9) == (4096, False)
-    assert sizes(of_model("owner/none"), "cuda", 80e9) == (4096, False)  # without a plan
+    assert sizes(RECIPE, "cuda", 80e9) == (6, 14_336, False)
+    assert sizes(RECIPE, "cuda", 40e9) == (2, 5_120, False)
+    assert sizes(RECIPE, "cuda", 28e9)[2] is True
+    assert sizes(RECIPE, "cpu", 80e9) == (4, 4096, False)
+    assert sizes(of_model("owner/none"), "cuda", 80e9) == (4, 4096, False)  # without a plan
     given = of_model(RECIPE.model.path, gradient_checkpointing=True)
     given = given.changed("train", micro_batch_tokens=512)
-    assert sizes(given, "cuda", 80e9) == (512, True)
+    assert sizes(given, "cuda", 80e9) == (32, 512, True)
+    given = given.changed("train", micro_batch_size=3)
+    assert sizes(given, "cuda", 80e9) == (3, 512, True)
 
 
 @pytest.mark.parametrize(
@@ -281,9 +316,9 @@ def test_plan_lines_have_server_where_one_serves(config: Config, gpus: int, node
 
 def test_start_line_names_peak_parts_and_fit() -> None:
     assert start_line(make_plan(RECIPE, 8)) == (
-        "plan, an estimate: at most 55.8 of 80.0 GB to train on each of 8 ranks (base 16.4, "
-        "trained weights 2.79; largest phase: loss 36.6); fits: yes, with 16.2 GB to spare; "
-        "micro-batches of at most 36,864 tokens, gradient checkpointing off"
+        "plan, an estimate: at most 50.8 of 80.0 GB to train on each of 8 ranks (base 16.4, "
+        "trained weights 2.79; largest phase: loss 31.6); fits: yes, with 21.2 GB to spare; "
+        "micro-batches of at most 4 rows and 36,864 tokens, gradient checkpointing off"
     )
 
 

@@ -25,6 +25,7 @@ from paint.objective import fused
 from paint.objective.divergences import DIVERGENCES
 from paint.objective.fused import (
     CPU_CHUNK,
+    GPU_CHUNK,
     ImplError,
     LogProbs,
     RowWork,
@@ -289,13 +290,12 @@ class Largest(TorchDispatchMode):
 
 @pytest.mark.parametrize("rollouts", [1, 4, 16])
 def test_fused_loss_memory_is_bounded_by_chunk(rollouts: int) -> None:
-    several, long = (
-        case(n, v=500, dtype=torch.float32) for n in ([32] * rollouts, [CPU_CHUNK + 1])
-    )
+    default = GPU_CHUNK if torch.cuda.is_available() else CPU_CHUNK
+    several, long = (case(n, v=500, dtype=torch.float32) for n in ([32] * rollouts, [default + 1]))
     for this, options, chunk in (
         (several, {"chunk_tokens": 32}, 32),
         (several, {"chunk_tokens": 16}, 16),
-        (long, {}, CPU_CHUNK),
+        (long, {}, default),
     ):
         with Largest() as largest:
             this.gradients(of(this, "chunked", **options))

@@ -133,9 +133,11 @@ class Plan:
 
         Gradient checkpointing is off where a micro-batch of one longest row fits without it. The
         tokens are then the most that fit, whatever the lengths of the rows, at most as many as
-        train.micro_batch_size of the longest rows have: where that is auto, all of a rank. On a CPU
-        nothing is recomputed, and the rows and tokens are CPU_ROWS and CPU_TOKENS. Where nothing
-        fits, each row is a micro-batch, with checkpointing.
+        train.micro_batch_size of the longest rows have. Where that is auto, too, the rows are all
+        of a rank; or the most that fit with completions of the longest length, and the tokens are
+        theirs with references of usual length, if more such rows then go together. On a CPU nothing
+        is recomputed, and rows and tokens are CPU_ROWS and CPU_TOKENS. Where nothing fits, each row
+        is a micro-batch, with checkpointing.
         """
         train, model = self.config.train, self.config.model
         sizes = train.micro_batch_size, train.micro_batch_tokens, model.gradient_checkpointing
@@ -144,23 +146,32 @@ class Plan:
         if not self.gpus:
             return with_micro_batch(self.config, CPU_ROWS, CPU_TOKENS, False)
 
-        least = self._sized(STEP, True)
+        every = self._rows_of_rank
+        least = self._sized(every, STEP, True)
         # The local engine's cache may be larger, whatever the micro-batches are.
         available = max(least.headroom, least.memory.resident + least.memory.phases["rollout"])
 
-        def fits(tokens: int, checkpointing: bool) -> bool:
-            return worst_peak(self._sized(tokens, checkpointing)) <= available
+        def most(upper: int, sized: Callable[[int], Plan]) -> Plan:
+            """The plan of the largest number that fits; of 1 where none does."""
+            numbers = range(1, upper + 1)
+            found = bisect(numbers, False, key=lambda n: worst_peak(sized(n)) > available)
+            return sized(max(found, 1))
 
-        checkpointing = not fits(STEP, False)
-        longest = least.rows()
-        row = max(longest.prompt, longest.teacher_prompt) + longest.completion
-        most = range(1, math.ceil(least.config.train.row_limit * row / STEP) + 1)
-        found = bisect(most, False, key=lambda n: not fits(n * STEP, checkpointing))
-        return self._sized(max(found, 1) * STEP, checkpointing).config
+        checkpointing = worst_peak(self._sized(every, STEP, False)) > available
+        limit = math.ceil(least.config.train.row_limit * _length(least.rows()) / STEP)
+        by_tokens = most(limit, lambda n: self._sized(every, n * STEP, checkpointing))
+        if train.micro_batch_size != "auto" or train.micro_batch_tokens != "auto":
+            return by_tokens.config
 
-    def _sized(self, tokens: int, checkpointing: bool) -> "Plan":
-        config = with_micro_batch(self.config, self._rows_of_rank, tokens, checkpointing)
-        return replace(self, config=config)
+        usual = _length(least.rows(usual=True))
+        by_rows = most(
+            every, lambda n: self._sized(n, math.ceil(n * usual / STEP) * STEP, checkpointing)
+        )
+        pair = by_tokens.rows(usual=True).rows, by_rows.rows(usual=True).rows
+        return by_rows.config if pair[1] > pair[0] else by_tokens.config
+
+    def _sized(self, rows: int, tokens: int, checkpointing: bool) -> "Plan":
+        return replace(self, config=with_micro_batch(self.config, rows, tokens, checkpointing))
 
     @property
     def _rows_of_rank(self) -> int:
@@ -274,10 +285,15 @@ class Plan:
     @property
     def longest_prompt(self) -> int:
         """Tokens of the longest teacher prompt that fits with the longest completions."""
-        plan = self._sized(STEP, True) if self.gpus else self
+        plan = self._sized(1, STEP, True) if self.gpus else self
         rows = plan.rows()
         most = self.shape.positions - rows.completion
         return _most(lambda n: plan.peak(replace(rows, teacher_prompt=n)) <= plan.headroom, most)
+
+
+def _length(rows: Rows) -> int:
+    """Tokens of a row in a micro-batch, as train.micro_batch_tokens counts them."""
+    return max(rows.prompt, rows.teacher_prompt) + rows.completion
 
 
 def with_micro_batch(config: Config, rows: int, tokens: int, checkpointing: bool) -> Config:

@@ -89,7 +89,7 @@ def _micro_batch_words(plan: Plan) -> str:
     train, model = plan.chosen.train, plan.chosen.model
     is_on = model.gradient_checkpointing is True
     return (
-        f"micro-batches of at most {train.token_limit:,} tokens, "
+        f"micro-batches of at most {train.row_limit} rows and {train.token_limit:,} tokens, "
         f"gradient checkpointing {'on' if is_on else 'off'}"
     )
 
