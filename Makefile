@@ -82,7 +82,7 @@ bench-update: setup  ## a whole update of a random Qwen3-1.7B (without a GPU: of
 	$(BIN)/python benchmarks/update.py
 
 # Installs nothing: a machine with a GPU may have no network, and has a torch of its own.
-gpu:  ## all that only a GPU can show, in under nine minutes (docs/dev/benchmarks.md); without one, a rehearsal
+gpu:  ## all that only a GPU can show, in eight minutes (docs/dev/benchmarks.md); without one, a rehearsal
 	$(or $(wildcard $(BIN)/python),$(PYTHON)) benchmarks/gpu.py $(if $(OUT),--folder $(OUT)) $(if $(SMOLLM2),--smollm2 $(SMOLLM2))
 
 clean:

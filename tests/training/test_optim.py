@@ -1,5 +1,6 @@
 """The optimizer, 8-bit moments included, and the learning-rate schedules."""
 
+import io
 import math
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import torch
 
 from paint.config.schema import ConfigError, TrainConfig
 from paint.models.policy import Policy
-from paint.training.optim import learning_rate
+from paint.training.optim import learning_rate, open_optimizer
 from paint.training.trainer import train
 from runs import adapter, assert_same, changed, train_in_parts
 
@@ -72,6 +73,39 @@ def test_open_optimizer_8bit_without_bitsandbytes_is_refused(
     with pytest.raises(ConfigError, match=r"train\.optimizer .*pip install bitsandbytes"):
         train(changed("demo-paint", small(steps=1, optimizer="adamw8bit")), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_open_optimizer_on_cuda_is_fused_and_resumes_bitwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # torch's fused AdamW runs on CPUs, too.
+    monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda _: True))
+
+    def opened(values: torch.Tensor) -> tuple[torch.nn.Parameter, torch.optim.Optimizer]:
+        weight = torch.nn.Parameter(values.clone())
+        return weight, open_optimizer([weight], TrainConfig(weight_decay=0.1))
+
+    def step(weight: torch.nn.Parameter, optimizer: torch.optim.Optimizer, seed: int) -> None:
+        weight.grad = torch.randn(50, generator=torch.Generator().manual_seed(seed))
+        optimizer.step()
+
+    whole, optimizer = opened(torch.zeros(50))
+    assert optimizer.param_groups[0]["fused"] is True
+    step(whole, optimizer, 0)
+    saved = io.BytesIO()
+    torch.save((whole.detach(), optimizer.state_dict()), saved)
+    step(whole, optimizer, 1)
+
+    values, state = torch.load(io.BytesIO(saved.getvalue()), weights_only=True)
+    resumed, optimizer = opened(values)
+    optimizer.load_state_dict(state)
+    step(resumed, optimizer, 1)
+    assert torch.equal(resumed, whole)
+
+
+def test_open_optimizer_on_cpu_is_not_fused() -> None:
+    optimizer = open_optimizer([torch.nn.Parameter(torch.zeros(2))], TrainConfig())
+    assert optimizer.param_groups[0]["fused"] is None
 
 
 def test_learning_rate_is_set_in_optimizer(tmp_path: Path) -> None:

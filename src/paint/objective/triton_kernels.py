@@ -25,7 +25,7 @@ from paint.objective.options import ObjectiveConfig
 
 # At 1,024 entries a block, a multiprocessor of an H100 holds 48 or more warps of either kernel; at
 # 2,048, 24 to 32, by the registers of the compiled kernels. Which is faster is for a GPU to say, as
-# is pipelining the loads in more than one stage: benchmarks/gpu.py times both.
+# is pipelining the loads in more than one stage.
 BLOCK, WARPS, STAGES = 1024, 8, 1
 # Replaces log 0: still 0 as a probability at any temperature, and finite, so that 0 log 0 is 0.
 LOWEST = tl.constexpr(-1e30)
