@@ -21,13 +21,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from paint.grading.base import Grade
+from paint.grading.thoughts import split_thought
 
 CPU_SECONDS, WALL_SECONDS, MEMORY_BYTES, FILE_BYTES = 2, 4, 1 << 30, 1 << 20
 BLOCK = re.compile(r"^```(?:python|py)?[ ]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def grade(completion: str, row: Mapping[str, Any]) -> Grade:
-    blocks = BLOCK.findall(completion.rpartition("</think>")[2])
+    blocks = BLOCK.findall(split_thought(completion).answer or "")
     if not blocks:
         return Grade(0.0, "no code block")
     tests = [line for line in row["answer"].splitlines() if line.strip()]

@@ -28,9 +28,9 @@ def sft_step(
 
 
 def reference(setup: Setup, row: int, problem: Problem) -> Rollout:
-    """The verified solution in place of the student's completion, its end token included."""
+    """The verified solution in place of the student's completion, ended as the template does."""
     policy = setup.policy
-    ids = tuple(policy.solution_ids(problem.solution))
+    ids = tuple(policy.reference_ids(problem.solution))
     completion = Completion(ids, (), truncated=False, source="reference")
     prompt = policy.student_prompt(problem)
     return Rollout(row, problem, prompt, completion, problem.solution)

@@ -9,6 +9,7 @@ built (paint.core.settings), types when a table is read (paint.config.recipe).
 import re
 import shlex
 from dataclasses import dataclass, field, replace
+from datetime import date
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -60,6 +61,17 @@ GRADER = [Check("a grader", _is_filled)], 'default: "math"'
 DEADLINE = within("[0.01, 86400]"), "seconds; default: 5"
 
 
+def _is_date(text: str) -> bool:
+    """True for a day of the calendar, written as 2026-11-26."""
+    try:
+        return date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
+
+
+DATE = [Check("auto or a date such as 2026-11-26", lambda text: text == "auto" or _is_date(text))]
+
+
 @dataclass(frozen=True, slots=True)
 class ModelConfig(Section):
     """Model, its number format and its adapters."""
@@ -109,6 +121,9 @@ class ModelConfig(Section):
     """On CUDA, compute rotary positions, RMS norms and SwiGLU by the kernels of liger-kernel, where
     it is installed and the model's layers are those of Llama; other values only by rounding
     (ours)."""
+    date: str = setting("auto", DATE, "auto: the day on which the run begins")
+    """Date for a chat template that reads the clock, as YYYY-MM-DD; auto is the day on which the
+    run begins, which run.json records for resuming and evaluation (ours)."""
     attention: str = setting("sdpa", NAME, "such as sdpa")
     """Attention implementation as transformers names it: sdpa, eager, flash_attention_2 (ours)."""
     packed: bool = False

@@ -25,6 +25,7 @@ from paint.data.readers import BadRow, Number, Row, kind_of, read_rows, shorten
 from paint.data.readers import DataError as DataError
 from paint.demo.files import problems_path
 from paint.grading.base import Item
+from paint.grading.thoughts import ThoughtTags
 
 ROLES = ("id", "problem", "solution", "answer")
 LABELS = ("level", "subject")
@@ -200,9 +201,14 @@ def row_of(problem: Problem) -> dict[str, Any]:
     }
 
 
-def item_of(problem: Problem, text: str, *, truncated: bool) -> Item:
-    """Build the grader item of a completion, with the problem's fields as its row."""
-    return Item(text, problem.answers, truncated, row_of(problem))
+def item_of(
+    problem: Problem, text: str, *, truncated: bool, tags: Sequence[ThoughtTags] = ()
+) -> Item:
+    """Build the grader item of a completion, with the problem's fields as its row.
+
+    ``tags`` are those of the model's thoughts.
+    """
+    return Item(text, problem.answers, truncated, row_of(problem), tags)
 
 
 def batch_indices(count: int, batch_size: int, step: int, seed: int) -> list[int]:

@@ -206,6 +206,8 @@ def open_task(
         "dtype": str(policy.model.dtype).removeprefix("torch."),
         "adapter": None if is_full_model else identity,
         "end_ids": policy.end_ids,
+        "date": policy.conventions.date,
+        "conventions": policy.conventions.table(),
         "thinking": protocol.thinking,
         **asdict(protocol.sampling),
         "seed": protocol.seed,

@@ -33,6 +33,7 @@ from paint.evaluation.tables import markdown, print_sheets, sheets, summary_json
 from paint.grading.base import Grade, Grader
 from paint.grading.math.grader import MathGrade, MathGrader
 from paint.grading.registry import NoGrader, find_grader
+from paint.grading.thoughts import ThoughtTags
 from paint.objective.anchors import normalize
 
 GRADED_AT_ONCE = 256  # samples per call of the grader; their texts are in memory together
@@ -54,12 +55,16 @@ def grade(store: Store, grader: Grader, display: Display) -> GradedSamples:
         )
 
     problems = {problem.id: problem for problem in store.problems}
+    tags = [ThoughtTags(**pair) for pair in store.settings.get("conventions", {}).get("tags", ())]
     graded_by_row: dict[tuple[str, int], tuple[Grade, tuple[int, bool], bool]] = {}
     samples = store.samples()
     with display.counting(f"grading {store.folder.name}", len(rows), 0) as count:
         while chunk := list(islice(samples, GRADED_AT_ONCE)):
             found = grader.grade(
-                [item_of(problems[s.problem], s.text, truncated=s.truncated) for s in chunk]
+                [
+                    item_of(problems[s.problem], s.text, truncated=s.truncated, tags=tags)
+                    for s in chunk
+                ]
             )
             for s, verdict in zip(chunk, found, strict=True):
                 length, is_looping = (s.tokens, s.truncated), is_repetitive(s.text)

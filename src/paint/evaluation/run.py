@@ -31,10 +31,11 @@ from paint.evaluation.generate import (
     shortened,
 )
 from paint.evaluation.grade import summarise
-from paint.evaluation.store import COMPLETIONS
+from paint.evaluation.store import COMPLETIONS, recorded_date
 from paint.grading.registry import find_grader
 from paint.inference.engine import sampling_from
 from paint.inference.resolve import resolve_evaluation
+from paint.models.conventions import today
 from paint.models.weights import own_dtype, read_adapter_shape, trained_in
 
 ADAPTER_SHAPE = ["lora_rank", "lora_alpha", "lora_targets"]
@@ -104,7 +105,13 @@ def evaluate(
         display.note(line)
         if seconds > LONG:
             agree()
+    if model.date == "auto":
+        earlier = [folder / target.name / benchmark.name for target, benchmark in pairs]
+        model = replace(model, date=recorded_date(earlier) or today())
     policy = load_eval_policy(model, evaluation.rollout, prompts=policies[0].prompts)
+    display.note(policy.conventions.line())
+    for warning in policy.conventions.warnings(thinking=evaluation.thinking):
+        display.note(warning)
     prompts = {
         benchmark.name: deployment_prompts(policy, benchmark.problems, thinking=evaluation.thinking)
         for benchmark in benchmarks
@@ -194,8 +201,15 @@ def resolve(
 
     dtype = evaluation.dtype or (first.dtype if trained else own_dtype(first.path))
     model = first if trained else base_as_rank1_adapter(first)
-    thinking = evaluation.thinking
-    model = replace(model, dtype=dtype, student_thinking=thinking, gradient_checkpointing=False)
+    # One date for all, so that they get the same prompts: that of the earliest run.
+    day = min((model.date for model in models.values()), default="auto")
+    model = replace(
+        model,
+        dtype=dtype,
+        date=day,
+        student_thinking=evaluation.thinking,
+        gradient_checkpointing=False,
+    )
     return model, policies
 
 

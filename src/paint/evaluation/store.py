@@ -22,7 +22,7 @@ from paint.core import storage
 from paint.core.errors import PaintError, wrap_errors
 from paint.data.problems import Problem, from_row, to_row
 
-CHANGEABLE_SETTINGS = {"samples", "versions"}
+CHANGEABLE_SETTINGS = {"samples", "versions", "conventions"}
 """Settings that may differ between two calls that fill one store."""
 
 COMPLETIONS = "completions.jsonl"
@@ -141,6 +141,14 @@ def reopen_store(folder: Path) -> Iterator[Store]:
     with storage.lock_folder(folder):
         _require_unchanged(folder, "asked.json", "problems.jsonl", COMPLETIONS)
         yield _opened(folder)
+
+
+def recorded_date(folders: Sequence[Path]) -> str | None:
+    """The date that the first of these stores gave to the chat template; None without one."""
+    for folder in folders:
+        if (folder / "asked.json").exists() and (day := _read_settings(folder).get("date")):
+            return str(day)
+    return None
 
 
 def find_stores(folder: Path) -> list[Path]:

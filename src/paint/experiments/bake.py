@@ -154,8 +154,9 @@ class Meter:
         self, problems: Sequence[Problem], answers: Answers
     ) -> Float[np.ndarray, " p"]:
         grading, transcript = self.config.grading, self.policy.transcript
+        tags = self.policy.conventions.tags
         items = [
-            item_of(p, transcript(self._prompt(PLAIN, p), c.ids), truncated=c.truncated)
+            item_of(p, transcript(self._prompt(PLAIN, p), c.ids), truncated=c.truncated, tags=tags)
             for p, row in zip(problems, answers, strict=True)
             for c in row
         ]

@@ -151,6 +151,7 @@ def _sample(
     asked = {
         "model": model_digests(policy),
         "student_thinking": policy.student_thinking,
+        "date": policy.conventions.date,
         "seed": config.train.seed,
         "engine": config.rollout.engine,
         "stored": config.rollout.stored,
@@ -222,6 +223,7 @@ def _sample(
             r.problem,
             policy.transcript(r.prompt, r.completion.ids),
             truncated=r.completion.truncated,
+            tags=policy.conventions.tags,
         )
         for r in rollouts
     ]

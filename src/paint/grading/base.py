@@ -4,9 +4,10 @@ A custom grader is a function, named in the setting `grading.grader` as "module:
 
     def grade(completion: str, row: Mapping[str, Any]) -> Grade | float | bool
 
-`completion` is the text as the model wrote it, think tags included. `row` holds the problem's
-fields: id, problem, solution ("" in an evaluation), answer, answers (a list of every right one)
-and, where the data have them, level and subject. A bool is the reward 1 or 0.
+`completion` is the text as the model wrote it, think tags included; `split_thought` of
+paint.grading.thoughts separates the answer. `row` holds the problem's fields: id, problem,
+solution ("" in an evaluation), answer, answers (a list of every right one) and, where the data have
+them, level and subject. A bool is the reward 1 or 0.
 
 The function runs in a separate process for each completion. If it raises, ends its process,
 takes longer than `grading.deadline` or returns anything else, the completion gets reward 0 and
@@ -16,6 +17,8 @@ takes longer than `grading.deadline` or returns anything else, the completion ge
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
+
+from paint.grading.thoughts import ThoughtTags
 
 Gold = str | Sequence[str]  # a gold answer, or several of which each is right
 
@@ -47,6 +50,7 @@ class Item:
     gold: Gold  # of several accepted answers, each is right
     truncated: bool = False  # cut at its token limit
     row: Mapping[str, Any] = field(default_factory=dict)  # the problem's fields
+    tags: Sequence[ThoughtTags] = ()  # the model's own, where their spelling is not a known one
 
 
 @runtime_checkable

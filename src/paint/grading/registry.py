@@ -18,6 +18,7 @@ from paint.grading.base import Grade, Grader, Item
 from paint.grading.math.compare import boxed
 from paint.grading.math.grader import MathGrader
 from paint.grading.processes import Pool
+from paint.grading.thoughts import ThoughtTags, split_thought
 
 GRADERS = ("math", "exact", "choice", "none")
 
@@ -100,9 +101,11 @@ def exact(item: Item) -> Grade:
     r"""Reward 1 where the answer's text is a gold answer.
 
     The answer is the content of the last \boxed{}, or the whole text where there is none, in each
-    case after the last closed think block and without white space at its ends.
+    case after the last closed thought and without white space at its ends.
     """
-    written = item.text.rpartition("</think>")[2]
+    written = split_thought(item.text, item.tags).answer
+    if written is None:
+        return Grade(0.0, "unclosed thought")
     answer = boxed(written)
     answer = (written if answer is None else answer).strip()
     return _graded(answer in [gold.strip() for gold in _golds(item)])
@@ -113,7 +116,7 @@ def choice(item: Item) -> Grade:
 
     The letter is that at the beginning of the last \boxed{}. Without a box it is a capital letter:
     that of the last "answer is B" or "Answer: (B)", or else the one that the text begins with, as
-    "B" and "B. Paris" do. It is looked for after the last closed think block. A gold answer that
+    "B" and "B. Paris" do. It is looked for after the last closed thought. A gold answer that
     is no letter is a failure of the grader.
     """
     golds = [(gold, _IN_BOX.match(gold)) for gold in _golds(item)]
@@ -121,16 +124,16 @@ def choice(item: Item) -> Grade:
         if letter is None:
             return Grade(0.0, f"the gold answer {gold!r} is no letter"[:200], failed=True)
 
-    chosen = chosen_letter(item.text)
+    chosen = chosen_letter(item.text, item.tags)
     if chosen is None:
         return Grade(0.0, "no letter")
     return _graded(chosen in [letter[1].upper() for _, letter in golds if letter])
 
 
-def chosen_letter(completion: str) -> str | None:
+def chosen_letter(completion: str, tags: Sequence[ThoughtTags] = ()) -> str | None:
     """The letter that a completion chooses, as a capital; None if it chooses none."""
-    written = completion.rpartition("</think>")[2]
-    if "<think>" in written:  # the thought never ended
+    written = split_thought(completion, tags).answer
+    if written is None:
         return None
     if (box := boxed(written)) is not None:
         found = _IN_BOX.match(box)

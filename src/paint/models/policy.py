@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,7 +42,15 @@ from paint.core.errors import PaintError, format_short, format_value, wrap_error
 from paint.core.hub import local_file, require_model
 from paint.data.problems import Problem
 from paint.demo.files import model_path
+from paint.grading.thoughts import is_thought_tag, open_thought, split_thought
 from paint.models import prompts as views
+from paint.models.conventions import (
+    Conventions,
+    common_length,
+    read_conventions,
+    template_arguments,
+    today,
+)
 from paint.models.joint_layers import JointLayers
 from paint.models.layers import MemoryEfficientLoraLinear, fuse_norms, widen
 from paint.models.liger import use_liger
@@ -56,6 +63,9 @@ PACKING_ERROR = 0.05
 """Relative error of packed states that rounding may cause; rows that attend to each other exceed
 it."""
 
+
+HEADER_TOKENS = 64
+"""Tokens at the end of a prompt in which the chat template may open a thought."""
 
 LOGIT_SCALES = (
     *("final_logit_softcapping", "logit_scale", "logits_scaling"),
@@ -81,6 +91,14 @@ class Policy:
     digest: str | None = None  # of sharded base weights, as one rank alone cannot compute it
     prompts: cfg.PromptsConfig = cfg.PAPER_PROMPTS
     kernels: str = ""  # on CUDA: whose kernels compute the layers, in a line
+    day: str = ""  # for a template that reads the clock, as YYYY-MM-DD; "" is the current day
+
+    @cached_property
+    def conventions(self) -> Conventions:
+        """What its template, tokenizer and generation settings say of turns and thoughts."""
+        with _template(self.tokenizer.name_or_path):
+            ends = _declared_ends(self.model, self.tokenizer)
+            return read_conventions(self.base, self.tokenizer, ends, self.day or today())
 
     @property
     def device(self) -> torch.device:
@@ -120,8 +138,8 @@ class Policy:
 
     @property
     def end_ids(self) -> list[int]:
-        """Token ids that end a completion: the model's and the tokenizer's."""
-        return sorted(set(_end_ids(self.model, self.tokenizer)))
+        """Token ids that end a completion: the model's, the tokenizer's and the template's."""
+        return list(self.conventions.end_ids)
 
     def student_prompt(self, problem: Problem | str, *, thinking: bool | None = None) -> list[int]:
         """Token ids of the deployment prompt, with thinking as configured unless given.
@@ -130,7 +148,10 @@ class Policy:
         """
         thinking = self.student_thinking if thinking is None else thinking
         messages = views.student_messages(self.prompts, _problem_of(problem))
-        return encode(self.tokenizer, messages, thinking=thinking)
+        return self._encode(messages, thinking=thinking)
+
+    def _encode(self, messages: views.Messages, *, thinking: bool) -> list[int]:
+        return encode(self.tokenizer, messages, thinking=thinking, day=self.conventions.date)
 
     def teacher_prompt(
         self,
@@ -149,7 +170,7 @@ class Policy:
         messages = views.teacher_messages(
             self.prompts, _problem_of(problem), context, complete=complete, rationale=rationale
         )
-        return encode(self.tokenizer, messages, thinking=self.teacher_thinking)
+        return self._encode(messages, thinking=self.teacher_thinking)
 
     def template_difference(self) -> tuple[str, str]:
         """Text that the chat template adds to only one view: to the student's, to the teacher's.
@@ -158,12 +179,12 @@ class Policy:
         differ in the privileged context alone, as in the paper (section 'Background').
         """
         student, teacher = (
-            encode(self.tokenizer, student_messages("What is 1 + 1?"), thinking=thinking)
+            self._encode(student_messages("What is 1 + 1?"), thinking=thinking)
             for thinking in (self.student_thinking, self.teacher_thinking)
         )
-        start = _shared(student, teacher)
+        start = common_length(student, teacher)
         student, teacher = student[start:], teacher[start:]
-        end = _shared(student[::-1], teacher[::-1])
+        end = common_length(student[::-1], teacher[::-1])
         parts = student[: len(student) - end], teacher[: len(teacher) - end]
         return self.decode(parts[0], special=True), self.decode(parts[1], special=True)
 
@@ -174,14 +195,39 @@ class Policy:
         messages = views.rationale_messages(
             self.prompts, _problem_of(problem), context, complete=complete
         )
-        return encode(self.tokenizer, messages, thinking=False)
+        return self._encode(messages, thinking=False)
 
     def solution_ids(self, solution: str) -> list[int]:
-        """Token ids of a solution as a completion, including the end token."""
+        """Token ids of a text as a completion, ended as the chat template ends a turn."""
         _require_no_control(self.tokenizer, solution)
-        end = self.tokenizer.eos_token_id
         ids = self.tokenizer.encode(solution, add_special_tokens=False)
-        return [*ids, self.end_ids[0] if end is None else end]
+        return [*ids, *self._ending]
+
+    @property
+    def _ending(self) -> list[int]:
+        """The template's end of a turn; an end token follows where it has none."""
+        turn, ends = list(self.conventions.end_of_turn_ids), self.end_ids
+        if turn and turn[-1] in ends:
+            return turn
+        own = self.tokenizer.eos_token_id
+        return [*turn, ends[0] if own is None else own]
+
+    def reference_ids(self, solution: str) -> list[int]:
+        """Token ids of a reference solution after the student's prompt, including its end.
+
+        A thought that the prompt opens is closed first, unless the solution closes it itself.
+        """
+        known = self.conventions
+        opened = known.opened[self.student_thinking]
+        written = solution.lstrip()
+        brings_thought = open_thought(written[: len(opened)], known.tags).strip() == opened.strip()
+        if opened and brings_thought:
+            solution = written[len(opened.strip()) :].lstrip()
+        if opened and split_thought(opened + solution, known.tags).answer is not None:
+            return self.solution_ids(solution)
+        before = known.before_reference[self.student_thinking]
+        lead = self.tokenizer.encode(before, add_special_tokens=False) if before else []
+        return [*lead, *self.solution_ids(solution)]
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
         """The text of token ids, with or without special tokens."""
@@ -190,11 +236,20 @@ class Policy:
         return text
 
     def transcript(self, prompt: Sequence[int], completion: Sequence[int]) -> str:
-        """Text of a completion for a grader, with think tags, also one that the prompt opened."""
+        """Text of a completion for a grader, with thought tags, also one that the prompt opened."""
         has_ended = len(completion) > 0 and completion[-1] in self.end_ids
         text = self.decode(completion[:-1] if has_ended else completion, special=True)
-        opens_thought = self.decode(prompt[-8:], special=True).rstrip().endswith("<think>")
-        return "<think>\n" + text if opens_thought else text
+        opening = self._opened_by(prompt)
+        return f"{opening}\n{text}" if opening else text
+
+    def _opened_by(self, prompt: Sequence[int]) -> str:
+        """The text by which a prompt leaves a thought open; "" if it leaves none."""
+        end = self.decode(prompt[-HEADER_TOKENS:], special=True).rstrip()
+        for opened in self.conventions.opened:
+            if opened and end.endswith(opened.rstrip()):
+                return opened.rstrip()
+        opened = open_thought(end, self.conventions.tags)
+        return opened if is_thought_tag(opened) else ""
 
     def require_mergeable(self) -> None:
         """Raise PolicyError if the weights are of 4 bits, to which no adapter can be added."""
@@ -270,25 +325,28 @@ def _problem_of(problem: Problem | str) -> Problem:
 
 
 def encode(
-    tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]], *, thinking: bool
+    tokenizer: PreTrainedTokenizerBase,
+    messages: list[dict[str, str]],
+    *,
+    thinking: bool,
+    day: str | None = None,
 ) -> list[int]:
-    """Token ids of a chat prompt, up to the reply. Raises PolicyError for control text in it."""
+    """Token ids of a chat prompt, up to the reply. Raises PolicyError for control text in it.
+
+    ``day`` is for a template that reads the clock, as YYYY-MM-DD; None is the current day.
+    """
     for message in messages:
         _require_no_control(tokenizer, message["content"])
     with _template(tokenizer.name_or_path):
         ids = tokenizer.apply_chat_template(
             messages,
             add_generation_prompt=True,
-            enable_thinking=thinking,
             tokenize=True,
             return_dict=False,
+            **template_arguments(tokenizer, thinking=thinking, day=day),
         )
     assert isinstance(ids, list)
     return [int(i) for i in ids]
-
-
-def _shared(a: Sequence[int], b: Sequence[int]) -> int:
-    return len([*takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False))])
 
 
 def _require_no_control(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
@@ -337,6 +395,7 @@ def load_policy(
         digest=digest,
         prompts=prompts,
         kernels=kernels,
+        day="" if config.date == "auto" else config.date,
     )
     return _packing(policy, config) if config.packed else policy
 
@@ -440,8 +499,8 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
             prompt = tokenizer.apply_chat_template(
                 student_messages(problem),
                 add_generation_prompt=True,
-                enable_thinking=thinking,
                 tokenize=False,
+                **template_arguments(tokenizer, thinking=thinking),
             )
             if problem not in prompt:
                 raise ValueError(f"omits the user's message, and yields {format_short(prompt)}")
@@ -543,7 +602,7 @@ def _require_usable(base: Any, tokenizer: PreTrainedTokenizerBase, config: cfg.M
             f"lm_head has {head.weight.shape[0]} rows; the tokenizer belongs to another model"
         )
 
-    ends = _end_ids(base, tokenizer)
+    ends = _declared_ends(base, tokenizer)
     if not ends or not all(isinstance(i, int) and 0 <= i < head.weight.shape[0] for i in ends):
         raise PolicyError(
             f"model.path {format_value(config.path)} has {ends or 'no token'} to end a completion "
@@ -577,7 +636,8 @@ def _require_usable(base: Any, tokenizer: PreTrainedTokenizerBase, config: cfg.M
         )
 
 
-def _end_ids(model: Any, tokenizer: PreTrainedTokenizerBase) -> list[Any]:
+def _declared_ends(model: Any, tokenizer: PreTrainedTokenizerBase) -> list[Any]:
+    """The end tokens of the model's generation settings and of the tokenizer."""
     own = model.generation_config.eos_token_id
     ids = own if isinstance(own, list) else [own]
     return [i for i in [*ids, tokenizer.eos_token_id] if i is not None]

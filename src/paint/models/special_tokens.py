@@ -20,6 +20,8 @@ from typing import NamedTuple
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
+from paint.grading.thoughts import is_thought_tag
+
 REASON = "text that the chat format takes for control"
 """Reason for which a row with control text is refused."""
 
@@ -98,9 +100,10 @@ def _turn_marks(tokenizer: PreTrainedTokenizerBase) -> set[str]:
         return set()
 
     within_turns = {str(t) for t in tokenizer.added_tokens_decoder.values() if not t.special}
-    within_turns |= {"<think>", "</think>"}
     marks = set()
     for i in (0, 1):
         between = text[places[i] + len(contents[i]) : places[i + 1]]
-        marks |= set(_MARK.findall(between)) - within_turns or {between.rstrip()}
+        found = set(_MARK.findall(between)) - within_turns
+        found = {mark for mark in found if not is_thought_tag(mark)}
+        marks |= found or {between.rstrip()}
     return marks

@@ -48,7 +48,7 @@ def filter_problems(
         ``other_tokens`` is the length of the longest text from another row that may be shown.
         """
         if not algorithm.needs_context:
-            solution = () if algorithm.needs_rollouts else policy.solution_ids(problem.solution)
+            solution = () if algorithm.needs_rollouts else policy.reference_ids(problem.solution)
             return len(policy.student_prompt(problem)) + len(solution)
 
         def teacher_tokens(context: str) -> int:

@@ -42,11 +42,12 @@ Table = Mapping[str, Mapping[str, Any]]  # a config as run.json stores it, by se
 LIBRARIES = ("torch", "transformers", "peft", "accelerate", "tokenizers", "numpy")
 
 
-def new_run(table: Table, folder: Path, digests: Mapping[str, Any]) -> None:
+def new_run(table: Table, folder: Path, digests: Mapping[str, Any], **facts: Any) -> None:
     """Create the run folder and write run.json.
 
     digests are those of the training "problems", of the "context" that all share, and of the
-    "model" (``paint.models.weights.model_digests``).
+    "model" (``paint.models.weights.model_digests``). Further facts, such as the model's
+    "conventions", are recorded under their names.
     """
     if (folder / "run.json").exists():
         raise RunError(
@@ -58,10 +59,11 @@ def new_run(table: Table, folder: Path, digests: Mapping[str, Any]) -> None:
         )
 
     parts = digests["problems"], digests["context"], *digests["model"].values()
-    facts = {
+    contents = {
         "id": run_id(table, *parts),
         "config": table,
         **digests,
+        **facts,
         "versions": _versions(),
         "git": _git_revision(),
         "command": sys.argv,
@@ -69,7 +71,7 @@ def new_run(table: Table, folder: Path, digests: Mapping[str, Any]) -> None:
     with wrap_errors(folder, RunError, "choose another with --log.folder"):
         (folder / "rollouts").mkdir(parents=True, exist_ok=True)
         (folder / "checkpoints").mkdir(exist_ok=True)
-        storage.write_json(folder / "run.json", facts)
+        storage.write_json(folder / "run.json", contents)
 
 
 def validate_resume(

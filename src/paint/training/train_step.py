@@ -149,9 +149,14 @@ def grade_rollouts(setup: Setup, rollouts: Sequence[Rollout]) -> list[Grade]:
     """The grade of each completion, graded once; without a gold answer that it needs, None."""
     if graded := [r.grade for r in rollouts if r.grade is not None]:
         return graded
-    transcript, needs_answer = setup.policy.transcript, setup.config.grading.needs_answer
+    needs_answer = setup.config.grading.needs_answer
     items = [
-        item_of(r.problem, transcript(r.prompt, r.completion.ids), truncated=r.completion.truncated)
+        item_of(
+            r.problem,
+            setup.policy.transcript(r.prompt, r.completion.ids),
+            truncated=r.completion.truncated,
+            tags=setup.policy.conventions.tags,
+        )
         for r in rollouts
     ]
     grades = iter(setup.grader.grade([i for i in items if i.gold or not needs_answer]))

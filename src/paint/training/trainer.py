@@ -50,8 +50,9 @@ from paint.inference.factory import EngineSetup, open_engine
 from paint.inference.local import LocalEngine
 from paint.inference.resolve import may_fall_back, resolve_training, without_servers
 from paint.inference.vllm.process import training_tokens
+from paint.models.conventions import today
 from paint.models.liger import is_installed
-from paint.models.policy import load_policy
+from paint.models.policy import Policy, load_policy
 from paint.models.targets import describe_adapters
 from paint.models.teacher import open_teacher
 from paint.models.weights import model_digests
@@ -136,11 +137,8 @@ def train(
         falls_back = may_fall_back(config.rollout) and ranks == 1
         config = resolve_training(config, display, ranks)
         config, flags_of_server = _plan(config, ranks, accelerator.device, display)
+        policy, config = _open_policy(config, accelerator.device, display)
         table = to_table(config)
-
-        policy = load_policy(
-            config.model, seed=config.train.seed, device=accelerator.device, prompts=config.prompts
-        )
         if policy.tuning == "lora":
             display.note(describe_adapters(policy.base))
         if policy.kernels:
@@ -173,7 +171,8 @@ def train(
                 if resume:
                     run_log.validate_resume(config, folder, digests, display)
                 else:
-                    run_log.new_run(table, folder, digests)
+                    conventions = policy.conventions.table()
+                    run_log.new_run(table, folder, digests, conventions=conventions)
 
             run_on_rank0(enter_run)
             last = latest_checkpoint(folder)
@@ -239,6 +238,23 @@ def train(
         last = latest_checkpoint(folder) or folder
         display.note(f"done: {last}")
         return last
+
+
+def _open_policy(config: Config, device: torch.device, display: Display) -> tuple[Policy, Config]:
+    """Load the model, print its conventions, and fix the date of a template that reads the clock.
+
+    Returns the policy, and the config with that date.
+    """
+    model, seed = config.model, config.train.seed
+    if model.date == "auto":
+        model = replace(model, date=run_on_rank0(today))  # one day for all ranks
+    policy = load_policy(model, seed=seed, device=device, prompts=config.prompts)
+    display.note(policy.conventions.line())
+    for warning in policy.conventions.warnings(thinking=policy.student_thinking):
+        display.note(warning)
+    if policy.conventions.date is not None:
+        config = config.changed("model", date=policy.conventions.date)
+    return policy, config
 
 
 def loop(

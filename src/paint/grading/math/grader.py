@@ -20,6 +20,7 @@ from itertools import islice
 from paint.grading.base import Gold, Grade, Grader, Item
 from paint.grading.math.compare import Reason, alternatives, boxed, compare_text
 from paint.grading.processes import Pool
+from paint.grading.thoughts import ThoughtTags, split_thought
 
 Pair = tuple[str, str]  # the given answer and the gold one
 
@@ -54,7 +55,7 @@ class MathGrade(Grade):
     reward: float = field(init=False)
     reason: Reason = field(init=False)
     failed: bool = field(init=False, default=False)
-    strict: Verdict  # the last box after the last closed think block
+    strict: Verdict  # the last box after the last closed thought
     lenient: Verdict  # the last box anywhere
 
     def __post_init__(self) -> None:
@@ -80,7 +81,7 @@ class MathGrader(Grader):
         )
 
     def grade(self, items: Sequence[Item]) -> list[MathGrade]:
-        answers = [(answer_text(item.text), boxed(item.text)) for item in items]
+        answers = [(answer_text(item.text, item.tags), boxed(item.text)) for item in items]
         pairs = [
             (given, gold)
             for item, strict_and_lenient in zip(items, answers, strict=True)
@@ -149,18 +150,14 @@ def accepted(gold: Gold) -> list[str]:
     return [each for answer in answers for each in alternatives(answer)]
 
 
-def answer_text(completion: str) -> str | None:
-    """The boxed answer after the last closed think block.
+def answer_text(completion: str, tags: Sequence[ThoughtTags] = ()) -> str | None:
+    """The boxed answer after the last closed thought.
 
-    None without a boxed answer, or with a think block left open. A completion without think tags is
-    searched as a whole. Where the prompt's template opens the think block, the caller must put the
-    opening tag in front; otherwise an answer in a cut-off thought counts.
+    None without a boxed answer, or with a thought left open (``paint.grading.thoughts``). A
+    completion without a thought is searched as a whole.
     """
-    return None if _is_thought_open(completion) else boxed(completion.rpartition("</think>")[2])
-
-
-def _is_thought_open(completion: str) -> bool:
-    return "<think>" in completion.rpartition("</think>")[2]
+    answer = split_thought(completion, tags).answer
+    return None if answer is None else boxed(answer)
 
 
 def _at_sight(pairs: Iterable[Pair]) -> tuple[dict[Pair, Reason], list[Pair]]:
@@ -179,6 +176,6 @@ def _verdict(
         reason = next(each for each in _BEST_FIRST if each in found)
     elif item.truncated:
         reason = "truncated"
-    elif is_strict and _is_thought_open(item.text):
+    elif is_strict and split_thought(item.text, item.tags).answer is None:
         reason = "unclosed thought"
     return Verdict(reason == "right", given, reason)

@@ -1,0 +1,183 @@
+"""Where a completion's thought ends and its answer begins, in the spellings that models use.
+
+    <think> ... </think>   [THINK] ... [/THINK]   <|begin_of_thought|> ... <|end_of_thought|>
+    ◁think▷ ... ◁/think▷   <seed:think> ... </seed:think>   <|channel>thought ... <channel|>
+    <|channel|>analysis<|message|> ... <|end|><|start|>assistant<|channel|>final<|message|>
+
+A bracketed name is a tag if one of its parts is a word such as "think". Tags that are spelled in
+another way are the template's (paint.models.conventions), and are given with a completion.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+WORDS = frozenset(
+    ("think", "thinking", "thought", "thoughts", "reason", "reasoning", "analysis", "scratchpad")
+)
+"""Words of which one is a part of a tag's name, as in ``<seed:think>`` and ``[BEGIN_THINK]``."""
+
+_BEGIN = frozenset(("begin", "start", "of"))
+_END = frozenset(("end", "stop"))
+_NOT = frozenset(("no", "non", "not", "never"))
+
+_BRACKETED = re.compile(r"[<\[◁][^<>\[\]◁▷\n]{1,100}[>\]▷]")
+_TAG = re.compile(  # the bar is narrow or wide
+    r"(?P<bracket><|\[|◁)(?P<slash>/?)[|\uff5c]?(?P<inner_slash>/?)"
+    r"(?P<name>[A-Za-z][\w:.-]*)(?:\s+[\w-]+\s*=.*)?\s?[|\uff5c]?(?:>|\]|▷)"
+)
+
+
+@dataclass(frozen=True)
+class ThoughtTags:
+    """The text that opens a thought, and the text that closes it."""
+
+    opening: str
+    closing: str
+
+    def __str__(self) -> str:
+        return f"{self.opening} ... {self.closing}"
+
+    @property
+    def is_known(self) -> bool:
+        """True if this spelling is known without a model's template."""
+        return bool(open_thought(self.opening)) and not open_thought(self.opening + self.closing)
+
+
+class Split(NamedTuple):
+    """A completion's thought and its answer."""
+
+    thought: str  # with its tags; "" without one
+    answer: str | None  # None if the thought is still open
+
+
+class _Spelling(NamedTuple):
+    """A spelling that is no bracketed name, as patterns."""
+
+    opening: str
+    closing: str  # closes this thought
+    marks_answer: str = r"(?!)"  # of ``closing``, what follows a thought also without its opening
+
+
+_FINAL_CHANNEL = (
+    r"(?:<\|(?:end|call)\|>\s*)?(?:<\|start\|>\s*assistant\s*)?"
+    r"<\|channel\|>\s*final[^<]{0,40}(?:<\|constrain\|>[^<]{0,40})?<\|message\|>"
+)
+_SPELLINGS = (
+    _Spelling(  # of gpt-oss
+        r"<\|channel\|>\s*(?:analysis|commentary)",
+        rf"{_FINAL_CHANNEL}|<\|(?:end|call|return)\|>",
+        _FINAL_CHANNEL,
+    ),
+    _Spelling(r"<\|channel>", r"<channel\|>", r"<channel\|>"),  # of Gemma 4
+    _Spelling(r"<\|inner_prefix\|>", r"<\|inner_suffix\|>", r"<\|inner_suffix\|>"),  # of Apertus
+    _Spelling(r"<unused94>", r"<unused95>", r"<unused95>"),  # of MedGemma
+)
+
+
+class _Tag(NamedTuple):
+    """A tag in a text: the kind of thought that it opens or closes."""
+
+    kind: object
+    start: int
+    end: int
+    opens: bool
+    needs_opening: bool = False  # it closes nothing but an open thought of its kind
+
+
+def split_thought(text: str, tags: Sequence[ThoughtTags] = ()) -> Split:
+    """Split a completion behind its last closed thought.
+
+    A closing tag without an opening one ends a thought, too, which the prompt opened. Where the
+    prompt opens the thought, the caller puts its tag in front (``Policy.transcript``); otherwise
+    an answer in a thought that was cut off would count.
+
+    Args:
+        text: a completion, special tokens included.
+        tags: the model's own tags; those of known spellings change nothing.
+    """
+    begin, open_at = _scan(text, tags)
+    if open_at is not None:
+        return Split(text[open_at:], None)
+    return Split(text[:begin], text[begin:])
+
+
+def open_thought(text: str, tags: Sequence[ThoughtTags] = ()) -> str:
+    """The end of a text from the tag that leaves a thought open; "" if none is open."""
+    _, open_at = _scan(text, tags)
+    return "" if open_at is None else text[open_at:]
+
+
+def is_thought_tag(text: str) -> bool:
+    """True if a text is an opening or closing tag of a known spelling."""
+    found = _tags(text, ())
+    return len(found) == 1 and (found[0].start, found[0].end) == (0, len(text))
+
+
+def closing_spellings(opening: str) -> list[str]:
+    """Closing tags that would fit an opening one, the most usual first; [] if it has no name."""
+    found = _TAG.fullmatch(opening)
+    if found is None:
+        return []
+    bracket, name = found.end("bracket"), found.start("name")
+    spellings = [f"{opening[:bracket]}/{opening[bracket:]}"]
+    if name > bracket:  # the slash of <|think|> is on either side of the bar
+        spellings.append(f"{opening[:name]}/{opening[name:]}")
+    for begin, end in (("begin", "end"), ("start", "end"), ("BEGIN", "END"), ("START", "END")):
+        if begin in opening:
+            spellings.insert(0, opening.replace(begin, end))
+    return spellings
+
+
+def _scan(text: str, tags: Sequence[ThoughtTags]) -> tuple[int, int | None]:
+    """Where the answer begins, and where the thought begins that is still open, if one is."""
+    begin, open_at, kind = 0, None, None
+    for tag in _tags(text, tags):
+        if open_at is None:
+            if tag.opens:
+                open_at, kind = tag.start, tag.kind
+            elif not tag.needs_opening:
+                begin = tag.end
+        elif tag.kind == kind and not tag.opens:
+            begin, open_at = tag.end, None
+    return begin, open_at
+
+
+def _tags(text: str, own: Sequence[ThoughtTags]) -> list[_Tag]:
+    """All tags in a text, in its order; the model's own ones before others at the same place."""
+    found: list[_Tag] = []
+    for number, pair in enumerate(pair for pair in own if not pair.is_known):
+        for literal, opens in ((pair.opening, True), (pair.closing, False)):
+            is_plain = not opens and "/" not in literal
+            for m in re.finditer(re.escape(literal), text):
+                found.append(_Tag(f"own {number}", m.start(), m.end(), opens, is_plain))
+    for number, spelling in enumerate(_SPELLINGS):
+        for m in re.finditer(spelling.opening, text):
+            found.append(_Tag(number, m.start(), m.end(), opens=True))
+        for m in re.finditer(spelling.closing, text):
+            is_plain = re.fullmatch(spelling.marks_answer, m[0]) is None
+            found.append(_Tag(number, m.start(), m.end(), opens=False, needs_opening=is_plain))
+    for m in _BRACKETED.finditer(text):
+        if (known := _known_tag(m[0])) is not None:
+            kind, opens = known
+            found.append(_Tag(kind, m.start(), m.end(), opens))
+    return sorted(found, key=lambda tag: tag.start)
+
+
+@lru_cache(maxsize=1024)
+def _known_tag(text: str) -> tuple[object, bool] | None:
+    """The kind of a bracketed name and whether it opens a thought; None if it is no tag."""
+    found = _TAG.fullmatch(text)
+    if found is None:
+        return None
+    name, bracket = found["name"], found["bracket"]
+    parts = [part for part in re.split(r"[^a-z0-9]+", name.lower()) if part]
+    if WORDS.isdisjoint(parts) or not _NOT.isdisjoint(parts):
+        return None
+    if bracket == "[" and not name.isupper() and "think" not in parts:
+        return None  # [Reasoning] is a heading
+    closes = bool(found["slash"] or found["inner_slash"]) or not _END.isdisjoint(parts)
+    kind = bracket, *(part for part in parts if part not in _BEGIN | _END)
+    return kind, not closes

@@ -1,0 +1,455 @@
+"""A model's conventions: how its chats end, how it thinks, and what its template reads.
+
+They are found by rendering its chat template: two turns, to see what ends them; prompts with
+thinking on and off; a thought, to see its tags. Whoever needs them asks ``Policy.conventions``.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import date, datetime
+from functools import lru_cache
+from itertools import takewhile
+from typing import Any
+
+from jinja2 import TemplateError, meta
+from jinja2.ext import loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from paint.grading.thoughts import (
+    ThoughtTags,
+    closing_spellings,
+    open_thought,
+    split_thought,
+)
+from paint.models.structure import dropout_rates, linear_layers, rope_range
+
+Message = dict[str, str]
+
+_QUESTIONS, _ANSWERS = (
+    ("paint-question-1", "paint-question-2"),
+    ("paint-answer-1", "paint-answer-2"),
+)
+_THOUGHT = "paint-thought"
+"""Texts of trial chats, which occur in no template."""
+
+_THOUGHT_FIELDS = "reasoning_content", "reasoning", "thinking"
+"""Fields of a message in which templates look for its thought."""
+
+_SWITCH = re.compile(r"think|reason", re.IGNORECASE)
+"""What the name of a template's variable contains that may switch thinking."""
+
+_MARK = re.compile(r"<[^<>\s]{1,60}>|\[/?[A-Z_]{2,40}\]|◁[^◁▷\s]{1,60}▷")
+"""A mark of a chat template, such as <|im_end|> and [/INST]."""
+
+_CLOCK = "strftime_now"
+"""The function by which a template reads the clock."""
+
+# A template raises what its expressions raise.
+_RENDERING_ERRORS = (
+    *(TemplateError, TypeError, ValueError, AttributeError, LookupError, ArithmeticError),
+)
+
+
+@dataclass(frozen=True)
+class Conventions:
+    """What the tokenizer, the chat template and the generation settings of a model agree on.
+
+    Pairs have the value with thinking off, then with thinking on.
+    """
+
+    end_of_turn: str  # what the template writes after an assistant's turn; "" for nothing
+    end_of_turn_ids: tuple[int, ...]
+    end_ids: tuple[int, ...]  # each ends a completion, sorted
+    end_tokens: tuple[str, ...]  # their texts
+    tags: tuple[ThoughtTags, ...]  # of thoughts
+    switches: tuple[str, ...]  # variables by which the template switches thinking
+    can_switch_thinking: bool
+    opened: tuple[str, str]  # the end of a prompt that leaves a thought open; "" if it leaves none
+    before_reference: tuple[str, str]  # closes that thought, or opens the answer's channel
+    date: str | None  # what the template reads from the clock, as YYYY-MM-DD; None if it does not
+    linear_layers: tuple[str, ...]  # by the last parts of their names, without the head
+    dropout: Mapping[str, float]  # rates above 0 by name
+    rope_range: int | None  # positions in which the rotary embedding is one function; None: all
+
+    def table(self) -> dict[str, Any]:
+        """The conventions as JSON stores them."""
+        table: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return table
+
+    def line(self) -> str:
+        """The conventions in one line."""
+        turn = self.end_of_turn.strip() or "nothing"
+        parts = [f"end of turn {turn}", f"ends by {' '.join(self.end_tokens)}", self._thinking()]
+        if self.date:
+            parts.append(f"date fixed at {self.date}")
+        parts.append(f"linear layers {' '.join(self.linear_layers)}")
+        if self.dropout:
+            parts.append(f"dropout {', '.join(f'{k} {v:g}' for k, v in self.dropout.items())}")
+        if self.rope_range:
+            parts.append(f"one rope up to {self.rope_range:,} positions")
+        return "model: " + ", ".join(parts)
+
+    def _thinking(self) -> str:
+        tags = f" ({', '.join(map(str, self.tags))})" if self.tags else ""
+        if self.can_switch_thinking:
+            return f"thinking can be switched{tags}"
+        if all(self.opened):
+            return f"thinking cannot be switched off: the prompt opens {self.opened[0].strip()}"
+        if self.tags:
+            return f"no switch for thinking{tags}"
+        return "no thinking"
+
+    def warnings(self, *, thinking: bool) -> list[str]:
+        """What differs from what is asked for: with thinking off, and for the ends of turns."""
+        lines = []
+        if not thinking and self.opened[False]:
+            lines.append(
+                f"thinking cannot be switched off: the chat template opens "
+                f"{self.opened[False].strip()} whatever it is asked for, so the model thinks all "
+                f"the same; a reference solution follows the closed thought"
+            )
+        ends = {*self.end_ids} & {*self.end_of_turn_ids}
+        if self.end_of_turn_ids and not ends:
+            lines.append(
+                f"the chat template ends a turn by {self.end_of_turn!r}, which is "
+                f"{len(self.end_of_turn_ids)} tokens and none of the model's end tokens "
+                f"({' '.join(self.end_tokens)}): completions end by these alone"
+            )
+        return lines
+
+
+def read_conventions(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    declared_ends: Sequence[int],
+    day: str,
+) -> Conventions:
+    """Read the conventions of a model, its tokenizer and its chat template.
+
+    Args:
+        model: without peft's wrapper.
+        tokenizer: one with a chat template.
+        declared_ends: the end tokens of the generation settings and of the tokenizer.
+        day: the date for a template that reads the clock, as YYYY-MM-DD.
+    """
+    template = _Template(tokenizer, day)
+    tags = _thought_tags(template)
+    turn, turn_ids = _end_of_turn(template, declared_ends)
+    ends = {*declared_ends}
+    if turn_ids and _is_end_token(template, turn_ids[-1]):
+        ends.add(turn_ids[-1])
+    off, on = (open_thought(template.header(thinking=mode), tags) for mode in (False, True))
+    differs = template.prompt(thinking=False) != template.prompt(thinking=True)
+    return Conventions(
+        end_of_turn=turn,
+        end_of_turn_ids=turn_ids,
+        end_ids=tuple(sorted(ends)),
+        end_tokens=tuple(str(tokenizer.convert_ids_to_tokens(i)) for i in sorted(ends)),
+        tags=tags,
+        switches=tuple(_switches(tokenizer, _template_text(tokenizer))),
+        can_switch_thinking=differs and not off,
+        opened=(off, on),
+        before_reference=(
+            _before_reference(template, tags, off, thinking=False),
+            _before_reference(template, tags, on, thinking=True),
+        ),
+        date=day if reads_clock(tokenizer) else None,
+        linear_layers=linear_layers(model),
+        dropout=dropout_rates(model),
+        rope_range=rope_range(model.config),
+    )
+
+
+def template_arguments(
+    tokenizer: PreTrainedTokenizerBase, *, thinking: bool, day: str | None = None
+) -> dict[str, Any]:
+    """Variables of the chat template: its switches of thinking, and its clock.
+
+    Args:
+        tokenizer: one with a chat template.
+        thinking: mode of the prompt.
+        day: the date that the clock shows, as YYYY-MM-DD; None is today.
+    """
+    arguments: dict[str, Any] = {"enable_thinking": thinking}
+    for name, values in _switches(tokenizer, _template_text(tokenizer)).items():
+        if (value := values[thinking]) is not None:
+            arguments[name] = value
+    return arguments | _clock_arguments(tokenizer, day or today())
+
+
+def reads_clock(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """True if the chat template reads the clock."""
+    return _CLOCK in _variables(_template_text(tokenizer))
+
+
+def today() -> str:
+    """The current date as YYYY-MM-DD."""
+    return date.today().isoformat()
+
+
+def _clock_arguments(tokenizer: PreTrainedTokenizerBase, day: str) -> dict[str, Any]:
+    """The clock of a template: midnight of a day, in place of transformers' own."""
+    return {_CLOCK: datetime.fromisoformat(day).strftime} if reads_clock(tokenizer) else {}
+
+
+def _template_text(tokenizer: PreTrainedTokenizerBase) -> str:
+    return str(tokenizer.get_chat_template())
+
+
+@lru_cache(maxsize=32)
+def _variables(template: str) -> frozenset[str]:
+    """Variables that a chat template reads without setting them."""
+    # A tag of transformers' own, which marks the assistant's text and prints it unchanged.
+    plain = re.sub(r"{%-?\s*(?:end)?generation\s*-?%}", "", template)
+    environment = ImmutableSandboxedEnvironment(extensions=[loopcontrols])
+    return frozenset(meta.find_undeclared_variables(environment.parse(plain)))
+
+
+@dataclass(frozen=True)
+class _Template:
+    """A tokenizer's chat template, to try chats with."""
+
+    tokenizer: PreTrainedTokenizerBase
+    day: str
+
+    def render(self, messages: Sequence[Message], **arguments: Any) -> str:
+        """The text of a chat; "" where the template refuses it."""
+        try:
+            text = self.tokenizer.apply_chat_template(messages, tokenize=False, **arguments)
+        except _RENDERING_ERRORS:
+            return ""
+        return str(text)
+
+    def chat(self, messages: Sequence[Message], *, thinking: bool = True) -> str:
+        """The text of a chat without a prompt for a reply."""
+        arguments = template_arguments(self.tokenizer, thinking=thinking, day=self.day)
+        return self.render(messages, **arguments)
+
+    def prompt(self, *, thinking: bool) -> str:
+        """The text of a prompt up to the reply."""
+        arguments = template_arguments(self.tokenizer, thinking=thinking, day=self.day)
+        return self.render([_user(0)], add_generation_prompt=True, **arguments)
+
+    def header(self, *, thinking: bool) -> str:
+        """The text between a user's message and the reply."""
+        return _header(self.prompt(thinking=thinking))
+
+    def thought(self) -> tuple[str, str]:
+        """What a turn has between question and thought, and between thought and answer.
+
+        Both are "" where the template shows no thought.
+        """
+        for name in _THOUGHT_FIELDS:
+            turn = self.chat([_user(0), {**_assistant(0), name: _THOUGHT}])
+            before, found, after = _header(turn).partition(_THOUGHT)
+            if found and _ANSWERS[0] in after:
+                return before, after.partition(_ANSWERS[0])[0]
+        return "", ""
+
+
+def _user(number: int) -> Message:
+    return {"role": "user", "content": _QUESTIONS[number]}
+
+
+def _assistant(number: int) -> Message:
+    return {"role": "assistant", "content": _ANSWERS[number]}
+
+
+def _header(text: str) -> str:
+    """What follows the first question."""
+    return text.partition(_QUESTIONS[0])[2]
+
+
+@lru_cache(maxsize=8)
+def _switches(tokenizer: PreTrainedTokenizerBase, text: str) -> Mapping[str, tuple[Any, Any]]:
+    """The variables that switch thinking, with their values for off and on; None leaves it unset.
+
+    They are those with "think" or "reason" in their name whose values change a prompt. ``text`` is
+    the template, as the cache's key.
+    """
+    template = _Template(tokenizer, today())
+    names = sorted(name for name in _variables(text) if _SWITCH.search(name))
+    found = {name: _values(template, name) for name in names}
+    return {name: values for name, values in found.items() if values is not None}
+
+
+def _values(template: _Template, name: str) -> tuple[Any, Any] | None:
+    """The values of a variable that switch thinking off and on; None if it is no switch."""
+    clock = _clock_arguments(template.tokenizer, template.day)
+
+    def prompt(value: Any) -> str:
+        chosen = {} if value is None else {name: value}
+        return template.render([_user(0)], add_generation_prompt=True, **clock, **chosen)
+
+    plain = prompt(None)
+    off, on = prompt(False), prompt(True)
+    prints_value = any(
+        text.count(word) > plain.count(word) for text, word in ((off, "False"), (on, "True"))
+    )
+    if off and on and off != on and not prints_value:
+        # Of a variable such as no_thinking, True is off.
+        is_inverse = _closes_thought(on) and not _closes_thought(off)
+        return (True, False) if is_inverse else (False, True)
+    for value in (0, "none"):  # of a budget, of an effort
+        if _closes_thought(prompt(value)) and not _closes_thought(plain):
+            return value, None
+    return None
+
+
+def _closes_thought(prompt: str) -> bool:
+    thought, answer = split_thought(_header(prompt))
+    return bool(thought) and answer is not None
+
+
+def _thought_tags(template: _Template) -> tuple[ThoughtTags, ...]:
+    """Tags of thoughts: of a turn with one, of what a prompt opens or closes, of the vocabulary."""
+    plain = _header(template.chat([_user(0), _assistant(0)])).partition(_ANSWERS[0])[0]
+    found = [_tags_around_thought(template, plain)]
+    for thinking in (False, True):
+        found.append(_tags_in_header(template, template.header(thinking=thinking), plain))
+    if not any(found):
+        openings = [token for token in _vocabulary(template) if open_thought(token)]
+        found += [_tags_of(opening, template) for opening in openings]
+    return tuple(dict.fromkeys(tags for tags in found if tags is not None))
+
+
+def _vocabulary(template: _Template) -> list[str]:
+    """Tokens that are more than pieces of words."""
+    return [str(token) for token in template.tokenizer.added_tokens_decoder.values()]
+
+
+def _tags_around_thought(template: _Template, plain: str) -> ThoughtTags | None:
+    """The tags around the thought of a turn. ``plain`` precedes the answer of one without."""
+    before, after = template.thought()
+    opening = open_thought(before).strip()
+    if not opening:  # another spelling: what a turn without a thought does not have
+        shared = common_length(before, plain)
+        begins = [mark.start() for mark in _MARK.finditer(before) if mark.end() > shared]
+        opening = before[min([shared, *begins]) :].strip()
+    closing = after.strip()
+    return ThoughtTags(opening, closing) if opening and closing else None
+
+
+def _tags_in_header(template: _Template, header: str, plain: str) -> ThoughtTags | None:
+    """The tags of the thought that a prompt opens, or opens and closes.
+
+    ``plain`` precedes the answer of a turn without a thought.
+    """
+    marks = _MARK.findall(header)
+    openings = [mark for mark in marks if open_thought(mark)]
+    if plain:  # other spellings
+        openings += [mark for mark in marks if mark not in plain]
+    for opening in openings:
+        rest = header.partition(opening)[2]
+        closings = [mark for mark in _MARK.findall(rest) if _closes(opening, mark)]
+        if closings:
+            return ThoughtTags(opening, closings[0])
+        if (tags := _tags_of(opening, template)) is not None:
+            return tags
+    return None
+
+
+def _tags_of(opening: str, template: _Template) -> ThoughtTags | None:
+    """An opening tag with its closing one, by vocabulary and template; None if there is none."""
+    text = _template_text(template.tokenizer)
+    closings = [token for token in _vocabulary(template) if _closes(opening, token)]
+    closings += [tag for tag in closing_spellings(opening) if tag in text]
+    if not closings and open_thought(opening):
+        closings = closing_spellings(opening)
+    return ThoughtTags(opening, closings[0]) if closings else None
+
+
+def _closes(opening: str, mark: str) -> bool:
+    """True if a mark closes the thought that the opening tag opens."""
+    is_known = bool(open_thought(opening)) and not open_thought(opening + mark)
+    return is_known or mark in closing_spellings(opening)
+
+
+def _end_of_turn(template: _Template, declared_ends: Sequence[int]) -> tuple[str, tuple[int, ...]]:
+    """Text and tokens that the template writes after an assistant's turn, up to the ending token.
+
+    The ending token is the first that ends a completion anyway, or else the last special one of
+    what follows every turn.
+    """
+    tokenizer = template.tokenizer
+    special = _special_ids(tokenizer)
+    after_first, after_last = _after_turns(template, {*declared_ends})
+    last = _encode(tokenizer, after_last)
+    ids = last[: common_length(last, _encode(tokenizer, after_first))]
+    marks = [i for i in ids if i in special][-1:]
+    if not marks:  # the last turn ends in another way, or is the only one
+        ids = last
+        marks = [i for i in ids if i in special][:1]
+    ends = [i for i in ids if i in declared_ends][:1] or marks
+    if ends:
+        ids = ids[: ids.index(ends[0]) + 1]
+    text = str(tokenizer.decode(ids, skip_special_tokens=False))
+    return (text, tuple(ids)) if text.strip() else ("", ())
+
+
+def _after_turns(template: _Template, declared_ends: set[int]) -> tuple[str, str]:
+    """What follows the first assistant's turn, and what follows the last one.
+
+    Where nothing follows the last one, what the first one has before the user's turn.
+    """
+    turns = [_user(0), _assistant(0), _user(1), _assistant(1)]
+    text = template.chat(turns)
+    places = [text.find(turn["content"]) for turn in turns]
+    if -1 in places:  # a template for a single turn
+        return "", template.chat(turns[:2]).partition(_ANSWERS[0])[2]
+    after_first = text.partition(_ANSWERS[0])[2].partition(_QUESTIONS[1])[0]
+    after_last = text.partition(_ANSWERS[1])[2]
+    if after_last.strip() or not declared_ends.isdisjoint(_encode(template.tokenizer, after_first)):
+        return after_first, after_last if after_last.strip() else after_first
+    # What precedes the user's first turn begins the second one, too.
+    header = common_length(text[: places[0]][::-1], after_first[::-1])
+    return "", after_first[: len(after_first) - header]
+
+
+def common_length(first: Sequence[object], second: Sequence[object]) -> int:
+    """Number of elements with which both sequences begin."""
+    pairs = zip(first, second, strict=False)
+    return len([*takewhile(lambda pair: pair[0] == pair[1], pairs)])
+
+
+def _encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    return list(tokenizer.encode(text, add_special_tokens=False))
+
+
+def _special_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
+    """Tokens that are more than pieces of words."""
+    return {*tokenizer.added_tokens_decoder, *tokenizer.all_special_ids}
+
+
+def _is_end_token(template: _Template, token: int) -> bool:
+    """True for a special token, unless it also ends the thought within a turn."""
+    tokenizer = template.tokenizer
+    _, after_thought = template.thought()
+    return token in _special_ids(tokenizer) and token not in _encode(tokenizer, after_thought)
+
+
+def _before_reference(
+    template: _Template, tags: Sequence[ThoughtTags], opened: str, *, thinking: bool
+) -> str:
+    """What a turn has between its prompt and an answer without a thought.
+
+    It closes the thought that the prompt opens, or opens the answer's channel. A thought that is
+    opened and closed is left out: the prompt leaves it to the student.
+    """
+    prompt = template.prompt(thinking=thinking)
+    turn = template.chat([_user(0), _assistant(0)], thinking=thinking)
+    written, found, _ = turn.removeprefix(prompt).partition(_ANSWERS[0])
+    is_continued = turn.startswith(prompt) and bool(found)
+    if not opened:
+        opens = any(open_thought(mark, tags) for mark in _MARK.findall(written))
+        return written if is_continued and written.strip() and not opens else ""
+    if is_continued and not open_thought(opened + written, tags):
+        return written
+    _, after_thought = template.thought()
+    if after_thought and not open_thought(opened + after_thought, tags):
+        return after_thought
+    closings = [pair.closing for pair in tags if opened.startswith(pair.opening)]
+    return f"\n{closings[0]}\n\n" if closings else ""
