@@ -19,7 +19,7 @@ from paint.config.schema import ConfigError
 from paint.core.device import own_device
 from paint.core.display import Display
 from paint.core.errors import wrap_errors
-from paint.core.storage import SUMS, digest, digest_of_file, lock_folder
+from paint.core.storage import SUMS, digest, digest_of_file, lock_folder, read_json
 from paint.core.versions import versions
 from paint.data.problems import DataError, Problem
 from paint.estimate.plan import USABLE
@@ -28,7 +28,8 @@ from paint.estimate.sizing import size_sampling
 from paint.evaluation.store import Sample, Store, StoreError, open_store, prompt_digest
 from paint.inference.engine import Completion, Engine, Sampling, derive_seed
 from paint.inference.factory import EngineSetup, open_engine
-from paint.models.policy import Policy, PolicyError, load_policy
+from paint.models.conventions import reads_clock, today
+from paint.models.policy import Policy, PolicyError, load_policy, load_tokenizer
 from paint.models.special_tokens import REASON, special_text_finder
 from paint.models.weights import ADAPTER, load_trained, read_lora, weights_digest
 
@@ -75,6 +76,21 @@ def load_eval_policy(
     if rollout.engine_type.is_remote and not (rollout.urls and _has_room(device, model)):
         device = torch.device("cpu")
     return load_policy(model, seed=seed, device=device, prompts=prompts)
+
+
+def with_date(model: cfg.ModelConfig, folder: Path) -> cfg.ModelConfig:
+    """The model with a date for a template that reads the clock, so that a folder has one date.
+
+    It is ``model.date``, or else that of the runs and samples in the folder, or else the current
+    one. A template that does not read the clock leaves the model as it is.
+    """
+    if model.date != "auto" or not reads_clock(load_tokenizer(model.path)):
+        return model
+    for path in sorted([*folder.rglob("asked.json"), *folder.rglob("run.json")]):
+        table = read_json(path, "put it back as it was")
+        if day := table.get("conventions", table).get("date"):
+            return replace(model, date=day)
+    return replace(model, date=today())
 
 
 def _has_room(device: torch.device, model: cfg.ModelConfig) -> bool:

@@ -29,13 +29,13 @@ from paint.evaluation.generate import (
     deployment_prompts,
     load_eval_policy,
     shortened,
+    with_date,
 )
 from paint.evaluation.grade import summarise
-from paint.evaluation.store import COMPLETIONS, recorded_date
+from paint.evaluation.store import COMPLETIONS
 from paint.grading.registry import find_grader
 from paint.inference.engine import sampling_from
 from paint.inference.resolve import resolve_evaluation
-from paint.models.conventions import today
 from paint.models.weights import own_dtype, read_adapter_shape, trained_in
 
 ADAPTER_SHAPE = ["lora_rank", "lora_alpha", "lora_targets"]
@@ -105,9 +105,7 @@ def evaluate(
         display.note(line)
         if seconds > LONG:
             agree()
-    if model.date == "auto":
-        earlier = [folder / target.name / benchmark.name for target, benchmark in pairs]
-        model = replace(model, date=recorded_date(earlier) or today())
+    model = with_date(model, folder)
     policy = load_eval_policy(model, evaluation.rollout, prompts=policies[0].prompts)
     display.note(policy.conventions.line())
     for warning in policy.conventions.warnings(thinking=evaluation.thinking):

@@ -143,14 +143,6 @@ def reopen_store(folder: Path) -> Iterator[Store]:
         yield _opened(folder)
 
 
-def recorded_date(folders: Sequence[Path]) -> str | None:
-    """The date that the first of these stores gave to the chat template; None without one."""
-    for folder in folders:
-        if (folder / "asked.json").exists() and (day := _read_settings(folder).get("date")):
-            return str(day)
-    return None
-
-
 def find_stores(folder: Path) -> list[Path]:
     """Find the stores below a folder, itself included, at any depth; sorted."""
     return sorted(path.parent for path in folder.resolve().rglob("asked.json"))

@@ -32,7 +32,7 @@ from paint.core.errors import format_value
 from paint.core.storage import lock_folder
 from paint.data.contexts import CONTROLS, IN_FULL, Contexts
 from paint.data.problems import read_problems
-from paint.evaluation.generate import base_as_rank1_adapter, load_eval_policy
+from paint.evaluation.generate import base_as_rank1_adapter, load_eval_policy, with_date
 from paint.evaluation.intervals import SHARE, Interval, bootstrap, compare
 from paint.evaluation.metrics import auc, avg_at_k
 from paint.evaluation.store import write_summary
@@ -100,7 +100,8 @@ def advise(
         )
     if not rollout.engine_type.is_stored:
         rollout = resolve_evaluation(rollout, display, is_full=False)
-    config = replace(config, model=base_as_rank1_adapter(config.model), rollout=rollout)
+    model = with_date(base_as_rank1_adapter(config.model), folder)
+    config = replace(config, model=model, rollout=rollout)
     policy = load_eval_policy(config.model, config.rollout, prompts=config.prompts)
     trained_on = filter_problems(
         policy, config, read_problems(config.data, needs=config.needed_fields), display

@@ -33,7 +33,7 @@ from paint.core.errors import Interrupted, wrap_errors
 from paint.core.storage import read_json, write_atomic
 from paint.data.contexts import Contexts
 from paint.data.problems import DataError, Problem, batch_indices, item_of, read_problems
-from paint.evaluation.generate import deployment_prompts, load_eval_policy
+from paint.evaluation.generate import deployment_prompts, load_eval_policy, with_date
 from paint.evaluation.intervals import SHARE, Interval, bootstrap
 from paint.evaluation.metrics import auc
 from paint.evaluation.run import evaluate
@@ -198,6 +198,7 @@ def bake(
         raise ConfigError('`paint bake` needs model.train_mode "lora" and context.source "file"')
     rules, run, display = config.context.file, folder / "run", Display()
     config, groups = _prepare(config, folder, held_out)
+    config = replace(config, model=with_date(config.model, folder))
     if unrelated:
         data = replace(config.data, path=unrelated, limit=held_out)
         groups["unrelated"] = read_problems(data, needs={}).problems

@@ -49,6 +49,7 @@ from paint.evaluation.generate import (
     collect_samples,
     deployment_prompts,
     load_eval_policy,
+    with_date,
 )
 from paint.evaluation.grade import grade
 from paint.evaluation.metrics import GradedSamples
@@ -111,6 +112,10 @@ def run_experiment(
     protocol = replace(protocol, rollout=rollout)
     runs = [run.resolved() for run in runs]
     base = _require_comparable(runs)
+    model = with_date(runs[0].config.model, folder)  # one date for all runs
+    base, *runs = [
+        replace(run, config=run.config.changed("model", date=model.date)) for run in [base, *runs]
+    ]
     steps = {run.name: run.steps(every_checkpoint=every_checkpoint) for run in [base, *runs]}
     if every_checkpoint and all(len(evaluated) == 1 for evaluated in steps.values()):
         raise ConfigError(
@@ -303,12 +308,12 @@ def _require_comparable(runs: Sequence[ExperimentRun]) -> ExperimentRun:
             raise ConfigError(
                 f"{run.name} names two recipes, or is reserved (base, evaluation); rename one"
             )
-        for name in ("model.path", "model.dtype", "data.path", "grading.grader"):
+        for name in ("model.path", "model.dtype", "model.date", "data.path", "grading.grader"):
             mine, first = (attrgetter(name)(r.config) for r in (run, runs[0]))
             if mine != first:
                 raise ConfigError(
                     f"{name} of {run.name} is {mine!r}, and that of {names[0]} {first!r}; runs of "
-                    f"an experiment have the same model, problems and grader"
+                    f"an experiment have the same model, date, problems and grader"
                 )
 
     config = runs[0].config
