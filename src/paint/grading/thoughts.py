@@ -23,7 +23,7 @@ _BEGIN = frozenset(("begin", "start", "of"))
 _END = frozenset(("end", "stop"))
 _NOT = frozenset(("no", "non", "not", "never"))
 
-_BRACKETED = re.compile(r"[<\[◁][^<>\[\]◁▷\n]{1,100}[>\]▷]")
+_BRACKETED = re.compile(r"[<\[◁][^<>\[\]◁▷\n]{1,100}(?:[>▷]|\](?!\())")  # no link of Markdown
 _TAG = re.compile(  # the bar is narrow or wide
     r"(?P<bracket><|\[|◁)(?P<slash>/?)[|\uff5c]?(?P<inner_slash>/?)"
     r"(?P<name>[A-Za-z][\w:.-]*)(?:\s+[\w-]+\s*=.*)?\s?[|\uff5c]?(?:>|\]|▷)"

@@ -1,0 +1,87 @@
+"""Thought and answer of a completion, in every spelling that models use."""
+
+import pytest
+
+from paint.grading.base import Item
+from paint.grading.math.grader import MathGrader
+from paint.grading.registry import choice, chosen_letter, exact
+from paint.grading.thoughts import ThoughtTags, open_thought, split_thought
+
+PAIRS = [
+    ("<think>", "</think>"),
+    ("[THINK]", "[/THINK]"),
+    ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),
+    ("<|channel|>commentary<|message|>", "<|channel|>final <|constrain|>json<|message|>"),
+    ("<|channel>thought\n", "<channel|>"),
+    ("<seed:think>", "</seed:think>"),
+    ("<|begin_of_thought|>", "<|end_of_thought|>"),
+    ("<reasoning>", "</reasoning>"),
+    ("<thinking>", "</thinking>"),
+    ("<thought>", "</thought>"),
+    ("◁think▷", "◁/think▷"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<|think|>", "<|/think|>"),
+    ("<longcat_think>", "</longcat_think>"),
+    ("[BEGIN_THINK]", "[END_THINK]"),
+    ("<\uff5cthink\uff5c>", "</think>"),
+    ('<thinking effort="high">', "</thinking>"),
+    ("<|inner_prefix|>", "<|inner_suffix|>"),
+    ("<Scratchpad>", "</Scratchpad>"),
+]
+
+
+@pytest.mark.parametrize(("opening", "closing"), PAIRS)
+def test_graders_give_no_credit_for_an_open_thought(opening: str, closing: str) -> None:
+    cut = f"{opening}maybe \\boxed{{5}}, wait"
+    assert split_thought(cut) == (cut, None)
+    assert open_thought(f"Yes. {cut}") == cut
+    complete = f"{cut}{closing}It is \\boxed{{4}}."
+    assert split_thought(complete) == (f"{cut}{closing}", "It is \\boxed{4}.")
+    empty = f"{cut}{closing}I cannot tell."
+    with MathGrader(workers=1) as grader:
+        grades = grader.grade([Item(text, "5") for text in (cut, complete, empty)])
+        assert not any(grade.correct for grade in grades)
+        assert grades[0].reason == "unclosed thought"
+        assert grader.grade([Item(complete, "4")])[0].correct
+    assert exact(Item(cut, "5")).reward == exact(Item(empty, "5")).reward == 0
+    assert exact(Item(complete, "4")).reward == 1
+    letter = f"{opening}The answer is B"
+    assert chosen_letter(letter) is None
+    assert choice(Item(f"{letter}{closing}The answer is C", "C")).reward == 1
+
+
+def test_split_thought_another_thought_after_the_answer_is_open() -> None:
+    assert split_thought("[THINK]a[/THINK] \\boxed{2} [THINK] hm").answer is None
+    assert split_thought("<think>a[/THINK] \\boxed{2}").answer is None  # of another spelling
+    assert split_thought("<think>[THINK]a[/THINK]</think> 2").answer == " 2"
+    channels = "<|channel|>analysis<|message|>a<|end|><|start|>assistant"
+    assert split_thought(f"{channels}<|channel|>analysis<|message|>\\boxed{{2}}").answer is None
+    assert split_thought(f"{channels}<|channel|>final<|message|>2").answer == "2"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "5<|end|>",
+        "$a<b$ and I think $c>d$",
+        "$a<think$ and $b>c$",
+        "[Reasoning] We add. [Answer] 5",
+        "I [think](x) so; <no_think> 5",
+        "<analyst> 5 </analyst>",
+    ],
+)
+def test_split_thought_other_text_is_no_thought(text: str) -> None:
+    assert split_thought(text) == ("", text)
+
+
+def test_split_thought_takes_a_models_own_tags() -> None:
+    tags = [ThoughtTags("<ponder>", "</ponder>"), ThoughtTags("Let me see:", "My answer:")]
+    for opening, closing in (("<ponder>", "</ponder>"), ("Let me see:", "My answer:")):
+        cut = f"{opening} \\boxed{{5}}"
+        assert split_thought(cut).answer == cut
+        assert split_thought(cut, tags).answer is None
+        assert split_thought(f"{cut} {closing} 4", tags).answer == " 4"
+        with MathGrader(workers=1) as grader:
+            grades = grader.grade([Item(cut, "5", tags=tags), Item(cut, "5")])
+        assert [grade.correct for grade in grades] == [False, True]
+    assert split_thought("My answer: 4", tags).answer == "My answer: 4"
