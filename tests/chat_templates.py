@@ -89,6 +89,9 @@ NO_LAST_END = f"""{LOOP}{{{{- '<|im_start|>' + m.role + '\\n' + m.content }}}}
 
 SINGLE = f"{{%- if messages | length > 2 %}}{{{{- raise_exception('one') }}}}{END_IF}{CHATML}"
 
+ALWAYS_PROMPTS = f"""{LOOP}{{{{- m.role + ': ' + m.content + '\\n' }}}}{END}
+{{{{- 'assistant: ' }}}}"""
+
 WORDS = f"""{LOOP}{{{{- m.role + ': ' + m.content + ' END OF TURN\\n' }}}}{END}
 {PROMPT}{{{{- 'assistant: ' }}}}{END_IF}"""
 

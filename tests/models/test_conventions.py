@@ -79,22 +79,23 @@ def test_conventions_declared_end_wins_over_other_marks_of_a_turn(demo: Policy) 
 
 
 def test_conventions_template_without_end_of_turn_keeps_the_declared_end(demo: Policy) -> None:
-    found = read(demo, "NOTHING")
-    assert (found.end_of_turn, found.end_of_turn_ids) == ("", ())
-    assert found.end_tokens == ("<|endoftext|>",)
+    for name in ("NOTHING", "ALWAYS_PROMPTS"):
+        found = read(demo, name)
+        assert (found.end_of_turn, found.end_of_turn_ids) == ("", ())
+        assert found.end_tokens == ("<|endoftext|>",)
     policy = with_template(demo, "NOTHING")
     assert policy.tokenizer.eos_token_id == policy.solution_ids("5")[-1]
 
 
 def test_conventions_end_of_turn_in_words_is_no_end_id_and_is_reported(demo: Policy) -> None:
     found = read(demo, "WORDS")
-    assert found.end_of_turn.strip() == "END OF TURN"
+    assert found.end_of_turn == " END OF TURN"
     assert found.end_tokens == ("<|endoftext|>",)
     [warning] = found.warnings(thinking=True)
     assert "' END OF TURN" in warning
     policy = with_template(demo, "WORDS")
     ids = policy.solution_ids("5")
-    assert policy.decode(ids[:-1]).rstrip() == "5 END OF TURN"
+    assert policy.decode(ids[:-1]) == "5 END OF TURN"
     assert ids[-1] == policy.tokenizer.eos_token_id
 
 

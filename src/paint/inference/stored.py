@@ -159,7 +159,7 @@ def _completion(
     elif isinstance(text := values.get("text"), str):
         # An evaluation's text begins with the tag that its prompt opened.
         ids = policy.solution_ids(text.removeprefix(policy.transcript(prompt, [])))
-        ids = ids[:-1] if truncated else ids
+        ids = ids[: len(ids) - len(policy.solution_ids(""))] if truncated else ids
     else:
         raise DataError(f'{row.place} has no "completion_ids" and no "text"; add one of them')
     if not 0 < len(ids) <= limit:

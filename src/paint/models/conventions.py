@@ -386,6 +386,9 @@ def _end_of_turn(template: _Template, declared_ends: Sequence[int]) -> tuple[str
     ends = [i for i in ids if i in declared_ends][:1] or marks
     if ends:
         ids = ids[: ids.index(ends[0]) + 1]
+    else:  # words
+        shared = common_length(after_last, after_first) if after_first else len(after_last)
+        ids = _encode(tokenizer, after_last[:shared].rstrip())
     text = str(tokenizer.decode(ids, skip_special_tokens=False))
     return (text, tuple(ids)) if text.strip() else ("", ())
 

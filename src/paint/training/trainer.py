@@ -250,7 +250,8 @@ def _open_policy(config: Config, device: torch.device, display: Display) -> tupl
         model = replace(model, date=run_on_rank0(today))  # one day for all ranks
     policy = load_policy(model, seed=seed, device=device, prompts=config.prompts)
     display.note(policy.conventions.line())
-    for warning in policy.conventions.warnings(thinking=policy.student_thinking):
+    thinking = policy.student_thinking and policy.teacher_thinking
+    for warning in policy.conventions.warnings(thinking=thinking):
         display.note(warning)
     if policy.conventions.date is not None:
         config = config.changed("model", date=policy.conventions.date)
