@@ -38,8 +38,8 @@ _THOUGHT = "paint-thought"
 _THOUGHT_FIELDS = "reasoning_content", "reasoning", "thinking"
 """Fields of a message in which templates look for its thought."""
 
-_SWITCH = re.compile(r"think|reason", re.IGNORECASE)
-"""What the name of a template's variable contains that may switch thinking."""
+_SWITCH = re.compile(r"think|thought|reason", re.IGNORECASE)
+"""Words in the names of variables by which templates switch thinking."""
 
 _MARK = re.compile(r"<[^<>\s]{1,60}>|\[/?[A-Z_]{2,40}\]|◁[^◁▷\s]{1,60}▷")
 """A mark of a chat template, such as <|im_end|> and [/INST]."""
@@ -90,7 +90,7 @@ class Conventions:
             parts.append(f"dropout {', '.join(f'{k} {v:g}' for k, v in self.dropout.items())}")
         if self.rope_range:
             parts.append(f"one rope up to {self.rope_range:,} positions")
-        return "model: " + ", ".join(parts)
+        return " ".join(f"model: {', '.join(parts)}".split())
 
     def _thinking(self) -> str:
         tags = f" ({', '.join(map(str, self.tags))})" if self.tags else ""
@@ -99,7 +99,7 @@ class Conventions:
         if all(self.opened):
             return f"thinking cannot be switched off: the prompt opens {self.opened[0].strip()}"
         if self.tags:
-            return f"no switch for thinking{tags}"
+            return f"thinking cannot be switched{tags}"
         return "no thinking"
 
     def warnings(self, *, thinking: bool) -> list[str]:
@@ -267,8 +267,8 @@ def _header(text: str) -> str:
 def _switches(tokenizer: PreTrainedTokenizerBase, text: str) -> Mapping[str, tuple[Any, Any]]:
     """The variables that switch thinking, with their values for off and on; None leaves it unset.
 
-    They are those with "think" or "reason" in their name whose values change a prompt. ``text`` is
-    the template, as the cache's key.
+    They are those with a word of ``_SWITCH`` in their name whose values change a prompt. ``text``
+    is the template, as the cache's key.
     """
     template = _Template(tokenizer, today())
     names = sorted(name for name in _variables(text) if _SWITCH.search(name))
