@@ -1,4 +1,4 @@
-"""Layers that compute their values in less memory or time: adapters, norms, 16 bits on a CPU.
+"""Layers that compute their values in less memory or time: adapters, norms, checkpoints, 16 bits.
 
 Adapters are float32 beside smaller weights. On a CPU they compute the same bits as peft's layer
 and save less for the backward pass: peft saves a float32 copy of the input in each layer that reads
@@ -10,6 +10,10 @@ take longer than the layer itself, and the layer's output, rounded to bfloat16, 
 RMS norms take one kernel on CUDA in place of transformers' eight, and round once in place of twice:
 a product with the weight by itself would be a second kernel, which PyTorch does not vectorise.
 
+A checkpointed layer stores its input alone and computes its values again in the backward pass.
+transformers does so in training mode only, which would also turn on a family's dropout, layerdrop
+and router jitter. Here the layers checkpoint in evaluation mode, in which all of these are off.
+
 16-bit weights on a CPU without 16-bit instructions are multiplied by torch several times slower
 than float32 from a few rows on (docs/dev/log.md). Here, operands are converted to float32 for one
 product at a time, and the result is rounded once. Stored tensors, also those saved for the backward
@@ -18,7 +22,7 @@ pass, stay in 16 bits.
 
 import inspect
 from copy import deepcopy
-from functools import reduce
+from functools import cache, reduce
 from types import MethodType
 from typing import Any
 
@@ -27,7 +31,9 @@ from jaxtyping import Float
 from peft.tuners.lora import Linear
 from torch import Tensor, nn
 from torch.nn.functional import linear, rms_norm
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from paint.core.device import multiplies
 
@@ -132,6 +138,35 @@ def _is_weight_times_rms_norm(norm: Any, device: torch.device | str) -> bool:
 def _fused_norm(norm: Any, hidden_states: Float[Tensor, "*rows h"]) -> Float[Tensor, "*rows h"]:
     shape = hidden_states.shape[-1:]
     return rms_norm(hidden_states, shape, norm.weight, norm.variance_epsilon)
+
+
+def checkpoint_layers(model: PreTrainedModel) -> int:
+    """Make the decoder's layers store only their inputs; return their number."""
+    layers = [
+        module
+        for module in model.get_decoder().modules()
+        if isinstance(module, GradientCheckpointingLayer)
+    ]
+    for layer in layers:
+        kind: Any = type(layer)
+        layer.__class__ = _checkpointed(kind)
+    return len(layers)
+
+
+class CheckpointedLayer(nn.Module):
+    """First base of a layer that is computed again in the backward pass, with its hooks."""
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """Compute the layer; where gradients are needed, store its inputs alone."""
+        run = super().__call__
+        if not torch.is_grad_enabled():
+            return run(*args, **options)
+        return checkpoint(run, *args, use_reentrant=False, preserve_rng_state=False, **options)
+
+
+@cache
+def _checkpointed(kind: Any) -> Any:
+    return type(kind.__name__, (CheckpointedLayer, kind), {})
 
 
 def widen(model: PreTrainedModel) -> None:

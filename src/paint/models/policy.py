@@ -52,17 +52,26 @@ from paint.models.conventions import (
     today,
 )
 from paint.models.joint_layers import JointLayers
-from paint.models.layers import MemoryEfficientLoraLinear, fuse_norms, widen
+from paint.models.layers import (
+    MemoryEfficientLoraLinear,
+    checkpoint_layers,
+    fuse_norms,
+    widen,
+)
 from paint.models.liger import use_liger
 from paint.models.sharding import digest_of_weights, is_sharded, ranks_here, shard
 from paint.models.special_tokens import drop_special_text, special_text
 from paint.models.targets import target_modules
 from paint.objective.prompts import student_messages
 
-PACKING_ERROR = 0.05
-"""Relative error of packed states that rounding may cause; rows that attend to each other exceed
-it."""
+STATE_ERROR = 1e-3
+"""Relative difference of states up to which two ways to compute them are the same, in float32."""
 
+ROUNDING = 0.05
+"""Relative difference of states that rounding to 16 bits may cause."""
+
+PROBE = (24, 40, 33)
+"""Tokens of the rows on which two ways are compared, more than any convolution spans."""
 
 HEADER_TOKENS = 64
 """Tokens at the end of a prompt in which the chat template may open a thought."""
@@ -383,8 +392,6 @@ def load_policy(
     widen(base)
     _require_usable(base, tokenizer, config)
     model.eval()
-    if config.gradient_checkpointing is True:
-        _checkpoint_gradients(model)
     digest = digest_of_weights(base) if is_sharded(base) else None
     thinking = config.student_thinking, config.teacher_thinking
     policy = Policy(
@@ -397,6 +404,8 @@ def load_policy(
         kernels=kernels,
         day="" if config.date == "auto" else config.date,
     )
+    if config.gradient_checkpointing is True:
+        _checkpoint_gradients(policy, config)
     return _packing(policy, config) if config.packed else policy
 
 
@@ -409,17 +418,40 @@ def _use_kernels(base: PreTrainedModel, config: cfg.ModelConfig, device: torch.d
     return kernels
 
 
+def _probe(policy: Policy) -> tuple[list[list[int]], list[list[int]]]:
+    """Prompts and completions of random tokens, on which two ways to compute are compared."""
+    generator = torch.Generator().manual_seed(0)
+    vocabulary = len(policy.tokenizer)
+    rows = [torch.randint(vocabulary, (n,), generator=generator).tolist() for n in PROBE]
+    return [row[: len(row) // 2] for row in rows], [row[len(row) // 2 :] for row in rows]
+
+
+def _relative_error(states: Tensor, expected: Tensor) -> float:
+    return float((states.float() - expected.float()).norm() / expected.float().norm())
+
+
 def _packing(policy: Policy, config: cfg.ModelConfig) -> Policy:
-    """Enable packing. Raises PolicyError if packed rows would attend to earlier rows."""
-    packed, prompts, completions = replace(policy, packed=True), [[0, 1], [2, 3]], [[4, 5], [6, 7]]
+    """Enable packing. Raises PolicyError if packed rows would depend on earlier rows.
+
+    The states must be those of padded rows, up to rounding. Rounding may hide a leak between rows
+    in 16 bits, so other tokens in the first row must not change the states of the others either.
+    """
+    packed = replace(policy, packed=True)
+    prompts, completions = _probe(policy)
+    others = [prompts[0][::-1], *prompts[1:]], [completions[0][::-1], *completions[1:]]
     with torch.no_grad(), _loading(config.path):
-        padded = policy.hidden_states(prompts, completions).float()
-        error = (packed.hidden_states(prompts, completions).float() - padded).norm()
-    if not error <= PACKING_ERROR * padded.norm():
+        padded = policy.hidden_states(prompts, completions)
+        states = packed.hidden_states(prompts, completions)
+        after_others = packed.hidden_states(*others)
+    first = len(completions[0])
+    error = _relative_error(states, padded)
+    leak = _relative_error(after_others[first:], states[first:])
+    limit = STATE_ERROR if states.dtype == torch.float32 else ROUNDING
+    if not (error <= limit and leak <= STATE_ERROR):
         raise PolicyError(
             f"model.path {format_value(config.path)} does not keep packed rows apart with "
             f"model.attention {format_value(config.attention)}: its states change by "
-            f"{float(error / padded.norm()):.2g} of their size; leave model.packed off"
+            f"{max(error, leak):.2g} of their size; leave model.packed off"
         )
     return packed
 
@@ -663,17 +695,21 @@ def _with_adapter(base: PreTrainedModel, config: cfg.ModelConfig, seed: int) -> 
         return peft.get_peft_model(base, adapter)
 
 
-def _checkpoint_gradients(model: peft.PeftModel | PreTrainedModel) -> None:
-    # transformers checkpoints gradients in training mode only, which must not switch dropout on.
-    model.train()
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-        if hasattr(module, "attention_dropout"):
-            module.attention_dropout = 0.0
-
-    model.enable_input_require_grads()
-    # Renamed in transformers 5.24, which warns of the old name.
-    names = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
-    enable = next(getattr(model, name) for name in names if hasattr(model, name))
-    enable({"use_reentrant": False})
+def _checkpoint_gradients(policy: Policy, config: cfg.ModelConfig) -> None:
+    """Enable gradient checkpointing. Raises PolicyError if the states would change."""
+    place = f"model.path {format_value(config.path)}"
+    prompts, completions = _probe(policy)
+    with _loading(config.path):
+        expected = policy.hidden_states(prompts, completions).detach()
+        if not checkpoint_layers(policy.base):
+            raise PolicyError(
+                f"{place}: {type(policy.base).__name__} has no layers that transformers can "
+                f"checkpoint; set model.gradient_checkpointing to false"
+            )
+        states = policy.hidden_states(prompts, completions).detach()
+    error = _relative_error(states, expected)
+    if not error <= STATE_ERROR:
+        raise PolicyError(
+            f"{place}: gradient checkpointing changes its states by {error:.2g} of their size; set "
+            f"model.gradient_checkpointing to false"
+        )
