@@ -71,6 +71,9 @@ def _is_date(text: str) -> bool:
 
 DATE = [Check("auto or a date such as 2026-11-26", lambda text: text == "auto" or _is_date(text))]
 
+ALL_LINEAR = "all-linear"
+"""Target of adapters that stands for every linear layer but the head."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig(Section):
@@ -99,7 +102,7 @@ class ModelConfig(Section):
         ],
         "paper: seven",
     )
-    """Names of the linear layers that get an adapter, or all-linear for all of them (paper:
+    """Names of the linear layers that get an adapter, or all-linear for all but the head (paper:
     Experimental Details, these seven)."""
     gradient_checkpointing: bool | Literal["auto"] = "auto"
     """Recompute activations in the backward pass: less memory, more time, the same result. auto: on

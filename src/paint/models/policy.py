@@ -684,6 +684,8 @@ def _with_adapter(base: PreTrainedModel, config: cfg.ModelConfig, seed: int) -> 
     ):
         # peft asks for the old name of a property that transformers renamed in 5.24.
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+        # peft sets it by the kind of each layer: a Conv1D stores its weight transposed.
+        warnings.filterwarnings("ignore", "fan_in_fan_out is set to", UserWarning)
         adapter = peft.LoraConfig(
             r=config.lora_rank,
             lora_alpha=config.lora_alpha,

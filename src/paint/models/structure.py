@@ -33,6 +33,13 @@ def linear_layers(model: Any) -> tuple[str, ...]:
     return tuple(sorted({last_part(name) for name in linear_modules(model)}))
 
 
+def widths(layer: Any) -> tuple[int, int]:
+    """Widths of a linear layer's input and output."""
+    if isinstance(layer, Conv1D):
+        return layer.nx, layer.nf
+    return layer.in_features, layer.out_features
+
+
 def last_part(name: str) -> str:
     """The last part of a module's name: ``q_proj`` of ``model.layers.0.self_attn.q_proj``."""
     return name.rpartition(".")[2]

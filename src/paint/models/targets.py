@@ -1,62 +1,76 @@
 """Which layers get an adapter, and which do not."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from peft.tuners.lora import LoraLayer
-from torch import nn
+
+from paint.config.schema import ALL_LINEAR
+from paint.models.structure import last_part, linear_layers, linear_modules, widths
 
 
-def target_modules(base: Any, targets: Sequence[str]) -> str | list[str]:
-    """The layers that get an adapter, as peft takes them: names, or "all-linear" but lm_head.
+def target_modules(base: Any, targets: Sequence[str]) -> list[str]:
+    """The layers that get an adapter, by names that peft takes.
 
-    Raises ValueError for a model with experts, whose weights adapters do not train, unless every
-    target is one of its linear layers.
+    all-linear is every linear layer but the head. Names are full where a target is also the name of
+    a module that is no linear layer, or of the head, which peft would take for a target as well.
+
+    Raises ValueError for a target that is no linear layer, and for a model with experts, whose
+    weights adapters do not train, unless every target is one of its linear layers.
     """
-    linear, experts = linear_layers(base), _experts(base)
-    if experts and not set(targets) <= linear.keys():
+    linear, layers, experts = linear_modules(base), linear_layers(base), _experts(base)
+    if ALL_LINEAR in targets and not experts:
+        targets = layers
+    unknown = [target for target in targets if not any(matches(name, target) for name in linear)]
+    if unknown and experts:
         raise ValueError(
             f"the model has experts ({', '.join(experts)}), whose weights adapters do not train; "
-            f"its linear layers, which can be trained without them, are "
-            f"{', '.join(sorted(linear))}"
+            f"its linear layers, which can be trained without them, are {', '.join(layers)}"
         )
-    return "all-linear" if list(targets) == ["all-linear"] else list(targets)
+    if unknown:
+        raise ValueError(
+            f"{', '.join(unknown)} is no linear layer of the model before its head; those are "
+            f"{', '.join(layers)}"
+        )
+
+    def is_target(name: str) -> bool:
+        return any(matches(name, target) for target in targets)
+
+    names = [name for name, _ in base.named_modules() if is_target(name)]
+    if all(name in linear for name in names):
+        return list(targets)
+    return [name for name in names if name in linear]
+
+
+def matches(name: str, target: str) -> bool:
+    """Whether a target is a module's full name, or its last parts, as peft compares them."""
+    return name == target or name.endswith(f".{target}")
 
 
 def describe_adapters(base: Any) -> str:
     """Which layers have adapters, and which linear layers and experts have none, with sizes."""
-    layers = linear_layers(base)
     trained = sum(p.numel() for p in base.parameters() if p.requires_grad)
-    adapted = {_kind(name) for name, m in base.named_modules() if isinstance(m, LoraLayer)}
-    frozen = {name: n for name, n in layers.items() if name not in adapted} | _experts(base)
-    without = ", ".join(f"{name} ({n / 1e6:.3g} M)" for name, n in frozen.items())
+    adapters = {name for name, module in base.named_modules() if isinstance(module, LoraLayer)}
+    adapted, frozen = Counter[str](), Counter[str]()
+    for name, module in linear_modules(base).items():
+        sizes = adapted if name in adapters else frozen
+        sizes[last_part(name)] += math.prod(widths(module))
+    without = ", ".join(
+        f"{name} ({n / 1e6:.3g} M)" for name, n in (frozen | _experts(base)).items()
+    )
     return (
         f"adapters: {trained / 1e6:.3g} M weights, beside the "
-        f"{sum(layers[name] for name in adapted) / 1e6:.3g} M of {', '.join(sorted(adapted))}"
+        f"{adapted.total() / 1e6:.3g} M of {', '.join(sorted(adapted))}"
         + (f"; without adapters: {without}" if without else "; every linear layer has one")
     )
 
 
-def linear_layers(base: Any) -> dict[str, int]:
-    """Weights of the linear layers but lm_head, by the last part of their names."""
-    counts: Counter[str] = Counter()
-    for name, module in base.named_modules():
-        is_own = isinstance(module, nn.Linear) and ".lora_" not in name
-        if is_own and module is not base.get_output_embeddings():
-            size = module.in_features * module.out_features
-            counts[_kind(name.removesuffix(".base_layer"))] += size
-    return dict(counts)
-
-
-def _experts(base: Any) -> dict[str, int]:
+def _experts(base: Any) -> Counter[str]:
     """Weights of experts, tensors of three axes, by the last two parts of their names."""
     counts: Counter[str] = Counter()
     for name, weights in base.named_parameters():
         if weights.dim() == 3 and "expert" in name:
             counts[".".join(name.split(".")[-2:])] += weights.numel()
-    return dict(counts)
-
-
-def _kind(name: str) -> str:
-    return name.rpartition(".")[2]
+    return counts
