@@ -31,7 +31,7 @@ LAYERS = [
     ["objective"],
     ["inference.registry", "algorithms.base"],
     ["config"],
-    ["demo"],
+    ["demo", "models.structure"],
     ["estimate"],
     ["grading"],
     ["data.problems", "data.readers", "data.benchmarks", "data.gold_answer_checks"],

@@ -40,7 +40,8 @@ from paint.estimate.memory import (
     training_memory,
 )
 from paint.estimate.shapes import SHAPES, Shape, shape_of
-from paint.models.policy import _checkpoint_gradients, _with_adapter, load_policy
+from paint.models.layers import checkpoint_layers
+from paint.models.policy import _with_adapter, load_policy
 
 QWEN = SHAPES["Qwen/Qwen3-8B"]
 LLAMA = SHAPES["meta-llama/Llama-3.3-70B-Instruct"]
@@ -91,9 +92,10 @@ def fake_decoder(shape: Shape, model: ModelConfig) -> Iterator[tuple[Counted, An
     with FakeTensorMode(), Counted() as counted:
         give_fake_weights(policy)
         policy.eval()
+        base = policy.get_base_model() if model.train_mode == "lora" else policy
         if model.gradient_checkpointing is True:
-            _checkpoint_gradients(policy)
-        yield counted, policy, (policy.get_base_model() if model.train_mode == "lora" else policy)
+            checkpoint_layers(base)
+        yield counted, policy, base
 
 
 def states(base: Any, rows: Rows, prompt: int) -> Tensor:

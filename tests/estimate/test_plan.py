@@ -31,6 +31,7 @@ from paint.estimate.plan import (
 )
 from paint.estimate.report import lines, start_line
 from paint.training import trainer
+from tiny_models import tiny_config
 
 DOCUMENT = Path(__file__).parents[2] / "docs/how-to/large-models.md"
 RECIPE = read_recipe(find_recipe("paint-qwen3-8b"))
@@ -213,6 +214,30 @@ def test_chosen_rows_of_long_completions_are_bounded_by_tokens() -> None:
     assert plan.rows(usual=True).rows * 17_634 <= plan.chosen.train.token_limit
 
 
+@pytest.mark.parametrize("family", ["llama", "phi3"])
+def test_plan_changes_no_setting_but_its_own(family: str, tmp_path: Path) -> None:
+    tiny_config(family).save_pretrained(tmp_path)
+    config = of_model(str(tmp_path), lora_targets=("all-linear",))
+    names = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
+    named = names if family == "phi3" else SERVED.model.lora_targets
+    for gpus in (0, 1):
+        plan = make_plan(config, gpus)
+        auto = {"gradient_checkpointing": "auto", "lora_targets": ("all-linear",)}
+        sizes = {"micro_batch_tokens": "auto", "micro_batch_size": "auto"}
+        chosen = plan.chosen.changed("train", **sizes).changed("model", **auto)
+        assert chosen == config
+        assert plan.chosen.model.lora_targets == ("all-linear",)
+        given = make_plan(config.changed("model", lora_targets=named), gpus)
+        assert given.memory == plan.memory
+        assert plan.memory.adapters > 0
+
+
+def test_plan_of_missing_layer_lists_those_of_model(tmp_path: Path) -> None:
+    tiny_config("gpt2").save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=r"q_proj, which is no linear layer .* c_attn, c_fc"):
+        make_plan(of_model(str(tmp_path), lora_targets=("c_attn", "q_proj")))
+
+
 def test_chosen_micro_batch_of_cpu_is_constant_and_given_one_kept() -> None:
     chosen = make_plan(RECIPE, 0).chosen
     assert (chosen.train.micro_batch_size, chosen.train.micro_batch_tokens) == (4, 4096)
@@ -291,6 +316,7 @@ def test_start_chooses_micro_batches_and_keeps_given_ones(monkeypatch: pytest.Mo
         checkpointing = config.model.gradient_checkpointing
         return train.micro_batch_size, train.micro_batch_tokens, checkpointing
 
+    monkeypatch.setattr(trainer, "is_installed", lambda: False)  # Liger, of which rows are smaller
     assert sizes(RECIPE, "cuda", 80e9) == (6, 14_336, False)
     assert sizes(RECIPE, "cuda", 40e9) == (2, 5_120, False)
     assert sizes(RECIPE, "cuda", 28e9)[2] is True

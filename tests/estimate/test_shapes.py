@@ -1,6 +1,7 @@
 """A model's shape from its config.json alone."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCau
 from paint.config.schema import ConfigError
 from paint.demo.files import MODEL
 from paint.estimate.shapes import SHAPES, Shape, shape_of
+from paint.models.structure import linear_layers, linear_modules, widths
+from tiny_models import tiny_config, tiny_model
 
 SMALL = {
     "vocab_size": 96,
@@ -93,3 +96,26 @@ def test_shape_of_demo_matches_expected() -> None:
     lab = Shape(3, 128, 4, 384, True, 2, 32, 770, positions=1024)
     assert shape_of("demo") == shape_of(str(MODEL)) == lab
     assert replace(lab, norms_heads=False).parameters == lab.parameters - 3 * 2 * 32
+
+
+@pytest.mark.parametrize("family", ["falcon", "gpt2", "gpt_neox", "lfm2", "opt", "phi3", "gemma2"])
+def test_shape_of_other_family_is_counted(family: str, tmp_path: Path) -> None:
+    config = tiny_config(family)
+    config.save_pretrained(tmp_path)
+    shape, model = shape_of(str(tmp_path)), tiny_model(config)
+    assert shape.parameters == sum(p.numel() for p in model.parameters())
+    modules = linear_modules(model)
+    assert shape.weights == sum(math.prod(widths(layer)) for layer in modules.values())
+    assert {layer.name for layer in shape.linear} == {*linear_layers(model)}
+    assert shape.adapters(3, ["all-linear"]) == 3 * sum(sum(widths(m)) for m in modules.values())
+    assert (shape.layers, shape.hidden, shape.heads, shape.positions) == (2, 32, 4, 256)
+    assert shape.tied == (model.lm_head.weight is model.get_input_embeddings().weight)
+
+
+def test_shape_of_longrope_has_positions_of_its_range(tmp_path: Path) -> None:
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "factor": 4.0}
+    rope |= {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+    rope |= {"original_max_position_embeddings": 64}
+    config = tiny_config("phi3", rope_parameters=rope, original_max_position_embeddings=64)
+    config.save_pretrained(tmp_path)
+    assert shape_of(str(tmp_path)).positions == 64

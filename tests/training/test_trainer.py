@@ -34,6 +34,7 @@ from paint.inference.adapter_sync_check import LogprobMismatchError
 from paint.inference.engine import Completion, EngineError
 from paint.inference.local import LocalEngine
 from paint.models.policy import load_policy
+from paint.models.structure import linear_layers
 from paint.objective import fused
 from paint.objective.loss import paint_loss, token_log_probs
 from paint.objective.masking import mask_ratio, mask_solution, overlap, overlap_metrics
@@ -55,6 +56,7 @@ from runs import (
     wait_for,
     write_problems,
 )
+from tiny_models import save_tiny, tiny_config, tiny_model
 from verdicts import is_correct
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -379,6 +381,24 @@ def test_resume_keeps_micro_batches_that_were_chosen_at_start(tmp_path: Path) ->
 
     train(config.changed("train", steps=2), tmp_path, resume=True)
     assert read_run(tmp_path).train.micro_batch_tokens == 512
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "phi3"])
+def test_train_all_linear_trains_every_layer_and_records_setting(
+    family: str, tmp_path: Path
+) -> None:
+    context = "n_positions" if family == "gpt2" else "max_position_embeddings"
+    model = tiny_config(family, **{context: 1024})
+    path = save_tiny(model, tmp_path / "model")
+    targets = {"path": path, "lora_targets": ["all-linear"]}
+    config = small(model=targets, train={"steps": 1, "batch_size": 2})
+    train(config, tmp_path / "run")
+    assert read_run_json(tmp_path / "run")["config"]["model"]["lora_targets"] == ["all-linear"]
+    trained = {
+        name.rpartition(".lora_")[0].rpartition(".")[2] for name in adapter(tmp_path / "run")
+    }
+    assert trained == {*linear_layers(tiny_model(model))}
+    train(read_run(tmp_path / "run").changed("train", steps=2), tmp_path / "run", resume=True)
 
 
 def go_on(folder: Path) -> None:

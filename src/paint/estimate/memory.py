@@ -7,11 +7,10 @@ of them (docs/dev/log.md). Fragmentation of the allocator and the CUDA context (
 included.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
-from paint.config.schema import Config, ModelConfig
+from paint.config.schema import ALL_LINEAR, Config, ModelConfig
 from paint.estimate.shapes import WIDTHS, Shape
 
 CHUNK = 1024
@@ -147,8 +146,8 @@ def training_memory(
 
     # The teacher's separate weights, and with smaller dtypes their rounded copy in its forward pass
     # (paint.models.teacher).
-    averaged = shape.layers * sum(
-        math.prod(shape.matrices[name]) for name in model.lora_targets if name in shape.matrices
+    averaged = sum(
+        layer.number * layer.inputs * layer.outputs for layer in shape.targeted(model.lora_targets)
     )
     if is_full:
         copy, view = WIDE * shape.parameters * (config.teacher.weights != "live"), 0
@@ -159,7 +158,7 @@ def training_memory(
     taught = rows.rows * (rows.teacher_prompt + rows.completion)
 
     a_layer = width * shape.weights / shape.layers
-    widest = max(map(math.prod, shape.matrices.values()))
+    widest = max(layer.inputs * layer.outputs for layer in shape.linear)
     unrounded = width * widest if model.quantization == "nf4" else 0.0
     return Memory(
         layers=frozen_bytes(model, shape) / shards,
@@ -208,7 +207,7 @@ def saved_by_layer(config: Config, shape: Shape, kernels: Kernels = "cpu") -> fl
     """
     model, width = config.model, WIDTHS[config.model.dtype]
     is_full = model.train_mode == "full"
-    targets = set(shape.matrices if is_full else model.lora_targets)
+    targets = (ALL_LINEAR,) if is_full else model.lora_targets
 
     widths = [shape.hidden, shape.hidden]
     vectors = 2
@@ -220,14 +219,10 @@ def saved_by_layer(config: Config, shape: Shape, kernels: Kernels = "cpu") -> fl
 
     attention = width * (2 * shape.queries + 2 * shape.keys) + WIDE * shape.heads
 
-    readers = {
-        ("q_proj", "k_proj", "v_proj"): shape.hidden,
-        ("gate_proj", "up_proj"): shape.hidden,
-        ("down_proj",): shape.intermediate,
-    }
-    inputs = sum(columns for names, columns in readers.items() if {*names} & targets)
+    inputs = shape.adapter_inputs(targets)
+    adapters = sum(layer.number for layer in shape.targeted(targets)) / shape.layers
     multiplies_short = kernels != "cpu" and model.dtype == "bfloat16"
-    inner = 0 if is_full else (width if multiplies_short else WIDE) * model.lora_rank * len(targets)
+    inner = 0 if is_full else (width if multiplies_short else WIDE) * model.lora_rank * adapters
     activation = width * (2 if kernels == "liger" else 3) * shape.intermediate
     return norms + attention + activation + width * inputs + inner
 

@@ -338,16 +338,15 @@ def make_plan(
         liger: whether liger-kernel computes the layers.
 
     Raises:
-        ConfigError: there is no config.json, or adapters are on layers that a plan does not know.
+        ConfigError: there is no config.json, or adapters are on layers that the model lacks.
     """
     shape = shape_of(config.model.path)
-    if config.model.lora_targets == ("all-linear",):
-        config = config.changed("model", lora_targets=tuple(shape.matrices))
-    unknown = set(config.model.lora_targets) - shape.matrices.keys()
+    targets = config.model.lora_targets
+    unknown = [target for target in targets if not shape.targeted([target])]
     if unknown and config.model.train_mode == "lora":
         raise ConfigError(
-            f"model.lora_targets names {', '.join(sorted(unknown))}, which a plan does not "
-            f"include; it knows {', '.join(shape.matrices)}"
+            f"model.lora_targets names {', '.join(sorted(unknown))}, which is no linear layer of "
+            f"the model; those are {', '.join(sorted({layer.name for layer in shape.linear}))}"
         )
     capacity = memory or (80e9 if gpus else LAPTOP)
     plan = Plan(config, shape, capacity, gpus, nodes, split or Split(1, 0, False, ""), liger)

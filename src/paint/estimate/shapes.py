@@ -1,20 +1,42 @@
 """Shapes of a dense decoder's matrices, from its config.json.
 
-Not included: biases of attention (a ten-thousandth of the weights), experts, and vision.
+Those of the Llama kind are computed from the file alone. Other families are built without memory
+for their weights, and their layers are counted.
+
+Not included: experts, vision, and with the Llama kind the biases of attention (a ten-thousandth of
+the weights).
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from paint.config.schema import MAX_COUNT
+from paint.config.schema import ALL_LINEAR, MAX_COUNT
 from paint.core.errors import ConfigError, format_value, wrap_errors
 from paint.core.hub import fetch_file, local_file
 from paint.demo.files import model_path
 
 WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Bytes of a number by its dtype."""
+
+LLAMA_KIND = ("", "llama", "mistral", "qwen2", "qwen3")
+"""Model types whose blocks have the seven matrices of Llama, or none in the file."""
+
+UNLIMITED = 2**20
+"""Positions of a model whose config names no limit (assumed)."""
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Linear layers of one name and size: their inputs, outputs and number in the model."""
+
+    name: str
+    inputs: int
+    outputs: int
+    number: int
 
 
 @dataclass(frozen=True)
@@ -28,6 +50,8 @@ class Shape:
         tied: whether embedding and head are one matrix.
         norms_heads: whether queries and keys are normalised head by head, as in Qwen3.
         positions: the longest sequence of the model, in tokens.
+        counted_layers: the linear layers of a model that is not of the Llama kind.
+        counted_weights: the number of all its weights.
     """
 
     layers: int
@@ -40,10 +64,24 @@ class Shape:
     vocabulary: int = 151_936
     norms_heads: bool = True
     positions: int = 40_960
+    counted_layers: tuple[Linear, ...] = ()
+    counted_weights: int = 0
+
+    @property
+    def linear(self) -> tuple[Linear, ...]:
+        """The linear layers of the model but its head."""
+        if self.counted_layers:
+            return self.counted_layers
+        return tuple(Linear(name, *pair, self.layers) for name, pair in self.matrices.items())
+
+    def targeted(self, targets: Iterable[str]) -> list[Linear]:
+        """The linear layers that get an adapter, by the last parts of the targets' names."""
+        names = {target.rpartition(".")[2] for target in targets}
+        return [layer for layer in self.linear if layer.name in names or ALL_LINEAR in names]
 
     @property
     def matrices(self) -> dict[str, tuple[int, int]]:
-        """Input and output widths of each linear layer of a block."""
+        """Input and output widths of each linear layer of a block of the Llama kind."""
         queries, keys = self.queries, self.keys
         return {
             "q_proj": (self.hidden, queries),
@@ -68,7 +106,7 @@ class Shape:
     @property
     def weights(self) -> int:
         """N: number of weights in all blocks' matrices, each multiplied once a token."""
-        return self.layers * sum(rows * columns for rows, columns in self.matrices.values())
+        return sum(layer.number * layer.inputs * layer.outputs for layer in self.linear)
 
     @property
     def head(self) -> int:
@@ -78,6 +116,8 @@ class Shape:
     @property
     def parameters(self) -> int:
         """Number of all weights: matrices, norms, embedding and head."""
+        if self.counted_weights:
+            return self.counted_weights
         # Two norms a block, those of queries and keys, and the last one.
         of_heads = self.head_size if self.norms_heads else 0
         norms = self.layers * 2 * (self.hidden + of_heads) + self.hidden
@@ -90,7 +130,22 @@ class Shape:
 
     def adapters(self, rank: int, targets: Iterable[str]) -> int:
         """A: number of weights in the LoRA adapters, rank · (inputs + outputs) for each target."""
-        return self.layers * rank * sum(sum(self.matrices[name]) for name in targets)
+        targeted = self.targeted(targets)
+        return rank * sum(layer.number * (layer.inputs + layer.outputs) for layer in targeted)
+
+    def adapter_inputs(self, targets: Iterable[str]) -> float:
+        """Width of all inputs of a block's adapters; where known, one that several read is once."""
+        if self.counted_layers:
+            return (
+                sum(layer.number * layer.inputs for layer in self.targeted(targets)) / self.layers
+            )
+        readers = {
+            ("q_proj", "k_proj", "v_proj"): self.hidden,
+            ("gate_proj", "up_proj"): self.hidden,
+            ("down_proj",): self.intermediate,
+        }
+        names = {layer.name for layer in self.targeted(targets)}
+        return sum(width for layers, width in readers.items() if names & {*layers})
 
 
 SHAPES = {
@@ -115,7 +170,8 @@ def shape_of(path: str) -> Shape:
     Models in SHAPES need no network, others of the hub send their config.json, a few kB.
 
     Raises:
-        ConfigError: there is no config.json, or it does not describe a dense decoder.
+        ConfigError: there is no config.json, or it does not describe a dense decoder that
+            transformers knows.
     """
     file = local_file(model_path(path), "config.json")
     if file is None:
@@ -126,16 +182,18 @@ def shape_of(path: str) -> Shape:
             file = fetch_file(path, "config.json")
 
     with wrap_errors(file, ConfigError, "it must describe a dense decoder, as Qwen3's does"):
-        return _shape(json.loads(file.read_bytes()))
+        config = json.loads(file.read_bytes())
+        if any(config.get(f"{name}_experts") for name in ("num", "num_local", "n_routed")):
+            raise ValueError("it has experts, whose memory and time are not estimated")
+        shape = _shape(config) if config.get("model_type", "") in LLAMA_KIND else _counted(file)
+        _require_usual(shape)
+    return shape
 
 
 def _shape(config: Mapping[str, Any]) -> Shape:
     """Build the shape from the fields of config.json. Raises KeyError, ValueError."""
-    if any(config.get(f"{name}_experts") for name in ("num", "num_local", "n_routed")):
-        raise ValueError("it has experts, whose memory and time are not estimated")
-
     heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
-    shape = Shape(
+    return Shape(
         layers=int(config["num_hidden_layers"]),
         hidden=hidden,
         heads=heads,
@@ -147,7 +205,53 @@ def _shape(config: Mapping[str, Any]) -> Shape:
         norms_heads=str(config.get("model_type", "")).startswith("qwen3"),
         positions=int(config["max_position_embeddings"]),
     )
+
+
+def _counted(file: Path) -> Shape:
+    """Count the layers of the model that a config.json describes, without its weights."""
+    # Here, so that a plan of the Llama kind does without them.
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from paint.models.structure import (
+        context_length,
+        last_part,
+        linear_modules,
+        rope_range,
+        widths,
+    )
+
+    config = AutoConfig.from_pretrained(file.parent)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    text = config.get_text_config()
+    counts = Counter(
+        (last_part(name), *widths(layer)) for name, layer in linear_modules(model).items()
+    )
+    linear = tuple(Linear(*layer, count) for layer, count in counts.items())
+    heads, hidden = int(text.num_attention_heads), int(text.hidden_size)
+    ranges = [context_length(config) or UNLIMITED, rope_range(config) or UNLIMITED]
+    return Shape(
+        layers=int(text.num_hidden_layers),
+        hidden=hidden,
+        heads=heads,
+        # A block's last matrix reads the widest activation.
+        intermediate=max(layer.inputs for layer in linear),
+        tied=model.get_output_embeddings().weight is model.get_input_embeddings().weight,
+        kv_heads=int(getattr(text, "num_key_value_heads", None) or heads),
+        head_size=int(getattr(text, "head_dim", None) or hidden // heads),
+        vocabulary=int(text.vocab_size),
+        norms_heads=False,
+        positions=min(ranges),
+        counted_layers=linear,
+        counted_weights=sum(parameter.numel() for parameter in model.parameters()),
+    )
+
+
+def _require_usual(shape: Shape) -> None:
+    """Raise ValueError for a size that no model has."""
     for name, value in vars(shape).items():
-        if not isinstance(value, bool) and not 1 <= value <= MAX_COUNT:
+        is_size = isinstance(value, int) and not isinstance(value, bool)
+        least = 0 if name == "counted_weights" else 1
+        if is_size and not least <= value <= MAX_COUNT:
             raise ValueError(f"{name} is {value:,}, which no model has")
-    return shape
