@@ -26,6 +26,7 @@ from paint.inference.engine import Sampling
 from paint.inference.local import LocalEngine
 from paint.models.policy import Policy, PolicyError, load_policy
 from paint.models.weights import load_trained, merge, save_trained
+from tiny_models import save_tiny, tiny_config
 
 PROMPTS = [[5, 20, 31, 7], [9, 9, 12, 40, 41, 42, 43], [3]]
 COMPLETIONS = [[50, 60, 70], [80], [90, 91, 92, 93, 94]]
@@ -346,3 +347,30 @@ def test_load_policy_that_mixes_packed_rows_is_refused(monkeypatch: pytest.Monke
     monkeypatch.setattr("transformers.masking_utils.find_packed_sequence_indices", lambda _: None)
     with pytest.raises(PolicyError, match=r"model\.packed"):
         load_policy(replace(DEMO, packed=True), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("family", "dtype"),
+    [("lfm2", "float32"), ("qwen3_5_text", "float32"), ("qwen3_5_text", "bfloat16")],
+)
+def test_load_policy_hybrid_that_mixes_packed_rows_is_refused(
+    family: str, dtype: Literal["float32", "bfloat16"], tmp_path: Path
+) -> None:
+    """A convolution or a recurrent state goes on from a row to the next one."""
+    layers = ["full_attention", "full_attention"]
+    layers[0] = "conv" if family == "lfm2" else "linear_attention"
+    path = save_tiny(tiny_config(family, layer_types=layers), tmp_path)
+    config = replace(DEMO, path=path, dtype=dtype, lora_targets=("q_proj",))
+    load_policy(config, seed=0)
+    with pytest.raises(PolicyError, match=r"does not keep packed rows apart"):
+        load_policy(replace(config, packed=True), seed=0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", ["gemma3_text", "gpt_neox", "llama", "phi3"])
+def test_load_policy_packs_rows_of_attention(
+    family: str, dtype: Literal["float32", "bfloat16"], tmp_path: Path
+) -> None:
+    path = save_tiny(tiny_config(family), tmp_path)
+    config = replace(DEMO, path=path, dtype=dtype, lora_targets=("all-linear",), packed=True)
+    assert load_policy(config, seed=0).packed

@@ -13,7 +13,7 @@ from conftest import DEMO
 from paint.models.policy import PolicyError, load_policy
 from paint.models.structure import last_part, linear_layers, linear_modules
 from paint.models.targets import describe_adapters, target_modules
-from paint.models.weights import load_trained, read_adapter_shape, save_trained
+from paint.models.weights import load_trained, merge, read_adapter_shape, save_trained
 from tiny_models import save_tiny, tiny_config, tiny_model
 
 
@@ -80,11 +80,10 @@ def test_load_policy_adapts_named_conv1d_layers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("family", "target"),
     [
-        ("qwen3", "embed_tokens"),
         ("qwen3", "lm_head"),
         ("qwen3", "c_attn"),
         ("gpt2", "q_proj"),
-        ("gpt2", "wte"),
+        ("gpt2", "wpe"),
         ("gpt2", "attn"),
         ("gpt_neox", "embed_out"),
     ],
@@ -97,3 +96,30 @@ def test_load_policy_target_that_is_no_linear_layer_lists_those(
     config = replace(DEMO, path=path, lora_targets=(target,))
     with pytest.raises(PolicyError, match=rf"{target} is no linear layer .* those are {layers}"):
         load_policy(config, seed=0)
+
+
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`:UserWarning")
+@pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers`:UserWarning")
+@pytest.mark.parametrize("tied", [False, True])
+def test_load_policy_adapts_embedding_and_merges_unless_head_is_tied(
+    tied: bool, tmp_path: Path
+) -> None:
+    path = save_tiny(tiny_config("qwen3", tie_word_embeddings=tied), tmp_path / "model")
+    config = replace(DEMO, path=path, lora_targets=("embed_tokens", "q_proj"))
+    policy = load_policy(config, seed=0)
+    assert "of embed_tokens, q_proj; without adapters: k_proj (" in describe_adapters(policy.base)
+    with torch.no_grad():
+        for parameter in policy.trainable:
+            parameter.add_(0.05)
+    save_trained(policy, tmp_path / "adapter")
+    again = load_policy(config, seed=1)
+    load_trained(again, tmp_path / "adapter")
+    states = policy.hidden_states([[5, 6, 7]], [[8, 9]])
+    torch.testing.assert_close(again.hidden_states([[5, 6, 7]], [[8, 9]]), states)
+    if tied:
+        with pytest.raises(PolicyError, match=r"embed_tokens cannot be added .* the head's"):
+            merge(policy, tmp_path / "merged")
+    else:
+        with policy.merged():
+            merged = policy.hidden_states([[5, 6, 7]], [[8, 9]])
+        torch.testing.assert_close(merged, states, rtol=1e-4, atol=1e-4)

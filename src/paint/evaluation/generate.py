@@ -4,7 +4,6 @@ Validation samples through the engine of the training, on all ranks, and shares 
 """
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -31,6 +30,7 @@ from paint.inference.factory import EngineSetup, open_engine
 from paint.models.conventions import reads_clock, today
 from paint.models.policy import Policy, PolicyError, load_policy, load_tokenizer
 from paint.models.special_tokens import REASON, special_text_finder
+from paint.models.structure import position_limit
 from paint.models.weights import ADAPTER, load_trained, read_lora, weights_digest
 
 Prompts = Mapping[str, list[int]]  # prompt token ids by problem id
@@ -244,15 +244,14 @@ def shortened(
         return protocol
     display.note(
         f"{name}: answers end after {room:,} tokens, not {sampling.max_new_tokens:,}: the longest "
-        f"prompt leaves no more of the model's positions"
+        f"prompt leaves no more of {position_limit(policy.base.config).reason}"
     )
     return replace(protocol, sampling=replace(sampling, max_new_tokens=int(room)))
 
 
 def positions_left(policy: Policy, prompts: Prompts) -> float:
-    """Positions of the model after the longest prompt; infinite where it has no limit."""
-    positions = getattr(policy.model.config, "max_position_embeddings", None)
-    return (math.inf if positions is None else positions) - max(map(len, prompts.values()))
+    """Tokens that fit after the longest prompt; infinite for a model without a limit."""
+    return position_limit(policy.base.config).positions - max(map(len, prompts.values()))
 
 
 def require_room(policy: Policy, task: EvalTask) -> int:
@@ -262,8 +261,8 @@ def require_room(policy: Policy, task: EvalTask) -> int:
     room = positions_left(policy, task.prompts)
     if new > room:
         raise ConfigError(
-            f"a prompt of {longest} tokens and max_new_tokens {new} do not fit in the model's "
-            f"{longest + room} positions; max_new_tokens can be at most {room}"
+            f"a prompt of {longest} tokens and max_new_tokens {new} do not fit in "
+            f"{position_limit(policy.base.config).reason}; max_new_tokens can be at most {room}"
         )
     return longest + new
 

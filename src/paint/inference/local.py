@@ -61,13 +61,10 @@ class LocalEngine(Engine):
     def stream(
         self, prompts: Prompts, sampling: Sampling, seeds: Sequence[int], finished: OnCompletion
     ) -> None:
-        was_training = self.policy.model.training
-        self.policy.model.eval()
-        try:
-            with torch.no_grad(), gather_parameters(self.policy.base):
-                self._generate(prompts, sampling, seeds, finished)
-        finally:
-            self.policy.model.train(was_training)
+        if prompts:  # a rank may have no row of a last batch
+            self.policy.require_rope_range(max(map(len, prompts)) + sampling.max_new_tokens)
+        with torch.no_grad(), gather_parameters(self.policy.base):
+            self._generate(prompts, sampling, seeds, finished)
 
     def tokens(self, prompt: Sequence[int], sampling: Sampling, seed: int) -> Iterator[int]:
         """Yield the tokens of the completion that ``stream`` samples, each as it is drawn.
@@ -75,6 +72,7 @@ class LocalEngine(Engine):
         Each step must run within ``torch.no_grad()``, with the weights that are to be used.
         """
         longest = len(prompt) + sampling.max_new_tokens
+        self.policy.require_rope_range(longest)
         sampler = self._new_sampler(sampling, 1, longest)
         sampler.fill([Row(0, tuple(prompt), seed)], ())
         while not sampler.slots.free:

@@ -3,6 +3,8 @@
 Pure functions of a loaded model or of its config, for any family of transformers.
 """
 
+import math
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
@@ -33,8 +35,18 @@ def linear_layers(model: Any) -> tuple[str, ...]:
     return tuple(sorted({last_part(name) for name in linear_modules(model)}))
 
 
+def embedding(model: Any) -> dict[str, nn.Module]:
+    """The embedding of the tokens by its full name, with or without an adapter."""
+    layer = model.get_input_embeddings()
+    layer = getattr(layer, "base_layer", layer)
+    names = [name for name, module in model.named_modules() if module is layer]
+    return {name.removesuffix(".base_layer"): layer for name in names[:1]}
+
+
 def widths(layer: Any) -> tuple[int, int]:
-    """Widths of a linear layer's input and output."""
+    """Widths of the input and output of a linear layer or an embedding."""
+    if isinstance(layer, nn.Embedding):
+        return layer.num_embeddings, layer.embedding_dim
     if isinstance(layer, Conv1D):
         return layer.nx, layer.nf
     return layer.in_features, layer.out_features
@@ -69,6 +81,33 @@ def _add_rates(rates: dict[str, float], values: dict[str, Any]) -> None:
         is_dropout = any(word in name for word in DROPOUT_WORDS)
         if is_rate and is_dropout and value > 0:
             rates[name] = float(value)
+
+
+@dataclass(frozen=True)
+class PositionLimit:
+    """The longest row of a model.
+
+    Attributes:
+        positions: prompt and completion together, in tokens; infinite for a model without a limit.
+        reason: what limits it, for messages.
+    """
+
+    positions: float
+    reason: str
+
+
+def position_limit(config: PreTrainedConfig) -> PositionLimit:
+    """The longest row whose states depend on the row alone, by the model's config."""
+    context, rope = context_length(config), rope_range(config)
+    if rope is not None and (context is None or rope < context):
+        reason = (
+            f"the {rope} positions within which the frequencies of the model's rope stay the same; "
+            f"a longer row would change those of every row beside it"
+        )
+        return PositionLimit(rope, reason)
+    if context is None:
+        return PositionLimit(math.inf, "the model's positions")
+    return PositionLimit(context, f"the model's {context} positions")
 
 
 def context_length(config: PreTrainedConfig) -> int | None:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from peft.tuners.lora import LoraLayer
+from torch import nn
 
 from paint.config.schema import ALL_LINEAR
-from paint.models.structure import last_part, linear_layers, linear_modules, widths
+from paint.models.structure import embedding, last_part, linear_layers, linear_modules, widths
 
 
 def target_modules(base: Any, targets: Sequence[str]) -> list[str]:
@@ -17,13 +18,14 @@ def target_modules(base: Any, targets: Sequence[str]) -> list[str]:
     all-linear is every linear layer but the head. Names are full where a target is also the name of
     a module that is no linear layer, or of the head, which peft would take for a target as well.
 
-    Raises ValueError for a target that is no linear layer, and for a model with experts, whose
-    weights adapters do not train, unless every target is one of its linear layers.
+    Raises ValueError for a target that is neither a linear layer nor the embedding, and for a model
+    with experts, whose weights adapters do not train, unless every target is a linear layer.
     """
     linear, layers, experts = linear_modules(base), linear_layers(base), _experts(base)
     if ALL_LINEAR in targets and not experts:
         targets = layers
-    unknown = [target for target in targets if not any(matches(name, target) for name in linear)]
+    known = {**linear, **embedding(base)}
+    unknown = [target for target in targets if not any(matches(name, target) for name in known)]
     if unknown and experts:
         raise ValueError(
             f"the model has experts ({', '.join(experts)}), whose weights adapters do not train; "
@@ -39,9 +41,9 @@ def target_modules(base: Any, targets: Sequence[str]) -> list[str]:
         return any(matches(name, target) for target in targets)
 
     names = [name for name, _ in base.named_modules() if is_target(name)]
-    if all(name in linear for name in names):
+    if all(name in known for name in names):
         return list(targets)
-    return [name for name in names if name in linear]
+    return [name for name in names if name in known]
 
 
 def matches(name: str, target: str) -> bool:
@@ -54,9 +56,12 @@ def describe_adapters(base: Any) -> str:
     trained = sum(p.numel() for p in base.parameters() if p.requires_grad)
     adapters = {name for name, module in base.named_modules() if isinstance(module, LoraLayer)}
     adapted, frozen = Counter[str](), Counter[str]()
-    for name, module in linear_modules(base).items():
-        sizes = adapted if name in adapters else frozen
-        sizes[last_part(name)] += math.prod(widths(module))
+    for name, module in {**linear_modules(base), **embedding(base)}.items():
+        size = math.prod(widths(module))
+        if name in adapters:
+            adapted[last_part(name)] += size
+        elif not isinstance(module, nn.Embedding):
+            frozen[last_part(name)] += size
     without = ", ".join(
         f"{name} ({n / 1e6:.3g} M)" for name, n in (frozen | _experts(base)).items()
     )

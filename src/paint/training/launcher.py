@@ -6,7 +6,6 @@ their signals are passed on. One trainer, or none, is this very process. Servers
 are started there by `paint serve` (docs/how-to/several-gpus.md).
 """
 
-import json
 import os
 import re
 import shlex
@@ -439,12 +438,19 @@ def _print_plan(
 
 
 def _max_model_len(config: Config) -> int:
-    """The longest sequence that a training requests, at most the model's positions."""
-    tokens, positions = training_tokens(config), None  # of a model elsewhere, its loading tells
+    """The longest sequence that a training requests, at most the longest row of the model."""
+    # Here, since the command line imports this module and must not import torch.
+    from transformers import AutoConfig
+
+    from paint.models.structure import position_limit
+
+    tokens = training_tokens(config)
+    # Of a model elsewhere, its loading tells.
     if file := local_file(model_path(config.model.path), "config.json"):
         with suppress(OSError, ValueError):
-            positions = json.loads(file.read_text()).get("max_position_embeddings")
-    return min(tokens, positions) if isinstance(positions, int) else tokens
+            limit = position_limit(AutoConfig.from_pretrained(file.parent))
+            return int(min(tokens, limit.positions))
+    return tokens
 
 
 def _shown(variables: dict[str, str], command: Sequence[str]) -> str:

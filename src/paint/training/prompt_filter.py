@@ -3,7 +3,6 @@
 A prompt is never truncated: a solution without its end would be another experiment.
 """
 
-import math
 from collections.abc import Sequence
 
 from paint.config.schema import Config, ConfigError
@@ -12,6 +11,7 @@ from paint.data.contexts import IN_FULL, Contexts
 from paint.data.problems import DataError, Problem, ValidRows
 from paint.models.policy import Policy
 from paint.models.special_tokens import REASON, special_text_finder
+from paint.models.structure import position_limit
 from paint.objective.masking import MARKER
 from paint.training.rollouts import Rollout
 
@@ -22,12 +22,12 @@ def filter_problems(
     """The problems whose prompts fit; data.on_bad_row refuses or counts the others."""
     algorithm, data, teacher = config.algorithm, config.data, config.teacher
     reserved = config.rollout.max_new_tokens if algorithm.needs_rollouts else 0
-    positions = getattr(policy.model.config, "max_position_embeddings", None)
-    limit = min(data.max_prompt_tokens, (positions or math.inf) - reserved)
+    model_limit = position_limit(policy.base.config)
+    limit = min(data.max_prompt_tokens, model_limit.positions - reserved)
     if limit < 1:
         raise ConfigError(
-            f"rollout.max_new_tokens {config.rollout.max_new_tokens} leaves no room for a prompt: "
-            f"the model has {positions} positions"
+            f"rollout.max_new_tokens {config.rollout.max_new_tokens} leaves no room for a prompt "
+            f"in {model_limit.reason}"
         )
 
     def has_no_control(problem: Problem) -> bool:
@@ -74,8 +74,9 @@ def filter_problems(
             kind = "teacher prompt" if algorithm.needs_context else kind
             raise DataError(
                 f"{data.path}: problem {problem.id} makes a {kind} of {length} tokens, over the "
-                f"limit of {limit} (data.max_prompt_tokens, or the model's positions less "
-                f"{reserved}); shorten it, raise the limit, or pass --data.on-bad-row skip"
+                f"limit of {limit} (data.max_prompt_tokens {data.max_prompt_tokens}, or "
+                f"{model_limit.reason}, less rollout.max_new_tokens {reserved}); shorten it, "
+                f"change the limit, or pass --data.on-bad-row skip"
             )
         return length <= limit
 

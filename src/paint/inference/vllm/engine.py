@@ -54,6 +54,7 @@ from paint.inference.vllm.process import (
     server_environment,
 )
 from paint.models.policy import Policy
+from paint.models.structure import position_limit
 from paint.models.weights import save_served
 
 HEARTBEAT_SECONDS = 5.0  # time between two health checks of a server that works
@@ -402,12 +403,12 @@ class VllmEngine(RemoteEngine):
 
 def _own_server(setup: EngineSetup, log: Path, number: int, gpus: str) -> VllmServer:
     options, port, longest = setup.rollout, free_port(), setup.max_tokens
-    positions = getattr(setup.policy.model.config, "max_position_embeddings", None)
+    limit = position_limit(setup.policy.base.config).positions
     command = server_command(
         setup.model,
         options,
         port,
-        max_model_len=min(longest, positions or longest),
+        max_model_len=int(min(longest, limit)),
         gpus=gpus,
         sizes=setup.server_flags,
     )
