@@ -50,6 +50,7 @@ from paint.inference.local import LocalEngine
 from paint.models.policy import Policy, PolicyError, load_policy
 from paint.models.weights import save_trained
 from runs import evaluated, rows_of, write_problems
+from tiny_models import save_tiny, tiny_config
 
 PROTOCOL = SamplingProtocol(3, thinking=False, sampling=Sampling(1.0, 1.0, -1, 80))
 QUIET = Display(enabled=False)
@@ -541,3 +542,11 @@ def test_stored_evaluations_with_same_names_are_distinguished(
     assert list(table["figures"]) == [str(tmp_path / "b/base"), "after", str(tmp_path / "a/base")]
     text = (tmp_path / "new/place/summary.md").read_text()
     assert text.startswith("**Avg@1, in % with 95 % interval**")
+
+
+@pytest.mark.parametrize("family", ["gpt2", "mixtral", "phi3"])
+def test_resolve_base_of_any_family_can_be_loaded(family: str, tmp_path: Path) -> None:
+    path = save_tiny(tiny_config(family), tmp_path)
+    model, targets = resolve(EvaluationConfig(dtype="float32"), [path])
+    assert [target.name for target in targets] == ["base"]
+    assert load_policy(model, seed=0).adapted

@@ -31,7 +31,13 @@ from paint.models.conventions import reads_clock, today
 from paint.models.policy import Policy, PolicyError, load_policy, load_tokenizer
 from paint.models.special_tokens import REASON, special_text_finder
 from paint.models.structure import position_limit
-from paint.models.weights import ADAPTER, load_trained, read_lora, weights_digest
+from paint.models.weights import (
+    ADAPTER,
+    linear_layers_of,
+    load_trained,
+    read_lora,
+    weights_digest,
+)
 
 Prompts = Mapping[str, list[int]]  # prompt token ids by problem id
 
@@ -58,9 +64,18 @@ class EvalTask:
 
 
 def base_as_rank1_adapter(model: cfg.ModelConfig) -> cfg.ModelConfig:
-    """Model settings for the base model: a rank-1 adapter, which is the identity untrained."""
+    """Model settings for the base model: a rank-1 adapter, which is the identity untrained.
+
+    One kind of layer is enough for it, by a name that the model has. Raises PolicyError for a model
+    that cannot be read.
+    """
     return replace(
-        model, train_mode="lora", lora_rank=1, lora_alpha=1, gradient_checkpointing=False
+        model,
+        train_mode="lora",
+        lora_rank=1,
+        lora_alpha=1,
+        lora_targets=linear_layers_of(model.path)[:1],
+        gradient_checkpointing=False,
     )
 
 

@@ -34,7 +34,7 @@ def target_modules(base: Any, targets: Sequence[str]) -> list[str]:
     if unknown:
         raise ValueError(
             f"{', '.join(unknown)} is no linear layer of the model before its head; those are "
-            f"{', '.join(layers)}"
+            f"{', '.join(layers)}, or {ALL_LINEAR} for all of them"
         )
 
     def is_target(name: str) -> bool:

@@ -24,6 +24,7 @@ from paint.core.hub import local_file, require_model
 from paint.demo.files import model_name, model_path
 from paint.models.policy import Policy, PolicyError
 from paint.models.sharding import digest_of, digest_of_weights
+from paint.models.structure import linear_layers
 
 ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
@@ -40,6 +41,15 @@ def own_dtype(path: str) -> cfg.Dtype:
 
     names: dict[torch.dtype, cfg.Dtype] = {torch.float32: "float32", torch.float16: "float16"}
     return names.get(dtype, "bfloat16")
+
+
+def linear_layers_of(path: str) -> tuple[str, ...]:
+    """Names of a model's linear layers, without its weights. Raises PolicyError."""
+    with wrap_errors(path, PolicyError, "name a causal language model"):
+        require_model(model_path(path))
+        config = AutoConfig.from_pretrained(model_path(path))
+        with torch.device("meta"):
+            return linear_layers(AutoModelForCausalLM.from_config(config))
 
 
 def read_adapter_shape(folder: Path) -> cfg.ModelConfig:
