@@ -174,8 +174,8 @@ def checkpointing(model: ModelConfig) -> str:
         states.square().sum().backward()
         gradients = [p.grad.flatten() for p in policy.trainable if p.grad is not None]
         found.append(torch.cat([states.detach().flatten(), *gradients]))
-    error = float((found[1] - found[0]).norm() / found[0].norm())
-    return "same" if error <= STATE_ERROR else f"differs by {error:.1g}"
+    difference = float((found[1] - found[0]).norm() / found[0].norm())
+    return "same" if difference <= STATE_ERROR else f"differs by {difference:.1g}"
 
 
 def packing(model: ModelConfig) -> str:
