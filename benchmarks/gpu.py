@@ -12,6 +12,7 @@ Without a GPU, or with --rehearse, everything is tiny: a rehearsal of the code, 
 nothing.
 """
 
+import gc
 import json
 import math
 import os
@@ -436,15 +437,20 @@ def update(scale: Scale, say: Say, place: Place) -> None:
     from paint.config import schema as cfg
 
     setting = cfg.ModelConfig(
-        path=_random_model(scale.model, place.folder), dtype="bfloat16", gradient_checkpointing=True
+        path=_random_model(scale.model, place.folder),
+        dtype="bfloat16",
+        gradient_checkpointing=False,
     )
-    _updates(setting, scale.loads, scale, say)
+    kept = [load for load in scale.loads if not load.checkpointing]
+    _updates(setting, kept, scale, say)
+    checkpointed = [load for load in scale.loads if load.checkpointing]
+    _updates(replace(setting, gradient_checkpointing=True), checkpointed, scale, say)
     if on_gpu() and _has("liger_kernel"):
-        _updates(replace(setting, liger=False), scale.loads[:1], scale, say)
+        _updates(replace(setting, liger=False), kept[:1], scale, say)
 
 
 def _updates(setting: Any, loads: Sequence[Load], scale: Scale, say: Say) -> None:
-    """Rows of the tables of updates by one policy."""
+    """Rows of the tables of updates by one policy, whose memory is free afterwards."""
     from paint.config.schema import TrainConfig
     from paint.models.policy import load_policy
     from paint.training.optim import open_optimizer
@@ -453,14 +459,7 @@ def _updates(setting: Any, loads: Sequence[Load], scale: Scale, say: Say) -> Non
     if policy.kernels:
         say(note=policy.kernels)
     optimizer = open_optimizer(policy.trainable, TrainConfig())
-    # Renamed in transformers 5.24.
-    renamed = hasattr(policy.base, "activation_checkpointing_enable")
-    kind = "activation" if renamed else "gradient"
     for load in loads:
-        if load.checkpointing:
-            getattr(policy.base, f"{kind}_checkpointing_enable")({"use_reentrant": False})
-        else:
-            getattr(policy.base, f"{kind}_checkpointing_disable")()
         named = {
             "liger": "Liger" in policy.kernels,
             "rows": load.rows,
@@ -471,6 +470,10 @@ def _updates(setting: Any, loads: Sequence[Load], scale: Scale, say: Say) -> Non
         with row_of_its_own(say, "Updates", **named):  # out of memory, most likely
             _update_of_load(policy, optimizer, setting, load, named, scale, say)
         _forget(policy)
+    del policy, optimizer
+    gc.collect()  # modules are in cycles
+    if on_gpu():
+        torch.cuda.empty_cache()
 
 
 def layers(scale: Scale, say: Say, place: Place) -> None:
