@@ -28,6 +28,7 @@ from paint.models.structure import (
     position_limit,
     rope_range,
 )
+from paint.training.launcher import _max_model_len
 from paint.training.prompt_filter import filter_problems
 from runs import changed
 from tiny_models import save_tiny, tiny_config, tiny_model
@@ -151,3 +152,9 @@ def test_evaluation_beyond_rope_range_is_refused(limited: Policy, tmp_path: Path
     task = replace(task, protocol=replace(task.protocol, sampling=longer))
     with pytest.raises(ConfigError, match=rf"max_new_tokens .* 64 positions.* at most {room}"):
         require_room(limited, task)
+
+
+def test_server_of_longrope_has_its_range(tmp_path: Path) -> None:
+    """vLLM takes the frequencies of long rows for all, where its --max-model-len is longer."""
+    path = save_tiny(longrope(), tmp_path)
+    assert _max_model_len(changed("demo-paint", {"model": {"path": path}})) == RANGE

@@ -221,7 +221,7 @@ def _counted(file: Path) -> Shape:
         widths,
     )
 
-    config = AutoConfig.from_pretrained(file.parent)
+    config = AutoConfig.from_pretrained(file.parent, trust_remote_code=False)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     text = config.get_text_config()

@@ -28,6 +28,7 @@ import torch
 from jaxtyping import Float
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
 from paint.config import schema as cfg
 from paint.core.errors import wrap_errors
@@ -143,7 +144,7 @@ def student_weights(policy: Policy) -> Iterator[tuple[str, Tensor]]:
 
     for name, layer in policy.adapted.items():
         base_layer = layer.get_base_layer()
-        if not isinstance(base_layer, nn.Linear):
+        if not isinstance(base_layer, nn.Linear | Conv1D):
             raise PolicyError(
                 f"teacher.weights ema averages adapters of linear layers, and {name} is a "
                 f"{type(base_layer).__name__}; remove it from model.lora_targets, or choose "
@@ -195,5 +196,7 @@ def _replacing_adapters(policy: Policy, updates: Mapping[str, Tensor]) -> Iterat
         yield
 
 
-def _add(update: Tensor, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+def _add(update: Tensor, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    if isinstance(layer, Conv1D):  # its weight is transposed, and so is the update
+        return output + inputs[0] @ update
     return output + nn.functional.linear(inputs[0], update)

@@ -47,7 +47,7 @@ def linear_layers_of(path: str) -> tuple[str, ...]:
     """Names of a model's linear layers, without its weights. Raises PolicyError."""
     with wrap_errors(path, PolicyError, "name a causal language model"):
         require_model(model_path(path))
-        config = AutoConfig.from_pretrained(model_path(path))
+        config = AutoConfig.from_pretrained(model_path(path), trust_remote_code=False)
         with torch.device("meta"):
             return linear_layers(AutoModelForCausalLM.from_config(config))
 

@@ -447,9 +447,9 @@ def _max_model_len(config: Config) -> int:
     tokens = training_tokens(config)
     # Of a model elsewhere, its loading tells.
     if file := local_file(model_path(config.model.path), "config.json"):
-        with suppress(OSError, ValueError):
-            limit = position_limit(AutoConfig.from_pretrained(file.parent))
-            return int(min(tokens, limit.positions))
+        with wrap_errors(file, ConfigError, "it must describe a model that transformers knows"):
+            model_config = AutoConfig.from_pretrained(file.parent, trust_remote_code=False)
+        return int(min(tokens, position_limit(model_config).positions))
     return tokens
 
 
