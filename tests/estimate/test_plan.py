@@ -111,6 +111,16 @@ def test_server_flag_reads_arguments_like_vllm() -> None:
     assert plan.headroom == pytest.approx(0.6 * 80e9)
 
 
+def test_plan_cache_holds_rows_of_all_steps_that_are_sampled_at_once() -> None:
+    split = Split(2, 0, False, "")
+    local = RECIPE.changed("rollout", engine="local").changed("train", batch_size=8)
+    plan = make_plan(local, 2, split=split)
+    ahead = replace(plan, config=plan.config.changed("rollout", off_policy_steps=3))
+    assert ahead.memory.cache == 4 * plan.memory.cache > 0
+    served = SERVED.changed("rollout", off_policy_steps=3)
+    assert make_plan(served, 2, split=Split(1, 1, False, "")).memory.cache == 0
+
+
 def test_longest_lengths_are_largest_that_fit() -> None:
     plan = make_plan(RECIPE, 1, 1, 48e9)
 

@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
 
 from conftest import DEMO, move
+from own_server import OwnServer
 from paint.config.recipe import require_trainable
 from paint.config.run_folder import read_metrics
 from paint.config.schema import ConfigError, RolloutConfig
@@ -24,9 +25,8 @@ from paint.core.display import Display
 from paint.data.problems import Problem
 from paint.demo.files import MODEL
 from paint.inference.adapter_sync_check import check_adapter_sync
-from paint.inference.engine import Engine, RemoteEngine, Sampling
+from paint.inference.engine import Engine, Sampling
 from paint.inference.factory import EngineSetup, open_engine
-from paint.inference.local import LocalEngine
 from paint.inference.vllm.engine import VllmEngine
 from paint.inference.vllm.process import free_port
 from paint.models.policy import Policy, PolicyError, load_policy
@@ -122,14 +122,6 @@ def test_shard_layers_are_complete_only_within_gather(group: None) -> None:
             with torch.no_grad():
                 policy.hidden_states(PROMPTS, COMPLETIONS)
             assert not is_part()
-
-
-class OwnServer(LocalEngine, RemoteEngine):
-    """This process in the place of servers."""
-
-    def connect(self) -> None: ...
-
-    def close(self) -> None: ...
 
 
 @pytest.mark.usefixtures("group")

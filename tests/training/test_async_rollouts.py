@@ -1,4 +1,7 @@
-"""Completions k steps ahead: exactly so old, by one adapter, the same again after a kill."""
+"""Completions k steps ahead: exactly so old, by one adapter, the same again after a kill.
+
+The engine is remote by contract, and generates in this process.
+"""
 
 import math
 from pathlib import Path
@@ -21,7 +24,12 @@ from runs import adapter, assert_same, assert_same_history, changed, stored
 SMALL: dict[str, dict[str, Any]] = {
     "data": {"limit": 100},
     "model": {"lora_rank": 4, "lora_alpha": 8},
-    "rollout": {"max_new_tokens": 60, "batch_size": 8, "off_policy_steps": 2},
+    "rollout": {
+        "engine": "own_server:OwnServer",
+        "max_new_tokens": 60,
+        "batch_size": 8,
+        "off_policy_steps": 2,
+    },
     "train": {"steps": 5, "batch_size": 8, "micro_batch_size": 4, "checkpoint_every": 1},
 }
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from paint.training.step_times import bottleneck
+from paint.training.step_times import bottleneck, measured_steps
 from paint.training.trainer import train
 from runs import changed
 
@@ -32,6 +32,7 @@ SLOW = {"sync": 90.0, "rollout": 90.0, "loss": 90.0}
         ("4 5 6 7", {"off_policy_steps": 1}, 4, {"loss": 3.0}, None),
         ("0 1", {"colocate": True}, 2, {"rollout": 9.0, "loss": 1.0}, None),
         ("", {}, 1, {"rollout": 9.0, "loss": 1.0}, None),
+        ("", {"off_policy_steps": 1}, 1, {"rollout": 9.0, "loss": 1.0}, None),
     ],
 )
 def test_bottleneck_names_split_that_is_faster(
@@ -48,6 +49,20 @@ def test_bottleneck_estimates_seconds_of_split() -> None:
         "steps take 800 s: rollouts 800 s, update 0.25 s; with `--split 1+7` a step would take "
         f"about {800 * 4 / 7 + 1:.0f} s"
     )
+
+
+@pytest.mark.parametrize(
+    ("servers", "behind", "steps"), [("", 0, 3), ("", 1, 3), ("", 2, 4), ("", 7, 9), ("4", 7, 3)]
+)
+def test_measured_steps_are_the_first_and_a_group(servers: str, behind: int, steps: int) -> None:
+    assert measured_steps(asking(servers, {"off_policy_steps": behind}).rollout) == steps
+
+
+def test_bottleneck_of_group_counts_sampling_once() -> None:
+    """Two steps of a group: one of them samples for both."""
+    steps = [SLOW, {"loss": 1.0}, {"rollout": 6.0, "loss": 1.0}]
+    said = bottleneck(asking("", {"off_policy_steps": 1}), 1, steps)
+    assert said == "steps take 4 s: rollouts 3 s, update 1 s"
 
 
 def test_train_says_what_bounds_it_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

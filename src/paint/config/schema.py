@@ -230,10 +230,11 @@ class RolloutConfig(Section):
     timeout: float = setting(1800.0, SECONDS, "seconds; default: 1800")
     """Seconds that one completion may take before it is requested again."""
     off_policy_steps: int = setting(0, within("[0, 64]"), "steps; default: 0, on policy")
-    """Steps between requesting completions and training on them, in [0, 64]: while step t trains,
-    servers generate step t + off_policy_steps with the adapter from before update t; 0 is on policy
-    (paper: Algorithm 1, on policy; ours). With local, it only simulates off-policy training
-    (docs/how-to/vllm.md)."""
+    """Steps between sampling completions and training on them, in [0, 64]; 0 is on policy (paper:
+    Algorithm 1, on policy; ours). While step t trains, servers generate step t + off_policy_steps
+    with the adapter from before update t. With local, the rows of off_policy_steps + 1 steps are
+    generated at once, with the adapter from before the first of them
+    (docs/concepts/off-policy.md)."""
     colocate: bool = False
     """Let the servers free their GPU's memory for the trainer between rollouts (vLLM's sleep mode,
     level 1)."""

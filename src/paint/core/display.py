@@ -269,6 +269,7 @@ class Clock:
     def __init__(self, display: Display) -> None:
         self.display = display
         self.seconds: dict[str, float] = {}
+        self.tokens: dict[str, int] = {}  # of all ranks in a phase, if not those of the step
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
@@ -281,11 +282,15 @@ class Clock:
         self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - began
 
     def rates(self, tokens: int) -> dict[str, float]:
-        """Seconds by phase, and all ranks' completion tokens per second of rollout and of loss."""
+        """Seconds by phase, and all ranks' completion tokens per second of rollout and of loss.
+
+        ``tokens`` are those of the step.
+        """
         rates = {f"seconds_{phase}": seconds for phase, seconds in self.seconds.items()}
         on_tokens = [phase for phase in ("rollout", "loss") if phase in self.seconds]
         return rates | {
-            f"tokens_per_second_{phase}": tokens / self.seconds[phase] for phase in on_tokens
+            f"tokens_per_second_{phase}": self.tokens.get(phase, tokens) / self.seconds[phase]
+            for phase in on_tokens
         }
 
 

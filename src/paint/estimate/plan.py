@@ -253,13 +253,15 @@ class Plan:
         """Estimate the memory of a training GPU for a micro-batch."""
         split, config = self.split, self.chosen
         is_local = not split.servers and not config.rollout.urls and config.algorithm.needs_rollouts
+        sampled_steps = 1 + config.rollout.off_policy_steps
+        sampled = sampled_steps * min(config.rollout.batch_size, self._rows_of_rank)
         return training_memory(
             config,
             self.shape,
             rows,
             shards=self.shards,
             ranks=split.trainers,
-            generating=min(config.rollout.batch_size, self._rows_of_rank) if is_local else 0,
+            generating=sampled if is_local else 0,
             kernels=self._kernels,
         )
 

@@ -53,7 +53,9 @@ class LocalEngine(Engine):
 
     @classmethod
     def from_setup(cls, setup: EngineSetup) -> "LocalEngine":
-        return cls(setup.policy, batch_size=setup.rollout.batch_size, display=setup.display)
+        rollout = setup.rollout
+        rows = rollout.batch_size * (1 + rollout.off_policy_steps)  # of the steps drawn at once
+        return cls(setup.policy, batch_size=rows, display=setup.display)
 
     def sync_weights(self) -> None:
         """Do nothing: the weights are shared."""

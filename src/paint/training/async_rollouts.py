@@ -7,26 +7,20 @@ checkpoint stores the behavior adapters of the pending requests, which a resumed
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
-from paint.inference.adapter_sync_check import restoring, set_trained, trainer_log_probs
+from paint.core.display import Clock
+from paint.inference.adapter_sync_check import restoring, set_trained
 from paint.inference.engine import Completion, Engine, PendingCompletions
 from paint.models.policy import Policy
-from paint.training.rollouts import Rollout
-
-INFLIGHT_ADAPTERS = "behind.pt"
-"""The file of a checkpoint with the behavior adapters of the pending steps, by step."""
+from paint.training.off_policy_rollouts import OffPolicyRollouts, load_behavior_adapters
 
 Submit = Callable[[Engine, int], PendingCompletions]
 """Requests this rank's completions of a step from an engine."""
 
 
-class AsyncRollouts:
-    """The pending requests and their behavior adapters. All ranks call each method together."""
+class AsyncRollouts(OffPolicyRollouts):
+    """The pending requests of servers, which generate while a step trains."""
 
     def __init__(
         self,
@@ -34,64 +28,39 @@ class AsyncRollouts:
         engines: Sequence[Engine],  # k of them, one for each pending step
         request: Submit,
         *,
-        steps: int,  # of the run; no completions are requested beyond them
-        measured: int,  # rows of a step, on each rank, that are scored under the behavior policy
+        steps: int,
+        measured: int,
     ) -> None:
-        self.policy, self.engines, self._measured = policy, engines, measured
-        self._request, self._steps = request, steps
+        super().__init__(policy, steps=steps, measured=measured)
+        self.engines, self._request = engines, request
         self._pending: dict[int, PendingCompletions] = {}
-        self._behavior_adapters: dict[int, list[Tensor]] = {}
 
-    def get(self, step: int) -> list[Completion]:
-        """Return this rank's completions of a step; request those of the next steps if missing."""
-        for early in range(step, step + len(self.engines)):
-            if early not in self._behavior_adapters:
-                self._submit(early)
-        self._behavior_adapters = {
-            s: adapter for s, adapter in self._behavior_adapters.items() if s >= step
-        }
-        return self._pending.pop(step)()
+    def get(self, step: int, clock: Clock) -> list[Completion]:
+        """Return this rank's completions of a step; request those of step ``step`` + k."""
+        with clock("wait"):
+            for early in range(step, step + len(self.engines)):
+                if early not in self._behavior_adapters:  # the first steps of a run
+                    self._submit(early)
+            self._behavior_adapters = {
+                s: adapter for s, adapter in self._behavior_adapters.items() if s >= step
+            }
+            completions = self._pending.pop(step)()
+        with clock("submit"):
+            self._submit(step + len(self.engines))
+        return completions
 
-    def submit(self, step: int) -> None:
-        """Request the completions of step ``step`` + k from the current policy."""
-        self._submit(step + len(self.engines))
-
-    def score_under_behavior_policy(self, rollouts: Sequence[Rollout], step: int) -> list[Rollout]:
-        """Give ``measured`` rollouts log-probs under the behavior policy, each source first."""
-        start = step % len(rollouts)
-        turned = [*rollouts[start:], *rollouts[:start]]
-        firsts = list({r.completion.source: r for r in reversed(turned)}.values())
-        chosen = (firsts + [r for r in turned if r not in firsts])[: self._measured]
-
-        with restoring(self.policy):
-            set_trained(self.policy, self._behavior_adapters[step])
-            values = trainer_log_probs(
-                self.policy, [r.prompt for r in chosen], [r.completion for r in chosen]
-            )
-        parts = values.split([len(r.completion.ids) for r in chosen])
-        found = {r.row: tuple(part.tolist()) for r, part in zip(chosen, parts, strict=True)}
-        return [replace(r, behavior_log_probs=found.get(r.row, ())) for r in rollouts]
-
-    def save(self, checkpoint: Path, done: int) -> None:
-        """Write the behavior adapters of the steps that are pending after ``done`` steps."""
-        # The policy is left alone, since a step may be running.
-        steps = range(done, done + len(self.engines))
-        torch.save(
-            {step: self._behavior_adapters[step] for step in steps}, checkpoint / INFLIGHT_ADAPTERS
-        )
+    def pending(self, done: int) -> range:
+        return range(done, done + len(self.engines))
 
     def restore(self, checkpoint: Path) -> None:
-        """Repeat the requests that were pending when the checkpoint was written."""
-        adapters = torch.load(checkpoint / INFLIGHT_ADAPTERS, map_location="cpu", weights_only=True)
+        adapters = load_behavior_adapters(checkpoint)
         with restoring(self.policy):
             for step, adapter in adapters.items():
                 set_trained(self.policy, adapter)
                 self._submit(step)
 
     def _submit(self, step: int) -> None:
-        self._behavior_adapters[step] = [
-            p.detach().to("cpu", copy=True) for p in self.policy.trainable
-        ]
+        self._behavior_adapters[step] = self._copy_adapter()
         if step < self._steps:
             engine = self.engines[step % len(self.engines)]
             engine.sync_weights()

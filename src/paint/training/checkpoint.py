@@ -47,8 +47,8 @@ def save(folder: Path, setup: Setup, step: int) -> Path:
         with storage.atomic_dir(final) as partial:
             save_trained(setup.policy, trained_in(partial, setup.policy.tuning))
             setup.teacher.save(partial)
-            if setup.async_rollouts is not None:
-                setup.async_rollouts.save(partial, step)
+            if setup.off_policy_rollouts is not None:
+                setup.off_policy_rollouts.save(partial, step)
             torch.save(setup.optimizer.state_dict(), partial / "optimizer.pt")
             storage.write_json(partial / "state.json", state)
     except (OSError, RuntimeError) as error:  # torch.save reports a full disk as RuntimeError

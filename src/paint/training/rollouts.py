@@ -12,6 +12,9 @@ from paint.inference.engine import STORED, Completion
 OFF_POLICY_KL_WARNING = 0.05
 """Nats of off_policy_kl above which a run warns (docs/concepts/off-policy.md)."""
 
+ON_POLICY = {"off_policy_kl": 0.0, "off_policy_ess": 1.0, "off_policy_max": 1.0}
+"""Off-policy metrics of a step whose completions the trained policy itself sampled."""
+
 
 @dataclass(frozen=True)
 class TeacherPrompt:

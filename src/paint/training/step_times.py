@@ -2,13 +2,23 @@
 
 from collections.abc import Mapping, Sequence
 
-from paint.config.schema import Config
+from paint.config.schema import Config, RolloutConfig
 
-MEASURED = 3
-"""Steps after which a run says what bounds it; the first, which warms up, is not counted."""
+COUNTED = 2
+"""Fewest steps that are counted before a run says what bounds it."""
 
 GENERATING = ("sync", "rollout", "wait")  # phases in which the trainer waits for completions
 WORTH = 0.9  # a split is named if a step would take at most this fraction of the present one
+
+
+def measured_steps(rollout: RolloutConfig) -> int:
+    """Steps after which a run says what bounds it.
+
+    The first, which warms up, is not counted. The others are a group of steps, if one of a group
+    samples the completions of all (paint.training.batched_rollouts).
+    """
+    group = 1 if rollout.engine_type.is_remote else 1 + rollout.off_policy_steps
+    return 1 + max(COUNTED, group)
 
 
 def bottleneck(config: Config, ranks: int, steps: Sequence[Mapping[str, float]]) -> str:
@@ -27,20 +37,20 @@ def bottleneck(config: Config, ranks: int, steps: Sequence[Mapping[str, float]])
     waited = sum(step.get(name, 0.0) for step in counted for name in GENERATING) / len(counted)
     update = total - waited
     rollout = config.rollout
-    is_off_policy = rollout.off_policy_steps > 0
-    what = "waiting for rollouts" if is_off_policy else "rollouts"
+    is_async = rollout.off_policy_steps > 0 and rollout.engine_type.is_remote
+    what = "waiting for rollouts" if is_async else "rollouts"
     said = f"steps take {_seconds(total)}: {what} {_seconds(waited)}, update {_seconds(update)}"
 
     size = len(rollout.server_gpus[0].split(",")) if rollout.server_gpus else 0
     serving = size * len(rollout.server_gpus)
-    if not size or rollout.colocate or (is_off_policy and not waited):
+    if not size or rollout.colocate or (is_async and not waited):
         return said
-    generated = total if is_off_policy else waited  # the servers work during the update, too
+    generated = total if is_async else waited  # the servers work during the update, too
 
     def seconds(servers: int) -> float:
         trainers = ranks + serving - servers
         parts = generated * serving / servers, update * ranks / trainers
-        return max(parts) if is_off_policy else sum(parts)
+        return max(parts) if is_async else sum(parts)
 
     splits = [
         servers

@@ -26,10 +26,10 @@ from paint.models.teacher import Teacher
 from paint.objective.fused import LogProbs, fused_log_probs
 from paint.objective.options import ObjectiveConfig
 from paint.objective.weights import verdict_weights
-from paint.training.async_rollouts import AsyncRollouts
 from paint.training.callbacks import Callback
 from paint.training.drift import Drift
 from paint.training.load_balancing import balance_rows, micro_batches
+from paint.training.off_policy_rollouts import OffPolicyRollouts
 from paint.training.optim import learning_rate
 from paint.training.rollouts import Rollout, ScoredRollout, check_logprob_mismatch, kept_rows
 
@@ -46,7 +46,7 @@ class Setup:
     optimizer: torch.optim.Optimizer
     accelerator: Accelerator
     grader: Grader
-    async_rollouts: AsyncRollouts | None = None
+    off_policy_rollouts: OffPolicyRollouts | None = None
     callbacks: Sequence[Callback] = ()
     drift: Drift | None = None
 
@@ -72,20 +72,17 @@ def generate_rollouts(setup: Setup, batch: Batch, step_index: int, clock: Clock)
     Those that ``rollout.keep`` leaves out are marked, and ``accumulate`` passes over them.
     Source: Algorithm 1, 'Sample one student rollout'.
     """
-    policy, pending = setup.policy, setup.async_rollouts
+    policy, off_policy = setup.policy, setup.off_policy_rollouts
     request = generation_request(setup, batch, step_index)
     prompts = request[0]
 
-    if pending is None:
+    if off_policy is None:
         with clock("sync"):  # first, so that a failing engine leaves no partial step
             setup.engine.sync_weights()
         with clock("rollout"):
             completions = setup.engine.generate(*request)
     else:
-        with clock("wait"):
-            completions = pending.get(step_index)
-        with clock("submit"):
-            pending.submit(step_index)
+        completions = off_policy.get(step_index, clock)
 
     # Stored completions have their engine's log-probs, if any: the behavior policy is not here.
     is_stored = setup.config.rollout.engine_type.is_stored
@@ -100,9 +97,9 @@ def generate_rollouts(setup: Setup, batch: Batch, step_index: int, clock: Clock)
         )
         for (row, problem), prompt, completion in zip(batch, prompts, completions, strict=True)
     ]
-    if pending is not None:
+    if off_policy is not None:
         with clock("behavior"):
-            rollouts = pending.score_under_behavior_policy(rollouts, step_index)
+            rollouts = off_policy.score_under_behavior_policy(rollouts, step_index)
     if setup.config.rollout.keep == "all":
         return rollouts
     with clock("reward"):

@@ -45,7 +45,7 @@ from paint.evaluation.grade import summarise_folders
 from paint.evaluation.validation import Validation, load_validation, validate
 from paint.grading.base import Grade
 from paint.grading.registry import find_grader
-from paint.inference.engine import Engine, PendingCompletions
+from paint.inference.engine import Engine, PendingCompletions, sampling_from
 from paint.inference.factory import EngineSetup, open_engine
 from paint.inference.local import LocalEngine
 from paint.inference.resolve import may_fall_back, resolve_training, without_servers
@@ -61,17 +61,24 @@ from paint.objective.fused import choose_row_work
 from paint.objective.loss import require_slope
 from paint.training import checkpoint, run_log
 from paint.training.async_rollouts import AsyncRollouts
+from paint.training.batched_rollouts import BatchedRollouts
 from paint.training.callbacks import Callback
 from paint.training.drift import open_drift
 from paint.training.health import Health
+from paint.training.off_policy_rollouts import OffPolicyRollouts
 from paint.training.optim import learning_rate, open_optimizer
 from paint.training.prompt_filter import (
     filter_problems,
     print_first_prompts,
     warn_template_mismatch,
 )
-from paint.training.rollouts import OFF_POLICY_KL_WARNING, ScoredRollout, kept_metrics
-from paint.training.step_times import MEASURED, bottleneck
+from paint.training.rollouts import (
+    OFF_POLICY_KL_WARNING,
+    ON_POLICY,
+    ScoredRollout,
+    kept_metrics,
+)
+from paint.training.step_times import bottleneck, measured_steps
 from paint.training.token_log import write_tokens
 from paint.training.train_step import Setup, generation_request, grade_rollouts, is_whole_step
 
@@ -224,7 +231,8 @@ def train(
                 drift = open_drift(config, policy, teacher)
                 setup = Setup(config, *parts, callbacks=[health, *callbacks], drift=drift)
                 if config.rollout.off_policy_steps:
-                    setup = replace(setup, async_rollouts=_open_async_rollouts(setup, last))
+                    rollouts = _open_off_policy_rollouts(setup, last)
+                    setup = replace(setup, off_policy_rollouts=rollouts)
                 try:
                     loop(setup, validation, folder, display, done, signals)
                     if at_end is not None and is_main:
@@ -286,6 +294,7 @@ def loop(
             accelerator.log(validate(validation, setup.engine, accelerator, done, stop), step=done)
 
     seconds: list[dict[str, float]] = []  # of the first steps, by phase
+    measured = measured_steps(setup.config.rollout)
     with run_log.stop_signals(signals), display.running(config.steps, done):
         try:
             if done % config.checkpoint_every == 0 or done == config.steps:
@@ -303,9 +312,9 @@ def loop(
                 if accelerator.is_main_process:
                     is_stopped = log_step(setup, folder, display, scored, further, clock, done + 1)
                 done += 1
-                if len(seconds) < MEASURED:
+                if len(seconds) < measured:
                     seconds.append(clock.seconds)
-                    if len(seconds) == MEASURED:
+                    if len(seconds) == measured:
                         display.note(bottleneck(setup.config, accelerator.num_processes, seconds))
                 is_stopped = bool(any_rank_signal([int(is_stopped)]))
                 signal_number = any_rank_signal(signals)
@@ -374,6 +383,8 @@ def log_step(
         grades = grade_rollouts(setup, rollouts)
     metrics: dict[str, float] = {"step": step_number}
     metrics |= run_log.step_metrics(scored, grades, options)
+    if rollout.off_policy_steps and all(r.behavior_log_probs is None for r in rollouts):
+        metrics |= ON_POLICY
     if rollout.keep != "all":
         counts = kept_metrics(scored, rollout.samples_per_problem)
         metrics |= counts
@@ -417,23 +428,40 @@ def log_step(
     return any(answers)
 
 
-def _open_async_rollouts(setup: Setup, last: Path | None) -> AsyncRollouts:
-    """Asynchronous rollouts, with those that were in flight at the last checkpoint."""
+def _open_off_policy_rollouts(setup: Setup, last: Path | None) -> OffPolicyRollouts:
+    """Rollouts of the steps to come, with those that were pending at the last checkpoint."""
     config = setup.config
+    behind = config.rollout.off_policy_steps
 
-    def submit(engine: Engine, step_index: int) -> PendingCompletions:
+    def request(step_index: int) -> tuple[list[list[int]], list[int]]:
         rows = minibatch(setup, step_index)
         with setup.accelerator.split_between_processes(rows) as batch:
-            return engine.submit(*generation_request(setup, batch, step_index))
+            prompts, _, seeds = generation_request(setup, batch, step_index)
+        return prompts, seeds
 
-    engines = [setup.engine.fork() for _ in range(config.rollout.off_policy_steps)]
-    measured = config.train.row_limit
-    pending = AsyncRollouts(
-        setup.policy, engines, submit, steps=config.train.steps, measured=measured
-    )
+    def submit(engine: Engine, step_index: int) -> PendingCompletions:
+        prompts, seeds = request(step_index)
+        return engine.submit(prompts, sampling, seeds)
+
+    sampling = sampling_from(config.rollout)
+    steps, measured = config.train.steps, config.train.row_limit
+    rollouts: OffPolicyRollouts
+    if config.rollout.engine_type.is_remote:
+        engines = [setup.engine.fork() for _ in range(behind)]
+        rollouts = AsyncRollouts(setup.policy, engines, submit, steps=steps, measured=measured)
+    else:
+        rollouts = BatchedRollouts(
+            setup.policy,
+            setup.engine,
+            request,
+            sampling,
+            group=1 + behind,
+            steps=steps,
+            measured=measured,
+        )
     if last:
-        pending.restore(last)
-    return pending
+        rollouts.restore(last)
+    return rollouts
 
 
 def _plan(
