@@ -24,7 +24,7 @@ from paint.evaluation.store import Sample, prompt_digest
 from paint.inference.engine import Sampling
 from paint.models.policy import Policy
 from paint.training.trainer import train
-from processes import in_two_processes, started, train_command, write_recipe
+from processes import MODULES, in_two_processes, started, train_command, write_recipe
 
 Sections = Mapping[str, Mapping[str, Any]]
 
@@ -119,7 +119,8 @@ def kill_and_resume(config: Config, folder: Path, when: Callable[[], Any]) -> No
     """Train in a process, end it with SIGKILL once something is true, and go on in this one."""
     # Another number of threads rounds differently.
     threads = str(torch.get_num_threads())
-    process = started(train_command(config, folder), OMP_NUM_THREADS=threads)
+    variables = {"OMP_NUM_THREADS": threads, "PYTHONPATH": MODULES}
+    process = started(train_command(config, folder), **variables)
     wait_for(when, process)
     process.send_signal(signal.SIGKILL)
     process.communicate()
@@ -155,7 +156,7 @@ def train_by_two_ranks(configs: Mapping[str, Config], home: Path) -> str:
     # The recipe is the fifth word.
     recipes = [train_command(config, home / name)[4] for name, config in configs.items()]
     line = in_two_processes([sys.executable, str(home / "script.py"), *recipes])
-    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": MODULES}
     result = subprocess.run(line, capture_output=True, text=True, env=env)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout

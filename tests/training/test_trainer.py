@@ -164,6 +164,7 @@ def test_train_teacher_that_is_never_refreshed_is_named(
 
 
 TWO_STEPS, TWELVE = {"steps": 2}, {"steps": 1, "batch_size": 12}
+AHEAD = {"engine": "own_server:OwnServer", "off_policy_steps": 1}
 WEIGHED = {"wrong_weight": 0.25, "position_weights": "entropy_gap"}
 BY_TOKEN = {"reduction": "token", "skip_tokens": 9}
 # As many rows end to end as 400 tokens hold.
@@ -174,6 +175,7 @@ SPLIT: dict[str, tuple[str, dict[str, Any]]] = {
     "packed": ("demo-paint", PACKED | {"objective": BY_TOKEN}),
     "mixed": ("demo-paint", {"rollout": FOUR, "train": TWELVE | {"method": "mixed"}}),
     "off policy": ("demo-paint", {"rollout": {"off_policy_steps": 1}, "train": TWO_STEPS}),
+    "off policy, server": ("demo-paint", {"rollout": AHEAD, "train": TWO_STEPS}),
     "sft": ("demo-sft", {"train": TWELVE}),
     # The second of three groups lies on both of two ranks.
     "kept": ("demo-paint", {"rollout": FOUR | {"keep": "wrong"}, "train": {"batch_size": 12}}),
@@ -260,7 +262,8 @@ CASES = {
     "before the first checkpoint": (1, small(train=FIVE_STEPS)),
     # That takes milliseconds: more of them, to meet one.
     "while one is written": (0, small(train=FIVE_STEPS | {"checkpoint_every": 1})),
-    "off policy": (3, small(rollout={"off_policy_steps": 2}, train=FIVE_STEPS)),
+    "off policy": (4, small(rollout={"off_policy_steps": 2}, train=FIVE_STEPS)),
+    "off policy, server": (3, small(rollout=AHEAD | {"off_policy_steps": 2}, train=FIVE_STEPS)),
 }
 
 
