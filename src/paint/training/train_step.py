@@ -274,13 +274,6 @@ def update(setup: Setup, step_index: int) -> float:
     return float(norm)
 
 
-def is_whole_step(setup: Setup, steps: int) -> bool:
-    """Whether the optimizer has taken all updates of so many steps, and no further one."""
-    states = setup.optimizer.state.values()
-    updates = setup.config.algorithm.updates_per_batch(setup.config)
-    return max((int(state["step"]) for state in states), default=0) == steps * updates
-
-
 def learn(
     setup: Setup, rollouts: Sequence[Rollout], score: Score, step_index: int, clock: Clock
 ) -> tuple[list[ScoredRollout], float]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from signal import Signals
+from typing import Any
 
 import psutil
 import torch
@@ -80,7 +81,7 @@ from paint.training.rollouts import (
 )
 from paint.training.step_times import bottleneck, measured_steps
 from paint.training.token_log import write_tokens
-from paint.training.train_step import Setup, generation_request, grade_rollouts, is_whole_step
+from paint.training.train_step import Setup, generation_request, grade_rollouts
 
 AtEnd = Callable[[Path, Accelerator, Display], None]
 """A function that is called with the run's folder after the last step."""
@@ -295,6 +296,8 @@ def loop(
 
     seconds: list[dict[str, float]] = []  # of the first steps, by phase
     measured = measured_steps(setup.config.rollout)
+    updates = _UpdateCount(setup.optimizer)
+    updates_when_done = 0  # in the steps of this process that are complete
     with run_log.stop_signals(signals), display.running(config.steps, done):
         try:
             if done % config.checkpoint_every == 0 or done == config.steps:
@@ -312,6 +315,7 @@ def loop(
                 if accelerator.is_main_process:
                     is_stopped = log_step(setup, folder, display, scored, further, clock, done + 1)
                 done += 1
+                updates_when_done = updates.count
                 if len(seconds) < measured:
                     seconds.append(clock.seconds)
                     if len(seconds) == measured:
@@ -339,10 +343,22 @@ def loop(
         except Exception:
             # Checkpoint complete steps only. A failure between the updates of a step, before the
             # teacher's update or before logging leaves a partial step.
-            if accelerator.is_main_process and done and is_whole_step(setup, done):
+            is_complete = updates.count == updates_when_done
+            if accelerator.is_main_process and done and is_complete:
                 with suppress(RunError):
                     checkpoint.save(folder, setup, done)
             raise
+
+
+class _UpdateCount:
+    """Counts the updates that an optimizer has begun, whatever state it keeps."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.count = 0
+        optimizer.register_step_pre_hook(self._add)
+
+    def _add(self, *_: Any) -> None:
+        self.count += 1
 
 
 def minibatch(setup: Setup, step_index: int) -> list[tuple[int, Problem]]:
