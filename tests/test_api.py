@@ -204,6 +204,41 @@ def test_callbacks_see_every_step_checkpoint_and_end(tmp_path: Path) -> None:
     assert recorder.calls == [*steps, run.checkpoints[-1], run]
 
 
+def test_train_context_file_that_changes_is_read_once(tmp_path: Path) -> None:
+    guide = tmp_path / "guide.md"
+    guide.write_text("Add from the left.")
+
+    class Rewriter(paint.Callback):
+        def on_step(self, step: int, *_: Any) -> None:
+            guide.write_text(f"Step {step} is over.")
+
+    context = {"source": "file", "file": str(guide)}
+    run = paint.train(
+        "demo-paint",
+        data=ROWS,
+        context=context,
+        callbacks=[Rewriter()],
+        output_dir=tmp_path / "run",
+        **SMALL,
+    )
+    for step in (1, 2):
+        assert set(run.rollouts(step)["context"]) == {"Add from the left."}
+
+
+def test_train_context_function_beyond_limit_after_start_is_refused(tmp_path: Path) -> None:
+    def grow(row: Any, rows: Any, seed: int) -> str:
+        return "so " * (600 if seed else 1)
+
+    with pytest.raises(DataError, match=r"problem \S+: .* teacher prompt of \d+ tokens"):
+        paint.train(
+            "demo-paint",
+            data=ROWS,
+            context={"source": grow},
+            output_dir=tmp_path / "run",
+            **SMALL,
+        )
+
+
 def test_callback_true_ends_run_that_resumes_to_the_same(run: paint.Run, tmp_path: Path) -> None:
     small = SMALL | {"callbacks": [Recorder(stop=1)]}
     stopped = paint.train("demo-paint", data=ROWS, output_dir=tmp_path / "run", **small)

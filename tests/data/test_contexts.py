@@ -1,5 +1,6 @@
 """Contexts: what each source shows, and what of it is masked."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 
 from paint.config.schema import Config, ConfigError, ContextConfig, GradingConfig
 from paint.core.plugins import spec_of
-from paint.data.contexts import Context, Contexts
+from paint.data.contexts import FILE_BYTES, Context, Contexts
 from paint.data.problems import DataError, Problem
 
 GUIDE = "Be kind within 14 days. Name the depot. Never promise a refund"
@@ -38,6 +39,29 @@ def test_context_of_all_rows_reaches_teacher_in_full(tmp_path: Path) -> None:
     assert shown(fixed, PROBLEMS[0]) == Context(GUIDE, True)
     with pytest.raises(ConfigError, match=r"context\.file .*nowhere.*: No such file"):
         _ = contexts("file", file="nowhere").shared
+
+
+def test_context_file_is_read_once_and_without_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "guide.md"
+    path.write_text(GUIDE, "utf-8-sig")
+    these = contexts("file", file=str(path))
+    assert these.shared == GUIDE
+    path.write_text("Promise a refund")
+    assert shown(these, PROBLEMS[0]) == shown(these, PROBLEMS[1]) == Context(GUIDE, True)
+    assert Contexts(these.options, PROBLEMS[:1], these.file_content).shared == GUIDE
+
+
+@pytest.mark.parametrize("kind", ["device", "pipe", "folder", "blank", "long"])
+def test_context_file_without_readable_text_is_refused(tmp_path: Path, kind: str) -> None:
+    path = Path("/dev/null") if kind == "device" else tmp_path / kind
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind != "device":
+        path.write_text(" \n" if kind == "blank" else "a" * (FILE_BYTES + 1))
+    with pytest.raises(ConfigError, match=rf"context\.file {path}: it (is a|is longer|holds no)"):
+        _ = contexts("file", file=str(path)).shared
 
 
 def test_context_without_anchors_is_masked_only_where_asked() -> None:

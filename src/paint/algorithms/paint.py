@@ -17,6 +17,7 @@ from paint.core.display import Clock
 from paint.inference.engine import derive_seed, sampling_from
 from paint.inference.local import LocalEngine
 from paint.objective.fused import fused_paint_loss
+from paint.training.prompt_filter import require_prompt_fits
 from paint.training.rollouts import Rollout, ScoredRollout, TeacherPrompt
 from paint.training.token_log import token_bytes
 from paint.training.train_step import (
@@ -78,6 +79,7 @@ def add_teacher_prompts(
         metrics = {**rollout.metrics, **contexts.measure(rollout.text, problem, references)}
         shown = contexts.context(references, metrics["mask_ratio"], seed)
         prompt = policy.teacher_prompt(problem, shown.text, complete=shown.complete)
+        require_prompt_fits(prompt, problem, policy, setup.config)
         if contexts.needs_peers:
             metrics["verified_peers"] = len(mine)
         view = TeacherPrompt(shown.text, shown.complete, prompt)

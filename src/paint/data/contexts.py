@@ -32,6 +32,9 @@ CONTROLS = ("none", "other", "answer", "wrong_answer")
 OTHER_ROWS = ("neighbour", "rollout")
 """Sources that show what other rows hold, apart from controls."""
 
+FILE_BYTES = 2**22
+"""Most bytes of context.file: a million tokens or so, more than a model reads."""
+
 ContextFunction = Callable[[Mapping[str, Any], Sequence[Mapping[str, Any]], int], str]
 """A source of your own: the row, all rows and a seed to the reference of the row."""
 
@@ -46,10 +49,15 @@ class Context:
 
 @dataclass(frozen=True)
 class Contexts:
-    """The contexts of a run's problems, by the settings of the section context."""
+    """The contexts of a run's problems, by the settings of the section context.
+
+    Attributes:
+        given: the content of context.file, if it was read before; else it is read once.
+    """
 
     options: ContextConfig
     problems: Sequence[Problem]
+    given: str | None = None
 
     @property
     def needs_peers(self) -> bool:
@@ -125,7 +133,7 @@ class Contexts:
         """The text of the sources text and file, which is the same for all problems.
 
         Raises:
-            ConfigError: the file cannot be read.
+            ConfigError: the file cannot be read, has no text or over FILE_BYTES, or is a pipe.
         """
         return _joined(self._shared_text(s) for s in self.options.source if s in ("text", "file"))
 
@@ -174,11 +182,23 @@ class Contexts:
         raise DataError(f"context.source {source} needs {needed}, and there is none")
 
     def _shared_text(self, source: str) -> str:
-        if source == "text":
-            return self.options.text
-        path = self.options.file
+        return self.options.text if source == "text" else self.file_content or ""
+
+    @cached_property
+    def file_content(self) -> str | None:
+        """The content of context.file; None where no source is "file". Raises as ``shared``."""
+        if self.given is not None or "file" not in self.options.source:
+            return self.given
+        path = Path(self.options.file)
         with wrap_errors(f"context.file {path}", ConfigError, "name a text file in UTF-8"):
-            return Path(path).read_text("utf-8").strip()
+            if path.exists() and not path.is_file():
+                raise ValueError("it is a folder, a pipe or a device")
+            if path.stat().st_size > FILE_BYTES:
+                raise ValueError(f"it is longer than {FILE_BYTES:,} bytes")
+            text = path.read_text("utf-8-sig").strip()
+            if not text:
+                raise ValueError("it holds no text")
+        return text
 
     def _by_function(self, source: str, problem: Problem, seed: int) -> str:
         function: ContextFunction = load_object(source, "context.source", CONTEXT_SOURCES)

@@ -45,6 +45,7 @@ from paint.objective.fused import fused_paint_loss
 from paint.objective.loss import token_log_probs
 from paint.objective.solution import KINDS, anchors_of, kinds_of_tokens, written
 from paint.training.drift import KL
+from paint.training.prompt_filter import require_prompt_fits
 from paint.training.rollouts import Rollout
 from paint.training.token_log import token_bytes
 
@@ -371,7 +372,9 @@ def _prompts(
         measured.append(contexts.measure(row.text, row.problem, references))
         shown = contexts.context(references, measured[-1]["mask_ratio"], seed)
         measured[-1]["visible"] = answer_is_visible(row.problem, shown.text or "")
-        prompts.append(policy.teacher_prompt(row.problem, shown.text, complete=shown.complete))
+        prompt = policy.teacher_prompt(row.problem, shown.text, complete=shown.complete)
+        require_prompt_fits(prompt, row.problem, policy, config)
+        prompts.append(prompt)
     return prompts, measured
 
 

@@ -17,18 +17,20 @@ from paint.training.rollouts import Rollout
 
 
 def filter_problems(
-    policy: Policy, config: Config, candidates: ValidRows, display: Display
+    policy: Policy,
+    config: Config,
+    candidates: ValidRows,
+    display: Display,
+    file_content: str | None = None,
 ) -> list[Problem]:
-    """The problems whose prompts fit; data.on_bad_row refuses or counts the others."""
+    """The problems whose prompts fit; data.on_bad_row refuses or counts the others.
+
+    ``file_content`` is the content of context.file, if it was read before.
+    """
     algorithm, data, teacher = config.algorithm, config.data, config.teacher
-    reserved = config.rollout.max_new_tokens if algorithm.needs_rollouts else 0
+    reserved = _reserved(config)
+    limit = prompt_limit(policy, config)
     model_limit = position_limit(policy.base.config)
-    limit = min(data.max_prompt_tokens, model_limit.positions - reserved)
-    if limit < 1:
-        raise ConfigError(
-            f"rollout.max_new_tokens {config.rollout.max_new_tokens} leaves no room for a prompt "
-            f"in {model_limit.reason}"
-        )
 
     def has_no_control(problem: Problem) -> bool:
         texts = {"solution": problem.solution, "answer": problem.answer}
@@ -80,7 +82,8 @@ def filter_problems(
             )
         return length <= limit
 
-    contexts, sources = Contexts(config.context, candidates.problems), config.context.source
+    contexts = Contexts(config.context, candidates.problems, file_content)
+    sources = config.context.source
     problems = [problem for problem in candidates.problems if has_no_control(problem)]
     if not problems:
         raise DataError(f"{data.path}: no problem is left; all hold {REASON}")
@@ -107,6 +110,43 @@ def filter_problems(
     if algorithm.needs_context:
         note_unmasked(contexts, problems, display)
     return problems
+
+
+def prompt_limit(policy: Policy, config: Config) -> int:
+    """Most tokens of a prompt: ``data.max_prompt_tokens``, or what a completion leaves.
+
+    Raises ConfigError where a completion leaves no room.
+    """
+    model_limit = position_limit(policy.base.config)
+    limit = min(config.data.max_prompt_tokens, model_limit.positions - _reserved(config))
+    if limit < 1:
+        raise ConfigError(
+            f"rollout.max_new_tokens {config.rollout.max_new_tokens} leaves no room for a prompt "
+            f"in {model_limit.reason}"
+        )
+    return int(limit)
+
+
+def require_prompt_fits(
+    prompt: Sequence[int], problem: Problem, policy: Policy, config: Config
+) -> None:
+    """Raise DataError for a teacher prompt over the limit.
+
+    The filter measures a problem once; a context may depend on the step's seed or completions.
+    """
+    limit = prompt_limit(policy, config)
+    if len(prompt) > limit:
+        raise DataError(
+            f"problem {problem.id}: the context of this rollout makes a teacher prompt of "
+            f"{len(prompt)} tokens, over the limit of {limit} (data.max_prompt_tokens, or the "
+            f"model's positions less {_reserved(config)}); return a shorter context, or raise the "
+            f"limit"
+        )
+
+
+def _reserved(config: Config) -> int:
+    """The tokens that follow a prompt."""
+    return config.rollout.max_new_tokens if config.algorithm.needs_rollouts else 0
 
 
 def note_unmasked(contexts: Contexts, problems: Sequence[Problem], display: Display) -> None:

@@ -49,11 +49,12 @@ class Setup:
     off_policy_rollouts: OffPolicyRollouts | None = None
     callbacks: Sequence[Callback] = ()
     drift: Drift | None = None
+    context_file: str | None = None  # the content of context.file, as it was at the start
 
     @cached_property
     def contexts(self) -> Contexts:
         """What the teacher may read of each problem."""
-        return Contexts(self.config.context, self.problems)
+        return Contexts(self.config.context, self.problems, self.context_file)
 
 
 Batch = Sequence[tuple[int, Problem]]

@@ -134,7 +134,8 @@ def train(
 
         # Refused now, not after the model is loaded or after the first rollouts.
         candidates = read_problems(config.data, needs=config.needed_fields)
-        shared = Contexts(config.context, candidates.problems).shared
+        contexts = Contexts(config.context, candidates.problems)
+        shared, context_file = contexts.shared, contexts.file_content
         for divergence in config.divergences - DIVERGENCES.keys():
             require_slope(find_divergence(divergence))
         if config.algorithm.needs_context:  # what the settings of the divergence apply to
@@ -160,7 +161,7 @@ def train(
         if needs_teacher and config.teacher.weights == "ema" and config.teacher.every >= steps:
             display.note(f"the teacher stays as it is: teacher.every is not below {steps} steps")
         validation = load_validation(policy, config, folder, ranks, grader, display)
-        problems = filter_problems(policy, config, candidates, display)
+        problems = filter_problems(policy, config, candidates, display, context_file)
         if config.algorithm.needs_context:
             warn_template_mismatch(display, policy)
 
@@ -230,7 +231,13 @@ def train(
                     config.health, read_history(folder, done) if done else [], display.note
                 )
                 drift = open_drift(config, policy, teacher)
-                setup = Setup(config, *parts, callbacks=[health, *callbacks], drift=drift)
+                setup = Setup(
+                    config,
+                    *parts,
+                    callbacks=[health, *callbacks],
+                    drift=drift,
+                    context_file=context_file,
+                )
                 if config.rollout.off_policy_steps:
                     rollouts = _open_off_policy_rollouts(setup, last)
                     setup = replace(setup, off_policy_rollouts=rollouts)
