@@ -20,6 +20,7 @@ from paint.core.errors import PaintError
 from paint.core.storage import read_json
 from paint.data.readers import DataError
 from paint.demo.files import problems_path
+from paint.evaluation.store import find_stores
 from paint.experiments.ablations import PLACEMENTS
 from runs import adapter, assert_same, rows_of, write_problems
 
@@ -303,6 +304,20 @@ def test_held_out_kl_falls_as_student_learns(tmp_path: Path) -> None:
         rollouts = rows_of(run.path / f"held-out-kl/step-{steps:06d}/rollouts.jsonl")
         assert len(rollouts) == 4 * 2
     assert 0 < found[1] < 0.7 * found[0]
+
+
+def test_held_out_kl_folder_is_no_evaluation_and_of_one_student(
+    run: paint.Run, tmp_path: Path
+) -> None:
+    bank = tmp_path / "bank"
+    options: dict[str, Any] = {"data": ROWS[:2], "samples": 1, "output_dir": bank}
+    found = paint.held_out_kl(run, **options)
+    assert paint.held_out_kl(run, **options) == found
+    assert find_stores(tmp_path) == []
+    train = {"steps": 1, "batch_size": 4}
+    other = paint.train("demo-paint", data=ROWS, output_dir=tmp_path / "other", train=train)
+    with pytest.raises(PaintError, match=r"bank holds rollouts of other settings \(trained "):
+        paint.held_out_kl(other, **options)
 
 
 def test_held_out_kl_without_teacher_is_refused(tmp_path: Path) -> None:

@@ -221,6 +221,8 @@ def test_store_samples_without_settings_are_refused(tmp_path: Path) -> None:
     fill(fresh(tmp_path))
     (tmp_path / "asked.json").unlink()
     assert "(no asked.json)" in refusal(reopen_store(tmp_path))
+    with pytest.raises(StoreError, match=r"asked\.json is gone; put it back"):
+        find_stores(tmp_path.parent)
 
 
 def test_store_samples_and_problems_can_grow_or_shrink(tmp_path: Path) -> None:

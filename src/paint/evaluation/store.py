@@ -144,8 +144,18 @@ def reopen_store(folder: Path) -> Iterator[Store]:
 
 
 def find_stores(folder: Path) -> list[Path]:
-    """Find the stores below a folder, itself included, at any depth; sorted."""
-    return sorted(path.parent for path in folder.resolve().rglob("asked.json"))
+    """Find the stores below a folder, itself included, at any depth; sorted.
+
+    Raises StoreError for one that has lost its settings: without it, a policy would be missing.
+    """
+    found: set[Path] = set()
+    for name in ("asked.json", COMPLETIONS, GRADES):
+        found.update(path.parent for path in folder.resolve().rglob(name))
+    for store in sorted(found):
+        if not (store / "asked.json").exists():
+            hint = PUT_BACK.format(folder=store)
+            raise StoreError(f"{store / 'asked.json'} is gone; {hint}")
+    return sorted(found)
 
 
 def write_grades(store: Store, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -30,7 +30,7 @@ from paint.core.storage import (
 )
 from paint.data.contexts import Contexts
 from paint.data.problems import Problem, batch_indices, item_of, read_problems
-from paint.evaluation.generate import load_eval_policy
+from paint.evaluation.generate import checkpoint_digest, load_eval_policy
 from paint.grading.math.compare import boxed
 from paint.grading.registry import find_grader
 from paint.inference.engine import Completion, derive_seed, sampling_from
@@ -49,7 +49,7 @@ from paint.training.prompt_filter import require_prompt_fits
 from paint.training.rollouts import Rollout
 from paint.training.token_log import token_bytes
 
-ROLLOUTS, ASKED = "rollouts.jsonl", "asked.json"
+ROLLOUTS, SAMPLING = "rollouts.jsonl", "sampling.json"
 ANEW = "move the folder away and advise again"
 BOX = "\\boxed{"
 TENTHS = 10
@@ -115,11 +115,15 @@ def collect(
     samples: int,
     folder: Path,
     display: Display,
+    trained: str = "",
 ) -> Bank:
-    """Sample the student's missing rollouts, store each as it comes, and grade all."""
+    """Sample the student's missing rollouts, store each as it comes, and grade all.
+
+    ``trained`` is the digest of the student's trained weights; "" for the base model.
+    """
     prompts = {p.id: policy.student_prompt(p) for p in problems}
     wanted = [Request(p, k, prompts[p.id]) for p in problems for k in range(samples)]
-    return Bank(_sample(policy, config, wanted, folder, display), samples)
+    return Bank(_sample(policy, config, wanted, folder, display, trained), samples)
 
 
 def answer(
@@ -146,11 +150,17 @@ def answer(
 
 
 def _sample(
-    policy: Policy, config: Config, wanted: Sequence[Request], folder: Path, display: Display
+    policy: Policy,
+    config: Config,
+    wanted: Sequence[Request],
+    folder: Path,
+    display: Display,
+    trained: str = "",
 ) -> list[Rollout]:
     """The completions that are wanted, graded; those that are not stored are sampled."""
-    asked = {
+    settings = {
         "model": model_digests(policy),
+        "trained": trained,
         "student_thinking": policy.student_thinking,
         "date": policy.conventions.date,
         "seed": config.train.seed,
@@ -161,7 +171,7 @@ def _sample(
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / SUMS).exists():
         verify_checksums(folder, ANEW)
-    _require_same(folder, asked)
+    _require_same(folder, settings)
     (folder / SUMS).unlink(missing_ok=True)  # absent until no completion is missing
     path = folder / ROLLOUTS
     path.touch()
@@ -207,7 +217,7 @@ def _sample(
                 add,
             )
 
-    write_sums(folder, [ASKED, ROLLOUTS])
+    write_sums(folder, [SAMPLING, ROLLOUTS])
     rollouts: list[Rollout] = []
     for request in wanted:
         row = stored[request.key]
@@ -233,15 +243,15 @@ def _sample(
     return [replace(r, grade=grade) for r, grade in zip(rollouts, grades, strict=True)]
 
 
-def _require_same(folder: Path, asked: Mapping[str, Any]) -> None:
+def _require_same(folder: Path, settings: Mapping[str, Any]) -> None:
     """Record the settings of the rollouts. Raises ConfigError if the folder has others."""
-    asked = json.loads(json.dumps(asked))
-    path = folder / ASKED
+    settings = json.loads(json.dumps(settings))
+    path = folder / SAMPLING
     if not path.exists():
-        write_json(path, asked)
+        write_json(path, settings)
         return
     before = read_json(path, ANEW)
-    different = [name for name in asked if asked[name] != before.get(name)]
+    different = [name for name in settings if settings[name] != before.get(name)]
     if different:
         was = ", ".join(f"{name} {format_value(before.get(name))}" for name in different)
         raise ConfigError(
@@ -346,8 +356,10 @@ def kl_of_checkpoint(
     config = replace(config, rollout=resolve_evaluation(config.rollout, display, is_full=is_full))
     problems = read_problems(data, needs=config.needed_fields).problems
     policy = load_eval_policy(config.model, config.rollout, prompts=config.prompts)
-    load_trained(policy, trained_in(checkpoint, config.model.train_mode))
-    bank = collect(policy, config, problems, samples, folder, display)
+    trained = trained_in(checkpoint, config.model.train_mode)
+    digest = checkpoint_digest(trained)
+    load_trained(policy, trained)
+    bank = collect(policy, config, problems, samples, folder, display, digest)
     return held_out_kl(policy, config, bank)
 
 

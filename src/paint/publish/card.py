@@ -85,7 +85,7 @@ def find_figures(folder: Path, trained: Path) -> Figures:
     identity, asked = checkpoint_digest(trained), {}
     for store in find_stores(folder):
         settings = read_json(store / "asked.json", hint)
-        if identity in (settings["adapter"], settings["weights"]):
+        if identity in (settings.get("adapter"), settings.get("weights")):
             asked[store] = settings
     if not asked:
         raise StoreError(
