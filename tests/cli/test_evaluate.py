@@ -62,3 +62,7 @@ def test_eval_asks_before_long_evaluations(
     assert ", of at most 60 tokens, without thinking; at most " in said
     assert said.count("┏") == 2  # of few samples, two tables
     assert "more tables" in said
+    assert main([*line, "--samples", "1", "--limit", "2"]) == 0  # all of these are stored
+    assert "to generate" not in capsys.readouterr().out
+    assert main([*line, "--yes", "--samples", "2", "--limit", "2"]) == 0
+    assert "to generate: 4 answers to " in capsys.readouterr().out

@@ -32,7 +32,7 @@ from paint.evaluation.generate import (
     with_date,
 )
 from paint.evaluation.grade import summarise
-from paint.evaluation.store import COMPLETIONS
+from paint.evaluation.store import stored_samples
 from paint.grading.registry import find_grader
 from paint.inference.engine import sampling_from
 from paint.inference.resolve import resolve_evaluation
@@ -97,9 +97,10 @@ def evaluate(
     protocol = SamplingProtocol(
         evaluation.samples, evaluation.thinking, sampling_from(evaluation.rollout), evaluation.seed
     )
-    answers = len(policies) * sum(len(b.problems) for b in benchmarks) * evaluation.samples
-    stored = [folder / t.name / b.name / COMPLETIONS for t, b in pairs]
-    answers -= sum(path.read_bytes().count(b"\n") for path in stored if path.exists())
+    answers = 0  # that are missing; a store may hold further problems and samples
+    for target, benchmark in pairs:
+        rows = {(p.id, k) for p in benchmark.problems for k in range(evaluation.samples)}
+        answers += len(rows - stored_samples(folder / target.name / benchmark.name))
     if answers:
         line, seconds = estimate(evaluation, targets, answers)
         display.note(line)

@@ -143,6 +143,11 @@ def reopen_store(folder: Path) -> Iterator[Store]:
         yield _opened(folder)
 
 
+def stored_samples(folder: Path) -> set[tuple[str, int]]:
+    """The problems' ids and numbers of the samples that a store holds; none where there is none."""
+    return {(sample.problem, sample.sample) for sample in _samples(folder)}
+
+
 def find_stores(folder: Path) -> list[Path]:
     """Find the stores below a folder, itself included, at any depth; sorted.
 
@@ -190,8 +195,7 @@ def _opened(folder: Path, *, dropped: bool = False) -> Store:
     rows = list(storage.read_jsonl(path, hint))
     with wrap_errors(path, storage.CorruptFileError, hint):
         problems = [from_row(row) for row in rows]
-    written = {(sample.problem, sample.sample) for sample in _samples(folder)}
-    return Store(folder, settings, problems, written, dropped)
+    return Store(folder, settings, problems, stored_samples(folder), dropped)
 
 
 def _samples(folder: Path) -> Iterator[Sample]:
