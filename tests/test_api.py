@@ -292,6 +292,32 @@ def test_evaluation_graded_by_function_has_its_rewards(run: paint.Run, tmp_path:
     pd.testing.assert_frame_equal(apart.comparisons, results.comparisons)
 
 
+def test_grader_gets_every_field_in_training_validation_and_evaluation(tmp_path: Path) -> None:
+    rows = [row | {"tests": ["a", {"b": "c"}], "prompt": "ours"} for row in ROWS[:4]]
+
+    def grade(completion: str, row: Mapping[str, Any]) -> float:
+        is_complete = row["tests"] == ["a", {"b": "c"}] and row["prompt"] == "ours"
+        return 0.5 if is_complete and row["solution"] else 0.0
+
+    path = write_problems(tmp_path / "mine.jsonl", rows)
+    validation = {"path": path, "samples": 1, "thinking": False, "max_new_tokens": 16}
+    run = paint.train(
+        "demo-paint",
+        data=rows,
+        output_dir=tmp_path / "run",
+        train={"steps": 1, "batch_size": 4},
+        rollout={"max_new_tokens": 16},
+        validation=validation,
+        grading={"grader": grade},
+    )
+    assert set(run.rollouts()["reward"]) == {0.5}
+    assert set(paint.Evaluation(run.path / "validation").samples["reward"]) == {0.5}
+    short: dict[str, Any] = {"thinking": False, "rollout": {"max_new_tokens": 16}, "samples": 1}
+    results = paint.evaluate("demo", benchmark=rows, grader=grade, output_dir=tmp_path, **short)
+    assert set(results.samples["reward"]) == {0.5}
+    assert set(paint.grade(results, grader=grade).samples["reward"]) == {0.5}
+
+
 @pytest.mark.slow
 @pytest.mark.slow
 def test_held_out_kl_falls_as_student_learns(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import csv
 import json
 from collections import Counter
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,6 +25,7 @@ from paint.data.problems import (
     from_row,
     problems_digest,
     read_problems,
+    row_of,
     to_row,
 )
 
@@ -290,12 +292,19 @@ def test_read_evaluation_rows_level_and_subject_become_labels(tmp_path: Path) ->
     assert [problem.labels for problem in problems] == [labels, (), ()]
 
 
+def test_problem_stored_row_gives_graders_every_field() -> None:
+    fields = {"q": "p", "tests": ["a", 1], "prompt": {"x": None}, "day": date(2026, 1, 2)}
+    problem = Problem("p", "s", "1", "i", fields=fields)
+    again = from_row(json.loads(json.dumps(to_row(problem) | {"prompt": "digest"})))
+    assert row_of(again) == row_of(problem) | {"day": "2026-01-02"}
+
+
 def test_problem_row_round_trips_through_json() -> None:
     labels = (("level", "1"), ("subject", "x"))
     for problem in (Problem("p", "", "1", "i"), Problem("p", "", "1", "i", ("2", "3"), labels)):
         again = from_row(json.loads(json.dumps(to_row(problem))))
         assert (again, again.labels) == (problem, problem.labels)
-    assert to_row(Problem("p", "s", "1", "i")) == {"id": "i", "problem": "p", "answer": "1"}
+    assert to_row(Problem("p", "", "1", "i")) == {"id": "i", "problem": "p", "answer": "1"}
     with pytest.raises(ValueError, match="not enough values"):
         from_row({"id": "i", "problem": "p", "answer": []})
 

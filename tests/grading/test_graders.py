@@ -5,6 +5,7 @@ import json
 import os
 import time
 from collections.abc import Mapping
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,10 @@ def returned(completion: str, row: Mapping[str, Any]) -> Any:
             return "right"
         case "nan":
             return float("nan")
+        case "huge":
+            return 10**400
+        case "day":
+            return row["day"] == "2026-01-02"
     return json.loads(completion)
 
 
@@ -115,6 +120,13 @@ def test_function_grader_failure_costs_only_its_completion() -> None:
     assert grades[3].reason == "timed out"
     assert grades[8].reason.startswith("JSONDecodeError: ")
     assert grades[0] == Grade(1.0, "right")
+
+
+def test_function_grader_takes_dates_and_fails_on_integer_beyond_floats() -> None:
+    row = {"day": date(2026, 1, 2)}  # a Parquet file has such
+    with find_grader(spec_of(returned), workers=1) as grader:
+        grades = grader.grade([Item(text, "", row=row) for text in ("day", "huge")])
+    assert [(grade.reward, grade.failed) for grade in grades] == [(1.0, False), (0.0, True)]
 
 
 @pytest.mark.parametrize(

@@ -175,17 +175,30 @@ def problems_digest(problems: Sequence[Problem]) -> str:
 
 
 def to_row(problem: Problem) -> dict[str, Any]:
-    """Convert a problem to the row that an evaluation stores, without its solution."""
+    """Convert a problem to the row that an evaluation stores: all that ``row_of`` needs."""
     answer = list(problem.answers) if problem.also else problem.answer
-    return {"id": problem.id, "problem": problem.problem, "answer": answer, **dict(problem.labels)}
+    row = {"id": problem.id, "problem": problem.problem, "answer": answer, **dict(problem.labels)}
+    if problem.solution:
+        row["solution"] = problem.solution
+    if problem.fields:
+        # A Parquet file has dates and other values that JSON has not.
+        row["fields"] = json.loads(json.dumps(dict(problem.fields), default=str))
+    return row
 
 
 def from_row(row: dict[str, Any]) -> Problem:
     """Convert a stored row to a problem. Raises KeyError, TypeError or ValueError."""
     answers = row["answer"] if isinstance(row["answer"], list) else [row["answer"]]
     answer, *also = dict.fromkeys(map(str, answers))
-    labels = tuple((name, str(row[name])) for name in LABELS if name in row)
-    return Problem(str(row["problem"]), "", answer, str(row["id"]), tuple(also), labels)
+    return Problem(
+        str(row["problem"]),
+        str(row.get("solution", "")),
+        answer,
+        str(row["id"]),
+        tuple(also),
+        labels=tuple((name, str(row[name])) for name in LABELS if name in row),
+        fields=dict(row.get("fields", {})),
+    )
 
 
 def row_of(problem: Problem) -> dict[str, Any]:

@@ -5,9 +5,10 @@ A custom grader is a function, named in the setting `grading.grader` as "module:
     def grade(completion: str, row: Mapping[str, Any]) -> Grade | float | bool
 
 `completion` is the text as the model wrote it, think tags included; `split_thought` of
-paint.grading.thoughts separates the answer. `row` holds the problem's fields: id, problem,
-solution ("" in an evaluation), answer, answers (a list of every right one) and, where the data have
-them, level and subject. A bool is the reward 1 or 0.
+paint.grading.thoughts separates the answer. `row` holds every field of the problem's row, and id,
+problem, solution ("" where it has none), answer, answers (a list of every right one) and, where the
+data have them, level and subject; it is the same in training, validation and evaluation. A bool is
+the reward 1 or 0.
 
 The function runs in a separate process for each completion. If it raises, ends its process,
 takes longer than `grading.deadline` or returns anything else, the completion gets reward 0 and

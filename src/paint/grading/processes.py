@@ -133,7 +133,8 @@ class Worker:
         assert self._process.stdout
         self._index = index
         with contextlib.suppress(BrokenPipeError):  # a worker that has ended: answer() says so
-            self._process.stdin.write(json.dumps(arguments).encode() + b"\n")
+            line = json.dumps(arguments, default=str)  # of Parquet: dates and the like
+            self._process.stdin.write(line.encode() + b"\n")
             self._process.stdin.flush()
         return self._process.stdout
 

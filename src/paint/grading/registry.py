@@ -152,9 +152,16 @@ def _grade(value: Any) -> Grade:
     reason = ""
     if isinstance(value, Mapping) and "reward" in value:
         value, reason = value["reward"], str(value.get("reason", ""))
-    if not isinstance(value, bool | int | float) or not math.isfinite(value):
+    if not isinstance(value, bool | int | float) or not _is_finite(value):
         return Grade(0.0, f"returned {value!r}, which is not a reward"[:200], failed=True)
     return _graded(value, reason)
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond the floats
+        return False
 
 
 def _graded(reward: float, reason: str = "") -> Grade:
