@@ -22,7 +22,14 @@ from paint.config.schema import Config, ConfigError
 from paint.inference.vllm.process import OwnedProcess, gpu_environment
 from paint.launch import GPUS, resume_command
 from paint.training import launcher
-from paint.training.launcher import Request, place_ranks, with_gpus, with_servers
+from paint.training.launcher import (
+    Request,
+    place_ranks,
+    train_on,
+    with_gpus,
+    with_servers,
+    with_servers_enabled,
+)
 from processes import MODEL_SERVER, alive, until
 from runs import adapter, assert_same
 
@@ -97,6 +104,28 @@ def test_place_divides_gpus_into_trainers_and_servers(
     assert rollout.server_gpus == placed.servers
     assert rollout.colocate == placed.shared
     assert rollout.engine == ("vllm" if servers else "local")  # auto is what generates
+
+
+LOCAL = DEMO.changed("rollout", engine="local")
+
+
+@pytest.mark.parametrize("ranks", [(1, 2), (1, 1)])
+def test_local_engine_starts_no_server_beside_it(machine: Machine, ranks: tuple[int, int]) -> None:
+    machine(2)
+    config = with_servers_enabled(LOCAL)
+    placed = place_ranks(Request(2), config, ranks)
+    assert placed.servers == ()
+    assert with_servers(config, placed).rollout.engine == "local"
+
+
+@pytest.mark.parametrize("split", ["1+1", "shared"])
+def test_train_local_engine_with_gpus_for_servers_is_refused(
+    machine: Machine, tmp_path: Path, split: str
+) -> None:
+    machine(2)
+    request = Request(2, split, dry_run=True)
+    with pytest.raises(ConfigError, match="engine local generates in the training process"):
+        train_on(request, LOCAL, tmp_path, find_recipe("demo-paint"), lambda _: None)
 
 
 def test_place_uses_visible_devices(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ from paint.demo.files import model_path
 from paint.estimate.plan import Split, choose_split, make_plan, server_of, tensor_parallel_size
 from paint.estimate.report import start_line
 from paint.estimate.sizing import server_flags
-from paint.inference.registry import resolved_engine, server_engine
+from paint.inference.registry import AUTO, resolved_engine, server_engine
 from paint.inference.vllm.process import (
     API_KEY,
     LOG,
@@ -101,9 +101,10 @@ class Placement:
 
 
 def with_servers_enabled(config: Config) -> Config:
-    """The config with an engine on servers, wherever servers can generate for it."""
+    """The config with an engine on servers, where it is auto and servers can generate for it."""
     engine = config.rollout.engine_type.server_engine
-    is_served = engine and config.model.train_mode == "lora" and config.generates
+    is_open = config.rollout.engine == AUTO or config.rollout.engine_type.is_remote
+    is_served = engine and is_open and config.model.train_mode == "lora" and config.generates
     return config.changed("rollout", engine=engine) if is_served else config
 
 
@@ -151,7 +152,9 @@ def on_gpus(request: Request, config: Config, *, ranks: int) -> Iterator[Config 
     if not request.gpus:
         yield config
         return
-    placement = place_ranks(request, with_servers_enabled(config), (ranks, ranks))
+    served = with_servers_enabled(config)
+    placement = place_ranks(request, served, (ranks, ranks))
+    _require_servers_used(served, placement)
     config = with_servers(config, placement)
     if request.dry_run:
         _print_plan(config, placement, "LONGEST")  # which depends on the prompts
@@ -180,7 +183,9 @@ def train_on(
         placement = place_ranks(request, config, (1, request.gpus))
         _require_same_engine(config.rollout, placement, folder)
     else:
-        placement = place_ranks(request, with_servers_enabled(config), (1, request.gpus))
+        served = with_servers_enabled(config)
+        placement = place_ranks(request, served, (1, request.gpus))
+        _require_servers_used(served, placement)
     config = with_servers(config, placement)
 
     if recipe is not None and not is_begun:
@@ -364,6 +369,15 @@ def _require_same_engine(rollout: RolloutConfig, placement: Placement, folder: P
         )
 
 
+def _require_servers_used(config: Config, placement: Placement) -> None:
+    """Raise ConfigError where GPUs are to serve, and the engine generates without servers."""
+    if placement.servers and not config.rollout.engine_type.is_remote:
+        raise ConfigError(
+            f"rollout.engine {config.rollout.engine} generates in the training process and uses no "
+            f"servers; leave out --split, or set rollout.engine vllm"
+        )
+
+
 def _split(request: Request, config: Config, ranks: tuple[int, int], size: int) -> Split:
     """How many GPUs train, and how many serve, of which each server takes ``size``."""
     fewest, most = ranks
@@ -371,6 +385,10 @@ def _split(request: Request, config: Config, ranks: tuple[int, int], size: int) 
     if request.split is None:
         if most == gpus:
             return choose_split(config, gpus, server=size)
+        if most and not config.rollout.engine_type.is_remote:
+            return Split(
+                most, 0, False, f'one process; rollout.engine is "{config.rollout.engine}"'
+            )
         if whole := (gpus - most) // size * size:
             return Split(most, whole, False, "one process, and as many servers as the others hold")
         return Split(most, gpus, True, "one process, and its server beside it")
