@@ -24,6 +24,7 @@ from typing import Any
 from paint.config.recipe import differences, from_table, to_table
 from paint.config.schema import Config
 from paint.core.errors import PaintError
+from paint.core.settings import reading_record
 from paint.core.storage import (
     CorruptFileError,
     digest,
@@ -43,6 +44,12 @@ CHANGEABLE_ON_RESUME = {
 """Settings that may change when a run is resumed; none of them changes a result."""
 
 FACTS = {"id", "config", "problems", "context", "model", "versions"}  # required keys of run.json
+
+ROWS = "data.jsonl"
+"""File in a run's folder of the rows that were passed in Python."""
+
+OWN_ROWS = "own_rows"
+"""Key of run.json: data.path is the file ``ROWS`` in the run's folder, wherever that lies."""
 
 START_ANEW = "put it back as it was, or start a new run"
 
@@ -73,8 +80,16 @@ def run_of(path: Path) -> Path | None:
 
 
 def read_run(folder: Path) -> Config:
-    """Read the resolved config of a run."""
-    return from_table(read_run_json(folder)["config"], source=str(folder / "run.json"))
+    """Read the resolved config of a run, as a record: what it names need not be importable here.
+
+    Rows that the run holds itself are found in its folder, which may have been moved.
+    """
+    facts = read_run_json(folder)
+    with reading_record():
+        config = from_table(facts["config"], source=str(folder / "run.json"))
+        if facts.get(OWN_ROWS):
+            config = config.changed("data", path=str(folder / ROWS))
+    return config
 
 
 def with_resolved(config: Config, begun: Config) -> Config:

@@ -23,6 +23,7 @@ from paint.core.settings import (
     POSITIVE,
     Check,
     Section,
+    is_record,
     require,
     setting,
     within,
@@ -241,6 +242,8 @@ class RolloutConfig(Section):
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
+        if is_record():  # the engine may be a class that cannot be imported here
+            return
         engine = self.engine_type
         _require_no_secrets(self)
         are_addresses = all(_is_address(url) for url in self.urls)
@@ -610,6 +613,8 @@ class Config:
     log: LogConfig = field(default_factory=LogConfig)
 
     def __post_init__(self) -> None:
+        if is_record():  # the algorithm and others may not be importable here
+            return
         algorithm, method = self.algorithm, f"train.method {format_value(self.train.method)}"
         rollout, objective, divergence = self.rollout, self.objective, self.divergence
         for name, keys in _OF_DISTILLATION.items():

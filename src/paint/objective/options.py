@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypedDict, get_args
 
 from paint.core.errors import ConfigError
-from paint.core.settings import NOT_NEGATIVE, Section, require, setting, within
+from paint.core.settings import NOT_NEGATIVE, Section, is_record, require, setting, within
 from paint.objective.divergences import DIVERGENCES, Divergence, divergence_name, find_divergence
 from paint.objective.weights import find_position_weights
 
@@ -78,6 +78,8 @@ class ObjectiveConfig(Section):
             choices = get_args(literal)
             is_known = getattr(self, key) in choices
             require(self, key, is_known, f"one of {', '.join(choices)}", f"default: {choices[0]}")
+        if is_record():  # what is named as "module:name" may not be importable here
+            return
 
         find_position_weights(self.position_weights)
         if self.wrong_divergence:

@@ -12,6 +12,8 @@ from types import FrameType
 from typing import Any
 
 from paint.config.run_folder import (
+    OWN_ROWS,
+    ROWS,
     RunError,
     fixed_differences,
     read_history,
@@ -62,6 +64,7 @@ def new_run(table: Table, folder: Path, digests: Mapping[str, Any], **facts: Any
     contents = {
         "id": run_id(table, *parts),
         "config": table,
+        OWN_ROWS: Path(table["data"]["path"]).absolute() == (folder / ROWS).absolute(),
         **digests,
         **facts,
         "versions": _versions(),
