@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 from collections.abc import Mapping, Sequence
 from datetime import date
@@ -16,8 +17,8 @@ import paint
 from paint.cli.main import main
 from paint.config.recipe import find_recipe, read_recipe
 from paint.config.run_folder import RunError
-from paint.core.errors import PaintError
-from paint.core.storage import read_json
+from paint.core.errors import ConfigError, PaintError
+from paint.core.storage import read_json, write_json
 from paint.data.readers import DataError
 from paint.demo.files import problems_path
 from paint.evaluation.store import find_stores
@@ -238,6 +239,63 @@ def test_train_context_function_beyond_limit_after_start_is_refused(tmp_path: Pa
             output_dir=tmp_path / "run",
             **SMALL,
         )
+
+
+def test_callback_with_one_method_is_called_for_that_alone(tmp_path: Path) -> None:
+    saved: list[Path] = []
+
+    class Saved:
+        def on_checkpoint(self, path: Path) -> None:
+            saved.append(path)
+
+    small = SMALL | {"callbacks": [Saved()]}
+    run = paint.train("demo-paint", data=ROWS, output_dir=tmp_path / "run", **small)
+    assert saved == run.checkpoints
+
+
+@pytest.mark.parametrize("callbacks", [Recorder, None, [None], [Recorder], [print], [object()]])
+def test_train_what_is_no_callback_is_refused_before_anything_is_written(
+    callbacks: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="callbacks must be"):
+        paint.train("demo-paint", data=ROWS, output_dir=tmp_path / "run", callbacks=callbacks)
+    assert not (tmp_path / "run").exists()
+
+
+def test_run_with_own_rows_resumes_wherever_its_folder_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    short = SMALL | {"train": SMALL["train"] | {"steps": 1}}
+    run = paint.train("demo-paint", data=ROWS, output_dir="here/first", **short)
+    assert rows_of(Path(run.config.data.path)) == ROWS
+    (tmp_path / "here").rename(tmp_path / "there")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    moved = paint.resume(tmp_path / "there/first", steps=2)
+    (tmp_path / "there/first").rename(tmp_path / "elsewhere/again")
+    again = paint.resume("again", steps=3)
+    assert (moved.steps, again.steps) == ([], [1, 2, 3])
+
+
+def test_run_with_extensions_that_cannot_be_imported_is_read_and_not_resumed(
+    run: paint.Run, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(run.path, folder)
+    absent = {"train": "method", "objective": "divergence", "grading": "grader"}
+    facts = read_json(folder / "run.json", "")
+    for section, key in absent.items():
+        facts["config"][section][key] = "nowhere:absent"
+    facts["config"]["objective"]["position_weights"] = "nowhere:absent"
+    facts["config"]["rollout"]["engine"] = "nowhere:absent"
+    write_json(folder / "run.json", facts)
+    [row] = paint.runs(tmp_path).to_dict("records")
+    assert (row["state"], row["step"]) == ("done", 2)
+    config = paint.load_run(folder).config
+    assert config.train.method == config.rollout.engine == "nowhere:absent"
+    with pytest.raises(ConfigError, match="nowhere cannot be imported"):
+        paint.resume(folder, steps=3)
 
 
 def test_callback_true_ends_run_that_resumes_to_the_same(run: paint.Run, tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from paint.config.recipe import (
     to_table,
 )
 from paint.config.run_folder import (
+    ROWS,
     RunError,
     latest_checkpoint,
     list_runs,
@@ -51,7 +52,7 @@ from paint.data.readers import DataError
 from paint.evaluation.defaults import defaults_of
 from paint.evaluation.store import COMPLETIONS, find_stores, read_grades
 from paint.objective.divergences import Divergence, divergence_name
-from paint.training.callbacks import Callback
+from paint.training.callbacks import Callback, complete_callbacks
 from paint.training.launcher import Request, train_on
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ else:
 Rows = Any
 """A list of dicts, a ``datasets.Dataset`` or a ``pandas.DataFrame``."""
 
-ROWS = "data.jsonl"  # where rows are stored
+Callbacks = Any
+"""A list of objects with methods of ``paint.Callback``; those that one lacks are not called."""
 
 
 @dataclass(frozen=True)
@@ -334,7 +336,7 @@ def train(
     model: str | Path | Mapping[str, Any] | None = None,
     data: str | Path | Mapping[str, Any] | Rows = None,
     output_dir: str | Path | None = None,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Callbacks = (),
     gpus: int = 0,
     split: str | None = None,
     display: Display | None = None,
@@ -348,7 +350,8 @@ def train(
         data: a file, a hub data set, "demo", or rows; or the settings of the section data, whose
             ``path`` may be rows. Rows are stored in ``output_dir``.
         output_dir: folder of the run; by default runs/NAME-DATE-TIME.
-        callbacks: objects whose methods are called while training.
+        callbacks: objects whose methods are called while training; those that an object lacks are
+            not.
         gpus: GPUs of this machine to train and serve on; 0 is this process alone.
         split: with ``gpus``: how many train and how many serve, such as "4+4".
         display: where progress is shown; None is the terminal or the notebook.
@@ -361,6 +364,7 @@ def train(
         Interrupted: after Ctrl-C, when the step under way is finished and saved; ``resume`` takes
             the run up.
     """
+    callbacks = complete_callbacks(callbacks)
     path, config = _recipe(recipe)
     name = f"{path.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = Path(output_dir) if output_dir is not None else Path(config.log.folder) / name
@@ -377,7 +381,7 @@ def resume(
     run: Run | str | Path,
     *,
     steps: int | None = None,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Callbacks = (),
     gpus: int = 0,
     split: str | None = None,
     display: Display | None = None,
@@ -392,6 +396,7 @@ def resume(
     Raises:
         PaintError: as ``train``.
     """
+    callbacks = complete_callbacks(callbacks)
     run = load_run(run)
     config = run.config
     if steps is not None:

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from paint.core.errors import ConfigError, format_short
+
 
 class Callback:
     """Methods that the trainer calls on the first rank; override those that are needed.
@@ -36,3 +38,35 @@ class Callback:
 
     def on_end(self, run: Any) -> None:
         """Called after the last step, with the ``paint.api.Run``."""
+
+
+METHODS = ("on_step", "on_checkpoint", "on_end")
+
+
+class _Completed(Callback):
+    """An object with some of the methods; the others do nothing."""
+
+    def __init__(self, methods: Mapping[str, Any]) -> None:
+        for name, method in methods.items():
+            setattr(self, name, method)
+
+
+def complete_callbacks(callbacks: Any) -> list[Callback]:
+    """Return callbacks with every method, from objects that have at least one.
+
+    Raises ConfigError for what is no list of such objects, before anything is trained.
+    """
+    if not isinstance(callbacks, list | tuple):
+        raise ConfigError(f"callbacks must be a list of objects, got {format_short(callbacks)}")
+    completed: list[Callback] = []
+    for callback in callbacks:
+        methods = {name: getattr(callback, name) for name in METHODS if hasattr(callback, name)}
+        is_object = not isinstance(callback, type) and bool(methods)
+        if not is_object or not all(map(callable, methods.values())):
+            raise ConfigError(
+                f"callbacks must be objects with one of the methods {', '.join(METHODS)}, got "
+                f"{format_short(callback)}"
+            )
+        is_complete = isinstance(callback, Callback)
+        completed.append(callback if is_complete else _Completed(methods))
+    return completed
