@@ -618,11 +618,11 @@ def test_engine_failure_with_optimizer_without_state_keeps_complete_steps(
 
 
 def drift(monkeypatch: pytest.MonkeyPatch, first: int) -> None:
-    """From this call on the engine adds a tenth of a nat to what it says of each token."""
+    """From this call on the engine takes a tenth of a nat off what it reports of each token."""
     generate, calls = LocalEngine.generate, count(1)
 
     def drifted(engine: LocalEngine, *request: Any) -> list[Completion]:
-        by = 0.1 * (next(calls) >= first)
+        by = -0.1 * (next(calls) >= first)
         found = generate(engine, *request)
         return [replace(c, log_probs=tuple(x + by for x in c.log_probs)) for c in found]
 

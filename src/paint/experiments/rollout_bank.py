@@ -17,7 +17,7 @@ from torch import Tensor
 
 from paint.config.schema import Config, ConfigError, DataConfig
 from paint.core.display import Display
-from paint.core.errors import format_value
+from paint.core.errors import format_value, wrap_errors
 from paint.core.storage import (
     SUMS,
     append_jsonl,
@@ -205,7 +205,8 @@ def _sample(
                     "truncated": completion.truncated,
                     "source": completion.source,
                 }
-                append_jsonl(path, [row])
+                with wrap_errors(path, ConfigError, "rollouts stored before are kept"):
+                    append_jsonl(path, [row])
                 stored[request.key] = row
                 counter.add(len(completion.ids))
 

@@ -9,10 +9,10 @@ ids that are trained on. This module imports neither torch nor transformers.
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from paint.config import schema as cfg
-from paint.core.errors import PaintError
+from paint.core.errors import PaintError, format_short
 
 
 class EngineError(PaintError, RuntimeError):
@@ -52,10 +52,64 @@ class Completion:
     source: str = "local"  # a server's address, "local", "stored"; "reference": a solution
 
 
+LOG_PROB_ROUNDING = 0.01  # nats above 0 that a sum of rounded numbers may reach
+LOWEST_LOG_PROB = -700.0  # nats; exp of less is no float any more, and no token is drawn with it
+
 Prompts = Sequence[Sequence[int]]  # token ids of the prompts
 
 OnCompletion = Callable[[int, Completion], None]
 """Callback for each completion as soon as it is complete, with the index of its prompt."""
+
+
+class OncePerPrompt:
+    """Passes on one completion of each of ``count`` prompts. Raises EngineError for any other."""
+
+    def __init__(self, engine: str, count: int, finished: OnCompletion) -> None:
+        self.engine, self.count, self.finished = engine, count, finished
+        self.missing = set(range(count))
+
+    def __call__(self, index: Any, completion: Any) -> None:
+        if type(index) is not int or not 0 <= index < self.count:
+            raise EngineError(
+                f"engine {self.engine}: a completion is of prompt {index!r}, and there are "
+                f"{self.count}, from 0; correct the engine"
+            )
+        if index not in self.missing:
+            raise EngineError(
+                f"engine {self.engine}: prompt {index} has two completions; correct the engine"
+            )
+        self.missing.remove(index)
+        self.finished(index, completion)
+
+    def require_all(self) -> None:
+        """Raise EngineError where a prompt has no completion."""
+        if self.missing:
+            raise EngineError(
+                f"engine {self.engine}: prompt {min(self.missing)} has no completion "
+                f"({len(self.missing)} of {self.count} are missing); correct the engine"
+            )
+
+
+def completion_error(ids: Any, log_probs: Any, truncated: Any, vocabulary: int) -> str:
+    """Return why the parts of a completion are invalid, as a clause for a message; "" if valid."""
+    if not isinstance(ids, list | tuple):
+        return f"has the token ids {format_short(ids)}, which are no list"
+    if not ids:
+        return "has 0 tokens, and must have at least one"
+    for token in ids:
+        if type(token) is not int or not 0 <= token < vocabulary:
+            return f"has the token id {format_short(token)}, which is none of {vocabulary:,}"
+    if not isinstance(log_probs, list | tuple):
+        return f"has the log-probs {format_short(log_probs)}, which are no list"
+    if log_probs and len(log_probs) != len(ids):
+        return f"has {len(log_probs)} log-probs of {len(ids)} tokens"
+    for value in log_probs:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not LOWEST_LOG_PROB <= value <= LOG_PROB_ROUNDING:
+            return f"has the log-prob {format_short(value)}, which is that of no sampled token"
+    if not isinstance(truncated, bool):
+        return f"has truncated {format_short(truncated)}, and not true or false"
+    return ""
 
 
 PendingCompletions = Callable[[], list[Completion]]
@@ -87,7 +141,10 @@ class Engine(Protocol):
     ) -> list[Completion]:
         """Return one completion per prompt, in the order of the prompts."""
         completions: dict[int, Completion] = {}
-        self.stream(prompts, sampling, seeds, completions.__setitem__)
+        name = type(self).__name__
+        once = OncePerPrompt(name, len(prompts), completions.__setitem__)
+        self.stream(prompts, sampling, seeds, once)
+        once.require_all()
         return [completions[i] for i in range(len(prompts))]
 
     def sync_weights(self) -> None:

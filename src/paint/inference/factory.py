@@ -11,6 +11,7 @@ from paint.core.distributed import run_on_rank0
 from paint.data.problems import Problem
 from paint.estimate.sizing import ServerFlags
 from paint.inference.adapter_sync_check import check_adapter_sync
+from paint.inference.checked import CheckedEngine
 from paint.inference.engine import Engine, RemoteEngine, ServerStartError, sampling_from
 from paint.inference.rank0 import Rank0Engine
 from paint.inference.registry import AUTO, engine_type, resolved_engine
@@ -40,9 +41,10 @@ def open_engine(setup: EngineSetup) -> Iterator[Engine]:
     """Open the engine of ``rollout.engine``, for all ranks; one on servers is checked first."""
     rollout, policy, problems = setup.rollout, setup.policy, setup.problems
     kind = rollout.engine_type
+    vocabulary = policy.lm_head.out_features
     build = kind.load().from_setup
     if not kind.is_remote:
-        yield build(setup)
+        yield CheckedEngine(build(setup), rollout.engine, vocabulary)
         return
 
     # All rows are requested at once and go to the least busy server: four a server reach each one.
@@ -87,4 +89,5 @@ def open_engine(setup: EngineSetup) -> Iterator[Engine]:
         else:
             run_on_rank0(lambda: check(engine))
         run_on_rank0(lambda: engine.require_slots() if engine else None)
-        yield Rank0Engine(engine, frees_memory=rollout.colocate)
+        on_rank0 = Rank0Engine(engine, frees_memory=rollout.colocate)
+        yield CheckedEngine(on_rank0, rollout.engine, vocabulary)

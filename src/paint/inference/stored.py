@@ -13,6 +13,7 @@ from typing import Any
 
 from paint.config.run_folder import read_run, step_of, step_paths
 from paint.core.distributed import all_gather_slice
+from paint.core.errors import wrap_errors
 from paint.core.storage import SUMS, digest, read_jsonl, verify_checksums
 from paint.data.problems import DataError, Problem
 from paint.inference.engine import (
@@ -23,10 +24,11 @@ from paint.inference.engine import (
     OnCompletion,
     Prompts,
     Sampling,
+    completion_error,
     derive_seed,
 )
 from paint.inference.factory import EngineSetup
-from paint.models.policy import Policy
+from paint.models.policy import Policy, PolicyError
 
 HINT = "name a run, an evaluation of one policy on one benchmark, or a JSONL file"
 MOST_NAMED = 5
@@ -153,21 +155,34 @@ def _completion(
             f"(model.student_thinking)"
         )
 
-    truncated = bool(values.get("truncated", False))
+    truncated = values.get("truncated", False)
     if "completion_ids" in values:
-        ids = list(values["completion_ids"])
+        ids = values["completion_ids"]
     elif isinstance(text := values.get("text"), str):
         # An evaluation's text begins with the tag that its prompt opened.
-        ids = policy.solution_ids(text.removeprefix(policy.transcript(prompt, [])))
+        try:
+            with wrap_errors(row.place, DataError, "correct the row, or leave it out"):
+                text.encode("utf-8")
+                ids = policy.solution_ids(text.removeprefix(policy.transcript(prompt, [])))
+        except PolicyError as control:
+            raise DataError(f"{row.place}: {control}") from None
         ids = ids[: len(ids) - len(policy.solution_ids(""))] if truncated else ids
     else:
         raise DataError(f'{row.place} has no "completion_ids" and no "text"; add one of them')
-    if not 0 < len(ids) <= limit:
+    if isinstance(ids, list) and not 0 < len(ids) <= limit:
         raise DataError(
             f"{row.place}: the completion of problem {problem.id} has {len(ids)} tokens, and must "
             f"have 1 to rollout.max_new_tokens = {limit}; raise that, or leave the row out"
         )
-    log_probs = tuple(values.get("engine_log_probs") or ())
-    if log_probs and len(log_probs) != len(ids):
-        raise DataError(f"{row.place} has {len(log_probs)} log-probs of {len(ids)} tokens")
-    return Completion(tuple(ids), log_probs, truncated, STORED)
+    log_probs = values.get("engine_log_probs")
+    log_probs = [] if log_probs is None else log_probs
+    if error := completion_error(ids, log_probs, truncated, policy.lm_head.out_features):
+        raise DataError(
+            f"{row.place} {error} (problem {problem.id}); correct the row, or leave it out"
+        )
+    if row.seed is not None and values.get("text") != policy.decode(ids):
+        raise DataError(
+            f"{row.place}: the text of problem {problem.id} is not that of its completion_ids; put "
+            f"the file back as it was"
+        )
+    return Completion(tuple(ids), tuple(log_probs), truncated, STORED)
