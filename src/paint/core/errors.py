@@ -84,13 +84,13 @@ def wrap_errors(place: object, kind: type[PaintError], hint: str) -> Iterator[No
     """Turn any exception in the block into a ``kind`` with place, reason and hint.
 
     Use it around calls of libraries and of the system only; otherwise a bug in paint would be
-    reported as a fault of the file. PaintError, Interrupted and warnings pass unchanged.
+    reported as a fault of the file. PaintError, Interrupted, PeerExit and warnings pass unchanged.
     """
     try:
         yield
-    except (PaintError, Interrupted, Warning):
+    except (PaintError, Interrupted, PeerExit, Warning):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # user code may call sys.exit
         raise kind(f"{place}: {reason(error)}; {hint}") from error
 
 

@@ -6,11 +6,12 @@ An object that is passed in Python gets such a name from ``spec_of``, for this p
 import importlib
 import re
 import sys
+import traceback
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from paint.core.errors import ConfigError, format_short
+from paint.core.errors import ConfigError, format_short, reason
 
 _SPEC = re.compile(r"\w+(\.\w+)*:\w+")
 _passed: dict[str, Any] = {}
@@ -39,11 +40,24 @@ def load_object(spec: str, setting: str, known: Iterable[str]) -> Any:
             f"{setting} is {format_short(spec)}, and {module_name} cannot be imported: {error}; "
             f"install it, or put its folder into PYTHONPATH"
         ) from error
+    except (Exception, SystemExit) as error:
+        raise ConfigError(
+            f"{setting} is {format_short(spec)}, and importing {module_name} ends in "
+            f"{type(error).__name__}: {reason(error)}{_line_of(error)}; correct the module"
+        ) from error
     finally:
         sys.path.remove(here)
     if not hasattr(module, name):
         raise ConfigError(f"{setting} is {format_short(spec)}, and {module_name} has no {name}")
     return getattr(module, name)
+
+
+def _line_of(error: BaseException) -> str:
+    """Where an import failed: the file and line of a syntax error, or of the last call."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f" ({error.filename} line {error.lineno})"
+    calls = traceback.extract_tb(error.__traceback__)
+    return f" ({calls[-1].filename} line {calls[-1].lineno})"
 
 
 def spec_of(value: Any, name: str = "", module: str = "") -> str:
