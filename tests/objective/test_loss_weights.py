@@ -1,11 +1,13 @@
 """Weights of completions by their verdicts and of tokens by their figures, in the loss."""
 
+import math
 from typing import Any
 
 import pytest
 import torch
 
 from paint import ConfigError
+from paint.core.plugins import spec_of
 from paint.objective.fused import fused_paint_loss
 from paint.objective.loss import paint_loss
 from paint.objective.options import Impl, ObjectiveConfig
@@ -109,3 +111,33 @@ def test_position_weights_unknown_or_without_pieces_are_refused() -> None:
         paint_loss(torch.zeros(1, 4), torch.zeros(1, 4), [1], position_weights="answer")
     with pytest.raises(ConfigError, match="not a function"):
         ObjectiveConfig(position_weights=f"{__name__}:LENGTHS")
+
+
+OF_ONES_OWN: dict[str, tuple[Any, str]] = {
+    "negative": (lambda stats: stats["kl"] * 0 - 0.9, "negative"),
+    "alternating": (lambda stats: (stats["kl"] * 0 - 1).cumprod(0), "negative"),
+    "nan": (lambda stats: stats["kl"] * math.nan, "not finite"),
+    "huge": (lambda stats: stats["kl"] * 0 + 1e38, "too large to sum"),
+    "short": (lambda stats: stats["kl"][1:], r"shape \(11,\), not \(12,\)"),
+    "table": (lambda stats: stats["kl"][:, None], r"shape \(12, 1\)"),
+    "list": (lambda stats: stats["kl"].tolist(), "not a tensor"),
+    "nothing": (lambda stats: None, "returned None, not a tensor"),
+    "unknown": (lambda stats: stats["entropy"], "KeyError: 'entropy'"),
+}
+
+
+@pytest.mark.parametrize("case", OF_ONES_OWN)
+def test_position_factors_invalid_weights_are_refused_by_name(case: str) -> None:
+    function, message = OF_ONES_OWN[case]
+    name = spec_of(function, "mine", module="weights_of_mine")
+    options = ObjectiveConfig(position_weights=name)
+    with pytest.raises(ConfigError, match=f"objective.position_weights {name}.*{message}"):
+        position_factors({"kl": torch.ones(12)}, [12], options)
+
+
+def test_position_factors_take_marks_as_weights() -> None:
+    name = spec_of(lambda stats: stats["kl"] > 0, "marks", module="weights_of_mine")
+    options = ObjectiveConfig(position_weights=name)
+    factors = position_factors({"kl": torch.tensor([1.0, 0.0])}, [2], options)
+    assert factors is not None
+    assert factors.tolist() == [2.0, 0.0]

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from paint.core.errors import ConfigError
+from paint.core.errors import ConfigError, format_short, wrap_errors
 from paint.core.plugins import load_object
 from paint.objective.solution import KINDS, kinds_of_tokens
 
@@ -86,11 +86,36 @@ def position_factors(
     by_position = next(iter(stats.values())).new_zeros(sum(lengths))
     for end, length in zip(accumulate(lengths), lengths, strict=True):
         span = slice(end - length, end)
-        found = weights({name: values[span] for name, values in columns.items()})
-        found = found[options.skip_tokens :]
+        with wrap_errors(
+            f"objective.position_weights {options.position_weights}",
+            ConfigError,
+            "correct the function",
+        ):
+            found = weights({name: values[span] for name, values in columns.items()})
+        found = _valid_weights(found, by_position[span], options)[options.skip_tokens :]
         if found.any():
             by_position[span][options.skip_tokens :] = found / found.mean()
     return by_position if factors is None else by_position * factors
+
+
+def _valid_weights(found: Any, like: Tensor, options: ObjectiveConfig) -> Tensor:
+    """Weights as numbers of the loss. Raises ConfigError for others than n finite ones >= 0."""
+    shape, problem = tuple(like.shape), ""
+    if not isinstance(found, type(like)):
+        problem = f"returned {format_short(found)}, not a tensor"
+    elif found.shape != shape:
+        problem = f"returned a tensor of the shape {tuple(found.shape)}, not {shape}"
+    else:
+        found = found.to(like)
+        if not bool((found >= 0).all()) or not bool(found.sum().isfinite()):
+            problem = "returned weights that are negative, not finite or too large to sum"
+    if problem:
+        raise ConfigError(
+            f"objective.position_weights {options.position_weights} {problem}; it must return "
+            f"one finite weight of at least 0 for each token of a completion"
+        )
+    weights: Tensor = found
+    return weights
 
 
 def verdict_weights(
