@@ -1,7 +1,9 @@
 """The Divergence contract: built-in records, and one from outside of the package."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -78,6 +80,40 @@ def test_require_slope_wrong_derivative_is_refused() -> None:
     wrong = replace(chi_squared, slope=lambda p, log_p, q, log_q: q - p**2 / q + 1e-4)
     with pytest.raises(ConfigError, match="chi_squared"):
         require_slope(wrong)
+
+
+def plain(p: torch.Tensor, log_p: torch.Tensor, q: torch.Tensor, log_q: torch.Tensor) -> Any:
+    return p * (log_p - log_q)
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "where p is large": ({"slope": lambda p, *_: torch.where(p > 0.6, p * 5, -p)}, "derivative"),
+    "where p is nearly 1": ({"slope": lambda p, *_: torch.where(p > 0.999, p, -p)}, "derivative"),
+    "where q is nearly 1": (
+        {"slope": lambda p, _, q, __: torch.where(q > 0.999, p, -p)},
+        "derivative",
+    ),
+    "term nan": (
+        {"term": lambda p, a, q, b: torch.where(p > 0.999, math.nan, plain(p, a, q, b))},
+        "term is not finite",
+    ),
+    "raises": ({"term": lambda *_: dict[str, Any]()["x"]}, "KeyError: 'x'"),
+    "arguments": ({"slope": lambda p: -p}, "takes 1 positional argument"),
+    "number": ({"term": lambda *_: 1.0}, "term returned 1.0, not a tensor"),
+    "shape": ({"term": lambda *given: plain(*given).sum(-1)}, "term returned .*they must be equal"),
+    "half": ({"slope": lambda p, *_: (-p).half()}, r"slope returned torch\.float16"),
+    "constant": ({"term": lambda p, *_: p * 0}, "correct the divergence"),
+    "in place": ({"slope": lambda p, *_: -p.mul_(2)}, "slope changes its arguments"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_require_slope_wrong_at_some_points_or_of_other_kind_is_refused(case: str) -> None:
+    changes, message = WRONG[case]
+    right = Divergence("mine", plain, slope=lambda p, *_: -p)
+    require_slope(right)
+    with pytest.raises(ConfigError, match=rf"divergence '?mine.*{message}"):
+        require_slope(replace(right, **changes))
 
 
 def test_train_divergence_object_equals_one_that_a_recipe_names(tmp_path: Path) -> None:
