@@ -1,16 +1,22 @@
 """The Algorithm contract: properties of the built-in ones, and one from outside of the package."""
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
+import torch
 
 from extensions.reward_weighted import RewardWeighted
-from paint.algorithms.base import ALGORITHMS, find_algorithm
+from paint.algorithms.base import ALGORITHMS, Algorithm, find_algorithm
 from paint.config.run_folder import read_metrics, read_run
 from paint.config.schema import Config, GrpoConfig, TrainConfig
-from paint.core.errors import ConfigError
+from paint.core.errors import ConfigError, NonFiniteError
 from paint.core.plugins import spec_of
+from paint.training.rollouts import ScoredRollout
+from paint.training.step_checks import require_scores
 from paint.training.trainer import train
 from runs import adapter, changed, stored
 
@@ -47,3 +53,93 @@ def test_train_outside_algorithm_learns_from_correct_completions(tmp_path: Path)
     trained = [value for name, value in weights.items() if "lora_B" in name]  # 0 at the start
     assert trained
     assert all(value.any() for value in trained)
+
+
+class Stepless(Algorithm):
+    """No step."""
+
+
+class Wordy(RewardWeighted):
+    needs_grades = "yes"  # type: ignore[assignment]
+
+
+class Unmade(RewardWeighted):
+    def __init__(self) -> None:
+        raise KeyError("settings")
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (Stepless, "has no step"),
+        (Wordy, 'needs_grades must be True or False, got "yes"'),
+        (Unmade, "KeyError: 'settings'"),
+    ],
+)
+def test_find_algorithm_outside_of_contract_is_refused(kind: type[Algorithm], message: str) -> None:
+    with pytest.raises(ConfigError, match=rf"train\.method \S*{kind.__name__}.*{message}"):
+        find_algorithm(spec_of(kind))
+
+
+class Changed(RewardWeighted):
+    """RewardWeighted with another result of its step."""
+
+    result: ClassVar[Callable[[list[ScoredRollout], float], Any]]
+
+    def step(self, setup, batch, step_index, clock):  # type: ignore[no-untyped-def]
+        scored, norm = super().step(setup, batch, step_index, clock)  # type: ignore[no-untyped-call]
+        return Changed.result(scored, norm)
+
+
+RESULTS: dict[str, tuple[Any, str]] = {
+    "nothing": (lambda scored, norm: None, "step returned None"),
+    "no norm": (lambda scored, norm: [], r"step returned \[\]"),
+    "dropped": (lambda scored, norm: (scored[1:], norm), r"rows \[1\], not each of 0 to 1 once"),
+    "norm": (lambda scored, norm: (scored, math.nan), "norm nan"),
+    "raises": (lambda scored, norm: dict[str, Any]()["x"], "KeyError: 'x'"),
+}
+
+
+@pytest.mark.parametrize("case", RESULTS)
+def test_train_step_of_ones_own_with_other_result_is_refused(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result, message = RESULTS[case]
+    monkeypatch.setattr(Changed, "result", staticmethod(result), raising=False)
+    steps = {"method": spec_of(Changed), "steps": 1, "batch_size": 2}
+    with pytest.raises(ConfigError, match=rf"train\.method \S*Changed.*{message}"):
+        train(changed("demo-paint", {"train": steps}), tmp_path)
+    assert not (tmp_path / "metrics.jsonl").exists()
+
+
+LOSS = torch.ones((), requires_grad=True) * 2
+ONES = torch.ones(3)
+SCORES: dict[str, tuple[Any, str]] = {
+    "nothing": (None, "score returned None"),
+    "no values": ((LOSS, {}), "no values of tokens"),
+    "none": ((LOSS, None), "not a loss and a dict"),
+    "vector": ((ONES.requires_grad_(), {"loss": ONES}), "not a scalar with a gradient"),
+    "detached": ((LOSS.detach(), {"loss": ONES}), "not a scalar with a gradient"),
+    "number": ((1.0, {"loss": ONES}), "the loss is 1.0"),
+    "integer": ((LOSS, {"loss": 1}), "the values loss are 1, not 3 floating numbers"),
+    "fewer": ((LOSS, {"loss": ONES[1:]}), r"loss are \(2,\), not 3"),
+    "more": ((LOSS, {"loss": torch.ones(4)}), r"loss are \(4,\), not 3"),
+    "reserved": ((LOSS, {"step": ONES}), '"step" is no name for a value, or is reserved'),
+    "unnamed": ((LOSS, {1: ONES}), "1 is no name for a value"),
+}
+
+
+@pytest.mark.parametrize("case", SCORES)
+def test_require_scores_of_other_kind_are_refused_with_the_class(case: str) -> None:
+    scores, message = SCORES[case]
+    config = changed("demo-paint", {"train": {"method": SPEC}})
+    with pytest.raises(ConfigError, match=rf"{SPEC} \(RewardWeighted\): .*{message}"):
+        require_scores(config, scores, 3)
+    require_scores(config, (LOSS, {"loss": ONES.detach()}), 3)
+
+
+@pytest.mark.parametrize("scores", [(LOSS * math.nan, ONES), (LOSS, ONES * math.nan)])
+def test_require_scores_not_finite_are_refused(scores: tuple[torch.Tensor, torch.Tensor]) -> None:
+    loss, values = scores
+    with pytest.raises(NonFiniteError, match="not finite"):
+        require_scores(changed("demo-paint"), (loss, {"kl": values.detach()}), 3)

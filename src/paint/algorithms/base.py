@@ -17,7 +17,7 @@ This module does not import torch: settings are checked by it.
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from paint.core.errors import ConfigError, format_short
+from paint.core.errors import ConfigError, format_short, wrap_errors
 from paint.core.plugins import load_object
 
 if TYPE_CHECKING:
@@ -138,4 +138,25 @@ def find_algorithm(name: str) -> Algorithm:
             f"train.method is {format_short(name)}, which is not a subclass of "
             f"paint.algorithms.base.Algorithm"
         )
-    return found()
+    with wrap_errors(f"train.method {name}", ConfigError, "correct the class"):
+        algorithm = found()
+    _require_contract(algorithm, name)
+    return algorithm
+
+
+def _require_contract(algorithm: Algorithm, name: str) -> None:
+    """Raise ConfigError for a class without a step, or with attributes of other types."""
+    if type(algorithm).step is Algorithm.step:
+        raise ConfigError(f"train.method {name} has no step; define it")
+    for key in ("needs_rollouts", "needs_context", "needs_grades", "uses_policy_gradient"):
+        value = getattr(algorithm, key)
+        if not isinstance(value, bool):
+            raise ConfigError(
+                f"train.method {name}: {key} must be True or False, got {format_short(value)}"
+            )
+    least = algorithm.min_samples
+    if type(least) is not int or least < 1:
+        raise ConfigError(
+            f"train.method {name}: min_samples must be an integer of at least 1, got "
+            f"{format_short(least)}"
+        )

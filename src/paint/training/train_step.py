@@ -32,6 +32,7 @@ from paint.training.load_balancing import balance_rows, micro_batches
 from paint.training.off_policy_rollouts import OffPolicyRollouts
 from paint.training.optim import learning_rate
 from paint.training.rollouts import Rollout, ScoredRollout, check_logprob_mismatch, kept_rows
+from paint.training.step_checks import require_scores
 
 
 @dataclass(frozen=True)
@@ -226,7 +227,9 @@ def accumulate(setup: Setup, rollouts: Sequence[Rollout], score: Score) -> list[
     ]
     missing = passes_missing(setup.accelerator, setup.policy.base, len(micros))
     for micro in micros:
-        loss, values = score(micro)
+        scores = score(micro)
+        require_scores(config, scores, sum(completion_lengths(micro)))
+        loss, values = scores
         # A micro-batch weighs as its fraction of the step's completions or tokens.
         unit = 1 if options.reduction == "token" else 0
         weight = loss_counts(micro, options)[unit] / max(total[unit], 1)

@@ -14,6 +14,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import InitProcessGroupKwargs
 
+from paint.algorithms.base import ALGORITHMS
 from paint.config.recipe import require_trainable, to_table
 from paint.config.run_folder import (
     RunError,
@@ -79,6 +80,7 @@ from paint.training.rollouts import (
     ScoredRollout,
     kept_metrics,
 )
+from paint.training.step_checks import require_step
 from paint.training.step_times import bottleneck, measured_steps
 from paint.training.token_log import write_tokens
 from paint.training.train_step import Setup, generation_request, grade_rollouts
@@ -311,8 +313,15 @@ def loop(
                 validate_checkpoint()  # the initial student, or one that a kill interrupted
             while done < config.steps:
                 clock = Clock(display)
-                with accelerator.split_between_processes(minibatch(setup, done)) as batch:
-                    scored, gradient_norm = setup.config.algorithm.step(setup, batch, done, clock)
+                rows = minibatch(setup, done)
+                with (
+                    accelerator.split_between_processes(rows) as batch,
+                    _own_errors(setup.config),
+                ):
+                    stepped = setup.config.algorithm.step(setup, batch, done, clock)
+                if accelerator.is_main_process:
+                    require_step(setup.config, stepped, config.batch_size)
+                scored, gradient_norm = stepped
                 further = {"gradient_norm": gradient_norm}
                 if setup.drift is not None:
                     with clock("drift"):  # on all ranks, which may share layers
@@ -355,6 +364,14 @@ def loop(
                 with suppress(RunError):
                     checkpoint.save(folder, setup, done)
             raise
+
+
+def _own_errors(config: Config) -> AbstractContextManager[None]:
+    """Name the algorithm in errors of a class outside of the package."""
+    method = config.train.method
+    if method in ALGORITHMS:
+        return nullcontext()
+    return wrap_errors(f"train.method {method}", ConfigError, "correct the class")
 
 
 class _UpdateCount:
