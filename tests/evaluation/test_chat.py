@@ -1,11 +1,16 @@
 """`paint chat`: everybody answers as their engine would, side by side."""
 
 import io
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from paint.cli import main
+from paint.cli.options import agrees
+from paint.core.errors import ConfigError
 from paint.data.problems import Problem
 from paint.evaluation.chat import open_chat
 from paint.inference.engine import Sampling, derive_seed
@@ -43,3 +48,37 @@ def test_chat_answers_every_line_of_input(
 def test_chat_with_model_has_one_column(monkeypatch: pytest.MonkeyPatch) -> None:
     (*_, last) = open_chat("demo").answers("What is 1 + 1?", SAMPLING, 0)
     assert list(last) == ["base"]
+
+
+def test_chat_input_that_is_not_unicode_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed = io.TextIOWrapper(io.BytesIO(b"What is \xff?\n"), encoding="utf-8")
+    monkeypatch.setattr("sys.stdin", typed)
+    assert main(["chat", "demo", "--max-new-tokens", "3"]) == 2
+    assert "the input: " in (said := capsys.readouterr().err)
+    assert "write it in UTF-8" in said
+
+
+def test_chat_closed_input_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    assert main(["chat", "demo"]) == 0
+    assert agrees()
+
+
+def test_chat_prompt_beyond_positions_is_refused() -> None:
+    with pytest.raises(ConfigError, match="longer than the model's positions"):
+        list(open_chat("demo").answers("so " * 2000, SAMPLING, 0))
+
+
+def test_chat_ends_where_nobody_reads() -> None:
+    typed = "What is 1 + 1?\n" * 1000
+    line = f"{sys.executable} -P -m paint.cli chat demo --max-new-tokens 2 | head -1"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", line],
+        input=typed.encode(),
+        capture_output=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 128 + signal.SIGPIPE

@@ -1,5 +1,6 @@
 """``paint chat``."""
 
+import signal
 import sys
 from dataclasses import dataclass
 from typing import Annotated
@@ -7,6 +8,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from paint.cli.options import Count, Seed, bounded
+from paint.core.errors import ConfigError, wrap_errors
 
 
 @dataclass(frozen=True)
@@ -56,11 +58,16 @@ class Chat:
                     live.update(table)
             if not console.is_terminal:
                 console.print()  # which Live leaves out
+            if console.is_unread:  # as in `paint chat ... | head`
+                return 128 + signal.SIGPIPE
         return 0
 
 
 def _ask(what: str) -> str:
     """A line of the input; "" at its end."""
+    if sys.stdin is None:  # closed before the command began
+        return ""
     if sys.stdin.isatty():
         print(f"{what}> ", end="", flush=True)
-    return sys.stdin.readline().strip()
+    with wrap_errors("the input", ConfigError, "write it in UTF-8"):
+        return sys.stdin.readline().strip()

@@ -87,6 +87,6 @@ THREE_SEEDS = Trainings(seeds=3)
 
 def agrees() -> bool:
     """Ask on a terminal whether to go on; true where nobody can answer."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if sys.stdin is None or not (sys.stdin.isatty() and sys.stdout.isatty()):
         return True
     return input("Go on? [y/N] ").strip().lower() in ("y", "yes")

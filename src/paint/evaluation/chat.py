@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from paint.config import schema as cfg
 from paint.core.device import own_device
-from paint.evaluation.generate import base_as_rank1_adapter, checkpoint_digest
+from paint.core.errors import ConfigError
+from paint.evaluation.generate import base_as_rank1_adapter, checkpoint_digest, positions_left
 from paint.evaluation.run import EvalTarget, resolve_target
 from paint.inference.engine import Sampling, derive_seed
 from paint.inference.local import LocalEngine
@@ -49,6 +50,14 @@ class Chat:
             shown = mask_solution(solution, mask_ratio)
             privileged = self.policy.teacher_prompt(problem, shown, complete=not mask_ratio)
             speakers["teacher"] = (self.base.view, privileged)
+        left = positions_left(self.policy, {name: ids for name, (_, ids) in speakers.items()})
+        if left < 1:
+            raise ConfigError(
+                "the prompt is longer than the model's positions; ask a shorter problem, or show "
+                "a shorter reference"
+            )
+        if left < sampling.max_new_tokens:
+            sampling = replace(sampling, max_new_tokens=int(left))
         engine = LocalEngine(self.policy, batch_size=1)
         written: dict[str, list[int]] = {name: [] for name in speakers}
         waiting = {
