@@ -17,6 +17,7 @@ import paint
 from conftest import logits_alone
 from fake_hub import fake_hub
 from paint.config.run_folder import RunError, latest_checkpoint
+from paint.core.storage import verify_checksums
 from paint.data.benchmarks import Benchmark
 from paint.data.problems import Problem
 from paint.demo.files import MODEL
@@ -120,6 +121,8 @@ def test_export_card_holds_run_and_evaluation(run: Path, tmp_path: Path) -> None
     ):
         assert fact in written.text
     assert str(run) not in written.content
+    assert "vllm serve BASE --enable-lora" in written.content  # a folder cannot be served by name
+    assert "`BASE` is a folder with the base model" in written.content
     assert "held_out: 0 of 40 training problems" in written.text
 
 
@@ -187,6 +190,27 @@ def test_export_push_uploads_what_was_written(
     assert all(hub.files[name] == (folder / name).read_bytes() for name in names)
     assert hub.tokens == {"Bearer hf_secret"}
     assert "# team/first" in (folder / "README.md").read_text()
+
+
+def test_export_that_fails_leaves_no_folder_and_is_repeated(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr("paint.publish.export.write_card", end)
+        with pytest.raises(KeyboardInterrupt):
+            paint.export(run, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / ".out.partial").mkdir()  # as a kill leaves it
+    (tmp_path / ".out.partial/model.safetensors").touch()
+    (tmp_path / "out").mkdir()
+    folder = paint.export(run, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == [folder]
+    assert "adapter_model.safetensors" in verify_checksums(folder, "")
+    assert not (folder / "model.safetensors").exists()
+
+
+def end(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_export_refusals_name_place(run: Path, tmp_path: Path) -> None:

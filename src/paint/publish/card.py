@@ -130,6 +130,7 @@ def write_card(export: Export, figures: Sequence[Figures], folder: Path) -> None
         config=config,
         facts=export.facts,
         base=_public(base),
+        served=_public(base) if is_hub_model else "BASE",
         data=_public(data),
         prompt=config.prompts.student or student_messages("PROBLEM")[0]["content"],
         settings=settings,

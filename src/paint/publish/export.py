@@ -5,6 +5,9 @@ tokenizer.json, chat_template.jinja, ...          the base's, unchanged
 generation_config.json                            the base's, if it has one
 README.md                                         the model card (paint.publish.card)
 .eval_results/                                    figures of known benchmarks, for the hub
+SHA256SUMS                                        checksums of these files
+
+The folder gets its name when it is complete.
 """
 
 import logging
@@ -25,6 +28,7 @@ from paint.config.run_folder import (
 )
 from paint.core.display import Display
 from paint.core.errors import PaintError, wrap_errors
+from paint.core.storage import atomic_dir
 from paint.demo.files import model_path
 from paint.models.policy import load_policy, load_tokenizer
 from paint.models.weights import export_adapter, export_merged, save_generation_settings, trained_in
@@ -71,15 +75,15 @@ def export(
 
     merged = merged or config.model.train_mode == "full"
     dtype = dtype or (config.model.dtype if merged else "float32")
-    with wrap_errors(folder, ExportError, "free some space, or name another folder"):
-        folder.mkdir(parents=True, exist_ok=True)
+    place = wrap_errors(folder, ExportError, "free some space, or name another folder")
+    with place, atomic_dir(folder.resolve()) as partial:
         if merged:
             policy = load_policy(config.model, seed=0)
-            rounding = export_merged(policy, trained, folder, getattr(torch, dtype))
+            rounding = export_merged(policy, trained, partial, getattr(torch, dtype))
         else:
-            rounding = export_adapter(trained, folder, getattr(torch, dtype))
-            load_tokenizer(config.model.path).save_pretrained(folder)
-            save_generation_settings(config.model.path, folder)
+            rounding = export_adapter(trained, partial, getattr(torch, dtype))
+            load_tokenizer(config.model.path).save_pretrained(partial)
+            save_generation_settings(config.model.path, partial)
         made = Export(
             name=repository or folder.resolve().name,
             config=config,
@@ -90,7 +94,7 @@ def export(
             rounding=rounding,
             license=license,
         )
-        write_card(made, figures, folder)
+        write_card(made, figures, partial)
 
     display.note(
         f"written to {folder}: {'model' if merged else 'adapter'} in {dtype}, which keeps "
