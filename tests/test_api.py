@@ -404,6 +404,31 @@ def test_held_out_kl_folder_is_no_evaluation_and_of_one_student(
         paint.held_out_kl(other, **options)
 
 
+@pytest.mark.parametrize("samples", [0, -1])
+def test_held_out_kl_without_samples_is_refused(
+    run: paint.Run, samples: int, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=f"samples must be an integer from 1 .*, got {samples}"):
+        paint.held_out_kl(run, data=ROWS[:2], samples=samples, output_dir=tmp_path / "bank")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seeds": []}, r"seeds must be distinct, at least one, got \[\]"),
+        ({"seeds": [0, 0]}, r"seeds must be distinct, .* got \[0, 0\]"),
+        ({"seeds": [-1]}, "a seed must be an integer from 0"),
+        ({"samples": 0}, "samples must be an integer from 1"),
+    ],
+)
+def test_compare_invalid_counts_are_refused_before_anything_is_written(
+    options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        paint.compare(["demo-paint", "demo-opsd"], output_dir=tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
 def test_held_out_kl_without_teacher_is_refused(tmp_path: Path) -> None:
     sft = paint.train("demo-sft", data=ROWS, output_dir=tmp_path / "run", **SMALL)
     with pytest.raises(PaintError, match=r"train\.method sft has no teacher"):

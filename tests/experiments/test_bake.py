@@ -95,6 +95,16 @@ def test_bake_of_text_that_changes_nothing_is_refused(config: Config, tmp_path: 
     assert not (tmp_path / "bake/run").exists()
 
 
+@pytest.mark.parametrize("counts", [{"samples": 0}, {"held_out": -1}, {"held_out": 0}])
+def test_bake_count_below_one_is_refused(
+    config: Config, counts: dict[str, int], tmp_path: Path
+) -> None:
+    [(name, value)] = counts.items()
+    with pytest.raises(ConfigError, match=f"{name} must be an integer from 1 .*, got {value}"):
+        bake(config, tmp_path / "out", **{"held_out": 2, "samples": 1} | counts)
+    assert not (tmp_path / "out").exists()
+
+
 def test_bake_in_folder_of_other_rules_is_refused(config: Config, tmp_path: Path) -> None:
     (tmp_path / "rules.md").write_text("Be brief.")
     with pytest.raises(ConfigError, match=r"rules\.md is that of other rules or questions; choose"):
@@ -129,6 +139,8 @@ def test_bake_measures_segments_and_resumes_to_same_figures(config: Config, tmp_
     again = paint.bake(*files, recipe=config, output_dir=tmp_path, held_out=8, samples=2)
     assert again.summary["held_out"] == summary["held_out"]
     assert again.summary["steps"] == summary["steps"]
+    more = paint.bake(*files, recipe=config, output_dir=tmp_path, held_out=8, samples=3)
+    assert [row["step"] for row in more.summary["steps"]] == [2]  # of three answers, not of two
     table = again.table.set_index(["view", "metric"])
     assert table.loc[(BAKED, "kl"), "mean"] == summary["held_out"][BAKED]["kl"]["mean"]
     assert again.run.checkpoints[-1].name == "step-000002"

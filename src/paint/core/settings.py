@@ -121,6 +121,14 @@ def require(section: object, key: str, is_allowed: bool, allowed: str, note: str
         raise ConfigError(f"{name}.{key} must be {allowed}, got {value} ({note})")
 
 
+def require_count(name: str, value: Any, least: int = 1) -> None:
+    """Raise ConfigError for an argument that is no integer from ``least`` to MAX_COUNT."""
+    if type(value) is not int or not least <= value <= MAX_COUNT:
+        raise ConfigError(
+            f"{name} must be an integer from {least} to {MAX_COUNT}, got {format_short(value)}"
+        )
+
+
 def section_name(section: type) -> str:
     """Return the name of a config class in a recipe: "rollout" for RolloutConfig."""
     return section.__name__.removesuffix("Config").lower()

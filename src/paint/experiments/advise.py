@@ -315,8 +315,8 @@ def advise_on(facts: Mapping[str, Interval], figures: Mapping[str, Figures]) -> 
     if slope.low <= 0:
         return [
             *lines,
-            f"no advice: the highest slope, {slope.points(sign=True)}, is that of {best}, and 0 is "
-            f"in its interval; take more --problems, or another --context",
+            f"no advice: the highest slope but for controls, {slope.points(sign=True)}, is that of "
+            f"{best}, and 0 is in its interval; take more --problems, or another --context",
         ]
     chosen = best if gain.low > 0 or mean(slopes[RECIPE]).low <= 0 else RECIPE
     lines.append(

@@ -30,6 +30,7 @@ from paint.config.schema import Config, ConfigError, EvaluationConfig
 from paint.core.display import Display
 from paint.core.distributed import require_one_process
 from paint.core.errors import Interrupted, wrap_errors
+from paint.core.settings import require_count
 from paint.core.storage import read_json, write_atomic
 from paint.data.contexts import Contexts
 from paint.data.problems import DataError, Problem, batch_indices, item_of, read_problems
@@ -193,6 +194,8 @@ def bake(
     those of ``paint.bake``. Returns figures by group of questions (held_out, unrelated) and view.
     """
     require_paths(config)
+    require_count("held_out", held_out)
+    require_count("samples", samples)
     require_one_process("paint bake")
     if config.model.train_mode != "lora" or config.context.source != ("file",):
         raise ConfigError('`paint bake` needs model.train_mode "lora" and context.source "file"')
@@ -224,6 +227,9 @@ def bake(
 
     summary = folder / "summary.json"
     steps = read_json(summary, "bake again")["steps"] if summary.exists() else []
+    # Figures of other measurements are not comparable with those that follow.
+    measured = {"samples": samples, "held_out": held_out, "grader": config.grading.grader}
+    steps = [row for row in steps if row.get("measured") == measured]
     while True:
         is_begun = (run / "run.json").exists()
         checkpoint = latest_checkpoint(run) if is_begun else None
@@ -237,7 +243,7 @@ def bake(
             baked = figures["held_out"][BAKED]
             display.note(f"baked, step {done}: {baked}")
             steps = [row for row in steps if row["step"] < done]
-            steps.append({"step": done} | baked.table)
+            steps.append({"step": done, "measured": measured} | baked.table)
             sheets = _write(folder, figures, steps)
             if done >= config.train.steps or not baked.is_told_apart:
                 break

@@ -18,6 +18,7 @@ from torch import Tensor
 from paint.config.schema import Config, ConfigError, DataConfig
 from paint.core.display import Display
 from paint.core.errors import format_value, wrap_errors
+from paint.core.settings import require_count
 from paint.core.storage import (
     SUMS,
     append_jsonl,
@@ -351,6 +352,7 @@ def kl_of_checkpoint(
     Raises:
         ConfigError: the method has no teacher, or learned from stored completions.
     """
+    require_count("samples", samples)
     if not config.algorithm.needs_context:
         raise ConfigError(f"train.method {config.train.method} has no teacher to compare with")
     is_full = config.model.train_mode == "full"

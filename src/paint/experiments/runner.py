@@ -39,7 +39,8 @@ from paint.config.run_folder import (
 from paint.config.schema import Config, ConfigError, ModelConfig
 from paint.core.display import LOG_WIDTH, Counter, Display, Terminal
 from paint.core.distributed import require_one_process
-from paint.core.errors import Interrupted, wrap_errors
+from paint.core.errors import Interrupted, format_short, wrap_errors
+from paint.core.settings import require_count
 from paint.core.storage import FolderInUse, lock_folder
 from paint.data.gold_answer_checks import name_unparsed
 from paint.evaluation.generate import (
@@ -107,6 +108,12 @@ def run_experiment(
     Results in results.jsonl are reused, and unfinished runs and evaluations are resumed. With
     ``every_checkpoint``, all checkpoints of each run are evaluated, in order, not the last alone.
     """
+    seeds = list(seeds)
+    for seed in seeds:
+        require_count("a seed", seed, least=0)
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise ConfigError(f"seeds must be distinct, at least one, got {format_short(seeds)}")
+    require_count("samples", protocol.samples)
     is_full = any(run.config.model.train_mode == "full" for run in runs)
     rollout = resolve_evaluation(protocol.rollout, display, is_full=is_full)
     protocol = replace(protocol, rollout=rollout)
