@@ -92,6 +92,7 @@ function number(value, digits = 3) {
 }
 const percent = (value, digits = 1) => (value === null || value === undefined ? "\u2013" : `${(100 * value).toFixed(digits)} %`);
 const points = (value, digits = 1) => (value === null || value === undefined ? "\u2013" : `${value >= 0 ? "+" : "\u2212"}${(100 * Math.abs(value)).toFixed(digits)}`);
+const countOf = (count, one, several = `${one}s`) => `${count} ${count === 1 ? one : several}`;
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / (values.length || 1);
 
 // The address holds the current selection, so that links open it.

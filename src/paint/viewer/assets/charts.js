@@ -2,12 +2,21 @@
 
 const charts = [];  // of one page: the same step is read in all of them
 
-function ticks(low, high, count = 4) {
+function ticks(low, high, count = 4, { whole = false } = {}) {
   const rough = (high - low) / count || 1, power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 2.5, 5, 10].map((m) => m * power).find((s) => s >= rough) || rough;
+  const fitting = [1, 2, whole ? 2 : 2.5, 5, 10].map((m) => m * power).find((s) => s >= rough) || rough;
+  const step = whole ? Math.max(Math.round(fitting), 1) : fitting;  // there is no step 1.5
   const made = [];
   for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++) made.push(i * step);
   return made;
+}
+
+// The number of a tick: with as many digits as tell it from its neighbours.
+function tickLabel(format) {
+  const digits = (value) => Number((100 * value).toPrecision(4));
+  if (format === percent) return (value) => `${digits(value)} %`;
+  if (format === points) return (value) => `${value >= 0 ? "+" : "\u2212"}${digits(Math.abs(value))}`;
+  return (value) => format(value);
 }
 
 function frame(width, height, margin, [x0, x1], [y0, y1], { xticks, yticks, xformat = number, yformat = number } = {}) {
@@ -24,20 +33,22 @@ function frame(width, height, margin, [x0, x1], [y0, y1], { xticks, yticks, xfor
   return { x, y, parts };
 }
 
-function extent(values, { zero = false } = {}) {
+function extent(values, { zero = false, share = false } = {}) {
   const known = values.filter((v) => v !== null && v !== undefined && Number.isFinite(v));
   let low = Math.min(...known), high = Math.max(...known);
   if (!known.length) [low, high] = [0, 1];
   if (zero) { low = Math.min(low, 0); high = Math.max(high, 0); }
+  const areShares = share && low >= 0 && high <= 1;
   if (low === high) { low -= Math.abs(low) * .1 || (zero ? 0 : .5); high += Math.abs(high) * .1 || .5; }
-  return [low, high];
+  return areShares ? [Math.max(low, 0), Math.min(high, 1)] : [low, high];
 }
 
 // Lines over x. series: {name, y, low?, high?}; onpick(x) follows a click or Enter.
 function lineChart({ title, note, x: xs, series, zero = false, format = number, onpick, xname = "step" }) {
   const width = 380, height = 178, margin = [46, 10, 8, 22];
   const all = series.flatMap((s) => [...s.y, ...(s.low || []), ...(s.high || [])]);
-  const f = frame(width, height, margin, extent(xs), extent(all, { zero }), { yformat: (v) => (format === percent ? `${Number((100 * v).toPrecision(3))} %` : format(v)) });
+  const [x0, x1] = extent(xs), whole = xs.every(Number.isInteger);
+  const f = frame(width, height, margin, [x0, x1], extent(all, { zero, share: format === percent }), { xticks: ticks(x0, x1, 6, { whole }), yformat: tickLabel(format) });
   const drawn = series.map((s, n) => {
     const points = xs.map((v, i) => [f.x(v), s.y[i] === null || s.y[i] === undefined ? null : f.y(s.y[i])]);
     const group = svg(`g.s${n % 6}`);
@@ -101,7 +112,7 @@ function keys(series) {
 function barChart({ title, note, labels, series, format = number, stacked = false }) {
   const width = 380, height = 190, margin = [46, 8, 8, 24];
   const sums = stacked ? labels.map((_, i) => series.reduce((sum, s) => sum + s.y[i], 0)) : series.flatMap((s) => s.y);
-  const f = frame(width, height, margin, [0, labels.length], extent(sums, { zero: true }), { xticks: [], yformat: (v) => (format === percent ? percent(v, 0) : format(v)) });
+  const f = frame(width, height, margin, [0, labels.length], extent(sums, { zero: true, share: format === percent }), { xticks: [], yformat: tickLabel(format) });
   const slot = (width - margin[0] - margin[1]) / labels.length;
   const parts = [];
   labels.forEach((label, i) => {
@@ -144,8 +155,8 @@ function pathChart({ title, note, points, xname, yname, diagonal = false }) {
 // Rows with an interval each: {label, mean, low, high}; zero draws the line at 0.
 function intervalChart({ title, note, rows, format = percent }) {
   const width = 560, line = 26, height = rows.length * line + 34, left = 205;
-  const [x0, x1] = extent(rows.flatMap((r) => [r.mean, r.low, r.high]));
-  const f = frame(width, height, [left, 16, 6, 24], [x0, x1], [0, rows.length], { yticks: [], xformat: (v) => format(v, 0) });
+  const [x0, x1] = extent(rows.flatMap((r) => [r.mean, r.low, r.high]), { share: format === percent });
+  const f = frame(width, height, [left, 16, 6, 24], [x0, x1], [0, rows.length], { yticks: [], xformat: tickLabel(format) });
   const parts = rows.map((row, i) => {
     const y = 6 + (i + .5) * line;
     return svg("g.s0", {}, svg("text", { x: left - 10, y: y + 4, "text-anchor": "end" }, row.label.length > 32 ? `${row.label.slice(0, 31)}\u2026` : row.label),

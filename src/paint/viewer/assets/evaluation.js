@@ -55,7 +55,7 @@ function drawProblems() {
   const rows = set.problems.filter((p) => keep(p) && (p.id.toLowerCase().includes(text) || p.problem.toLowerCase().includes(text)));
   if (value) rows.sort((a, b) => (sort.down ? -1 : 1) * (value(a) - value(b)));
   else if (sort.down) rows.reverse();
-  countedProblems.textContent = `${rows.length} of ${set.problems.length} problems`;
+  countedProblems.textContent = `${rows.length} of ${countOf(set.problems.length, "problem")}`;
   const heads = [["id", "problem"], ...POLICIES.map((p) => [p, p])];
   head.replaceChildren(el("tr", {}, heads.map(([key, title]) => el(key === "id" ? "th.left" : "th", {}, el("button", { type: "button", title, onclick: () => { sort = { key, down: sort.key === key ? !sort.down : false }; drawProblems(); } }, title)))));
   body.replaceChildren(...rows.map((problem) => {
@@ -112,7 +112,7 @@ addEventListener("keydown", (event) => {
 });
 addEventListener("hashchange", () => { const found = set.problems.find((p) => p.id === address.get().problem); if (found && found !== chosen) choose(found); });
 
-tabs(DATA.name, `${POLICIES.length} policies, ${SETS.map((s) => `${s.name} (${s.problems.length} problems, k = ${s.k})`).join(", ")}`, {
+tabs(DATA.name, `${countOf(POLICIES.length, "policy", "policies")}, ${SETS.map((s) => `${s.name} (${countOf(s.problems.length, "problem")}, k = ${s.k})`).join(", ")}`, {
   figures: { title: "Accuracy", build: buildFigures },
   problems: { title: "Problems", build: buildProblems },
   asked: { title: "Protocol", build: buildAsked },

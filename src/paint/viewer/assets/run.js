@@ -38,7 +38,7 @@ function buildRun(section) {
   const sets = [...new Set(DATA.validation.map((v) => v.benchmark))];
   const validated = sets.map((set) => {
     const points = DATA.validation.filter((v) => v.benchmark === set), pick = (key) => points.map((v) => v.figures.avg_at_k[key]);
-    return lineChart({ title: `Validation on ${set}`, note: `Avg@${points[0].k} of ${points[0].problems} problems with 95 % interval`, x: points.map((v) => v.step), series: [{ name: `Avg@${points[0].k}`, y: pick("mean"), low: pick("low"), high: pick("high") }], format: percent });
+    return lineChart({ title: `Validation on ${set}`, note: `Avg@${points[0].k} of ${countOf(points[0].problems, "problem")} with 95 % interval`, x: points.map((v) => v.step), series: [{ name: `Avg@${points[0].k}`, y: pick("mean"), low: pick("low"), high: pick("high") }], format: percent });
   });
   section.append(el("p.soft", {}, "Hover a curve, or focus it and use \u2190 \u2192: all curves read the same step. A click (Enter) leads to that step's rollouts."));
   if (!STEPS.length) section.append(el("p.note", {}, "This run has no finished step yet."));
