@@ -79,6 +79,8 @@ def test_run_without_rollouts_of_step_is_refused_by_name(run: paint.Run, tmp_pat
         (7, "list of dicts"),
         ([ROWS[0], "text"], "row 2"),
         ([ROWS[0], ROWS[1] | {"seen": date(2026, 1, 1)}], 'row 2: field "seen"'),
+        ([ROWS[0] | {"note": "\ud800"}], 'row 1: field "note"'),
+        ([ROWS[0] | {1: "a", "1": "b"}], "row 1 has two fields of one name"),
     ],
 )
 def test_train_rows_of_other_kind_are_refused(rows: Any, named: str, tmp_path: Path) -> None:
@@ -451,6 +453,11 @@ def test_evaluate_unknown_setting_is_refused_by_name(run: paint.Run, tmp_path: P
         paint.evaluate(run, benchmark="demo", output_dir=tmp_path, sample=2)
     with pytest.raises(paint.ConfigError, match="temperatur"):
         paint.evaluate(run, benchmark="demo", output_dir=tmp_path, rollout={"temperatur": 1.0})
+
+
+def test_show_row_that_no_step_has_is_refused(run: paint.Run, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="has no row 99"):
+        paint.show(run, row=99, out=tmp_path / "show.html")
 
 
 def test_show_draws_one_run_and_two(run: paint.Run, tmp_path: Path) -> None:

@@ -1033,6 +1033,8 @@ def _write_rows(rows: Rows, folder: Path, name: str = "") -> str:
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, Mapping):
             raise DataError(f"row {number} is {format_value(row)}; each row must be a dict")
+        if len({str(key) for key in row}) < len(row):
+            raise DataError(f"row {number} has two fields of one name; rename one of them")
         lines.append({str(key): _plain(value, key, number) for key, value in row.items()})
     if not lines:
         raise DataError("there are no rows; pass at least one dict")
@@ -1051,7 +1053,7 @@ def _plain(value: Any, field_name: str, row: int) -> Any:
     if isinstance(value, float) and math.isnan(value):
         return None
     try:
-        json.dumps(value)
+        json.dumps(value, ensure_ascii=False).encode("utf-8")  # no half of a surrogate pair
     except (TypeError, ValueError):
         raise DataError(
             f'row {row}: field "{field_name}" is {format_value(value)}; convert it to text, '

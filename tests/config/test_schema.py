@@ -353,3 +353,21 @@ def test_require_trainable_full_tuning_is_refused(dtype: str, message: str) -> N
     with pytest.raises(ConfigError, match=message):
         require_trainable(config)
     require_trainable(config.changed("rollout", engine="auto").changed("model", dtype="float32"))
+
+
+@pytest.mark.parametrize(
+    ("sections", "named"),
+    [
+        ({"objective": {"correct_weight": 0, "wrong_weight": 0}}, "objective.correct_weight"),
+        ({"health": {"stop_on": ["drift"]}}, "health.stop_on"),
+        (
+            {"objective": {"skip_tokens": 24}, "rollout": {"max_new_tokens": 24}},
+            "objective.skip_tokens",
+        ),
+    ],
+)
+def test_config_that_learns_or_measures_nothing_is_refused(
+    sections: dict[str, dict[str, Any]], named: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"{named} must be"):
+        from_table(sections)

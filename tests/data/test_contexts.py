@@ -148,3 +148,9 @@ def test_needed_fields_are_those_of_the_sources() -> None:
     assert needed("guide", "other") == {"guide", "solution"}
     assert needed("rollout") == needed("answer") == {"answer"}
     assert needed("rollout", grading=GradingConfig(grader="a:b")) == set()
+
+
+def test_context_function_returning_half_a_character_is_refused_by_name() -> None:
+    spec = spec_of(lambda *_: "\ud800", "half", module="contexts_of_mine")
+    with pytest.raises(DataError, match=rf"context.source {spec}, problem 0: .*surrogates"):
+        contexts(spec).references(PROBLEMS[0], 0)

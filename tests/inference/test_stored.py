@@ -214,6 +214,16 @@ def test_train_on_run_whose_text_was_changed_is_refused(first: Path, tmp_path: P
         train(arm(source), tmp_path / "run")
 
 
+def test_train_on_run_without_rollouts_of_a_step_names_the_file(
+    first: Path, tmp_path: Path
+) -> None:
+    source = tmp_path / "without"
+    shutil.copytree(first, source)
+    (source / "rollouts/step-000001.jsonl").unlink()
+    with pytest.raises(DataError, match=r"step-000001\.jsonl is gone"):
+        train(arm(source), tmp_path / "run")
+
+
 def test_train_on_absent_source_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"rollout\.stored is .*nothing, which does not exist"):
         train(arm(tmp_path / "nothing"), tmp_path / "run")

@@ -681,6 +681,12 @@ class Config:
         note = "there is nothing to reason about"
         require(self.context, "source", is_met, allowed, note)
 
+        is_met = bool(self.health.drift_path) or "drift" not in self.health.stop_on
+        require(self.health, "stop_on", is_met, "without drift", "it needs health.drift_path")
+        is_met = not algorithm.needs_rollouts or objective.skip_tokens < rollout.max_new_tokens
+        allowed = f"below rollout.max_new_tokens = {rollout.max_new_tokens}"
+        require(objective, "skip_tokens", is_met, allowed, "others have no token in the loss")
+
         samples, least = rollout.samples_per_problem, algorithm.min_samples
         allowed = f"a multiple of rollout.samples_per_problem = {samples}"
         is_met = self.train.batch_size % samples == 0

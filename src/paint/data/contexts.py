@@ -205,6 +205,8 @@ class Contexts:
         place = f"context.source {source}, problem {problem.id}"
         with wrap_errors(place, DataError, "correct the function"):
             found = function(row_of(problem), self._rows, seed)
+            if isinstance(found, str):
+                found.encode("utf-8")  # half of a surrogate pair is no text
         if not isinstance(found, str):
             raise DataError(f"{place}: it returned {format_short(found)}, and a context is a text")
         return found

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paint.config.run_folder import read_run, step_of, step_paths
+from paint.config.run_folder import read_run, step_folder, step_of, step_paths
 from paint.core.distributed import all_gather_slice
 from paint.core.errors import wrap_errors
 from paint.core.storage import SUMS, digest, read_jsonl, verify_checksums
@@ -119,7 +119,12 @@ def stored_rows(source: Path) -> Iterator[StoredRow]:
     """Iterate over the rollouts of a run, the samples of an evaluation or the rows of a file."""
     if (source / "run.json").exists():
         seed = read_run(source).train.seed
-        for path in step_paths(source / "rollouts", ".jsonl"):
+        paths = step_paths(source / "rollouts", ".jsonl")
+        for step, path in enumerate(paths, start=1):
+            if step_of(path) != step:
+                gone = step_folder(source / "rollouts", step).with_suffix(".jsonl")
+                raise DataError(f"{gone} is gone; put it back, or name another source")
+        for path in paths:
             for row, values in enumerate(read_jsonl(path, HINT)):
                 sampled_with = derive_seed(seed, step_of(path) - 1, row)
                 yield StoredRow(f"{path} line {row + 1}", values, sampled_with)

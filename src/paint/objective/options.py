@@ -78,6 +78,9 @@ class ObjectiveConfig(Section):
             choices = get_args(literal)
             is_known = getattr(self, key) in choices
             require(self, key, is_known, f"one of {', '.join(choices)}", f"default: {choices[0]}")
+        has_weight = self.correct_weight > 0 or self.wrong_weight > 0
+        note = "with both 0 nothing is learned"
+        require(self, "correct_weight", has_weight, "above 0 with objective.wrong_weight 0", note)
         if is_record():  # what is named as "module:name" may not be importable here
             return
 

@@ -173,17 +173,17 @@ def choose(run: Path, config: Config, spec: PageSpec) -> dict[int, list[dict[str
                 there = f"there are steps {min(paths)} to {max(paths)}"
             raise RunError(f"{run} holds no rollouts of step {step}; {there}")
 
-    # Rows with logged values; without any, the first few. Of steps that are named, all.
-    logged = config.log.token_rows
-    most = None if spec.steps or logged == "all" else logged or FEW_ROWS
+    # Rows with logged values; without any, the first few. Of steps or a row that are named, all.
+    logged, is_named = config.log.token_rows, bool(spec.steps) or spec.row is not None
+    most = None if is_named or logged == "all" else logged or FEW_ROWS
     kept: dict[int, list[dict[str, Any]]] = {}
     for step in sorted(set(spec.steps)) or paths:
         rows = list(read_jsonl(paths[step], START_ANEW))[:most]
         numbered = [{"row": number, **row} for number, row in enumerate(rows)]
         kept[step] = [row for row in numbered if spec.row in (None, row["row"])]
+    if spec.row is not None and not all(kept.values()):
+        raise RunError(f"a step of {run} has no row {spec.row}; rows count from 0")
     if spec.steps:
-        if not all(kept.values()):
-            raise RunError(f"a step of {run} has no row {spec.row}; rows count from 0")
         return kept
 
     # All steps if they fit, else as many as fit, evenly spaced, with the first and the last.
