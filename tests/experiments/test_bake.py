@@ -100,8 +100,9 @@ def test_bake_count_below_one_is_refused(
     config: Config, counts: dict[str, int], tmp_path: Path
 ) -> None:
     [(name, value)] = counts.items()
+    both = {"held_out": 2, "samples": 1} | counts
     with pytest.raises(ConfigError, match=f"{name} must be an integer from 1 .*, got {value}"):
-        bake(config, tmp_path / "out", **{"held_out": 2, "samples": 1} | counts)
+        bake(config, tmp_path / "out", held_out=both["held_out"], samples=both["samples"])
     assert not (tmp_path / "out").exists()
 
 
