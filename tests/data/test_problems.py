@@ -114,6 +114,8 @@ BAD_ROWS: list[tuple[dict[str, Any] | bytes, str, str]] = [
     (b'{"problem": NaN}', "invalid JSON", ": NaN is not a JSON number"),
     (b'{"problem": "caf\xe9"}', "invalid UTF-8", " at byte 17: invalid continuation byte"),
     (b"[" * 200_000, "invalid JSON", ": nested too deeply"),
+    (b'{"answer": "8", "id": "x", "answer": "7"}', "doubled key", " 'answer'; write each key once"),
+    (b'{"row": [{"a": 1, "a": 1}]}', "doubled key", " 'a'; write each key once"),
 ]
 
 
@@ -137,16 +139,35 @@ NO_CHATS = [
     ([{"role": "user", "content": "q", "name": "Ann"}], "must be a role and a content"),
     ([{"role": "system", "content": "s"}], r"with a turn of the user \(roles: system\)"),
     ([{"role": "user", "content": "\ud800"}], "is not valid Unicode"),
+    ([], r"is no list of messages but a list \(value \[\]\)"),
+    ("[]", r"is no list of messages but text \(value '\[\]'\)"),
+    (
+        [{"role": "user", "content": "q"}, {"role": "tool", "content": "4"}],
+        r"is no chat that ends in a turn of the user \(roles: user, tool\)",
+    ),
+    ([{"role": "user", "content": "q", "tool_calls": [{"id": "1"}]}], "must be a role and a cont"),
 ]
 
 
 @pytest.mark.parametrize(("messages", "said"), NO_CHATS)
 def test_read_problems_chat_that_is_none_is_refused(
-    tmp_path: Path, messages: list[dict[str, Any]], said: str
+    tmp_path: Path, messages: object, said: str
 ) -> None:
     path = write(tmp_path, {"messages": messages, "solution": "s", "answer": "a"})
     with pytest.raises(DataError, match=f'row 1: field "messages" .*{said}'):
         read(path)
+
+
+@pytest.mark.parametrize("calls", [None, []])
+def test_read_problems_chat_with_empty_tool_calls_is_read(
+    tmp_path: Path, calls: list[object] | None
+) -> None:
+    messages = [
+        {"role": "user", "content": "1 + 1?", "tool_calls": calls},
+        {"role": "assistant", "content": "We add.", "tool_calls": calls},
+    ]
+    [problem] = read(write(tmp_path, {"messages": messages, "answer": "2"})).problems
+    assert (problem.problem, problem.solution) == ("1 + 1?", "We add.")
 
 
 def test_read_problems_reply_of_chat_is_solution_unless_the_row_has_one(tmp_path: Path) -> None:

@@ -88,6 +88,18 @@ def test_read_csv_without_header_is_refused_with_first_line(tmp_path: Path) -> N
         read_problems(DataConfig(path=str(path)))
 
 
+@pytest.mark.parametrize("sign", [";", "\t", "|"])
+def test_read_csv_with_another_separator_is_refused_by_it(tmp_path: Path, sign: str) -> None:
+    path = write(tmp_path / "p.csv", sign.join(["problem", "answer"]).encode() + b"\n")
+    assert f"looks separated by {sign!r}" in refusal(path)
+
+
+@pytest.mark.parametrize("url", ["https://example.com/x.jsonl", "s3://bucket/x.parquet"])
+def test_read_rows_url_is_refused_as_one(url: str) -> None:
+    assert refusal(url) == f"{url} is a URL; download the file and name it"
+    assert "is a URL" in refusal(Path(url))
+
+
 def test_read_parquet_numbers_keep_digits_and_null_is_none(tmp_path: Path) -> None:
     path = parquet(
         tmp_path / "p.parquet",
@@ -232,6 +244,9 @@ def test_data_files_folder_resolves_to_one_file_or_all_shards(tmp_path: Path) ->
 def test_count_rows_does_not_read_rows(tmp_path: Path) -> None:
     assert count_rows(parquet(tmp_path / "p.parquet", a=["x", "y", "z"])) == 3
     assert count_rows(write(tmp_path / "p.jsonl", b"{}\n{}\n")) == 2
+    assert count_rows(write(tmp_path / "p.jsonl", b"{}\n\n{}")) == 2
+    assert count_rows(write(tmp_path / "p.csv", b"a,b\n1,2\n\n3,4\n")) == 2
+    assert count_rows(write(tmp_path / "p.csv", b"")) == 0
 
 
 def test_read_rows_row_over_size_limit_is_bad_and_next_row_is_read(tmp_path: Path) -> None:

@@ -313,6 +313,9 @@ def _problem(
     if is_chat(fields.get(place)):
         turns, solution = _chat(fields, place)
         problem = turns[-1][1]
+    elif place and _column(fields, data.problem_field) is None:
+        detail = f" but {kind_of(fields[place])} (value {shorten(fields[place])})"
+        raise BadRow(f'field "{place}" is no list of messages', detail)
     else:
         problem = _text(fields, data.problem_field, "problem", column_hint)
         solution = ""
@@ -346,8 +349,9 @@ def read_chat(messages: Sequence[Mapping[str, Any]], name: str) -> list[tuple[st
     turns = []
     for number, message in enumerate(messages, start=1):
         role, content = message.get("role"), message.get("content")
-        others = [key for key, value in message.items() if value is not None]
-        if not (isinstance(role, str) and isinstance(content, str) and len(others) == 2):
+        # Null and an empty list, as of tool_calls, say nothing.
+        given = [key for key, value in message.items() if value is not None and value != []]
+        if not (isinstance(role, str) and isinstance(content, str) and len(given) == 2):
             detail = f": message {number} is {shorten(message)}; it must be a role and a content"
             raise BadRow(f'field "{name}" is no chat', f"{detail}, both text")
         _require_unicode(content, name)
@@ -364,8 +368,10 @@ def _chat(
     reply = turns.pop()[1] if turns and turns[-1][0] == "assistant" else ""
     last = turns[-1][0] if turns else "none"
     if (ends_in == "user" and last != "user") or (ends_in == "assistant" and not reply.strip()):
-        detail = f" (roles: {', '.join(role for role, _ in turns) or 'none'})"
-        raise BadRow(f'field "{name}" is no chat with a turn of the {ends_in}', detail)
+        roles = [role for role, _ in turns]
+        where = "that ends in" if ends_in in roles else "with"
+        detail = f" (roles: {', '.join(roles) or 'none'})"
+        raise BadRow(f'field "{name}" is no chat {where} a turn of the {ends_in}', detail)
     return tuple(turns), reply
 
 

@@ -60,6 +60,7 @@ class Number(str):
 REPORTED = "sha256"
 """Key of a prepared data set's digest in its report."""
 
+_URL = re.compile("[A-Za-z][A-Za-z0-9+.-]+:/")  # Path leaves one slash of two
 _HUB = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(?::(?P<config>[^@:]+))?(?:@(?P<split>[^@:]+))?")
 
 
@@ -79,6 +80,8 @@ def read_rows(source: str | Path) -> Iterator[Row]:
     """
     path = Path(source)
     kind = path.suffix.lower()
+    if _URL.match(str(source)):
+        raise DataError(f"{source} is a URL; download the file and name it")
     hub = _HUB.fullmatch(str(source))
     with wrap_errors(path, DataError, NAME_IT):
         is_on_hub = hub is not None and kind not in _READERS and not path.exists()
@@ -163,14 +166,19 @@ def data_files(path: Path) -> list[Path]:
 
 
 def count_rows(path: Path) -> int:
-    """Estimate the number of rows; blank lines and line breaks in CSV cells are counted, too."""
-    if path.suffix.lower() == ".parquet":
+    """Estimate the number of rows: of a text file its lines that are not blank, without a header.
+
+    A CSV row with line breaks in its cells counts as several.
+    """
+    kind = path.suffix.lower()
+    if kind == ".parquet":
         import pyarrow.parquet
 
         with wrap_errors(path, DataError, REWRITE), _open(path) as file:
             return int(pyarrow.parquet.read_metadata(file).num_rows)
     with _open(path) as file:
-        return sum(block.count(b"\n") for block in iter(lambda: file.read(2**20), b""))
+        lines = sum(1 for line in _lines(file) if line.strip())
+    return max(lines - 1, 0) if kind == ".csv" else lines
 
 
 def read_hub(name: str, config: str | None, split: str) -> Iterator[Row]:
@@ -217,6 +225,7 @@ def _object(line: bytes) -> dict[str, object]:
             parse_int=Number,
             parse_float=Number,
             parse_constant=_refuse_constant,
+            object_pairs_hook=_fields,
         )
     except UnicodeDecodeError as error:
         raise BadRow("invalid UTF-8", f" at byte {error.start + 1}: {error.reason}") from None
@@ -227,6 +236,16 @@ def _object(line: bytes) -> dict[str, object]:
 
     if not isinstance(fields, dict):
         raise BadRow("not a JSON object", f" but {kind_of(fields)}; write one object a line")
+    return fields
+
+
+def _fields(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """The object of some keys and values. Raises BadRow for a doubled key."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names = [name for name, _ in pairs]
+        doubled = next(name for name in names if names.count(name) > 1)
+        raise BadRow("doubled key", f" {shorten(doubled)}; write each key once")
     return fields
 
 
@@ -254,6 +273,7 @@ def _csv(file: IO[bytes], path: Path) -> Iterator[Row]:
                     continue
                 if not names:
                     names = cells
+                    _require_commas(cells, path)
                     if doubled := {name for name in names if name and names.count(name) > 1}:
                         name = shorten(min(doubled))
                         raise DataError(f"{path}: two columns are named {name}; rename one of them")
@@ -266,6 +286,16 @@ def _csv(file: IO[bytes], path: Path) -> Iterator[Row]:
             # Text is decoded some lines ahead, so a wrong byte may come after this row.
             hint = "write it in UTF-8, with every quote closed and doubled within cells"
             raise DataError(f"{path} row {line} or later: {reason(error)}; {hint}") from None
+
+
+def _require_commas(names: list[str], path: Path) -> None:
+    """Raise DataError if another sign than a comma separates the names of columns."""
+    found = [sign for sign in ";\t|" if len(names) == 1 and sign in names[0]]
+    if found:
+        raise DataError(
+            f"{path}: its first line looks separated by {found[0]!r}: {shorten(names[0])}; "
+            f"write it again with commas"
+        )
 
 
 def _parquet(file: IO[bytes], path: Path) -> Iterator[Row]:
