@@ -70,6 +70,17 @@ def test_check_file_counts_bad_rows_and_names_first(tmp_path: Path) -> None:
     assert check.columns == {"problem": 12, "solution": 12, "answer": 12, "extra": 1}
 
 
+def test_check_file_progress_ends_with_the_number_of_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "p.csv"
+    path.write_text('problem,solution,answer\n"a\nb",s,1\nc,s,2\n')
+    check_file(config_of(str(path)), display=Display())
+    assert "rows: 2/2, " in capsys.readouterr().out
+    check_file(config_of(write(tmp_path, row(1), "", row(2)), limit=1), display=Display())
+    assert "rows: 1/1, " in capsys.readouterr().out
+
+
 def test_check_file_lengths_match_prompts_of_run(policy: Policy) -> None:
     check = check_of("demo", limit=40)
     problems = read_problems(DataConfig(path="demo", limit=40)).problems

@@ -148,7 +148,8 @@ def check_file(
             graded = [problem for problem in good if problem.solution and problem.answer]
             items = [Item(problem.solution, problem.answers) for problem in graded]
             check.boxed.update(grade.reason for grade in grader.grade(items))
-            counter.to(chunk[-1][0])
+            counter.to(check.rows)
+        counter.total = counter.done  # the count before was an estimate
 
     if not check.columns and not check.bad:
         raise DataError(f"{check.path} is empty; it must hold one problem a row")
