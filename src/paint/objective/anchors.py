@@ -11,6 +11,7 @@ No function here raises on any text, and each takes time linear in the text's le
 """
 
 import re
+import unicodedata
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -18,10 +19,27 @@ from itertools import pairwise
 # parsed; normalisation turns them into blanks.
 START, END, CUT, BOX, UNBOX = MARKS = "\x01\x02\x03\x04\x05"
 
-_UNICODE: dict[int, int | str] = (
-    str.maketrans("−–×·⋅∗÷⩽⩾′’∆µϵϕ~" + MARKS, "--****/≤≥''Δμεφ " + " " * len(MARKS))  # noqa: RUF001
-    | {ord(power): f"^{{{n}}}" for n, power in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")}
-    | {ord("√"): "\\sqrt "}
+_UNICODE: dict[int, int | str] = str.maketrans(
+    "–×·⋅∗÷⩽⩾′’∆µϵϕ~" + MARKS,  # noqa: RUF001
+    "-****/≤≥''Δμεφ " + " " * len(MARKS),
+) | {ord("√"): "\\sqrt "}
+
+# Unicode's compatibility characters by class. ℝ, ℕ, ℓ, ① and … stay, because R, N, l, 1 and three
+# dots are something else.
+_SUPERSCRIPTS = "⁰¹²³⁴-⁹⁺⁻⁼⁽⁾ⁱⁿᴬ-ᴮᴰ-ᴱᴳ-ᴺᴼᴾᴿᵀᵁᵂᵃᵇᵈᵉᵍᵏᵐᵒᵖᵗᵘᵛᶜᶠᶻʰʲʳʷʸˡˢˣᵝ-ᵡⱽ"
+_SUBSCRIPTS = "₀-₉₊₋₌₍₎ₐ-ₜᵢ-ᵪⱼ"
+_FRACTIONS = "¼-¾⅐-⅞"
+_SPACES = "\u00a0\u2000-\u200a\u202f\u205f\u3000"
+_INVISIBLE = "\u00ad\u200b-\u200f\u202a-\u202e\u2060\u2061\u2066-\u2069\ufe00-\ufe0f\ufeff"
+_FULL_WIDTH = "\uff01-\uff5a\uff5c\uff5e\uffe0-\uffe6\ufe50-\ufe6b"
+_STYLED = "\U0001d400-\U0001d7ffℊℎℐℒℛℬℯℰℱℳℴⅅ-ⅉⅠ-ⅿ\u2126\u212a\u212b℃℉"  # noqa: RUF001
+_SAME_SIGNS: dict[int, int | str] = str.maketrans(
+    "\u2010\u2011\u2012\u2212\u2044\u2215\u2236º˚。、",
+    "----//:°°.,",
+) | {0xFF5B: "\\{", 0xFF5D: "\\}"}  # full-width braces are no braces of LaTeX
+_COMPATIBLE = re.compile(
+    rf"(?P<raised>[{_SUPERSCRIPTS}]+)|(?P<lowered>[{_SUBSCRIPTS}]+)|(?P<fraction>[{_FRACTIONS}])"
+    rf"|(?P<invisible>[{_INVISIBLE}]+)|[{_SPACES}{_FULL_WIDTH}{_STYLED}]+"
 )
 _SYMBOLS = r"""
 \frac dfrac tfrac cfrac; \binom dbinom tbinom; * cdot times ast; / div; ± pm
@@ -102,7 +120,8 @@ def normalize(text: str) -> str:
 
     - Delimiters, spacing and sizes are removed, and so are \text, \boxed and similar commands
       around their contents.
-    - LaTeX, Unicode and ASCII spellings of a symbol become one.
+    - LaTeX, Unicode and ASCII spellings of a symbol become one, and so do Unicode's compatibility
+      characters (`plain_characters`).
     - Arguments get braces (`\frac12`, `x^2`); `3/4` becomes \frac{3}{4}.
     - 1,000, 1{,}000 and 1\,000 become 1000, but (2,251,252) stays a list, spelt (2, 251, 252).
     - Blanks are kept between words and between numbers only.
@@ -113,9 +132,36 @@ def normalize(text: str) -> str:
     return _canonical(_unmark(_plain(text)))
 
 
+def plain_characters(text: str) -> str:
+    r"""Replace Unicode's compatibility characters by plain ones, by NFKC.
+
+    Full-width and styled letters, digits and signs, and blanks of all widths become ASCII or Greek;
+    hyphens and minus signs become `-`; zero-width characters are removed. `10⁻³` becomes 10^{-3},
+    `x₁` becomes x_{1}, and `⅓` becomes \frac{1}{3}.
+    """
+    if text.isascii():
+        return text
+    return _COMPATIBLE.sub(_plain_character, text).translate(_SAME_SIGNS)
+
+
+def _plain_character(characters: re.Match[str]) -> str:
+    plain = unicodedata.normalize("NFKC", characters[0])
+    match characters.lastgroup:
+        case "raised":
+            return f"^{{{plain}}}"
+        case "lowered":
+            return f"_{{{plain}}}"
+        case "fraction":
+            top, bottom = plain.split("\u2044")
+            return rf"\frac{{{top}}}{{{bottom}}}"
+        case "invisible":
+            return ""
+    return plain
+
+
 def _plain(text: str) -> str:
     """Replace each command by its symbol, and mark the edges of formulas, cells and boxes."""
-    text = text.translate(_UNICODE)
+    text = plain_characters(text).translate(_UNICODE)
     written: list[str] = []
     position = 0
     closers: list[str] = []  # replacements for the closing braces of the open ones
