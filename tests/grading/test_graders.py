@@ -19,7 +19,8 @@ from paint.core.errors import ConfigError
 from paint.core.plugins import spec_of
 from paint.evaluation.grade import summarise_folders
 from paint.grading.base import Grade, Item
-from paint.grading.registry import chosen_letter, find_grader
+from paint.grading.choice import chosen_letter
+from paint.grading.registry import find_grader
 from paint.training.trainer import train
 from runs import changed, rows_of, stored
 

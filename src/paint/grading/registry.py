@@ -8,27 +8,19 @@ module:name    a custom function (paint.grading.base)
 """
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from paint.core.errors import ConfigError
 from paint.core.plugins import load_object
 from paint.grading.base import Grade, Grader, Item
+from paint.grading.choice import chosen_letter, named_letters
 from paint.grading.math.compare import boxed
 from paint.grading.math.grader import MathGrader
 from paint.grading.processes import Pool
-from paint.grading.thoughts import ThoughtTags, split_thought
+from paint.grading.thoughts import split_thought
 
 GRADERS = ("math", "exact", "choice", "none")
-
-# At the beginning of a box: B, (b), \text{B}, B. Paris, Option B.
-_IN_BOX = re.compile(r"(?:\\[a-z]+|[\W_])*?(?:(?:option|choice|answer)\W*)?([A-Z])(?![A-Z])", re.I)
-# In a text without a box: "the answer is (B)", or else a text that is "B" or begins "B. Paris".
-_ANSWER_IS = re.compile(
-    r"(?i:answer(?:\s+is)?)[\W_]*(?:(?i:option|choice)[\W_]*)?([A-Z])(?![A-Za-z])"
-)
-_AT_BEGINNING = re.compile(r"[\W_]*([A-Z])[*_]*(?:[).:,\n]|$)")
 
 
 def find_grader(
@@ -112,35 +104,22 @@ def exact(item: Item) -> Grade:
 
 
 def choice(item: Item) -> Grade:
-    r"""Reward 1 where the chosen letter is a gold one; case, brackets and what follows are ignored.
+    """Reward 1 where the chosen letter is a gold one (paint.grading.choice).
 
-    The letter is that at the beginning of the last \boxed{}. Without a box it is a capital letter:
-    that of the last "answer is B" or "Answer: (B)", or else the one that the text begins with, as
-    "B" and "B. Paris" do. It is looked for after the last closed thought. A gold answer that
-    is no letter is a failure of the grader.
+    A completion that names several letters chooses none. A gold answer that does not name exactly
+    one letter is a failure of the grader.
     """
-    golds = [(gold, _IN_BOX.match(gold)) for gold in _golds(item)]
-    for gold, letter in golds:
-        if letter is None:
+    letters = []
+    for gold in _golds(item):
+        named = named_letters(gold)
+        if len(named) != 1:
             return Grade(0.0, f"the gold answer {gold!r} is no letter"[:200], failed=True)
+        letters.append(named)
 
     chosen = chosen_letter(item.text, item.tags)
     if chosen is None:
         return Grade(0.0, "no letter")
-    return _graded(chosen in [letter[1].upper() for _, letter in golds if letter])
-
-
-def chosen_letter(completion: str, tags: Sequence[ThoughtTags] = ()) -> str | None:
-    """The letter that a completion chooses, as a capital; None if it chooses none."""
-    written = split_thought(completion, tags).answer
-    if written is None:
-        return None
-    if (box := boxed(written)) is not None:
-        found = _IN_BOX.match(box)
-    else:
-        said = list(_ANSWER_IS.finditer(written))
-        found = said[-1] if said else _AT_BEGINNING.match(written)
-    return found[1].upper() if found else None
+    return _graded(chosen in letters)
 
 
 def _golds(item: Item) -> Sequence[str]:
