@@ -22,7 +22,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from paint.objective.anchors import normalize
+from paint.grading.math.ascii import GREEK, latex_of_ascii
+from paint.objective.anchors import normalize, plain_characters
 
 Reason = Literal[
     "right", "wrong", "no box", "unclosed thought", "truncated", "unparsable gold", "timed out"
@@ -120,9 +121,18 @@ _POWERS |= {"million": "10^6", "billion": "10^9", "trillion": "10^{12}"}
 _MAGNITUDE = re.compile(
     rf"(?<=[0-9])(?:[\s~]|\\[,;: ])*+({_WRAPPER}\s*)?({'|'.join(_POWERS)})(?![A-Za-z])"
 )
-# 1.5e-8 and 15e8; 3e-1 may be a formula with Euler's number.
+# 1.5e-8 and 15e8. In a formula 3e-1 may have Euler's number; as a whole value it is a number.
 _SCIENTIFIC = re.compile(
     r"(?<![A-Za-z0-9.}])(?:([0-9]+\.[0-9]+)[eE]([+-]?[0-9]+)|([0-9]+)[eE]([0-9]+))(?![A-Za-z0-9.])"
+)
+_JUNCTION = (  # what stands between values
+    r"[,;=<>≤≥≈]|\\(?:le|ge|leq|geq|approx)(?![A-Za-z])"
+    rf"|(?:{_WRAPPER}\s*)?(?<![A-Za-z])(?:and|or)\s*\}}?"
+)
+_SCIENTIFIC_VALUE = re.compile(
+    rf"((?:^|[(\[]|\\\{{|{_JUNCTION})\s*[+-]?)"
+    r"([0-9]+\.?[0-9]*|\.[0-9]+)[eE]([+-]?[0-9]{1,6})"
+    rf"(?=\s[A-Za-z]|\s*(?:$|[)\]]|\\\}}|{_JUNCTION}))"
 )
 # 7\text{K} is 7000, but 7\text{ K} may be a temperature.
 _SHORT_MAGNITUDE = re.compile(rf"(?<=[0-9]){_WRAPPER}([KkMB]|bn|mn)\}}")
@@ -150,14 +160,24 @@ _CONDITION = re.compile(
     re.DOTALL,
 )
 _ROMAN = re.compile("[ivx]+")
+_GREEK_WORDS = str.maketrans(dict(zip(GREEK.values(), GREEK, strict=True)))  # as in beta decay
 _OTHERWISE = re.compile(r"(?<![A-Za-z])(?:otherwise|else)(?![A-Za-z])")  # two answers in one
 _UNIVERSAL = re.compile(r"for\s+(?:all|any|every|each)|\\forall|where|with|about|approx|by|i\.e\.")
 
 _SMALL_WORD = re.compile(r"(?<![A-Za-z\\])(?:of|is|the|in|to|at|on|per|each)(?![A-Za-z])")
 _GOES_ON = re.compile(r"\.[0-9]++…")  # a decimal with dots is no list with dots
-_LETTER_AND_ANSWER = r"\((?P<letter>[A-E])\)-?(?:[0-9]|\\[a-z])[^A-Z,]*"  # (A) 5
+# (A) 5, A: 5, A. 5 and A) 5, but not the ratio A:b and the product A.5
+_LETTER_AND_ANSWER = (
+    r"(?:\((?P<letter>[A-E])\)|(?P<labelled>[A-E])(?:[:)]|\. |\.(?![0-9])))"
+    r"(?:-?\.?[0-9]|\\[a-z]|(?(labelled)(?:[a-z]{2}|[a-z(]+[-+*/^=|])|(?!)))"
+    r"(?!.*(?<![A-Za-z])(?:or|and)(?![A-Za-z]))[^A-Z,]*"
+)
 _LETTER_ALONE = r"\(?(?P<alone>[A-E])\)?"
 _CHOICE = re.compile(rf"{_LETTER_AND_ANSWER}|{_LETTER_ALONE}")
+
+# Numbers of statements: \textcircled{1} is ①.
+_CIRCLED = re.compile(r"\\(?:text)?circled\s*(?:\{\s*(?:\\[a-z]+\s*)?(1?[1-9]|[12]0)\s*\}|([1-9]))")
+_LABELS = re.compile(r"(?:[\s,;]|and|\\[{}])*(?:[①-⑳](?:[\s,;]|and|\\[{}])*)+")
 _LOGARITHM = re.compile(r"log(?!_)")
 _COMMAND_OF_ANGLES = r"\\(?:sin|cos|tan|cot|sec|csc)"
 _PLAIN_FUNCTION = r"(?<![A-Za-z\\])(?:sin|cos|tan)"
@@ -210,6 +230,9 @@ def compare_text(given: str, gold: str) -> Reason | None:
         return "wrong"
     if _same_choice(given, gold):
         return "right"
+    labels = _labels(gold)
+    if labels:
+        return "right" if _labels(given) == labels else "wrong"
 
     given, condition = _condition(given)
     gold, gold_condition = _condition(gold)
@@ -287,6 +310,9 @@ def explain_gold(gold: str) -> GoldReading:
     if condition:
         suspicions.append(f"it is read without {condition!r}")
 
+    labels = _labels(quantity)
+    if labels:
+        return GoldReading(labels, suspicions=tuple(suspicions))
     if _WORD.search(quantity) or _WORDS_ONLY.fullmatch(quantity) or _leaves_out(quantity):
         return GoldReading(_prose(quantity), suspicions=("it is read as text", *suspicions))
     try:
@@ -315,9 +341,17 @@ def _same_text(given: str, gold: str) -> bool:
 def _same_choice(given: str, gold: str) -> bool:
     """Whether one side is a choice, and the other the same choice with its answer: A and (A) 5."""
     choices = [_CHOICE.fullmatch(normalize(text)) for text in (given, gold)]
-    letters = {choice["letter"] or choice["alone"] for choice in choices if choice}
+    letters = {
+        choice["letter"] or choice["labelled"] or choice["alone"] for choice in choices if choice
+    }
     has_letter_alone = any(choice and choice["alone"] for choice in choices)
     return None not in choices and len(letters) == 1 and has_letter_alone
+
+
+def _labels(text: str) -> str:
+    """The circled numbers of an answer that has nothing else, as of statements: ①, ③ is ①③."""
+    written = normalize(text)
+    return re.sub("[^①-⑳]", "", written) if _LABELS.fullmatch(written) else ""
 
 
 def _condition(text: str) -> tuple[str, str]:
@@ -345,7 +379,8 @@ def _compatible(condition: str, other: str) -> bool:
 
 def _prose(text: str) -> str:
     """Words in one spelling; Roman numerals, as of statements, in one order and without braces."""
-    words = re.sub(r",?\s*\band\b,?\s*", ", ", normalize(text).casefold())
+    words = normalize(text).translate(_GREEK_WORDS)
+    words = re.sub(r",?\s*\band\b,?\s*", ", ", words.casefold())
     numerals = words.removeprefix(r"\{").removesuffix(r"\}").replace(" ", "").split(",")
     return ", ".join(sorted(numerals)) if all(map(_ROMAN.fullmatch, numerals)) else words
 
@@ -398,11 +433,16 @@ def _quantity(text: str) -> tuple[str, frozenset[str]]:
     ]
     if currency:
         parts.append(currency[1] if currency[1] in "€£" else "$")
-    return number.strip(), frozenset(_SAME_UNIT.get(part, part) for part in parts) - {"per"}
+    number = _SCIENTIFIC_VALUE.sub(_as_power, number.strip())
+    return number, frozenset(_SAME_UNIT.get(part, part) for part in parts) - {"per"}
 
 
 def _bare(text: str) -> str:
-    r"""The content of its box, if any, without math delimiters, an outer \text and a full stop."""
+    r"""The content of its box, if any, in plain characters and LaTeX.
+
+    It is without math delimiters, an outer \text and a full stop.
+    """
+    text = plain_characters(text)
     text = _without_stop(_undoubled(boxed(text) or text)).removeprefix(r"\displaystyle").lstrip()
     for left, right in _DELIMITERS:
         if len(text) > len(left) + len(right) and text.startswith(left) and text.endswith(right):
@@ -414,7 +454,23 @@ def _bare(text: str) -> str:
     if r"\begin{cases}" in text:
         text = _OF_CASES.sub("", text)
     base = _WRITTEN_BASE.fullmatch(text)
-    return rf"{base[1]}_{{{base[2]}}}" if base else text.strip(" $")
+    if base:
+        return rf"{base[1]}_{{{base[2]}}}"
+    text = _SCIENTIFIC_VALUE.sub(_as_power, text.strip(" $"))
+    return latex_of_ascii(_CIRCLED.sub(_circled, text))
+
+
+def _as_power(number: re.Match[str]) -> str:
+    """1e-8 as a power of ten; a bracket on both sides, as in (3e-1)x, is that of a formula."""
+    before, digits, exponent = number.groups()
+    after = number.string[number.end() :].lstrip()
+    if before.startswith("(") and after.startswith(")"):
+        return number[0]
+    return rf"{before}{digits.rstrip('.')}\cdot 10^{{{int(exponent)}}}"
+
+
+def _circled(number: re.Match[str]) -> str:
+    return chr(ord("①") + int(number[1] or number[2]) - 1)
 
 
 def _undoubled(text: str) -> str:

@@ -19,6 +19,7 @@ from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
 from sympy import Expr, I, Integral, Limit, Piecewise, Product, Rational, Sum, Symbol, nan, zoo
 from sympy.core.function import AppliedUndef
 
+from paint.grading.math.ascii import GREEK
 from paint.objective.anchors import normalize
 
 
@@ -117,11 +118,9 @@ _SPELLINGS = [
         (r"(?<![A-Za-z\\])lim(?=_)", r"\\lim"),
         (r"(?<=lim_\{)([A-Za-z])→", r"\1\\to "),
         (r"(?<![A-Za-z])lg(?![A-Za-z])", "log_{10}"),
-        (r"(?<![A-Za-z\\])infinity(?![A-Za-z])", "∞"),
         (r"(?<![A-Za-z\\{])E(?=_)", r"\\mathrm{E}"),  # not Euler's number
         (r"^\](.*)|(.*)\[$", _as_closed),
         (r"∠((?:\s*[A-Z](?:_\{[0-9]+\})?){3})", _as_angle),
-        (r"[½¼¾]", lambda sign: {"½": "{1/2}", "¼": "{1/4}", "¾": "{3/4}"}[sign[0]]),
     )
 ]
 _OR = re.compile(r"(?<![A-Za-z\\])or(?![A-Za-z])")
@@ -154,14 +153,7 @@ _PLAIN_LOG = re.compile(r"(?<![A-Za-z])log(?![A-Za-z_])")
 _DEGREES = re.compile(
     r"((?:[0-9]+(?:\.[0-9]+)?|\\frac\{[0-9]+\}\{[0-9]+\}|[^\W\d_]|\([^()]*\)))\s*°"
 )
-_GREEK = {
-    letter: rf"\mathrm{{{name}}}"
-    for name, letter in re.findall(
-        "([A-Za-z]+)(.)",
-        "alphaαbetaβgammaγdeltaδepsilonεzetaζetaηthetaθiotaιkappaκlambdaλmuμnuνxiξrhoρsigmaσtauτ"  # noqa: RUF001
-        "upsilonυphiφchiχpsiψomegaωDeltaΔThetaΘLambdaΛXiΞPiΠSigmaΣPhiΦPsiΨOmegaΩ",  # noqa: RUF001
-    )
-}
+_GREEK = {letter: rf"\mathrm{{{name}}}" for name, letter in GREEK.items() if letter != "π"}
 _LATEX = str.maketrans(
     _GREEK
     | {"*": r"\cdot ", "∞": r"\infty ", "π": r"\pi ", "'": "_{prime}"}
