@@ -341,7 +341,7 @@ def ascii_interval(rng: Random) -> Rewriting:
     a, b = sorted(rng.sample(range(-9, 10), 2))
     gold = rf"(-\infty, {a}) \cup ({b}, \infty)"
     right = [f"(-inf, {a}) U ({b}, inf)", f"(-infinity,{a}) U ({b},infinity)"]
-    right += [f"x < {a} or x > {b}", f"(-oo, {a}) ∪ ({b}, oo)"]  # noqa: RUF001
+    right += [f"x < {a} or x > {b}", f"(-oo, {a}) ∪ ({b}, oo)"]
     wrong = [f"(-inf, {a}] U ({b}, inf)", f"(-inf, {b}) U ({b}, inf)", f"(-inf, {a})"]
     wrong += [f"(-inf, {a}) U ({b + 1}, inf)", f"({a}, {b})"]
     return gold, right, wrong

@@ -28,6 +28,7 @@ from paint.data.problems import (
     row_of,
     to_row,
 )
+from paint.grading.math.compare import explain_gold
 
 GOOD: dict[str, Any] = {"problem": "1 + 1?", "solution": "We add.", "answer": "2"}
 OTHER: dict[str, Any] = {"problem": "2 + 2?", "solution": "We add.", "answer": "4"}
@@ -64,6 +65,9 @@ def test_read_jsonl_bom_blank_lines_and_crlf_are_accepted(tmp_path: Path) -> Non
     assert [problem.id for problem in read(path).problems] == ["1", "4"]
 
 
+PREFIX = b'{"problem": "d", "solution": "s", "answer": '
+
+
 def test_read_problems_numeric_answer_or_id_keeps_its_digits(tmp_path: Path) -> None:
     path = write(
         tmp_path,
@@ -76,7 +80,11 @@ def test_read_problems_numeric_answer_or_id_keeps_its_digits(tmp_path: Path) -> 
     assert [problem.id for problem in problems] == ["7", "2", "3"]
     assert {type(text) for problem in problems for text in (problem.answer, problem.id)} == {str}
 
-    enormous = b'{"problem": "d", "solution": "s", "answer": ' + b"9" * 5000 + b"}"
+    for number, text in ((b"1e-8", "1/10**8"), (b"1E+16", "10**16"), (b"-0.5", "-1/2")):
+        [problem] = read(write(tmp_path, PREFIX + number + b"}")).problems
+        assert explain_gold(problem.answer).text == text
+
+    enormous = PREFIX + b"9" * 5000 + b"}"
     assert read(write(tmp_path, enormous)).problems[0].answer == "9" * 5000
 
 

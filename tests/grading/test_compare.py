@@ -396,7 +396,6 @@ I,II,III <- II, III \text{ and } I </- I, II
 n^2 </- n^2 \text{ if } n>2, \text{ otherwise } 0
 2 </- 2 \text{ if } n \text{ is even, else } 3
 1.5e8 </- 1.5e7
-3e-1 </- 0.3
 [3, 4] </- ]3, 4]
 \begin{cases}1 & x>0\\2 & x<0\end{cases} </- \begin{cases}1, & x>0 \\ 1, & x<0\end{cases}
 7 </- 7 \text{ is wrong} </- 7'
@@ -406,6 +405,71 @@ n^2 </- n^2 \text{ if } n>2, \text{ otherwise } 0
 2000\sqrt{3} <- x = 2000\sqrt{3} \approx 3464 </- x = 2000\sqrt{3} = 3465.1
 \frac{9}{4} <- \frac{9}{4} = 2.3 </- x = \frac{9}{4} = 2.27
 3464.1 </- 3465.1
+
+# numbers with an exponent, as files have them
+1e-8 <- 10^{-8} <- 1e-8 <- 0.00000001 <- x = 1.0e-8 <- 1E-08 </- 10^{8} </- e-8 </- -5.28 </- 1 e-8
+1e+16 <- 10^{16} <- 10000000000000000 <- 10^16 </- 18.718282 </- 10^{-16}
+3e-1 <- 0.3 <- 3e-1 </- 3e - 1
+-2.5E-05 <- -2.5 \times 10^{-5} </- 2.5 \times 10^{-5}
+6.02\times 10^{23} <- 6.02e+23 <- 602e21 </- 6.02e22
+(10^{-3}, 5) <- (1e-3, 5) </- (1e-2, 5)
+0.001, 0.002 <- 1e-3 \text{ or } 2e-3 <- 2e-3, 1e-3
+10^{-3}<x<10^{-2} <- 1e-3 < x < 1e-2
+3\times10^8 \text{ m/s} <- 3e8 m/s <- 3e+8 \text{ m/s}
+3ex-x <- (3e-1)x </- 0.3x
+2^{3e-1} </- 2^{0.3}
+
+# ASCII
+\frac{\pi}{2} <- pi/2 <- 1/2*pi </- p*i/2 </- pi/3 </- pi*2
+pi/2 <- \frac{\pi}{2} <- \pi/2
+-2\pi <- -2*pi <- -2pi </- 2*pi
+2 </- 2*pi </- 2 theta
+\sqrt{2} <- sqrt(2) <- 2**(1/2) <- √(2) <- 2^(1/2) </- sqrt(3) </- s*q*r*t*2 </- 2
+2\sqrt{3} <- 2*sqrt(3) <- 2sqrt3 </- sqrt(2*3)
+\sqrt{1+\sqrt{5}} <- sqrt(1+sqrt(5)) </- sqrt(1+5)
+x^2 <- x**2 </- 2**x </- x*2
+x^{n+1} <- x**(n+1) <- x^(n+1) </- x**n+1
+\theta <- theta </- t </- \phi
+2\theta <- 2*theta <- 2 theta </- 2 phi
+e^{x} <- exp(x) <- e**x </- exp(2x)
+\arctan 2 <- atan(2) <- arctan(2) </- tan(2) </- 1/tan(2)
+\sinh x <- sinh(x) </- sin(x)
+\log_2 3 <- log2(3) <- log(3)/log(2) </- log10(3)
+|x-1| <- abs(x-1) </- x-1
+\lfloor \frac{n}{2} \rfloor <- floor(n/2) </- ceil(n/2)
+\binom{n}{2} <- binomial(n, 2) <- binom(n,2) </- binomial(2, n)
+120 <- factorial(5)
+(-\infty,2)\cup(3,\infty) <- (-inf, 2) U (3, inf) <- (-oo,2) ∪ (3,oo) </- (-inf, 2] U (3, inf)
+\pm\sqrt{2} <- +/- sqrt(2) </- sqrt(2)
+\text{beta decay} <- Beta decay
+3+xi <- 3+ix
+\frac{-1}{3} <- -1./3 </- -1.3
+-1./3 <- -\frac13
+-3./2 <- -1.5
+
+# Unicode's compatibility forms
+12 <- １２ </- １３
+(1,2) <- （1，2） </- （2，1）
+\{1,2\} <- ｛1，2｝
+1.5 <- 1．5
+-5 <- －5 <- ‑5 <- −5 </- ５
+50\% <- 50％
+1000 <- 1 000 <- 1 000 <- 10​00 </- 1 001
+\frac13 <- ⅓ <- 1⁄3 </- ⅔
+\frac73 <- 2⅓ </- 2·⅓
+10^{-3} <- 10⁻³ </- 10³ </- 10-3
+x^{12} <- x¹² </- x^1 2
+2^{n+1} <- 2ⁿ⁺¹ </- 2ⁿ+1
+x_1 <- x₁ </- x₂ </- x¹
+2\pi <- 2𝜋 </- 2𝜌
+90^\circ <- 90º
+5 \text{ cm}^2 <- 5 cm² </- 5 cm³
+\mathbb{R} <- ℝ </- R
+
+# labels
+\textcircled{1}\textcircled{3} <- ①③ <- ①, ③ <- ① \text{ and } ③ </- ①② </- 13 </- ①
+①③④ <- ①,③,④ </- ①③ </- 134
+A <- A: 5 <- A. 5 <- (A) 5 <- A) x+1 </- B: 5 </- A: 5, B: 6 </- A:B </- A.5 </- (A)x
 """
 
 
@@ -519,8 +583,12 @@ def test_is_correct_late_digit_difference_is_wrong(formula: str, digits: int) ->
         ("(1,2)", "(1, 2)"),
         (r"\{2,1\}", "{2, 1}"),
         (r"\{2k+1 : k\in\mathbb{Z}\}", "{2*k + 1 : k ∈ Z}"),
-        (r"(0,1]\cup(2,3)", "(0, 1] ∪ (2, 3)"),  # noqa: RUF001
+        (r"(0,1]\cup(2,3)", "(0, 1] ∪ (2, 3)"),
         (r"\begin{pmatrix}1\\2\end{pmatrix}", "[[1], [2]]"),
+        ("pi/2", "pi/2"),
+        ("1e-2", "1/10**2"),
+        ("-1./3", "-1/3"),
+        ("①, ③", "①③"),
     ],
 )
 def test_explain_gold_valid_answer_has_no_suspicion(gold: str, text: str) -> None:

@@ -70,6 +70,36 @@ def test_grader_of_notebook_that_uses_the_package_grades() -> None:
         ("A city in France", None),
         ("<think>The answer is A</think>\nC", "C"),
         ("<think>The answer is A", None),
+        (r"\boxed{E: A polygenic score}", "E"),
+        (r"\boxed{\textbf{(D)}\ 12}", "D"),
+        (r"\boxed{Ｂ}", "B"),
+        ("Answer：（Ｂ）", "B"),
+        ("The correct option is **C**.", "C"),
+        ("The answer is a prime number: B", "B"),
+        ("The answer is A, I think.", "A"),
+        ("Answer: B because A and C are wrong", "B"),
+        (r"\boxed{\langle H\rangle \ll \Delta E} **Answer: D**", "D"),
+        (r"The answer is D. \boxed{E = mc^2}", "D"),
+        (r"\boxed{A and C}", None),
+        (r"\boxed{A, C}", None),
+        (r"\boxed{A/B}", None),
+        (r"\boxed{AC}", None),
+        (r"\boxed{A \text{ or } B}", None),
+        (r"\boxed{(A),(C)}", None),
+        (r"\boxed{A: 5, B: 6}", None),
+        (r"\boxed{A} or \boxed{B}", None),
+        (r"The answer is A. \boxed{A, C}", None),
+        ("Answer: A or B", None),
+        ("Answer: (A) Paris and (C) Rome", None),
+        (r"\boxed{C(n,2)}", None),
+        (r"\boxed{E = mc^2}", None),
+        (r"\boxed{x=5}", None),
+        (r"\boxed{A_1}", None),
+        (r"\boxed{A \cup B}", None),
+        (r"\boxed{A polygenic score}", None),
+        (r"\boxed{I don't know}", None),
+        (r"\boxed{Not B}", None),
+        (r"\boxed{B is wrong}", None),
     ],
 )
 def test_chosen_letter_is_that_of_box_or_stated_answer(text: str, letter: str | None) -> None:
@@ -77,13 +107,13 @@ def test_chosen_letter_is_that_of_box_or_stated_answer(text: str, letter: str | 
 
 
 def test_choice_grader_compares_letters_and_fails_on_other_gold_answers() -> None:
-    golds = ["B", "(b)", "B. Paris", ("A", "B"), "C", "Paris"]
+    golds = ["B", "(b)", "B. Paris", ("A", "B"), "C", "Paris", "B, C"]
     with find_grader("choice") as grader:
         grades = grader.grade([Item(r"\boxed{B}", gold) for gold in golds])
         [unanswered] = grader.grade([Item("I do not know", "B")])
-    assert [grade.reward for grade in grades] == [1, 1, 1, 1, 0, 0]
-    assert [grade.failed for grade in grades] == [False] * 5 + [True]
-    assert grades[-1].reason == "the gold answer 'Paris' is no letter"
+    assert [grade.reward for grade in grades] == [1, 1, 1, 1, 0, 0, 0]
+    assert [grade.failed for grade in grades] == [False] * 5 + [True] * 2
+    assert grades[5].reason == "the gold answer 'Paris' is no letter"
     assert unanswered == Grade(0.0, "no letter")
 
 

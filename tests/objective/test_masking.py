@@ -33,7 +33,7 @@ $ $$ \( \) \[ \] { } \{ \} ( ) [ ] ^ _ ' \prime ^{\prime} \frac \dfrac \sqrt √
 \a a b xy sin \sin \log 0 1 2 12 000 345 1,000 1{,}000 1\,000 , {,} . ... … \ldots \circ ^\circ
 ^{\circ} ° \begin{align} \end{align} \begin \end{ \begin{array}{cc} \tag{1} \tag \phantom{2} \quad ²
 é 1/2 3/ ^{2} _{i} ^12 | \mid [asy] [/asy] <img_12> or The x=5 \pmod
-"""  # noqa: RUF001
+"""
 BLANKS = [*" \n\u00a0\x00\x01\x04\ud800", "\n\n", ", ", ". ", r"\text{ or }", "a b", r"\ "]
 latex_like = st.lists(st.sampled_from(FRAGMENTS.split() + BLANKS), max_size=14).map("".join)
 any_text = st.text() | latex_like
@@ -47,20 +47,32 @@ many = settings(max_examples=400)
         (r"\frac{x^2}3", r"\frac{x^{2}}{3}"),
         (r"\left( \frac{a}{b} \right)", r"\bigl(\frac ab\bigr)", r"\(( \frac{a}{b} )\)"),
         ("$x = 5$", r"\(x=5\)", r"\[ x\,=\;5 \]", r"x~=\quad 5", "x=5"),
-        (r"3 \cdot 4", r"3\times4", "3 × 4", "3*4", "3 · 4"),  # noqa: RUF001
+        (r"3 \cdot 4", r"3\times4", "3 × 4", "3*4", "3 · 4"),
         (r"a \leq b", r"a\le b", r"a \leqslant b", "a ≤ b", "a <= b"),
         (r"a \ge b", r"a\geqslant b", "a>=b", "a ≥ b"),
         (r"a \neq b", r"a\ne b", r"a \not= b", "a ≠ b"),
         ("6 ÷ 3", r"6 \div 3", "6/3"),
-        ("x − 1", "x-1", "x – 1"),  # noqa: RUF001
+        ("x − 1", "x-1", "x – 1"),
         ("1,000", "1{,}000", r"1\,000", r"1,\!000", "1000", r"\$1,000", r"\boxed{1,000}"),
         ("1,234,567.5", "1234567.5"),
         (r"48^\circ", r"48^{\circ}", "48°", r"48\degree"),
         (r"5\text{ cm}", r"5\mathrm{cm}", "5 cm", r"5 \textrm{ cm}"),
-        (r"f^{\prime}(x)", r"f^\prime(x)", "f'(x)", "f′(x)"),  # noqa: RUF001
+        (r"f^{\prime}(x)", r"f^\prime(x)", "f'(x)", "f′(x)"),
         (r"\sqrt2", r"\sqrt{2}", r"\sqrt 2", "√2"),
         ("x^2", "x^{2}", "x ^ 2", "x²"),
-        ("x^{10}", "x^10"),
+        ("x^{10}", "x^10", "x¹⁰"),
+        ("10^{-3}", "10⁻³"),
+        ("2^{n}", "2ⁿ", "𝟐^𝑛"),
+        ("x_{12}", "x₁₂"),
+        ("2\\frac{1}{3}", "2⅓"),
+        ("\\frac{1}{3}", "⅓", "1⁄3"),
+        ("(1, 2)", "（1，2）"),
+        ("x=1", "ｘ＝１"),
+        ("\\{1, 2\\}", "｛１，２｝"),
+        ("-5", "\u20115", "\uff0d5", "−5"),
+        ("12", "1\u200b2", "12\ufeff", "\u00ad12"),
+        ("1 000", "1\u202f000", "1\u00a0000", "1\u3000000"),
+        ("2π", "2\U0001d70b"),
         ("x_1 y", "x_{1}y"),
         (r"2 \pi r", r"2\pi r", "2πr"),
         (r"1, 2, \ldots, n", "1,2,...,n", r"1,2,\dots,n", r"1,2,\cdots, n"),
@@ -91,6 +103,7 @@ DIFFERENT = [
     *[("12,3456", "123456"), ("104,106,...,152,154", "104106,...,152154"), ("1 2", "12")],
     *[("1. 5", "1.5"), (r"\frac{1}{23}", r"\frac{12}{3}"), ("x^{12}", "x^{1}2"), ("x_2", "x^2")],
     *[(r"\mathbb{Z}", "Z"), ("-4", "4"), ("< 5", r"\le 5"), ("n! = 6", "n ≠ 6"), ("50%", "50")],
+    *[("ℝ", "R"), ("①③", "13"), ("ℓ", "l"), ("x²", "x2"), ("10⁻³", "10-3"), ("⅓", "13")],
     *[("2^3/4", r"2^{\frac{3}{4}}"), ("the rapist", "therapist")],
 ]
 
@@ -104,6 +117,13 @@ def test_normalize_matches_expected_text() -> None:
     formula = r"$\left(\dfrac12\right)^2 \cdot 1{,}000 \leqslant x_1 \sin \theta$"
     text = rf"Thus {formula}, i.e. $\boxed{{250\text{{ m}}}}$."
     assert normalize(text) == r"Thus(\frac{1}{2})^{2}*1000≤x_{1}sin θ,i.e. 250m."
+
+
+def test_overlap_in_unicode_spellings_is_complete() -> None:
+    solution = r"We add $10^{-3}+\frac{1}{3}$ and $x_{12}^{2}=144$, so it is $\boxed{2\pi}$."
+    completion = "１０⁻³＋⅓, then 𝑥₁₂² ＝ １４４ and 2\U0001d70b"
+    assert overlap(completion, solution) == 1
+    assert overlap(solution, completion) == 1
 
 
 @many

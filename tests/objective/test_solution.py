@@ -58,6 +58,10 @@ def test_anchors_of_matches_overlap_and_places(problems: list[Problem]) -> None:
         ("\\frac{3}{4}", "so \\dfrac34, or", "\\dfrac34"),
         ("1000", "about 1,000 of them", "1,000"),
         ("12", "only 312", None),
+        ("12", "are １２ in all", "１２"),
+        ("12", "are 1\u200b2 in all", "1\u200b2"),
+        ("10^{-3}", "so\u202f10⁻³ of it", "10⁻³"),
+        ("\\frac{1}{3}", "we add ⅓ to it", "⅓"),
     ],
 )
 def test_locate_finds_anchor_in_other_spelling(anchor: str, text: str, piece: str | None) -> None:

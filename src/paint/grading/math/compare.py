@@ -7,8 +7,8 @@ algebra, which may take for ever: paint.grading.math.grader gives each pair a pr
 which can be ended.
 
 Forgiven: a unit, a percent or currency sign, a name (`x =`), a condition or a remark that only one
-side has, the order of a list, decimals that agree to six places, doubled backslashes, words such as
-"The answer is", sizes, `\checkmark`.
+side has, the order of a list, decimals that agree to six places, doubled backslashes, ASCII and
+Unicode spellings, words such as "The answer is", sizes, `\checkmark`.
 
 Not forgiven: two different units or conditions, units that scale (7\text{K} is 7000), an inequality
 for a number, another order in a tuple or a ranking, open ends of an interval for closed ones, a
