@@ -8,7 +8,6 @@ table of false rights and false wrongs by rule:
 """
 
 import argparse
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -221,7 +220,7 @@ def exponent(rng: Random) -> Rewriting:
 def exponents(rng: Random) -> Rewriting:
     """Tuples, lists and intervals of numbers with an exponent."""
     low, high = sorted(rng.sample(range(-9, -2), 2))
-    opening, closing = rng.choice(["()", "[]", "(]"])
+    opening, closing = rng.choice([("(", ")"), ("[", "]"), ("(", "]")])
     gold = rf"{opening}10^{{{low}}}, 10^{{{high}}}{closing}"
     right = [
         f"{opening}1e{low}, 1e{high}{closing}",
@@ -622,13 +621,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
 
     verdicts = list(graded(pairs(options.seed, options.count)))
-    lines = [("rule", "right", "false wrong", "wrong", "false right")]
+    lines = [["rule", "right", "false wrong", "wrong", "false right"]]
     for rule in ["all", *(rule.__name__ for rule in RULES)]:
         own = [(pair, taken) for pair, taken in verdicts if rule in ("all", pair.rule)]
         right = [taken for pair, taken in own if pair.is_right]
         wrong = [taken for pair, taken in own if not pair.is_right]
         numbers = (len(right), len(right) - sum(right), len(wrong), sum(wrong))
-        lines.append((rule, *map(str, numbers)))
+        lines.append([rule, *map(str, numbers)])
     for line in lines:
         print("| " + " | ".join(line) + " |")
     for pair, taken in verdicts:
@@ -638,4 +637,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

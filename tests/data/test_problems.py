@@ -80,7 +80,7 @@ def test_read_problems_numeric_answer_or_id_keeps_its_digits(tmp_path: Path) -> 
     assert [problem.id for problem in problems] == ["7", "2", "3"]
     assert {type(text) for problem in problems for text in (problem.answer, problem.id)} == {str}
 
-    for number, text in ((b"1e-8", "1/10**8"), (b"1E+16", "10**16"), (b"-0.5", "-1/2")):
+    for number, text in ((b"1e-8", "1/10**8"), (b"1E+16", "1*10**16"), (b"-0.5", "-1/2")):
         [problem] = read(write(tmp_path, PREFIX + number + b"}")).problems
         assert explain_gold(problem.answer).text == text
 
