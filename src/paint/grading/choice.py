@@ -45,6 +45,7 @@ _SIGN = re.compile(r"\s*:|[)\]]|\.(?:\s|(?=[A-Za-z]{2}))|\s+[-–—]+\s+(?=[A-Z
 _REASON = re.compile(
     r"\s*,?\s*(?:because|since|as(?!\s+well)|with|which|by|due|given|based|from|so)(?![A-Za-z])"
     r"|\s+is\s+(?:the\s+)?(?:correct|right|best|answer|true)(?![A-Za-z])"
+    r"|\s+(?:and|but)\s+(?:not|this|that|it|the|here|we)(?![A-Za-z])"
 )
 _REMARK = re.compile(r"\s*[,;]\s*[A-Za-z]|\s+\((?!or|and)[A-Za-z]{2}")
 _WORD = re.compile(r"\s+(?!(?:and|or|nor|not|is|isn)(?![A-Za-z]))[A-Za-z]{2}")
@@ -104,31 +105,29 @@ def named_letters(text: str, *, in_sentence: bool = False) -> str:
     text = _BLANK.sub(" ", _FORM.sub("", _LETTER_IN_WRAPPER.sub(r"(\1)", plain_characters(text))))
     introduction = _INTRODUCTION.match(text)
     position = introduction.end() if introduction else 0
-    run = _SEVERAL.fullmatch(text.strip(), position)
+    run = _SEVERAL.fullmatch(text[position:].strip())
     if run and list(run[0]) == sorted(set(run[0])):
         return run[0]
 
     # Letters up to the last one that is a choice: in "A, I think" that is A.
     letters: list[str] = []
-    found: list[str] = []
-    end = position
+    count = end = 0
     while letter := _LETTER.match(text, position):
         letters.append(letter["letter"].upper())
         if _is_choice(letter, in_sentence):
-            found = letters.copy()
-            end = letter.end()
+            count, end = len(letters), letter.end()
         joint = _JOINT.match(text, letter.end())
         if joint is None:
             break
         position = joint.end()
+    if not count:
+        return ""
 
-    if found:
-        rest = text[end:]
-        reason = _REASON.search(rest)
-        if reason:
-            rest = rest[: reason.start()]
-        for label in _FURTHER_LABEL.finditer(rest):  # A. Paris and C. Rome
-            found.append(label[1] or label[2])
+    found = letters[:count]
+    reason = _REASON.search(text, end)
+    rest = text[end : reason.start()] if reason else text[end:]
+    for label in _FURTHER_LABEL.finditer(rest):  # A. Paris and C. Rome
+        found.append(label[1] or label[2])
     return "".join(dict.fromkeys(found))
 
 

@@ -48,7 +48,8 @@ _CALLS = {
 
 _NAMES = "|".join(name for name in _CALLS if name.isalnum())
 _TOKEN = re.compile(
-    rf"(?:(?P<root>√|\\sqrt)|{_BEFORE_NAME}(?P<name>{_NAMES})|(?P<power>\^)|)(?P<open>\s*\()|[),]"
+    rf"(?:(?:(?P<root>√|\\sqrt)|{_BEFORE_NAME}(?P<name>{_NAMES})|(?P<power>\^))\s*)?(?P<open>\()"
+    r"|[),]"
 )
 
 _POWER = re.compile(r"(?<=[A-Za-z0-9)}\]])\s*\*\*\s*(?=[A-Za-z0-9({\\+-])")

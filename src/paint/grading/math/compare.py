@@ -131,7 +131,7 @@ _JUNCTION = (  # what stands between values
 )
 _SCIENTIFIC_VALUE = re.compile(
     rf"((?:^|[(\[]|\\\{{|{_JUNCTION})\s*[+-]?)"
-    r"([0-9]+\.?[0-9]*|\.[0-9]+)[eE]([+-]?[0-9]{1,6})"
+    r"([0-9]++(?:\.[0-9]*+)?+|\.[0-9]++)[eE]([+-]?[0-9]{1,6})"
     rf"(?=\s[A-Za-z]|\s*(?:$|[)\]]|\\\}}|{_JUNCTION}))"
 )
 # 7\text{K} is 7000, but 7\text{ K} may be a temperature.
