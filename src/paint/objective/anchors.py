@@ -29,6 +29,7 @@ _UNICODE: dict[int, int | str] = str.maketrans(
 _SUPERSCRIPTS = "⁰¹²³⁴-⁹⁺⁻⁼⁽⁾ⁱⁿᴬ-ᴮᴰ-ᴱᴳ-ᴺᴼᴾᴿᵀᵁᵂᵃᵇᵈᵉᵍᵏᵐᵒᵖᵗᵘᵛᶜᶠᶻʰʲʳʷʸˡˢˣᵝ-ᵡⱽ"
 _SUBSCRIPTS = "₀-₉₊₋₌₍₎ₐ-ₜᵢ-ᵪⱼ"
 _FRACTIONS = "¼-¾⅐-⅞"
+_UNITS = "\u3371-\u33df"  # ㎝, ㎡
 _SPACES = "\u00a0\u2000-\u200a\u202f\u205f\u3000"
 _INVISIBLE = "\u00ad\u200b-\u200f\u202a-\u202e\u2060\u2061\u2066-\u2069\ufe00-\ufe0f\ufeff"
 _FULL_WIDTH = "\uff01-\uff5a\uff5c\uff5e\uffe0-\uffe6\ufe50-\ufe6b"
@@ -38,7 +39,8 @@ _SAME_SIGNS: dict[int, int | str] = str.maketrans(
     "----//:°°.,",
 ) | {0xFF5B: "\\{", 0xFF5D: "\\}"}  # full-width braces are no braces of LaTeX
 _COMPATIBLE = re.compile(
-    rf"(?P<raised>[{_SUPERSCRIPTS}]+)|(?P<lowered>[{_SUBSCRIPTS}]+)|(?P<fraction>[{_FRACTIONS}])"
+    rf"(?P<quotient>[⁰¹²³⁴-⁹]+[\u2044/][₀-₉]+)|(?P<unit>[{_UNITS}])"
+    rf"|(?P<raised>[{_SUPERSCRIPTS}]+)|(?P<lowered>[{_SUBSCRIPTS}]+)|(?P<fraction>[{_FRACTIONS}])"
     rf"|(?P<invisible>[{_INVISIBLE}]+)|[{_SPACES}{_FULL_WIDTH}{_STYLED}]+"
 )
 _SYMBOLS = r"""
@@ -151,9 +153,11 @@ def _plain_character(characters: re.Match[str]) -> str:
             return f"^{{{plain}}}"
         case "lowered":
             return f"_{{{plain}}}"
-        case "fraction":
-            top, bottom = plain.split("\u2044")
+        case "fraction" | "quotient":
+            top, bottom = re.split("[\u2044/]", plain)
             return rf"\frac{{{top}}}{{{bottom}}}"
+        case "unit":
+            return " " + re.sub("[23]$", r"^{\g<0>}", plain)
         case "invisible":
             return ""
     return plain

@@ -41,14 +41,16 @@ _CALLS = {
     "binomial": (r"\binom{", "}"),
     "log2": (r"\log_{2}(", ")"),
     "log10": (r"\log_{10}(", ")"),
-    "^": ("^{(", ")}"),
     "": ("(", ")"),
 }
-"""What stands for a call's name and opening bracket, and for its closing bracket."""
+"""What stands for a call's name and opening bracket, and for its closing bracket.
+
+Exponents in brackets, as in x^(n+1), get braces, too.
+"""
 
 _NAMES = "|".join(name for name in _CALLS if name.isalnum())
 _TOKEN = re.compile(
-    rf"(?:(?:(?P<root>√|\\sqrt)|{_BEFORE_NAME}(?P<name>{_NAMES})|(?P<power>\^))\s*)?(?P<open>\()"
+    rf"(?P<power>\^\s*)?(?:(?:(?P<root>√|\\sqrt)|{_BEFORE_NAME}(?P<name>{_NAMES}))\s*)?(?P<open>\()"
     r"|[),]"
 )
 
@@ -80,19 +82,21 @@ def _with_calls(text: str) -> str:
     """Rewrite calls such as sqrt(2), each with its closing bracket; unclosed ones stay."""
     written: list[str] = []
     position = 0
-    calls: list[str] = []  # names of the open ones; empty for a bracket alone
+    calls: list[tuple[str, str]] = []  # name and closing text of the open ones
     for token in _TOKEN.finditer(text):
         new = token[0]
         if token["open"]:
-            name = token["name"] or ("sqrt" if token["root"] else token["power"] or "")
-            calls.append(name)
-            new = _CALLS[name][0] if name else new
+            name = "sqrt" if token["root"] else token["name"] or ""
+            new, closing = _CALLS[name]
+            if token["power"]:
+                name, new, closing = name or "^", f"^{{{new}", f"{closing}}}"
+            calls.append((name, closing))
         elif new == ")" and calls:
-            new = _CALLS[calls.pop()][1]
-        elif new == "," and calls and calls[-1].startswith("binom"):
+            new = calls.pop()[1]
+        elif new == "," and calls and calls[-1][0].startswith("binom"):
             new = "}{"
         written += text[position : token.start()], new
         position = token.end()
-    if any(calls):
+    if any(name for name, _ in calls):
         return text
     return "".join([*written, text[position:]])

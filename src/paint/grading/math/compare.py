@@ -57,7 +57,7 @@ _WRAPPER = r"\\(?:text(?:bf|it|rm|normal)?|math(?:rm|bf|it|sf)|mbox)\s*\{"
 # What is said around an answer, and how large it is set.
 _SAID = re.compile(
     rf"^(?:(?:{_WRAPPER}\s*)?[Tt]he\s+(?:final\s+)?answer\s+is[\s:]*\}}?|\\therefore(?![A-Za-z]))\s*"
-    rf"|^(?:{_WRAPPER}\s*)?(?:Option|Choice|Answer)[\s:]*\}}?\s*(?=\(?[A-Z]\)?\}}?$)"
+    rf"|^(?:{_WRAPPER}\s*)?(?:Option|Choice|Answer)[\s:]*\}}?\s*(?=\(?[A-Z]\)?(?:\}}?$|[:.]?\s))"
     r"|\\(?:[lL]arge|LARGE|[hH]uge|small)(?![A-Za-z])\s*|\s*\\checkmark$"
 )
 _OF_CASES = re.compile(rf"{_WRAPPER}\s*(?:if|for|when)?\s*\}}|[,;.](?=\s*(?:&|\\\\|\\end))")
@@ -168,16 +168,16 @@ _SMALL_WORD = re.compile(r"(?<![A-Za-z\\])(?:of|is|the|in|to|at|on|per|each)(?![
 _GOES_ON = re.compile(r"\.[0-9]++…")  # a decimal with dots is no list with dots
 # (A) 5, A: 5, A. 5 and A) 5, but not the ratio A:b and the product A.5
 _LETTER_AND_ANSWER = (
-    r"(?:\((?P<letter>[A-E])\)|(?P<labelled>[A-E])(?:[:)]|\. |\.(?![0-9])))"
+    r"(?:\((?P<letter>[A-J])\)|(?P<labelled>[A-J])(?:[:)]|\. |\.(?![0-9])))"
     r"(?:-?\.?[0-9]|\\[a-z]|(?(labelled)(?:[a-z]{2}|[a-z(]+[-+*/^=|])|(?!)))"
     r"(?!.*(?<![A-Za-z])(?:or|and)(?![A-Za-z]))[^A-Z,]*"
 )
-_LETTER_ALONE = r"\(?(?P<alone>[A-E])\)?"
+_LETTER_ALONE = r"\(?(?P<alone>[A-J])\)?"
 _CHOICE = re.compile(rf"{_LETTER_AND_ANSWER}|{_LETTER_ALONE}")
 
 # Numbers of statements: \textcircled{1} is ①.
 _CIRCLED = re.compile(r"\\(?:text)?circled\s*(?:\{\s*(?:\\[a-z]+\s*)?(1?[1-9]|[12]0)\s*\}|([1-9]))")
-_LABELS = re.compile(r"(?:[\s,;]|and|\\[{}])*(?:[①-⑳](?:[\s,;]|and|\\[{}])*)+")
+_LABELS = re.compile(r"(?:[\s,;(){}]|and|\\)*(?:[①-⑳](?:[\s,;(){}]|and|\\)*)+")
 _LOGARITHM = re.compile(r"log(?!_)")
 _COMMAND_OF_ANGLES = r"\\(?:sin|cos|tan|cot|sec|csc)"
 _PLAIN_FUNCTION = r"(?<![A-Za-z\\])(?:sin|cos|tan)"
