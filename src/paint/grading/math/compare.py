@@ -56,8 +56,8 @@ _DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
 _WRAPPER = r"\\(?:text(?:bf|it|rm|normal)?|math(?:rm|bf|it|sf)|mbox)\s*\{"
 # What is said around an answer, and how large it is set.
 _SAID = re.compile(
-    rf"^(?:(?:{_WRAPPER}\s*)?[Tt]he\s+(?:final\s+)?answer\s+is[\s:]*\}}?|\\therefore(?![A-Za-z]))\s*"
-    rf"|^(?:{_WRAPPER}\s*)?(?:Option|Choice|Answer)[\s:]*\}}?\s*(?=\(?[A-Z]\)?(?:\}}?$|[:.]?\s))"
+    rf"^(?:(?:(?:{_WRAPPER}\s*)?[Tt]he\s+(?:final\s+)?answer\s+is[\s:]*\}}?|\\therefore(?![A-Za-z]))\s*)*"
+    rf"(?:(?:{_WRAPPER}\s*)?(?:Option|Choice|Answer)[\s:]*\}}?\s*(?=\(?[A-Z]\)?(?:\}}?$|[:.]?\s)))?"
     r"|\\(?:[lL]arge|LARGE|[hH]uge|small)(?![A-Za-z])\s*|\s*\\checkmark$"
 )
 _OF_CASES = re.compile(rf"{_WRAPPER}\s*(?:if|for|when)?\s*\}}|[,;.](?=\s*(?:&|\\\\|\\end))")
