@@ -470,7 +470,8 @@ x_1 <- x₁ </- x₂ </- x¹
 # labels
 \textcircled{1}\textcircled{3} <- ①③ <- ①, ③ <- (①③) <- ① \text{ and } ③ </- ①② </- 13 </- ①
 ①③④ <- ①,③,④ </- ①③ </- 134
-A <- A: 5 <- Option A: 5 <- The answer is Option A <- A. 5 <- (A) 5 <- A) x+1 </- B: 5 </- A: 5, B: 6 </- A:B </- A.5 </- (A)x
+A <- A: 5 <- Option A: 5 <- The answer is Option A <- A. 5 <- (A) 5 <- A) x+1
+A </- B: 5 </- A: 5, B: 6 </- A:B </- A.5 </- (A)x
 """
 
 
