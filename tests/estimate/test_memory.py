@@ -9,6 +9,8 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -35,11 +37,13 @@ from paint.estimate.memory import (
     Kernels,
     Memory,
     Rows,
+    buffered,
     saved_by_layer,
     server_memory,
     training_memory,
 )
 from paint.estimate.shapes import SHAPES, Shape, shape_of
+from paint.inference.decoders import StaticDecoder
 from paint.models.layers import checkpoint_layers
 from paint.models.policy import _with_adapter, load_policy
 
@@ -232,7 +236,7 @@ def test_training_memory_on_cuda_saves_inputs_of_norms_in_their_own_dtype() -> N
 
 
 def test_memory_peak_is_largest_phase_plus_resident() -> None:
-    parts = dict.fromkeys(Memory.__dataclass_fields__, 1.0)
+    parts = dict.fromkeys(Memory.__dataclass_fields__, 1.0) | {"kept": 0.0}
     memory = Memory(**parts | {"layers": 100.0, "saved": 50.0, "logits": 7.0, "backward": 9.0})
     assert memory.resident == 106
     assert memory.peak == 106 + 50 + 1 + 9
@@ -279,6 +283,26 @@ def test_training_memory_settings_have_expected_cost() -> None:
 
     local = training_memory(config, shape, rows, generating=32)
     assert local.cache == 32 * (1274 * 2 * shape.cache + 12 * shape.vocabulary)
+
+
+def test_training_memory_keeps_keys_of_local_engine_up_to_share_of_gpu() -> None:
+    shape, rows = SHAPES["Qwen/Qwen3-1.7B"], Rows(8, 250, 1250, 1024)
+    estimate = partial(
+        training_memory, Config(model=LORA), shape, rows, generating=32, kernels="cuda"
+    )
+    keys = 32 * (1274 + 318) * 2 * shape.cache
+    none, part, all_kept = (estimate(capacity=share * 16 * keys) for share in (0, 0.5, 2))
+    assert (none.kept, part.kept, all_kept.kept) == (0, keys / 2, keys)
+    assert all_kept.resident == none.resident + keys
+    # While rows are generated, it is the same memory.
+    assert all_kept.cache == none.cache - keys == 32 * 12 * shape.vocabulary
+    assert all_kept.peak == none.peak + keys  # in another phase
+
+
+@pytest.mark.parametrize("tokens", [1, 255, 256, 257, 1024, 1025, 1274, 9216, 40_000])
+def test_buffered_is_at_least_positions_of_decoder(tokens: int) -> None:
+    decoder = SimpleNamespace(device=torch.device("cuda"))
+    assert StaticDecoder._bucket(decoder, tokens) <= buffered(tokens)  # type: ignore[arg-type]
 
 
 def test_server_memory_cache_is_what_weights_leave() -> None:

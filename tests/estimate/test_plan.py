@@ -218,6 +218,15 @@ def test_chosen_rows_are_most_that_fit_and_their_tokens_those_of_usual_reference
         assert plan.peak(usual) <= plan.headroom < plan.peak(replace(usual, rows=rows + 1))
 
 
+def test_chosen_rows_leave_room_for_keys_that_the_local_engine_keeps() -> None:
+    config = of_model("Qwen/Qwen3-1.7B").changed("rollout", engine="local")
+    local, remote = make_plan(config, memory=80e9), planned(config, 80e9)
+    assert (local.memory.kept, remote.memory.kept) == (80e9 / 16, 0)
+    usual = local.rows(usual=True)
+    assert usual.rows < remote.rows(usual=True).rows == 20
+    assert local.peak(usual) <= local.headroom < local.peak(replace(usual, rows=usual.rows + 1))
+
+
 def test_chosen_rows_of_long_completions_are_bounded_by_tokens() -> None:
     plan = planned(LONG, 80e9)
     assert plan.chosen.train.micro_batch_size == 32  # many that end early go together
@@ -289,7 +298,9 @@ def test_suggestions_fit_when_applied(together: int) -> None:
     plan = make_plan(LONG.changed("train", micro_batch_tokens=together), 1, 1, 24e9)
     shorter = next(text for text in suggestions(plan, usual=True) if "max-new-tokens" in text)
     # Rows as long as these go alone by themselves, unless more tokens may go together.
-    assert ("--train.micro-batch-size 1" in shorter) == (together == 65_536)
+    completion = int(re.search(r"--rollout.max-new-tokens (\d+)", shorter)[1])  # type: ignore[index]
+    are_several = 2 * (1250 + completion) <= together
+    assert ("--train.micro-batch-size 1" in shorter) == are_several
     flags = ["--train.micro-batch-tokens", str(together), *shorter.replace(" with ", " ").split()]
     changed = replace(plan, config=parse(["plan", "paint-qwen3-8b", *flags]).config)
     assert changed.peak(changed.rows(usual=True)) <= changed.headroom
@@ -318,6 +329,8 @@ def test_start_prints_plan_and_refuses_only_on_gpu(
 
 
 def test_start_chooses_micro_batches_and_keeps_given_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "is_installed", lambda: False)  # Liger's layers take less
+
     def sizes(config: Config, device: str, memory: float) -> tuple[object, ...]:
         card = SimpleNamespace(total_memory=memory)
         monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: card)
@@ -328,7 +341,9 @@ def test_start_chooses_micro_batches_and_keeps_given_ones(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(trainer, "is_installed", lambda: False)  # Liger, of which rows are smaller
     assert sizes(RECIPE, "cuda", 80e9) == (6, 14_336, False)
-    assert sizes(RECIPE, "cuda", 40e9) == (2, 5_120, False)
+    # The local engine may keep 2.5 GB; without, two rows go together.
+    assert sizes(RECIPE, "cuda", 40e9) == (32, 2_048, False)
+    assert sizes(SERVED.changed("rollout", urls=("http://a:1",)), "cuda", 40e9)[0] == 2
     assert sizes(RECIPE, "cuda", 28e9)[2] is True
     assert sizes(RECIPE, "cpu", 80e9) == (4, 4096, False)
     assert sizes(of_model("owner/none"), "cuda", 80e9) == (4, 4096, False)  # without a plan
@@ -352,8 +367,9 @@ def test_plan_lines_have_server_where_one_serves(config: Config, gpus: int, node
 
 def test_start_line_names_peak_parts_and_fit() -> None:
     assert start_line(make_plan(RECIPE, 8)) == (
-        "plan, an estimate: at most 50.8 of 80.0 GB to train on each of 8 ranks (base 16.4, "
-        "trained weights 2.79; largest phase: loss 31.6); fits: yes, with 21.2 GB to spare; "
+        "plan, an estimate: at most 51.7 of 80.0 GB to train on each of 8 ranks (base 16.4, "
+        "trained weights 2.79, kept keys and values 0.94; largest phase: loss 31.6); "
+        "fits: yes, with 20.3 GB to spare; "
         "micro-batches of at most 4 rows and 36,864 tokens, gradient checkpointing off"
     )
 

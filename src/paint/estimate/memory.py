@@ -23,6 +23,9 @@ Kernels = Literal["cpu", "cuda", "liger"]
 """What computes the layers: transformers' own code, PyTorch's fused norms and bfloat16 adapters on
 CUDA (paint.models.layers), or Liger's kernels (paint.models.liger)."""
 
+KEPT = 1 / 16
+"""Largest share of a GPU's memory that the local engine's keys and values keep between steps."""
+
 MESSAGE = 2**26
 """Most numbers in one message between ranks (paint.core.distributed); a message is copied twice."""
 
@@ -45,6 +48,7 @@ class Memory:
     """Memory of one training GPU in bytes, by purpose.
 
     Resident:
+        kept: keys and values that the local engine may keep between steps, with its CUDA graphs.
         layers: frozen matrices of the decoder's layers, or this GPU's shard of them.
         ends: embedding, head and norms.
         gathered: with sharding, two gathered layers (the current and the next one); with 4-bit
@@ -63,9 +67,11 @@ class Memory:
         logits: logits of a chunk, of student and teacher, and their gradient in the head's dtype.
         backward: working memory of the student's backward pass.
         update: sums over ranks, and working memory of the optimizer step.
-        cache: keys and values while the training process itself generates.
+        cache: keys and values while the training process itself generates, less what is kept, and
+            working memory of sampling.
     """
 
+    kept: float
     layers: float
     ends: float
     gathered: float
@@ -85,7 +91,7 @@ class Memory:
     def resident(self) -> float:
         """Bytes that are in use during the whole step."""
         frozen = self.layers + self.ends + self.gathered + self.copy
-        return frozen + self.adapters + self.gradients + self.optimizer
+        return self.kept + frozen + self.adapters + self.gradients + self.optimizer
 
     @property
     def phases(self) -> dict[str, float]:
@@ -113,6 +119,7 @@ def training_memory(
     ranks: int = 1,
     generating: int = 0,
     kernels: Kernels = "cpu",
+    capacity: float = 0.0,
 ) -> Memory:
     """Estimate the memory of one training GPU.
 
@@ -122,6 +129,7 @@ def training_memory(
         ranks: number of training GPUs, which sum their gradients.
         generating: completions that this process samples at once; 0 if a server generates.
         kernels: what computes the layers.
+        capacity: memory of the GPU, of which keys and values may keep a part.
     """
     model, width = config.model, WIDTHS[config.model.dtype]
     is_full, is_ema = model.train_mode == "full", config.teacher.weights == "ema"
@@ -157,10 +165,18 @@ def training_memory(
     working = 3 * width * shape.intermediate + 4 * width * shape.hidden
     taught = rows.rows * (rows.teacher_prompt + rows.completion)
 
+    sampled = rows.prompt + rows.completion
+    if kernels != "cpu":
+        sampled = buffered(sampled)
+    keys = generating * sampled * width * shape.cache
+    # More than that is released; but rows may end early, and leave less.
+    kept = min(keys, KEPT * capacity) if kernels != "cpu" else 0.0
+
     a_layer = width * shape.weights / shape.layers
     widest = max(layer.inputs * layer.outputs for layer in shape.linear)
     unrounded = width * widest if model.quantization == "nf4" else 0.0
     return Memory(
+        kept=kept,
         layers=frozen_bytes(model, shape) / shards,
         ends=width * (shape.parameters - shape.weights),
         gathered=2 * a_layer if shards > 1 else unrounded,
@@ -175,8 +191,16 @@ def training_memory(
         # Gradients of gate and up, and of an adapter's input in float32.
         backward=read * (WIDE + width) * shape.intermediate + read * WIDE * shape.hidden,
         update=2 * WIDE * (min(trained, MESSAGE) if ranks > 1 else 0) + 2 * WIDE * trained,
-        cache=generating * sampled_row(model, shape, rows.prompt + rows.completion),
+        cache=generating * sampled_row(model, shape, sampled) - kept,
     )
+
+
+def buffered(tokens: int) -> int:
+    """The most positions of the local engine's buffers on a GPU for texts of so many tokens.
+
+    They grow by doubling, to the last of the widths in paint.inference.decoders at most.
+    """
+    return tokens + max(tokens // 4, 256)
 
 
 def sampled_row(model: ModelConfig, shape: Shape, tokens: int) -> float:

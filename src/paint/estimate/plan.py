@@ -263,6 +263,7 @@ class Plan:
             ranks=split.trainers,
             generating=sampled if is_local else 0,
             kernels=self._kernels,
+            capacity=self.capacity,
         )
 
     @property
@@ -428,9 +429,10 @@ def suggestions(plan: Plan, *, usual: bool = False) -> list[str]:
         return replace(plan, config=plan.config.changed(section, **values))
 
     rollout, split, flags = plan.config.rollout, plan.split, []
+    rows_at_once, alone = plan.config.train.micro_batch_size, "--train.micro-batch-size 1"
     settings: list[tuple[str, str, dict[str, Any]]] = [
         ("--model.gradient-checkpointing True", "model", {"gradient_checkpointing": True}),
-        ("--train.micro-batch-size 1", "train", {"micro_batch_size": 1}),
+        (alone, "train", {"micro_batch_size": 1}),
         ("--rollout.batch-size 4", "rollout", {"batch_size": min(rollout.batch_size, 4)}),
     ]
     if split.shared:
@@ -450,6 +452,11 @@ def suggestions(plan: Plan, *, usual: bool = False) -> list[str]:
         )
     if tokens:
         found.append(f"--rollout.max-new-tokens {tokens}")
+        shorter = with_setting(plan, "rollout", max_new_tokens=tokens)
+        # Shorter rows may go together where the longest go alone.
+        together = with_setting(shorter, "train", micro_batch_size=rows_at_once)
+        if alone not in flags and not fits(together):
+            flags.append(alone)
     if not plan.config.model.shard and plan.config.model.train_mode == "lora":
         sharded = with_setting(plan, "model", shard=True)
         for gpus in sorted({split.trainers, 2, 4, 8} - {1}):

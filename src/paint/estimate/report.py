@@ -10,6 +10,7 @@ def start_line(plan: Plan) -> str:
         "base": memory.layers + memory.ends + memory.gathered,
         "trained weights": memory.adapters + memory.gradients + memory.optimizer,
         "teacher copy": memory.copy,
+        "kept keys and values": memory.kept,
     }
     resident = ", ".join(f"{name} {gb(value)}" for name, value in parts.items() if value)
     where = f" on each of {plan.split.trainers} ranks" if plan.split.trainers > 1 else ""
@@ -33,6 +34,7 @@ def lines(plan: Plan) -> list[str]:
         "gradients": memory.gradients,
         "optimizer": memory.optimizer,
         "teacher copy": memory.copy,
+        "keys and values that the local engine keeps": memory.kept,
     }
     names = {
         "rollout": "cache of the local engine",

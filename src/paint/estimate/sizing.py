@@ -1,6 +1,7 @@
 """Sizes taken from the memory plan: rows sampled at once, and a server's flags.
 
-Never run on a GPU: the bytes are the plan's, whose formulas are compared with counted bytes.
+The bytes are the plan's, whose formulas are compared with counted bytes and, for updates of a 1.7B,
+with an H100 (paint.estimate.memory).
 """
 
 from dataclasses import dataclass, replace

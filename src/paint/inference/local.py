@@ -14,6 +14,7 @@ import torch
 
 from paint.core.display import Display
 from paint.core.errors import NonFiniteError
+from paint.estimate.memory import KEPT
 from paint.inference.decoders import StaticDecoder, Text, open_decoder
 from paint.inference.engine import Completion, Engine, EngineError, OnCompletion, Prompts, Sampling
 from paint.inference.factory import EngineSetup
@@ -27,7 +28,6 @@ WORTH_SHARING = 16  # minimum length of a common prefix that is prefilled separa
 REFILL = 4  # rows are prefilled once 1 / REFILL of the slots is free; one by one would be slow
 STEPS = 8  # steps on a GPU between two looks of the host, which wait for it
 FEWEST = 32  # slots on a GPU below which a step is not faster with fewer
-KEPT = 1 / 16  # largest share of a GPU's memory that keys and values keep between two calls
 
 
 class LocalEngine(Engine):
