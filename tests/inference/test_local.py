@@ -1,7 +1,7 @@
 """Sampling follows the right distribution; a completion depends on its prompt and seed alone."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from inspect import signature
 from io import StringIO
@@ -12,19 +12,11 @@ from unittest.mock import patch
 
 import pytest
 import torch
+import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from transformers import (
-    Gemma2Config,
-    Gemma2ForCausalLM,
-    GenerationConfig,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedModel,
-    Qwen3NextConfig,
-    Qwen3NextForCausalLM,
-)
+from transformers import GenerationConfig, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from conftest import DEMO
@@ -239,37 +231,86 @@ def test_generate_one_row_out_of_memory_is_an_error(policy: Policy) -> None:
 LINEAR = dict.fromkeys(["linear_num_key_heads", "linear_num_value_heads"], 2)
 LINEAR |= dict.fromkeys(["linear_key_head_dim", "linear_value_head_dim"], 16)
 EXPERTS = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16}
-EXPERTS |= {"shared_expert_intermediate_size": 16}
-FAMILIES: dict[str, Callable[[dict[str, Any]], PreTrainedModel]] = {
-    "grouped heads": lambda shape: LlamaForCausalLM(LlamaConfig(**shape)),
-    "sliding windows": lambda shape: Gemma2ForCausalLM(
-        Gemma2Config(**shape, sliding_window=8, head_dim=16, final_logit_softcapping=None)
+SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+SHAPE |= {"intermediate_size": 48, "initializer_range": 0.5, "pad_token_id": 0}
+GROUPED = SHAPE | {"num_key_value_heads": 2}
+WIDE_HEADS = GROUPED | {"head_dim": 16}
+WINDOW = {"sliding_window": 8}
+HYBRID = {"layer_types": ["conv", "full_attention"]}
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {  # name in transformers, settings
+    "Llama": ("Llama", GROUPED),
+    "Qwen2": ("Qwen2", GROUPED),
+    "Qwen2 with a window": (
+        "Qwen2",
+        GROUPED | WINDOW | {"use_sliding_window": True, "max_window_layers": 1},
     ),
-    "recurrent states": lambda shape: Qwen3NextForCausalLM(
-        Qwen3NextConfig(**shape, head_dim=16, **LINEAR, **EXPERTS)
+    "Qwen3": ("Qwen3", WIDE_HEADS),
+    "GPT-2": ("GPT2", {"n_embd": 32, "n_layer": 2, "n_head": 4, "initializer_range": 0.5}),
+    "Gemma 2": ("Gemma2", WIDE_HEADS | WINDOW | {"final_logit_softcapping": None}),
+    "Gemma 3": ("Gemma3", WIDE_HEADS | WINDOW),
+    "Mistral with a window": ("Mistral", GROUPED | WINDOW),
+    "Mistral": ("Mistral", GROUPED | {"sliding_window": None}),
+    "Phi-3": ("Phi3", GROUPED),
+    "OPT": (
+        "OPT",
+        {**SHAPE, "ffn_dim": 48, "word_embed_proj_dim": 32, "init_std": 0.5},
     ),
+    "Qwen3-MoE": ("Qwen3Moe", WIDE_HEADS | EXPERTS),
+    "Bloom": ("Bloom", {"hidden_size": 32, "n_layer": 2, "n_head": 4, "initializer_range": 0.5}),
+    "Qwen3-Next": (
+        "Qwen3Next",
+        WIDE_HEADS
+        | LINEAR
+        | EXPERTS
+        | {"shared_expert_intermediate_size": 16, "num_hidden_layers": 4},
+    ),
+    "GPT-NeoX": ("GPTNeoX", SHAPE),
+    "Falcon": ("Falcon", SHAPE),
+    "StarCoder2": ("Starcoder2", GROUPED),
+    "OLMo 2": ("Olmo2", GROUPED),
+    "LFM2": ("Lfm2", GROUPED | HYBRID),
+    "gpt-oss": ("GptOss", WIDE_HEADS | WINDOW | EXPERTS | {"num_local_experts": 2}),
 }
 
+# One of each kind of cache, of positions and of masks; the others are slow tests.
+KINDS = ("Llama", "Qwen3", "GPT-2", "Gemma 2", "Bloom", "Qwen3-Next", "LFM2", "gpt-oss")
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_generate_matches_library_for_every_model_family(policy: Policy, family: str) -> None:
+
+def model_of(family: str, vocabulary: int) -> PreTrainedModel:
+    """A tiny random model of a family."""
+    name, settings = FAMILIES[family]
     torch.manual_seed(0)
-    shape: dict[str, Any] = {"vocab_size": len(policy.tokenizer), "hidden_size": 32}
-    shape |= {"num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2}
-    shape |= {"initializer_range": 0.5, "pad_token_id": 0, "intermediate_size": 48}
-    model = FAMILIES[family](shape).eval()
+    config_name = "Gemma3TextConfig" if name == "Gemma3" else f"{name}Config"
+    config = getattr(transformers, config_name)(vocab_size=vocabulary, **settings)
+    heads = {"GPT2": "GPT2LMHeadModel"}
+    model: PreTrainedModel = getattr(transformers, heads.get(name, f"{name}ForCausalLM"))(config)
     model.generation_config = GenerationConfig(eos_token_id=3)
+    return model.eval()
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        *KINDS,
+        *(pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES if name not in KINDS),
+    ],
+)
+def test_generate_matches_library_for_every_model_family(policy: Policy, family: str) -> None:
+    model = model_of(family, len(policy.tokenizer))
     own = dataclasses.replace(policy, model=model, lm_head=model.get_output_embeddings())
 
-    texts = torch.randint(4, 30, (5, 40)).tolist()
-    prompts = [texts[0][:20] + text[: 3 + 4 * i] for i, text in enumerate(texts)] * 2
-    greedy = dataclasses.replace(GREEDY, max_new_tokens=24)
-    completions = LocalEngine(own, batch_size=4).generate(prompts, greedy, range(10))
-    for prompt, completion in zip(prompts, completions, strict=True):
+    # Ten rows of five lengths in four slots, so that slots are used again.
+    generator = torch.Generator().manual_seed(0)
+    texts = torch.randint(4, 30, (5, 40), generator=generator).tolist()
+    prompts = [texts[0][:20] + text[: 3 + 4 * i] for i, text in enumerate(texts)]
+    greedy = dataclasses.replace(GREEDY, max_new_tokens=16)
+    completions = LocalEngine(own, batch_size=4).generate(prompts * 2, greedy, range(10))
+    for prompt, *pair in zip(prompts, completions[:5], completions[5:], strict=True):
         written = model.generate(
-            torch.tensor([prompt]), do_sample=False, max_new_tokens=24, eos_token_id=own.end_ids
+            torch.tensor([prompt]), do_sample=False, max_new_tokens=16, eos_token_id=own.end_ids
         )
-        assert list(completion.ids) == written[0, len(prompt) :].tolist()
+        for completion in pair:
+            assert list(completion.ids) == written[0, len(prompt) :].tolist()
 
 
 def whole_distribution(logits: Tensor, sampling: Sampling) -> Tensor:

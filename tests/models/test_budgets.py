@@ -32,8 +32,8 @@ from paint.config import schema as cfg
 from paint.data.problems import Problem
 from paint.estimate.shapes import SHAPES
 from paint.grading.math.grader import MathGrader
-from paint.inference.engine import Completion
-from paint.inference.local import LocalEngine
+from paint.inference.engine import Completion, Sampling
+from paint.inference.local import LocalEngine, _Sampler
 from paint.models import layers
 from paint.models.policy import Policy, _with_adapter, load_tokenizer
 from paint.models.teacher import open_teacher
@@ -45,6 +45,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs/dev/benchmarks.md"
 NO_KERNELS = {
     *("view", "_unsafe_view", "t", "transpose", "permute", "slice", "select", "unsqueeze"),
     *("expand", "alias", "detach", "empty", "new_empty", "lift_fresh", "device"),
+    *("split", "split_with_sizes"),
 }
 CPU = torch.device("cpu")
 
@@ -136,6 +137,39 @@ def test_student_passes_of_one_row_take_kernels_and_bytes_of_documents(size: str
     after = re.findall(r"→ ([\d,.]+)", row[0])
     assert after[:4] == [f"{n:,}" for n, _ in found] + [f"{gb:.1f}" for _, gb in found]
     assert size != "1.7B" or (found[0][0] <= 1_900 and found[0][1] <= 24)
+
+
+SAMPLING = Sampling(1.1, 0.95, 20, 1024)  # the paper's
+
+
+@contextmanager
+def decoding_on_fake_gpu(rows: int) -> Iterator[tuple[_Sampler, Kernels]]:
+    """The local engine in the middle of rows, with the layers that it has on a GPU."""
+    with on_fake_gpu(large("1.7B")) as (policy, kernels), torch.no_grad():
+        sampler = _Sampler(policy, SAMPLING, rows, 1274, print, graphs=False)
+        sampler.joint = policy.joint_layers
+        sampler.decoder.reserve(640)
+        with sampler._using_joint_layers():
+            sampler._step()  # makes the buffers
+            yield sampler, kernels
+
+
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer")
+def test_step_of_local_engine_takes_kernels_of_documents() -> None:
+    with decoding_on_fake_gpu(32) as (sampler, kernels):
+        kernels.number = 0
+        sampler._step()
+        found = kernels.number
+    assert f"a step of the local engine takes {found:,} kernels" in DOCUMENT.read_text()
+    assert found <= 900
+
+
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer")
+def test_step_of_local_engine_does_not_wait_for_gpu() -> None:
+    with decoding_on_fake_gpu(4) as (sampler, _), Syncs() as syncs:
+        sampler._step()
+    # Sums of sampling move to the device of float64, which CUDA is itself.
+    assert syncs.calls == ["to"] * 5
 
 
 class Syncs(TorchFunctionMode):
