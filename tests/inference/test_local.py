@@ -231,7 +231,7 @@ def test_generate_one_row_out_of_memory_is_an_error(policy: Policy) -> None:
 LINEAR = dict.fromkeys(["linear_num_key_heads", "linear_num_value_heads"], 2)
 LINEAR |= dict.fromkeys(["linear_key_head_dim", "linear_value_head_dim"], 16)
 EXPERTS = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16}
-SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+SHAPE: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 SHAPE |= {"intermediate_size": 48, "initializer_range": 0.5, "pad_token_id": 0}
 GROUPED = SHAPE | {"num_key_value_heads": 2}
 WIDE_HEADS = GROUPED | {"head_dim": 16}
