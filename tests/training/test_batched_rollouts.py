@@ -111,7 +111,7 @@ class StopAfter(Callback):
 @pytest.mark.parametrize(
     "steps",
     [
-        1,
+        pytest.param(1, marks=pytest.mark.slow),
         pytest.param(2, marks=pytest.mark.slow),
         pytest.param(3, marks=pytest.mark.slow),
         4,  # within the group that is cut at the run's end
