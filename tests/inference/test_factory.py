@@ -1,6 +1,8 @@
 """An own server that does not start: where auto chose it, the run generates itself."""
 
+import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +10,10 @@ import pytest
 
 from paint.config.recipe import find_recipe, read_recipe
 from paint.config.run_folder import read_metrics, read_run
-from paint.config.schema import Config
+from paint.config.schema import Config, EvaluationConfig
 from paint.core.display import Display
+from paint.evaluation.run import evaluate
+from paint.experiments.advise import advise
 from paint.inference import resolve
 from paint.inference.engine import ServerStartError
 from paint.training.trainer import train
@@ -36,11 +40,16 @@ def test_train_auto_server_that_does_not_start_generates_locally(
     config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "run"
+    problems = tmp_path / "few.jsonl"
+    problems.write_text('{"problem": "Compute 7 + 8.", "answer": "15"}\n')
+    config = config.changed("validation", path=str(problems), samples=1, max_new_tokens=8)
     train(config, folder, display=Display())
     said = capsys.readouterr().out
     assert said.count("engine: local goes on, since the vLLM server ended before it was") == 1
     assert "CUDA out of memory" in said
     assert len(read_metrics(folder)) == 1
+    asked = [json.loads(path.read_text()) for path in folder.glob("validation/*/*/asked.json")]
+    assert [record["engine"] for record in asked] == ["local", "local"]
     rollout = read_run(folder).rollout
     assert (rollout.engine, rollout.colocate) == ("local", False)  # so that a resumed run is, too
 
@@ -49,3 +58,63 @@ def test_train_vllm_by_name_that_does_not_start_fails(config: Config, tmp_path: 
     named = config.changed("rollout", engine="vllm")
     with pytest.raises(ServerStartError, match=r"(?s)ended before it was ready.*out of memory"):
         train(named, tmp_path / "run", display=Display(enabled=False))
+
+
+def evaluated(config: Config, folder: Path, engine: str = "auto", samples: int = 1) -> Path:
+    rollout = replace(config.rollout, engine=engine, max_new_tokens=8)
+    places = {"folder": str(folder), "benchmarks": ("demo",)}
+    options = EvaluationConfig(**places, samples=samples, limit=2, rollout=rollout)
+    return evaluate(options, ["demo"])
+
+
+def test_eval_auto_server_that_does_not_start_generates_locally(
+    config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = evaluated(config, tmp_path) / "base/demo"
+    said = capsys.readouterr().out
+    assert said.count("engine: local goes on, since the vLLM server ended before it was") == 1
+    assert "CUDA out of memory" in said
+    assert json.loads((store / "asked.json").read_text())["engine"] == "local"
+    # More samples of the same place are generated as the first were, without another server.
+    evaluated(config, tmp_path, samples=2)
+    assert "engine: local, as in an earlier call" in capsys.readouterr().out
+    assert len((store / "completions.jsonl").read_text().splitlines()) == 4
+
+
+def test_eval_vllm_by_name_or_with_its_samples_that_does_not_start_fails(
+    config: Config, tmp_path: Path
+) -> None:
+    with pytest.raises(ServerStartError, match="ended before it was ready"):
+        evaluated(config, tmp_path / "named", engine="vllm")
+    asked = evaluated(config, tmp_path / "begun", engine="local") / "base/demo/asked.json"
+    (asked.parent / "SHA256SUMS").unlink()
+    asked.write_text(asked.read_text().replace('"engine": "local"', '"engine": "vllm"'))
+    with pytest.raises(ServerStartError, match="ended before it was ready"):
+        evaluated(config, tmp_path / "begun", samples=2)
+
+
+def test_advise_auto_server_that_does_not_start_generates_locally(
+    config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = config.changed("rollout", max_new_tokens=60)
+    few: dict[str, Any] = {"problems": 1, "samples": 2, "sources": ("solution",), "ratios": (0.0,)}
+    advise(config, tmp_path, **few, answers=True)
+    assert capsys.readouterr().out.count("engine: local goes on, since the vLLM server ended") == 1
+    for folder in (tmp_path, tmp_path / "answers"):
+        assert json.loads((folder / "sampling.json").read_text())["engine"] == "local"
+
+
+def test_advise_auto_server_that_does_not_start_over_its_rollouts_fails(
+    config: Config, tmp_path: Path
+) -> None:
+    """Rollouts of other problems count, too: all of a bank are of one engine."""
+    few: dict[str, Any] = {"samples": 2, "sources": ("solution",), "ratios": (0.0,)}
+    config = config.changed("rollout", max_new_tokens=8)
+    advise(config.changed("rollout", engine="local"), tmp_path, problems=1, **few)
+    settings, rollouts = tmp_path / "sampling.json", tmp_path / "rollouts.jsonl"
+    (tmp_path / "SHA256SUMS").unlink()
+    settings.write_text(settings.read_text().replace('"engine": "local"', '"engine": "vllm"'))
+    rollouts.write_text(rollouts.read_text().replace('"problem_id": "', '"problem_id": "other-'))
+    with pytest.raises(ServerStartError, match="ended before it was ready"):
+        advise(config, tmp_path, problems=1, **few)
+    assert json.loads(settings.read_text())["engine"] == "vllm"

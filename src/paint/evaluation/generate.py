@@ -27,6 +27,7 @@ from paint.estimate.sizing import size_sampling
 from paint.evaluation.store import Sample, Store, StoreError, open_store, prompt_digest
 from paint.inference.engine import Completion, Engine, Sampling, derive_seed
 from paint.inference.factory import EngineSetup, open_engine
+from paint.inference.resolve import LOCAL
 from paint.models.conventions import reads_clock, today
 from paint.models.policy import Policy, PolicyError, load_policy, load_tokenizer
 from paint.models.special_tokens import REASON, special_text_finder
@@ -140,6 +141,8 @@ def collect_samples(
     tasks: Sequence[EvalTask],
     folder: Path,
     display: Display,
+    *,
+    falls_back: bool = False,
 ) -> Iterator[list[Store]]:
     """Generate the missing samples of all tasks and yield their complete stores.
 
@@ -147,6 +150,7 @@ def collect_samples(
         policy: the base model, loaded from ``model``.
         tasks: those of one policy side by side, since its weights are loaded for each group.
         folder: for the engine's log and adapters.
+        falls_back: generate here if servers do not start, and have stored no sample before.
     """
     max_tokens = max(require_room(policy, task) for task in tasks)
     with wrap_errors(folder, StoreError, "choose another place (--folder)"):
@@ -167,8 +171,21 @@ def collect_samples(
         if unfinished:
             problems = [problem for task in tasks for problem in task.problems]
             rollout = _fitted(policy, model, rollout, max_tokens, display)
-            setup = EngineSetup(policy, model, rollout, folder, display, max_tokens, problems)
+            falls_back = falls_back and not any(store.written for store in stores)
+            setup = EngineSetup(
+                policy,
+                model,
+                rollout,
+                folder,
+                display,
+                max_tokens,
+                problems,
+                falls_back=falls_back,
+            )
             with open_engine(setup) as engine:
+                if setup.has_fallen_back(engine):
+                    for store in stores:
+                        store.record_engine(LOCAL)
                 for trained, group in groupby(unfinished, key=lambda row: row[0].trained):
                     if trained is not None:
                         load_trained(policy, trained)

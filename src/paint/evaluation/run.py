@@ -32,10 +32,10 @@ from paint.evaluation.generate import (
     with_date,
 )
 from paint.evaluation.grade import summarise
-from paint.evaluation.store import stored_samples
+from paint.evaluation.store import recorded_engines, stored_samples
 from paint.grading.registry import find_grader
 from paint.inference.engine import sampling_from
-from paint.inference.resolve import resolve_evaluation
+from paint.inference.resolve import may_fall_back, resolve_evaluation
 from paint.models.weights import own_dtype, read_adapter_shape, trained_in
 
 ADAPTER_SHAPE = ["lora_rank", "lora_alpha", "lora_targets"]
@@ -79,8 +79,18 @@ def evaluate(
     grader = find_grader(evaluation.grader)
     for benchmark in benchmarks:
         name_unparsed(grader, benchmark.name, benchmark.problems, display.note)
+    pairs = [(target, benchmark) for target in policies for benchmark in benchmarks]
+    # A model named .. or a/.. is named after its folder; a lone dot has no name.
+    path = Path(model.path)
+    model_name = (path.resolve().name if path.name == ".." else path.name) or "model"
+    folder = Path(evaluation.folder) / folder_name(model_name, f"the model {model.path}")
+    places = [folder / target.name / benchmark.name for target, benchmark in pairs]
+
     is_full = model.train_mode == "full"
-    rollout = resolve_evaluation(evaluation.rollout, display, is_full=is_full)
+    falls_back = may_fall_back(evaluation.rollout)
+    rollout = resolve_evaluation(
+        evaluation.rollout, display, is_full=is_full, earlier=recorded_engines(places)
+    )
     evaluation = replace(evaluation, rollout=rollout)
     if is_full and not rollout.engine_type.takes_full_weights:
         raise ConfigError(
@@ -89,18 +99,13 @@ def evaluate(
             f"folder is a complete model: `paint eval RUN/checkpoints/step-.../model`"
         )
 
-    pairs = [(target, benchmark) for target in policies for benchmark in benchmarks]
-    # A model named .. or a/.. is named after its folder; a lone dot has no name.
-    path = Path(model.path)
-    model_name = (path.resolve().name if path.name == ".." else path.name) or "model"
-    folder = Path(evaluation.folder) / folder_name(model_name, f"the model {model.path}")
     protocol = SamplingProtocol(
         evaluation.samples, evaluation.thinking, sampling_from(evaluation.rollout), evaluation.seed
     )
     answers = 0  # that are missing; a store may hold further problems and samples
-    for target, benchmark in pairs:
+    for place, (_, benchmark) in zip(places, pairs, strict=True):
         rows = {(p.id, k) for p in benchmark.problems for k in range(evaluation.samples)}
-        answers += len(rows - stored_samples(folder / target.name / benchmark.name))
+        answers += len(rows - stored_samples(place))
     if answers:
         line, seconds = estimate(evaluation, targets, answers)
         display.note(line)
@@ -119,12 +124,12 @@ def evaluate(
         name: shortened(policy, protocol, name, prompts[name], display) for name in prompts
     }
     tasks = [
-        EvalTask(
-            folder / t.name / b.name, b.problems, prompts[b.name], protocols[b.name], t.checkpoint
-        )
-        for t, b in pairs
+        EvalTask(place, b.problems, prompts[b.name], protocols[b.name], t.checkpoint)
+        for place, (t, b) in zip(places, pairs, strict=True)
     ]
-    with collect_samples(policy, model, evaluation.rollout, tasks, folder, display) as stores:
+    with collect_samples(
+        policy, model, evaluation.rollout, tasks, folder, display, falls_back=falls_back
+    ) as stores:
         grading = GradingConfig(evaluation.grader, evaluation.deadline)
         summarise(stores, folder, display, grading)
     return folder

@@ -12,7 +12,7 @@ change. Every read compares a file with SHA256SUMS. While samples are missing, t
 partial last line, left by a kill, is dropped and its sample is generated again.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -81,6 +81,12 @@ class Store:
             storage.append_jsonl(self.folder / COMPLETIONS, [asdict(sample)])
         self.written.add((sample.problem, sample.sample))
 
+    def record_engine(self, engine: str) -> None:
+        """Record another engine, before the first sample. Raises StoreError if that fails."""
+        self.settings["engine"] = engine
+        with _or_store_error(self.folder):
+            storage.write_json(self.folder / "asked.json", self.settings)
+
     def write_sums(self) -> None:
         """Write SHA256SUMS, unless a sample is missing. Raises StoreError if that fails."""
         if not self.missing:
@@ -146,6 +152,17 @@ def reopen_store(folder: Path) -> Iterator[Store]:
 def stored_samples(folder: Path) -> set[tuple[str, int]]:
     """The problems' ids and numbers of the samples that a store holds; none where there is none."""
     return {(sample.problem, sample.sample) for sample in _samples(folder)}
+
+
+def recorded_engines(folders: Iterable[Path]) -> set[str]:
+    """The engines that sample for those of these folders that are stores."""
+    engines: set[str] = set()
+    for folder in folders:
+        if (folder / "asked.json").exists():
+            engine = _read_settings(folder).get("engine")
+            if engine is not None:
+                engines.add(engine)
+    return engines
 
 
 def find_stores(folder: Path) -> list[Path]:

@@ -37,9 +37,17 @@ from paint.evaluation.intervals import SHARE, Interval, bootstrap, compare
 from paint.evaluation.metrics import auc, avg_at_k
 from paint.evaluation.store import write_summary
 from paint.evaluation.tables import Chart, Sheet, markdown, print_sheets, write_tables
-from paint.experiments.rollout_bank import Bank, Scores, answer, collect, first_problems, score
+from paint.experiments.rollout_bank import (
+    Bank,
+    Scores,
+    answer,
+    collect,
+    first_problems,
+    recorded_engine,
+    score,
+)
 from paint.grading.math.grader import MathGrade
-from paint.inference.resolve import resolve_evaluation
+from paint.inference.resolve import may_fall_back, resolve_evaluation
 from paint.objective.solution import KINDS
 from paint.training.prompt_filter import filter_problems
 
@@ -92,14 +100,15 @@ def advise(
     validate_arguments(config, problems, samples, ratios, sources)
     require_one_process("paint advise")
     display = Display()
-    rollout = config.rollout
+    rollout, falls_back = config.rollout, may_fall_back(config.rollout)
     if answers and rollout.engine_type.is_stored:
         raise ConfigError(
             'rollout.engine "stored" has no answers of the teacher; leave out --answers, or choose '
             "an engine that samples"
         )
     if not rollout.engine_type.is_stored:
-        rollout = resolve_evaluation(rollout, display, is_full=False)
+        earlier = recorded_engine(folder)
+        rollout = resolve_evaluation(rollout, display, is_full=False, earlier=earlier)
     model = with_date(base_as_rank1_adapter(config.model), folder)
     config = replace(config, model=model, rollout=rollout)
     policy = load_eval_policy(config.model, config.rollout, prompts=config.prompts)
@@ -122,7 +131,8 @@ def advise(
 
     folder.mkdir(parents=True, exist_ok=True)
     with lock_folder(folder):
-        bank = collect(policy, config, chosen, samples, folder, display)
+        bank = collect(policy, config, chosen, samples, folder, display, falls_back=falls_back)
+        config = config.changed("rollout", engine=recorded_engine(folder)[0])
         scores: dict[str, list[dict[str, Any]]] = {}
         found: dict[str, Bank] = {}
         for mode, teacher in modes.items():

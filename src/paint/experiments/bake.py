@@ -43,7 +43,7 @@ from paint.evaluation.tables import Chart, Sheet, markdown, print_sheets, write_
 from paint.grading.registry import find_grader
 from paint.inference.engine import Completion, Engine, derive_seed, sampling_from
 from paint.inference.factory import EngineSetup, open_engine
-from paint.inference.resolve import resolve_evaluation
+from paint.inference.resolve import may_fall_back, resolve_evaluation
 from paint.models.policy import Policy
 from paint.models.teacher import Teacher, open_teacher
 from paint.models.weights import load_trained, trained_in
@@ -308,18 +308,28 @@ def _open_meter(
     checkpoint: Path | None = None,
 ) -> Iterator[Meter]:
     """Load model and engine; both are freed before the training loads its own."""
+    falls_back = may_fall_back(config.rollout)
     rollout = resolve_evaluation(config.rollout, display, is_full=False)
     policy = load_eval_policy(config.model, rollout, prompts=config.prompts)
-    teacher = open_teacher(policy, config.teacher)
-    if checkpoint:
-        load_trained(policy, trained_in(checkpoint, policy.tuning))
     problems = [p for group in groups.values() for p in group]
     deployment_prompts(policy, problems, thinking=policy.student_thinking)  # refuses control text
     context = Contexts(config.context, problems).shared
     longest = max(len(policy.teacher_prompt(p, context, complete=True)) for p in problems)
     max_tokens = longest + rollout.max_new_tokens
-    setup = EngineSetup(policy, config.model, rollout, folder, display, max_tokens, problems)
+    setup = EngineSetup(
+        policy,
+        config.model,
+        rollout,
+        folder,
+        display,
+        max_tokens,
+        problems,
+        falls_back=falls_back,
+    )
     with open_engine(setup) as engine:
+        teacher = open_teacher(policy, config.teacher)
+        if checkpoint:
+            load_trained(policy, trained_in(checkpoint, policy.tuning))
         engine.sync_weights()
         yield Meter(config, policy, teacher, engine, context)
 

@@ -36,7 +36,7 @@ from paint.grading.math.compare import boxed
 from paint.grading.registry import find_grader
 from paint.inference.engine import Completion, derive_seed, sampling_from
 from paint.inference.factory import EngineSetup, open_engine
-from paint.inference.resolve import resolve_evaluation
+from paint.inference.resolve import LOCAL, may_fall_back, resolve_evaluation
 from paint.models.policy import Policy
 from paint.models.teacher import open_teacher
 from paint.models.weights import load_trained, model_digests, trained_in
@@ -117,14 +117,20 @@ def collect(
     folder: Path,
     display: Display,
     trained: str = "",
+    *,
+    falls_back: bool = False,
 ) -> Bank:
     """Sample the student's missing rollouts, store each as it comes, and grade all.
 
-    ``trained`` is the digest of the student's trained weights; "" for the base model.
+    Args:
+        trained: the digest of the student's trained weights; "" for the base model.
+        falls_back: generate here if servers do not start, and have stored no rollout before. The
+            settings of the bank then have the engine that generated.
     """
     prompts = {p.id: policy.student_prompt(p) for p in problems}
     wanted = [Request(p, k, prompts[p.id]) for p in problems for k in range(samples)]
-    return Bank(_sample(policy, config, wanted, folder, display, trained), samples)
+    rollouts = _sample(policy, config, wanted, folder, display, trained, falls_back=falls_back)
+    return Bank(rollouts, samples)
 
 
 def answer(
@@ -157,6 +163,8 @@ def _sample(
     folder: Path,
     display: Display,
     trained: str = "",
+    *,
+    falls_back: bool = False,
 ) -> list[Rollout]:
     """The completions that are wanted, graded; those that are not stored are sampled."""
     settings = {
@@ -187,12 +195,22 @@ def _sample(
     if missing:
         longest = max(map(len, prompts.values())) + config.rollout.max_new_tokens
         problems = list({request.problem.id: request.problem for request in wanted}.values())
-        rollout = config.rollout
-        setup = EngineSetup(policy, config.model, rollout, folder, display, longest, problems)
+        setup = EngineSetup(
+            policy,
+            config.model,
+            config.rollout,
+            folder,
+            display,
+            longest,
+            problems,
+            falls_back=falls_back and path.stat().st_size == 0,
+        )
         with (
             open_engine(setup) as engine,
             display.counting("rollouts", len(wanted), len(wanted) - len(missing)) as counter,
         ):
+            if setup.has_fallen_back(engine):
+                write_json(folder / SAMPLING, settings | {"engine": LOCAL})
 
             def add(index: int, completion: Completion) -> None:
                 request = missing[index]
@@ -243,6 +261,15 @@ def _sample(
     with find_grader(config.grading.grader, deadline=config.grading.deadline) as grader:
         grades = grader.grade(items)
     return [replace(r, grade=grade) for r, grade in zip(rollouts, grades, strict=True)]
+
+
+def recorded_engine(folder: Path) -> list[str]:
+    """The engine that samples the rollouts of a folder; none where none were sampled."""
+    path = folder / SAMPLING
+    if not path.exists():
+        return []
+    engine = read_json(path, ANEW).get("engine")
+    return [engine] if engine else []
 
 
 def _require_same(folder: Path, settings: Mapping[str, Any]) -> None:
@@ -356,13 +383,19 @@ def kl_of_checkpoint(
     if not config.algorithm.needs_context:
         raise ConfigError(f"train.method {config.train.method} has no teacher to compare with")
     is_full = config.model.train_mode == "full"
-    config = replace(config, rollout=resolve_evaluation(config.rollout, display, is_full=is_full))
+    falls_back = may_fall_back(config.rollout)
+    rollout = resolve_evaluation(
+        config.rollout, display, is_full=is_full, earlier=recorded_engine(folder)
+    )
+    config = replace(config, rollout=rollout)
     problems = read_problems(data, needs=config.needed_fields).problems
     policy = load_eval_policy(config.model, config.rollout, prompts=config.prompts)
     trained = trained_in(checkpoint, config.model.train_mode)
     digest = checkpoint_digest(trained)
     load_trained(policy, trained)
-    bank = collect(policy, config, problems, samples, folder, display, digest)
+    bank = collect(
+        policy, config, problems, samples, folder, display, digest, falls_back=falls_back
+    )
     return held_out_kl(policy, config, bank)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paint.config import schema as cfg
+from paint.core.device import own_device
 from paint.core.display import Display
 from paint.core.distributed import run_on_rank0
 from paint.data.problems import Problem
@@ -15,7 +16,7 @@ from paint.inference.checked import CheckedEngine
 from paint.inference.engine import Engine, RemoteEngine, ServerStartError, sampling_from
 from paint.inference.rank0 import Rank0Engine
 from paint.inference.registry import AUTO, engine_type, resolved_engine
-from paint.models.policy import Policy
+from paint.models.policy import Policy, move_policy
 from paint.models.sharding import is_sharded
 
 SYNC_CHECK_TOKENS = 64
@@ -34,6 +35,10 @@ class EngineSetup:
     problems: Sequence[Problem]  # those to sample; the adapter sync check takes the first
     server_flags: ServerFlags | None = None  # of an own server that shares the GPU
     falls_back: bool = False  # in one process: generate here if the own server does not start
+
+    def has_fallen_back(self, engine: Engine) -> bool:
+        """Whether this engine took the place of servers that did not start."""
+        return self.rollout.engine_type.is_remote and not engine.is_remote
 
 
 @contextmanager
@@ -82,7 +87,12 @@ def open_engine(setup: EngineSetup) -> Iterator[Engine]:
             setup.display.note(f"engine: {resolved_engine(AUTO, False)} goes on, since {error}")
             has_started = False
         if not has_started:
-            yield engine_type(resolved_engine(AUTO, False)).load().from_setup(setup)
+            # An evaluation's policy is on the CPU, since its GPU was for the server.
+            if policy.device.type != own_device().type:
+                move_policy(policy, setup.model, own_device())
+            local = resolved_engine(AUTO, False)
+            own = engine_type(local).load().from_setup(setup)
+            yield CheckedEngine(own, local, vocabulary)
             return
         if is_sharded(policy.base):  # no rank can score alone
             check(Rank0Engine(engine, frees_memory=rollout.colocate, same_rows=True))

@@ -6,6 +6,7 @@ A run's record has what ``auto`` became, so a resumed run generates as it began.
 import os
 import shlex
 import shutil
+from collections.abc import Collection
 from dataclasses import replace
 
 import torch
@@ -61,14 +62,21 @@ def without_servers(config: Config) -> Config:
     return config.changed("rollout", engine=LOCAL, colocate=False)
 
 
-def resolve_evaluation(rollout: RolloutConfig, display: Display, *, is_full: bool) -> RolloutConfig:
-    """Resolve the engine of an evaluation or advice; servers do not take fully trained weights."""
+def resolve_evaluation(
+    rollout: RolloutConfig, display: Display, *, is_full: bool, earlier: Collection[str] = ()
+) -> RolloutConfig:
+    """Resolve the engine of an evaluation or advice; servers do not take fully trained weights.
+
+    ``auto`` is the engine of earlier calls that stored samples in the same place, if there are any.
+    """
     if rollout.engine_type.is_stored:
         raise ConfigError(
             f'rollout.engine must not be "{rollout.engine}" here, where completions are sampled; '
             f"`paint grade` grades stored samples"
         )
     engine, why = _choose(rollout, is_full, 1)
+    if rollout.engine == AUTO and earlier:
+        engine, why = min(earlier), "as in an earlier call"
     if rollout.engine == AUTO:
         display.note(f"engine: {engine}, {why}")
     return replace(rollout, engine=engine)

@@ -467,6 +467,12 @@ def _relative_error(states: Tensor, expected: Tensor) -> float:
     return float((states.float() - expected.float()).norm() / expected.float().norm())
 
 
+def move_policy(policy: Policy, config: cfg.ModelConfig, device: torch.device) -> None:
+    """Move a policy that was loaded on the CPU to a device, whose kernels its layers then use."""
+    _use_kernels(policy.base, config, device)
+    policy.model.to(device)
+
+
 def _packing(policy: Policy, config: cfg.ModelConfig) -> Policy:
     """Enable packing. Raises PolicyError if packed rows would depend on earlier rows.
 

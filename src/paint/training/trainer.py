@@ -219,8 +219,10 @@ def train(
                 )
                 opened = open_engine(engine_setup)
             with opened as engine:
-                if config.rollout.engine_type.is_remote and not engine.is_remote:
+                if config.generates and engine_setup.has_fallen_back(engine):
                     config = without_servers(config)
+                    if validation is not None:
+                        validation = replace(validation, engine=config.rollout.engine)
                     run_log.replace_config(folder, to_table(config))
                 if config.is_off_policy and config.divergences != {FORWARD_KL.name}:
                     display.note(
