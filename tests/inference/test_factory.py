@@ -118,3 +118,9 @@ def test_advise_auto_server_that_does_not_start_over_its_rollouts_fails(
     with pytest.raises(ServerStartError, match="ended before it was ready"):
         advise(config, tmp_path, problems=1, **few)
     assert json.loads(settings.read_text())["engine"] == "vllm"
+
+
+def test_train_on_servers_that_start_records_their_engine(config: Config, tmp_path: Path) -> None:
+    remote = config.changed("rollout", engine="own_server:OwnServer", max_logprob_mismatch=1.0)
+    train(remote, tmp_path / "run", display=Display(enabled=False))
+    assert read_run(tmp_path / "run").rollout.engine == "own_server:OwnServer"

@@ -36,6 +36,7 @@ class CheckedEngine(Engine):
                 f"engine; {HINT}"
             )
         self.engine, self.name, self.vocabulary = engine, name, vocabulary
+        self.is_remote = engine.is_remote
 
     def stream(
         self, prompts: Prompts, sampling: Sampling, seeds: Sequence[int], finished: OnCompletion

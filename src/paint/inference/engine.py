@@ -124,7 +124,7 @@ class Engine(Protocol):
     ``from_setup(setup: EngineSetup)``, which returns an engine (paint.inference.factory).
     """
 
-    is_remote: ClassVar[bool] = False  # it generates on servers; then it is a ``RemoteEngine``
+    is_remote: bool = False  # it generates on servers; then it is a ``RemoteEngine``
     takes_adapters: ClassVar[bool] = True  # False where they are rounded into the weights
 
     def stream(
@@ -173,7 +173,7 @@ class Engine(Protocol):
 class RemoteEngine(Engine, Protocol):
     """An engine whose completions come from servers. Only rank 0 has one."""
 
-    is_remote: ClassVar[bool] = True
+    is_remote: bool = True
 
     def connect(self) -> None:
         """Start the servers that the run owns, and wait for all. Raises EngineError without one."""
