@@ -8,6 +8,7 @@ import torch
 import paint
 from paint.cli import main
 from paint.inference import machine
+from paint.models import liger
 
 
 def test_doctor_sizes_and_recipe_are_those_of_machine(capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,6 +39,16 @@ def test_doctor_where_paint_is_not_installed_shows_libraries(
     monkeypatch.setattr(machine, "packages_distributions", dict)
     assert main(["doctor"]) == 0
     assert f"packages torch {torch.__version__.partition('+')[0]}" in capsys.readouterr().out
+
+
+def test_doctor_says_whether_liger_is_installed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(liger, "is_installed", lambda: False)
+    main(["doctor"])
+    assert "Liger    not installed (pip install 'paint-distill[gpu]')" in capsys.readouterr().out
+    monkeypatch.setattr(liger, "is_installed", lambda: True)
+    assert paint.doctor()["liger"] == "installed"
 
 
 def test_doctor_finds_vllm_as_runs_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,15 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from paint.config.recipe import find_recipe, read_recipe
 from paint.config.run_folder import read_metrics, read_run
 from paint.config.schema import Config, EvaluationConfig
 from paint.core.display import Display
+from paint.data.problems import Problem
 from paint.evaluation.run import evaluate
 from paint.experiments.advise import advise
-from paint.inference import resolve
+from paint.inference import factory, resolve
 from paint.inference.engine import ServerStartError
+from paint.inference.factory import EngineSetup, open_engine
+from paint.models.policy import Policy
 from paint.training.trainer import train
 
 DIES = "import sys; print('CUDA out of memory'); sys.exit(1)"
@@ -124,3 +128,19 @@ def test_train_on_servers_that_start_records_their_engine(config: Config, tmp_pa
     remote = config.changed("rollout", engine="own_server:OwnServer", max_logprob_mismatch=1.0)
     train(remote, tmp_path / "run", display=Display(enabled=False))
     assert read_run(tmp_path / "run").rollout.engine == "own_server:OwnServer"
+
+
+def test_open_engine_that_falls_back_moves_policy_to_own_gpu(
+    config: Config, policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu, moved = torch.device("cuda"), []
+    monkeypatch.setattr(factory, "own_device", lambda: gpu)
+    monkeypatch.setattr(factory, "move_policy", lambda *given: moved.append(given))
+    rollout = replace(config.rollout, engine="vllm")
+    quiet, problem = Display(enabled=False), Problem("1 + 1", "2", "2", "1")
+    setup = EngineSetup(
+        policy, config.model, rollout, tmp_path, quiet, 100, [problem], falls_back=True
+    )
+    with open_engine(setup) as engine:
+        assert setup.has_fallen_back(engine)
+    assert moved == [(policy, gpu)]

@@ -43,6 +43,7 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     for place, free in found["disk"].items():
         yield f"disk     {free / 1e9:.0f} GB free at {place}"
     yield f"vLLM     {found['vllm']}"
+    yield f"Liger    {found['liger']}"
     yield f"hub      {found['hub']}"
     packages = found["packages"]
     wrong = [name for name, package in packages.items() if not package["fits"]]

@@ -94,6 +94,10 @@ def load_eval_policy(
     return load_policy(model, seed=seed, device=device, prompts=prompts)
 
 
+DATED = ("asked.json", "sampling.json", "run.json")
+"""Files that record the date of what a folder holds: samples, rollouts of advice, runs."""
+
+
 def with_date(model: cfg.ModelConfig, folder: Path) -> cfg.ModelConfig:
     """The model with a date for a template that reads the clock, so that a folder has one date.
 
@@ -102,7 +106,8 @@ def with_date(model: cfg.ModelConfig, folder: Path) -> cfg.ModelConfig:
     """
     if model.date != "auto" or not reads_clock(load_tokenizer(model.path)):
         return model
-    for path in sorted([*folder.rglob("asked.json"), *folder.rglob("run.json")]):
+    records = [path for name in DATED for path in folder.rglob(name)]
+    for path in sorted(records):
         table = read_json(path, "put it back as it was")
         if day := table.get("conventions", table).get("date"):
             return replace(model, date=day)

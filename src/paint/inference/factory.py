@@ -89,7 +89,7 @@ def open_engine(setup: EngineSetup) -> Iterator[Engine]:
         if not has_started:
             # An evaluation's policy is on the CPU, since its GPU was for the server.
             if policy.device.type != own_device().type:
-                move_policy(policy, setup.model, own_device())
+                move_policy(policy, own_device())
             local = resolved_engine(AUTO, False)
             own = engine_type(local).load().from_setup(setup)
             yield CheckedEngine(own, local, vocabulary)

@@ -44,6 +44,7 @@ def examine(recipes: Sequence[str] = ()) -> dict[str, Any]:
             for place in (Path.cwd(), Path(constants.HF_HUB_CACHE))
         },
         "vllm": _vllm(),
+        "liger": _liger(),
         "hub": "offline" if constants.HF_HUB_OFFLINE else f"{'a' if get_token() else 'no'} token",
         "recipes": {name: _needs(name, len(gpus), capacity) for name in recipes},
     }
@@ -78,6 +79,13 @@ def _vllm() -> str:
     start = server_start(DEFAULT_SERVER)
     place = shutil.which(start[0])
     return place or "not found; `paint setup vllm` installs it (docs/how-to/vllm.md)"
+
+
+def _liger() -> str:
+    """Whether Liger's kernels would compute the layers of a model on CUDA."""
+    from paint.models.liger import INSTALL, is_installed
+
+    return "installed" if is_installed() else f"not installed ({INSTALL}); used on CUDA alone"
 
 
 def _needs(name: str, gpus: int, capacity: float) -> str:

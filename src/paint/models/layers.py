@@ -176,6 +176,13 @@ def widen(model: PreTrainedModel) -> None:
             layer.__class__ = WideLinear
 
 
+def narrow(model: PreTrainedModel) -> None:
+    """Undo ``widen`` for a model that has moved to a device which multiplies its dtype."""
+    for layer in model.modules():
+        if type(layer) is WideLinear and multiplies(layer.weight.device, layer.weight.dtype):
+            layer.__class__ = nn.Linear
+
+
 class WideLinear(nn.Linear):
     """Linear layer that computes in float32 for inputs of at least ROWS rows."""
 

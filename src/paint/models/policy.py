@@ -56,6 +56,7 @@ from paint.models.layers import (
     MemoryEfficientLoraLinear,
     checkpoint_layers,
     fuse_norms,
+    narrow,
     widen,
 )
 from paint.models.liger import use_liger
@@ -467,10 +468,14 @@ def _relative_error(states: Tensor, expected: Tensor) -> float:
     return float((states.float() - expected.float()).norm() / expected.float().norm())
 
 
-def move_policy(policy: Policy, config: cfg.ModelConfig, device: torch.device) -> None:
-    """Move a policy that was loaded on the CPU to a device, whose kernels its layers then use."""
-    _use_kernels(policy.base, config, device)
+def move_policy(policy: Policy, device: torch.device) -> None:
+    """Move a policy that was loaded on the CPU to a device.
+
+    Liger's kernels, which take the place of layers before adapters do, are not used.
+    """
     policy.model.to(device)
+    narrow(policy.base)
+    fuse_norms(policy.base, device)
 
 
 def _packing(policy: Policy, config: cfg.ModelConfig) -> Policy:
