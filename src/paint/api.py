@@ -491,7 +491,7 @@ def validate_data(
 
 
 def doctor(recipes: Sequence[str] = ()) -> dict[str, Any]:
-    """Find devices, memory, disk, libraries and vLLM, as `paint doctor` does.
+    """Find devices, memory, disk, libraries, vLLM and Liger, as `paint doctor` does.
 
     Sizes are in bytes. ``packages`` has version, requirement and fit of every library.
 

@@ -10,7 +10,7 @@ from tyro.conf import Positional
 
 @dataclass(frozen=True)
 class Doctor:
-    """Show what a run would find here: devices, memory, disk, libraries, vLLM.
+    """Show what a run would find here: devices, memory, disk, libraries, vLLM, Liger.
 
     The exit status is 1 if a library is missing or of a version that does not fit.
 

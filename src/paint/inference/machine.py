@@ -1,4 +1,4 @@
-"""What a run finds on this machine: devices, memory, disk, libraries and vLLM."""
+"""What a run finds on this machine: devices, memory, disk, libraries, vLLM and Liger."""
 
 import platform
 import shutil
@@ -21,7 +21,7 @@ LIBRARIES = ("torch", "transformers", "peft", "accelerate", "tokenizers", "numpy
 
 
 def examine(recipes: Sequence[str] = ()) -> dict[str, Any]:
-    """Find devices, memory, disk, libraries and vLLM, and what recipes need; sizes in bytes."""
+    """Find devices, memory, disk, libraries, vLLM, Liger, and what recipes need; sizes in bytes."""
     import psutil
     import torch
     from huggingface_hub import constants, get_token
