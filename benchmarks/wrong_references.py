@@ -1,0 +1,181 @@
+"""The demo's training rows with references that go wrong.
+
+    python benchmarks/wrong_references.py OUT.jsonl --kind end --share 0.4
+    paint compare demo-opsd demo-paint --data.path OUT.jsonl
+
+The problems are the demo's. The answer of a row is that of its reference, as in data that a model
+wrote and nobody verified. The errors of a row depend on the seed and the row alone, so the rows
+that `--rows` changes are among those of a larger share.
+
+kind         the reference of a changed row
+end          each step in the last share is wrong, and the answer follows from the last one
+slip         one step in the last share is wrong, and the rest follows from it
+beginning    each step in the first share is wrong, and the rest follows from the last of them
+recovered    as beginning, but the last wrong step returns to the right number
+other-end    its last share and its answer are those of another problem's reference
+cut          stops before the last share, without an answer; the row keeps the right one
+answer       the steps are right, and only the answer is wrong
+"""
+
+import random
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
+
+from demo_problems import MODULUS, Chain, Step, apply, boxed
+from paint.core.storage import read_jsonl, write_jsonl
+from paint.demo.files import TRAINING_PROBLEMS
+
+Kind = Literal["end", "slip", "beginning", "recovered", "other-end", "cut", "answer"]
+Row = dict[str, Any]
+
+ERRORS = [error for error in range(-9, 10) if error != 0]
+PROBLEM = re.compile(r"Start at \$(\d+)\$ and apply \$(.*)\$ modulo")
+STEP_TEXT = re.compile(r".*?\\equiv \d+(?:\$\.\n)?")
+
+
+@dataclass(frozen=True)
+class Corruption:
+    """How references go wrong.
+
+    Attributes:
+        kind: see the module.
+        share: of the steps of a reference, in [0, 1]; the kind "answer" has none.
+        rows: share of the rows that are changed, in [0, 1].
+        seed: of the choice of rows and of their errors.
+    """
+
+    kind: Kind = "end"
+    share: float = 0.4
+    rows: float = 1.0
+    seed: int = 11
+
+
+def parse_chain(problem: str) -> Chain:
+    """Parse the text of a demo problem."""
+    found = PROBLEM.match(problem)
+    if found is None:
+        raise ValueError(f"not a problem of the demo: {problem!r}")
+    operations = []
+    for text in found[2].split(", "):
+        if text.startswith("\\times "):
+            operations.append(("*", int(text.removeprefix("\\times "))))
+        else:
+            operations.append((text[0], int(text[1:])))
+    return Chain(int(found[1]), tuple(operations))
+
+
+def wrong_results(chain: Chain, wrong: AbstractSet[int], rng: random.Random) -> dict[Step, int]:
+    """The result of each step if those at the places ``wrong`` err and the rest follows."""
+    value, results = chain.start, {}
+    for place, (sign, operand) in enumerate(chain.operations):
+        result = apply(value, sign, operand)
+        if place in wrong:
+            result = (result + rng.choice(ERRORS)) % MODULUS
+        results[value, sign, operand] = result
+        value = result
+    return results
+
+
+def step_texts(reference: str) -> tuple[list[str], str]:
+    """Split a reference into the text of each step and the sentence with the answer."""
+    steps = STEP_TEXT.findall(reference)
+    return steps, reference[sum(map(len, steps)) :]
+
+
+def boxed_answer(reference: str) -> str:
+    """The number in the box of a complete reference."""
+    found = re.search(r"\\boxed\{(\d+)\}", reference)
+    if found is None:
+        raise ValueError(f"no box in {reference!r}")
+    return found[1]
+
+
+def corrupt_reference(
+    row: Row, corruption: Corruption, rng: random.Random, others: Sequence[Row]
+) -> str:
+    """The row's reference as the corruption makes it.
+
+    Args:
+        others: rows whose references are in the same style, from which "other-end" draws.
+    """
+    chain = parse_chain(row["problem"])
+    count = len(chain.operations)
+    beginning = round(count * corruption.share)
+    end = round(count * (1 - corruption.share))
+
+    if corruption.kind == "end":
+        return chain.reference(wrong_results(chain, set(range(end, count)), rng))
+    if corruption.kind == "slip":
+        return chain.reference(wrong_results(chain, {rng.randrange(end, count)}, rng))
+    if corruption.kind == "beginning":
+        return chain.reference(wrong_results(chain, set(range(beginning)), rng))
+    if corruption.kind == "recovered":
+        return chain.reference(recovered_results(chain, beginning, rng))
+
+    steps, answer = step_texts(row["solution"])
+    if corruption.kind == "cut":
+        return "".join(steps[:end]).strip()
+    if corruption.kind == "other-end":
+        other = rng.choice([other for other in others if other["id"] != row["id"]])
+        other_steps, other_answer = step_texts(other["solution"])
+        return "".join(steps[:end] + other_steps[end - count :]) + other_answer
+    error = rng.choice(ERRORS)
+    wrong = (int(row["answer"]) + error) % MODULUS
+    return "".join(steps) + answer.replace(boxed(row["answer"]), boxed(wrong))
+
+
+def recovered_results(chain: Chain, beginning: int, rng: random.Random) -> dict[Step, int]:
+    """Wrong results of the first steps; the last of these returns to the right number."""
+    results = wrong_results(chain, set(range(beginning)), rng)
+    first = dict(list(results.items())[:beginning])
+    last_wrong = list(first)[-1]
+    first[last_wrong] = chain.values[beginning]
+    return first
+
+
+def corrupt_rows(rows: Sequence[Row], corruption: Corruption) -> list[Row]:
+    """The rows, a share of them with a corrupted reference and its answer."""
+    by_style: Mapping[bool, list[Row]] = {True: [], False: []}
+    for row in rows:
+        by_style[parse_chain(row["problem"]).is_in_own_style].append(row)
+
+    corrupted = []
+    for row in rows:
+        chain = parse_chain(row["problem"])
+        if chain.reference() != row["solution"]:
+            raise ValueError(f"row {row['id']} has another reference than its problem")
+        rng = random.Random(f"{corruption.seed}:{row['id']}")
+        if rng.random() >= corruption.rows:
+            corrupted.append(row)
+            continue
+        reference = corrupt_reference(row, corruption, rng, by_style[chain.is_in_own_style])
+        answer = row["answer"] if corruption.kind == "cut" else boxed_answer(reference)
+        corrupted.append({**row, "solution": reference, "answer": answer})
+    return corrupted
+
+
+def main(
+    out: Annotated[Path, tyro.conf.Positional],
+    corruption: Annotated[Corruption, tyro.conf.arg(name="")] = Corruption(),
+) -> None:
+    """Write the demo's training rows with references that go wrong."""
+    rows = list(read_jsonl(TRAINING_PROBLEMS, "reinstall the package"))
+    corrupted = corrupt_rows(rows, corruption)
+    write_jsonl(out, corrupted)
+    pairs = list(zip(rows, corrupted, strict=True))
+    changed = sum(before["solution"] != after["solution"] for before, after in pairs)
+    wrong = sum(before["answer"] != after["answer"] for before, after in pairs)
+    print(f"{out}: {len(rows):,} rows, {changed:,} references changed, {wrong:,} answers wrong")
+
+
+if __name__ == "__main__":
+    tyro.cli(main, description=__doc__)
