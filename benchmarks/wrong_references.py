@@ -4,8 +4,8 @@
     paint compare demo-opsd demo-paint --data.path OUT.jsonl
 
 The problems are the demo's. The answer of a row is that of its reference, as in data that a model
-wrote and nobody verified. The errors of a row depend on the seed and the row alone, so the rows
-that `--rows` changes are among those of a larger share.
+wrote and nobody verified; with `--keep-answers` it is the right one. The errors of a row depend on
+the seed and the row alone, so the rows that `--rows` changes are among those of a larger share.
 
 kind         the reference of a changed row
 end          each step in the last share is wrong, and the answer follows from the last one
@@ -51,12 +51,14 @@ class Corruption:
         share: of the steps of a reference, in [0, 1]; the kind "answer" has none.
         rows: share of the rows that are changed, in [0, 1].
         seed: of the choice of rows and of their errors.
+        keep_answers: changed rows keep the right answer in place of their reference's.
     """
 
     kind: Kind = "end"
     share: float = 0.4
     rows: float = 1.0
     seed: int = 11
+    keep_answers: bool = False
 
 
 def parse_chain(problem: str) -> Chain:
@@ -158,7 +160,9 @@ def corrupt_rows(rows: Sequence[Row], corruption: Corruption) -> list[Row]:
             corrupted.append(row)
             continue
         reference = corrupt_reference(row, corruption, rng, by_style[chain.is_in_own_style])
-        answer = row["answer"] if corruption.kind == "cut" else boxed_answer(reference)
+        answer = row["answer"]
+        if corruption.kind != "cut" and not corruption.keep_answers:
+            answer = boxed_answer(reference)
         corrupted.append({**row, "solution": reference, "answer": answer})
     return corrupted
 
