@@ -2,26 +2,36 @@
 
     python benchmarks/wrong_reference_runs.py --seeds 0 1 2
     python benchmarks/wrong_reference_runs.py --seeds 0 --groups shares hidden
+    python benchmarks/wrong_reference_runs.py --teacher       # the teacher's accuracy, untrained
 
 Each set of training rows (benchmarks/wrong_references.py) has a file and a folder, which is an
 experiment of `paint compare`. After every experiment ``cells.md`` has all cells that have results,
-and ``gain-by-wrong-share.svg`` the gain by the wrong share, a line a method.
+and ``gain-by-wrong-share.svg`` the gain by the wrong share, a line a method. ``teacher.md`` has the
+probability that the teacher gives to the right results before, at and behind the step from which
+its reference is wrong.
 """
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
+import torch
 import tyro
 from matplotlib.figure import Figure
 
+from paint.algorithms.paint import add_teacher_prompts
 from paint.config.recipe import find_recipe, read_recipe
 from paint.config.schema import Config
 from paint.core.display import Display
 from paint.core.storage import read_jsonl, write_atomic, write_jsonl
+from paint.data.contexts import Contexts
+from paint.data.problems import Problem, read_problems
 from paint.demo.files import NAME, TRAINING_PROBLEMS
+from paint.evaluation.generate import base_as_rank1_adapter, load_eval_policy
 from paint.evaluation.intervals import compare_seeds, over_seeds, p_value_over_seeds
 from paint.experiments.eval_protocols import protocol_for
 from paint.experiments.report import (
@@ -36,8 +46,13 @@ from paint.experiments.report import (
     shares,
     write_results,
 )
+from paint.experiments.rollout_bank import first_problems
 from paint.experiments.runner import ExperimentRun, run_experiment
-from wrong_references import Corruption, corrupt_rows
+from paint.inference.engine import Completion
+from paint.models.policy import Policy
+from paint.training.prompt_filter import filter_problems
+from paint.training.rollouts import Rollout
+from wrong_references import Corruption, corrupt_rows, parse_chain
 
 METHODS = ("sft", "grpo", "opsd", "paint")
 WRONG_SHARES = (0.0, 0.2, 0.4, 0.6)
@@ -231,10 +246,63 @@ def plot(path: Path, folder: Path) -> None:
     figure.savefig(path, metadata={"Date": None})
 
 
+def right_rollout(policy: Policy, problem: Problem) -> Rollout:
+    """A completion that states every result of the problem rightly, in the model's style."""
+    text = parse_chain(problem.problem).worked()
+    ids = tuple(policy.tokenizer.encode(text, add_special_tokens=False))
+    completion = Completion(ids, (0.0,) * len(ids), truncated=False)
+    return Rollout(0, problem, policy.student_prompt(problem), completion, text)
+
+
+@torch.no_grad()
+def probability_of_results(policy: Policy, rollout: Rollout, prompt: list[int]) -> list[float]:
+    """The probability of each step's result in the rollout, after this prompt."""
+    ids = rollout.completion.ids
+    log_p = policy.lm_head(policy.hidden_states([prompt], [ids])).log_softmax(-1)
+    found = []
+    for place in range(1, len(ids)):
+        if policy.decode([ids[place - 1]]).endswith("\\equiv "):
+            found.append(float(log_p[place, ids[place]].exp()))
+    return found
+
+
+def teacher_table(folder: Path, row_set: RowSet, count: int = 100) -> str:
+    """A Markdown table of the teacher's probability of the right results, by hidden share."""
+    assert row_set.corruption is not None
+    share = row_set.corruption.share
+    recipe = row_set.runs(folder)[0].config
+    model = base_as_rank1_adapter(recipe.model)
+    policy = load_eval_policy(model, recipe.rollout, prompts=recipe.prompts)
+    rows = read_problems(recipe.data, needs=recipe.needed_fields)
+    problems = first_problems(filter_problems(policy, recipe, rows, Display()), count, seed=0)
+    rollouts = [right_rollout(policy, problem) for problem in problems]
+    lines = ["| hidden | before | at the step | behind |", "|---|---|---|---|"]
+    for hidden in (None, 0.0, *HIDDEN_SHARES):
+        ratio = hidden or 0.0
+        config = recipe.changed("context", mask_ratio_wrong=ratio, mask_ratio_correct=ratio)
+        setup: Any = SimpleNamespace(
+            policy=policy, config=config, contexts=Contexts(config.context, problems)
+        )
+        parts: tuple[list[float], list[float], list[float]] = ([], [], [])
+        for rollout in add_teacher_prompts(setup, rollouts, 0):
+            assert rollout.teacher_prompt is not None
+            prompt = rollout.prompt if hidden is None else rollout.teacher_prompt.prompt
+            values = probability_of_results(policy, rollout, prompt)
+            first = round(len(values) * (1 - share))
+            parts[0].extend(values[:first])
+            parts[1].append(values[first])
+            parts[2].extend(values[first + 1 :])
+        name = "no reference" if hidden is None else f"{100 * hidden:.0f} %"
+        means = [f"{100 * np.mean(part):.1f}" for part in parts]
+        lines.append(f"| {' | '.join([name, *means])} |")
+    return "\n".join(lines) + "\n"
+
+
 def main(
     folder: Path = Path("runs/wrong-references"),
     seeds: tuple[int, ...] = (),
     groups: tuple[str, ...] = tuple(GROUPS),
+    teacher: bool = False,
 ) -> None:
     """Train, evaluate, and write the table and the plot.
 
@@ -242,7 +310,13 @@ def main(
         folder: of rows, experiments, table and plot.
         seeds: seeds of the trainings; without one, the table and the plot are made again.
         groups: groups of cells, in the order in which they are trained.
+        teacher: measure the untrained teacher with the last 40 % of the references wrong, and train
+            nothing.
     """
+    if teacher:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(folder / "teacher.md", teacher_table(folder, end_wrong(0.4, ("paint",))))
+        return
     display, base = Display(), folder / "right"
     for group in groups:
         for seed in seeds:
