@@ -176,6 +176,13 @@ def test_print_check_shows_findings(tmp_path: Path) -> None:
         assert piece in text, piece
 
 
+def test_print_check_names_the_cost_of_wrong_boxes_where_there_are_some(tmp_path: Path) -> None:
+    page = "demo.md#references-that-go-wrong"
+    assert page in shown(check_of(write(tmp_path, row(0), row(1, answer="1"))))
+    for harmless in (row(1), row(1, solution="It is so."), row(1, answer=r"\frac{9}{")):
+        assert page not in shown(check_of(write(tmp_path, row(0), harmless)))
+
+
 def test_print_check_of_all_turns_counts_rows_and_turns(tmp_path: Path) -> None:
     texts = ("What is 1?", "One.", "And 2?", "Two.")
     roles = ("user", "assistant") * 2
