@@ -57,7 +57,12 @@ from wrong_references import Corruption, corrupt_rows, parse_chain
 METHODS = ("sft", "grpo", "opsd", "paint")
 WRONG_SHARES = (0.0, 0.2, 0.4, 0.6)
 HIDDEN_SHARES = (0.2, 0.4, 0.6, 0.8)
-TITLES = {"sft": "SFT", "grpo": "GRPO", "opsd": "OPSD", "paint": "PAINT, 30 to 40 % hidden"}
+TITLES = {
+    "sft": "SFT",
+    "grpo": "GRPO, wrong answers rewarded",
+    "opsd": "OPSD, nothing hidden",
+    "paint": "PAINT, 30 to 40 % hidden",
+}
 
 
 def paint_variant(config: Config, name: str) -> Config:
@@ -238,11 +243,12 @@ def plot(path: Path, folder: Path) -> None:
     axis.set_yscale("symlog", linthresh=30)  # some collapse by sixty points
     ticks = [-60, *range(-30, 31, 10)]
     axis.set_yticks(ticks, list(map(str, ticks)))
+    axis.set_ylim(-75, 32)  # the interval of GRPO at 20 % is larger
     axis.set_xticks([100 * share for share in WRONG_SHARES])
     axis.axhline(0, color=FAINT, linewidth=0.8)
     axis.set_xlabel("wrong share of every reference, from its end, %")
     axis.set_ylabel("gain over the base, points of Avg@12")
-    axis.legend(frameon=False)
+    figure.legend(loc="outside upper center", ncols=2, frameon=False)
     figure.savefig(path, metadata={"Date": None})
 
 
