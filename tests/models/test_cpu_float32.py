@@ -2,6 +2,7 @@
 
 import dataclasses
 from types import MappingProxyType
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from conftest import DEMO
 from paint.config.schema import Dtype
 from paint.core.device import multiplies
-from paint.models.layers import ROWS, WideLinear
+from paint.models.layers import ROWS, WideLinear, narrow
 from paint.models.policy import Policy, load_policy
 
 HALVES = [torch.bfloat16, torch.float16]
@@ -128,3 +129,12 @@ def test_widen_replaces_layers_where_cpu_lacks_dtype(dtype: Dtype, cpu: dict[str
     row = [[5, 6, 7]], [[10, 11, 12, 13, 14, 15]]
     states, slow_states = fast.hidden_states(*row).float(), slow.hidden_states(*row).float()
     assert (states - slow_states).norm() <= 0.02 * states.norm()
+
+
+def test_narrow_gives_layers_back_where_device_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, wide = layers(torch.bfloat16, bias=False)
+    model: Any = nn.Sequential(plain, wide)
+    for multiplied, kind in ((False, WideLinear), (True, nn.Linear)):
+        monkeypatch.setattr("paint.models.layers.multiplies", lambda *_, m=multiplied: m)
+        narrow(model)
+        assert type(wide) is kind

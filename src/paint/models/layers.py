@@ -178,8 +178,9 @@ def widen(model: PreTrainedModel) -> None:
 
 def narrow(model: PreTrainedModel) -> None:
     """Undo ``widen`` for a model that has moved to a device which multiplies its dtype."""
-    for layer in model.modules():
-        if type(layer) is WideLinear and multiplies(layer.weight.device, layer.weight.dtype):
+    wide: list[Any] = [layer for layer in model.modules() if type(layer) is WideLinear]
+    for layer in wide:
+        if multiplies(layer.weight.device, layer.weight.dtype):
             layer.__class__ = nn.Linear
 
 
