@@ -176,7 +176,7 @@ def widen(model: PreTrainedModel) -> None:
             layer.__class__ = WideLinear
 
 
-def narrow(model: PreTrainedModel) -> None:
+def narrow(model: nn.Module) -> None:
     """Undo ``widen`` for a model that has moved to a device which multiplies its dtype."""
     wide: list[Any] = [layer for layer in model.modules() if type(layer) is WideLinear]
     for layer in wide:
