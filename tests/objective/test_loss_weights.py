@@ -24,7 +24,6 @@ VERDICTS, LENGTHS = [True, False, False], [5, 3, 1]
         ({"correct_weight": 2}, [1.5, 0.75, 0.75]),
         # 4, 2 and 0 tokens count behind the first: Σ v c = 10, Σ c = 6.
         ({"correct_weight": 2, "reduction": "token", "skip_tokens": 1}, [1.2, 0.6, 0.6]),
-        ({"correct_weight": 0, "wrong_weight": 0}, [0, 0, 0]),
         ({"wrong_weight": 0, "reduction": "token", "skip_tokens": 5}, [0, 0, 0]),
     ],
 )

@@ -194,7 +194,8 @@ def test_with_servers_enabled_config_that_cannot_use_them_is_unchanged() -> None
     others = DEMO.changed("model", train_mode="full"), DEMO.changed("rollout", engine="merged")
     for config in (SFT, *others, vllm(urls=("http://a:1",))):
         assert launcher.with_servers_enabled(config) == config
-    assert launcher.with_servers_enabled(DEMO).rollout.engine == "vllm"
+    auto = DEMO.changed("rollout", engine="auto")
+    assert launcher.with_servers_enabled(auto).rollout.engine == "vllm"
 
 
 def test_dry_run_prints_commands_and_starts_nothing(
@@ -202,6 +203,7 @@ def test_dry_run_prints_commands_and_starts_nothing(
 ) -> None:
     machine(4)
     line = ["train", "demo-paint", "--gpus", "4", "--split", "2+2", "--dry-run"]
+    line += ["--rollout.engine", "auto"]  # the recipe names local, which uses no servers
     assert main([*line, "--log.folder", str(tmp_path), "--log.name", "one"]) == 0
     output = capsys.readouterr().out
     assert "CUDA_VISIBLE_DEVICES=0,1 " in output

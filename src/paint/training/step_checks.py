@@ -1,7 +1,7 @@
 """Checks of what an algorithm's step computes, before it is summed up, stored or learned from."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -27,7 +27,7 @@ def require_scores(config: Config, scores: Any, count: int) -> None:
     """Check the loss and the token values of a micro-batch of ``count`` tokens.
 
     Raises ConfigError, which names the algorithm, for others than a scalar with a gradient and one
-    floating-point number a token; NonFiniteError for numbers that are not finite.
+    floating-point number a token.
     """
     if not (isinstance(scores, tuple) and len(scores) == 2 and isinstance(scores[1], dict)):
         raise _error(config, f"score returned {format_short(scores)}, not a loss and a dict")
@@ -42,8 +42,12 @@ def require_scores(config: Config, scores: Any, count: int) -> None:
         if not is_column or column.shape != (count,):
             shown = tuple(column.shape) if isinstance(column, Tensor) else format_short(column)
             raise _error(config, f"the values {name} are {shown}, not {count} floating numbers")
-    for name, column in {"loss": loss, **values}.items():
-        if not bool(column.isfinite().all()):
+
+
+def require_finite(config: Config, columns: Iterable[tuple[str, Sequence[float]]]) -> None:
+    """Raise NonFiniteError for a column of values, read by the host, that is not finite."""
+    for name, column in columns:
+        if not math.isfinite(sum(column)):  # of finite float32 values, the sum is finite
             raise NonFiniteError(
                 f"{name} of train.method {config.train.method}, objective.divergence "
                 f"{config.objective.divergence}, is not finite, and nothing was updated by it; "

@@ -32,7 +32,7 @@ from paint.training.load_balancing import balance_rows, micro_batches
 from paint.training.off_policy_rollouts import OffPolicyRollouts
 from paint.training.optim import learning_rate
 from paint.training.rollouts import Rollout, ScoredRollout, check_logprob_mismatch, kept_rows
-from paint.training.step_checks import require_scores
+from paint.training.step_checks import require_finite, require_scores
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,8 @@ def accumulate(setup: Setup, rollouts: Sequence[Rollout], score: Score) -> list[
     missing = passes_missing(setup.accelerator, setup.policy.base, len(micros))
     for micro in micros:
         scores = score(micro)
-        require_scores(config, scores, sum(completion_lengths(micro)))
+        count = sum(completion_lengths(micro))
+        require_scores(config, scores, count)
         loss, values = scores
         # A micro-batch weighs as its fraction of the step's completions or tokens.
         unit = 1 if options.reduction == "token" else 0
@@ -236,11 +237,13 @@ def accumulate(setup: Setup, rollouts: Sequence[Rollout], score: Score) -> list[
         setup.accelerator.backward(loss * weight)
 
         # One transfer for all values, since each waits for the device. Wider floats change nothing.
-        kind = reduce(torch.promote_types, (column.dtype for column in values.values()))
-        table = torch.stack([column.detach().to(kind) for column in values.values()]).tolist()
+        columns = [*values.values(), loss.expand(count)]
+        kind = reduce(torch.promote_types, (column.dtype for column in columns))
+        table = torch.stack([column.detach().to(kind) for column in columns]).tolist()
+        require_finite(config, zip([*values, "loss"], table, strict=True))
         start = 0
         for rollout, length in zip(micro, completion_lengths(micro), strict=True):
-            rows = zip(values, table, strict=True)
+            rows = zip(values, table[:-1], strict=True)
             tokens = {name: row[start : start + length] for name, row in rows}
             scored.append(ScoredRollout(rollout, tokens))
             start += length
