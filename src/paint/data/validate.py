@@ -40,8 +40,8 @@ FOUND_BY: dict[Pass, str] = {
 }
 
 WRONG_REFERENCES = (
-    "wrong boxes: with the last 40 % of every reference wrong, the demo lost 82 points by SFT, 15 by "
-    "OPSD and 1 by PAINT, which hides the end (docs/results/demo.md#references-that-go-wrong)"
+    "wrong boxes: with the last 40 % of every reference wrong, the demo lost 82 points by SFT, 15 "
+    "by OPSD and 1 by PAINT, which hides the end (docs/results/demo.md#references-that-go-wrong)"
 )
 """What references that end in a wrong answer cost; the figures are of the page that it names."""
 
