@@ -140,11 +140,11 @@ def test_bake_measures_segments_and_resumes_to_same_figures(config: Config, tmp_
     again = paint.bake(*files, recipe=config, output_dir=tmp_path, held_out=8, samples=2)
     assert again.summary["held_out"] == summary["held_out"]
     assert again.summary["steps"] == summary["steps"]
-    more = paint.bake(*files, recipe=config, output_dir=tmp_path, held_out=8, samples=3)
-    assert [row["step"] for row in more.summary["steps"]] == [2]  # of three answers, not of two
     table = again.table.set_index(["view", "metric"])
     assert table.loc[(BAKED, "kl"), "mean"] == summary["held_out"][BAKED]["kl"]["mean"]
     assert again.run.checkpoints[-1].name == "step-000002"
+    more = paint.bake(*files, recipe=config, output_dir=tmp_path, held_out=8, samples=3)
+    assert [row["step"] for row in more.summary["steps"]] == [2]  # of three answers, not of two
 
 
 @pytest.mark.slow

@@ -404,7 +404,7 @@ def test_train_two_ranks_killed_repeatedly_is_bitwise_equal(
 def test_train_two_ranks_and_two_servers_killed_resumes(start: Start, tmp_path: Path) -> None:
     """SIGKILL of a server, a rank and the launcher; the same command goes on."""
     run = tmp_path / "run"
-    more = ["--rollout.server", MODEL_SERVER, "--train.steps", "400"]
+    more = ["--rollout.server", MODEL_SERVER, "--train.steps", "400", "--rollout.engine", "auto"]
     more += ["--rollout.max-logprob-mismatch", "1e-4", "--rollout.max-new-tokens", "16"]
     line = train_line(tmp_path, "run", "2+2", *more)
 

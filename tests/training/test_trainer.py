@@ -177,8 +177,12 @@ SPLIT: dict[str, tuple[str, dict[str, Any]]] = {
     "off policy": ("demo-paint", {"rollout": {"off_policy_steps": 1}, "train": TWO_STEPS}),
     "off policy, server": ("demo-paint", {"rollout": AHEAD, "train": TWO_STEPS}),
     "sft": ("demo-sft", {"train": TWELVE}),
-    # The second of three groups lies on both of two ranks.
-    "kept": ("demo-paint", {"rollout": FOUR | {"keep": "wrong"}, "train": {"batch_size": 12}}),
+    # The second of three groups lies on both of two ranks. With seed 0, one weight's gradient is so
+    # near 0 that Adam's ratio turns its rounding into 3e-6 on some CPUs.
+    "kept": (
+        "demo-paint",
+        {"rollout": FOUR | {"keep": "wrong"}, "train": {"batch_size": 12, "seed": 2}},
+    ),
     "grpo": ("demo-grpo", GROUPS | {"train": TWELVE}),
 }
 
