@@ -15,6 +15,7 @@ from paint.config.run_folder import read_metrics, read_run
 from paint.config.schema import Config, GrpoConfig, TrainConfig
 from paint.core.errors import ConfigError, NonFiniteError
 from paint.core.plugins import spec_of
+from paint.training import train_step as ts
 from paint.training.rollouts import ScoredRollout
 from paint.training.step_checks import require_scores
 from paint.training.trainer import train
@@ -138,8 +139,32 @@ def test_require_scores_of_other_kind_are_refused_with_the_class(case: str) -> N
     require_scores(config, (LOSS, {"loss": ONES.detach()}), 3)
 
 
-@pytest.mark.parametrize("scores", [(LOSS * math.nan, ONES), (LOSS, ONES * math.nan)])
-def test_require_scores_not_finite_are_refused(scores: tuple[torch.Tensor, torch.Tensor]) -> None:
-    loss, values = scores
-    with pytest.raises(NonFiniteError, match="not finite"):
-        require_scores(changed("demo-paint"), (loss, {"kl": values.detach()}), 3)
+class Infinite(RewardWeighted):
+    """RewardWeighted whose loss, or a value of its tokens, is not finite."""
+
+    what: ClassVar[str]
+
+    def step(self, setup, batch, step_index, clock):  # type: ignore[no-untyped-def]
+        rollouts = ts.generate_rollouts(setup, batch, step_index, clock)
+
+        def score(micro):  # type: ignore[no-untyped-def]
+            log_prob = ts.student_log_probs(setup, micro, 1.0).log_prob
+            values = log_prob.detach().clone()
+            if Infinite.what == "values":
+                values[-1] = math.inf
+                return log_prob.mean(), {"values": values}
+            return log_prob.mean() + math.nan, {"values": values}
+
+        return ts.learn(setup, rollouts, score, step_index, clock)
+
+
+@pytest.mark.parametrize("what", ["loss", "values"])
+def test_train_on_loss_or_values_not_finite_updates_nothing(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Infinite, "what", what, raising=False)
+    steps = {"method": spec_of(Infinite), "steps": 1, "batch_size": 2}
+    with pytest.raises(NonFiniteError, match=rf"^{what} of train\.method .* is not finite"):
+        train(changed("demo-paint", {"train": steps}), tmp_path)
+    assert not (tmp_path / "metrics.jsonl").exists()
+    assert not [*tmp_path.glob("checkpoints/step-*")]
