@@ -34,7 +34,6 @@ class Decoder(ABC):
     """Reads texts into slots, and decodes a next token of every slot."""
 
     is_static: bool  # rows can start at any time, and a step can be repeated on the same memory
-    nbytes = 0  # size of the buffers
 
     def __init__(self, base: PreTrainedModel) -> None:
         self.decoder = base.get_decoder()
@@ -57,6 +56,20 @@ class Decoder(ABC):
     @abstractmethod
     def reserve(self, positions: int) -> None:
         """Make room for texts of this length."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Positions that a step attends to, and for which the buffers have room; 0 without."""
+        return 0, 0
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the buffers."""
+        return 0
+
+    def forget(self) -> None:
+        """Forget what was computed with earlier weights and is not read again for every row."""
+        return  # nothing by default
 
     @abstractmethod
     def move(self, targets: Sequence[int], origins: Sequence[int], size: int) -> None:
@@ -138,7 +151,12 @@ class StaticDecoder(Decoder):
         self._beginning: Text = ()  # common beginning whose keys all slots have
 
     @property
-    def nbytes(self) -> int:  # type: ignore[override]
+    def shape(self) -> tuple[int, int]:
+        """Positions that a step attends to, and for which the buffers have room."""
+        return self.layout.width, self.layout.capacity
+
+    @property
+    def nbytes(self) -> int:
         """Size of all keys and values."""
         return sum(buffer.nbytes for layer in self.cache.layers for buffer in layer.buffers)
 

@@ -15,7 +15,7 @@ import torch
 from paint.core.display import Display
 from paint.core.errors import NonFiniteError
 from paint.estimate.memory import KEPT
-from paint.inference.decoders import StaticDecoder, Text, open_decoder
+from paint.inference.decoders import Text, open_decoder
 from paint.inference.engine import Completion, Engine, EngineError, OnCompletion, Prompts, Sampling
 from paint.inference.factory import EngineSetup
 from paint.inference.graphs import GraphedStep
@@ -261,15 +261,15 @@ class _Sampler:
     @property
     def _shape(self) -> tuple[int, ...]:
         """The numbers that a graph of a step has in it."""
-        width = self.decoder.layout.width if isinstance(self.decoder, StaticDecoder) else 0
+        width, _ = self.decoder.shape
         return self.slots.size, width, self.candidates
 
     def _drop_stale_graphs(self) -> None:
         """Drop the graphs after the buffers have moved, be it for a step or for a prefill."""
-        if isinstance(self.decoder, StaticDecoder):
-            if self.decoder.layout.capacity != self.capacity:
-                self.step.clear()
-            self.capacity = self.decoder.layout.capacity
+        _, capacity = self.decoder.shape
+        if capacity != self.capacity:
+            self.step.clear()
+        self.capacity = capacity
 
     def _step(self) -> None:
         """Append a token to every row, without waiting for the device."""
@@ -297,7 +297,6 @@ class _Sampler:
 
     def use_again(self) -> None:
         """Take the weights as they are now, and forget what was computed with others."""
-        assert isinstance(self.decoder, StaticDecoder)
         self.decoder.forget()
         self._refresh()
 
