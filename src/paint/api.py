@@ -211,7 +211,7 @@ class Evaluation:
 
     @property
     def samples(self) -> "pd.DataFrame":
-        """One row per sample of every policy and benchmark: its text, verdict and reason."""
+        """One row per sample of every policy and benchmark: text, verdict, reason and feedback."""
         rows = []
         for folder in find_stores(self.path):
             verdicts = {(row["problem"], row["sample"]): row for row in read_grades(folder)}
@@ -222,7 +222,7 @@ class Evaluation:
                         {"policy": folder.parent.name, "benchmark": folder.name}
                         | sample
                         | verdict["strict"]
-                        | {key: verdict[key] for key in ("reward",) if key in verdict}
+                        | {key: verdict[key] for key in ("reward", "feedback") if key in verdict}
                     )
         return _frame(rows)
 

@@ -14,4 +14,7 @@ def grade(completion: str, row: Mapping[str, Any]) -> Grade:
     while row["id"].endswith("-1"):
         pass
     length = len(completion)
-    return Grade(min(SHORT / length, 1.0), "short" if length <= SHORT else "long")
+    feedback = f"{length} characters, and {SHORT} are short"
+    return Grade(
+        min(SHORT / length, 1.0), "short" if length <= SHORT else "long", feedback=feedback
+    )

@@ -153,6 +153,12 @@ def test_function_grader_failure_costs_only_its_completion() -> None:
     assert grades[0] == Grade(1.0, "right")
 
 
+def test_function_grader_keeps_reason_and_feedback() -> None:
+    text = '{"reward": 0.5, "reason": "1 of 2", "feedback": "add(1, 2) gave 2"}'
+    with find_grader(spec_of(returned), workers=1) as grader:
+        assert grader.grade([Item(text, "")]) == [Grade(0.5, "1 of 2", feedback="add(1, 2) gave 2")]
+
+
 def test_function_grader_takes_dates_and_fails_on_integer_beyond_floats() -> None:
     row = {"day": date(2026, 1, 2)}  # a Parquet file has such
     with find_grader(spec_of(returned), workers=1) as grader:
@@ -187,6 +193,7 @@ def test_train_custom_grader_gives_rewards_and_accuracy(recipe: str, tmp_path: P
             assert row["reason"].startswith(failed[row["problem_id"]])
         else:
             assert 0 < row["reward"] == expected(row["text"])
+            assert row["feedback"] == f"{len(row['text'])} characters, and 40 are short"
     assert {row["problem_id"] for row in rows} == {*failed, "chain-2"}
 
     [metrics] = read_metrics(run)
@@ -217,6 +224,7 @@ def test_eval_custom_grader_reports_mean_reward(tmp_path: Path) -> None:
     ]
     assert [g["reward"] for g in grades] == rewards
     assert rewards[:4] == [0.0] * 4
+    assert grades[4]["feedback"].endswith(" characters, and 40 are short")
     assert sum(rewards) > 0
 
     [summary] = tmp_path.rglob("summary.json")

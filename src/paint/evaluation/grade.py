@@ -95,7 +95,11 @@ def _verdict_columns(grade: Grade, vote: int | None) -> dict[str, Any]:
     if isinstance(grade, MathGrade):
         return {"strict": asdict(grade.strict), "lenient": asdict(grade.lenient), "vote": vote}
     verdict = {"correct": grade.correct, "answer": None, "reason": grade.reason}
-    return {"strict": verdict, "reward": grade.reward, "failed": grade.failed}
+    columns: dict[str, Any] = {"strict": verdict, "reward": grade.reward}
+    columns["failed"] = grade.failed
+    if grade.feedback:
+        columns["feedback"] = grade.feedback
+    return columns
 
 
 def to_graded_samples(

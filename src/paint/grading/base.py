@@ -30,12 +30,15 @@ class Grade:
 
     Attributes:
         reward: any finite number; 1 counts as right in accuracy and pass@k. None is not graded.
+        reason: a few words, which tables count and list.
         failed: the grader itself failed on the completion.
+        feedback: a longer text on the completion: failed tests, a judge's remarks.
     """
 
     reward: float | None
     reason: str = ""
     failed: bool = False
+    feedback: str = ""
 
     @property
     def correct(self) -> bool:

@@ -128,12 +128,13 @@ def _golds(item: Item) -> Sequence[str]:
 
 def _grade(value: Any) -> Grade:
     """The grade of a function's return value, decoded from JSON."""
-    reason = ""
+    reason = feedback = ""
     if isinstance(value, Mapping) and "reward" in value:
-        value, reason = value["reward"], str(value.get("reason", ""))
+        reason, feedback = str(value.get("reason", "")), str(value.get("feedback", ""))
+        value = value["reward"]
     if not isinstance(value, bool | int | float) or not _is_finite(value):
         return Grade(0.0, f"returned {value!r}, which is not a reward"[:200], failed=True)
-    return _graded(value, reason)
+    return _graded(value, reason, feedback)
 
 
 def _is_finite(value: float) -> bool:
@@ -143,6 +144,6 @@ def _is_finite(value: float) -> bool:
         return False
 
 
-def _graded(reward: float, reason: str = "") -> Grade:
+def _graded(reward: float, reason: str = "", feedback: str = "") -> Grade:
     word = "right" if reward == 1 else "wrong" if reward == 0 else "partial"
-    return Grade(float(reward), reason or word)
+    return Grade(float(reward), reason or word, feedback=feedback)

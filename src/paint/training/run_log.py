@@ -263,6 +263,8 @@ def record(scored: ScoredRollout, grade: Grade) -> dict[str, object]:
     }
     if completion.source != "reference" and not isinstance(grade, MathGrade):
         row |= {"reward": grade.reward, "reason": grade.reason}
+    if grade.feedback:
+        row["feedback"] = grade.feedback
     if (view := rollout.teacher_prompt) is not None:
         row |= {
             "context": view.context,

@@ -55,6 +55,7 @@ class MathGrade(Grade):
     reward: float = field(init=False)
     reason: Reason = field(init=False)
     failed: bool = field(init=False, default=False)
+    feedback: str = field(init=False, default="")
     strict: Verdict  # the last box after the last closed thought
     lenient: Verdict  # the last box anywhere
 
