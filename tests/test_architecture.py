@@ -31,7 +31,7 @@ LAYERS = [
     ["objective"],
     ["inference.registry", "algorithms.base"],
     ["config"],
-    ["demo", "models.structure"],
+    ["demo", "models.structure", "training.optim"],
     ["estimate"],
     ["grading"],
     ["data.problems", "data.readers", "data.benchmarks", "data.gold_answer_checks"],

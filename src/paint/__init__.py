@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from paint.objective.masking import anchors, mask_ratio, mask_solution, normalize, overlap
     from paint.objective.prompts import student_messages, teacher_messages
     from paint.training.callbacks import Callback
+    from paint.training.optim import OptimizerFactory
 
 __all__ = [
     "Advice",
@@ -80,6 +81,7 @@ __all__ = [
     "Interrupted",
     "Loss",
     "NonFiniteError",
+    "OptimizerFactory",
     "Page",
     "PaintError",
     "Run",
@@ -124,6 +126,7 @@ _EXPORTS = (
     "algorithms.base",
     "grading.base",
     "training.callbacks",
+    "training.optim",
     "api",
     "objective.loss",
     "objective.fused",

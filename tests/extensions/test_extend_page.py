@@ -10,7 +10,7 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
 def test_printed_engine_and_divergence_equal_the_tested_files() -> None:
-    for name in ("shout_engine.py", "chi_squared.py", "reward_weighted.py"):
+    for name in ("shout_engine.py", "chi_squared.py", "reward_weighted.py", "lion.py"):
         assert (Path(__file__).parent / name).read_text() in BLOCKS
 
 

@@ -11,11 +11,24 @@ from typing import Any
 import pytest
 import torch
 
-from paint.config.schema import ConfigError, TrainConfig
+from paint.config.run_folder import read_metrics, read_run
+from paint.config.schema import Config, ConfigError, ModelConfig, TrainConfig
+from paint.core.plugins import spec_of
+from paint.estimate.memory import Rows, training_memory
+from paint.estimate.shapes import SHAPES
+from paint.inference.engine import EngineError
+from paint.inference.local import LocalEngine
 from paint.models.policy import Policy
-from paint.training.optim import learning_rate, open_optimizer
+from paint.training.checkpoint import load_optimizer_state
+from paint.training.optim import (
+    OptimizerFactory,
+    find_optimizer,
+    learning_rate,
+    open_optimizer,
+    set_learning_rate,
+)
 from paint.training.trainer import train
-from runs import adapter, assert_same, changed, train_in_parts
+from runs import adapter, assert_same, changed, last_checkpoint, train_in_parts
 
 FAKE = """
 import torch
@@ -133,3 +146,157 @@ def test_learning_rate_after_warmup_follows_schedule() -> None:
     assert rates("linear") == pytest.approx([1.0, 0.75, 0.5, 0.25])
     swing = math.sqrt(0.125)
     assert rates("cosine") == pytest.approx([1.0, 0.5 + swing, 0.5, 0.5 - swing])
+
+
+LION = "extensions.lion:LionFactory"
+
+
+def test_find_optimizer_lion_trains_and_resumes_bitwise(tmp_path: Path) -> None:
+    config = changed("demo-paint", small(steps=2, optimizer=LION))
+    train(config, tmp_path / "whole")
+    train_in_parts(config, tmp_path / "broken", first=1)
+    assert_same(adapter(tmp_path / "broken"), adapter(tmp_path / "whole"))
+    assert read_run(tmp_path / "whole").train.optimizer == LION
+    rates = [row["learning_rate"] for row in read_metrics(tmp_path / "whole")]
+    assert rates == pytest.approx([1e-3, 1e-3 / 2**0.5])
+    saved = torch.load(tmp_path / "whole/checkpoints/step-000002/optimizer.pt")
+    assert {name for state in saved["state"].values() for name in state} == {"momentum"}
+    assert saved["param_groups"][0]["lr"] == rates[-1]
+
+    # Lion's updates are of one size: that of the learning rate, weight decay apart.
+    first = adapter(tmp_path / "whole", 1)
+    moved = [value for name, value in first.items() if "lora_B" in name]  # 0 before training
+    assert torch.cat([value.flatten() for value in moved]).abs().max() == pytest.approx(1e-3)
+
+
+def test_training_memory_asks_optimizer_for_its_bytes() -> None:
+    shape, rows = SHAPES["Qwen/Qwen3-1.7B"], Rows(1, 200, 2000, 1024)
+    model = ModelConfig(dtype="bfloat16")
+
+    def optimizer_bytes(name: str) -> float:
+        config = Config(model=model, train=TrainConfig(optimizer=name))
+        memory = training_memory(config, shape, rows)
+        return memory.optimizer / memory.adapters
+
+    assert [optimizer_bytes(name) for name in ("adamw", "adamw8bit", LION)] == [2, 0.5, 1]
+
+
+class Sgd(OptimizerFactory):
+    state_bytes = 0
+
+    def open(self, parameters: Any, config: TrainConfig) -> Any:
+        return torch.optim.SGD(parameters, lr=config.learning_rate)
+
+
+def test_engine_failure_with_stateless_optimizer_is_reported_as_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = []
+
+    def fail_at_the_second(engine: LocalEngine) -> None:
+        synced.append(engine)
+        if len(synced) == 2:
+            raise EngineError("gone")
+
+    monkeypatch.setattr(LocalEngine, "sync_weights", fail_at_the_second)
+    with pytest.raises(EngineError, match="gone"):
+        train(changed("demo-paint", small(steps=3, optimizer=spec_of(Sgd))), tmp_path / "run")
+    assert last_checkpoint(tmp_path / "run") == "step-000001"
+
+
+class Twins(Sgd):
+    """Two groups, of which the second takes larger steps."""
+
+    def open(self, parameters: Any, config: TrainConfig) -> Any:
+        groups = [{"params": parameters[:1]}, {"params": parameters[1:], "lr_scale": 16.0}]
+        return torch.optim.SGD(groups, lr=config.learning_rate)
+
+
+def test_set_learning_rate_multiplies_by_scale_of_group() -> None:
+    config = TrainConfig(optimizer=spec_of(Twins))
+    optimizer = open_optimizer([torch.nn.Parameter(torch.zeros(2)) for _ in range(3)], config)
+    set_learning_rate(optimizer, 0.5)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.5, 8.0]
+
+
+def test_load_optimizer_state_of_other_dtypes_is_bitwise_equal() -> None:
+    state: dict[str, Any] = {
+        "short": torch.full((2,), 1 / 3, dtype=torch.bfloat16),
+        "count": torch.tensor(2**24 + 1),  # no float32
+        "counts": [torch.tensor(2**24 + 1)],
+    }
+    saved = {"state": {0: state}, "param_groups": [{"lr": 0.1, "params": [0]}]}
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=1.0)
+    load_optimizer_state(optimizer, saved)
+    [loaded] = optimizer.state.values()
+    assert loaded["short"].dtype == torch.bfloat16
+    assert torch.equal(loaded["short"], state["short"])
+    assert [loaded["count"].item(), loaded["counts"][0].item()] == [2**24 + 1] * 2
+
+
+class Unopened(OptimizerFactory):
+    state_bytes = 0
+
+
+class Unsized(Sgd):
+    state_bytes = "8"  # type: ignore[assignment]
+
+
+class Picky(Sgd):
+    def check(self, config: TrainConfig) -> None:
+        if config.weight_decay:
+            raise ConfigError("train.weight_decay must be 0 with Picky")
+
+
+class Partial(Sgd):
+    def open(self, parameters: Any, config: TrainConfig) -> Any:
+        return super().open(parameters[1:], config)
+
+
+class Nothing(Sgd):
+    def open(self, parameters: Any, config: TrainConfig) -> Any:
+        return None
+
+
+class Broken(Sgd):
+    def open(self, parameters: Any, config: TrainConfig) -> Any:
+        raise KeyError("betas")
+
+
+class Rateless(Sgd):
+    def learning_rate(self, config: TrainConfig, step_index: int) -> float:
+        return math.nan
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "message"),
+    [
+        ("adam", "must be one of adamw, adamw8bit, or module:name"),
+        ("pathlib:Path", "not a subclass of paint.OptimizerFactory"),
+        (Unopened, "has no method open"),
+        (Unsized, 'state_bytes must be a number .* got "8"'),
+        (Picky, "must be 0 with Picky"),
+        (Partial, "left out 1 of .* parameters"),
+        (Nothing, "open returned None"),
+        (Broken, "KeyError: 'betas'; correct it"),
+        (Rateless, "the learning rate of step 1 is nan"),
+    ],
+)
+def test_optimizer_outside_of_contract_is_refused(optimizer: Any, message: str) -> None:
+    name = optimizer if isinstance(optimizer, str) else spec_of(optimizer)
+    config = TrainConfig(optimizer=name, weight_decay=0.1)
+
+    def use() -> None:
+        find_optimizer(config).check(config)
+        open_optimizer([torch.nn.Parameter(torch.zeros(2)) for _ in range(3)], config)
+        learning_rate(config, 0)
+
+    with pytest.raises(ConfigError, match=message) as refused:
+        use()
+    assert "train." in str(refused.value)
+
+
+def test_train_unknown_optimizer_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"train\.optimizer must be one of adamw, adamw8bit"):
+        train(changed("demo-paint", small(steps=1, optimizer="adam")), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -600,27 +600,6 @@ def test_engine_failure_between_steps_leaves_complete_checkpoint(
     assert_same(adapter(tmp_path / "run"), adapter(run, step=2))
 
 
-def test_engine_failure_with_optimizer_without_state_keeps_complete_steps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    synced = []
-
-    def fail_at_the_second(engine: LocalEngine) -> None:
-        synced.append(engine)
-        if len(synced) == 2:
-            raise EngineError("gone")
-
-    def open_momentum(parameters: Any, config: Any) -> torch.optim.Optimizer:
-        return torch.optim.SGD(parameters, lr=config.learning_rate, momentum=0.9)
-
-    monkeypatch.setattr(LocalEngine, "sync_weights", fail_at_the_second)
-    monkeypatch.setattr("paint.training.trainer.open_optimizer", open_momentum)
-    batch = {"steps": 3, "batch_size": 2, "checkpoint_every": 10}
-    with pytest.raises(EngineError, match="gone"):
-        train(small(train=batch), tmp_path / "run")
-    assert last_checkpoint(tmp_path / "run") == "step-000001"
-
-
 def drift(monkeypatch: pytest.MonkeyPatch, first: int) -> None:
     """From this call on the engine takes a tenth of a nat off what it reports of each token."""
     generate, calls = LocalEngine.generate, count(1)

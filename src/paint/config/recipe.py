@@ -179,8 +179,6 @@ def require_trainable(config: Config) -> None:
                 f"pip install {tracker}, or remove it"
             )
 
-    if config.train.optimizer == "adamw8bit":
-        require_bitsandbytes("train.optimizer adamw8bit")
     if config.model.quantization == "nf4":
         require_bitsandbytes("model.quantization nf4")
 

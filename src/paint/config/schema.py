@@ -442,11 +442,12 @@ class TrainConfig(Section):
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """Learning rate after the warm-up: constant, or falling to 0 at the last step, linearly or as a
     cosine (OPSD's scripts: constant; the paper is silent)."""
-    optimizer: Literal["adamw", "adamw8bit"] = "adamw"
-    """AdamW, with its moments in float32 or, by bitsandbytes, in 8 bits: 2 bytes a trained weight
-    in place of 8, for train_mode full (OPSD's scripts: AdamW)."""
+    optimizer: str = "adamw"
+    """adamw; adamw8bit, by bitsandbytes, with moments in 8 bits: 2 bytes a trained weight in place
+    of 8, for train_mode full; or module:Class, one of your own (paint.training.optim) (OPSD's
+    scripts: AdamW)."""
     weight_decay: float = setting(0.0, within("[0, inf)"), "default: 0.0")
-    """AdamW's decay of the adapters, at least 0 (OPSD's scripts: none)."""
+    """The optimizer's decay of the adapters, at least 0 (OPSD's scripts: none)."""
     max_grad_norm: float = setting(0.1, within("(0, inf)"), "default: 0.1")
     """Largest gradient norm; larger gradients are scaled down to it, above 0 (OPSD's scripts, 0.1;
     for grpo and sft 1.0)."""

@@ -8,10 +8,11 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from paint.core.errors import ConfigError, format_short, reason
+from paint.core.errors import ConfigError, format_short, reason, wrap_errors
 
 _SPEC = re.compile(r"\w+(\.\w+)*:\w+")
 _passed: dict[str, Any] = {}
@@ -58,6 +59,16 @@ def _line_of(error: BaseException) -> str:
         return f" ({error.filename} line {error.lineno})"
     calls = traceback.extract_tb(error.__traceback__)
     return f" ({calls[-1].filename} line {calls[-1].lineno})"
+
+
+def extension_errors(setting: str, spec: str) -> AbstractContextManager[None]:
+    """Turn errors of code outside of the package into ConfigErrors that name the setting.
+
+    Those of a built-in value, which is no "module:name", pass unchanged.
+    """
+    if ":" not in spec:
+        return nullcontext()
+    return wrap_errors(f"{setting} {spec}", ConfigError, "correct it in its module")
 
 
 def spec_of(value: Any, name: str = "", module: str = "") -> str:

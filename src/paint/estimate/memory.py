@@ -12,6 +12,7 @@ from typing import Literal
 
 from paint.config.schema import ALL_LINEAR, Config, ModelConfig
 from paint.estimate.shapes import WIDTHS, Shape
+from paint.training.optim import find_optimizer
 
 CHUNK = 1024
 """Chunk size of the loss on a GPU, in tokens (paint.objective.fused)."""
@@ -56,7 +57,7 @@ class Memory:
         adapters: trained weights in float32: the adapters. 0 in full training, where layers and
             ends are trained.
         gradients: gradients of the trained weights, in float32.
-        optimizer: AdamW's two moments, in float32 or in 8 bits.
+        optimizer: its state, such as AdamW's two moments.
         copy: separate weights of the teacher: a frozen copy, or a moving average.
 
     In a phase:
@@ -182,7 +183,7 @@ def training_memory(
         gathered=2 * a_layer if shards > 1 else unrounded,
         adapters=0.0 if is_full else WIDE * trained,
         gradients=WIDE * trained,
-        optimizer=2 * (1 if config.train.optimizer == "adamw8bit" else WIDE) * trained,
+        optimizer=find_optimizer(config.train).state_bytes * trained,
         copy=copy if has_teacher else 0.0,
         teacher=taught * working + view if has_teacher else 0.0,
         saved=saved,

@@ -59,6 +59,7 @@ from paint.experiments.report import BASE, Result, by_step, read_results, write_
 from paint.grading.registry import find_grader
 from paint.inference.resolve import resolve_evaluation, resolve_training
 from paint.models.weights import trained_in
+from paint.training.optim import find_optimizer
 from paint.training.trainer import train
 
 CHANGEABLE_SETTINGS = {"rollout.urls", "rollout.server_gpus", "rollout.max_logprob_mismatch"}
@@ -311,6 +312,7 @@ def _require_comparable(runs: Sequence[ExperimentRun]) -> ExperimentRun:
     names = [run.name for run in runs]
     for run in runs:
         require_trainable(run.config)
+        find_optimizer(run.config.train).check(run.config.train)
         if names.count(run.name) > 1 or run.name in (BASE, "evaluation"):
             raise ConfigError(
                 f"{run.name} names two recipes, or is reserved (base, evaluation); rename one"

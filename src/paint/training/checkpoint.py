@@ -1,6 +1,7 @@
 """Checkpoints: trained weights, optimizer state, teacher state and step; resuming is bit-exact."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -73,4 +74,20 @@ def restore(
         # The message of torch is dropped: it advises to execute code from the file.
         raise RunError(f"{path} holds no state that this version of torch reads") from None
     with wrap_errors(path, RunError, "start a new run"):
-        optimizer.load_state_dict(state)
+        load_optimizer_state(optimizer, state)
+
+
+def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Load what ``state_dict`` returned, in the dtypes that it had.
+
+    ``load_state_dict`` converts tensors to the dtype of their parameter.
+    """
+    optimizer.load_state_dict(state)
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for index, values in state["state"].items():
+        loaded = optimizer.state[parameters[index]]
+        for name, value in values.items():
+            is_converted = isinstance(value, torch.Tensor) and loaded[name].dtype != value.dtype
+            # The tensors in a container may have been converted, too.
+            if is_converted or isinstance(value, dict | list | tuple):
+                loaded[name] = value

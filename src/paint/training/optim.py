@@ -1,60 +1,202 @@
-"""The optimizer, and the schedule of its learning rate."""
+"""The optimizer contract, and the optimizers that ``train.optimizer`` can name.
+
+An optimizer of your own is a class outside of the package, named as "module:Class":
+
+    # mine.py
+    import torch
+    from paint import OptimizerFactory
+
+    class Momentum(OptimizerFactory):
+        state_bytes = 4
+
+        def open(self, parameters, config):
+            return torch.optim.SGD(parameters, lr=config.learning_rate, momentum=0.9)
+
+    paint train RECIPE --train.optimizer mine:Momentum
+
+This module does not import torch: memory is estimated by it.
+"""
 
 import importlib
 import math
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
-from torch import nn
-
+from paint.config.recipe import require_bitsandbytes
 from paint.config.schema import TrainConfig
+from paint.core.errors import ConfigError, format_short
+from paint.core.plugins import extension_errors, load_object
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
 
 
-def open_optimizer(
-    parameters: Iterable[nn.Parameter], config: TrainConfig
-) -> torch.optim.Optimizer:
+class OptimizerFactory:
+    """An optimizer: how it is opened, the schedule of its learning rate, and its memory.
+
+    Attributes:
+        name: as in ``train.optimizer``.
+        state_bytes: bytes of its state for each trained weight.
+    """
+
+    name: ClassVar[str] = ""
+    state_bytes: float
+
+    def check(self, config: TrainConfig) -> None:
+        """Raise ConfigError for settings that it cannot take, before a model is loaded."""
+        return
+
+    def open(
+        self, parameters: Sequence["nn.Parameter"], config: TrainConfig
+    ) -> "torch.optim.Optimizer":
+        """Return an optimizer of all these parameters; at learning rate 0 it must move none.
+
+        A checkpoint holds its ``state_dict``: tensors, numbers, texts, lists and dicts.
+        """
+        raise NotImplementedError
+
+    def learning_rate(self, config: TrainConfig, step_index: int) -> float:
+        """The learning rate of a step, counted from 0: linear warm-up, then the schedule.
+
+            warm-up     lr (t + 1) / warmup_steps               for t < warmup_steps
+            constant    lr
+            linear      lr (1 − u)
+            cosine      lr ½ (1 + cos π u)
+
+        with u = (t − warmup_steps) / (steps − warmup_steps).
+        """
+        warmup, peak = config.warmup_steps, config.learning_rate
+        if step_index < warmup:
+            return peak * ((step_index + 1) / warmup)
+        progress = (step_index - warmup) / max(config.steps - warmup, 1)
+        match config.schedule:
+            case "constant":
+                return peak
+            case "linear":
+                return peak * (1 - progress)
+            case "cosine":
+                return peak * (1 + math.cos(math.pi * progress)) / 2
+
+
+class AdamW(OptimizerFactory):
     """AdamW with betas (0.9, 0.999) and eps 1e-8 (paper: Experimental Details, AdamW).
 
-    On CUDA in one kernel for many weights (``fused``), which changes the rounding alone. With
-    ``adamw8bit`` its moments are stored in 8 bits, by blocks of 256 numbers; those of
-    parameters with fewer than 4,096 numbers stay in float32 (Dettmers et al. 2022, "8-bit
-    Optimizers via Block-wise Quantization").
+    On CUDA in one kernel for many weights (``fused``), which changes the rounding alone.
     """
-    trained = list(parameters)
-    settings: dict[str, Any] = {
+
+    name = "adamw"
+    state_bytes = 8  # two moments in float32
+
+    def open(
+        self, parameters: Sequence["nn.Parameter"], config: TrainConfig
+    ) -> "torch.optim.Optimizer":
+        import torch
+
+        is_on_cuda = all(parameter.is_cuda for parameter in parameters)
+        return torch.optim.AdamW(
+            parameters, **_adam_settings(config), fused=True if is_on_cuda else None
+        )
+
+
+class AdamW8bit(OptimizerFactory):
+    """AdamW whose moments are stored in 8 bits, by blocks of 256 numbers, by bitsandbytes.
+
+    The moments of parameters with fewer than 4,096 numbers stay in float32 (Dettmers et al. 2022,
+    "8-bit Optimizers via Block-wise Quantization").
+    """
+
+    name = "adamw8bit"
+    state_bytes = 2  # two moments in 8 bits
+
+    def check(self, config: TrainConfig) -> None:
+        require_bitsandbytes(f"train.optimizer {self.name}")
+
+    def open(
+        self, parameters: Sequence["nn.Parameter"], config: TrainConfig
+    ) -> "torch.optim.Optimizer":
+        library: Any = importlib.import_module("bitsandbytes.optim")
+        opened: torch.optim.Optimizer = library.AdamW8bit(parameters, **_adam_settings(config))
+        return opened
+
+
+OPTIMIZERS: dict[str, type[OptimizerFactory]] = {"adamw": AdamW, "adamw8bit": AdamW8bit}
+
+
+def _adam_settings(config: TrainConfig) -> dict[str, Any]:
+    return {
         "lr": config.learning_rate,
         "betas": (0.9, 0.999),
         "eps": 1e-8,
         "weight_decay": config.weight_decay,
     }
-    if config.optimizer == "adamw8bit":
-        adamw8bit: torch.optim.Optimizer = importlib.import_module("bitsandbytes.optim").AdamW8bit(
-            trained, **settings
+
+
+def find_optimizer(config: TrainConfig) -> OptimizerFactory:
+    """The factory that ``train.optimizer`` names. Raises ConfigError for an unknown one."""
+    name = config.optimizer
+    if name in OPTIMIZERS:
+        return OPTIMIZERS[name]()
+    found = load_object(name, "train.optimizer", OPTIMIZERS)
+    if not (isinstance(found, type) and issubclass(found, OptimizerFactory)):
+        raise ConfigError(
+            f"train.optimizer is {format_short(name)}, which is not a subclass of "
+            f"paint.OptimizerFactory"
         )
-        return adamw8bit
-    is_on_cuda = all(parameter.is_cuda for parameter in trained)
-    return torch.optim.AdamW(trained, **settings, fused=True if is_on_cuda else None)
+    with extension_errors("train.optimizer", name):
+        factory = found()
+    if found.open is OptimizerFactory.open:
+        raise ConfigError(f"train.optimizer {name} has no method open; define it")
+    size = getattr(factory, "state_bytes", None)
+    if not _is_number(size):
+        raise ConfigError(
+            f"train.optimizer {name}: state_bytes must be a number of at least 0, the bytes of its "
+            f"state for a trained weight, got {format_short(size)}"
+        )
+    return factory
+
+
+def open_optimizer(
+    parameters: Iterable["nn.Parameter"], config: TrainConfig
+) -> "torch.optim.Optimizer":
+    """Open the optimizer of ``train.optimizer``. Raises ConfigError for a broken contract."""
+    import torch
+
+    trained = list(parameters)
+    with extension_errors("train.optimizer", config.optimizer):
+        optimizer = find_optimizer(config).open(trained, config)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ConfigError(
+            f"train.optimizer {config.optimizer}: open returned {format_short(optimizer)}, and "
+            f"must return a torch.optim.Optimizer"
+        )
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    if missing := sum(id(parameter) not in held for parameter in trained):
+        raise ConfigError(
+            f"train.optimizer {config.optimizer}: open left out {missing} of {len(trained)} "
+            f"parameters; give the optimizer all of them"
+        )
+    return optimizer
 
 
 def learning_rate(config: TrainConfig, step_index: int) -> float:
-    """The learning rate of a step, counted from 0: linear warm-up, then the schedule.
+    """The learning rate of a step, counted from 0, by the optimizer's schedule."""
+    with extension_errors("train.optimizer", config.optimizer):
+        rate = find_optimizer(config).learning_rate(config, step_index)
+    if not _is_number(rate):
+        raise ConfigError(
+            f"train.optimizer {config.optimizer}: the learning rate of step {step_index + 1} is "
+            f"{format_short(rate)}; it must be a number of at least 0"
+        )
+    return rate
 
-        warm-up     lr (t + 1) / warmup_steps               for t < warmup_steps
-        constant    lr
-        linear      lr (1 − u)
-        cosine      lr ½ (1 + cos π u)
 
-    with u = (t − warmup_steps) / (steps − warmup_steps).
-    """
-    warmup, peak = config.warmup_steps, config.learning_rate
-    if step_index < warmup:
-        return peak * ((step_index + 1) / warmup)
-    progress = (step_index - warmup) / max(config.steps - warmup, 1)
-    match config.schedule:
-        case "constant":
-            return peak
-        case "linear":
-            return peak * (1 - progress)
-        case "cosine":
-            return peak * (1 + math.cos(math.pi * progress)) / 2
+def set_learning_rate(optimizer: "torch.optim.Optimizer", rate: float) -> None:
+    """Set the learning rate of all groups, times a group's ``lr_scale`` where it has one."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group.get("lr_scale", 1.0)
+
+
+def _is_number(value: Any) -> bool:
+    is_real = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_real and math.isfinite(value) and value >= 0

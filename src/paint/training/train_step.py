@@ -16,6 +16,7 @@ from paint.core.device import to_device
 from paint.core.display import Clock
 from paint.core.distributed import all_gather_objects, barrier, gather_on_rank0, sum_gradients
 from paint.core.errors import NonFiniteError
+from paint.core.plugins import extension_errors
 from paint.data.contexts import Contexts
 from paint.data.problems import Problem, item_of
 from paint.grading.base import Grade, Grader
@@ -30,7 +31,7 @@ from paint.training.callbacks import Callback
 from paint.training.drift import Drift
 from paint.training.load_balancing import balance_rows, micro_batches
 from paint.training.off_policy_rollouts import OffPolicyRollouts
-from paint.training.optim import learning_rate
+from paint.training.optim import learning_rate, set_learning_rate
 from paint.training.rollouts import Rollout, ScoredRollout, check_logprob_mismatch, kept_rows
 from paint.training.step_checks import require_finite, require_scores
 
@@ -273,9 +274,10 @@ def update(setup: Setup, step_index: int) -> float:
 
     # Where no completion has a weight, momentum alone would still move the student.
     is_empty = config.objective.uses_verdicts and norm == 0
-    for group in setup.optimizer.param_groups:
-        group["lr"] = 0.0 if is_empty else learning_rate(config.train, step_index)
-    setup.optimizer.step()
+    rate = 0.0 if is_empty else learning_rate(config.train, step_index)
+    set_learning_rate(setup.optimizer, rate)
+    with extension_errors("train.optimizer", config.train.optimizer):
+        setup.optimizer.step()
     setup.optimizer.zero_grad()
     setup.teacher.follow(step_index + 1)
     return float(norm)

@@ -14,7 +14,6 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import InitProcessGroupKwargs
 
-from paint.algorithms.base import ALGORITHMS
 from paint.config.recipe import require_trainable, to_table
 from paint.config.run_folder import (
     RunError,
@@ -37,6 +36,7 @@ from paint.core.distributed import (
     run_on_rank0,
 )
 from paint.core.errors import Interrupted, wrap_errors
+from paint.core.plugins import extension_errors
 from paint.core.storage import digest, lock_folder
 from paint.data.contexts import Contexts
 from paint.data.problems import Problem, batch_indices, problems_digest, read_problems
@@ -68,7 +68,7 @@ from paint.training.callbacks import Callback
 from paint.training.drift import open_drift
 from paint.training.health import Health
 from paint.training.off_policy_rollouts import OffPolicyRollouts
-from paint.training.optim import learning_rate, open_optimizer
+from paint.training.optim import find_optimizer, learning_rate, open_optimizer
 from paint.training.prompt_filter import (
     filter_problems,
     print_first_prompts,
@@ -108,6 +108,7 @@ def train(
     the first rank, and so is ``at_end``, before trackers are closed.
     """
     require_trainable(config)
+    find_optimizer(config.train).check(config.train)
     require_torchrun()
     # One rank's rows may take longer than another's.
     seconds = START_SECONDS + config.rollout.server_timeout + config.rollout.timeout
@@ -318,7 +319,7 @@ def loop(
                 rows = minibatch(setup, done)
                 with (
                     accelerator.split_between_processes(rows) as batch,
-                    _own_errors(setup.config),
+                    extension_errors("train.method", setup.config.train.method),
                 ):
                     stepped = setup.config.algorithm.step(setup, batch, done, clock)
                 if accelerator.is_main_process:
@@ -366,14 +367,6 @@ def loop(
                 with suppress(RunError):
                     checkpoint.save(folder, setup, done)
             raise
-
-
-def _own_errors(config: Config) -> AbstractContextManager[None]:
-    """Name the algorithm in errors of a class outside of the package."""
-    method = config.train.method
-    if method in ALGORITHMS:
-        return nullcontext()
-    return wrap_errors(f"train.method {method}", ConfigError, "correct the class")
 
 
 class _UpdateCount:
