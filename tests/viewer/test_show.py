@@ -1,9 +1,8 @@
-"""The verb: what it takes and refuses, the logs it writes for inspect-ai, the page for trackers."""
+"""`paint show`: what it takes and refuses, and the page for trackers."""
 
 import json
 import re
 import shutil
-import subprocess
 import sys
 from math import inf
 from pathlib import Path
@@ -23,13 +22,12 @@ from paint.evaluation.intervals import Interval
 from paint.evaluation.store import StoreError, find_stores
 from paint.evaluation.tables import Chart, Sheet, write_tables
 from paint.training.trainer import train
-from paint.viewer.evaluation import evaluation_data, graded_validation, read_graded, shortened
+from paint.viewer.evaluation import evaluation_data, graded_validation, shortened
 from paint.viewer.run import PageSpec, compare_data, log_page
 from paint.viewer.show import show_targets, tables_data
 from runs import changed
 
 QUIET = Display(enabled=False)
-INSPECT = Path(__file__).parents[2] / ".venv-inspect/bin/python"
 
 
 @pytest.fixture
@@ -80,8 +78,6 @@ def test_show_targets_incompatible_arguments_are_refused(run: Path, tmp_path: Pa
     for words, targets, page in refused:
         with pytest.raises(ConfigError, match=words):
             show_targets(targets, QUIET, page)
-    with pytest.raises(ConfigError, match="for evaluations"):
-        show_targets([run], QUIET, format="inspect")
 
 
 def test_evaluation_data_matches_grades(run: Path) -> None:
@@ -195,58 +191,6 @@ def test_shortened_omits_middle_of_long_answers() -> None:
     assert short.endswith("c" * 500)
     assert "5,000 characters" in short
     assert shortened("abc", 3) == "abc"
-
-
-@pytest.fixture(scope="module")
-def logs(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("inspect") / "logs"
-    return show_targets([run / "validation"], QUIET, format="inspect", out=out)
-
-
-def test_inspect_logs_have_every_sample_and_verdict(run: Path, logs: Path) -> None:
-    stores = find_stores(run / "validation")
-    written = sorted(logs.glob("*.json"))
-    assert len(written) == len(stores) == 3
-    by_policy = {log["eval"]["model"]: log for log in (json.loads(p.read_text()) for p in written)}
-    for store in stores:
-        graded, log = read_graded(store), by_policy[store.parent.name]
-        assert log["version"] == 2
-        assert len(log["samples"]) == len(graded.rows)
-        for sample, row in zip(log["samples"], graded.rows, strict=True):
-            score = sample["scores"]["strict"]
-            assert (score["value"] == "C") == row["strict"]["correct"]
-            assert score["answer"] == row["strict"]["answer"]
-            assert (sample["id"], sample["epoch"]) == (row["problem"], row["sample"] + 1)
-
-
-READ = """
-import json, sys
-from inspect_ai.log import list_eval_logs, read_eval_log
-logs = [read_eval_log(info) for info in list_eval_logs(sys.argv[1])]
-print(json.dumps([[log.eval.model, log.status, log.results.scores[0].metrics["accuracy"].value,
-    [[s.id, s.epoch, s.scores["strict"].as_str(), s.output.completion] for s in log.samples]]
-    for log in logs]))
-"""
-
-
-@pytest.mark.slow
-def test_inspect_logs_are_readable_by_inspect_ai(run: Path, logs: Path) -> None:
-    if not INSPECT.exists():
-        pytest.skip(f"inspect-ai is not installed: `make inspect` does it ({INSPECT})")
-    command = [str(INSPECT), "-c", READ, str(logs)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0, result.stderr
-    read = {model: rest for model, *rest in json.loads(result.stdout.splitlines()[-1])}
-    for store in find_stores(run / "validation"):
-        graded = read_graded(store)
-        status, accuracy, samples = read[store.parent.name]
-        assert status == "success"
-        assert accuracy == pytest.approx(float(graded.graded.correct.mean()))
-        wanted = [
-            [s.problem, s.sample + 1, "C" if row["strict"]["correct"] else "I", s.text]
-            for row, s in zip(graded.rows, graded.samples, strict=True)
-        ]
-        assert sorted(samples) == sorted(wanted)
 
 
 @pytest.fixture

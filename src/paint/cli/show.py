@@ -1,7 +1,7 @@
 """``paint show``."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 from tyro.conf import Positional, arg
 
@@ -34,9 +34,6 @@ class Show:
     rescore: bool = True
     """Of a run: load its model and score the rollouts again; otherwise only what was kept while
     training is shown."""
-    format: Literal["html", "inspect"] = "html"
-    """Of evaluations: a page, or logs that `inspect view` of inspect-ai reads, in the folder
-    --out."""
     out: OptionalPlace = None
     """File to write; None: show.html in the first target."""
     open: bool = True
@@ -50,7 +47,5 @@ class Show:
         from paint.viewer.show import show_targets
 
         page = PageSpec(self.step, self.row, self.contexts, self.rescore)
-        show_targets(
-            self.targets, Display(), page, format=self.format, out=self.out, opens=self.open
-        )
+        show_targets(self.targets, Display(), page, out=self.out, opens=self.open)
         return 0

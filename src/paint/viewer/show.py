@@ -5,7 +5,7 @@ import sys
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from paint.config.run_folder import RunError
 from paint.config.schema import ConfigError
@@ -23,7 +23,6 @@ def show_targets(
     display: Display,
     page: PageSpec = EVERYTHING,
     *,
-    format: Literal["html", "inspect"] = "html",
     out: Path | None = None,
     opens: bool = False,
 ) -> Path:
@@ -50,12 +49,6 @@ def show_targets(
         raise ConfigError("--step, --row, --contexts and --no-rescore are for one run")
     if page.contexts and not page.again:
         raise ConfigError("--contexts needs the model, which --no-rescore does not load; drop one")
-    if format == "inspect":
-        if any(are_runs):
-            raise ConfigError("--format inspect is for evaluations, such as RUN/validation")
-        from paint.viewer.inspect_log import write_logs
-
-        return write_logs(targets, out or targets[0] / "inspect", display)
 
     kind, data = _page_data(targets, page, display)
     path = out or targets[0] / "show.html"
