@@ -25,7 +25,7 @@ from paint.core.display import Clock, Display, Terminal
 from paint.data.problems import Problem
 from paint.inference.decoders import Decoder
 from paint.inference.engine import EngineError, Sampling
-from paint.inference.local import LocalEngine, MergedEngine
+from paint.inference.local import LocalEngine
 from paint.inference.sampling import distribution, invert
 from paint.models import attention
 from paint.models.policy import Policy, load_policy
@@ -388,25 +388,6 @@ def test_invert_never_draws_zero_probability_token(rows: list[list[float]], unif
     rows_drawn = zip(probs.double(), tokens, strict=True)
     below = torch.stack([p[:t].sum() / p.sum() for p, t in rows_drawn])
     assert (below <= uniform + 1e-6).all()
-
-
-def test_merged_engine_merges_adapter_only_while_generating(
-    trained: Policy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def is_merged() -> set[bool]:
-        return {layer.merged for layer in trained.adapted.values()}
-
-    forward, seen = Decoder._forward, []
-
-    def look(decoder: Decoder, *arguments: Any) -> Any:
-        seen.append(is_merged())
-        return forward(decoder, *arguments)
-
-    monkeypatch.setattr(Decoder, "_forward", look)
-    MergedEngine(trained, batch_size=2).generate([[5, 6, 7]] * 3, SHORT, range(3))
-    assert len(seen) > 2
-    assert all(merged == {True} for merged in seen)
-    assert is_merged() == {False}
 
 
 def test_generate_passes_cache_by_the_name_that_decoder_takes(policy: Policy) -> None:

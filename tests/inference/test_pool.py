@@ -33,7 +33,7 @@ from paint.inference import adapter_sync_check
 from paint.inference.adapter_sync_check import LogprobMismatchError, check_adapter_sync
 from paint.inference.engine import Completion, EngineError, Sampling
 from paint.inference.factory import EngineSetup, open_engine
-from paint.inference.local import LocalEngine, MergedEngine
+from paint.inference.local import LocalEngine
 from paint.inference.vllm import client
 from paint.inference.vllm import engine as vllm_engine
 from paint.inference.vllm.client import VllmServer
@@ -816,9 +816,3 @@ def test_require_agreement_mismatch_is_refused_with_hint() -> None:
     broken = [ScoredRollout(rollout, {"student_log_prob": [float("nan"), -1.1]})]
     with pytest.raises(LogprobMismatchError):
         check_logprob_mismatch(broken, 1e9, 7)
-
-
-def test_merged_engine_samples_same_as_local(trained: Policy, prompts: list[list[int]]) -> None:
-    merged = MergedEngine(trained, batch_size=4).generate(prompts, SAMPLING, range(4))
-    swapped = LocalEngine(trained, batch_size=4).generate(prompts, SAMPLING, range(4))
-    assert [c.ids for c in merged] == [c.ids for c in swapped]

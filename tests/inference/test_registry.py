@@ -22,18 +22,18 @@ def test_engine_type_properties_equal_those_of_class(name: str) -> None:
     kind = engine_type(name)
     engine = kind.load()
     assert Engine in engine.__mro__
-    assert (engine.is_remote, engine.takes_adapters) == (kind.is_remote, kind.takes_adapters)
+    assert engine.is_remote == kind.is_remote
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("vlm", r'must be one of auto, local, vllm, merged, stored, or module:name, got "vlm"$'),
+        ("vlm", r'must be one of auto, local, vllm, stored, or module:name, got "vlm"$'),
         ("", r'must be one of auto, .*, got ""$'),
         ("a b:C", r'must be one of auto, .*, got "a b:C"$'),
         ("no_such.module:C", r"no_such\.module cannot be imported: .*PYTHONPATH$"),
         ("extensions.shout_engine:Whisper", r"extensions\.shout_engine has no Whisper$"),
-        ("pathlib:Path", r"has no is_remote and no takes_adapters and no from_setup; see "),
+        ("pathlib:Path", r"has no is_remote and no from_setup; see "),
     ],
 )
 def test_engine_type_unknown_name_is_refused(name: str, message: str) -> None:
@@ -65,9 +65,8 @@ def test_server_engine_of_outside_engine_is_itself() -> None:
 def test_require_trainable_full_tuning_needs_in_process_engine() -> None:
     full = {"train_mode": "full", "dtype": "float32"}
     require_trainable(configured(model=full, rollout={"engine": SHOUT}))
-    for name in ("vllm", "merged"):
-        with pytest.raises(ConfigError, match=r'rollout\.engine must be "local" with model\.train'):
-            require_trainable(configured(model=full, rollout={"engine": name}))
+    with pytest.raises(ConfigError, match=r'rollout\.engine must be "local" with model\.train'):
+        require_trainable(configured(model=full, rollout={"engine": "vllm"}))
 
 
 @pytest.mark.slow

@@ -56,7 +56,6 @@ def configured(recipe: str = "paint-qwen3-1.7b", **rollout: Any) -> Config:
         (H100, ["uvx"], {"server": "mine serve"} | LONG, "local", "`mine` is not"),
         (0, [], {"urls": ("http://node1:8000",)}, "vllm", "servers are named"),
         (H100, ["vllm"], {"engine": "local"} | LONG, "local", ""),
-        (H100, ["vllm"], {"engine": "merged"} | LONG, "merged", ""),
         (H100, ["vllm"], {"off_policy_steps": 1} | LONG, "local", "off_policy_steps"),
         (RTX_4090 / 2, ["vllm"], LONG, "local", "no room for one row of 16,384 tokens"),
     ],

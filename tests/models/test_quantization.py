@@ -29,7 +29,6 @@ NF4 = replace(DEMO, quantization="nf4")
         {"model": {"train_mode": "full", "dtype": "float32"}},
         {"model": {"shard": True}},
         {"teacher": {"weights": "ema"}},
-        {"rollout": {"engine": "merged"}},
     ],
 )
 def test_nf4_clashing_setting_is_refused(monkeypatch: pytest.MonkeyPatch, change: Sections) -> None:

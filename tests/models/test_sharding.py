@@ -61,11 +61,8 @@ def test_shard_in_one_process_keeps_layers() -> None:
     assert passes_missing(Accelerator(cpu=True), policy.base, 3) == 0
 
 
-@pytest.mark.parametrize(
-    "change", [{"model": {"train_mode": "full"}}, {"rollout": {"engine": "merged"}}]
-)
-def test_shard_trainable_weights_are_refused(change: Sections) -> None:
-    config = changed("demo-paint", SMALL, change)
+def test_shard_trainable_weights_are_refused() -> None:
+    config = changed("demo-paint", SMALL, {"model": {"train_mode": "full"}})
     with pytest.raises(ConfigError, match=r"model\.shard"):
         require_trainable(config)
 

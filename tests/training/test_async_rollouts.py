@@ -131,7 +131,6 @@ SAMPLED = {"divergence": "sampled_token", "clip_mode": "none"}
             r'must be 0 with objective.divergence "sampled_token", got 1',
         ),
         ({"rollout": {"colocate": True}}, "must be 0 with rollout.colocate"),
-        ({"rollout": {"engine": "merged"}}, "must be 0 with .* rollout.engine merged, got 1"),
         ({"rollout": {"off_policy_steps": 65}}, r"must be in \[0, 64\], got 65"),
     ],
 )

@@ -191,8 +191,8 @@ def test_owned_server_spreads_over_its_gpus(tmp_path: Path) -> None:
 
 
 def test_with_servers_enabled_config_that_cannot_use_them_is_unchanged() -> None:
-    others = DEMO.changed("model", train_mode="full"), DEMO.changed("rollout", engine="merged")
-    for config in (SFT, *others, vllm(urls=("http://a:1",))):
+    full = DEMO.changed("model", train_mode="full")
+    for config in (SFT, full, vllm(urls=("http://a:1",))):
         assert launcher.with_servers_enabled(config) == config
     auto = DEMO.changed("rollout", engine="auto")
     assert launcher.with_servers_enabled(auto).rollout.engine == "vllm"

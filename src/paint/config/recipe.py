@@ -190,19 +190,15 @@ def require_trainable(config: Config) -> None:
             f"got {format_value(model.dtype)} (16-bit weights lose steps of "
             f"{config.train.learning_rate:g}: docs/fidelity.md, D4)"
         )
-    if model.shard and (is_full or not engine.takes_adapters):
-        raise ConfigError(
-            "model.shard splits frozen weights only: it needs model.train_mode lora, and "
-            "rollout.engine local or vllm"
-        )
-    is_updated = is_full or config.teacher.weights == "ema" or not engine.takes_adapters
+    if model.shard and is_full:
+        raise ConfigError("model.shard splits frozen weights only: it needs model.train_mode lora")
+    is_updated = is_full or config.teacher.weights == "ema"
     if model.quantization == "nf4" and (model.shard or is_updated):
         raise ConfigError(
             "model.quantization nf4 stores weights that cannot be updated: it needs "
-            "model.train_mode lora, teacher.weights frozen or live, rollout.engine local or "
-            "vllm, and no model.shard"
+            "model.train_mode lora, teacher.weights frozen or live, and no model.shard"
         )
-    if is_full and not engine.takes_full_weights:
+    if is_full and engine.is_remote:
         raise ConfigError(
             f'rollout.engine must be "local" with model.train_mode "full", '
             f"got {format_value(config.rollout.engine)} (servers receive adapters, and "

@@ -174,8 +174,7 @@ class RolloutConfig(Section):
     engine: str = "auto"
     """Inference engine: auto is local where completions have at most 4,096 tokens, and vllm where
     they are longer, torch sees a GPU and vLLM is installed; local is the training process itself;
-    vllm is vLLM servers with base + adapter (docs/how-to/vllm.md); merged is local with the adapter
-    merged into the rounded weights, for comparison only; stored takes the completions of
+    vllm is vLLM servers with base + adapter (docs/how-to/vllm.md); stored takes the completions of
     rollout.stored; module:Class is your own engine."""
     stored: str = setting("", PATH, "a run, an evaluation or a JSONL file")
     """With rollout.engine stored: a run, an evaluation of one policy on one benchmark, or a JSONL
@@ -268,8 +267,8 @@ class RolloutConfig(Section):
         require(self, "stored", are_given, allowed, "trained on in place of new completions")
 
         require(self, "server", bool(self.server.split()), "a command", 'default: "vllm serve"')
-        are_apart = not self.off_policy_steps or (engine.takes_adapters and not self.colocate)
-        allowed = "0 with rollout.colocate and with rollout.engine merged"
+        are_apart = not self.off_policy_steps or not self.colocate
+        allowed = "0 with rollout.colocate"
         require(self, "off_policy_steps", are_apart, allowed, "servers generate during training")
 
     @property

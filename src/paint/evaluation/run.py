@@ -92,7 +92,7 @@ def evaluate(
         evaluation.rollout, display, is_full=is_full, earlier=recorded_engines(places)
     )
     evaluation = replace(evaluation, rollout=rollout)
-    if is_full and not rollout.engine_type.takes_full_weights:
+    if is_full and rollout.engine_type.is_remote:
         raise ConfigError(
             f'rollout.engine must be "local" for runs of model.train_mode "full", got '
             f'"{evaluation.rollout.engine}": servers load adapters only. A checkpoint\'s model/ '

@@ -9,7 +9,7 @@ ids that are trained on. This module imports neither torch nor transformers.
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from paint.config import schema as cfg
 from paint.core.errors import PaintError, format_short
@@ -125,7 +125,6 @@ class Engine(Protocol):
     """
 
     is_remote: bool = False  # it generates on servers; then it is a ``RemoteEngine``
-    takes_adapters: ClassVar[bool] = True  # False where they are rounded into the weights
 
     def stream(
         self, prompts: Prompts, sampling: Sampling, seeds: Sequence[int], finished: OnCompletion

@@ -143,18 +143,6 @@ class LocalEngine(Engine):
         )
 
 
-class MergedEngine(LocalEngine):
-    """Generates with the adapter rounded into the weights; only to compare (docs/dev/log.md)."""
-
-    takes_adapters = False
-
-    def stream(
-        self, prompts: Prompts, sampling: Sampling, seeds: Sequence[int], finished: OnCompletion
-    ) -> None:
-        with self.policy.merged():
-            super().stream(prompts, sampling, seeds, finished)
-
-
 class _Sampler:
     """Samples the tokens of up to ``count`` rows at once, each of at most ``longest`` tokens."""
 

@@ -17,14 +17,8 @@ class EngineType:
 
     class_name: str  # its class, as "module:Class"; imported when it is opened
     is_remote: bool = False  # it generates on servers, so this process needs no GPU for it
-    takes_adapters: bool = True  # False where the adapter is rounded into the weights
     server_engine: str = ""  # what replaces it where a run has GPUs for servers; "": nothing
     is_stored: bool = False  # its completions were sampled before the run, by another policy
-
-    @property
-    def takes_full_weights(self) -> bool:
-        """It generates with weights that were all trained: with those of this process."""
-        return self.takes_adapters and not self.is_remote
 
     def load(self) -> Any:
         """Import the class. Raises ConfigError where that fails."""
@@ -40,7 +34,6 @@ ENGINES = {
     "vllm": EngineType(
         "paint.inference.vllm.engine:VllmEngine", is_remote=True, server_engine="vllm"
     ),
-    "merged": EngineType("paint.inference.local:MergedEngine", takes_adapters=False),
     "stored": EngineType("paint.inference.stored:StoredEngine", is_stored=True),
 }
 
@@ -50,14 +43,14 @@ def engine_type(name: str) -> EngineType:
     if name in ENGINES:
         return ENGINES[name]
     engine = load_object(name, "rollout.engine", ENGINES)
-    required = ("is_remote", "takes_adapters", "from_setup")
+    required = ("is_remote", "from_setup")
     if missing := [attribute for attribute in required if not hasattr(engine, attribute)]:
         raise ConfigError(
             f"rollout.engine is {format_short(name)}, which has no {' and no '.join(missing)}; see "
             f"paint.inference.engine.Engine"
         )
     server_engine = name if engine.is_remote else ""
-    return EngineType(name, engine.is_remote, engine.takes_adapters, server_engine)
+    return EngineType(name, engine.is_remote, server_engine)
 
 
 def resolved_engine(name: str, has_servers: bool) -> str:
