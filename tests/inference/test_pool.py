@@ -706,6 +706,14 @@ def test_server_environment_sets_dev_mode_and_drops_trainer_variables(
         assert not trainers & set(environment)
 
 
+def test_inherited_environment_has_folder_of_named_server_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin")
+    for command, path in (("/x/bin/vllm", "/x/bin:/usr/bin"), ("vllm", "/usr/bin")):
+        assert inherited_environment([command, "serve"])["PATH"] == path
+
+
 def test_adapter_sync_check_covers_every_server_without_averaging(
     trained: Policy, prompts: list[list[int]], serve: Any, opened: Open
 ) -> None:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,8 +12,6 @@ from paint.config.recipe import find_recipe, read_recipe
 from paint.config.schema import Config, ConfigError, RolloutConfig
 from paint.core.display import Display
 from paint.inference.resolve import resolve_evaluation, resolve_training
-from paint.inference.vllm.environment import own_environment
-from paint.inference.vllm.process import server_start
 
 H100, RTX_4090 = 85.0e9, 25.4e9
 LONG: dict[str, Any] = {"max_new_tokens": 8192}  # so that auto looks for vLLM
@@ -69,19 +66,6 @@ def test_resolve_training_auto_is_vllm_for_long_completions_where_it_is_installe
     said = capsys.readouterr().out
     assert re.search(rf"engine: {engine}, since .*{why}" if why else "^$", said)
     assert resolve_training(config, QUIET) == config  # the record of a run stays as it is
-
-
-def test_resolve_training_without_vllm_on_path_starts_that_of_setup(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    machine(H100, "uvx")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    own_environment().mkdir(parents=True)
-    # Its installation was not completed.
-    assert server_start(RolloutConfig().server) == ["vllm", "serve"]
-    (own_environment() / "ready").touch()
-    assert server_start(RolloutConfig().server) == [str(own_environment() / "bin/vllm"), "serve"]
-    assert server_start("mine serve") == ["mine", "serve"]
 
 
 def test_resolve_training_ranks_and_full_weights_generate_themselves(machine: Machine) -> None:

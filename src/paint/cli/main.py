@@ -36,7 +36,6 @@ from paint.cli.plan import Plan
 from paint.cli.resume import Resume
 from paint.cli.runs import Runs
 from paint.cli.serve import Serve
-from paint.cli.setup import Setup
 from paint.cli.show import Show
 from paint.cli.train import Train
 from paint.config.recipe import find_recipe, read_recipe, shipped_recipes
@@ -72,7 +71,6 @@ VERBS: dict[str, Any] = {
     "ablate": Ablate,
     "runs": Runs,
     "doctor": Doctor,
-    "setup": Setup,
 }
 
 DATA = "Make or validate training data (docs/how-to/own-data.md)."

@@ -1,6 +1,7 @@
 """What a run finds on this machine: devices, memory, disk, libraries, vLLM and Liger."""
 
 import platform
+import shlex
 import shutil
 from collections.abc import Sequence
 from importlib.metadata import (
@@ -74,11 +75,11 @@ def _packages() -> dict[str, dict[str, Any]]:
 
 def _vllm() -> str:
     """How a run would start a server."""
-    from paint.inference.vllm.process import DEFAULT_SERVER, server_start
+    from paint.config.schema import RolloutConfig
+    from paint.inference.resolve import INSTALL
 
-    start = server_start(DEFAULT_SERVER)
-    place = shutil.which(start[0])
-    return place or "not found; `paint setup vllm` installs it (docs/how-to/vllm.md)"
+    command, *_ = shlex.split(RolloutConfig().server)
+    return shutil.which(command) or f"not found; {INSTALL}"
 
 
 def _liger() -> str:

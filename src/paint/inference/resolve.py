@@ -16,10 +16,9 @@ from paint.core.display import Display
 from paint.estimate.plan import UTILIZATION, Split, make_plan, require_fit, server_flag
 from paint.estimate.sizing import server_flags
 from paint.inference.registry import AUTO, resolved_engine
-from paint.inference.vllm.process import server_start
 
 LOCAL, VLLM = resolved_engine(AUTO, False), resolved_engine(AUTO, True)
-INSTALL = "`paint setup vllm` installs vLLM"
+INSTALL = "`pip install 'paint-distill[vllm]'` installs it (docs/how-to/vllm.md)"
 SLOWER = "vLLM samples long completions faster (docs/how-to/vllm.md)"
 
 SHORT = 4096
@@ -100,7 +99,7 @@ def _choose(rollout: RolloutConfig, is_full: bool, ranks: int) -> tuple[str, str
         return LOCAL, f"since each rank generates; --gpus {ranks} starts servers, and {SLOWER}"
     if rollout.max_new_tokens <= SHORT:
         return LOCAL, f"since completions have at most {rollout.max_new_tokens:,} tokens"
-    start = server_start(rollout.server)
+    start = shlex.split(rollout.server)
     if not shutil.which(start[0]):
         return LOCAL, f"since `{start[0]}` is not on the PATH; {INSTALL}; {SLOWER}"
     return VLLM, f"since completions are long, and `{shlex.join(start)}` can be started"

@@ -4,7 +4,6 @@ import os
 import re
 import secrets
 import shlex
-import shutil
 import signal
 import socket
 import subprocess
@@ -17,14 +16,11 @@ from paint.config import schema as cfg
 from paint.core.errors import PaintError, reason, sanitize_for_terminal, wrap_errors
 from paint.demo.files import model_path
 from paint.estimate.sizing import ServerFlags
-from paint.inference.vllm.environment import own_command
 
 STOP_SECONDS = 20.0  # how long to wait for the watchdog, which ends what it runs first
 GRACE_SECONDS = 5.0  # how long a server that is told to end may take
 NO_GPU = "cpu"  # what rollout.server_gpus calls a server that sees no GPU
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # what vLLM takes for --max-lora-rank
-
-DEFAULT_SERVER = cfg.RolloutConfig().server
 
 LOG = "launch.log"  # in a run's folder: what is started for it, and what that prints
 
@@ -45,15 +41,6 @@ TRAINER_VARIABLES = re.compile(
 """The trainer's own variables, which a server would take for its own."""
 
 
-def server_start(server: str) -> list[str]:
-    """The words of ``rollout.server``; the default may be that of `paint setup vllm`."""
-    words = shlex.split(server)
-    if server != DEFAULT_SERVER or shutil.which(words[0]):
-        return words
-    own = own_command()
-    return words if own is None else [str(own), *words[1:]]
-
-
 def server_command(
     model: cfg.ModelConfig,
     options: cfg.RolloutConfig,
@@ -66,7 +53,7 @@ def server_command(
 ) -> list[str]:
     """The command line of an owned server; ``rollout.server_args`` come last and override it."""
     path = model_path(model.path)
-    start = server_start(options.server)
+    start = shlex.split(options.server)
     # ``vllm serve MODEL``, but ``python -m vllm.entrypoints.openai.api_server --model MODEL``.
     model_arguments = [path] if start[-1] == "serve" else ["--model", path]
 
