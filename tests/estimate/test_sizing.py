@@ -65,24 +65,13 @@ def test_server_flags_keep_users_share() -> None:
     assert server_flags(replace(plan, config=given)).utilization == 0.5
 
 
-@pytest.mark.parametrize(
-    ("model", "memory", "changes"),
-    [
-        ("4b", 24e9, ["--model.quantization nf4", "--gpus 2 --split 1+1", "GPUs of 48 GB"]),
-        ("8b", 40e9, ["--model.quantization nf4", "--gpus 2 --split 1+1", "GPUs of 48 GB"]),
-        ("8b", 16e9, ["GPUs of 48 GB"]),
-    ],
-)
-def test_server_flags_without_room_are_refused_with_changes_that_fit(
-    model: str, memory: float, changes: list[str]
-) -> None:
+@pytest.mark.parametrize(("model", "memory"), [("4b", 24e9), ("8b", 40e9), ("8b", 16e9)])
+def test_server_flags_without_room_are_refused(model: str, memory: float) -> None:
     plan = planned(model, memory)
-    with pytest.raises(ConfigError, match=r"no room for one row of 9,216 tokens; use ") as refused:
+    with pytest.raises(ConfigError, match=r"no room for one row of 9,216 tokens; .*nf4, .*--gpus"):
         server_flags(plan)
-    assert [change for change in changes if change in str(refused.value)] == changes
-
     server_flags(replace(plan, capacity=48e9))
-    if "--model.quantization nf4" in changes:
+    if memory > 16e9:
         server_flags(replace(plan, config=plan.config.changed("model", quantization="nf4")))
         server_flags(replace(plan, split=Split(1, 1, False, "")))
 

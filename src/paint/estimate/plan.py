@@ -1,6 +1,6 @@
 """Memory plan of a run: bytes of each GPU, and the split of GPUs into trainers and servers.
 
-    config.json -> shape -> bytes of a training GPU and of a server -> fit, or suggestions
+    config.json -> shape -> bytes of a training GPU and of a server -> what fits
 
 It needs a config and a model's config.json, but no weights and no GPU: a laptop can plan a model of
 70 billion weights.
@@ -13,7 +13,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from paint.config.schema import CPU_ROWS, CPU_TOKENS, Config, ConfigError, RolloutConfig
 from paint.core.errors import format_value
@@ -33,9 +32,6 @@ USABLE = 0.9
 
 LAPTOP = 16e9
 """Memory of a laptop in bytes (assumed)."""
-
-CARDS = (24e9, 48e9, 80e9, 141e9)
-"""Memory of suggested GPUs in bytes: RTX 4090, L40S, H100 or A100, H200."""
 
 PROBLEM, SOLUTION, TRACE = 250, 1_000, 10_000
 """Tokens of a problem, its solution and a reasoning trace, which no setting limits (assumed)."""
@@ -135,7 +131,8 @@ class Plan:
         tokens are then the most that fit, whatever the lengths of the rows, at most as many as
         train.micro_batch_size of the longest rows have. Where that is auto, too, the rows are all
         of a rank; or the most that fit with completions of the longest length, and the tokens are
-        theirs with references of usual length, if more such rows then go together. On a CPU nothing
+        theirs with typical references (``_typical_length``), if more such rows then go together. On
+        a CPU nothing
         is recomputed, and rows and tokens are CPU_ROWS and CPU_TOKENS. Where nothing fits, each row
         is a micro-batch, with checkpointing.
         """
@@ -163,12 +160,16 @@ class Plan:
         if train.micro_batch_size != "auto" or train.micro_batch_tokens != "auto":
             return by_tokens.config
 
-        usual = _length(least.rows(usual=True))
+        typical = self._typical_length
         by_rows = most(
-            every, lambda n: self._sized(n, math.ceil(n * usual / STEP) * STEP, checkpointing)
+            every, lambda n: self._sized(n, math.ceil(n * typical / STEP) * STEP, checkpointing)
         )
-        pair = by_tokens.rows(usual=True).rows, by_rows.rows(usual=True).rows
-        return by_rows.config if pair[1] > pair[0] else by_tokens.config
+
+        def typical_rows(plan: Plan) -> int:
+            return min(plan.config.train.row_limit, plan.config.train.token_limit // typical)
+
+        has_more_rows = typical_rows(by_rows) > max(typical_rows(by_tokens), 1)
+        return by_rows.config if has_more_rows else by_tokens.config
 
     def _sized(self, rows: int, tokens: int, checkpointing: bool) -> "Plan":
         return replace(self, config=with_micro_batch(self.config, rows, tokens, checkpointing))
@@ -214,30 +215,39 @@ class Plan:
             return (USABLE - self.server_share) * self.capacity
         return USABLE * self.capacity - (SLEEPING if self.split.shared else 0.0)
 
-    def rows(self, *, usual: bool = False) -> Rows:
-        """The longest micro-batch that the config allows, or one with references of usual length.
+    @property
+    def _typical_length(self) -> int:
+        """Tokens of a row with a reference of typical length and the longest completion."""
+        longest = self._longest_row
+        if not self.config.algorithm.needs_rollouts:
+            reference = TRACE if self.config.data.solution_field == "trace" else SOLUTION
+            return longest.prompt + min(longest.completion, reference)
+        return min(longest.teacher_prompt, PROBLEM + SOLUTION) + longest.completion
 
-        It has as many rows of this length as fit in it, at most those of a rank. The student's
-        prompt is a problem alone, whose length is assumed.
+    @property
+    def _longest_row(self) -> Rows:
+        """A micro-batch of one longest row.
+
+        The student's prompt is a problem alone, whose length is assumed.
         """
         config, positions = self.config, self.shape.positions
         prompt = min(PROBLEM, config.data.max_prompt_tokens, positions - 1)
         if config.algorithm.needs_rollouts:
             completion = min(config.rollout.max_new_tokens, positions - prompt)
             teacher_prompt = min(config.data.max_prompt_tokens, positions - completion)
-            if usual:
-                teacher_prompt = min(teacher_prompt, PROBLEM + SOLUTION)
         else:  # prompt and reference together have the limit of a prompt
             teacher_prompt = prompt
             completion = max(min(config.data.max_prompt_tokens, positions) - prompt, 1)
-            if usual:
-                reference = TRACE if config.data.solution_field == "trace" else SOLUTION
-                completion = min(completion, reference)
+        return Rows(1, prompt, teacher_prompt, completion)
 
-        train = self.chosen.train
-        fit = train.token_limit // (max(prompt, teacher_prompt) + completion)
-        number = min(train.row_limit, max(fit, 1), self._rows_of_rank)
-        return Rows(number, prompt, teacher_prompt, completion)
+    def rows(self) -> Rows:
+        """The longest micro-batch that the config allows.
+
+        It has as many of the longest rows as fit in it, at most those of a rank.
+        """
+        row, train = self._longest_row, self.chosen.train
+        fit = train.token_limit // _length(row)
+        return replace(row, rows=min(train.row_limit, max(fit, 1), self._rows_of_rank))
 
     @property
     def fits(self) -> bool:
@@ -275,23 +285,6 @@ class Plan:
     def peak(self, rows: Rows) -> float:
         """Peak bytes of a training GPU for a micro-batch."""
         return self.memory_of(rows).peak
-
-    @property
-    def longest_completion(self) -> int:
-        """Tokens of the longest completion that fits with the longest prompts; 0 for none."""
-
-        def fits(tokens: int) -> bool:
-            return replace(self, config=self.config.changed("rollout", max_new_tokens=tokens)).fits
-
-        return _most(fits, self.shape.positions - self.rows().prompt)
-
-    @property
-    def longest_prompt(self) -> int:
-        """Tokens of the longest teacher prompt that fits with the longest completions."""
-        plan = self._sized(1, STEP, True) if self.gpus else self
-        rows = plan.rows()
-        most = self.shape.positions - rows.completion
-        return _most(lambda n: plan.peak(replace(rows, teacher_prompt=n)) <= plan.headroom, most)
 
 
 def _length(rows: Rows) -> int:
@@ -400,94 +393,23 @@ def server_of(plan: Plan) -> ServerMemory:
     return next((server for server in servers if server.fits), servers[-1])
 
 
-def _most(fits: Callable[[int], bool], most: int) -> int:
-    """The largest number in [1, most] that fits, or 0; ``fits`` must be monotone."""
-    return bisect(range(1, most + 1), False, key=lambda number: not fits(number))
-
-
-def larger_gpus(plan: Plan, fits: Callable[[Plan], bool]) -> list[str]:
-    """The smallest of the larger GPUs on which a plan fits, as a suggestion."""
-    larger = (capacity for capacity in CARDS if capacity > plan.capacity)
-    fitting = [size for size in larger if fits(replace(plan, capacity=size))]
-    return [f"GPUs of {size / 1e9:.0f} GB" for size in fitting[:1]]
-
-
-def suggestions(plan: Plan, *, usual: bool = False) -> list[str]:
-    """Suggest at most three changes to a plan that does not fit, each of which makes it fit.
-
-    Settings that do not change the result are the only suggestion if they suffice. Otherwise they
-    are combined with shorter completions, sharded layers, or larger GPUs.
-
-    Args:
-        usual: which micro-batch must fit, as for ``Plan.rows``.
-    """
-
-    def fits(plan: Plan) -> bool:
-        return plan.peak(plan.rows(usual=usual)) <= plan.headroom
-
-    def with_setting(plan: Plan, section: str, **values: Any) -> Plan:
-        return replace(plan, config=plan.config.changed(section, **values))
-
-    rollout, split, flags = plan.config.rollout, plan.split, []
-    rows_at_once, alone = plan.config.train.micro_batch_size, "--train.micro-batch-size 1"
-    settings: list[tuple[str, str, dict[str, Any]]] = [
-        ("--model.gradient-checkpointing True", "model", {"gradient_checkpointing": True}),
-        (alone, "train", {"micro_batch_size": 1}),
-        ("--rollout.batch-size 4", "rollout", {"batch_size": min(rollout.batch_size, 4)}),
-    ]
-    if split.shared:
-        settings.append(("--rollout.colocate", "rollout", {"colocate": True}))
-    for flag, section, values in settings:
-        old, plan = plan, with_setting(plan, section, **values)
-        before, after = ((p.memory_of(p.rows(usual=usual)), p.headroom) for p in (old, plan))
-        if before != after:
-            flags.append(flag)
-        if fits(plan):
-            return [" ".join(flags)]
-
-    found, tokens = [], 0
-    if plan.config.algorithm.needs_rollouts:
-        tokens = _most(
-            lambda n: fits(with_setting(plan, "rollout", max_new_tokens=n)), rollout.max_new_tokens
-        )
-    if tokens:
-        found.append(f"--rollout.max-new-tokens {tokens}")
-        shorter = with_setting(plan, "rollout", max_new_tokens=tokens)
-        # Shorter rows may go together where the longest go alone.
-        together = with_setting(shorter, "train", micro_batch_size=rows_at_once)
-        if alone not in flags and not fits(together):
-            flags.append(alone)
-    if not plan.config.model.shard and plan.config.model.train_mode == "lora":
-        sharded = with_setting(plan, "model", shard=True)
-        for gpus in sorted({split.trainers, 2, 4, 8} - {1}):
-            more = replace(sharded, split=replace(split, trainers=gpus), gpus=max(gpus, plan.gpus))
-            if gpus >= split.trainers and fits(more):
-                found.append("--model.shard" + f" on {gpus} GPUs" * (gpus > split.trainers))
-                break
-    found += larger_gpus(plan, fits)
-    return [f"{change} with {' '.join(flags)}" if flags else change for change in found]
-
-
 def require_fit(plan: Plan) -> None:
-    """Check that a run fits at least with references of typical length.
+    """Check that the longest micro-batch fits in all of the memory.
 
     Raises:
-        ConfigError: it does not fit; the message has the ``suggestions``.
+        ConfigError: it does not fit.
     """
-    rows = plan.rows(usual=True)
-    needed, available = plan.peak(rows), plan.headroom + (1 - USABLE) * plan.capacity
-    if needed <= available:
+    memory, available = plan.memory, plan.headroom + (1 - USABLE) * plan.capacity
+    if memory.peak <= available:
         return
 
-    memory = plan.memory_of(rows)
-    changes = "; or ".join(suggestions(plan, usual=True))
     raise ConfigError(
-        f"model.path {format_value(plan.config.model.path)} needs about {gb(needed)} GB on each of "
-        f"{plan.split.trainers} training GPUs, and {gb(available)} are available (base "
+        f"model.path {format_value(plan.config.model.path)} needs about {gb(memory.peak)} GB on "
+        f"each of {plan.split.trainers} training GPUs, and {gb(available)} are available (base "
         f"{gb(memory.layers + memory.ends)}, trained weights "
         f"{gb(memory.adapters + memory.gradients + memory.optimizer)}, {peak_phase(memory)}); "
-        f"{'use ' + changes if changes else 'use a smaller model, or larger GPUs'} "
-        f"(`paint plan` has the details)"
+        f"lower rollout.max_new_tokens, data.max_prompt_tokens or rollout.batch_size, set "
+        f"model.shard on several GPUs, or use larger GPUs (`paint plan` has the details)"
     )
 
 

@@ -1,6 +1,6 @@
 """Text of a memory plan: the output of `paint plan` and the start line of a run."""
 
-from paint.estimate.plan import USABLE, Plan, gb, peak_phase, server_of, suggestions
+from paint.estimate.plan import USABLE, Plan, gb, peak_phase, server_of
 
 
 def start_line(plan: Plan) -> str:
@@ -74,16 +74,11 @@ def lines(plan: Plan) -> list[str]:
         ),
         f"  {f'peak, in the phase {peak}':66}{gb(memory.peak):>8}",
         f"  {f'available, {USABLE:.0%} of the memory' + less_server:66}{gb(plan.headroom):>8}",
-        f"  {'longest completion that fits, tokens':66}{plan.longest_completion:>8,}",
-        f"  {'longest teacher prompt that fits, tokens':66}{plan.longest_prompt:>8,}",
         "",
     ]
     if split.servers:
         text += [_server_words(plan), ""]
     text.append(f"fits     {_fit_words(plan)}")
-    if not plan.fits:
-        changes = suggestions(plan)
-        text += [f"         {'or' if i else 'use'} {change}" for i, change in enumerate(changes)]
     return text
 
 

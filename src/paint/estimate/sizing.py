@@ -4,12 +4,12 @@ The bytes are the plan's, whose formulas are compared with counted bytes and, fo
 with an H100 (paint.estimate.memory).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from paint.config.schema import ConfigError, ModelConfig
 from paint.core.errors import format_value
 from paint.estimate.memory import sampled_row
-from paint.estimate.plan import PROBLEM, SOLUTION, Plan, gb, larger_gpus, server_of
+from paint.estimate.plan import Plan, gb, server_of
 from paint.estimate.shapes import shape_of
 
 
@@ -43,47 +43,23 @@ def server_flags(plan: Plan) -> ServerFlags:
     """Choose the flags of a server by the plan's bytes.
 
     The share is that of ``Plan.server_share``. The completions are those that a run requests at
-    once, or as many as the cache holds with a usual prompt and a longest completion.
+    once, or as many as the cache holds with a prompt of assumed length and a longest completion.
 
     Raises:
         ConfigError: the share does not hold the model and a longest row, without which vLLM does
-            not start; the message has at most three changes that fit.
+            not start.
     """
     server, rollout, rows = server_of(plan), plan.config.rollout, plan.rows()
     if not server.fits:
-        _refuse(plan)
+        together = ", which also train" if plan.split.shared else ""
+        raise ConfigError(
+            f"model.path {format_value(plan.config.model.path)}: a server may use "
+            f"{plan.server_share:.0%} of {server.gpus} x {gb(plan.capacity)} GB{together}, and its "
+            f"weights and adapters are {gb(server.weights)} GB: no room for one row of "
+            f"{server.longest:,} tokens; set model.quantization nf4, lower data.max_prompt_tokens "
+            f"or rollout.max_new_tokens, give servers separate GPUs (--gpus 2 --split 1+1), or use "
+            f"larger GPUs"
+        )
     requested = rollout.batch_size * (1 + rollout.off_policy_steps)
     held = server.tokens // (rows.prompt + rows.completion)
     return ServerFlags(plan.server_share, max(min(requested, held), 1))
-
-
-def _refuse(plan: Plan) -> None:
-    config, server = plan.config, server_of(plan)
-    model = config.model
-
-    def fits(changed: Plan) -> bool:
-        return server_of(changed).fits and changed.fits
-
-    found = []
-    rounded = config.changed("model", quantization="nf4")
-    if (
-        model.train_mode == "lora"
-        and model.quantization != "nf4"
-        and fits(replace(plan, config=rounded))
-    ):
-        found.append("--model.quantization nf4")
-    tokens = server.tokens - config.rollout.max_new_tokens
-    shorter = config.changed("data", max_prompt_tokens=max(tokens, 1))
-    if tokens >= PROBLEM + SOLUTION and fits(replace(plan, config=shorter)):
-        found.append(f"--data.max-prompt-tokens {tokens}")
-    apart = replace(plan.split, shared=False)
-    if plan.split.shared and fits(replace(plan, split=apart)):
-        found.append("servers on GPUs of their own (--gpus 2 --split 1+1)")
-    found += larger_gpus(plan, fits)
-    changes = "; or ".join(found[:3]) or "a smaller model, or larger GPUs"
-    together = ", which also train" if plan.split.shared else ""
-    raise ConfigError(
-        f"model.path {format_value(model.path)}: a server may use {plan.server_share:.0%} of "
-        f"{server.gpus} x {gb(plan.capacity)} GB{together}, and its weights and adapters are "
-        f"{gb(server.weights)} GB: no room for one row of {server.longest:,} tokens; use {changes}"
-    )
