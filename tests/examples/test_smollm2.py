@@ -4,6 +4,7 @@ The model itself is met in test_real.py.
 """
 
 import math
+import random
 import re
 import shutil
 from dataclasses import replace
@@ -29,7 +30,18 @@ from paint.experiments.runner import ExperimentRun
 from paint.models.policy import load_tokenizer
 from paint.objective.masking import mask_solution
 from paint.objective.prompts import student_messages, teacher_messages
-from problems import HELD_OUT, HIDDEN, MEASURES, WARM_UP, WordProblem, rows, views, word_problems
+from problems import (
+    HELD_OUT,
+    HIDDEN,
+    MEASURES,
+    WARM_UP,
+    WordProblem,
+    rows,
+    views,
+    with_wrong_ends,
+    word_problems,
+    wrong_end,
+)
 from run import (
     CACHE,
     RATE_PROBLEMS,
@@ -101,6 +113,10 @@ def test_write_problems_files_are_disjoint(tmp_path: Path) -> None:
         texts = [row[key] for table in tables.values() for row in table]
         assert len(set(texts)) == len(texts)
     counts = {name: len(table) for name, table in tables.items()}
+    for split in ("train", "validation"):
+        for steps in (1, 2):
+            wrong = rows_of(tmp_path / f"{split}-wrong-{steps}.jsonl")
+            assert wrong == with_wrong_ends(tables[split], steps)
     assert counts == dict(zip(FILES, (128, 128, 60, 800, 256, 150), strict=True))
     for name in FILES:  # every row is one that a run takes
         data = replace(Config().data, path=str(tmp_path / f"{name}.jsonl"))
@@ -120,6 +136,31 @@ def test_views_show_teacher_prompt_in_three_of_four() -> None:
         assert row["solution"] == problem.solution
     assert is_teachers == [True, True, True, False] * 10
     assert views(problems, shown_of_four=0) == rows(problems)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_with_wrong_ends_errs_in_last_steps_and_keeps_rule_and_answer(steps: int) -> None:
+    table = rows(some(HELD_OUT))
+    wrong_table = with_wrong_ends(table, steps)
+    assert wrong_table == with_wrong_ends(table, steps)
+    for row, wrong in zip(table, wrong_table, strict=True):
+        assert wrong == {**row, "solution": wrong["solution"]}
+        (*_, whole), right = EQUATION.findall(row["solution"])
+        (*_, wrong_whole), last = EQUATION.findall(wrong["solution"])
+        assert (whole != wrong_whole) == (steps == 2)
+        assert last[:3] == (wrong_whole, *right[1:3])
+        exact = int(wrong_whole) + int(last[2]) * (1 if last[1] == "+" else -1)
+        assert 0 < abs(int(last[3]) - exact) <= 9
+        assert min(exact, int(last[3])) > 0
+        rule, box = row["solution"].split(".")[0], f"\\boxed{{{last[3]}}}."
+        assert wrong["solution"].startswith(f"{rule}. ")
+        assert wrong["solution"].endswith(box)
+        assert last[3] != row["answer"]
+
+
+def test_wrong_end_of_other_solution_is_refused() -> None:
+    with pytest.raises(ValueError, match="not the solution of a measure: 'The packs hold"):
+        wrong_end(some(WARM_UP)[0].solution, 1, random.Random(0))
 
 
 def test_cut_as_trained_splits_digits_and_keeps_blanks() -> None:
@@ -169,6 +210,7 @@ def test_rate_of_smallest_kl_is_chosen_and_shared_with_controls(
     tried: list[Config] = []
 
     def judge(run: ExperimentRun, data: DataConfig, *_: Any) -> float:
+        assert data.path == str(tmp_path / "validation-wrong-2.jsonl")
         assert len(read_problems(data).problems) == RATE_PROBLEMS
         tried.append(run.config)
         [name] = [name for name in kl if run.name.startswith(name)]
@@ -176,7 +218,8 @@ def test_rate_of_smallest_kl_is_chosen_and_shared_with_controls(
 
     monkeypatch.setattr("run.judge", judge)
     for _ in range(2):  # the second call has every rate's KL
-        chosen = with_chosen_rates(cells, tmp_path, tmp_path / "rates", Display(enabled=False))
+        validation, folder = tmp_path / "validation-wrong-2.jsonl", tmp_path / "rates"
+        chosen = with_chosen_rates(cells, validation, folder, Display(enabled=False))
         assert [cell.name for cell in chosen] == [cell.name for cell in cells]
         rates = [cell.config.train.learning_rate for cell in chosen]
         assert rates == pytest.approx([5e-4, 5e-4 / 3, 1.5e-3, 1.5e-3])  # the smaller of equals
@@ -234,10 +277,12 @@ def test_run_smollm2_from_rates_to_tables_repeats_without_work(
         recipes[-1].write_text(text.replace("batch_size = 8", "batch_size = 2"))
 
     places: dict[str, Any] = {"cache": prepared_cache, "folder": tmp_path / "demo"}
-    options = Options(seeds=1, problems=4, samples=1, **places)
+    options = Options(wrong_steps=1, seeds=1, problems=4, samples=1, **places)
     results = run_smollm2(recipes, options)
     assert [result.cell for result in results] == [BASE, "smollm2-paint-none", "smollm2-paint"]
     assert {result.exam["benchmark"] for result in results} == {"evaluation"}
+    trained_on = {result.config["data"]["path"] for result in results if result.cell != BASE}
+    assert trained_on == {str(prepared_cache / "train-wrong-1.jsonl")}
     tables = (tmp_path / "demo/results.md").read_text()
     assert "SmolLM2-135M" in tables
     assert "smollm2-paint less smollm2-paint-none" in tables
@@ -277,6 +322,19 @@ def test_smollm2_control_recipe_differs_from_its_method_only_in_source(
 ) -> None:
     own, control = (read_recipe(recipe_of(name)) for name in (method, f"{method}-{shown}"))
     assert control == replace(own, context=replace(own.context, source=(shown,)))
+
+
+def test_smollm2_paint_hidden_recipe_differs_in_mask_ratios_and_shows_rule_alone() -> None:
+    paint, hidden = (read_recipe(recipe_of(method)) for method in ("paint", "paint-hidden"))
+    assert {line.partition(":")[0] for line in differences(paint, hidden)} == {
+        "context.mask_ratio_wrong",
+        "context.mask_ratio_correct",
+    }
+    for problem in some(HELD_OUT):
+        shown = mask_solution(problem.solution, hidden.context.mask_ratio_wrong)
+        rule, _, rest = problem.solution.partition(". ")
+        assert shown.startswith(f"{rule}. ")
+        assert rest.partition(" = ")[0] + " = " not in shown
 
 
 def test_smollm2_recipes_share_steps_and_model() -> None:
