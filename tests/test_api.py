@@ -336,7 +336,7 @@ def test_evaluate_on_rows_compares_run_with_base(run: paint.Run, tmp_path: Path)
 def test_evaluate_run_without_benchmark_is_as_by_command(run: paint.Run, tmp_path: Path) -> None:
     results = paint.evaluate(run, limit=2, samples=1, output_dir=tmp_path)
     assert set(results.samples["benchmark"]) == {"demo"}
-    asked = read_json(next(results.path.rglob("asked.json")), "")
+    asked = read_json(next(results.path.rglob("settings.json")), "")
     assert asked["max_new_tokens"] == run.config.rollout.max_new_tokens < 1000
     assert asked["thinking"] == run.config.model.student_thinking
 
@@ -402,7 +402,7 @@ def test_held_out_kl_folder_is_no_evaluation_and_of_one_student(
     assert find_stores(tmp_path) == []
     train = {"steps": 1, "batch_size": 4}
     other = paint.train("demo-paint", data=ROWS, output_dir=tmp_path / "other", train=train)
-    with pytest.raises(PaintError, match=r"bank holds rollouts of other settings \(trained "):
+    with pytest.raises(PaintError, match=r"bank holds rollouts with other settings:\n  trained: "):
         paint.held_out_kl(other, **options)
 
 

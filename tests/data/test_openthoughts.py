@@ -21,6 +21,7 @@ from paint.grading.base import Item
 from paint.grading.math.grader import MathGrader
 from runs import rows_of, write_problems
 
+DECISIONS = "out.decided/decisions.jsonl"
 KNOWN = Problem("How many of the " + "very " * 20 + "old owls sleep?", "", "3", "k1")
 BENCHMARKS = [Benchmark("known", [KNOWN])]
 
@@ -62,7 +63,8 @@ FAST = GOOD + [bad for reason, rows in DROPPED.items() if reason not in ALGEBRA 
 
 
 def written(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.glob("out.*")}
+    files = [*folder.glob("out.*"), *folder.glob("out.decided/*")]
+    return {path.name: path.read_bytes() for path in files if path.is_file()}
 
 
 def run(folder: Path, rows: list[dict[str, Any]], **options: Any) -> Preparation:
@@ -112,7 +114,7 @@ def test_openthoughts_masked_pass_is_optional_and_reported(
     assert found == {other: "masked", KNOWN.problem: "words"}
     print_preparation(preparation, folder / "out.jsonl", Display())
     assert "1 of these with another number or letter (--masked)" in capsys.readouterr().out
-    with pytest.raises(DataError, match=r"\(masked\)"):
+    with pytest.raises(DataError, match=r"masked: True -> False"):
         run(folder, rows, benchmarks=benchmarks)
 
 
@@ -185,11 +187,11 @@ def test_openthoughts_interrupted_run_resumes(
         run(tmp_path, FAST, sample=9, source=source, display=Display())
     assert "12 rows are decided and stored; the same command" in capsys.readouterr().out
     assert not (tmp_path / "out.jsonl").exists()
-    decided = tmp_path / "out.decided.jsonl"
+    decided = tmp_path / DECISIONS
     decided.write_bytes(decided.read_bytes()[:-10])  # the machine stopped within a line
     stop = -1
     assert run(tmp_path, FAST, sample=9, source=source) == expected
-    for name in ("out.jsonl", "out.contaminated.jsonl", "out.report.json", "out.decided.jsonl"):
+    for name in ("out.jsonl", "out.contaminated.jsonl", "out.report.json", DECISIONS):
         assert (tmp_path / name).read_bytes() == (whole / name).read_bytes(), name
     chunks = 3 + -(-(len(FAST) - 11) // 4)  # of the 12 rows of three chunks, 11 had whole lines
     assert len(verified) == chunks
@@ -200,7 +202,8 @@ def test_openthoughts_interrupted_run_resumes(
 @pytest.mark.parametrize("length", [0, 10])
 def test_openthoughts_stopped_before_first_decision_restarts(tmp_path: Path, length: int) -> None:
     run(tmp_path, GOOD)
-    decided = tmp_path / "out.decided.jsonl"
+    decided = tmp_path / DECISIONS
+    decided.with_name("SHA256SUMS").unlink()
     decided.write_bytes(decided.read_bytes()[:length])
     assert run(tmp_path, GOOD).kept == 20
 
@@ -208,14 +211,17 @@ def test_openthoughts_stopped_before_first_decision_restarts(tmp_path: Path, len
 @pytest.mark.parametrize("place", [0, 5, -1])
 def test_openthoughts_unreadable_decisions_are_refused(tmp_path: Path, place: int) -> None:
     run(tmp_path, GOOD)
-    decided = tmp_path / "out.decided.jsonl"
+    decided = tmp_path / DECISIONS
     lines = decided.read_bytes().splitlines(keepends=True)
     lines[place] = b"\0" * 9 + b"\n"
     decided.write_bytes(b"".join(lines))
     before = written(tmp_path)
-    with pytest.raises(CorruptFileError, match=r"out\.decided\.jsonl line \d+: .*; delete it"):
+    with pytest.raises(CorruptFileError, match=r"decisions\.jsonl is not the file .*; delete "):
         run(tmp_path, GOOD)
     assert written(tmp_path) == before
+    decided.with_name("SHA256SUMS").unlink()  # as before the last decision
+    with pytest.raises(CorruptFileError, match=r"decisions\.jsonl line \d+: .*; delete "):
+        run(tmp_path, GOOD)
 
 
 def test_openthoughts_changed_output_is_refused_while_report_exists(tmp_path: Path) -> None:
@@ -266,7 +272,7 @@ def test_openthoughts_folder_that_cannot_be_created_is_reported(tmp_path: Path) 
 
 def test_openthoughts_decisions_with_other_settings_are_refused(tmp_path: Path) -> None:
     run(tmp_path, GOOD)
-    with pytest.raises(DataError, match=r"out\.decided\.jsonl.*\(ngram, benchmarks\)"):
+    with pytest.raises(DataError, match=r"(?s)out\.decided holds decisions.*ngram: .*benchmarks: "):
         run(tmp_path, GOOD, ngram=8, benchmarks=[load_benchmark("demo", limit=3)])
     assert run(tmp_path, GOOD).kept == 20
     # Where nothing was decided, settings may still change.
@@ -282,7 +288,7 @@ def test_openthoughts_changed_source_is_refused(tmp_path: Path) -> None:
     run(tmp_path, GOOD)
     before = (tmp_path / "out.jsonl").read_bytes()
     for rows in (GOOD[:-1], [*GOOD, row(30)]):
-        with pytest.raises(DataError, match=r"out\.decided\.jsonl.*\(the content of the source\)"):
+        with pytest.raises(DataError, match=r"out\.decided holds decisions.*\n  source_sha256: "):
             run(tmp_path, rows)
     assert (tmp_path / "out.jsonl").read_bytes() == before
     # Decisions are complete without their source, too.

@@ -155,4 +155,4 @@ def test_demo_methods_use_shipped_recipes_and_consecutive_seeds(
     flags = ["--methods", "sft", "grpo", "opsd", "paint", "--seeds", "2", "--seed", "3"]
     assert main(["demo", *flags, "--folder", str(tmp_path)]) == 2
     run_name = place.replace("/seed-", ", seed ")
-    assert f"{tmp_path} holds {run_name}, in another setting" in capsys.readouterr().err
+    assert f"{tmp_path} holds {run_name}, with other settings" in capsys.readouterr().err

@@ -103,7 +103,7 @@ def texts_of(folder: Path, names: list[str]) -> list[list[str]]:
 
 
 def asked_of(folder: Path, names: list[str]) -> list[dict[str, Any]]:
-    return [json.loads((folder / name / "demo/asked.json").read_text()) for name in names]
+    return [json.loads((folder / name / "demo/settings.json").read_text()) for name in names]
 
 
 def test_generate_stores_k_samples_a_problem_in_order(

@@ -39,7 +39,7 @@ def sample_of(problem: str = "0", sample: int = 0, text: str = "\\boxed{0}") -> 
     return Sample(problem, sample, prompt_digest(PROMPTS[int(problem)]), text, 5, False, "local")
 
 
-STORED = ("asked.json", "problems.jsonl", "completions.jsonl", "grades.jsonl")
+STORED = ("settings.json", "problems.jsonl", "completions.jsonl", "grades.jsonl")
 
 
 def add_all(store: Store) -> None:
@@ -123,7 +123,7 @@ def test_store_flipped_bit_in_finished_store_is_refused_by_file_name(
     grade(reopen_store(folder))
     path = folder / data.draw(st.sampled_from(STORED))
     whole = path.read_bytes()
-    at = data.draw(st.integers(0, 2**20)) % len(whole)  # asked.json has the folder's name
+    at = data.draw(st.integers(0, 2**20)) % len(whole)  # settings.json has the folder's name
     flipped = whole[at] ^ (1 << data.draw(st.integers(0, 7)))
     path.write_bytes(whole[:at] + bytes([flipped]) + whole[at + 1 :])
     before = contents(folder)
@@ -219,9 +219,9 @@ def test_store_other_setting_is_refused_with_differences(tmp_path: Path) -> None
 
 def test_store_samples_without_settings_are_refused(tmp_path: Path) -> None:
     fill(fresh(tmp_path))
-    (tmp_path / "asked.json").unlink()
-    assert "(no asked.json)" in refusal(reopen_store(tmp_path))
-    with pytest.raises(StoreError, match=r"asked\.json is gone; put it back"):
+    (tmp_path / "settings.json").unlink()
+    assert "(no settings.json)" in refusal(reopen_store(tmp_path))
+    with pytest.raises(StoreError, match=r"settings\.json is gone; put it back"):
         find_stores(tmp_path.parent)
 
 
@@ -247,7 +247,7 @@ def test_store_settings_are_plain_json_with_every_library_version(tmp_path: Path
     fill(fresh(tmp_path))
     fill(fresh(tmp_path, versions={"paint": "2"}))
     fill(fresh(tmp_path))
-    asked = json.loads((tmp_path / "asked.json").read_text())
+    asked = json.loads((tmp_path / "settings.json").read_text())
     assert asked == ASKED | {"versions": [{"paint": "1"}, {"paint": "2"}]}
 
 
@@ -267,9 +267,9 @@ def test_store_unlockable_folder_gives_one_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("asked.json", "{", "asked.json: Expecting property name"),
-        ("asked.json", "[]", "asked.json: it is not a JSON object"),
-        ("asked.json", "{}", 'asked.json lacks "samples"'),
+        ("settings.json", "{", "settings.json: Expecting property name"),
+        ("settings.json", "[]", "settings.json: it is not a JSON object"),
+        ("settings.json", "{}", 'settings.json lacks "samples"'),
         ("problems.jsonl", '{"id": "0"}\n', "problems.jsonl: KeyError"),
         ("problems.jsonl", "", "problems.jsonl: it is empty"),
     ],

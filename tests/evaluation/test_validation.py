@@ -58,7 +58,7 @@ def test_validation_evaluates_every_checkpoint(finished: tuple[Path, str], tmp_p
     assert summary["problems"] == {name: {"mine": 8} for name in summary["figures"]}
     assert "validation after step 2: Avg@2" in said
     assert "Avg@2 less that of step-000000" in said
-    places = [run / f"validation/step-00000{i}/mine/asked.json" for i in (0, 2, 3)]
+    places = [run / f"validation/step-00000{i}/mine/settings.json" for i in (0, 2, 3)]
     asked = [json.loads(place.read_text()) for place in places]
     assert len({setting["adapter"] for setting in asked}) == 3
     assert (asked[0]["temperature"], asked[0]["top_p"], asked[0]["top_k"]) == (1.0, 0.95, -1)

@@ -167,7 +167,7 @@ def test_tables_match_results(finished: Experiment) -> None:
 
 def test_experiment_evaluates_checkpoint_of_step(finished: Experiment, stepped: Experiment) -> None:
     folder, _, _ = finished
-    asked = json.loads((folder / "evaluation/seed-1/loose/demo/asked.json").read_text())
+    asked = json.loads((folder / "evaluation/seed-1/loose/demo/settings.json").read_text())
     assert asked["adapter"] is not None
     assert asked["seed"] == 1
     first, last = sorted((folder / "loose/seed-1/checkpoints").iterdir())
@@ -178,13 +178,13 @@ def test_experiment_evaluates_checkpoint_of_step(finished: Experiment, stepped: 
     assert main(command) == 0
     digests = [
         json.loads(path.read_text())["adapter"]
-        for path in sorted((folder.parent / "evals").glob("*/seed-1-step-*/demo/asked.json"))
+        for path in sorted((folder.parent / "evals").glob("*/seed-1-step-*/demo/settings.json"))
     ]
     assert asked["adapter"] == digests[1] != digests[0]
 
     for name, digest in zip(("loose-step-000001", "loose"), digests, strict=True):
         place = stepped.folder / "evaluation/seed-1" / name / "demo"
-        assert json.loads((place / "asked.json").read_text())["adapter"] == digest
+        assert json.loads((place / "settings.json").read_text())["adapter"] == digest
 
 
 def test_experiment_every_checkpoint_adds_evaluations_without_training(
@@ -317,13 +317,15 @@ def test_experiment_deleted_results_are_rebuilt_and_corrupt_ones_refused(
     folder, command, _ = finished
     path = folder / "results.jsonl"
     before, runs = path.read_bytes(), bytes_in(folder / "loose")
-    for damaged in (before[:-30], b"{}\n" + before):
-        path.write_bytes(damaged)
-        assert main(command) == 2
-        said = capsys.readouterr().err
-        assert f"{path} line " in said
-        assert "delete it, and the same command writes it again" in said
-        assert path.read_bytes() == damaged
+    path.write_bytes(b"{}\n" + before)
+    assert main(command) == 2
+    said = capsys.readouterr().err
+    assert f"{path} line 1: " in said
+    assert "delete it, and the same command writes it again" in said
+    assert path.read_bytes() == b"{}\n" + before
+    path.write_bytes(before[:-30])  # as a kill leaves the last line
+    assert main(command) == 0
+    assert path.read_bytes() == before
     path.unlink()
     assert main(command) == 0
     assert path.read_bytes() == before
@@ -374,7 +376,7 @@ def test_experiment_other_setting_in_same_folder_is_refused_with_difference(
     finally:
         recipe.write_text(text)
     error = capsys.readouterr().err
-    assert f"{folder} holds {message.format('in another setting')}" in error
+    assert f"{folder} holds {message.format('with other settings')}" in error
     assert "choose another place (--folder)" in error
     assert bytes_in(folder) == before
 
@@ -478,7 +480,7 @@ def test_experiment_server_urls_do_not_count_as_other_setting(tmp_path: Path) ->
     before = DEMO.changed("rollout", engine="vllm", urls=("http://one:1",))
     after = before.changed("rollout", urls=("http://two:1",)).changed("train", steps=7)
     new_run(to_table(before), tmp_path / "one/seed-0", {"problems": "", "context": "", "model": {}})
-    with pytest.raises(RunError, match=r"in another setting:\n  train\.steps: \d+ -> 7\nRepeat"):
+    with pytest.raises(RunError, match=r"with other settings:\n  train\.steps: \d+ -> 7\nUse"):
         run_cells(tmp_path, after)
 
 
@@ -491,7 +493,7 @@ def test_experiment_changed_problems_are_refused_before_training(tmp_path: Path)
     before = bytes_in(tmp_path / "demo")
     problems.write_text(problems.read_text().replace("$+1$", "$+2$"))
     exam = protocol_for(DEMO, str(problems), None, 2)
-    with pytest.raises(RunError, match=r"base, seed 0, in another setting:\n  problems_digest: "):
+    with pytest.raises(RunError, match=r"base, seed 0, with other settings:\n  problems_digest: "):
         run_experiment(cells, [0, 1], tmp_path / "demo", exam, Display())
     assert bytes_in(tmp_path / "demo") == before
 

@@ -52,7 +52,7 @@ def test_train_auto_server_that_does_not_start_generates_locally(
     assert said.count("engine: local goes on, since the vLLM server ended before it was") == 1
     assert "CUDA out of memory" in said
     assert len(read_metrics(folder)) == 1
-    asked = [json.loads(path.read_text()) for path in folder.glob("validation/*/*/asked.json")]
+    asked = [json.loads(path.read_text()) for path in folder.glob("validation/*/*/settings.json")]
     assert [record["engine"] for record in asked] == ["local", "local"]
     rollout = read_run(folder).rollout
     assert (rollout.engine, rollout.colocate) == ("local", False)  # so that a resumed run is, too
@@ -79,7 +79,7 @@ def test_eval_auto_server_that_does_not_start_generates_locally(
     said = capsys.readouterr().out
     assert said.count("engine: local goes on, since the vLLM server ended before it was") == 1
     assert "CUDA out of memory" in said
-    assert json.loads((store / "asked.json").read_text())["engine"] == "local"
+    assert json.loads((store / "settings.json").read_text())["engine"] == "local"
     # More samples of the same place are generated as the first were, without another server.
     evaluated(config, tmp_path, samples=2)
     assert "engine: local, as in an earlier call" in capsys.readouterr().out
@@ -91,7 +91,7 @@ def test_eval_vllm_by_name_or_with_its_samples_that_does_not_start_fails(
 ) -> None:
     with pytest.raises(ServerStartError, match="ended before it was ready"):
         evaluated(config, tmp_path / "named", engine="vllm")
-    asked = evaluated(config, tmp_path / "begun", engine="local") / "base/demo/asked.json"
+    asked = evaluated(config, tmp_path / "begun", engine="local") / "base/demo/settings.json"
     (asked.parent / "SHA256SUMS").unlink()
     asked.write_text(asked.read_text().replace('"engine": "local"', '"engine": "vllm"'))
     with pytest.raises(ServerStartError, match="ended before it was ready"):
@@ -106,7 +106,7 @@ def test_advise_auto_server_that_does_not_start_generates_locally(
     advise(config, tmp_path, **few, answers=True)
     assert capsys.readouterr().out.count("engine: local goes on, since the vLLM server ended") == 1
     for folder in (tmp_path, tmp_path / "answers"):
-        assert json.loads((folder / "sampling.json").read_text())["engine"] == "local"
+        assert json.loads((folder / "settings.json").read_text())["engine"] == "local"
 
 
 def test_advise_auto_server_that_does_not_start_over_its_rollouts_fails(
@@ -116,7 +116,7 @@ def test_advise_auto_server_that_does_not_start_over_its_rollouts_fails(
     few: dict[str, Any] = {"samples": 2, "sources": ("solution",), "ratios": (0.0,)}
     config = config.changed("rollout", max_new_tokens=8)
     advise(config.changed("rollout", engine="local"), tmp_path, problems=1, **few)
-    settings, rollouts = tmp_path / "sampling.json", tmp_path / "rollouts.jsonl"
+    settings, rollouts = tmp_path / "settings.json", tmp_path / "rollouts.jsonl"
     (tmp_path / "SHA256SUMS").unlink()
     settings.write_text(settings.read_text().replace('"engine": "local"', '"engine": "vllm"'))
     rollouts.write_text(rollouts.read_text().replace('"problem_id": "', '"problem_id": "other-'))

@@ -59,7 +59,7 @@ def prompts_of(run: Path, path: str, step: int = 1) -> list[str]:
 
 def asked(folder: Path) -> dict[str, Any]:
     """The settings of an evaluation by policy."""
-    paths = folder.glob("*/*/demo/asked.json")
+    paths = folder.glob("*/*/demo/settings.json")
     return {path.parts[-3]: json.loads(path.read_text()) for path in paths}
 
 
@@ -118,7 +118,7 @@ def test_experiment_continued_on_another_day_has_one_date(
         runs = [ExperimentRun(name, small(path)) for name in names]
         run_experiment(runs, [0], tmp_path, protocol, Display(enabled=False))
     assert read_run(tmp_path / "b/seed-0").model.date == FIRST
-    dates = {json.loads(p.read_text())["date"] for p in tmp_path.rglob("asked.json")}
+    dates = {json.loads(p.read_text())["date"] for p in tmp_path.rglob("settings.json")}
     assert dates == {FIRST}
 
 

@@ -1,6 +1,6 @@
 """Training data from OpenThoughts: verified, decontaminated, sampled (`paint data openthoughts`).
 
-    rows -> decide -> contaminated? -> verify -> OUT.decided.jsonl -> no duplicates -> sample -> OUT
+    rows -> decide -> contaminated? -> verify -> OUT.decided -> no duplicates -> sample -> OUT
 
 OpenThoughts-114k (configuration `metadata`) has problems with a solution by DeepSeek-R1 and a
 ground truth. A row is kept if its problem is mathematics, its solution ends in a boxed answer that
@@ -31,6 +31,7 @@ from paint.core import storage
 from paint.core.display import Display
 from paint.core.errors import wrap_errors
 from paint.core.versions import versions
+from paint.core.workspace import Workspace
 from paint.data.benchmarks import Benchmark
 from paint.data.decontaminate import NGRAM, SHARE, Index, build_index, contaminated
 from paint.data.readers import (
@@ -54,7 +55,6 @@ Solution = Literal["deepseek_solution", "ground_truth_solution", "deepseek_reaso
 FIELDS = ("problem", "deepseek_reasoning", "deepseek_solution", "ground_truth_solution")
 CHUNK = 256
 FREE_SPACE = "free some space, or write to another folder; the same command resumes"
-DELETE = "delete it to repeat the decisions"
 
 # JSON can spell half of a surrogate pair, but no UTF-8 file can hold it.
 _HALF_SURROGATE = re.compile("[\ud800-\udfff]")
@@ -109,11 +109,11 @@ def make_training_data(
 ) -> Preparation:
     """Write the sample of verified problems to `out`, one JSON object a line.
 
-    An object has id, problem, solution, answer, trace and source. Three more files are written:
+    An object has id, problem, solution, answer, trace and source. More files are written:
 
     - .report.json: counts, settings, versions, and the SHA-256 of `out`.
     - .contaminated.jsonl: row, problem, the repeated benchmark problem, and the pass that found it.
-    - .decided.jsonl: every decision. It may be deleted if no other sample is needed.
+    - .decided/: a folder with every decision. It may be deleted if no other sample is needed.
 
     Args:
         benchmarks: evaluation sets whose problems are removed.
@@ -136,7 +136,15 @@ def make_training_data(
         raise DataError(f"{out} must end in .jsonl, the suffix of its format")
 
     display = display or Display()
-    decided = out.with_suffix(".decided.jsonl")
+    decided = out.with_suffix(".decided")
+    workspace = Workspace(
+        decided,
+        "decisions.jsonl",
+        "decisions",
+        DataError,
+        hint=f"delete {decided} to repeat them",
+        elsewhere="delete it, or write to another file",
+    )
     settings = {
         "source": source,
         "solution": solution,
@@ -158,13 +166,16 @@ def make_training_data(
             settings["source_sha256"] = storage.digest(*digests)
 
     with storage.lock_folder(out.parent, f".{out.name}.lock"):
-        rows, is_complete = _resume(decided, settings)
-        if not is_complete:
+        # Decisions are complete without their source, too.
+        has_source = "source_sha256" in settings or source == HUB
+        workspace.require_same(settings, () if has_source else {"source_sha256"})
+        if not workspace.is_finished:
+            workspace.begin(settings)
             index = build_index(benchmarks, ngram=ngram, share=share, masked=masked)
             with find_grader(deadline=deadline, workers=workers) as grader:
-                _decide_rows(decided, rows, source, solution, index, grader, display)
+                _decide_rows(workspace, source, solution, index, grader, display)
 
-        return _write_sample(out, decided, sample, seed, settings)
+        return _write_sample(out, workspace, sample, seed, settings)
 
 
 def print_preparation(preparation: Preparation, out: Path, display: Display) -> None:
@@ -221,29 +232,25 @@ def decide(
 
 
 def _decide_rows(
-    decided: Path,
-    rows: int,
+    workspace: Workspace,
     source: str,
     solution: Solution,
     index: Index,
     grader: Grader,
     display: Display,
 ) -> None:
-    """Append the decisions on all rows after the first `rows`, then the total number of rows."""
+    """Append the decisions on the rows that have none."""
+    rows = sum(1 for _ in workspace.rows())
     files = data_files(Path(source)) if Path(source).exists() else None
     total = sum(map(count_rows, files)) if files else HUB_ROWS
     parts: Sequence[str | Path] = files or [source]
     fields = (fields for part in parts for _, fields in read_rows(part))
     undecided = islice(fields, rows, None)
 
-    def store(decisions: list[dict[str, Any]]) -> None:
-        with wrap_errors(decided, DataError, FREE_SPACE):
-            storage.append_jsonl(decided, decisions)
-
     with display.counting("rows decided", total, done=rows) as counter:
         try:
             while chunk := list(islice(undecided, CHUNK)):
-                store(_decide_chunk(chunk, solution, index, grader))
+                workspace.append(*_decide_chunk(chunk, solution, index, grader))
                 rows += len(chunk)
                 counter.to(rows)
         except (KeyboardInterrupt, DataError):
@@ -251,7 +258,7 @@ def _decide_rows(
                 f"{rows:,} rows are decided and stored; the same command resumes from there"
             )
             raise
-        store([{"rows": rows}])
+    workspace.finish()
 
 
 def _decide_chunk(
@@ -285,7 +292,7 @@ def _decide_chunk(
 
 
 def _write_sample(
-    out: Path, decided: Path, sample: int, seed: int, settings: dict[str, Any]
+    out: Path, workspace: Workspace, sample: int, seed: int, settings: dict[str, Any]
 ) -> Preparation:
     """Draw the sample from the decisions, and write it with its report."""
     dropped, repeats, found_by = Counter[str](), Counter[str](), Counter[str]()
@@ -294,12 +301,9 @@ def _write_sample(
     best: dict[str, tuple[str, int]] = {}  # fingerprint -> hash of the row, offset of its line
     rows = 0
 
-    decisions = storage.read_growing_jsonl(decided, DELETE)
-    next(decisions)  # the settings
-    with decided.open("rb") as file:
-        offset = len(file.readline())
-        for rows, (line, decision) in enumerate(zip(file, decisions, strict=True)):
-            # The last line is not a row, but their number.
+    with workspace.rows_path.open("rb") as file:
+        offset = 0
+        for rows, (line, decision) in enumerate(zip(file, workspace.rows(), strict=True), start=1):
             if "kept" in decision:
                 candidate = (storage.digest(json.dumps(decision["kept"])), offset)
                 known = best.get(decision["fingerprint"])
@@ -311,7 +315,7 @@ def _write_sample(
             if match := decision.get("contaminated"):
                 repeats[match["benchmark"]] += 1
                 found_by[match["found_by"]] += 1
-                repeated.append({"row": rows + 1, **match})
+                repeated.append({"row": rows, **match})
             offset += len(line)
 
         chosen = heapq.nsmallest(
@@ -345,27 +349,3 @@ def _write_sample(
         digest = {REPORTED: storage.digest_of_file(out)}
         storage.write_json(report, dataclasses.asdict(preparation) | digest)
     return preparation
-
-
-def _resume(decided: Path, settings: dict[str, Any]) -> tuple[int, bool]:
-    """Return the number of decided rows, and whether these are all rows of the source.
-
-    A partial last line is removed.
-    """
-    lines, first, last = 0, dict[str, Any](), dict[str, Any]()
-    for last in storage.read_growing_jsonl(decided, DELETE):
-        first, lines = first or last, lines + 1
-
-    changed = [name for name in settings if first.get(name) != settings[name]]
-    if lines > 1 and changed:
-        what = ", ".join(changed).replace("source_sha256", "the content of the source")
-        raise DataError(
-            f"{decided} was made with other settings ({what}); delete it, or write to another file"
-        )
-
-    is_complete = "rows" in last
-    with wrap_errors(decided, DataError, FREE_SPACE):
-        if lines < 2:  # nothing is decided yet, so other settings are allowed
-            storage.write_jsonl(decided, [settings])
-        storage.trim_partial_line(decided)
-    return max(lines - 1, 0) - is_complete, is_complete

@@ -20,6 +20,7 @@ from paint.core.display import Display
 from paint.core.errors import wrap_errors
 from paint.core.storage import SUMS, digest, digest_of_file, lock_folder, read_json
 from paint.core.versions import versions
+from paint.core.workspace import SETTINGS
 from paint.data.problems import DataError, Problem
 from paint.estimate.plan import USABLE
 from paint.estimate.shapes import WIDTHS, shape_of
@@ -94,7 +95,7 @@ def load_eval_policy(
     return load_policy(model, seed=seed, device=device, prompts=prompts)
 
 
-DATED = ("asked.json", "sampling.json", "run.json")
+DATED = (SETTINGS, "run.json")
 """Files that record the date of what a folder holds: samples, rollouts of advice, runs."""
 
 

@@ -1,7 +1,7 @@
 """The folder of an evaluation: samples, stored one by one, and everything that regrading needs.
 
     evals/Qwen3-1.7B/base/aime_2024/
-      asked.json          the settings: model, adapter, sampling, seed, k
+      settings.json       the settings: model, adapter, sampling, seed, k
       problems.jsonl      the problems, with their gold answers
       completions.jsonl   one line per sample, in order of completion
       grades.jsonl        one line per sample: both verdicts with their reasons, and its vote
@@ -20,21 +20,18 @@ from typing import Any
 
 from paint.core import storage
 from paint.core.errors import PaintError, wrap_errors
+from paint.core.workspace import SETTINGS, Workspace, refuse_differences
 from paint.data.problems import Problem, from_row, to_row
 
 CHANGEABLE_SETTINGS = {"samples", "versions", "conventions"}
 """Settings that may differ between two calls that fill one store."""
 
 COMPLETIONS = "completions.jsonl"
+PROBLEMS = "problems.jsonl"
 GRADES = "grades.jsonl"
 PUT_BACK = "put it back as it was, or move {folder} away and evaluate again"
-HINTS = {
-    "asked.json": PUT_BACK,
-    "problems.jsonl": "the same `paint eval` command writes it again",
-    COMPLETIONS: PUT_BACK,
-    GRADES: "`paint grade {folder}` writes it again",
-}
-"""Hints for a changed file, by name."""
+PROBLEMS_HINT = "the same `paint eval` command writes it again"
+GRADES_HINT = "`paint grade {folder}` writes it again"
 
 
 class StoreError(PaintError, RuntimeError):
@@ -59,7 +56,7 @@ class Store:
     """The samples of one policy on one benchmark, in a folder locked by this process."""
 
     folder: Path
-    settings: dict[str, Any]  # asked.json; its "samples" is k
+    settings: dict[str, Any]  # settings.json; its "samples" is k
     problems: list[Problem]
     written: set[tuple[str, int]]  # every stored sample, including those outside of ``rows``
     dropped: bool = False  # whether a partial last line was removed from completions.jsonl
@@ -77,22 +74,21 @@ class Store:
 
     def add(self, sample: Sample) -> None:
         """Append a sample, which then survives a kill. Raises StoreError if that fails."""
-        with _or_store_error(self.folder / COMPLETIONS):
-            storage.append_jsonl(self.folder / COMPLETIONS, [asdict(sample)])
+        workspace_of(self.folder).append(asdict(sample))
         self.written.add((sample.problem, sample.sample))
 
     def record_engine(self, engine: str) -> None:
         """Record another engine, before the first sample. Raises StoreError if that fails."""
         self.settings["engine"] = engine
-        with _or_store_error(self.folder):
-            storage.write_json(self.folder / "asked.json", self.settings)
+        workspace_of(self.folder).begin(self.settings)
 
     def write_sums(self) -> None:
         """Write SHA256SUMS, unless a sample is missing. Raises StoreError if that fails."""
         if not self.missing:
-            with _or_store_error(self.folder):
-                names = [name for name in HINTS if (self.folder / name).exists()]
-                storage.write_sums(self.folder, names)
+            names = [SETTINGS, PROBLEMS, COMPLETIONS]
+            if (self.folder / GRADES).exists():
+                names.append(GRADES)
+            workspace_of(self.folder).finish(*names)
 
     def samples(self) -> Iterator[Sample]:
         """Iterate over the stored samples of ``rows``, in order of completion."""
@@ -116,25 +112,24 @@ def open_store(
         folder.mkdir(parents=True, exist_ok=True)
 
     digests = [prompt_digest(prompt) for prompt in prompts]
+    rows = [
+        to_row(problem) | {"prompt": prompt}
+        for problem, prompt in zip(problems, digests, strict=True)
+    ]
+    workspace = workspace_of(folder)
     with storage.lock_folder(folder):
-        versions = []
-        if (folder / "asked.json").exists():
-            _require_unchanged(folder, "asked.json", COMPLETIONS)
-            if (folder / GRADES).exists():
-                _require_unchanged(folder, GRADES)
-            by_id = {p.id: prompt for p, prompt in zip(problems, digests, strict=True)}
-            versions = _require_same(folder, settings, by_id)
-        versions += [settings["versions"]] if settings["versions"] not in versions else []
-        rows = [
-            to_row(problem) | {"prompt": prompt}
-            for problem, prompt in zip(problems, digests, strict=True)
-        ]
+        if workspace.settings_path.exists():
+            read_settings(folder)
+        _verify_grades(folder)
+        before = workspace.require_same(settings, CHANGEABLE_SETTINGS)
+        by_id = {problem.id: prompt for problem, prompt in zip(problems, digests, strict=True)}
+        _require_same_prompts(folder, by_id)
+        versions = list(before.get("versions", []))
+        if settings["versions"] not in versions:
+            versions.append(settings["versions"])
+        dropped = workspace.begin({**settings, "versions": versions})
         with _or_store_error(folder):
-            (folder / storage.SUMS).unlink(missing_ok=True)  # absent until all files are written
-            storage.write_jsonl(folder / "problems.jsonl", rows)
-            storage.write_json(folder / "asked.json", {**settings, "versions": versions})
-            (folder / COMPLETIONS).touch()
-            dropped = storage.trim_partial_line(folder / COMPLETIONS)
+            storage.write_jsonl(folder / PROBLEMS, rows)
         store = _opened(folder, dropped=dropped)
         store.write_sums()
         yield store
@@ -143,9 +138,11 @@ def open_store(
 @contextmanager
 def reopen_store(folder: Path) -> Iterator[Store]:
     """Open an existing store for reading; no file is written. Raises as ``open_store``."""
-    _read_settings(folder)
+    read_settings(folder)
+    workspace = workspace_of(folder)
     with storage.lock_folder(folder):
-        _require_unchanged(folder, "asked.json", "problems.jsonl", COMPLETIONS)
+        workspace.verify(SETTINGS, COMPLETIONS)
+        workspace.verify(PROBLEMS, hint=PROBLEMS_HINT)
         yield _opened(folder)
 
 
@@ -158,8 +155,8 @@ def recorded_engines(folders: Iterable[Path]) -> set[str]:
     """The engines that sample for those of these folders that are stores."""
     engines: set[str] = set()
     for folder in folders:
-        if (folder / "asked.json").exists():
-            engine = _read_settings(folder).get("engine")
+        if (folder / SETTINGS).exists():
+            engine = read_settings(folder).get("engine")
             if engine is not None:
                 engines.add(engine)
     return engines
@@ -171,12 +168,12 @@ def find_stores(folder: Path) -> list[Path]:
     Raises StoreError for one that has lost its settings: without it, a policy would be missing.
     """
     found: set[Path] = set()
-    for name in ("asked.json", COMPLETIONS, GRADES):
+    for name in (COMPLETIONS, GRADES):
         found.update(path.parent for path in folder.resolve().rglob(name))
     for store in sorted(found):
-        if not (store / "asked.json").exists():
+        if not (store / SETTINGS).exists():
             hint = PUT_BACK.format(folder=store)
-            raise StoreError(f"{store / 'asked.json'} is gone; {hint}")
+            raise StoreError(f"{store / SETTINGS} is gone; {hint}")
     return sorted(found)
 
 
@@ -190,8 +187,8 @@ def write_grades(store: Store, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def read_grades(folder: Path) -> list[dict[str, Any]]:
     """Read the rows of grades.jsonl. Raises CorruptFileError if it was changed since."""
-    _require_unchanged(folder, GRADES)
-    return list(storage.read_jsonl(folder / GRADES, HINTS[GRADES].format(folder=folder)))
+    _verify_grades(folder)
+    return list(storage.read_jsonl(folder / GRADES, GRADES_HINT.format(folder=folder)))
 
 
 def write_summary(folder: Path, metrics: Mapping[str, Any], text: str) -> None:
@@ -206,70 +203,63 @@ def prompt_digest(prompt: Sequence[int]) -> str:
     return storage.digest(" ".join(map(str, prompt)))[:16]
 
 
+def workspace_of(folder: Path) -> Workspace:
+    """The settings and samples of a store, as a folder that grows."""
+    return Workspace(
+        folder, COMPLETIONS, "an evaluation", StoreError, PUT_BACK.format(folder=folder)
+    )
+
+
 def _opened(folder: Path, *, dropped: bool = False) -> Store:
-    settings = _read_settings(folder)
-    path, hint = folder / "problems.jsonl", HINTS["problems.jsonl"]
-    rows = list(storage.read_jsonl(path, hint))
-    with wrap_errors(path, storage.CorruptFileError, hint):
+    settings = read_settings(folder)
+    path = folder / PROBLEMS
+    rows = list(storage.read_jsonl(path, PROBLEMS_HINT))
+    with wrap_errors(path, storage.CorruptFileError, PROBLEMS_HINT):
         problems = [from_row(row) for row in rows]
     return Store(folder, settings, problems, stored_samples(folder), dropped)
 
 
 def _samples(folder: Path) -> Iterator[Sample]:
     """Iterate over all stored samples, in order of completion."""
-    path, hint = folder / COMPLETIONS, PUT_BACK.format(folder=folder)
-    for number, row in enumerate(storage.read_growing_jsonl(path, hint), start=1):
-        with wrap_errors(f"{path} line {number}", storage.CorruptFileError, hint):
+    workspace = workspace_of(folder)
+    for number, row in enumerate(workspace.rows(), start=1):
+        place = f"{workspace.rows_path} line {number}"
+        with wrap_errors(place, storage.CorruptFileError, workspace.hint):
             sample = Sample(**row)
         yield sample
 
 
-def _require_unchanged(folder: Path, *names: str) -> None:
-    """Verify files against SHA256SUMS, if it exists. Raises CorruptFileError."""
-    if (folder / storage.SUMS).exists():
-        for name in names:
-            storage.verify_checksums(folder, HINTS[name].format(folder=folder), name)
+def _verify_grades(folder: Path) -> None:
+    """Verify grades.jsonl against SHA256SUMS, if both exist. Raises CorruptFileError."""
+    if (folder / GRADES).exists():
+        workspace_of(folder).verify(GRADES, hint=GRADES_HINT.format(folder=folder))
 
 
-def _require_same(
-    folder: Path, settings: Mapping[str, Any], prompts: Mapping[str, str]
-) -> list[Any]:
-    """Reject a store with other settings or samples of other prompts; return its versions."""
-    before = _read_settings(folder)
-    lines = [
-        f"{name}: {before.get(name)!r} -> {settings.get(name)!r}"
-        for name in {**before, **settings}
-        if name not in CHANGEABLE_SETTINGS and before.get(name) != settings.get(name)
-    ]
-    if not lines:
-        changed = {
-            sample.problem
-            for sample in _samples(folder)
-            if prompts.get(sample.problem, sample.prompt) != sample.prompt
-        }
-        lines = [
+def _require_same_prompts(folder: Path, prompts: Mapping[str, str]) -> None:
+    """Reject a store with samples of other prompts, by their digests."""
+    changed = set()
+    for sample in _samples(folder):
+        if prompts.get(sample.problem, sample.prompt) != sample.prompt:
+            changed.add(sample.problem)
+    lines = []
+    for name in sorted(changed):
+        lines.append(
             f"problem {name}: its prompt has changed (the problem's text or the model's chat "
             f"template is different)"
-            for name in sorted(changed)
-        ]
-    if lines:
-        listed = "\n  ".join(lines[:10])
-        raise StoreError(
-            f"{folder} holds an evaluation with other settings:\n  {listed}\n"
-            f"Use the same settings to continue it, or choose another place (--folder)"
         )
-    versions: list[Any] = before["versions"]
-    return versions
+    refuse_differences(f"{folder} holds an evaluation", lines, StoreError)
 
 
-def _read_settings(folder: Path) -> dict[str, Any]:
-    path, hint = folder / "asked.json", PUT_BACK.format(folder=folder)
+def read_settings(folder: Path) -> dict[str, Any]:
+    """Read the settings of a store. Raises StoreError where there is none."""
+    workspace = workspace_of(folder)
+    path = workspace.settings_path
     if not path.exists():
-        raise StoreError(f"{folder} holds no evaluation (no asked.json)")
-    settings = storage.read_json(path, hint)
+        raise StoreError(f"{folder} holds no evaluation (no {SETTINGS})")
+    settings = storage.read_json(path, workspace.hint)
     samples, versions = settings.get("samples"), settings.get("versions")
     if not isinstance(samples, int) or not isinstance(versions, list):
-        raise storage.CorruptFileError(f'{path} lacks "samples" or "versions"; {hint}')
+        raise storage.CorruptFileError(f'{path} lacks "samples" or "versions"; {workspace.hint}')
     return settings
 
 

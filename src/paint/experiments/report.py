@@ -29,6 +29,7 @@ from paint.config.run_folder import RunError
 from paint.core import storage
 from paint.core.display import Display
 from paint.core.errors import sanitize_for_terminal, wrap_errors
+from paint.core.workspace import Workspace
 from paint.evaluation.intervals import (
     ROUNDING,
     Interval,
@@ -103,22 +104,35 @@ def side_by_side(title: str, names: Sequence[str], *, all_pairs: bool = True) ->
 # --- results.jsonl -------------------------------------------------------------------------------
 
 
+def workspace_of(folder: Path) -> Workspace:
+    """The results of an experiment, as a folder that grows."""
+    hint = "delete it, and the same command writes it again from the runs and their samples"
+    return Workspace(folder, "results.jsonl", "an experiment", RunError, hint)
+
+
 def read_results(folder: Path) -> list[Result]:
     """Read results.jsonl; [] if it does not exist."""
-    path = folder / "results.jsonl"
-    hint = "delete it, and the same command writes it again from the runs and their samples"
+    workspace = workspace_of(folder)
     results = []
-    for number, row in enumerate(storage.read_jsonl(path, hint) if path.exists() else [], start=1):
-        with wrap_errors(f"{path} line {number}", storage.CorruptFileError, hint):
+    for number, row in enumerate(workspace.rows(), start=1):
+        place = f"{workspace.rows_path} line {number}"
+        with wrap_errors(place, storage.CorruptFileError, workspace.hint):
             results.append(Result(**row))
     return results
 
 
 def write_results(folder: Path, results: Results) -> None:
-    """Write results.jsonl. Raises RunError if that fails."""
-    path = folder / "results.jsonl"
+    """Replace results.jsonl. Raises RunError if that fails."""
+    path = workspace_of(folder).rows_path
     with wrap_errors(path, RunError, "free some space; the same command resumes"):
         storage.write_jsonl(path, [asdict(result) for result in results])
+
+
+def append_results(folder: Path, results: Results) -> None:
+    """Append to results.jsonl, in a locked folder. Raises RunError if that fails."""
+    workspace = workspace_of(folder)
+    workspace.trim()
+    workspace.append(*(asdict(result) for result in results))
 
 
 def by_run(results: Results) -> dict[str, list[Result]]:

@@ -4,7 +4,6 @@ The teacher can answer under the same contexts, too. Completions are stored as t
 interrupted collection goes on. ``rollouts.jsonl`` is a file that the engine "stored" reads.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,18 +16,9 @@ from torch import Tensor
 
 from paint.config.schema import Config, ConfigError, DataConfig
 from paint.core.display import Display
-from paint.core.errors import format_value, wrap_errors
 from paint.core.settings import require_count
-from paint.core.storage import (
-    SUMS,
-    append_jsonl,
-    read_growing_jsonl,
-    read_json,
-    trim_partial_line,
-    verify_checksums,
-    write_json,
-    write_sums,
-)
+from paint.core.storage import read_json
+from paint.core.workspace import Workspace
 from paint.data.contexts import Contexts
 from paint.data.problems import Problem, batch_indices, item_of, read_problems
 from paint.evaluation.generate import checkpoint_digest, load_eval_policy
@@ -50,7 +40,6 @@ from paint.training.prompt_filter import require_prompt_fits
 from paint.training.rollouts import Rollout
 from paint.training.token_log import token_bytes
 
-ROLLOUTS, SAMPLING = "rollouts.jsonl", "sampling.json"
 ANEW = "move the folder away and advise again"
 BOX = "\\boxed{"
 TENTHS = 10
@@ -177,17 +166,12 @@ def _sample(
         "stored": config.rollout.stored,
         **asdict(sampling_from(config.rollout)),
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    if (folder / SUMS).exists():
-        verify_checksums(folder, ANEW)
-    _require_same(folder, settings)
-    (folder / SUMS).unlink(missing_ok=True)  # absent until no completion is missing
-    path = folder / ROLLOUTS
-    path.touch()
-    trim_partial_line(path)
+    workspace = workspace_of(folder)
+    workspace.require_same(settings)
+    workspace.begin(settings)
     prompts = {request.key: request.prompt for request in wanted}
     stored: dict[tuple[str, str, int], dict[str, Any]] = {}
-    for row in read_growing_jsonl(path, ANEW):
+    for row in workspace.rows():
         key = row.get("context", ""), row["problem_id"], row["sample"]
         if prompts.get(key) == row["prompt_ids"]:
             stored[key] = row
@@ -203,14 +187,14 @@ def _sample(
             display,
             longest,
             problems,
-            falls_back=falls_back and path.stat().st_size == 0,
+            falls_back=falls_back and not workspace.has_rows,
         )
         with (
             open_engine(setup) as engine,
             display.counting("rollouts", len(wanted), len(wanted) - len(missing)) as counter,
         ):
             if setup.has_fallen_back(engine):
-                write_json(folder / SAMPLING, settings | {"engine": LOCAL})
+                workspace.begin(settings | {"engine": LOCAL})
 
             def add(index: int, completion: Completion) -> None:
                 request = missing[index]
@@ -224,8 +208,7 @@ def _sample(
                     "truncated": completion.truncated,
                     "source": completion.source,
                 }
-                with wrap_errors(path, ConfigError, "rollouts stored before are kept"):
-                    append_jsonl(path, [row])
+                workspace.append(row)
                 stored[request.key] = row
                 counter.add(len(completion.ids))
 
@@ -237,7 +220,7 @@ def _sample(
                 add,
             )
 
-    write_sums(folder, [SAMPLING, ROLLOUTS])
+    workspace.finish()
     rollouts: list[Rollout] = []
     for request in wanted:
         row = stored[request.key]
@@ -265,28 +248,16 @@ def _sample(
 
 def recorded_engine(folder: Path) -> list[str]:
     """The engine that samples the rollouts of a folder; none where none were sampled."""
-    path = folder / SAMPLING
+    path = workspace_of(folder).settings_path
     if not path.exists():
         return []
     engine = read_json(path, ANEW).get("engine")
     return [engine] if engine else []
 
 
-def _require_same(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Record the settings of the rollouts. Raises ConfigError if the folder has others."""
-    settings = json.loads(json.dumps(settings))
-    path = folder / SAMPLING
-    if not path.exists():
-        write_json(path, settings)
-        return
-    before = read_json(path, ANEW)
-    different = [name for name in settings if settings[name] != before.get(name)]
-    if different:
-        was = ", ".join(f"{name} {format_value(before.get(name))}" for name in different)
-        raise ConfigError(
-            f"{folder} holds rollouts of other settings ({was}); go on with these, or choose "
-            f"another --folder"
-        )
+def workspace_of(folder: Path) -> Workspace:
+    """The settings and rollouts of a folder."""
+    return Workspace(folder, "rollouts.jsonl", "rollouts", ConfigError, ANEW)
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,7 @@ from paint.core.distributed import require_one_process
 from paint.core.errors import Interrupted, format_short, wrap_errors
 from paint.core.settings import require_count
 from paint.core.storage import FolderInUse, lock_folder
+from paint.core.workspace import refuse_differences, setting_differences
 from paint.data.gold_answer_checks import name_unparsed
 from paint.evaluation.generate import (
     EvalTask,
@@ -55,7 +56,7 @@ from paint.evaluation.generate import (
 from paint.evaluation.grade import grade
 from paint.evaluation.metrics import GradedSamples
 from paint.experiments.eval_protocols import EvalProtocol
-from paint.experiments.report import BASE, Result, by_step, read_results, write_results
+from paint.experiments.report import BASE, Result, append_results, by_step, read_results
 from paint.grading.registry import find_grader
 from paint.inference.resolve import resolve_evaluation, resolve_training
 from paint.models.weights import trained_in
@@ -156,7 +157,6 @@ def run_experiment(
     elif len(missing) < len(seeded):
         display.note(f"{len(seeded) - len(missing)} of {len(seeded)} are in {path} already")
 
-    order = {(run.name, run.seed): number for number, run in enumerate(seeded)}
     spent: dict[str, list[float]] = {}
     for waiting in (None, display.note):  # first the runs that no other process works on
         for number, run in enumerate(seeded, start=1):
@@ -177,10 +177,8 @@ def run_experiment(
                     began = monotonic()
                     found = _run(run, steps_left, folder, protocol, display)
                     with lock_folder(folder, waiting=display.note):
-                        merged = [*read_results(folder), *found]
-                        merged.sort(key=lambda result: order.get((result.cell, result.seed), -1))
-                        by_step(merged)  # Rejects incomparable results before writing.
-                        write_results(folder, merged)
+                        by_step([*read_results(folder), *found])  # refuses other problems
+                        append_results(folder, found)
                     spent.setdefault(run.name, []).append(monotonic() - began)
                 # After an error it stays, so that a waiting and a later process lock the same file.
                 lock.unlink(missing_ok=True)
@@ -340,30 +338,19 @@ def _require_same(
     """Reject stored results and unfinished runs with other settings."""
     path = folder / "results.jsonl"
     for run in seeded:
-        found = [
-            (path, from_table(result.config, source=str(path)), result.exam)
-            for result in results
-            if (result.cell, result.seed) == (run.name, run.seed)
-        ]
+        found = []
+        for result in results:
+            if (result.cell, result.seed) == (run.name, run.seed):
+                found.append((from_table(result.config, source=str(path)), result.exam))
         run_folder = folder / run.name / f"seed-{run.seed}"
         if run in missing and (run_folder / "run.json").exists():
-            found.append((run_folder / "run.json", read_run(run_folder), protocol.table))
+            found.append((read_run(run_folder), protocol.table))
 
-        for source, config, stored_protocol in found:
-            lines = [
-                f"{name}: {stored_protocol.get(name)!r} -> {value!r}"
-                for name, value in protocol.table.items()
-                if stored_protocol.get(name) != value
-            ]
+        for config, stored_protocol in found:
+            lines = setting_differences(stored_protocol, protocol.table)
             changes = differences(config, with_resolved(run.config, config))
             lines += [line for line in changes if line.split(":")[0] not in CHANGEABLE_SETTINGS]
-            if lines:
-                raise RunError(
-                    f"{folder} holds {run.label}, in another setting:\n  "
-                    + "\n  ".join(lines)
-                    + f"\nRepeat that setting (it is in {source}) to resume it, or choose "
-                    f"another place (--folder)"
-                )
+            refuse_differences(f"{folder} holds {run.label},", lines, RunError)
 
 
 def _stored(folder: Path) -> dict[tuple[str, int, int], Result]:

@@ -128,7 +128,7 @@ def stored_rows(source: Path) -> Iterator[StoredRow]:
             for row, values in enumerate(read_jsonl(path, HINT)):
                 sampled_with = derive_seed(seed, step_of(path) - 1, row)
                 yield StoredRow(f"{path} line {row + 1}", values, sampled_with)
-    elif (source / "asked.json").exists():
+    elif (source / "completions.jsonl").exists():
         if (source / SUMS).exists():
             verify_checksums(source, HINT)
         problems = {row["id"]: row for row in read_jsonl(source / "problems.jsonl", HINT)}

@@ -30,7 +30,7 @@ from paint.data.decontaminate import NGRAM, build_index, contaminated
 from paint.data.problems import from_row, problems_digest, read_problems
 from paint.demo.files import model_path
 from paint.evaluation.generate import checkpoint_digest
-from paint.evaluation.store import StoreError, find_stores
+from paint.evaluation.store import StoreError, find_stores, read_settings
 from paint.models.weights import Rounding
 from paint.objective.prompts import student_messages
 
@@ -84,7 +84,7 @@ def find_figures(folder: Path, trained: Path) -> Figures:
     hint = f"`paint grade {folder}` writes it again"
     identity, asked = checkpoint_digest(trained), {}
     for store in find_stores(folder):
-        settings = read_json(store / "asked.json", hint)
+        settings = read_settings(store)
         if identity in (settings.get("adapter"), settings.get("weights")):
             asked[store] = settings
     if not asked:

@@ -77,8 +77,8 @@ def _page_data(
     for target in targets:
         if not find_stores(target):
             raise ConfigError(
-                f"{target} holds neither a run (run.json), an evaluation (asked.json) nor tables "
-                f"(*{TABLES})"
+                f"{target} holds neither a run (run.json), an evaluation (completions.jsonl) nor "
+                f"tables (*{TABLES})"
             )
     from paint.viewer.evaluation import evaluation_data
 

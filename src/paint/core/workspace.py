@@ -1,0 +1,147 @@
+"""A folder that a command fills row by row, so that the same command continues after a kill.
+
+    settings.json   what the folder was begun with
+    ROWS.jsonl      one line per finished row, in order of completion
+    SHA256SUMS      checksums of the files, once no row is missing
+
+A folder belongs to one set of settings: rows of others are not comparable. A partial last line,
+left by a kill, is dropped and its row is made again. The caller holds the folder's lock.
+"""
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paint.core import storage
+from paint.core.errors import PaintError, wrap_errors
+
+SETTINGS = "settings.json"
+ELSEWHERE = "choose another place (--folder)"
+MOST_DIFFERENCES = 10  # that a message lists
+
+
+def setting_differences(
+    before: Mapping[str, Any], after: Mapping[str, Any], changeable: Collection[str] = ()
+) -> list[str]:
+    """List the settings that differ, such as "temperature: 1.0 -> 0.6"."""
+    lines = []
+    for name in {**before, **after}:
+        if name not in changeable and before.get(name) != after.get(name):
+            lines.append(f"{name}: {before.get(name)!r} -> {after.get(name)!r}")
+    return lines
+
+
+def refuse_differences(
+    holder: str, lines: list[str], error: type[PaintError], elsewhere: str = ELSEWHERE
+) -> None:
+    """Raise an error that lists differences of settings; nothing if there are none."""
+    if lines:
+        listed = "\n  ".join(lines[:MOST_DIFFERENCES])
+        raise error(
+            f"{holder} with other settings:\n  {listed}\n"
+            f"Use the same settings to continue, or {elsewhere}"
+        )
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """The settings and the growing rows of a folder.
+
+    Attributes:
+        content: what the rows are, for messages, such as "an evaluation".
+        error: the error of settings that differ and of files that cannot be written.
+        hint: what to do about a file that was changed or lost.
+        elsewhere: what to do about other settings, but for using the same.
+    """
+
+    folder: Path
+    rows_name: str
+    content: str
+    error: type[PaintError]
+    hint: str
+    elsewhere: str = ELSEWHERE
+
+    @property
+    def rows_path(self) -> Path:
+        return self.folder / self.rows_name
+
+    @property
+    def settings_path(self) -> Path:
+        return self.folder / SETTINGS
+
+    @property
+    def sums_path(self) -> Path:
+        return self.folder / storage.SUMS
+
+    def require_same(
+        self, settings: Mapping[str, Any], changeable: Collection[str] = ()
+    ) -> dict[str, Any]:
+        """Return the settings that the folder was begun with; {} for a new folder.
+
+        ``changeable`` names settings that may differ from those. A folder without rows takes any.
+        Raises ``error`` for others, which it names; nothing is written.
+        """
+        self.verify(SETTINGS, self.rows_name)
+        before: dict[str, Any] = {}
+        if self.settings_path.exists():
+            before = storage.read_json(self.settings_path, self.hint)
+        if self.has_rows:
+            if not before:
+                raise self.error(f"{self.settings_path} is gone; {self.hint}")
+            after = json.loads(json.dumps(settings))  # as it is read again: lists for tuples
+            lines = setting_differences(before, after, changeable)
+            holder = f"{self.folder} holds {self.content}"
+            refuse_differences(holder, lines, self.error, self.elsewhere)
+        return before
+
+    def begin(self, settings: Mapping[str, Any]) -> bool:
+        """Record the settings and prepare for ``append``; return whether a partial row was cut."""
+        with self._or_error():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.sums_path.unlink(missing_ok=True)  # absent until no row is missing
+            storage.write_json(self.settings_path, settings)
+            return self.trim()
+
+    def trim(self) -> bool:
+        """Remove a partial last row, which a kill has cut; return whether there was one."""
+        with self._or_error():
+            self.rows_path.touch()
+            return storage.trim_partial_line(self.rows_path)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether no row is missing."""
+        return self.sums_path.exists()
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether a row was begun."""
+        return self.rows_path.exists() and self.rows_path.stat().st_size > 0
+
+    def append(self, *rows: Mapping[str, Any]) -> None:
+        """Append rows, which then survive a kill. Raises ``error`` if that fails."""
+        with self._or_error():
+            storage.append_jsonl(self.rows_path, rows)
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Iterate over the complete rows. Raises CorruptFileError for one that is damaged."""
+        return storage.read_growing_jsonl(self.rows_path, self.hint)
+
+    def finish(self, *names: str) -> None:
+        """Write the checksums of files once no row is missing; by default, of settings and rows."""
+        with self._or_error():
+            storage.write_sums(self.folder, names or (SETTINGS, self.rows_name))
+
+    def verify(self, *names: str, hint: str = "") -> None:
+        """Check files against the checksums, if there are any. Raises CorruptFileError."""
+        if self.is_finished:
+            for name in names:
+                storage.verify_checksums(self.folder, hint or self.hint, name)
+
+    def _or_error(self) -> AbstractContextManager[None]:
+        return wrap_errors(
+            self.rows_path, self.error, "rows stored before are kept; free some space, and repeat"
+        )
