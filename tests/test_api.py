@@ -342,8 +342,11 @@ def test_evaluate_run_without_benchmark_is_as_by_command(run: paint.Run, tmp_pat
 
 
 def test_evaluation_graded_by_function_has_its_rewards(run: paint.Run, tmp_path: Path) -> None:
+    def is_first(completion: str, row: Mapping[str, Any]) -> bool:
+        return bool(row["answer"] == ROWS[0]["answer"])
+
     results = paint.evaluate(run, benchmark=ROWS[:4], samples=1, output_dir=tmp_path)
-    again = paint.grade(results, grader=lambda completion, row: row["answer"] == ROWS[0]["answer"])
+    again = paint.grade(results, grading={"grader": is_first})
     rewards = again.samples.groupby("policy")["reward"].sum()
     assert list(rewards) == [sum(row["answer"] == ROWS[0]["answer"] for row in ROWS[:4])] * 2
     assert again.path == results.path
@@ -373,9 +376,11 @@ def test_grader_gets_every_field_in_training_validation_and_evaluation(tmp_path:
     assert set(run.rollouts()["reward"]) == {0.5}
     assert set(paint.Evaluation(run.path / "validation").samples["reward"]) == {0.5}
     short: dict[str, Any] = {"thinking": False, "rollout": {"max_new_tokens": 16}, "samples": 1}
-    results = paint.evaluate("demo", benchmark=rows, grader=grade, output_dir=tmp_path, **short)
+    results = paint.evaluate(
+        "demo", benchmark=rows, grading={"grader": grade}, output_dir=tmp_path, **short
+    )
     assert set(results.samples["reward"]) == {0.5}
-    assert set(paint.grade(results, grader=grade).samples["reward"]) == {0.5}
+    assert set(paint.grade(results, grading={"grader": grade}).samples["reward"]) == {0.5}
 
 
 @pytest.mark.slow

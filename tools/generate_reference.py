@@ -53,14 +53,17 @@ def config_page() -> str:
         kind = get_type_hints(Config)[section.name]
         lines += ["", f"## {section.name}", "", summary(kind), "", *table(kind, f"{section.name}.")]
     lines += ["", "## Evaluation", "", summary(EvaluationConfig), ""]
-    lines += table(EvaluationConfig, "--", skip=("rollout",))
+    lines += table(EvaluationConfig, "--", skip=("grading", "rollout"))
     rollout = EvaluationConfig().rollout
     changed = [
         f"`--rollout.{flag(field.name)} {getattr(rollout, field.name)}`"
         for field in dataclasses.fields(rollout)
         if getattr(rollout, field.name) != default(field)
     ]
-    lines += ["", f"The section rollout is that of a recipe, with {', '.join(changed)}."]
+    lines += [
+        "",
+        f"The section grading is that of a recipe, and so is rollout, with {', '.join(changed)}.",
+    ]
     return "\n".join(lines) + "\n"
 
 

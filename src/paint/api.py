@@ -44,7 +44,7 @@ from paint.config.run_folder import (
     step_paths,
 )
 from paint.config.run_folder import checkpoints as list_checkpoints
-from paint.config.schema import Config, Dtype, EvaluationConfig, GradingConfig
+from paint.config.schema import Config, Dtype, EvaluationConfig
 from paint.core.errors import ConfigError, PaintError, format_value, wrap_errors
 from paint.core.plugins import spec_of
 from paint.core.storage import digest, read_growing_jsonl, read_json, read_jsonl, write_jsonl
@@ -639,6 +639,7 @@ def evaluate(
     benchmark: str | Path | Rows | Sequence[str | Path] = None,
     output_dir: str | Path | None = None,
     rollout: Mapping[str, Any] | None = None,
+    grading: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Evaluation:
     """Sample, grade and compare policies on problems, as `paint eval` does.
@@ -650,8 +651,10 @@ def evaluate(
             paper's.
         output_dir: folder in which the evaluation gets one of its model's name; default "evals".
         rollout: how answers are sampled, as the section rollout of a recipe.
-        settings: the other settings of `paint eval`, such as samples, thinking, limit, seed and
-            grader (a name or a function). Those that are not given fit the run, as the command's.
+        grading: how they are graded, as the section grading of a recipe; its ``grader`` may be a
+            function.
+        settings: the other settings of `paint eval`, such as samples, thinking, limit and seed.
+            Those that are not given fit the run, as the command's.
 
     Raises:
         PaintError: the message has the cause and a hint.
@@ -667,18 +670,20 @@ def evaluate(
         names = [str(name) for name in benchmark]
     else:
         names = [_write_rows(benchmark, folder / "benchmarks")]
-    known = {f.name for f in fields(EvaluationConfig)} - {"benchmarks", "folder", "rollout"}
+    known = {f.name for f in fields(EvaluationConfig)} - {"benchmarks", "folder"}
     if unknown := [name for name in settings if name not in known]:
-        raise ConfigError(
-            f"evaluate has no setting {unknown[0]}; it has {', '.join(sorted(known))}"
-        )
-    table = to_table(Config(rollout=default.rollout))
+        parameters = sorted(known | {"benchmark", "output_dir"})
+        raise ConfigError(f"evaluate has no setting {unknown[0]}; it has {', '.join(parameters)}")
+    table = to_table(Config(rollout=default.rollout, grading=default.grading))
     table["rollout"] |= {key: _named(value) for key, value in (rollout or {}).items()}
+    table["grading"] |= {key: _named(value) for key, value in (grading or {}).items()}
+    sections = from_table(table, source="evaluate")
     config = replace(
         default,
         benchmarks=tuple(names),
         folder=str(folder),
-        rollout=from_table(table, source="evaluate").rollout,
+        rollout=sections.rollout,
+        grading=sections.grading,
         **{key: _named(value) for key, value in settings.items()},
     )
 
@@ -723,16 +728,14 @@ def held_out_kl(
 
 def grade(
     *targets: Evaluation | Run | str | Path,
-    grader: Any = "math",
-    deadline: float = 5.0,
+    grading: Mapping[str, Any] | None = None,
     output_dir: str | Path | None = None,
 ) -> Evaluation:
     """Grade stored samples again, without generating, and compare, as `paint grade` does.
 
     Args:
         targets: evaluations, parts of them, or runs.
-        grader: math, exact, choice, module:name, or a function.
-        deadline: CPU seconds for a comparison of two answers, or a call of the function.
+        grading: as the section grading of a recipe; its ``grader`` may be a function.
         output_dir: folder of the summary; by default the first target's.
 
     Raises:
@@ -745,7 +748,9 @@ def grade(
     if not folders:
         raise ConfigError("nothing to grade; pass an evaluation or a run")
     out = Path(output_dir) if output_dir is not None else folders[0]
-    summarise_folders(folders, out, Display(), GradingConfig(_named(grader), deadline))
+    named = {key: _named(value) for key, value in (grading or {}).items()}
+    section = from_table({"grading": named}, source="grade").grading
+    summarise_folders(folders, out, Display(), section)
     return Evaluation(out)
 
 

@@ -101,4 +101,4 @@ def test_completion_offers_verbs_and_flags(tmp_path: Path) -> None:
 
     assert offered("paint res") == ["resume"]
     assert "--train.steps" in offered("paint train demo-paint --train.st")
-    assert "--deadline" in offered("paint grade runs/a --de")
+    assert "--grading.deadline" in offered("paint grade runs/a --grading.de")

@@ -214,7 +214,9 @@ def test_train_without_grader_has_no_accuracy(tmp_path: Path) -> None:
 def test_eval_custom_grader_reports_mean_reward(tmp_path: Path) -> None:
     flags = ["--benchmarks", "demo", "--limit", "3", "--samples", "2", "--no-thinking"]
     flags += ["--rollout.max-new-tokens", "96", "--folder", str(tmp_path)]
-    assert main(["eval", "demo", *flags, "--grader", SHORT, "--deadline", "0.2"]) == 0
+    assert (
+        main(["eval", "demo", *flags, "--grading.grader", SHORT, "--grading.deadline", "0.2"]) == 0
+    )
     [path] = tmp_path.rglob("grades.jsonl")
     grades, samples = rows_of(path), rows_of(path.parent / "completions.jsonl")
     texts = {(row["problem"], row["sample"]): row["text"] for row in samples}

@@ -1,11 +1,11 @@
 """``paint grade``."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from paint.cli.options import OptionalPlace, Place, Seconds
+from paint.cli.options import OptionalPlace, Place
 from paint.config.schema import ConfigError, GradingConfig
 
 
@@ -22,11 +22,8 @@ class Grade:
     """Evaluation folders of `paint eval`, parts of them, or runs."""
     out: OptionalPlace = None
     """Folder of summary.json and summary.md; None: the first of the folders."""
-    grader: str = "math"
-    """Grader: math, exact, choice, or module:name for your own function."""
-    deadline: Seconds = 5.0
-    """CPU seconds for a comparison of two answers, or a call of your function, in
-    [0.01, 86400]."""
+    grading: GradingConfig = field(default_factory=GradingConfig)
+    """How the samples are graded."""
 
     def run(self) -> int:
         if not self.folders:
@@ -35,5 +32,5 @@ class Grade:
         from paint.evaluation.grade import summarise_folders
 
         out = self.out or self.folders[0]
-        summarise_folders(self.folders, out, Display(), GradingConfig(self.grader, self.deadline))
+        summarise_folders(self.folders, out, Display(), self.grading)
         return 0

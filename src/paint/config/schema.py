@@ -483,6 +483,17 @@ class GradingConfig(Section):
     deadline: float = setting(5.0, *DEADLINE)
     """CPU seconds that a comparison of two answers, or a call of your function, may take, in
     [0.01, 86400] (ours)."""
+    concurrency: int = setting(32, POSITIVE, "calls; default: 32")
+    """Calls of an async function at once, such as requests to an endpoint that judges, by each rank
+    (ours)."""
+    timeout: float = setting(60.0, SECONDS, "seconds; default: 60")
+    """Seconds that a call of an async function may take before it is repeated (ours)."""
+    attempts: int = setting(3, POSITIVE, "default: 3")
+    """How often a call of an async function is made at most, where it raises or takes too long;
+    pauses of 1 s, 2 s, 4 s, ... lie between (ours)."""
+    stop_on_failure: bool = True
+    """Stop where the grader fails on every completion of a step or of an evaluation; otherwise
+    their reward is 0 (ours)."""
 
     @property
     def needs_answer(self) -> bool:
@@ -800,11 +811,8 @@ class EvaluationConfig(Section):
     """Folder in which evaluations are stored, each in a folder of its model's name."""
     dtype: Dtype | None = None
     """Number format of the weights; None is that of the run, or else that of the model's files."""
-    grader: str = setting("math", *GRADER)
-    """Grader, as grading.grader of a recipe: math, exact, choice, or module:name (ours)."""
-    deadline: float = setting(5.0, *DEADLINE)
-    """CPU seconds that a comparison of two answers, or a call of your function, may take, in
-    [0.01, 86400] (ours)."""
+    grading: GradingConfig = field(default_factory=GradingConfig)
+    """How answers are graded."""
     rollout: RolloutConfig = field(
         default_factory=lambda: RolloutConfig(
             temperature=1.0, top_k=-1, max_new_tokens=38_912, batch_size=64, timeout=7200.0
@@ -821,7 +829,8 @@ class EvaluationConfig(Section):
             ("keep", "all", "an evaluation counts every sample"),
         ):
             require(rollout, key, getattr(rollout, key) == value, format_value(value), note)
-        require(self, "grader", self.grader != "none", "a grader", "an evaluation needs grades")
+        is_graded = self.grading.grader != "none"
+        require(self.grading, "grader", is_graded, "a grader", "an evaluation needs grades")
 
 
 def _is_address(url: str) -> bool:

@@ -18,9 +18,8 @@ def defaults_of(target: str) -> EvaluationConfig:
 def evaluation_of(config: Config) -> EvaluationConfig:
     """Settings that fit a run: its grader, and problems of its validation or the demo."""
     default, validation = EvaluationConfig(), config.validation
-    grading = config.grading
-    if grading.grader != "none":
-        default = replace(default, grader=grading.grader, deadline=grading.deadline)
+    if config.grading.grader != "none":
+        default = replace(default, grading=config.grading)
     if validation.path:
         return replace(
             default,

@@ -30,9 +30,9 @@ from paint.evaluation.store import (
     write_summary,
 )
 from paint.evaluation.tables import markdown, print_sheets, sheets, summary_json, worth_showing
-from paint.grading.base import Grade, Grader
+from paint.grading.base import Grade, Grader, require_some_grade
 from paint.grading.math.grader import MathGrade, MathGrader
-from paint.grading.registry import NoGrader, find_grader
+from paint.grading.registry import NoGrader, open_grader
 from paint.grading.thoughts import ThoughtTags
 from paint.objective.anchors import normalize
 
@@ -43,8 +43,14 @@ REPETITION_TAIL, REPETITION_WINDOW = 4_000, 40
 """Characters at the end of a text that are checked for repetition; length of an n-gram."""
 
 
-def grade(store: Store, grader: Grader, display: Display) -> GradedSamples:
-    """Grade all samples of a store and write the verdicts and votes to grades.jsonl."""
+def grade(
+    store: Store, grader: Grader, display: Display, *, stop_on_failure: bool = True
+) -> GradedSamples:
+    """Grade all samples of a store and write the verdicts and votes to grades.jsonl.
+
+    Raises GradingError if the grader failed on all of the first samples, if it shall
+    stop there.
+    """
     if isinstance(grader, NoGrader):
         raise ConfigError('the grader must not be "none": an evaluation needs grades')
     rows = [(problem.id, sample) for problem, sample in store.rows]
@@ -66,6 +72,8 @@ def grade(store: Store, grader: Grader, display: Display) -> GradedSamples:
                     for s in chunk
                 ]
             )
+            if stop_on_failure and not graded_by_row:
+                require_some_grade(found, store.folder.name)
             for s, verdict in zip(chunk, found, strict=True):
                 length, is_looping = (s.tokens, s.truncated), is_repetitive(s.text)
                 graded_by_row[s.problem, s.sample] = verdict, length, is_looping
@@ -80,6 +88,12 @@ def grade(store: Store, grader: Grader, display: Display) -> GradedSamples:
         for (problem, i), grade, vote, is_looping in zip(rows, grades, votes, looping, strict=True)
     ]
     write_grades(store, lines)
+    cost = grader.take_cost()
+    if cost.calls:
+        display.note(
+            f"{store.folder.name}: the grader was called {cost.calls:,} times, "
+            f"{cost.seconds:,.1f} s in all"
+        )
     graded = to_graded_samples(store, lines, lengths)
     if graded.failures:
         problem, reason = graded.failures[0]
@@ -141,10 +155,12 @@ def summarise(
     """
     names = policy_names([store.folder for store in stores])
     by_policy: dict[str, dict[str, GradedSamples]] = {}
-    with find_grader(grading.grader, deadline=grading.deadline) as grader:
+    with open_grader(grading) as grader:
         for store in stores:
             graded = by_policy.setdefault(names[store.folder], {})
-            graded[store.folder.name] = grade(store, grader, display)
+            graded[store.folder.name] = grade(
+                store, grader, display, stop_on_failure=grading.stop_on_failure
+            )
 
     tables = sheets(by_policy)
     write_summary(folder, summary_json(by_policy), markdown(tables))

@@ -13,7 +13,6 @@ from paint.config.schema import (
     PAPER_PROMPTS,
     ConfigError,
     EvaluationConfig,
-    GradingConfig,
     ModelConfig,
     PromptsConfig,
 )
@@ -33,7 +32,7 @@ from paint.evaluation.generate import (
 )
 from paint.evaluation.grade import summarise
 from paint.evaluation.store import recorded_engines, stored_samples
-from paint.grading.registry import find_grader
+from paint.grading.registry import open_grader
 from paint.inference.engine import sampling_from
 from paint.inference.resolve import may_fall_back, resolve_evaluation
 from paint.models.weights import own_dtype, read_adapter_shape, trained_in
@@ -76,7 +75,7 @@ def evaluate(
             raise ConfigError(
                 f"two benchmarks are named {name}, or the name is reserved (macro); rename the file"
             )
-    grader = find_grader(evaluation.grader)
+    grader = open_grader(evaluation.grading)
     for benchmark in benchmarks:
         name_unparsed(grader, benchmark.name, benchmark.problems, display.note)
     pairs = [(target, benchmark) for target in policies for benchmark in benchmarks]
@@ -130,8 +129,7 @@ def evaluate(
     with collect_samples(
         policy, model, evaluation.rollout, tasks, folder, display, falls_back=falls_back
     ) as stores:
-        grading = GradingConfig(evaluation.grader, evaluation.deadline)
-        summarise(stores, folder, display, grading)
+        summarise(stores, folder, display, evaluation.grading)
     return folder
 
 

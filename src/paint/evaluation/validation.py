@@ -44,6 +44,7 @@ class Validation:
     run: Path
     policy: Policy
     grader: Grader
+    stop_on_failure: bool  # where the grader fails on every sample
     display: Display
     model: str  # names from the config, for the record
     engine: str
@@ -92,7 +93,7 @@ def load_validation(
 
     run_on_rank0(check_problems)
     at_once = rollout.batch_size * max(ranks, len(rollout.urls), len(rollout.server_gpus))
-    services = policy, grader, display
+    services = policy, grader, config.grading.stop_on_failure, display
     return Validation(start, run, *services, config.model.path, rollout.engine, at_once)
 
 
@@ -149,7 +150,9 @@ def validate(
 
         if not stores or (not missing and (task.folder / "grades.jsonl").exists()):
             return {}
-        graded = grade(stores[0], validation.grader, display)
+        graded = grade(
+            stores[0], validation.grader, display, stop_on_failure=validation.stop_on_failure
+        )
 
     interval = avg_at_k(graded.correct)
     display.note(f"{title}: Avg@{task.protocol.samples} {interval.points()} (95 % interval)")

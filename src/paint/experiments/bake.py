@@ -40,7 +40,7 @@ from paint.evaluation.metrics import auc
 from paint.evaluation.run import evaluate
 from paint.evaluation.store import write_summary
 from paint.evaluation.tables import Chart, Sheet, markdown, print_sheets, write_tables
-from paint.grading.registry import find_grader
+from paint.grading.registry import open_grader
 from paint.inference.engine import Completion, Engine, derive_seed, sampling_from
 from paint.inference.factory import EngineSetup, open_engine
 from paint.inference.resolve import may_fall_back, resolve_evaluation
@@ -161,7 +161,7 @@ class Meter:
             for p, row in zip(problems, answers, strict=True)
             for c in row
         ]
-        with find_grader(grading.grader, deadline=grading.deadline) as grader:
+        with open_grader(grading) as grader:
             correct = np.array([grade.correct for grade in grader.grade(items)])
         rates: Float[np.ndarray, " p"] = correct.reshape(len(problems), -1).mean(axis=1)
         return rates

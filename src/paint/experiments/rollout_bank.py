@@ -23,7 +23,7 @@ from paint.data.contexts import Contexts
 from paint.data.problems import Problem, batch_indices, item_of, read_problems
 from paint.evaluation.generate import checkpoint_digest, load_eval_policy
 from paint.grading.math.compare import boxed
-from paint.grading.registry import find_grader
+from paint.grading.registry import open_grader
 from paint.inference.engine import Completion, derive_seed, sampling_from
 from paint.inference.factory import EngineSetup, open_engine
 from paint.inference.resolve import LOCAL, may_fall_back, resolve_evaluation
@@ -241,7 +241,7 @@ def _sample(
         )
         for r in rollouts
     ]
-    with find_grader(config.grading.grader, deadline=config.grading.deadline) as grader:
+    with open_grader(config.grading) as grader:
         grades = grader.grade(items)
     return [replace(r, grade=grade) for r, grade in zip(rollouts, grades, strict=True)]
 

@@ -57,7 +57,7 @@ from paint.evaluation.grade import grade
 from paint.evaluation.metrics import GradedSamples
 from paint.experiments.eval_protocols import EvalProtocol
 from paint.experiments.report import BASE, Result, append_results, by_step, read_results
-from paint.grading.registry import find_grader
+from paint.grading.registry import open_grader
 from paint.inference.resolve import resolve_evaluation, resolve_training
 from paint.models.weights import trained_in
 from paint.training.optim import find_optimizer
@@ -131,7 +131,7 @@ def run_experiment(
             "every checkpoint is to be evaluated, and no run has one before its last; set "
             "train.checkpoint_every below train.steps"
         )
-    benchmark, grader = protocol.benchmark, find_grader(base.config.grading.grader)
+    benchmark, grader = protocol.benchmark, open_grader(base.config.grading)
     name_unparsed(grader, benchmark.name, benchmark.problems, display.note)
     seeded = [
         replace(run, config=run.config.changed("train", seed=seed))
@@ -296,10 +296,11 @@ def _evaluate(
         collect_samples(
             policy, model, protocol.rollout, tasks, place / run.name, display
         ) as stores,
-        find_grader(run.config.grading.grader, deadline=run.config.grading.deadline) as grader,
+        open_grader(run.config.grading) as grader,
     ):
+        stop = run.config.grading.stop_on_failure
         return {
-            step: grade(store, grader, display)
+            step: grade(store, grader, display, stop_on_failure=stop)
             for step, store in zip(checkpoints, stores, strict=True)
         }
 

@@ -1,8 +1,9 @@
-r"""The grader contract: a completion and its row in, a grade out.
+r"""The grader contract: completions and their rows in, grades out.
 
 A custom grader is a function, named in the setting `grading.grader` as "module:name":
 
     def grade(completion: str, row: Mapping[str, Any]) -> Grade | float | bool
+    def grade(completions: list[str], rows: list[Mapping[str, Any]]) -> list[Grade | float | bool]
 
 `completion` is the text as the model wrote it, think tags included; `split_thought` of
 paint.grading.thoughts separates the answer. `row` holds every field of the problem's row, and id,
@@ -10,15 +11,17 @@ problem, solution ("" where it has none), answer, answers (a list of every right
 data have them, level and subject; it is the same in training, validation and evaluation. A bool is
 the reward 1 or 0.
 
-The function runs in a separate process for each completion. If it raises, ends its process,
-takes longer than `grading.deadline` or returns anything else, the completion gets reward 0 and
-`failed` is set. The names are in paint.grading.registry.
+How a function is called is read from its declaration (paint.grading.functions): an `async def`
+waits, for an endpoint, and another function computes; one whose first parameter is named
+`completions` takes many at once. A call that fails costs its completions: their reward is 0 and
+`failed` is set. The names of graders are in paint.grading.registry.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from paint.core.errors import PaintError
 from paint.grading.thoughts import ThoughtTags
 
 Gold = str | Sequence[str]  # a gold answer, or several of which each is right
@@ -47,6 +50,26 @@ class Grade:
 
 
 @dataclass(frozen=True, slots=True)
+class Cost:
+    """What grading by a function took.
+
+    Attributes:
+        calls: of the function, repeated ones included.
+        seconds: of these calls, added up; calls may overlap.
+    """
+
+    calls: int = 0
+    seconds: float = 0.0
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(self.calls + other.calls, self.seconds + other.seconds)
+
+
+class GradingError(PaintError, RuntimeError):
+    """The grader failed on every completion."""
+
+
+@dataclass(frozen=True, slots=True)
 class Item:
     """A completion as the model wrote it, think tags included, and its gold answer."""
 
@@ -69,6 +92,10 @@ class Grader(Protocol):
         """The grades in the order of the items."""
         ...
 
+    def take_cost(self) -> Cost:
+        """What the calls since the last ``take_cost`` took; zero where no function is called."""
+        return Cost()
+
     def close(self) -> None:
         """End all processes at once; a later grading starts new ones."""
         return
@@ -78,3 +105,14 @@ class Grader(Protocol):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def require_some_grade(grades: Sequence[Grade], place: str) -> None:
+    """Raise GradingError, which begins with a place, if the grader failed on every completion."""
+    if grades and all(grade.failed for grade in grades):
+        raise GradingError(
+            f"{place}: the grader failed on all {len(grades)} completions, the first time with "
+            f'"{grades[0].reason}"; mend the grader, or the endpoint that it asks, then repeat the '
+            f"command (a run is resumed by `paint resume`); with grading.stop_on_failure false, "
+            f"failed completions get the reward 0"
+        )

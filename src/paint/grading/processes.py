@@ -19,6 +19,7 @@ import selectors
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from types import ModuleType
@@ -39,10 +40,17 @@ Arguments = Sequence[Any]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Result:
-    """What a call returned, as JSON takes it; or why it returned nothing."""
+    """What a call returned, as JSON takes it, or why it returned nothing.
+
+    Attributes:
+        seconds: its wall time, of all attempts.
+        attempts: how often it was made.
+    """
 
     value: Any = None
     error: str = ""
+    seconds: float = 0.0
+    attempts: int = 1
 
 
 class Pool:
@@ -115,6 +123,7 @@ class Worker:
 
     def __init__(self, settings: str) -> None:
         self._index = 0
+        self._began = 0.0
         path = os.pathsep.join(filter(None, sys.path))
         try:
             self._process = subprocess.Popen(
@@ -132,6 +141,7 @@ class Worker:
         assert self._process.stdin
         assert self._process.stdout
         self._index = index
+        self._began = time.monotonic()
         with contextlib.suppress(BrokenPipeError):  # a worker that has ended: answer() says so
             line = json.dumps(arguments, default=str)  # of Parquet: dates and the like
             self._process.stdin.write(line.encode() + b"\n")
@@ -145,7 +155,8 @@ class Worker:
         if not line.endswith(b"\n"):
             status = self._process.wait()
             raise PaintError(f"A process that grades answers ended with status {status}.")
-        return self._index, Result(**json.loads(line))
+        result = Result(**json.loads(line), seconds=time.monotonic() - self._began)
+        return self._index, result
 
     def kill(self) -> None:
         """End the worker and the child that it waits for."""
@@ -251,14 +262,18 @@ def _answer_in_child(function: Callable[..., Any], line: bytes, deadline: float)
 def _answer(function: Callable[..., Any], line: bytes) -> bytes:
     """A line of JSON with the result of a call."""
     try:
-        answer = json.dumps({"value": function(*json.loads(line))}, default=_plain)
+        answer = json.dumps({"value": function(*json.loads(line))}, default=to_plain)
     except Exception as error:
-        said = f"{type(error).__name__}: {error}"[:REASON_CHARACTERS]
-        answer = json.dumps({"error": said})
+        answer = json.dumps({"error": describe(error)})
     return answer.encode() + b"\n"
 
 
-def _plain(value: Any) -> Any:
+def describe(error: Exception) -> str:
+    """Why a call returned nothing, in at most REASON_CHARACTERS."""
+    return f"{type(error).__name__}: {error}"[:REASON_CHARACTERS]
+
+
+def to_plain(value: Any) -> Any:
     """A dataclass as a dict, and a number of numpy or torch as Python's."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)

@@ -4,17 +4,17 @@ math           the boxed answer equals the gold answer (paint.grading.math.grade
 exact          the text equals the gold answer character by character
 choice         the letter that is chosen is the gold one
 none           no completion is graded
-module:name    a custom function (paint.grading.base)
+module:name    a custom function (paint.grading.functions)
 """
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
+from paint.config.schema import GradingConfig
 from paint.core.errors import ConfigError
 from paint.core.plugins import load_object
 from paint.grading.base import Grade, Grader, Item
 from paint.grading.choice import chosen_letter, named_letters
+from paint.grading.functions import AsyncCalls, FunctionGrader, is_async, reward_word, takes_batch
 from paint.grading.math.compare import boxed
 from paint.grading.math.grader import MathGrader
 from paint.grading.processes import Pool
@@ -23,8 +23,29 @@ from paint.grading.thoughts import split_thought
 GRADERS = ("math", "exact", "choice", "none")
 
 
+def open_grader(grading: GradingConfig) -> Grader:
+    """The grader of the section grading.
+
+    Raises:
+        ConfigError: there is no such grader, or it is not callable.
+    """
+    return find_grader(
+        grading.grader,
+        deadline=grading.deadline,
+        concurrency=grading.concurrency,
+        timeout=grading.timeout,
+        attempts=grading.attempts,
+    )
+
+
 def find_grader(
-    grader: str = "math", *, deadline: float = 5.0, workers: int | None = None
+    grader: str = "math",
+    *,
+    deadline: float = 5.0,
+    workers: int | None = None,
+    concurrency: int = 32,
+    timeout: float = 60.0,
+    attempts: int = 3,
 ) -> Grader:
     """The grader of a name.
 
@@ -33,6 +54,7 @@ def find_grader(
         deadline: processor seconds that a comparison of two answers, or a call of a function, may
             take, in [0.01, 86400].
         workers: processes that compare answers or call the function; None is the number of cores.
+        concurrency, timeout, attempts: of an async function (paint.grading.functions.AsyncCalls).
 
     Raises:
         ConfigError: there is no such grader, or it is not callable.
@@ -46,9 +68,15 @@ def find_grader(
             return EachGrader(choice)
         case "none":
             return NoGrader()
-    if not callable(load_object(grader, "grading.grader", GRADERS)):
+    function = load_object(grader, "grading.grader", GRADERS)
+    if not callable(function):
         raise ConfigError(f"grading.grader is {grader}, which is not callable")
-    return FunctionGrader(grader, deadline=deadline, workers=workers)
+    caller: AsyncCalls | Pool
+    if is_async(function):
+        caller = AsyncCalls(function, concurrency=concurrency, timeout=timeout, attempts=attempts)
+    else:
+        caller = Pool(grader, deadline=deadline, workers=workers)
+    return FunctionGrader(caller, takes_batch=takes_batch(function))
 
 
 class EachGrader(Grader):
@@ -68,27 +96,6 @@ class NoGrader(Grader):
         return [Grade(None, "not graded")] * len(items)
 
 
-class FunctionGrader(Grader):
-    """Grades by a custom function, each call in a process that can be ended.
-
-    Args:
-        name: of the function, as "module:name".
-    """
-
-    def __init__(self, name: str, *, deadline: float = 5.0, workers: int | None = None) -> None:
-        self._pool = Pool(name, deadline=deadline, workers=workers)
-
-    def grade(self, items: Sequence[Item]) -> list[Grade]:
-        results = self._pool.call([(item.text, dict(item.row)) for item in items])
-        return [
-            Grade(0.0, result.error, failed=True) if result.error else _grade(result.value)
-            for result in results
-        ]
-
-    def close(self) -> None:
-        self._pool.close()
-
-
 def exact(item: Item) -> Grade:
     r"""Reward 1 where the answer's text is a gold answer.
 
@@ -100,7 +107,7 @@ def exact(item: Item) -> Grade:
         return Grade(0.0, "unclosed thought")
     answer = boxed(written)
     answer = (written if answer is None else answer).strip()
-    return _graded(answer in [gold.strip() for gold in _golds(item)])
+    return _compared(answer in [gold.strip() for gold in _golds(item)])
 
 
 def choice(item: Item) -> Grade:
@@ -119,31 +126,12 @@ def choice(item: Item) -> Grade:
     chosen = chosen_letter(item.text, item.tags)
     if chosen is None:
         return Grade(0.0, "no letter")
-    return _graded(chosen in letters)
+    return _compared(chosen in letters)
 
 
 def _golds(item: Item) -> Sequence[str]:
     return [item.gold] if isinstance(item.gold, str) else item.gold
 
 
-def _grade(value: Any) -> Grade:
-    """The grade of a function's return value, decoded from JSON."""
-    reason = feedback = ""
-    if isinstance(value, Mapping) and "reward" in value:
-        reason, feedback = str(value.get("reason", "")), str(value.get("feedback", ""))
-        value = value["reward"]
-    if not isinstance(value, bool | int | float) or not _is_finite(value):
-        return Grade(0.0, f"returned {value!r}, which is not a reward"[:200], failed=True)
-    return _graded(value, reason, feedback)
-
-
-def _is_finite(value: float) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # an integer beyond the floats
-        return False
-
-
-def _graded(reward: float, reason: str = "", feedback: str = "") -> Grade:
-    word = "right" if reward == 1 else "wrong" if reward == 0 else "partial"
-    return Grade(float(reward), reason or word, feedback=feedback)
+def _compared(is_equal: bool) -> Grade:
+    return Grade(float(is_equal), reward_word(float(is_equal)))

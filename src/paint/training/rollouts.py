@@ -38,7 +38,7 @@ class Rollout:
     teacher_prompt: TeacherPrompt | None = None  # the teacher's prompt, in distillation
     metrics: Mapping[str, float] = field(default_factory=dict)  # overlap, mask_ratio, ...
     behavior_log_probs: tuple[float, ...] | None = None  # in nats; None: on-policy, (): unknown
-    grade: Grade | None = None  # the grade, if the method or ``rollout.keep`` needs one
+    grade: Grade | None = None  # None before grading, and with grading.grader "none"
     kept: bool = True  # whether it is trained on (``rollout.keep``)
 
     @property

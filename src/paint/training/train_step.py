@@ -19,7 +19,7 @@ from paint.core.errors import NonFiniteError
 from paint.core.plugins import extension_errors
 from paint.data.contexts import Contexts
 from paint.data.problems import Problem, item_of
-from paint.grading.base import Grade, Grader
+from paint.grading.base import Grade, Grader, require_some_grade
 from paint.inference.engine import Engine, Sampling, derive_seed, sampling_from
 from paint.models.policy import Policy
 from paint.models.sharding import passes_missing
@@ -103,11 +103,13 @@ def generate_rollouts(setup: Setup, batch: Batch, step_index: int, clock: Clock)
     if off_policy is not None:
         with clock("behavior"):
             rollouts = off_policy.score_under_behavior_policy(rollouts, step_index)
-    if setup.config.rollout.keep == "all":
+    if setup.config.grading.grader == "none":
         return rollouts
     with clock("reward"):
-        grades = grade_rollouts(setup, rollouts)
-        graded = [replace(r, grade=grade) for r, grade in zip(rollouts, grades, strict=True)]
+        graded = add_grades(setup, rollouts, step_index)
+    if setup.config.rollout.keep == "all":
+        return graded
+    with clock("reward"):
         of_all_ranks, options = all_gather_objects(graded), setup.config.rollout
         kept = kept_rows(of_all_ranks, options.keep, options.samples_per_problem)
     return [replace(r, kept=r.row in kept) for r in graded]
@@ -162,6 +164,18 @@ def grade_rollouts(setup: Setup, rollouts: Sequence[Rollout]) -> list[Grade]:
     grades = iter(setup.grader.grade([i for i in items if i.gold or not needs_answer]))
     ungraded = Grade(None, "no answer")
     return [next(grades) if i.gold or not needs_answer else ungraded for i in items]
+
+
+def add_grades(setup: Setup, rollouts: Sequence[Rollout], step_index: int) -> list[Rollout]:
+    """This rank's rollouts with their grades.
+
+    Raises GradingError if the grader failed on those of all ranks, unless
+    ``grading.stop_on_failure`` is off.
+    """
+    grades = grade_rollouts(setup, rollouts)
+    if setup.config.grading.stop_on_failure:
+        require_some_grade(all_gather_objects(grades), f"step {step_index + 1}")
+    return [replace(r, grade=grade) for r, grade in zip(rollouts, grades, strict=True)]
 
 
 def verified_peers(setup: Setup, rollouts: Sequence[Rollout]) -> dict[int, list[str]]:

@@ -45,8 +45,8 @@ from paint.estimate.report import start_line
 from paint.estimate.sizing import ServerFlags, server_flags
 from paint.evaluation.grade import summarise_folders
 from paint.evaluation.validation import Validation, load_validation, validate
-from paint.grading.base import Grade
-from paint.grading.registry import find_grader
+from paint.grading.base import Cost, Grade
+from paint.grading.registry import open_grader
 from paint.inference.engine import Engine, PendingCompletions, sampling_from
 from paint.inference.factory import EngineSetup, open_engine
 from paint.inference.local import LocalEngine
@@ -124,7 +124,7 @@ def train(
     grading = config.grading
     with (
         report_once(folder) as signals,
-        find_grader(grading.grader, deadline=grading.deadline) as grader,
+        open_grader(grading) as grader,
     ):
         if resume:
             config = with_resolved(config, read_run(folder))
@@ -325,7 +325,7 @@ def loop(
                 if accelerator.is_main_process:
                     require_step(setup.config, stepped, config.batch_size)
                 scored, gradient_norm = stepped
-                further = {"gradient_norm": gradient_norm}
+                further = {"gradient_norm": gradient_norm, **grading_cost(setup)}
                 if setup.drift is not None:
                     with clock("drift"):  # on all ranks, which may share layers
                         further["drift"] = setup.drift.measure()
@@ -394,6 +394,14 @@ def drawn_problems(config: Config, problems: Sequence[Problem]) -> list[Problem]
     # The first epoch has each problem once.
     first = batch_indices(len(problems), min(drawn, len(problems)), 0, config.train.seed)
     return [problems[i] for i in sorted(first)]
+
+
+def grading_cost(setup: Setup) -> dict[str, float]:
+    """Calls of a custom grader in a step and their seconds, over all ranks; {} without calls."""
+    cost = sum(all_gather_objects([setup.grader.take_cost()]), Cost())
+    if not cost.calls:
+        return {}
+    return {"grader_calls": cost.calls, "grader_seconds": cost.seconds}
 
 
 def log_step(

@@ -12,16 +12,15 @@ again; its rows are retried on another one, or wait for one.
 import asyncio
 import os
 import shutil
-import threading
 import time
 import uuid
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from paint.config.schema import RolloutConfig
+from paint.core.background import Background
 from paint.core.display import Display
 from paint.core.errors import PaintError
 from paint.core.storage import digest
@@ -64,8 +63,6 @@ MEMORY = Path("/dev/shm")  # shared memory of a machine with Linux
 SAY_SECONDS = 10.0
 MAX_FAILURES = 3
 
-T = TypeVar("T")
-
 
 class VllmEngine(RemoteEngine):
     """Generates on vLLM servers. Errors are EngineErrors, with the server and the fix."""
@@ -77,7 +74,7 @@ class VllmEngine(RemoteEngine):
         folder: Path,  # of this run's adapters; servers must see it under the same path
         display: Display,
         options: RolloutConfig,
-        loop: "Background | None" = None,  # of the engine that this one is a fork of
+        loop: Background | None = None,  # of the engine that this one is a fork of
     ) -> None:
         self.policy, self.servers, self.display = policy, list(servers), display
         self.options, self.in_flight = options, options.batch_size
@@ -85,7 +82,7 @@ class VllmEngine(RemoteEngine):
         # Servers outlive runs, and remember names: no other run may have used ours.
         self.run, self.version = uuid.uuid4().hex[:12], 0
         self.adapter: Path | None = None  # its folder; the servers have it, or get it at waking
-        self.loop = loop or Background()
+        self.loop = loop or Background("engine")
         self.changed = asyncio.Condition()
         self.silent_since = time.monotonic()
         self.others: list[VllmEngine] = []
@@ -473,41 +470,3 @@ async def _gather(work: Iterator[Coroutine[Any, Any, None]]) -> None:
     except* PaintError as errors:
         failure = errors.exceptions[0]
     raise failure
-
-
-class Background:
-    """An event loop in a background thread, in which all servers are talked to."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self.loop.run_forever, name="engine", daemon=True)
-        self.thread.start()
-
-    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine in the background."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop)
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine and wait for its result; an interrupted wait cancels it."""
-        future = self.submit(work)
-        try:
-            return future.result()
-        finally:
-            future.cancel()
-
-    def cancel(self) -> None:
-        """Cancel everything in flight."""
-
-        async def end() -> None:
-            tasks = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-        self.run(end())
-
-    def close(self) -> None:
-        """Stop the loop and its thread."""
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join()
-        self.loop.close()

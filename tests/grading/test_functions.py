@@ -1,0 +1,182 @@
+"""Graders that are functions: sync and async, of one completion and of many."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paint.config.run_folder import read_metrics
+from paint.core.display import Display
+from paint.core.plugins import spec_of
+from paint.evaluation.grade import summarise_folders
+from paint.grading import functions
+from paint.grading.base import Cost, Grade, GradingError, Item
+from paint.grading.registry import find_grader
+from paint.training.trainer import train
+from runs import changed, stored
+
+Row = Mapping[str, Any]
+
+
+def items(count: int) -> list[Item]:
+    return [Item(str(number), "", row={"number": number}) for number in range(count)]
+
+
+class Judge:
+    """An async grader that counts the calls under way, and fails as it is told."""
+
+    def __init__(self, *, failures: int = 0, seconds: float = 0.01) -> None:
+        self.failures = failures
+        self.seconds = seconds
+        self.under_way = self.most = 0
+
+    async def __call__(self, completion: str, row: Row) -> Grade:
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        try:
+            await asyncio.sleep(self.seconds)
+            if self.failures:
+                self.failures -= 1
+                raise ConnectionError("connection refused")
+            return Grade(row["number"] / 8, f"read {completion}", feedback=f"remark {completion}")
+        finally:
+            self.under_way -= 1
+
+
+def named(function: Any) -> str:
+    return spec_of(function, "judge", __name__)
+
+
+@pytest.mark.parametrize("concurrency", [1, 5, 32])
+def test_async_grader_makes_as_many_calls_at_once_as_it_may(concurrency: int) -> None:
+    judge = Judge()
+    with find_grader(named(judge), concurrency=concurrency) as grader:
+        grades = grader.grade(items(32))
+        cost = grader.take_cost()
+        assert grader.take_cost() == Cost()
+    assert judge.most == concurrency
+    assert grades[2] == Grade(0.25, "read 2", feedback="remark 2")
+    assert [grade.reward for grade in grades] == [number / 8 for number in range(32)]
+    assert cost.calls == 32
+    assert cost.seconds >= 32 * judge.seconds
+
+
+def test_async_grader_keeps_its_event_loop_between_gradings() -> None:
+    loops = []
+
+    async def judge(completion: str, row: Row) -> bool:
+        loops.append(asyncio.get_running_loop())
+        return True
+
+    with find_grader(named(judge)) as grader:
+        assert grader.grade(items(1)) == grader.grade(items(1)) == [Grade(1.0, "right")]
+    assert loops[0] is loops[1]
+
+
+def test_async_grader_repeats_calls_that_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(functions, "PAUSE_SECONDS", 0.001)
+    with find_grader(named(Judge(failures=2)), attempts=3) as grader:
+        assert [grade.failed for grade in grader.grade(items(1))] == [False]
+        assert grader.take_cost().calls == 3
+    with find_grader(named(Judge(failures=3)), attempts=3) as grader:
+        [grade] = grader.grade(items(1))
+    assert grade == Grade(0.0, "ConnectionError: connection refused", failed=True)
+
+
+def test_async_grader_slow_call_costs_its_completion_alone() -> None:
+    async def judge(completion: str, row: Row) -> float:
+        await asyncio.sleep(100 if completion == "1" else 0)
+        return 1
+
+    began = time.monotonic()
+    with find_grader(named(judge), timeout=0.1, attempts=1) as grader:
+        grades = grader.grade(items(3))
+    assert time.monotonic() - began < 20
+    assert [grade.reward for grade in grades] == [1, 0, 1]
+    assert grades[1] == Grade(0.0, "TimeoutError: no result within 0.1 s", failed=True)
+
+
+def test_async_grader_refuses_what_is_no_reward() -> None:
+    async def judge(completion: str, row: Row) -> Any:
+        return ["text", float("nan"), object(), 2][int(completion)]
+
+    with find_grader(named(judge), attempts=1) as grader:
+        grades = grader.grade(items(4))
+    assert [(grade.reward, grade.failed) for grade in grades] == [(0, True)] * 3 + [(2, False)]
+
+
+async def judge_batch(completions: Sequence[str], rows: Sequence[Row]) -> list[float]:
+    return [int(text) + row["number"] for text, row in zip(completions, rows, strict=True)]
+
+
+def compute_batch(completions: Sequence[str], rows: Sequence[Row]) -> list[float]:
+    return [int(text) + row["number"] for text, row in zip(completions, rows, strict=True)]
+
+
+@pytest.mark.parametrize("function", [judge_batch, compute_batch])
+def test_batch_grader_takes_all_completions_in_one_call(function: Any) -> None:
+    with find_grader(spec_of(function)) as grader:
+        assert [grade.reward for grade in grader.grade(items(5))] == [0, 2, 4, 6, 8]
+        assert grader.take_cost().calls == 1
+        assert grader.grade([]) == []
+
+
+def test_batch_grader_with_too_few_rewards_fails_on_all() -> None:
+    async def judge(completions: Sequence[str], rows: Sequence[Row]) -> list[float]:
+        return [1.0]
+
+    with find_grader(named(judge), attempts=1) as grader:
+        grades = grader.grade(items(2))
+    assert grades == [Grade(0.0, "returned [1.0], not a list of 2 rewards", failed=True)] * 2
+
+
+STEP: dict[str, dict[str, Any]] = {
+    "data": {"limit": 4},
+    "model": {"lora_rank": 4, "lora_alpha": 8},
+    "rollout": {"max_new_tokens": 8, "batch_size": 4, "samples_per_problem": 2},
+    "train": {"steps": 1, "batch_size": 4, "micro_batch_size": 4},
+    "validation": {"path": "demo", "limit": 2, "samples": 1, "max_new_tokens": 8},
+}
+QUIET = Display(enabled=False)
+
+
+async def half(completion: str, row: Row) -> Grade:
+    return Grade(0.5, "half", feedback=f"of {row['id']}")
+
+
+async def unreachable(completion: str, row: Row) -> float:
+    raise ConnectionError("All connection attempts failed")
+
+
+def test_train_async_grader_logs_rewards_feedback_and_cost(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    config = changed("demo-paint", STEP, {"grading": {"grader": spec_of(half)}})
+    train(config, run, display=QUIET)
+    [metrics] = read_metrics(run)
+    assert (metrics["reward"], metrics["grader_failures"]) == (0.5, 0)
+    assert metrics["grader_calls"] == 4
+    assert metrics["grader_seconds"] >= 0
+    assert metrics["seconds_reward"] > 0
+    for row in stored(run):
+        assert (row["reward"], row["feedback"]) == (0.5, f"of {row['problem_id']}")
+
+
+def test_train_grader_that_always_fails_stops_the_step(tmp_path: Path) -> None:
+    grading = {"grader": spec_of(unreachable), "attempts": 1}
+    grpo = changed("demo-grpo", STEP, {"grading": grading, "validation": {"path": ""}})
+    with pytest.raises(GradingError, match=r"^step 1: .* all 4 completions.*All connection att"):
+        train(grpo, tmp_path / "run", display=QUIET)
+    assert not (tmp_path / "run/metrics.jsonl").exists()
+
+    train(grpo.changed("grading", stop_on_failure=False), tmp_path / "on", display=QUIET)
+    [metrics] = read_metrics(tmp_path / "on")
+    assert (metrics["grader_failures"], metrics["reward"]) == (4, 0)
+
+
+def test_evaluation_grader_that_always_fails_is_an_error(run: Path, tmp_path: Path) -> None:
+    grading = changed("demo-paint", {"grading": {"grader": spec_of(unreachable), "attempts": 1}})
+    with pytest.raises(GradingError, match="All connection attempts failed"):
+        summarise_folders([run / "validation"], tmp_path, QUIET, grading.grading)
