@@ -52,6 +52,7 @@ from paint.inference.engine import Completion
 from paint.models.layers import WideLinear
 from paint.models.policy import load_policy
 from paint.models.teacher import open_teacher
+from paint.training.check import check_config
 from paint.training.rollouts import Rollout, TeacherPrompt
 from paint.training.train_step import Setup, accumulate, update
 from workers import Worker, answers_alone, chosen, cpu_seconds_of, seconds_of, serve
@@ -145,7 +146,9 @@ def paint(path: str, sizes: Sizes) -> Run:
     optimizer = torch.optim.AdamW(policy.trainable, lr=LEARNING_RATE)
     absent = cast(Any, None)  # rollouts are given, and nothing is graded
     teacher = open_teacher(policy, config.teacher)
-    setup = Setup(config, policy, teacher, [], absent, optimizer, Accelerator(), absent)
+    setup = Setup(
+        check_config(config), policy, teacher, [], absent, optimizer, Accelerator(), absent
+    )
 
     rollouts = [
         Rollout(

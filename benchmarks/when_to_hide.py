@@ -49,6 +49,7 @@ from paint.models.policy import Policy
 from paint.objective.detail import pull
 from paint.objective.loss import entropy, paint_loss
 from paint.training import train_step as ts
+from paint.training.check import check_config
 from paint.training.prompt_filter import filter_problems
 from paint.training.rollouts import Rollout
 
@@ -103,7 +104,7 @@ class Unsure(Distillation):
         self, setup: ts.Setup, rollouts: Sequence[Rollout]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of some completions, and values of their tokens."""
-        policy, config = setup.policy, setup.config
+        policy = setup.policy
         prompts = [r.teacher_prompt.prompt for r in rollouts if r.teacher_prompt]
         completions = [r.completion.ids for r in rollouts]
         with torch.no_grad():
@@ -114,7 +115,7 @@ class Unsure(Distillation):
             student,
             teacher,
             ts.completion_lengths(rollouts),
-            config.objective.resolve(config.rollout.temperature),
+            setup.resolved.objective,
             tokens=ts.completion_ids(rollouts, student.device),
         )
         return loss.value, {"loss": loss.per_token, **loss.stats}
@@ -152,10 +153,10 @@ def advice(folder: Path, display: Display) -> dict[str, dict[str, Any]]:
     sampling = replace(config.rollout, engine="local")
     config = replace(config, model=base_as_rank1_adapter(config.model), rollout=sampling)
     policy = load_eval_policy(config.model, config.rollout, prompts=config.prompts)
-    rows = read_problems(config.data, needs=config.needed_fields)
+    rows = read_problems(config.data, needs=check_config(config).needed_fields)
     problems = filter_problems(policy, config, rows, display)
     bank = collect(policy, config, first_problems(problems, 100, 0), 8, folder, display)
-    temperature = config.objective.resolve(config.rollout.temperature).loss_temperature
+    temperature = config.loss_temperature
     found: dict[str, dict[str, Any]] = {}
     for ratio in RATIOS:
         contexts = Contexts(cell(Unsure, ratio)[1].context, problems)

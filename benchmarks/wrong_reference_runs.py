@@ -50,6 +50,7 @@ from paint.experiments.rollout_bank import first_problems
 from paint.experiments.runner import ExperimentRun, run_experiment
 from paint.inference.engine import Completion
 from paint.models.policy import Policy
+from paint.training.check import check_config
 from paint.training.prompt_filter import filter_problems
 from paint.training.rollouts import Rollout
 from wrong_references import Corruption, corrupt_rows, parse_chain
@@ -279,7 +280,7 @@ def teacher_table(folder: Path, row_set: RowSet, count: int = 100) -> str:
     recipe = row_set.runs(folder)[0].config
     model = base_as_rank1_adapter(recipe.model)
     policy = load_eval_policy(model, recipe.rollout, prompts=recipe.prompts)
-    rows = read_problems(recipe.data, needs=recipe.needed_fields)
+    rows = read_problems(recipe.data, needs=check_config(recipe).needed_fields)
     problems = first_problems(filter_problems(policy, recipe, rows, Display()), count, seed=0)
     rollouts = [right_rollout(policy, problem) for problem in problems]
     lines = ["| hidden | before | at the step | behind |", "|---|---|---|---|"]

@@ -28,12 +28,13 @@ SOURCE = ROOT / "src" / "paint"
 # layer and from those above it in this table. A layer is made of packages and of single modules.
 LAYERS = [
     ["core"],
+    ["config"],
     ["objective"],
     ["inference.registry", "algorithms.base"],
-    ["config"],
     ["demo", "models.structure", "training.optim"],
     ["estimate"],
     ["grading"],
+    ["training.check"],
     ["data.problems", "data.readers", "data.benchmarks", "data.gold_answer_checks"],
     ["models"],
     ["data"],
@@ -138,7 +139,7 @@ def test_source_never_compares_names_of_engines_or_algorithms() -> None:
 
 # Packages beside the standard library that the method, the settings and a lone process may import.
 STANDARD = [
-    *("core.errors", "core.plugins", "core.settings", "algorithms.base"),
+    *("core.errors", "core.plugins", "core.settings", "algorithms.base", "training.check"),
     *("config.schema", "config.recipe", "config.run_folder", "demo.files"),
     *("objective.masking", "objective.anchors", "objective.prompts", "objective.options"),
     "inference.registry",
@@ -166,7 +167,7 @@ def test_lean_modules_import_no_third_party_package(module: str) -> None:
 
 
 # What must be there at once: help, settings, problems and verdicts do not wait for torch.
-LIGHT = ["", ".cli", ".config.recipe", ".core.display", ".estimate.report"]
+LIGHT = ["", ".cli", ".config.recipe", ".core.display", ".estimate.report", ".training.check"]
 LIGHT += [".objective.masking", ".data.benchmarks", ".grading.math.grader"]
 
 

@@ -51,6 +51,7 @@ from paint.experiments.rollout_bank import kl_of_checkpoint
 from paint.experiments.runner import ExperimentRun, run_experiment, train_run
 from paint.models.policy import load_policy
 from paint.models.weights import load_trained, merge, trained_in
+from paint.training.check import check_config
 from problems import HELD_OUT, WARM_UP, rows, views, with_wrong_ends, word_problems
 
 RECIPES = Path(__file__).parent / "recipes"
@@ -187,7 +188,7 @@ def with_chosen_rates(
     Methods without a teacher keep their recipe's.
     """
     tried: dict[str, dict[float, ExperimentRun]] = {}
-    for cell in (cell for cell in cells if cell.config.algorithm.needs_context):
+    for cell in (cell for cell in cells if check_config(cell.config).algorithm.needs_context):
         config = cell.config
         method = replace(
             config,

@@ -27,7 +27,6 @@ from paint.config.recipe import (
     find_recipe,
     from_table,
     read_recipe,
-    read_recipes,
     require_paths,
     to_table,
 )
@@ -51,8 +50,10 @@ from paint.core.storage import digest, read_growing_jsonl, read_json, read_jsonl
 from paint.data.readers import DataError
 from paint.evaluation.defaults import defaults_of
 from paint.evaluation.store import COMPLETIONS, find_stores, read_grades
+from paint.experiments.recipes import read_recipes
 from paint.objective.divergences import Divergence, divergence_name
 from paint.training.callbacks import Callback, complete_callbacks
+from paint.training.check import check_config, check_training
 from paint.training.launcher import Request, train_on
 
 if TYPE_CHECKING:
@@ -944,6 +945,7 @@ def run_training(
             at_end=log_page,
         )
 
+    check_training(config)
     if request.gpus:
         return train_on(request, config, folder, recipe, train_here)
     train_here(config)
@@ -991,6 +993,7 @@ def _configured(
         if not isinstance(given["data"].get("path", ""), str | Path):
             rows, given["data"]["path"] = given["data"]["path"], folder / ROWS
     config = _override(config, given)
+    check_config(config)
     if rows is not None:  # not before the settings are found to be right
         _write_rows(rows, folder, ROWS)
     return config

@@ -30,7 +30,8 @@ from paint.inference.local import LocalEngine
 from paint.models.policy import Policy, load_policy
 from paint.models.teacher import open_teacher
 from paint.objective.loss import weighted_sum
-from paint.objective.options import ObjectiveConfig, Reduction
+from paint.objective.options import Objective, Reduction
+from paint.training.check import check_config
 from paint.training.rollouts import Rollout
 from paint.training.run_log import step_metrics
 from paint.training.train_step import Setup, accumulate, update
@@ -55,8 +56,8 @@ def small(method: str, **sections: dict[str, Any]) -> Config:
 
 def test_weighted_sum_averages_over_tokens_or_completions() -> None:
     log_prob = torch.tensor([-1.0, -3.0, -2.0, -4.0, -9.0], dtype=torch.float64, requires_grad=True)
-    by_token = -weighted_sum(log_prob, [2, 3], ObjectiveConfig(reduction="token"))
-    by_completion = -weighted_sum(log_prob, [2, 3], ObjectiveConfig())
+    by_token = -weighted_sum(log_prob, [2, 3], Objective(reduction="token"))
+    by_completion = -weighted_sum(log_prob, [2, 3], Objective())
     assert by_token.item() == pytest.approx((1 + 3 + 2 + 4 + 9) / 5)
     assert by_completion.item() == pytest.approx(((1 + 3) / 2 + (2 + 4 + 9) / 3) / 2)
     [slope] = torch.autograd.grad(by_completion, log_prob)
@@ -124,7 +125,9 @@ def open_setup(config: Config, policy: Policy, accelerator: Accelerator) -> Iter
     engine = LocalEngine(policy, batch_size=12)
     optimizer = torch.optim.AdamW(policy.trainable)
     with MathGrader() as grader:
-        yield Setup(config, policy, teacher, [], engine, optimizer, accelerator, grader)
+        yield Setup(
+            check_config(config), policy, teacher, [], engine, optimizer, accelerator, grader
+        )
 
 
 def gradients(model: Any) -> dict[str, Tensor]:
@@ -183,7 +186,7 @@ def test_sft_loss_and_gradient_match_trl(
         assert ids[: len(row.prompt)].tolist() == row.prompt
 
     assert len({len(r.completion.ids) for r in references}) > 2
-    figures = step_metrics(scored, [Grade(1.0)] * 12, ObjectiveConfig(reduction="token"))
+    figures = step_metrics(scored, [Grade(1.0)] * 12, Objective(reduction="token"))
     assert figures["loss"] == pytest.approx(loss.item(), rel=1e-5)
     entropy = trainer._metrics["train"]["entropy"][0]
     assert figures["student_entropy"] == pytest.approx(entropy, rel=1e-4)
@@ -282,14 +285,14 @@ def test_grpo_loss_gradient_and_advantages_match_trl(
     gained = [r.metrics["advantage"] for r in rollouts]
     assert gained == pytest.approx(inputs["advantages"].tolist(), abs=1e-6)
     reported = {name: values[0] for name, values in trainer._metrics["train"].items()}
-    by_token = step_metrics(scored, [Grade(0.0)] * 12, ObjectiveConfig(reduction="token"))
+    by_token = step_metrics(scored, [Grade(0.0)] * 12, Objective(reduction="token"))
     assert reported["clip_ratio/low_mean"] > 0.02
     assert reported["clip_ratio/high_mean"] > 0.02
     assert by_token["clip_frac"] == pytest.approx(reported["clip_ratio/region_mean"])
     assert by_token["student_entropy"] == pytest.approx(reported["entropy"], rel=1e-4)
     assert by_token["frac_reward_zero_std"] == pytest.approx(1 / 3)
     assert reported["frac_reward_zero_std"] == pytest.approx(1 / 3)
-    figures = step_metrics(scored, [Grade(0.0)] * 12, ObjectiveConfig(reduction=reduction))
+    figures = step_metrics(scored, [Grade(0.0)] * 12, Objective(reduction=reduction))
     assert figures["loss"] == pytest.approx(loss.item(), rel=1e-4)
     if kl:
         assert by_token["base_kl"] == pytest.approx(reported["kl"], rel=1e-4)

@@ -11,6 +11,7 @@ from paint.algorithms import grpo
 from paint.config.run_folder import read_metrics
 from paint.config.schema import ConfigError
 from paint.training import train_step
+from paint.training.check import check_config
 from paint.training.train_step import Setup
 from paint.training.trainer import train
 from runs import changed, stored
@@ -64,6 +65,6 @@ def test_mixed_step_adds_weighted_reward_loss_and_gradient(
 def test_mixed_refuses_several_updates_and_ungraded_completions() -> None:
     mixed = {"train": {"method": "mixed"}}
     with pytest.raises(ConfigError, match=r"grpo.iterations must be 1 .*mixed.*got 2"):
-        changed("demo-paint", mixed, {"grpo": {"iterations": 2}})
+        check_config(changed("demo-paint", mixed, {"grpo": {"iterations": 2}}))
     with pytest.raises(ConfigError, match=r"none.*mixed"):
-        changed("demo-paint", mixed, {"grading": {"grader": "none"}})
+        check_config(changed("demo-paint", mixed, {"grading": {"grader": "none"}}))

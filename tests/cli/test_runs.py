@@ -10,6 +10,16 @@ from paint.cli import main
 from paint.config.run_folder import read_metrics
 from paint.core.storage import lock_folder
 
+OF_EXTENSIONS = [
+    ("train", "method"),
+    ("train", "optimizer"),
+    ("objective", "divergence"),
+    ("objective", "position_weights"),
+    ("rollout", "engine"),
+    ("grading", "grader"),
+]
+"""Settings of a run that another machine cannot import."""
+
 
 def test_runs_lists_state_step_and_last_figures(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -22,6 +32,11 @@ def test_runs_lists_state_step_and_last_figures(
     (tmp_path / "other").mkdir()
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken/run.json").write_text("{")
+    record = json.loads((run / "run.json").read_text())
+    for section, key in OF_EXTENSIONS:
+        record["config"][section][key] = f"gone:{key}"
+    (tmp_path / "of_extensions/checkpoints/step-000003").mkdir(parents=True)
+    (tmp_path / "of_extensions/run.json").write_text(json.dumps(record))
     with lock_folder(tmp_path / "busy"):
         assert main(["runs", str(tmp_path), "--json"]) == 0
     found = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
@@ -31,6 +46,7 @@ def test_runs_lists_state_step_and_last_figures(
         "busy": ("running", 3, 3),
         "demo/cut": ("stopped", 2, 3),
         "broken": ("damaged", 0, 0),
+        "of_extensions": ("done", 0, 3),
     }
     rows = read_metrics(run)
     assert found["whole"]["metrics"]["loss"] == rows[2]["loss"]

@@ -11,6 +11,7 @@ from paint.core.errors import ConfigError
 from paint.core.plugins import load_object, spec_of
 from paint.data.contexts import Contexts
 from paint.data.problems import DataError, Problem
+from paint.training.check import check_config
 
 BROKEN = {
     "syntax": ("x = 1\ndef f(:\n", "SyntaxError: .* line 2"),
@@ -38,7 +39,7 @@ def test_load_object_of_broken_module_names_setting_module_and_line(
         load_object(spec, "grading.grader", ["math"])
     for section, key in SETTINGS.items():
         with pytest.raises(ConfigError, match=rf"{section}\.{key} is .* importing broken_{case}"):
-            from_table({section: {key: spec}})
+            check_config(from_table({section: {key: spec}}))
     assert f"broken_{case}" not in sys.modules
 
 

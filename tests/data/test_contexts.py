@@ -11,6 +11,7 @@ from paint.config.schema import Config, ConfigError, ContextConfig, GradingConfi
 from paint.core.plugins import spec_of
 from paint.data.contexts import FILE_BYTES, Context, Contexts
 from paint.data.problems import DataError, Problem
+from paint.training.check import check_config
 
 GUIDE = "Be kind within 14 days. Name the depot. Never promise a refund"
 ASKED = ["Add $2$ and $3$ apples.", "Add $2$ and $3$ pears now.", "How are you?", "How are they?"]
@@ -142,7 +143,7 @@ def test_context_config_contradiction_is_refused(options: dict[str, Any], said: 
 def test_needed_fields_are_those_of_the_sources() -> None:
     def needed(*source: str, **sections: Any) -> set[str]:
         context = ContextConfig(source=source, text="x" * ("text" in source))
-        return set(Config(context=context, **sections).needed_fields)
+        return set(check_config(Config(context=context, **sections)).needed_fields)
 
     assert needed("text", "neighbour", "a:b") == set()
     assert needed("guide", "other") == {"guide", "solution"}

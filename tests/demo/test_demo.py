@@ -9,11 +9,12 @@ import pytest
 
 from demo_problems import Chain, apply, boxed, random_chain, random_chains, visible_steps
 from paint.cli import main
-from paint.config.recipe import read_recipes, to_table
+from paint.config.recipe import to_table
 from paint.config.schema import Config
 from paint.data.problems import Problem
 from paint.evaluation.intervals import compare_seeds
 from paint.experiments.compare import compare
+from paint.experiments.recipes import read_recipes
 from paint.experiments.report import shares
 from paint.inference.engine import Sampling
 from paint.inference.local import LocalEngine

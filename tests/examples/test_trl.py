@@ -20,6 +20,7 @@ from paint.demo.files import HELD_OUT_PROBLEMS, MODEL
 from paint.inference.engine import Completion
 from paint.models.policy import Policy
 from paint.models.teacher import open_teacher
+from paint.training.check import check_config
 from paint.training.rollouts import Rollout
 from paint.training.train_step import Setup
 from runs import changed
@@ -56,7 +57,7 @@ def setup(policy: Policy, accelerator: Accelerator, unchecked: None) -> Setup:
     """What a step of ours works with; nothing is sampled or graded."""
     absent = cast(Any, None)
     teacher = open_teacher(policy, OURS.teacher)
-    return Setup(OURS, policy, teacher, [], absent, absent, accelerator, absent)
+    return Setup(check_config(OURS), policy, teacher, [], absent, absent, accelerator, absent)
 
 
 def test_trl_loss_gradient_and_prompts_match_paint_step(

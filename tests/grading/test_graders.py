@@ -21,6 +21,7 @@ from paint.evaluation.grade import summarise_folders
 from paint.grading.base import Grade, Item
 from paint.grading.choice import chosen_letter
 from paint.grading.registry import find_grader
+from paint.training.check import check_config
 from paint.training.trainer import train
 from runs import changed, rows_of, stored
 
@@ -176,8 +177,8 @@ def test_find_grader_invalid_name_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("use", [{"train": {"method": "grpo"}}, {"validation": {"path": "demo"}}])
 def test_config_without_grader_refuses_what_needs_grades(use: dict[str, dict[str, Any]]) -> None:
-    with pytest.raises(ConfigError, match=r'grading\.grader must not be "none"'):
-        changed("demo-paint", {"grading": {"grader": "none"}}, use)
+    with pytest.raises(ConfigError, match=r'grading\.grader must be other than "none"'):
+        check_config(changed("demo-paint", {"grading": {"grader": "none"}}, use))
 
 
 @pytest.mark.parametrize("recipe", ["demo-grpo", "demo-paint"])

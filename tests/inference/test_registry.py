@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from paint.config.recipe import from_table, require_trainable
+from paint.config.recipe import from_table
 from paint.config.run_folder import read_metrics
 from paint.config.schema import Config, ConfigError, RolloutConfig
 from paint.inference.engine import Engine
-from paint.inference.registry import ENGINES, engine_type, server_engine
+from paint.inference.registry import ENGINES, engine_of, engine_type, server_engine
+from paint.training.check import check_engine, check_training
 from paint.training.launcher import with_servers_enabled
 from paint.training.trainer import train
 from runs import adapter, assert_same, changed, stored
@@ -38,15 +39,15 @@ def test_engine_type_properties_equal_those_of_class(name: str) -> None:
 )
 def test_engine_type_unknown_name_is_refused(name: str, message: str) -> None:
     with pytest.raises(ConfigError, match=f"^rollout.engine .*{message}"):
-        RolloutConfig(engine=name)
+        engine_of(RolloutConfig(engine=name))
 
 
 def test_rollout_config_servers_with_local_engine_are_refused() -> None:
     with pytest.raises(ConfigError, match=r'^rollout.urls must be empty .*"local"'):
-        RolloutConfig(engine="local", urls=("http://node1:8000",))
+        check_engine(RolloutConfig(engine="local", urls=("http://node1:8000",)))
     with pytest.raises(ConfigError, match=r"^rollout.server_gpus must be empty "):
-        RolloutConfig(engine="local", server_gpus=("0",))
-    assert RolloutConfig(urls=("http://node1:8000",)).engine_type.is_remote
+        check_engine(RolloutConfig(engine="local", server_gpus=("0",)))
+    assert check_engine(RolloutConfig(urls=("http://node1:8000",))).is_remote
 
 
 def configured(**sections: Any) -> Config:
@@ -64,9 +65,9 @@ def test_server_engine_of_outside_engine_is_itself() -> None:
 
 def test_require_trainable_full_tuning_needs_in_process_engine() -> None:
     full = {"train_mode": "full", "dtype": "float32"}
-    require_trainable(configured(model=full, rollout={"engine": SHOUT}))
+    check_training(configured(model=full, rollout={"engine": SHOUT}))
     with pytest.raises(ConfigError, match=r'rollout\.engine must be "local" with model\.train'):
-        require_trainable(configured(model=full, rollout={"engine": "vllm"}))
+        check_training(configured(model=full, rollout={"engine": "vllm"}))
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from paint.inference.engine import Completion, EngineError, Sampling
 from paint.inference.local import LocalEngine
 from paint.inference.stored import StoredEngine
 from paint.models.policy import load_policy
+from paint.training.check import check_config
 from paint.training.trainer import train
 from runs import adapter, assert_same, changed, stored, write_problems
 
@@ -225,7 +226,7 @@ def test_train_on_run_without_rollouts_of_a_step_names_the_file(
 
 
 def test_train_on_absent_source_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"rollout\.stored is .*nothing, which does not exist"):
+    with pytest.raises(ConfigError, match=r"rollout\.stored must be .* that exists, got .*nothing"):
         train(arm(tmp_path / "nothing"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
     with pytest.raises(EngineError, match=r"rollout\.stored is .*, which holds no rollouts"):
@@ -239,14 +240,14 @@ def test_train_on_absent_source_is_refused_before_anything_is_written(tmp_path: 
         ({"rollout": {"engine": "local"}}, r'rollout\.stored must be empty with .*"local"'),
         ({"rollout": {"off_policy_steps": 1}}, r"rollout\.off_policy_steps must be 0 with"),
         ({"validation": {"path": "demo"}}, r"validation\.path must be empty with"),
-        ({"train": {"method": "sft"}}, r'rollout\.engine must not be "stored" with .*"sft"'),
+        ({"train": {"method": "sft"}}, r'rollout\.engine must be other than "stored" with .*"sft"'),
     ],
 )
 def test_config_stored_engine_with_conflicting_settings_is_refused(
     changes: dict[str, dict[str, Any]], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        arm(Path("runs/first"), changes)
+        check_config(arm(Path("runs/first"), changes))
 
 
 def test_eval_with_stored_engine_is_refused(said: Callable[[], str]) -> None:

@@ -38,6 +38,7 @@ from paint.models import layers
 from paint.models.policy import Policy, _with_adapter, load_tokenizer
 from paint.models.teacher import open_teacher
 from paint.objective import fused
+from paint.training.check import check_config
 from paint.training.rollouts import Rollout, TeacherPrompt
 from paint.training.train_step import Setup, accumulate
 
@@ -203,7 +204,9 @@ def test_micro_batch_waits_for_gpu_three_times_at_most(policy: Policy) -> None:
     teacher = open_teacher(policy, cfg.TeacherConfig())
     engine, optimizer = LocalEngine(policy, batch_size=1), torch.optim.AdamW(policy.trainable)
     accelerator = Accelerator(cpu=True)
-    setup = Setup(config, policy, teacher, [], engine, optimizer, accelerator, MathGrader())
+    setup = Setup(
+        check_config(config), policy, teacher, [], engine, optimizer, accelerator, MathGrader()
+    )
     problem, view = Problem("1 + 1", "2", "2", "1"), TeacherPrompt("2", True, [5] * 4)
     completion = Completion((7, 8), (0.0, 0.0), False)
     rollouts = [Rollout(row, problem, [5] * 3, completion, "", view) for row in range(6)]

@@ -13,6 +13,7 @@ from paint.data.readers import DataError
 from paint.models.policy import Policy
 from paint.models.prompts import rationale_messages, student_messages, teacher_messages
 from paint.objective import prompts as paper
+from paint.training.check import check_config
 
 ROW = {"problem": "Is {{ answer }} {% x %} even?", "solution": "It is {{ 1 }}.", "answer": "2"}
 ROW |= {"hint": "look", "two words": "seen"}
@@ -121,10 +122,12 @@ def test_policy_prompts_are_those_of_its_settings(policy: Policy) -> None:
 
 
 def test_needed_fields_name_what_needs_them() -> None:
-    assert Config().needed_fields == {"solution": 'context.source "solution"'}
+    assert check_config(Config()).needed_fields == {"solution": 'context.source "solution"'}
     keeping = Config(rollout=RolloutConfig(keep="wrong"))
     by = 'rollout.keep "wrong" with grading.grader "math"'
-    assert keeping.needed_fields == Config().needed_fields | {"answer": by}
+    assert check_config(keeping).needed_fields == check_config(Config()).needed_fields | {
+        "answer": by
+    }
 
 
 def test_printed_templates_are_the_papers_wording() -> None:

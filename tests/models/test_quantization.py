@@ -10,12 +10,12 @@ import torch
 
 from conftest import DEMO, move
 from paint.config import schema as cfg
-from paint.config.recipe import require_trainable
 from paint.config.schema import ConfigError
 from paint.inference.vllm.process import server_command
 from paint.models.policy import Policy, PolicyError, load_policy
 from paint.models.teacher import open_teacher
 from paint.models.weights import load_trained, merge, save_trained, weights_digest
+from paint.training.check import check_training
 from paint.training.trainer import train
 from runs import Sections, adapter, assert_same, assert_same_history, changed, train_in_parts
 
@@ -32,10 +32,10 @@ NF4 = replace(DEMO, quantization="nf4")
     ],
 )
 def test_nf4_clashing_setting_is_refused(monkeypatch: pytest.MonkeyPatch, change: Sections) -> None:
-    monkeypatch.setattr("paint.config.recipe.require_bitsandbytes", lambda setting: None)
+    monkeypatch.setattr("paint.training.check.require_bitsandbytes", lambda setting: None)
     config = changed("demo-paint", {"model": {"quantization": "nf4"}}, change)
     with pytest.raises(ConfigError, match=r"model\.quantization nf4"):
-        require_trainable(config)
+        check_training(config)
 
 
 def test_nf4_server_command_quantizes_same_weights() -> None:
@@ -49,7 +49,7 @@ def test_nf4_without_bitsandbytes_names_install_command(monkeypatch: pytest.Monk
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     for refused in (
         lambda: load_policy(NF4, seed=0),
-        lambda: require_trainable(changed("demo-paint", {"model": {"quantization": "nf4"}})),
+        lambda: check_training(changed("demo-paint", {"model": {"quantization": "nf4"}})),
     ):
         with pytest.raises(ConfigError, match=r"quantization nf4 .*pip install bitsandbytes"):
             refused()

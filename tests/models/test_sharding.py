@@ -18,7 +18,6 @@ from transformers import AutoModelForCausalLM
 
 from conftest import DEMO, move
 from own_server import OwnServer
-from paint.config.recipe import require_trainable
 from paint.config.run_folder import read_metrics
 from paint.config.schema import ConfigError, RolloutConfig
 from paint.core.display import Display
@@ -32,6 +31,7 @@ from paint.inference.vllm.process import free_port
 from paint.models.policy import Policy, PolicyError, load_policy
 from paint.models.sharding import ShardError, gather_parameters, is_sharded, passes_missing, shard
 from paint.models.weights import save_trained, weights_digest
+from paint.training.check import check_training
 from processes import in_two_processes, started, train_command
 from runs import (
     Sections,
@@ -64,7 +64,7 @@ def test_shard_in_one_process_keeps_layers() -> None:
 def test_shard_trainable_weights_are_refused() -> None:
     config = changed("demo-paint", SMALL, {"model": {"train_mode": "full"}})
     with pytest.raises(ConfigError, match=r"model\.shard"):
-        require_trainable(config)
+        check_training(config)
 
 
 @pytest.fixture

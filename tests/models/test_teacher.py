@@ -26,6 +26,7 @@ from paint.models.weights import load_trained, save_trained
 from paint.objective.fused import fused_paint_loss
 from paint.objective.loss import paint_loss
 from paint.training import checkpoint
+from paint.training.check import check_config
 from paint.training.run_log import append_metrics, new_run
 from paint.training.train_step import Setup
 from paint.training.trainer import train
@@ -371,7 +372,9 @@ def test_ema_teacher_checkpoint_is_exact_and_required(config: Any, tmp_path: Pat
 
     with MathGrader() as grader:
         engine, accelerator = LocalEngine(policy, batch_size=1), Accelerator()
-        setup = Setup(small(), policy, teacher, [], engine, optimizer, accelerator, grader)
+        setup = Setup(
+            check_config(small()), policy, teacher, [], engine, optimizer, accelerator, grader
+        )
         new_run(to_table(setup.config), tmp_path, {"problems": "", "context": "", "model": {}})
         append_metrics(tmp_path, {"step": 1})
         saved = checkpoint.save(tmp_path, setup, 2)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from paint.objective.detail import detail
 from paint.objective.loss import paint_loss
-from paint.objective.options import ObjectiveConfig
+from paint.objective.options import Objective
 
 
 def heads(vocabulary: int, hidden: int) -> tuple[nn.Linear, nn.Linear]:
@@ -40,7 +40,7 @@ def test_detail_values_and_gradients_match_complete_loss(
     torch.manual_seed(1)
     student, teacher = torch.randn(2, 40, 8, dtype=torch.float64) * 2
     tokens = torch.randint(50, (40,))
-    settings = ObjectiveConfig(temperature=1.1, **options)
+    settings = Objective(temperature=1.1, **options)
     found = detail(student, teacher, (student_head, teacher_head), tokens, settings)
 
     logits = student_head(student).detach().requires_grad_()
@@ -59,7 +59,7 @@ def test_detail_includes_likeliest_tokens_of_all_distributions() -> None:
     student_head, teacher_head = heads(50, 8)
     student, teacher = torch.randn(2, 30, 8, dtype=torch.float64)
     tokens = torch.randint(50, (30,))
-    options = ObjectiveConfig(temperature=0.9, top_fraction=0.3, interpolation_weight=0.4)
+    options = Objective(temperature=0.9, top_fraction=0.3, interpolation_weight=0.4)
     found = detail(student, teacher, (student_head, teacher_head), tokens, options)
     log_q = (student_head(student) / 0.9).log_softmax(-1)
     log_p = (teacher_head(teacher) / 0.9).log_softmax(-1)
@@ -80,7 +80,7 @@ def test_detail_includes_likeliest_tokens_of_all_distributions() -> None:
 def test_detail_pull_is_derivative_of_log_prob_towards_teacher() -> None:
     student_head, teacher_head = heads(6, 6)
     student, teacher = torch.randn(2, 6, 6, dtype=torch.float64)
-    tokens, options = torch.arange(6), ObjectiveConfig(temperature=1.1)
+    tokens, options = torch.arange(6), Objective(temperature=1.1)
     found = detail(student, teacher, (student_head, teacher_head), tokens, options)
     of_student, of_teacher = student_head(student).detach(), teacher_head(teacher).detach()
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import pytest
 import torch
@@ -34,7 +34,7 @@ from paint.objective.fused import (
     fused_paint_loss,
 )
 from paint.objective.loss import ENTROPY_FLOOR, Loss, entropy, paint_loss
-from paint.objective.options import ClipMode, Impl, ObjectiveConfig
+from paint.objective.options import PAPER_LOSS, ClipMode, Impl, Objective, with_changes
 
 KINDS, CLIP_MODES = list(DIVERGENCES), get_args(ClipMode)
 LOSSES: list[tuple[str, ClipMode]] = [
@@ -478,12 +478,12 @@ def kernels() -> RowWork:
 
 
 def by(
-    work: RowWork, views: tuple[Tensor, Tensor], slope: Tensor, options: ObjectiveConfig
+    work: RowWork, views: tuple[Tensor, Tensor], slope: Tensor, options: Objective
 ) -> dict[str, Tensor]:
     """The figures of both views' logits, every other row selected, and the slope."""
     student, teacher = (view.clone() for view in views)
     tokens = torch.full((len(student),), student.shape[1] - 1, device=DEVICE)
-    temperature = options.loss_temperature
+    temperature = options.temperature
     first, second = (work.measure(view, tokens, temperature) for view in (student, teacher))
     selected = torch.arange(len(student), device=DEVICE) % 2 == 0
     found = work.differentiate(student, teacher, first, second, selected, tokens, slope, options)
@@ -500,7 +500,7 @@ TORCH = RowWork(fused.measure, fused.differentiate)
 @pytest.mark.parametrize("v", [2, 1023, 1024, 1025, 5003])
 @pytest.mark.parametrize("divergence", ["forward_kl", "sampled_token"])
 def test_triton_kernels_match_torch_for_any_shape(rows: int, v: int, divergence: str) -> None:
-    options = ObjectiveConfig(**options_of(divergence, temperature=1.1))
+    options = with_changes(PAPER_LOSS, cast(Any, options_of(divergence, temperature=1.1)))
     views = logits(rows, v, torch.float64)
     found, expected = (
         by(work, views, torch.empty_like(views[0]), options) for work in (kernels(), TORCH)
@@ -545,7 +545,7 @@ def test_measure_float32_ranks_tiny_entropies(way: str, v: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("divergence", KINDS)
 def test_triton_kernels_error_is_at_most_twice_eager(divergence: str) -> None:
-    options = ObjectiveConfig(**options_of(divergence, temperature=1.1))
+    options = with_changes(PAPER_LOSS, cast(Any, options_of(divergence, temperature=1.1)))
     views = logits(9, 3001)
     precise = (views[0].double(), views[1].double())
     exact, eager, found = (
@@ -702,7 +702,7 @@ def unbuilt() -> Iterator[None]:
     fused._kernel_problem.cache_clear()
 
 
-TRITON, AUTO = (ObjectiveConfig(impl=impl) for impl in ("triton", "auto"))
+TRITON, AUTO = (Objective(impl=impl) for impl in ("triton", "auto"))
 
 
 @pytest.mark.usefixtures("unbuilt")

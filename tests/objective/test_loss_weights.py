@@ -10,8 +10,8 @@ from paint import ConfigError
 from paint.core.plugins import spec_of
 from paint.objective.fused import fused_paint_loss
 from paint.objective.loss import paint_loss
-from paint.objective.options import Impl, ObjectiveConfig
-from paint.objective.weights import position_factors, verdict_weights
+from paint.objective.options import Impl, Objective
+from paint.objective.weights import find_position_weights, position_factors, verdict_weights
 
 VERDICTS, LENGTHS = [True, False, False], [5, 3, 1]
 
@@ -28,7 +28,7 @@ VERDICTS, LENGTHS = [True, False, False], [5, 3, 1]
     ],
 )
 def test_verdict_weights_have_mean_one(options: dict[str, Any], expected: list[float]) -> None:
-    found = verdict_weights(VERDICTS, LENGTHS, ObjectiveConfig(**options))
+    found = verdict_weights(VERDICTS, LENGTHS, Objective(**options))
     assert found == pytest.approx(expected)
 
 
@@ -86,7 +86,7 @@ def test_loss_position_weights_match_weighted_formula(impl: Impl, name: str) -> 
     expected = value, *torch.autograd.grad(value, inputs)
 
     plain: dict[str, Any] = {"interpolation_weight": 0.0, "clip_mode": "none", "temperature": 1.0}
-    options = ObjectiveConfig(position_weights=name, skip_tokens=1, impl=impl, **plain)
+    options = Objective(position_weights=name, skip_tokens=1, impl=impl, **plain)
     loss = fused_paint_loss(student, teacher, head, lengths, options, pieces=pieces, chunk_tokens=4)
     found = loss.value, *torch.autograd.grad(loss.value, inputs)
     for mine, theirs in zip(found, expected, strict=True):
@@ -94,22 +94,22 @@ def test_loss_position_weights_match_weighted_formula(impl: Impl, name: str) -> 
 
 
 def test_position_factors_of_equal_views_are_zero_and_multiply_others() -> None:
-    options = ObjectiveConfig(position_weights="entropy_gap")
+    options = Objective(position_weights="entropy_gap")
     student, teacher = torch.tensor([1.0, 2, 3, 4]), torch.tensor([1.0, 2, 4, 7])
     stats = {"student_entropy": student, "teacher_entropy": teacher}
     found = position_factors(stats, [2, 2], options, torch.tensor([1.0, 1, 2, 2]))
     assert found is not None
     assert found.tolist() == [0, 0, 1, 3]
-    assert position_factors(stats, [2, 2], ObjectiveConfig()) is None
+    assert position_factors(stats, [2, 2], Objective()) is None
 
 
 def test_position_weights_unknown_or_without_pieces_are_refused() -> None:
     with pytest.raises(ConfigError, match="uniform, entropy_gap, answer, or module:name"):
-        ObjectiveConfig(position_weights="gap")
+        find_position_weights("gap")
     with pytest.raises(ConfigError, match="answer needs pieces"):
         paint_loss(torch.zeros(1, 4), torch.zeros(1, 4), [1], position_weights="answer")
     with pytest.raises(ConfigError, match="not a function"):
-        ObjectiveConfig(position_weights=f"{__name__}:LENGTHS")
+        find_position_weights(f"{__name__}:LENGTHS")
 
 
 OF_ONES_OWN: dict[str, tuple[Any, str]] = {
@@ -129,14 +129,14 @@ OF_ONES_OWN: dict[str, tuple[Any, str]] = {
 def test_position_factors_invalid_weights_are_refused_by_name(case: str) -> None:
     function, message = OF_ONES_OWN[case]
     name = spec_of(function, "mine", module="weights_of_mine")
-    options = ObjectiveConfig(position_weights=name)
+    options = Objective(position_weights=name)
     with pytest.raises(ConfigError, match=f"objective.position_weights {name}.*{message}"):
         position_factors({"kl": torch.ones(12)}, [12], options)
 
 
 def test_position_factors_take_marks_as_weights() -> None:
     name = spec_of(lambda stats: stats["kl"] > 0, "marks", module="weights_of_mine")
-    options = ObjectiveConfig(position_weights=name)
+    options = Objective(position_weights=name)
     factors = position_factors({"kl": torch.tensor([1.0, 0.0])}, [2], options)
     assert factors is not None
     assert factors.tolist() == [2.0, 0.0]

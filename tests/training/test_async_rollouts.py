@@ -17,6 +17,7 @@ from paint.inference.engine import Completion, derive_seed, sampling_from
 from paint.inference.local import LocalEngine
 from paint.models.policy import load_policy
 from paint.models.weights import load_trained
+from paint.training.check import check_config
 from paint.training.rollouts import Rollout, ScoredRollout, logprob_mismatches, off_policy_metrics
 from paint.training.trainer import train
 from runs import adapter, assert_same, assert_same_history, changed, stored
@@ -137,7 +138,7 @@ SAMPLED = {"divergence": "sampled_token", "clip_mode": "none"}
 def test_off_policy_clashing_settings_are_refused(sections: dict[str, Any], message: str) -> None:
     ahead = {"rollout": {"off_policy_steps": 1}, "train": {"batch_size": 8}}
     with pytest.raises(ConfigError, match=rf"rollout.off_policy_steps {message}"):
-        changed("demo-paint", ahead, sections)
+        check_config(changed("demo-paint", ahead, sections))
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from paint.config.run_folder import read_metrics
 from paint.config.schema import ConfigError
 from paint.models.policy import load_policy
 from paint.models.teacher import open_teacher
+from paint.training.check import check_config
 from paint.training.drift import open_drift
 from paint.training.trainer import train
 from runs import adapter, assert_same, changed, train_in_parts
@@ -61,4 +62,4 @@ def test_train_with_drift_logs_it_changes_nothing_and_resumes(tmp_path: Path) ->
 def test_config_drift_without_base_is_refused() -> None:
     unkept = {"model": {"train_mode": "full"}, "teacher": {"weights": "live"}}
     with pytest.raises(ConfigError, match=r"drift_path must be empty.*base model is not kept"):
-        changed("demo-paint", MEASURED, unkept)
+        check_config(changed("demo-paint", MEASURED, unkept))

@@ -22,6 +22,7 @@ from paint.config.schema import Config, ConfigError
 from paint.inference.vllm.process import OwnedProcess, gpu_environment
 from paint.launch import GPUS, resume_command
 from paint.training import launcher
+from paint.training.check import check_engine
 from paint.training.launcher import (
     Request,
     place_ranks,
@@ -225,7 +226,7 @@ def test_dry_run_prints_commands_and_starts_nothing(
 )
 def test_server_gpus_without_owned_server_or_name_are_refused(rollout: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"rollout.server_gpus must be"):
-        replace(DEMO.rollout, **({"engine": "vllm"} | rollout))
+        check_engine(replace(DEMO.rollout, **({"engine": "vllm"} | rollout)))
 
 
 def test_resume_hint_includes_gpus_flag(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from paint.inference.local import LocalEngine
 from paint.inference.sampling import invert
 from paint.models.policy import load_policy
 from paint.models.teacher import open_teacher
+from paint.training.check import check_config
 from paint.training.train_step import Setup
 from runs import changed
 
@@ -90,9 +91,11 @@ def one_step(
         optimizer = torch.optim.AdamW(policy.trainable)
         problems = read_problems(config.data).problems[: config.rollout.samples_per_problem]
         engine = LocalEngine(policy, batch_size=len(problems))
-        setup = Setup(config, policy, teacher, problems, engine, optimizer, accelerator, grader)
+        setup = Setup(
+            check_config(config), policy, teacher, problems, engine, optimizer, accelerator, grader
+        )
         clock = Clock(Display(enabled=False))
         batch = list(enumerate([problems[0]] * len(problems)))
-        scored, norm = setup.config.algorithm.step(setup, batch, 0, clock)
+        scored, norm = setup.resolved.algorithm.step(setup, batch, 0, clock)
     trained = [torch.tensor(parameter.tolist()) for parameter in policy.trainable]
     return [(s.rollout.completion.ids, s.tokens) for s in scored], norm, trained

@@ -38,7 +38,7 @@ from paint.models.structure import linear_layers
 from paint.objective import fused
 from paint.objective.loss import paint_loss, token_log_probs
 from paint.objective.masking import mask_ratio, mask_solution, overlap, overlap_metrics
-from paint.objective.options import ObjectiveConfig, Reduction
+from paint.objective.options import Objective, Reduction
 from paint.training.rollouts import Rollout, ScoredRollout
 from paint.training.run_log import append_metrics, step_metrics
 from paint.training.trainer import train
@@ -241,7 +241,7 @@ def test_step_metrics_are_averaged_like_loss() -> None:
     ]
 
     def metrics(reduction: Reduction, skip_tokens: int = 0) -> dict[str, float]:
-        options = ObjectiveConfig(reduction=reduction, skip_tokens=skip_tokens)
+        options = Objective(reduction=reduction, skip_tokens=skip_tokens)
         return step_metrics(rows, [Grade(0.0), Grade(1.0)], options)
 
     by_completion, by_token = metrics("completion"), metrics("token")

@@ -11,6 +11,7 @@ import torch
 from paint.config.run_folder import read_metrics
 from paint.config.schema import Config, ConfigError
 from paint.training import train_step
+from paint.training.check import check_config
 from paint.training.rollouts import Rollout
 from paint.training.train_step import Setup, weigh_by_verdict
 from paint.training.trainer import train
@@ -94,9 +95,12 @@ def test_config_verdicts_that_cannot_be_used_are_refused(
     recipe: str, sections: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        changed(f"demo-{recipe}", {"objective": sections})
+        check_config(changed(f"demo-{recipe}", {"objective": sections}))
+    config = changed(
+        "demo-paint", {"objective": {"wrong_weight": 0}, "grading": {"grader": "none"}}
+    )
     with pytest.raises(ConfigError, match="wrong_weight, which needs grades"):
-        changed("demo-paint", {"objective": {"wrong_weight": 0}, "grading": {"grader": "none"}})
+        check_config(config)
 
 
 def test_train_answer_weights_learn_from_boxes_alone(tmp_path: Path) -> None:
@@ -130,4 +134,4 @@ def test_train_step_without_weight_updates_nothing_and_is_named(
 def test_config_verdict_weights_need_gold_answers_of_graders_that_compare() -> None:
     for grader, needs in (("math", True), ("mine:grade", False)):
         config = small(wrong_weight=0.0).changed("grading", grader=grader)
-        assert ("answer" in config.needed_fields) == needs
+        assert ("answer" in check_config(config).needed_fields) == needs

@@ -15,15 +15,11 @@ package and is named as "module:Class":
 This module does not import torch: settings are checked by it.
 """
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+from paint.config.schema import Config
 from paint.core.errors import ConfigError, format_short, wrap_errors
 from paint.core.plugins import load_object
-
-if TYPE_CHECKING:
-    from paint.config.schema import Config
-else:
-    Config = Any
 
 
 class Algorithm:
@@ -55,6 +51,10 @@ class Algorithm:
     def updates_per_batch(self, config: Config) -> int:
         """Optimizer updates in one step."""
         return 1
+
+    def generates(self, config: Config) -> bool:
+        """Whether a run samples completions: to learn from them, or to validate."""
+        return self.needs_rollouts or bool(config.validation.path)
 
     def step(self, setup: Any, batch: Any, step_index: int, clock: Any) -> Any:
         """Update the student on this rank's rows of a batch.

@@ -108,7 +108,7 @@ def score_group(
     empty. The student's hidden states are computed unless they are given.
     """
     config, lengths = setup.config, completion_lengths(rollouts)
-    temperature = config.objective.resolve(config.rollout.temperature).loss_temperature
+    temperature = config.loss_temperature
 
     base_log_prob = None
     if config.grpo.kl:
@@ -134,7 +134,7 @@ def score_group(
 
     values |= {"loss": per_token.detach(), "student_entropy": scores.entropy}
     values |= {"student_log_prob": scores.untempered, "tempered_log_prob": old_log_prob}
-    return weighted_sum(per_token, lengths, config.objective), values
+    return weighted_sum(per_token, lengths, setup.resolved.objective), values
 
 
 def advantages(rewards: Float[Tensor, " b"], group_size: int) -> Float[Tensor, " b"]:

@@ -141,8 +141,8 @@ def score_rollouts(
     if student_hidden is None:
         student_hidden = student_hidden_states(setup, rollouts)
 
-    config = setup.config
-    options = config.objective.resolve(config.rollout.temperature)
+    # All completions of a micro-batch have one divergence.
+    options = setup.resolved.objective_of(rollouts[0].is_correct)
     pieces = None
     if options.position_weights != "uniform":
         ids = [i for rollout in rollouts for i in rollout.completion.ids]
@@ -152,7 +152,7 @@ def score_rollouts(
         teacher_hidden,
         setup.policy.lm_head,
         completion_lengths(rollouts),
-        options.of_verdict(rollouts[0].is_correct),  # that of all in a micro-batch
+        options,
         tokens=completion_ids(rollouts, student_hidden.device),
         factors=token_factors(rollouts, student_hidden.device),
         pieces=pieces,

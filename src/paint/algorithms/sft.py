@@ -39,5 +39,5 @@ def reference(setup: Setup, row: int, problem: Problem) -> Rollout:
 def score_reference(setup: Setup, rollouts: Sequence[Rollout]) -> tuple[Tensor, dict[str, Tensor]]:
     """The negative log-likelihood of references under the student, at temperature 1."""
     scores, lengths = student_log_probs(setup, rollouts, 1.0), completion_lengths(rollouts)
-    loss = -weighted_sum(scores.log_prob, lengths, setup.config.objective)
+    loss = -weighted_sum(scores.log_prob, lengths, setup.resolved.objective)
     return loss, {"loss": -scores.log_prob.detach(), "student_entropy": scores.entropy}

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, arg
 
 from paint.cli.options import ONE_PROCESS, THREE_SEEDS, GpuOptions, OptionalCount, Place, Trainings
-from paint.config.recipe import read_recipes
+from paint.experiments.recipes import read_recipes
 from paint.training.launcher import on_gpus
 
 

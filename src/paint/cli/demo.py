@@ -8,9 +8,9 @@ from tyro.conf import Positional, arg
 
 from paint.cli.compare import Compare
 from paint.cli.options import ONE_PROCESS, GpuOptions, Place, Trainings, bounded
-from paint.config.recipe import read_recipes
 from paint.config.schema import ConfigError
 from paint.demo.files import NAME
+from paint.experiments.recipes import read_recipes
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import difflib
 import importlib.util
 import tomllib
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -56,41 +56,6 @@ def read_recipe(path: str | Path, base: Config | None = None) -> Config:
         except tomllib.TOMLDecodeError as error:
             raise ConfigError(f"{path} is not valid TOML: {error}") from None
     return from_table(table, source=str(path), base=base)
-
-
-def read_recipes(
-    names: Sequence[str],  # shipped recipes or TOML files
-    *,
-    base: str = "",  # a recipe whose settings take the place of those that the others omit
-    model: str = "",  # ``model.path`` of all; "" is each recipe's own
-    data: str = "",  # ``data.path``, likewise
-    stored: str = "",  # ``rollout.stored`` of those that can learn from another policy
-    controls: Sequence[str] = (),
-) -> list[tuple[str, Config]]:
-    """Read the recipes of a comparison, and give them the settings that they share.
-
-    With controls, the last recipe is repeated with each as its ``context.source``; the repetitions,
-    called NAME-SOURCE, stand before it.
-    """
-    if not names:
-        raise ConfigError("nothing to compare; name recipes, before the flags")
-    start = read_recipe(find_recipe(base)) if base else None
-    shared = {key: {"path": path} for key, path in (("model", model), ("data", data)) if path}
-    rollouts = {"rollout": {"engine": "stored", "stored": stored}} if stored else {}
-
-    runs = []
-    for path in map(find_recipe, names):
-        config = read_recipe(path, start)
-        changes = shared | (rollouts if config.learns_off_policy else {})
-        runs.append((path.stem, from_table(changes, source=str(path), base=config)))
-
-    name, last = runs[-1]
-    if controls and not last.algorithm.needs_context:
-        raise ConfigError(f"{name} has no teacher that reads a context; name one that has last")
-    for source in controls:
-        control = from_table({"context": {"source": source}}, source=f"{name}, {source}", base=last)
-        runs.insert(-1, (f"{name}-{source.replace('_', '-')}", control))
-    return runs
 
 
 def to_table(config: Config) -> dict[str, dict[str, Any]]:
@@ -165,49 +130,6 @@ def require_bitsandbytes(setting: str) -> None:
         raise ConfigError(
             f"{setting} needs bitsandbytes, which is not installed: pip install bitsandbytes, or "
             f"leave the setting out"
-        )
-
-
-def require_trainable(config: Config) -> None:
-    """Raise ConfigError unless paths, trackers, dtype and engine suit what is trained."""
-    require_paths(config)
-
-    for tracker in config.log.trackers:
-        if importlib.util.find_spec(tracker) is None:
-            raise ConfigError(
-                f"log.trackers names {tracker}, which is not installed: "
-                f"pip install {tracker}, or remove it"
-            )
-
-    if config.model.quantization == "nf4":
-        require_bitsandbytes("model.quantization nf4")
-
-    model, engine = config.model, config.rollout.engine_type
-    is_full = model.train_mode == "full"
-    if is_full and model.dtype != "float32":
-        raise ConfigError(
-            f'model.dtype must be "float32" with model.train_mode "full", '
-            f"got {format_value(model.dtype)} (16-bit weights lose steps of "
-            f"{config.train.learning_rate:g}: docs/fidelity.md, D4)"
-        )
-    if model.shard and is_full:
-        raise ConfigError("model.shard splits frozen weights only: it needs model.train_mode lora")
-    is_updated = is_full or config.teacher.weights == "ema"
-    if model.quantization == "nf4" and (model.shard or is_updated):
-        raise ConfigError(
-            "model.quantization nf4 stores weights that cannot be updated: it needs "
-            "model.train_mode lora, teacher.weights frozen or live, and no model.shard"
-        )
-    if is_full and engine.is_remote:
-        raise ConfigError(
-            f'rollout.engine must be "local" with model.train_mode "full", '
-            f"got {format_value(config.rollout.engine)} (servers receive adapters, and "
-            "full training has none)"
-        )
-    if engine.is_stored and not Path(config.rollout.stored).exists():
-        raise ConfigError(
-            f"rollout.stored is {config.rollout.stored}, which does not exist; name a run, an "
-            f"evaluation or a JSONL file of rollouts"
         )
 
 

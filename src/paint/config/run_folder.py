@@ -24,7 +24,6 @@ from typing import Any
 from paint.config.recipe import differences, from_table, to_table
 from paint.config.schema import Config
 from paint.core.errors import PaintError
-from paint.core.settings import reading_record
 from paint.core.storage import (
     CorruptFileError,
     digest,
@@ -80,15 +79,14 @@ def run_of(path: Path) -> Path | None:
 
 
 def read_run(folder: Path) -> Config:
-    """Read the resolved config of a run, as a record: what it names need not be importable here.
+    """Read the resolved config of a run; nothing that it names is imported.
 
     Rows that the run holds itself are found in its folder, which may have been moved.
     """
     facts = read_run_json(folder)
-    with reading_record():
-        config = from_table(facts["config"], source=str(folder / "run.json"))
-        if facts.get(OWN_ROWS):
-            config = config.changed("data", path=str(folder / ROWS))
+    config = from_table(facts["config"], source=str(folder / "run.json"))
+    if facts.get(OWN_ROWS):
+        config = config.changed("data", path=str(folder / ROWS))
     return config
 
 

@@ -4,6 +4,9 @@ The defaults are the paper's setting (section 'Experimental Details'). Where the
 the default is that of OPSD's public scripts (siyan-zhao/OPSD at 590ec26) or ours, and its docstring
 says which. The docstring below a field is its help text. Ranges are checked whenever a section is
 built (paint.core.settings), types when a table is read (paint.config.recipe).
+
+A config is data: nothing that it names is imported. Rules between sections, and those that need an
+algorithm, an engine or a divergence, are in paint.training.check.
 """
 
 import re
@@ -13,7 +16,6 @@ from datetime import date
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from paint.algorithms.base import Algorithm, find_algorithm
 from paint.core.errors import ConfigError as ConfigError
 from paint.core.errors import format_value
 from paint.core.settings import MAX_COUNT as MAX_COUNT
@@ -23,14 +25,10 @@ from paint.core.settings import (
     POSITIVE,
     Check,
     Section,
-    is_record,
     require,
     setting,
     within,
 )
-from paint.inference.registry import EngineType, engine_type, resolved_engine
-from paint.objective.divergences import Divergence, find_divergence
-from paint.objective.options import ObjectiveConfig as ObjectiveConfig
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 CONTEXT_SOURCES = (
@@ -241,45 +239,16 @@ class RolloutConfig(Section):
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
-        if is_record():  # the engine may be a class that cannot be imported here
-            return
-        engine = self.engine_type
         _require_no_secrets(self)
         are_addresses = all(_is_address(url) for url in self.urls)
         allowed = "addresses that start with http:// or https:// and a host"
         require(self, "urls", are_addresses, allowed, "such as http://node1:8000")
-        are_used = not self.urls or engine.is_remote
-        allowed = f'empty with rollout.engine "{self.engine}"'
-        require(self, "urls", are_used, allowed, 'servers need engine "vllm"')
         are_distinct = _are_distinct(self.urls)
         require(self, "urls", are_distinct, "a list of distinct addresses", "one for each server")
-
-        are_owned = not self.server_gpus or self.owns_servers
-        allowed = 'empty unless rollout.engine is "vllm" and rollout.urls is empty'
-        require(self, "server_gpus", are_owned, allowed, "GPUs of the servers that are started")
         are_named = all(re.fullmatch(r"[\w-]+(,[\w-]+)*", gpus) for gpus in self.server_gpus)
         allowed = "GPUs for each server, such as 4 or 4,5"
         require(self, "server_gpus", are_named, allowed, "cpu: none")
-
-        source = "a run, an evaluation or a JSONL file"
-        allowed = f'{source if engine.is_stored else "empty"} with rollout.engine "{self.engine}"'
-        are_given = bool(self.stored) == engine.is_stored
-        require(self, "stored", are_given, allowed, "trained on in place of new completions")
-
         require(self, "server", bool(self.server.split()), "a command", 'default: "vllm serve"')
-        are_apart = not self.off_policy_steps or not self.colocate
-        allowed = "0 with rollout.colocate"
-        require(self, "off_policy_steps", are_apart, allowed, "servers generate during training")
-
-    @property
-    def engine_type(self) -> EngineType:
-        """The properties of the engine; auto with named servers generates on them."""
-        return engine_type(resolved_engine(self.engine, bool(self.urls or self.server_gpus)))
-
-    @property
-    def owns_servers(self) -> bool:
-        """Whether the run starts its own servers: a remote engine without rollout.urls."""
-        return self.engine_type.is_remote and not self.urls
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,6 +360,75 @@ class TeacherConfig(Section):
 
 
 @dataclass(frozen=True, slots=True)
+class ObjectiveConfig(Section):
+    """How the student is trained towards the teacher."""
+
+    divergence: str = "forward_kl"
+    """Divergence between target and student at a position: forward_kl, reverse_kl, jsd,
+    sampled_token, or module:name for one of your own (paint.objective.divergences). sampled_token
+    is reverse KL by policy gradient on the sampled token, with clip-mode none, top-p 1 and top-k -1
+    (paper: Eq. clipped_fkl, forward KL; Training Algorithm names sampled tokens)."""
+    clip: float = 0.06
+    """Clipping threshold tau, in nats, above 0; ignored with clip-mode none (paper: Eq.
+    clipped_fkl; Experimental Details, 0.06)."""
+    clip_mode: Literal["pointwise", "token", "none"] = "pointwise"
+    """What is clipped: each vocabulary entry's term, a position's sum, or nothing (paper:
+    pointwise)."""
+    interpolation_weight: float = setting(0.03, within("[0, 1]"), "k_base; paper: 0.03")
+    """Interpolation weight k_base, in [0, 1]; 0 leaves the teacher as it is (paper: Eq.
+    sparse_energy_interp; Experimental Details, 0.03)."""
+    top_fraction: float = setting(0.03, within("[0, 1]"), "f_top; paper: 0.03")
+    """Share f_top of a completion's positions that are interpolated, in [0, 1] (paper: Eq.
+    sparse_selector_objective; Experimental Details, 0.03)."""
+    temperature: float | None = None
+    """Temperature T of both views' distributions, in [0.001, 1000]; None is the rollout temperature
+    (ours)."""
+    reduction: Literal["completion", "token"] = "completion"
+    """What the loss is a mean over, of every method: each completion's tokens and then completions
+    (paper: Eq. clipped_fkl), or all tokens of the optimizer step."""
+    skip_tokens: int = setting(0, NOT_NEGATIVE, "paper: none")
+    """First tokens of every completion that are left out of the loss, of every method, at least 0.
+    Where one view thinks and the other does not, the first token is where they differ most (ours;
+    paper: none)."""
+    correct_weight: float = setting(1.0, NOT_NEGATIVE, "default: 1")
+    """Weight of the completions that the grader accepts, at least 0. The loss is the weighted mean;
+    a step in which no completion has a weight updates nothing (ours; paper: verdicts are not
+    used)."""
+    wrong_weight: float = setting(1.0, NOT_NEGATIVE, "default: 1")
+    """Weight of all other completions, at least 0: with 0, only correct ones are learned from
+    (ours; paper: verdicts are not used)."""
+    wrong_divergence: str = ""
+    """Divergence of completions that the grader does not accept; empty: that of all. Any but
+    sampled_token (ours; paper: verdicts are not used)."""
+    position_weights: str = "uniform"
+    """Weights of the tokens of a completion: uniform, entropy_gap (how much the teacher's entropy
+    differs from the student's), answer (those of the last box alone), or module:name for a function
+    of your own (paint.objective.weights). All but uniform compute the logits twice (ours; paper:
+    uniform)."""
+    impl: Literal["auto", "reference", "chunked", "triton"] = "auto"
+    """What computes the loss (paint.objective.fused): auto takes triton on a GPU where its kernels
+    can be built (a C compiler and Python's headers are needed) and chunked elsewhere; reference
+    holds the logits of a whole micro-batch. Changes speed and memory, never the result."""
+
+    def __post_init__(self) -> None:
+        Section.__post_init__(self)
+        has_weight = self.correct_weight > 0 or self.wrong_weight > 0
+        note = "with both 0 nothing is learned"
+        require(self, "correct_weight", has_weight, "above 0 with objective.wrong_weight 0", note)
+        is_positive = self.clip > 0 or self.clip_mode == "none"
+        off = 'tau; paper: 0.06; off: objective.clip_mode "none"'
+        require(self, "clip", is_positive, "above 0", off)
+        in_range = self.temperature is None or 0.001 <= self.temperature <= 1000
+        none = "None: the rollout temperature"
+        require(self, "temperature", in_range, "in [0.001, 1000] or None", none)
+
+    @property
+    def uses_verdicts(self) -> bool:
+        """Whether the loss of a completion depends on its verdict."""
+        return self.correct_weight != 1 or self.wrong_weight != 1 or bool(self.wrong_divergence)
+
+
+@dataclass(frozen=True, slots=True)
 class GrpoConfig(Section):
     """The GRPO baseline: several completions per problem (rollout.samples_per_problem), rewarded by
     the verified answer. For train.method grpo and mixed only."""
@@ -495,11 +533,6 @@ class GradingConfig(Section):
     """Stop where the grader fails on every completion of a step or of an evaluation; otherwise
     their reward is 0 (ours)."""
 
-    @property
-    def needs_answer(self) -> bool:
-        """Whether the grader compares with a gold answer."""
-        return self.grader in ("math", "exact", "choice")
-
 
 Sign = Literal[
     "truncated",
@@ -596,14 +629,6 @@ class LogConfig(Section):
         require(self, "name", is_folder_name, allowed, "the folder is log.folder")
 
 
-_OF_DISTILLATION = {
-    "teacher": "weights base_weight reason_first",
-    "context": "source wording",
-    "objective": "divergence wrong_divergence position_weights correct_weight wrong_weight",
-}
-"""Settings that the baselines would ignore: they have no teacher and no divergence."""
-
-
 @dataclass(frozen=True, slots=True)
 class Config:
     """Every setting of a training run. The defaults are the paper's."""
@@ -623,165 +648,16 @@ class Config:
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     log: LogConfig = field(default_factory=LogConfig)
 
-    def __post_init__(self) -> None:
-        if is_record():  # the algorithm and others may not be importable here
-            return
-        algorithm, method = self.algorithm, f"train.method {format_value(self.train.method)}"
-        rollout, objective, divergence = self.rollout, self.objective, self.divergence
-        for name, keys in _OF_DISTILLATION.items():
-            section = getattr(self, name)
-            for key in keys.split():
-                default = getattr(type(section)(), key)
-                is_met = algorithm.needs_context or getattr(section, key) == default
-                shown = " ".join(default) if isinstance(default, tuple) else default
-                allowed = f"{format_value(shown)} with {method}"
-                require(section, key, is_met, allowed, "it belongs to distillation")
-        updates = algorithm.updates_per_batch(self)
-        are_taken = not algorithm.uses_policy_gradient or self.grpo.iterations == updates
-        note = "updates on the same completions"
-        require(self.grpo, "iterations", are_taken, f"{updates} with {method}", note)
-
-        for what in (self.needs_grades, "validation.path" if self.validation.path else ""):
-            if what and self.grading.grader == "none":
-                raise ConfigError(
-                    f'grading.grader must not be "none" with {what}, which needs grades'
-                )
-
-        is_drawn_at = objective.temperature in (None, rollout.temperature)
-        is_met = is_drawn_at or not self._tokens_carry_gradient
-        allowed = f"None or rollout.temperature = {rollout.temperature:g}"
-        note = "sampled tokens, which carry the gradient, are drawn at that one"
-        require(objective, "temperature", is_met, allowed, note)
-        for key, number in (("top_p", 1), ("top_k", -1)):
-            is_met = not divergence.is_sampled or getattr(rollout, key) == number
-            allowed = f"{number} with objective.divergence {format_value(divergence.name)}"
-            note = "for its gradient, tokens must be drawn from the whole distribution"
-            require(rollout, key, is_met, allowed, note)
-
-        is_stored, learns_off_policy = rollout.engine_type.is_stored, self.learns_off_policy
-        learner = f'objective.divergence "{divergence.name}"' if divergence.is_sampled else method
-        note = (
-            "a gradient by sampled tokens is that of the policy which drew them, and references "
-            "are not drawn"
-        )
-        if is_stored and not learns_off_policy:
-            raise ConfigError(f'rollout.engine must not be "stored" with {learner} ({note})')
-        is_met = learns_off_policy or not rollout.off_policy_steps
-        require(rollout, "off_policy_steps", is_met, f"0 with {learner}", note)
-        note = "it samples nothing; `paint eval RUN` evaluates checkpoints"
-        for section, key, off in (
-            (self.validation, "path", "empty"),
-            (rollout, "off_policy_steps", "0"),
-        ):
-            is_met = not (is_stored and getattr(section, key))
-            require(section, key, is_met, f'{off} with rollout.engine "{rollout.engine}"', note)
-
-        weights = self.teacher.weights
-        is_base_kept = self.model.train_mode == "lora" or (
-            weights == "frozen" and algorithm.needs_teacher(self)
-        )
-        note = "the base model is not kept; set teacher.weights frozen, or train_mode lora"
-        for section, key, off in (
-            (self.teacher, "base_weight", "0"),
-            (self.health, "drift_path", "empty"),
-        ):
-            allowed = f"{off} with model.train_mode full and teacher.weights {weights}"
-            require(section, key, is_base_kept or not getattr(section, key), allowed, note)
-        is_met = not self.teacher.reason_first or self.context.source != ("none",)
-        allowed = 'other than "none" with teacher.reason_first'
-        note = "there is nothing to reason about"
-        require(self.context, "source", is_met, allowed, note)
-
-        is_met = bool(self.health.drift_path) or "drift" not in self.health.stop_on
-        require(self.health, "stop_on", is_met, "without drift", "it needs health.drift_path")
-        is_met = not algorithm.needs_rollouts or objective.skip_tokens < rollout.max_new_tokens
-        allowed = f"below rollout.max_new_tokens = {rollout.max_new_tokens}"
-        require(objective, "skip_tokens", is_met, allowed, "others have no token in the loss")
-
-        samples, least = rollout.samples_per_problem, algorithm.min_samples
-        allowed = f"a multiple of rollout.samples_per_problem = {samples}"
-        is_met = self.train.batch_size % samples == 0
-        require(self.train, "batch_size", is_met, allowed, "completions a step")
-        allowed, note = f"at least {least} with {method}", "grpo in the paper: 8"
-        require(rollout, "samples_per_problem", samples >= least, allowed, note)
-        is_met = samples == 1 or algorithm.needs_rollouts
-        note = "it samples nothing"
-        require(rollout, "samples_per_problem", is_met, f"1 with {method}", note)
-        keeps_all = rollout.keep == "all"
-        is_met = keeps_all or (algorithm.needs_rollouts and not algorithm.uses_policy_gradient)
-        note = "it needs complete groups, or samples nothing"
-        require(rollout, "keep", is_met, f'"all" with {method}', note)
-
     def changed(self, section: str, **settings: Any) -> "Config":
         """The config with other settings in a section."""
         return replace(self, **{section: replace(getattr(self, section), **settings)})
 
     @property
-    def algorithm(self) -> Algorithm:
-        """The algorithm that ``train.method`` names."""
-        return find_algorithm(self.train.method)
-
-    @property
-    def divergence(self) -> Divergence:
-        """The divergence that ``objective.divergence`` names."""
-        return find_divergence(self.objective.divergence)
-
-    @property
-    def divergences(self) -> set[str]:
-        """The names of the divergences of correct and of wrong completions."""
-        return {self.objective.of_verdict(is_correct).divergence for is_correct in (True, False)}
-
-    @property
-    def _tokens_carry_gradient(self) -> bool:
-        return self.algorithm.uses_policy_gradient or self.divergence.is_sampled
-
-    @property
-    def learns_off_policy(self) -> bool:
-        """Whether it can learn from completions of another policy than the one that is trained."""
-        return self.algorithm.needs_rollouts and not self._tokens_carry_gradient
-
-    @property
-    def is_off_policy(self) -> bool:
-        """Whether completions are those of another policy than the one that is trained."""
-        return bool(self.rollout.off_policy_steps) or self.rollout.engine_type.is_stored
-
-    @property
-    def generates(self) -> bool:
-        """Whether a run samples completions: to learn from them, or to validate."""
-        return self.algorithm.needs_rollouts or bool(self.validation.path)
-
-    @property
-    def needs_grades(self) -> str:
-        """The settings by which the training needs grades; empty if it needs none."""
-        if self.algorithm.needs_grades:
-            return f"train.method {format_value(self.train.method)}"
-        if self.rollout.keep != "all":
-            return f"rollout.keep {format_value(self.rollout.keep)}"
-        if self.objective.wrong_divergence:
-            return f"objective.wrong_divergence {format_value(self.objective.wrong_divergence)}"
-        return "objective.correct_weight and wrong_weight" if self.objective.uses_verdicts else ""
-
-    @property
-    def needed_fields(self) -> dict[str, str]:
-        """The fields that every problem must have beside its text, each with what needs it."""
-        algorithm, method = self.algorithm, f"train.method {format_value(self.train.method)}"
-        needed: dict[str, str] = {}
-        if not algorithm.needs_rollouts:
-            needed["solution"] = method
-        if self.needs_grades and self.grading.needs_answer:
-            grader = format_value(self.grading.grader)
-            needed["answer"] = f"{self.needs_grades} with grading.grader {grader}"
-        for source in self.context.source if algorithm.needs_context else ():
-            shown = f"context.source {format_value(source)}"
-            if source in ("solution", "other"):
-                needed["solution"] = shown
-            elif source in ("answer", "wrong_answer") or (
-                source == "rollout" and self.grading.needs_answer
-            ):
-                needed["answer"] = shown
-            elif source not in CONTEXT_SOURCES and ":" not in source:
-                needed[source] = shown
-        return needed
+    def loss_temperature(self) -> float:
+        """Temperature T of the loss: ``objective.temperature``, or else that of the rollouts."""
+        if self.objective.temperature is None:
+            return self.rollout.temperature
+        return self.objective.temperature
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,7 @@ A section is a frozen dataclass that derives from ``Section``. Its ranges are in
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from paint.core.errors import (
@@ -61,27 +59,6 @@ def within(interval: str) -> Sequence[Check]:
         return low <= value <= high and not is_outside
 
     return [Check(f"in {interval}", accepts)]
-
-
-_is_record: ContextVar[bool] = ContextVar("is_record", default=False)
-
-
-@contextmanager
-def reading_record() -> Iterator[None]:
-    """Build settings as they were recorded: types and ranges are checked, and nothing is imported.
-
-    What a setting names as "module:name" need not exist on the machine that reads the record.
-    """
-    token = _is_record.set(True)
-    try:
-        yield
-    finally:
-        _is_record.reset(token)
-
-
-def is_record() -> bool:
-    """Whether settings are built from a record (``reading_record``)."""
-    return _is_record.get()
 
 
 class Section:

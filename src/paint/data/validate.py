@@ -31,6 +31,7 @@ from paint.models.policy import encode, load_tokenizer
 from paint.models.prompts import student_messages, teacher_messages
 from paint.models.special_tokens import REASON, special_text_finder
 from paint.objective.masking import anchors
+from paint.training.check import check_config
 
 SHOWN_ROWS = 5
 CHUNK = 256
@@ -259,7 +260,9 @@ def _checked_rows(
             yield row, fields
 
     valid = 0
-    for row, problem in validate_rows(rows(), config.data, needs=config.needed_fields):
+    for row, problem in validate_rows(
+        rows(), config.data, needs=check_config(config).needed_fields
+    ):
         found = isinstance(problem, Problem) and special_text_finder(
             tokenizer, problem=problem.problem, solution=problem.solution, answer=problem.answer
         )

@@ -10,6 +10,7 @@ included.
 from dataclasses import dataclass
 from typing import Literal
 
+from paint.algorithms.base import find_algorithm
 from paint.config.schema import ALL_LINEAR, Config, ModelConfig
 from paint.estimate.shapes import WIDTHS, Shape
 from paint.training.optim import find_optimizer
@@ -135,7 +136,7 @@ def training_memory(
     model, width = config.model, WIDTHS[config.model.dtype]
     is_full, is_ema = model.train_mode == "full", config.teacher.weights == "ema"
     trained = shape.parameters if is_full else shape.adapters(model.lora_rank, model.lora_targets)
-    has_teacher = config.algorithm.needs_teacher(config)
+    has_teacher = find_algorithm(config.train.method).needs_teacher(config)
 
     read = rows.rows * (rows.prompt + rows.completion)
     layer = saved_by_layer(config, shape, kernels)

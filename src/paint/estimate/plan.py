@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from paint.algorithms.base import Algorithm, find_algorithm
 from paint.config.schema import CPU_ROWS, CPU_TOKENS, Config, ConfigError, RolloutConfig
 from paint.core.errors import format_value
 from paint.estimate.memory import (
@@ -26,6 +27,7 @@ from paint.estimate.memory import (
     training_memory,
 )
 from paint.estimate.shapes import Shape, shape_of
+from paint.inference.registry import engine_of
 
 USABLE = 0.9
 """Share of a GPU's memory that a plan uses; the rest is for CUDA and the allocator."""
@@ -84,11 +86,11 @@ def choose_split(config: Config, gpus: int, nodes: int = 1, *, server: int = 1) 
     """
     rollout, total = config.rollout, gpus * nodes
     most = min(total, config.train.batch_size)  # every rank needs a row
-    if not config.generates:
+    if not find_algorithm(config.train.method).generates(config):
         return Split(most, 0, False, f"{config.train.method} generates nothing")
     if rollout.urls:
         return Split(most, 0, False, "the servers at rollout.urls generate")
-    if not rollout.engine_type.is_remote:
+    if not engine_of(rollout).is_remote:
         return Split(most, 0, False, f'rollout.engine is "{rollout.engine}"')
     if rollout.colocate:
         return Split(most, total, True, "rollout.colocate: each GPU serves and trains in turns")
@@ -171,6 +173,10 @@ class Plan:
         has_more_rows = typical_rows(by_rows) > max(typical_rows(by_tokens), 1)
         return by_rows.config if has_more_rows else by_tokens.config
 
+    @property
+    def algorithm(self) -> Algorithm:
+        return find_algorithm(self.config.train.method)
+
     def _sized(self, rows: int, tokens: int, checkpointing: bool) -> "Plan":
         return replace(self, config=with_micro_batch(self.config, rows, tokens, checkpointing))
 
@@ -219,7 +225,7 @@ class Plan:
     def _typical_length(self) -> int:
         """Tokens of a row with a reference of typical length and the longest completion."""
         longest = self._longest_row
-        if not self.config.algorithm.needs_rollouts:
+        if not self.algorithm.needs_rollouts:
             reference = TRACE if self.config.data.solution_field == "trace" else SOLUTION
             return longest.prompt + min(longest.completion, reference)
         return min(longest.teacher_prompt, PROBLEM + SOLUTION) + longest.completion
@@ -232,7 +238,7 @@ class Plan:
         """
         config, positions = self.config, self.shape.positions
         prompt = min(PROBLEM, config.data.max_prompt_tokens, positions - 1)
-        if config.algorithm.needs_rollouts:
+        if self.algorithm.needs_rollouts:
             completion = min(config.rollout.max_new_tokens, positions - prompt)
             teacher_prompt = min(config.data.max_prompt_tokens, positions - completion)
         else:  # prompt and reference together have the limit of a prompt
@@ -262,7 +268,7 @@ class Plan:
     def memory_of(self, rows: Rows) -> Memory:
         """Estimate the memory of a training GPU for a micro-batch."""
         split, config = self.split, self.chosen
-        is_local = not split.servers and not config.rollout.urls and config.algorithm.needs_rollouts
+        is_local = not split.servers and not config.rollout.urls and self.algorithm.needs_rollouts
         sampled_steps = 1 + config.rollout.off_policy_steps
         sampled = sampled_steps * min(config.rollout.batch_size, self._rows_of_rank)
         return training_memory(

@@ -28,6 +28,7 @@ from paint.estimate.sizing import size_sampling
 from paint.evaluation.store import Sample, Store, StoreError, open_store, prompt_digest
 from paint.inference.engine import Completion, Engine, Sampling, derive_seed
 from paint.inference.factory import EngineSetup, open_engine
+from paint.inference.registry import engine_of
 from paint.inference.resolve import LOCAL
 from paint.models.conventions import reads_clock, today
 from paint.models.policy import Policy, PolicyError, load_policy, load_tokenizer
@@ -90,7 +91,7 @@ def load_eval_policy(
 ) -> Policy:
     """Load the policy to evaluate: on own_device(), or on the CPU if its GPU is for servers."""
     device = own_device()
-    if rollout.engine_type.is_remote and not (rollout.urls and _has_room(device, model)):
+    if engine_of(rollout).is_remote and not (rollout.urls and _has_room(device, model)):
         device = torch.device("cpu")
     return load_policy(model, seed=seed, device=device, prompts=prompts)
 

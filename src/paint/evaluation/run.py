@@ -34,6 +34,7 @@ from paint.evaluation.grade import summarise
 from paint.evaluation.store import recorded_engines, stored_samples
 from paint.grading.registry import open_grader
 from paint.inference.engine import sampling_from
+from paint.inference.registry import engine_of
 from paint.inference.resolve import may_fall_back, resolve_evaluation
 from paint.models.weights import own_dtype, read_adapter_shape, trained_in
 
@@ -91,7 +92,7 @@ def evaluate(
         evaluation.rollout, display, is_full=is_full, earlier=recorded_engines(places)
     )
     evaluation = replace(evaluation, rollout=rollout)
-    if is_full and rollout.engine_type.is_remote:
+    if is_full and engine_of(rollout).is_remote:
         raise ConfigError(
             f'rollout.engine must be "local" for runs of model.train_mode "full", got '
             f'"{evaluation.rollout.engine}": servers load adapters only. A checkpoint\'s model/ '

@@ -17,6 +17,7 @@ from paint.experiments.eval_protocols import protocol_for
 from paint.experiments.report import Report, Result, publish
 from paint.experiments.runner import ExperimentRun, run_experiment
 from paint.objective.masking import Placement
+from paint.training.check import check_config
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,7 @@ def ablate(
             f"table must be one of {', '.join(ABLATION_TABLES)}, got {format_value(table)}"
         )
     grid, display = ABLATION_TABLES[table], Display()
-    if not config.algorithm.needs_context or config.context.source != ("solution",):
+    if not check_config(config).algorithm.needs_context or config.context.source != ("solution",):
         raise ConfigError(
             f"an ablation varies how the problem's own solution is masked, and this recipe has "
             f'train.method "{config.train.method}" and context.source {config.context.source}; '

@@ -47,8 +47,10 @@ from paint.experiments.rollout_bank import (
     score,
 )
 from paint.grading.math.grader import MathGrade
+from paint.inference.registry import engine_of
 from paint.inference.resolve import may_fall_back, resolve_evaluation
 from paint.objective.solution import KINDS
+from paint.training.check import check_config
 from paint.training.prompt_filter import filter_problems
 
 T = TypeVar("T")
@@ -101,19 +103,22 @@ def advise(
     require_one_process("paint advise")
     display = Display()
     rollout, falls_back = config.rollout, may_fall_back(config.rollout)
-    if answers and rollout.engine_type.is_stored:
+    if answers and engine_of(rollout).is_stored:
         raise ConfigError(
             'rollout.engine "stored" has no answers of the teacher; leave out --answers, or choose '
             "an engine that samples"
         )
-    if not rollout.engine_type.is_stored:
+    if not engine_of(rollout).is_stored:
         earlier = recorded_engine(folder)
         rollout = resolve_evaluation(rollout, display, is_full=False, earlier=earlier)
     model = with_date(base_as_rank1_adapter(config.model), folder)
     config = replace(config, model=model, rollout=rollout)
     policy = load_eval_policy(config.model, config.rollout, prompts=config.prompts)
     trained_on = filter_problems(
-        policy, config, read_problems(config.data, needs=config.needed_fields), display
+        policy,
+        config,
+        read_problems(config.data, needs=check_config(config).needed_fields),
+        display,
     )
     chosen = first_problems(trained_on, problems, config.train.seed)
     contexts = {
@@ -164,7 +169,7 @@ def validate_arguments(
         raise ConfigError(
             f"context must name context sources, each once, got {format_value(list(sources))}"
         )
-    if not config.algorithm.needs_context:
+    if not check_config(config).algorithm.needs_context:
         raise ConfigError(
             f"train.method {format_value(config.train.method)} has no teacher; pass "
             f"--train.method distillation"

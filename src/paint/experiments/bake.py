@@ -48,6 +48,7 @@ from paint.models.policy import Policy
 from paint.models.teacher import Teacher, open_teacher
 from paint.models.weights import load_trained, trained_in
 from paint.training.callbacks import Callback
+from paint.training.check import check_config
 from paint.training.trainer import train
 
 PROMPTED, PLAIN, BAKED = "prompted base", "plain base", "baked"
@@ -274,7 +275,7 @@ def bake(
 
 def _prepare(config: Config, folder: Path, count: int) -> tuple[Config, dict[str, list[Problem]]]:
     """Copy rules and training questions to the folder; the rest of the questions is held out."""
-    questions = read_problems(config.data, needs=config.needed_fields).problems
+    questions = read_problems(config.data, needs=check_config(config).needed_fields).problems
     if len(questions) < 2:
         raise DataError(
             f"{config.data.path} has one question; add some, to train on and to hold out"

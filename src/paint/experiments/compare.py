@@ -16,6 +16,7 @@ from paint.experiments.eval_protocols import protocol_for
 from paint.experiments.report import Result, publish, side_by_side
 from paint.experiments.runner import ExperimentRun, run_experiment
 from paint.inference.registry import server_engine
+from paint.training.check import check_config
 
 
 def compare(
@@ -39,7 +40,7 @@ def compare(
     the others.
 
     Args:
-        recipes: names and configs, such as those of `paint.config.recipe.read_recipes`.
+        recipes: names and configs, such as those of `paint.experiments.recipes.read_recipes`.
         benchmark, problems, samples: as for ``protocol_for``.
         thinking, max_new_tokens: of the evaluation; None is those of ``protocol_for``.
         server_gpus: GPUs of vLLM servers that generate; if empty, the training process generates.
@@ -47,6 +48,10 @@ def compare(
 
     def served(rollout: RolloutConfig) -> RolloutConfig:
         return replace(rollout, engine=server_engine(rollout.engine), server_gpus=server_gpus)
+
+    def needs_servers(config: Config) -> bool:
+        resolved = check_config(config)
+        return resolved.algorithm.needs_rollouts and not resolved.engine.is_stored
 
     display, model = Display(), recipes[-1][1].model.path
     protocol = protocol_for(recipes[-1][1], benchmark, problems, samples)
@@ -57,7 +62,7 @@ def compare(
         rollout = served(rollout)
         recipes = [
             (name, replace(config, rollout=served(config.rollout)))
-            if config.algorithm.needs_rollouts and not config.rollout.engine_type.is_stored
+            if needs_servers(config)
             else (name, config)
             for name, config in recipes
         ]

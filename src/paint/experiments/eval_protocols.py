@@ -8,7 +8,7 @@ from paint.data.benchmarks import Benchmark, load_benchmark
 from paint.data.problems import problems_digest
 from paint.demo.files import NAME
 from paint.inference.engine import Sampling, sampling_from
-from paint.inference.registry import AUTO
+from paint.inference.registry import AUTO, engine_of
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def protocol_for(
         sampling = Sampling(temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=96)
         rollout = RolloutConfig(**asdict(sampling), batch_size=400)
     else:
-        engine = AUTO if own.engine_type.is_stored else own.engine
+        engine = AUTO if engine_of(own).is_stored else own.engine
         timeout = max(own.timeout, paper.timeout)
         sampled = asdict(sampling_from(paper))
         rollout = replace(own, **sampled, engine=engine, stored="", timeout=timeout)

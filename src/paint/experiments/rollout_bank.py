@@ -35,6 +35,7 @@ from paint.objective.detail import detail
 from paint.objective.fused import fused_paint_loss
 from paint.objective.loss import token_log_probs
 from paint.objective.solution import KINDS, anchors_of, kinds_of_tokens, written
+from paint.training.check import check_config
 from paint.training.drift import KL
 from paint.training.prompt_filter import require_prompt_fits
 from paint.training.rollouts import Rollout
@@ -296,7 +297,7 @@ def score(
     policy: Policy, config: Config, bank: Bank, contexts: Mapping[str, Contexts], display: Display
 ) -> Scores:
     """Score the bank with a teacher that reads each of the contexts, as training would."""
-    options = config.objective.resolve(config.rollout.temperature)
+    options = check_config(config).objective
     heads = policy.lm_head, policy.lm_head
     scores: Scores = {name: [] for name in contexts}
     with display.counting("rollouts scored", len(bank.rollouts)) as counter:
@@ -351,7 +352,7 @@ def kl_of_checkpoint(
         ConfigError: the method has no teacher, or learned from stored completions.
     """
     require_count("samples", samples)
-    if not config.algorithm.needs_context:
+    if not check_config(config).algorithm.needs_context:
         raise ConfigError(f"train.method {config.train.method} has no teacher to compare with")
     is_full = config.model.train_mode == "full"
     falls_back = may_fall_back(config.rollout)
@@ -359,7 +360,7 @@ def kl_of_checkpoint(
         config.rollout, display, is_full=is_full, earlier=recorded_engine(folder)
     )
     config = replace(config, rollout=rollout)
-    problems = read_problems(data, needs=config.needed_fields).problems
+    problems = read_problems(data, needs=check_config(config).needed_fields).problems
     policy = load_eval_policy(config.model, config.rollout, prompts=config.prompts)
     trained = trained_in(checkpoint, config.model.train_mode)
     digest = checkpoint_digest(trained)

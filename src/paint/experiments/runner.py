@@ -25,7 +25,7 @@ from typing import IO
 
 import numpy as np
 
-from paint.config.recipe import differences, from_table, require_trainable, to_table
+from paint.config.recipe import differences, from_table, to_table
 from paint.config.run_folder import (
     RunError,
     latest_checkpoint,
@@ -60,7 +60,7 @@ from paint.experiments.report import BASE, Result, append_results, by_step, read
 from paint.grading.registry import open_grader
 from paint.inference.resolve import resolve_evaluation, resolve_training
 from paint.models.weights import trained_in
-from paint.training.optim import find_optimizer
+from paint.training.check import check_training
 from paint.training.trainer import train
 
 CHANGEABLE_SETTINGS = {"rollout.urls", "rollout.server_gpus", "rollout.max_logprob_mismatch"}
@@ -310,8 +310,7 @@ def _require_comparable(runs: Sequence[ExperimentRun]) -> ExperimentRun:
     require_one_process("an experiment")
     names = [run.name for run in runs]
     for run in runs:
-        require_trainable(run.config)
-        find_optimizer(run.config.train).check(run.config.train)
+        check_training(run.config)
         if names.count(run.name) > 1 or run.name in (BASE, "evaluation"):
             raise ConfigError(
                 f"{run.name} names two recipes, or is reserved (base, evaluation); rename one"

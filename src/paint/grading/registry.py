@@ -23,6 +23,11 @@ from paint.grading.thoughts import split_thought
 GRADERS = ("math", "exact", "choice", "none")
 
 
+def needs_answer(grader: str) -> bool:
+    """Whether the grader of this name compares with a gold answer."""
+    return grader in GRADERS and grader != "none"
+
+
 def open_grader(grading: GradingConfig) -> Grader:
     """The grader of the section grading.
 

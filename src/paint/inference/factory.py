@@ -15,7 +15,7 @@ from paint.inference.adapter_sync_check import check_adapter_sync
 from paint.inference.checked import CheckedEngine
 from paint.inference.engine import Engine, RemoteEngine, ServerStartError, sampling_from
 from paint.inference.rank0 import Rank0Engine
-from paint.inference.registry import AUTO, engine_type, resolved_engine
+from paint.inference.registry import AUTO, engine_of, engine_type, resolved_engine
 from paint.models.policy import Policy, move_policy
 from paint.models.sharding import is_sharded
 
@@ -38,14 +38,14 @@ class EngineSetup:
 
     def has_fallen_back(self, engine: Engine) -> bool:
         """Whether this engine took the place of servers that did not start."""
-        return self.rollout.engine_type.is_remote and not engine.is_remote
+        return engine_of(self.rollout).is_remote and not engine.is_remote
 
 
 @contextmanager
 def open_engine(setup: EngineSetup) -> Iterator[Engine]:
     """Open the engine of ``rollout.engine``, for all ranks; one on servers is checked first."""
     rollout, policy, problems = setup.rollout, setup.policy, setup.problems
-    kind = rollout.engine_type
+    kind = engine_of(rollout)
     vocabulary = policy.lm_head.out_features
     build = kind.load().from_setup
     if not kind.is_remote:

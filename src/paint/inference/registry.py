@@ -7,6 +7,7 @@ torch. An engine outside of the package is named as "module:Class" (docs/how-to/
 from dataclasses import dataclass
 from typing import Any
 
+from paint.config.schema import RolloutConfig
 from paint.core.errors import ConfigError, format_short
 from paint.core.plugins import load_object
 
@@ -51,6 +52,16 @@ def engine_type(name: str) -> EngineType:
         )
     server_engine = name if engine.is_remote else ""
     return EngineType(name, engine.is_remote, server_engine)
+
+
+def engine_of(rollout: RolloutConfig) -> EngineType:
+    """The engine that generates; ``auto`` with named servers generates on them."""
+    return engine_type(resolved_engine(rollout.engine, bool(rollout.urls or rollout.server_gpus)))
+
+
+def owns_servers(rollout: RolloutConfig) -> bool:
+    """Whether the run starts its own servers: a remote engine without rollout.urls."""
+    return engine_of(rollout).is_remote and not rollout.urls
 
 
 def resolved_engine(name: str, has_servers: bool) -> str:

@@ -11,11 +11,13 @@ from dataclasses import replace
 
 import torch
 
+from paint.algorithms.base import find_algorithm
 from paint.config.schema import Config, ConfigError, RolloutConfig
 from paint.core.display import Display
 from paint.estimate.plan import UTILIZATION, Split, make_plan, require_fit, server_flag
 from paint.estimate.sizing import server_flags
-from paint.inference.registry import AUTO, resolved_engine
+from paint.inference.registry import AUTO, owns_servers, resolved_engine
+from paint.training.check import check_engine
 
 LOCAL, VLLM = resolved_engine(AUTO, False), resolved_engine(AUTO, True)
 INSTALL = "`pip install 'paint-distill[vllm]'` installs it (docs/how-to/vllm.md)"
@@ -32,7 +34,7 @@ def resolve_training(config: Config, display: Display, ranks: int = 1) -> Config
     Several ranks without servers of their own generate themselves. Raises ConfigError where the
     server would share the GPU, and cannot sleep.
     """
-    if not config.generates:
+    if not find_algorithm(config.train.method).generates(config):
         return config.changed("rollout", engine=resolved_engine(config.rollout.engine, False))
 
     is_auto = config.rollout.engine == AUTO
@@ -68,7 +70,7 @@ def resolve_evaluation(
 
     ``auto`` is the engine of earlier calls that stored samples in the same place, if there are any.
     """
-    if rollout.engine_type.is_stored:
+    if check_engine(rollout).is_stored:
         raise ConfigError(
             f'rollout.engine must not be "{rollout.engine}" here, where completions are sampled; '
             f"`paint grade` grades stored samples"
@@ -116,7 +118,7 @@ def _shares_gpu(rollout: RolloutConfig) -> bool:
     """
     is_told = rollout.colocate or server_flag(rollout, UTILIZATION) is not None
     is_apart = bool(rollout.server_gpus) or "CUDA_VISIBLE_DEVICES=" in rollout.server
-    return rollout.owns_servers and _sees_gpu() and not is_told and not is_apart
+    return owns_servers(rollout) and _sees_gpu() and not is_told and not is_apart
 
 
 def _sharing_problem(config: Config) -> str:

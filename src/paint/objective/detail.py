@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from paint.objective.divergences import find_divergence
 from paint.objective.loss import (
     divergence_terms,
     entropy,
@@ -20,7 +19,7 @@ from paint.objective.loss import (
     paint_loss,
     select,
 )
-from paint.objective.options import ObjectiveConfig
+from paint.objective.options import Objective
 
 LIKELIEST = 5
 """Most likely tokens of each distribution per position, in addition to the sampled one."""
@@ -53,7 +52,7 @@ def detail(
     teacher_hidden: Tensor,
     heads: tuple[nn.Linear, nn.Linear],
     tokens: Tensor,
-    options: ObjectiveConfig,
+    options: Objective,
 ) -> Detail:
     """Compute the loss terms of one completion from both views' hidden states."""
     n, vocabulary = len(tokens), heads[0].out_features
@@ -70,7 +69,7 @@ def detail(
     # Selection ranks the entropy ratios of the complete completion, so they are computed first.
     ratios = []
     for chunk in chunks:
-        log_probs = [(x / options.loss_temperature).log_softmax(-1) for x in logits(chunk)]
+        log_probs = [(x / options.temperature).log_softmax(-1) for x in logits(chunk)]
         ratios.append(entropy_ratio(entropy(log_probs[1]), entropy(log_probs[0])))
     selected = select(torch.cat(ratios), [n], options)
     parts = [
@@ -98,7 +97,7 @@ def _detail_of_rows(
     teacher_logits: Tensor,
     tokens: Tensor,
     selected: Tensor,
-    options: ObjectiveConfig,
+    options: Objective,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Values of some tokens with a known selection (n), and their entries, of which some are kept.
 
@@ -130,13 +129,13 @@ def _detail_of_rows(
 
     with torch.no_grad():
         log_q, log_p = (
-            (x / options.loss_temperature).log_softmax(-1) for x in (student_logits, teacher_logits)
+            (x / options.temperature).log_softmax(-1) for x in (student_logits, teacher_logits)
         )
         values["pull"] = pull(log_q, log_p, tokens)
 
         mixed = interpolate(log_p, log_q, options.interpolation_weight)
         target = torch.where(selected[:, None], mixed, log_p)
-        terms = divergence_terms(target, log_q, find_divergence(options.divergence), tokens)
+        terms = divergence_terms(target, log_q, options.divergence, tokens)
 
         k = min(LIKELIEST, target.shape[-1])
         likeliest = [view.topk(k).indices for view in (log_q, log_p, target)]

@@ -33,9 +33,9 @@ from torch.autograd.function import once_differentiable
 
 from paint.core.errors import PaintError, reason
 from paint.objective import loss
-from paint.objective.divergences import DIVERGENCES, Divergence, find_divergence
+from paint.objective.divergences import DIVERGENCES, Divergence, divergence_name
 from paint.objective.loss import Lengths, Loss
-from paint.objective.options import PAPER_LOSS, LossOptions, ObjectiveConfig, with_changes
+from paint.objective.options import PAPER_LOSS, LossOptions, Objective, with_changes
 from paint.objective.weights import position_factors
 
 Columns = dict[str, Float[Tensor, "n"]]
@@ -60,7 +60,7 @@ class RowWork(NamedTuple):
 
     measure: Callable[[Tensor, Tensor | None, float], Columns]
     differentiate: Callable[
-        [Tensor, Tensor, Columns, Columns, Tensor, Tensor | None, Tensor | None, ObjectiveConfig],
+        [Tensor, Tensor, Columns, Columns, Tensor, Tensor | None, Tensor | None, Objective],
         Columns,
     ]
 
@@ -80,7 +80,7 @@ def fused_paint_loss(
     teacher_hidden: Float[Tensor, "n h"],
     lm_head: nn.Linear | Float[Tensor, "v h"],
     lengths: Lengths,
-    options: ObjectiveConfig = PAPER_LOSS,
+    options: Objective = PAPER_LOSS,
     *,
     tokens: Int[Tensor, "n"] | None = None,
     factors: Float[Tensor, "n"] | None = None,
@@ -148,7 +148,7 @@ def _visit_chunks(
     tokens: Tensor | None,
     factors: Tensor | None,
     chunk_tokens: int,
-    options: ObjectiveConfig,
+    options: Objective,
 ) -> Loss:
     """Compute loss and gradients chunk by chunk; hidden and heads are of student and teacher."""
     student_hidden, teacher_hidden = hidden
@@ -176,8 +176,8 @@ def _visit_chunks(
             student_hidden[where], teacher_hidden[where], *heads, buffer
         )
         sampled = None if tokens is None else tokens[where]
-        student_view = work.measure(student, sampled, options.loss_temperature)
-        teacher_view = work.measure(teacher, sampled, options.loss_temperature)
+        student_view = work.measure(student, sampled, options.temperature)
+        teacher_view = work.measure(teacher, sampled, options.temperature)
         ratio = loss.entropy_ratio(teacher_view["entropy"], student_view["entropy"])
         selected = select(ratio)
         slope = _slope_buffer(student, weight) if inputs else None
@@ -286,7 +286,7 @@ def fused_log_probs(
         raise ValueError(
             f"tokens must be one for each of the {len(hidden)} rows of hidden, got {len(tokens)}"
         )
-    ObjectiveConfig(temperature=temperature)  # checks the range
+    Objective(temperature=temperature)  # checks the range
     if not torch.is_grad_enabled():
         hidden = hidden.detach()  # otherwise its derivative would be computed and never used
     return LogProbs(*_TokenLogProbs.apply(hidden, *head, tokens, temperature, chunk_tokens))  # type: ignore[no-untyped-call]
@@ -420,7 +420,7 @@ def differentiate(
     selected: Bool[Tensor, "r"],
     tokens: Int[Tensor, "r"] | None,
     slope: Float[Tensor, "r v"] | None,
-    options: ObjectiveConfig,
+    options: Objective,
 ) -> dict[str, Float[Tensor, "r"]]:
     """Compute divergence and statistics of each row from log-probs, and dD/dz into slope.
 
@@ -433,7 +433,7 @@ def differentiate(
     """
     names = ("per_token", "kl", "clipped", "unclipped_mass")
     metrics = {name: student.new_empty(len(student)) for name in names}
-    divergence = find_divergence(options.divergence)
+    divergence = options.divergence
 
     for rows in _blocks(student):
         log_p, log_q = teacher[rows], student[rows]
@@ -450,7 +450,7 @@ def differentiate(
         metrics["unclipped_mass"][rows] = p.mul_(kept).sum(-1)
 
         if slope is not None:
-            g.mul_(kept).div_(options.loss_temperature)
+            g.mul_(kept).div_(options.temperature)
             torch.sub(g, q.mul_(g.sum(-1, keepdim=True)), out=slope[rows])
     return metrics
 
@@ -474,7 +474,7 @@ def _blocks(logits: Tensor) -> Iterator[slice]:
     return (slice(first, first + size) for first in range(0, len(logits), size))
 
 
-def choose_row_work(options: ObjectiveConfig, device: torch.device) -> tuple[RowWork, str]:
+def choose_row_work(options: Objective, device: torch.device) -> tuple[RowWork, str]:
     """Choose what options.impl names, and say why auto takes plain torch on a GPU, if it does.
 
     Raises ImplError if impl is triton, which cannot run.
@@ -485,8 +485,11 @@ def choose_row_work(options: ObjectiveConfig, device: torch.device) -> tuple[Row
             raise ImplError(f"impl='triton' cannot run here: {problem}; use impl='chunked'")
     elif options.impl != "auto" or device.type != "cuda":
         return plain, ""
-    elif find_divergence(options.divergence) not in DIVERGENCES.values():
-        return plain, f"there is no kernel of objective.divergence {options.divergence}"
+    elif options.divergence not in DIVERGENCES.values():
+        return (
+            plain,
+            f"there is no kernel of objective.divergence {divergence_name(options.divergence)}",
+        )
     elif problem := _kernel_problem(device):
         return plain, problem
 

@@ -19,12 +19,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from paint.core.errors import ConfigError, format_short, wrap_errors
-from paint.objective.divergences import Divergence, divergence_name, find_divergence
+from paint.objective.divergences import Divergence
 from paint.objective.options import (
     PAPER_LOSS,
     ClipMode,
     LossOptions,
-    ObjectiveConfig,
+    Objective,
     Reduction,
     with_changes,
 )
@@ -66,7 +66,7 @@ def select_positions(
     never selected and do not count in n.
     Raises ValueError unless top_fraction is in [0, 1] and skip_tokens at least 0.
     """
-    ObjectiveConfig(top_fraction=top_fraction, skip_tokens=skip_tokens)  # checks the ranges
+    Objective(top_fraction=top_fraction, skip_tokens=skip_tokens)  # checks the ranges
     valid = entropy_ratio[skip_tokens:]
 
     # 0.07 * 100 is 7.000000000000001 in floating point, and must still select 7.
@@ -93,7 +93,7 @@ def interpolate(
     in either view has probability 0, though its logarithm is finite. Raises ValueError unless
     interpolation_weight is in [0, 1].
     """
-    ObjectiveConfig(interpolation_weight=interpolation_weight)  # checks the range
+    Objective(interpolation_weight=interpolation_weight)  # checks the range
     if interpolation_weight == 0:
         return teacher_log_probs
 
@@ -135,9 +135,10 @@ def clipped_divergence(
     Raises ValueError for an unknown divergence or clip_mode, and for a clip that is applied but not
     positive. The divergence sampled_token needs tokens, which only paint_loss takes.
     """
-    name = divergence_name(divergence)
-    ObjectiveConfig(divergence=name, clip=clip, clip_mode=clip_mode)  # checks the options
-    found = find_divergence(name)
+    options = with_changes(
+        PAPER_LOSS, {"divergence": divergence, "clip": clip, "clip_mode": clip_mode}
+    )
+    found = options.divergence
     if found.is_sampled:
         raise ConfigError(
             f"divergence {found.name!r} needs sampled tokens, which only paint_loss takes"
@@ -162,7 +163,7 @@ def token_weights(
     support float64.
     Raises ValueError for an unknown reduction.
     """
-    ObjectiveConfig(reduction=reduction, skip_tokens=skip_tokens)  # checks the options
+    Objective(reduction=reduction, skip_tokens=skip_tokens)  # checks the options
     lengths = _length_list(lengths)
     weighted = [max(length - skip_tokens, 0) for length in lengths]
     b, n = len(lengths), sum(weighted)
@@ -175,7 +176,7 @@ def token_weights(
 
 
 def weighted_sum(
-    per_token: Float[Tensor, "n"], lengths: Lengths, options: ObjectiveConfig
+    per_token: Float[Tensor, "n"], lengths: Lengths, options: Objective
 ) -> Float[Tensor, ""]:
     """Sum of values of tokens, each times its weight (``token_weights``)."""
     weights = token_weights(lengths, reduction=options.reduction, skip_tokens=options.skip_tokens)
@@ -209,7 +210,7 @@ def paint_loss(
     student_logits: Float[Tensor, "n v"],
     teacher_logits: Float[Tensor, "n v"],
     lengths: Lengths,
-    options: ObjectiveConfig = PAPER_LOSS,
+    options: Objective = PAPER_LOSS,
     *,
     tokens: Int[Tensor, "n"] | None = None,
     factors: Float[Tensor, "n"] | None = None,
@@ -259,7 +260,7 @@ def paint_loss(
         )
     lengths = check_inputs(len(student_logits), len(teacher_logits), lengths, tokens, options)
 
-    temperature = options.loss_temperature
+    temperature = options.temperature
     dtype = torch.promote_types(student_logits.dtype, torch.float32)
     student_log_probs = (student_logits.to(dtype) / temperature).log_softmax(-1)
     # The target is held fixed, and the selection is not differentiable.
@@ -272,7 +273,7 @@ def paint_loss(
         interpolated = interpolate(teacher_log_probs, student_log_probs, weight)
         target_log_probs = torch.where(selected[:, None], interpolated, teacher_log_probs)
 
-    divergence = find_divergence(options.divergence)
+    divergence = options.divergence
     terms = divergence_terms(target_log_probs, student_log_probs, divergence, tokens)
     per_token, kept = clipped_sum(terms, options.clip, options.clip_mode)
     with torch.no_grad():
@@ -309,7 +310,7 @@ def token_log_probs(
 
 
 def select(
-    entropy_ratio: Float[Tensor, "n"], lengths: Sequence[int], options: ObjectiveConfig
+    entropy_ratio: Float[Tensor, "n"], lengths: Sequence[int], options: Objective
 ) -> Bool[Tensor, "n"]:
     """Apply select_positions to each completion separately."""
     selected = torch.zeros_like(entropy_ratio, dtype=torch.bool)
@@ -344,7 +345,7 @@ def check_inputs(
     teacher_rows: int,
     lengths: Lengths,
     tokens: Tensor | None,
-    options: ObjectiveConfig,
+    options: Objective,
 ) -> list[int]:
     """Return the lengths as a list. Raises ValueError for mismatched inputs or missing tokens."""
     if student_rows != teacher_rows:
@@ -357,7 +358,7 @@ def check_inputs(
         raise ValueError(
             f"lengths must sum to the {student_rows} rows of each view, got {sum(lengths)}"
         )
-    divergence = find_divergence(options.divergence)
+    divergence = options.divergence
     if tokens is None and divergence.is_sampled:
         raise ValueError(f"divergence {divergence.name!r} needs tokens, the sampled ones")
     if tokens is not None and len(tokens) != student_rows:

@@ -20,8 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from paint.objective.divergences import find_divergence
-from paint.objective.options import ObjectiveConfig
+from paint.objective.options import Objective
 
 # At 1,024 entries a block, a multiprocessor of an H100 holds 48 or more warps of either kernel; at
 # 2,048, 24 to 32, by the registers of the compiled kernels. Which is faster is for a GPU to say, as
@@ -67,7 +66,7 @@ def differentiate(
     selected: Tensor,
     tokens: Tensor | None,
     slope: Tensor | None,
-    options: ObjectiveConfig,
+    options: Objective,
 ) -> dict[str, Tensor]:
     """Compute per_token, kl, clipped and unclipped_mass of each row of both views' logits (r v).
 
@@ -95,10 +94,10 @@ def differentiate(
             tokens,
             *metrics.values(),
             vocabulary,
-            TEMPERATURE=options.loss_temperature,
+            TEMPERATURE=options.temperature,
             MIX=options.interpolation_weight,
             CLIP=options.clip,
-            KIND=find_divergence(options.divergence).name,
+            KIND=options.divergence.name,
             CLIP_MODE=options.clip_mode,
             GRADIENT=slope is not None,
             BLOCK=BLOCK,
@@ -116,7 +115,7 @@ def build(device: torch.device) -> None:
     """
     row, selected = torch.zeros(1, 2, device=device), torch.ones(1, dtype=torch.bool, device=device)
     view = measure(row, None, 1.0)
-    differentiate(row, row, view, view, selected, None, row, ObjectiveConfig(temperature=1.0))
+    differentiate(row, row, view, view, selected, None, row, Objective(temperature=1.0))
 
 
 @triton.jit

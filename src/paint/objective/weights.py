@@ -22,14 +22,13 @@ from typing import TYPE_CHECKING, Any
 
 from paint.core.errors import ConfigError, format_short, wrap_errors
 from paint.core.plugins import load_object
+from paint.objective.options import Objective
 from paint.objective.solution import KINDS, kinds_of_tokens
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from paint.objective.options import ObjectiveConfig
 else:
-    Tensor = ObjectiveConfig = Any
+    Tensor = Any
 
 PositionWeights = Callable[[Mapping[str, Any]], Tensor]
 
@@ -69,7 +68,7 @@ def find_position_weights(name: str) -> PositionWeights | None:
 def position_factors(
     stats: Mapping[str, Tensor],
     lengths: Sequence[int],
-    options: ObjectiveConfig,
+    options: Objective,
     factors: Tensor | None = None,
     pieces: Sequence[bytes] | None = None,
 ) -> Tensor | None:
@@ -98,7 +97,7 @@ def position_factors(
     return by_position if factors is None else by_position * factors
 
 
-def _valid_weights(found: Any, like: Tensor, options: ObjectiveConfig) -> Tensor:
+def _valid_weights(found: Any, like: Tensor, options: Objective) -> Tensor:
     """Weights as numbers of the loss. Raises ConfigError for others than n finite ones >= 0."""
     shape, problem = tuple(like.shape), ""
     if not isinstance(found, type(like)):
@@ -119,7 +118,7 @@ def _valid_weights(found: Any, like: Tensor, options: ObjectiveConfig) -> Tensor
 
 
 def verdict_weights(
-    is_correct: Sequence[bool], lengths: Sequence[int], options: ObjectiveConfig
+    is_correct: Sequence[bool], lengths: Sequence[int], options: Objective
 ) -> list[float]:
     """Weight of each completion of a step by its verdict.
 

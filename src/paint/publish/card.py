@@ -33,6 +33,7 @@ from paint.evaluation.generate import checkpoint_digest
 from paint.evaluation.store import StoreError, find_stores, read_settings
 from paint.models.weights import Rounding
 from paint.objective.prompts import student_messages
+from paint.training.check import check_config
 
 LOCAL = (
     *("model.path", "data.path", "validation.path", "log."),
@@ -155,7 +156,7 @@ def _contamination(
     if not benchmarks:
         return ["Not checked: there is no evaluation."]
     try:
-        problems = read_problems(config.data, needs=config.needed_fields).problems
+        problems = read_problems(config.data, needs=check_config(config).needed_fields).problems
     except PaintError:
         return ["Not checked: the training data could not be read."]
     lines = []

@@ -20,11 +20,11 @@ from paint.inference.local import LocalEngine
 from paint.models.policy import Policy
 from paint.models.teacher import Teacher
 from paint.objective.fused import fused_paint_loss
-from paint.objective.options import ObjectiveConfig
+from paint.objective.options import Objective
 
 MOST_TOKENS = 256  # longest completion of the base
 
-KL = ObjectiveConfig(temperature=1.0, clip_mode="none", interpolation_weight=0.0, top_fraction=0.0)
+KL = Objective(temperature=1.0, clip_mode="none", interpolation_weight=0.0, top_fraction=0.0)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from paint.algorithms.base import find_algorithm
 from paint.config.recipe import flags, read_recipe
 from paint.config.run_folder import RunError, fixed_differences, read_run, with_resolved
 from paint.config.schema import Config, ConfigError, RolloutConfig
@@ -27,7 +28,13 @@ from paint.demo.files import model_path
 from paint.estimate.plan import Split, choose_split, make_plan, server_of, tensor_parallel_size
 from paint.estimate.report import start_line
 from paint.estimate.sizing import server_flags
-from paint.inference.registry import AUTO, resolved_engine, server_engine
+from paint.inference.registry import (
+    AUTO,
+    engine_of,
+    owns_servers,
+    resolved_engine,
+    server_engine,
+)
 from paint.inference.vllm.process import (
     API_KEY,
     LOG,
@@ -102,9 +109,14 @@ class Placement:
 
 def with_servers_enabled(config: Config) -> Config:
     """The config with an engine on servers, where it is auto and servers can generate for it."""
-    engine = config.rollout.engine_type.server_engine
-    is_open = config.rollout.engine == AUTO or config.rollout.engine_type.is_remote
-    is_served = engine and is_open and config.model.train_mode == "lora" and config.generates
+    engine = engine_of(config.rollout).server_engine
+    is_open = config.rollout.engine == AUTO or engine_of(config.rollout).is_remote
+    is_served = (
+        engine
+        and is_open
+        and config.model.train_mode == "lora"
+        and find_algorithm(config.train.method).generates(config)
+    )
     return config.changed("rollout", engine=engine) if is_served else config
 
 
@@ -359,7 +371,7 @@ def _as_begun(config: Config, folder: Path) -> Config:
 
 def _require_same_engine(rollout: RolloutConfig, placement: Placement, folder: Path) -> None:
     """Raise RunError where servers appear or are gone; the message names the split that goes on."""
-    has_servers, is_shared = rollout.owns_servers, rollout.owns_servers and rollout.colocate
+    has_servers, is_shared = owns_servers(rollout), owns_servers(rollout) and rollout.colocate
     if (bool(placement.servers), placement.shared) != (has_servers, is_shared):
         kind = "shared" if rollout.colocate else "TRAINERS+SERVERS"
         raise RunError(
@@ -371,7 +383,7 @@ def _require_same_engine(rollout: RolloutConfig, placement: Placement, folder: P
 
 def _require_servers_used(config: Config, placement: Placement) -> None:
     """Raise ConfigError where GPUs are to serve, and the engine generates without servers."""
-    if placement.servers and not config.rollout.engine_type.is_remote:
+    if placement.servers and not engine_of(config.rollout).is_remote:
         raise ConfigError(
             f"rollout.engine {config.rollout.engine} generates in the training process and uses no "
             f"servers; leave out --split, or set rollout.engine vllm"
@@ -385,7 +397,7 @@ def _split(request: Request, config: Config, ranks: tuple[int, int], size: int) 
     if request.split is None:
         if most == gpus:
             return choose_split(config, gpus, server=size)
-        if most and not config.rollout.engine_type.is_remote:
+        if most and not engine_of(config.rollout).is_remote:
             return Split(
                 most, 0, False, f'one process; rollout.engine is "{config.rollout.engine}"'
             )

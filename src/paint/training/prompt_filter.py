@@ -5,6 +5,7 @@ A prompt is never truncated: a solution without its end would be another experim
 
 from collections.abc import Sequence
 
+from paint.algorithms.base import find_algorithm
 from paint.config.schema import Config, ConfigError
 from paint.core.display import Display
 from paint.data.contexts import IN_FULL, Contexts
@@ -27,7 +28,8 @@ def filter_problems(
 
     ``file_content`` is the content of context.file, if it was read before.
     """
-    algorithm, data, teacher = config.algorithm, config.data, config.teacher
+    algorithm = find_algorithm(config.train.method)
+    data, teacher = config.data, config.teacher
     reserved = _reserved(config)
     limit = prompt_limit(policy, config)
     model_limit = position_limit(policy.base.config)
@@ -146,7 +148,9 @@ def require_prompt_fits(
 
 def _reserved(config: Config) -> int:
     """The tokens that follow a prompt."""
-    return config.rollout.max_new_tokens if config.algorithm.needs_rollouts else 0
+    return (
+        config.rollout.max_new_tokens if find_algorithm(config.train.method).needs_rollouts else 0
+    )
 
 
 def note_unmasked(contexts: Contexts, problems: Sequence[Problem], display: Display) -> None:

@@ -33,7 +33,7 @@ from paint.core.versions import versions
 from paint.evaluation.grade import is_repetitive
 from paint.grading.base import Grade
 from paint.grading.math.grader import MathGrade
-from paint.objective.options import ObjectiveConfig
+from paint.objective.options import Objective
 from paint.training.rollouts import ScoredRollout, logprob_mismatches, off_policy_metrics
 
 FRACTIONS = {"clipped": "clip_frac", "selected": "selected_frac"}
@@ -130,7 +130,7 @@ def append_metrics(folder: Path, metrics: Mapping[str, float]) -> None:
 
 
 def step_metrics(
-    scored: Sequence[ScoredRollout], grades: Sequence[Grade], options: ObjectiveConfig
+    scored: Sequence[ScoredRollout], grades: Sequence[Grade], options: Objective
 ) -> dict[str, float]:
     """Compute the metrics of a step from all its rollouts, kept or not (docs/reference/metrics.md).
 
@@ -165,7 +165,7 @@ def step_metrics(
     return metrics
 
 
-def loss_metrics(kept: Sequence[ScoredRollout], options: ObjectiveConfig) -> dict[str, float]:
+def loss_metrics(kept: Sequence[ScoredRollout], options: Objective) -> dict[str, float]:
     """Compute the metrics of the rollouts that are trained on, with the weights of the loss."""
 
     def mean(name: str) -> float:

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from paint.algorithms.base import find_algorithm
 from paint.config.schema import Config, ConfigError
 from paint.core.errors import NonFiniteError, format_short
 from paint.training.rollouts import ScoredRollout
@@ -85,5 +86,5 @@ def _require_names(config: Config, names: Iterable[Any]) -> None:
 
 
 def _error(config: Config, what: str) -> ConfigError:
-    kind = type(config.algorithm).__name__
+    kind = type(find_algorithm(config.train.method)).__name__
     return ConfigError(f"train.method {config.train.method} ({kind}): {what}; correct the class")

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from paint.config.schema import Config, RolloutConfig
+from paint.inference.registry import engine_of
 
 COUNTED = 2
 """Fewest steps that are counted before a run says what bounds it."""
@@ -17,7 +18,7 @@ def measured_steps(rollout: RolloutConfig) -> int:
     The first, which warms up, is not counted. The others are a group of steps, if one of a group
     samples the completions of all (paint.training.batched_rollouts).
     """
-    group = 1 if rollout.engine_type.is_remote else 1 + rollout.off_policy_steps
+    group = 1 if engine_of(rollout).is_remote else 1 + rollout.off_policy_steps
     return 1 + max(COUNTED, group)
 
 
@@ -37,7 +38,7 @@ def bottleneck(config: Config, ranks: int, steps: Sequence[Mapping[str, float]])
     waited = sum(step.get(name, 0.0) for step in counted for name in GENERATING) / len(counted)
     update = total - waited
     rollout = config.rollout
-    is_async = rollout.off_policy_steps > 0 and rollout.engine_type.is_remote
+    is_async = rollout.off_policy_steps > 0 and engine_of(rollout).is_remote
     what = "waiting for rollouts" if is_async else "rollouts"
     said = f"steps take {_seconds(total)}: {what} {_seconds(waited)}, update {_seconds(update)}"
 

@@ -25,9 +25,10 @@ from paint.models.policy import Policy
 from paint.models.sharding import passes_missing
 from paint.models.teacher import Teacher
 from paint.objective.fused import LogProbs, fused_log_probs
-from paint.objective.options import ObjectiveConfig
+from paint.objective.options import Objective
 from paint.objective.weights import verdict_weights
 from paint.training.callbacks import Callback
+from paint.training.check import Resolved
 from paint.training.drift import Drift
 from paint.training.load_balancing import balance_rows, micro_batches
 from paint.training.off_policy_rollouts import OffPolicyRollouts
@@ -40,7 +41,7 @@ from paint.training.step_checks import require_finite, require_scores
 class Setup:
     """The model, data and services that a training step uses."""
 
-    config: Config
+    resolved: Resolved
     policy: Policy
     teacher: Teacher
     problems: Sequence[Problem]
@@ -52,6 +53,11 @@ class Setup:
     callbacks: Sequence[Callback] = ()
     drift: Drift | None = None
     context_file: str | None = None  # the content of context.file, as it was at the start
+
+    @property
+    def config(self) -> Config:
+        """The settings."""
+        return self.resolved.config
 
     @cached_property
     def contexts(self) -> Contexts:
@@ -88,7 +94,7 @@ def generate_rollouts(setup: Setup, batch: Batch, step_index: int, clock: Clock)
         completions = off_policy.get(step_index, clock)
 
     # Stored completions have their engine's log-probs, if any: the behavior policy is not here.
-    is_stored = setup.config.rollout.engine_type.is_stored
+    is_stored = setup.resolved.engine.is_stored
     rollouts = [
         Rollout(
             row,
@@ -151,7 +157,7 @@ def grade_rollouts(setup: Setup, rollouts: Sequence[Rollout]) -> list[Grade]:
     """The grade of each completion, graded once; without a gold answer that it needs, None."""
     if graded := [r.grade for r in rollouts if r.grade is not None]:
         return graded
-    needs_answer = setup.config.grading.needs_answer
+    needs_answer = setup.resolved.needs_answer
     items = [
         item_of(
             r.problem,
@@ -198,7 +204,7 @@ def weigh_by_verdict(setup: Setup, rollouts: Sequence[Rollout]) -> list[Rollout]
         for r, grade in zip(rollouts, grades, strict=True)
     ]
     rows, is_correct, lengths = zip(*sorted(all_gather_objects(verdicts)), strict=True)
-    weights = verdict_weights(is_correct, lengths, setup.config.objective)
+    weights = verdict_weights(is_correct, lengths, setup.resolved.objective)
     by_row = dict(zip(rows, weights, strict=True))
     return [
         replace(r, grade=grade, metrics={**r.metrics, "loss_weight": by_row[r.row]})
@@ -222,7 +228,7 @@ def accumulate(setup: Setup, rollouts: Sequence[Rollout], score: Score) -> list[
     Returns the scored rollouts in the order of their rows: those of all ranks on the first rank,
     and a rank's own on the others.
     """
-    config, options = setup.config, setup.config.objective
+    config, options = setup.config, setup.resolved.objective
     barrier()  # ranks may differ much in how long they generated
     spare = list(rollouts[:1])
     scored = [ScoredRollout(r, {}) for r in rollouts if not r.kept]
@@ -233,7 +239,7 @@ def accumulate(setup: Setup, rollouts: Sequence[Rollout], score: Score) -> list[
 
     groups: dict[str, list[Rollout]] = {}  # a micro-batch has one divergence
     for rollout in rollouts:
-        divergence = options.of_verdict(rollout.is_correct).divergence
+        divergence = setup.resolved.objective_of(rollout.is_correct).divergence.name
         groups.setdefault(divergence, []).append(rollout)
     micros = [
         micro
@@ -318,7 +324,7 @@ def completion_ids(rollouts: Sequence[Rollout], device: torch.device) -> Tensor:
     return to_device([i for rollout in rollouts for i in rollout.completion.ids], device)
 
 
-def loss_counts(rollouts: Sequence[Rollout], options: ObjectiveConfig) -> tuple[int, int]:
+def loss_counts(rollouts: Sequence[Rollout], options: Objective) -> tuple[int, int]:
     """The completions, and their tokens that count in the loss."""
     lengths = completion_lengths(rollouts)
     return len(lengths), sum(max(length - options.skip_tokens, 0) for length in lengths)

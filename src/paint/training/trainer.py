@@ -14,7 +14,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import InitProcessGroupKwargs
 
-from paint.config.recipe import require_trainable, to_table
+from paint.config.recipe import to_table
 from paint.config.run_folder import (
     RunError,
     latest_checkpoint,
@@ -50,6 +50,7 @@ from paint.grading.registry import open_grader
 from paint.inference.engine import Engine, PendingCompletions, sampling_from
 from paint.inference.factory import EngineSetup, open_engine
 from paint.inference.local import LocalEngine
+from paint.inference.registry import owns_servers
 from paint.inference.resolve import may_fall_back, resolve_training, without_servers
 from paint.inference.vllm.process import training_tokens
 from paint.models.conventions import today
@@ -58,17 +59,18 @@ from paint.models.policy import Policy, load_policy
 from paint.models.targets import describe_adapters
 from paint.models.teacher import open_teacher
 from paint.models.weights import model_digests
-from paint.objective.divergences import DIVERGENCES, FORWARD_KL, find_divergence
+from paint.objective.divergences import DIVERGENCES, FORWARD_KL
 from paint.objective.fused import choose_row_work
 from paint.objective.loss import require_slope
 from paint.training import checkpoint, run_log
 from paint.training.async_rollouts import AsyncRollouts
 from paint.training.batched_rollouts import BatchedRollouts
 from paint.training.callbacks import Callback
+from paint.training.check import check_config, check_training
 from paint.training.drift import open_drift
 from paint.training.health import Health
 from paint.training.off_policy_rollouts import OffPolicyRollouts
-from paint.training.optim import find_optimizer, learning_rate, open_optimizer
+from paint.training.optim import learning_rate, open_optimizer
 from paint.training.prompt_filter import (
     filter_problems,
     print_first_prompts,
@@ -107,8 +109,7 @@ def train(
     SIGTERM raise Interrupted when the step under way is finished and saved. Callbacks are called on
     the first rank, and so is ``at_end``, before trackers are closed.
     """
-    require_trainable(config)
-    find_optimizer(config.train).check(config.train)
+    resolved = check_training(config)
     require_torchrun()
     # One rank's rows may take longer than another's.
     seconds = START_SECONDS + config.rollout.server_timeout + config.rollout.timeout
@@ -128,6 +129,7 @@ def train(
     ):
         if resume:
             config = with_resolved(config, read_run(folder))
+            resolved = check_training(config)
         if config.train.batch_size < ranks:
             raise ConfigError(
                 f"train.batch_size {config.train.batch_size} is smaller than the {ranks} ranks"
@@ -136,13 +138,14 @@ def train(
             display.note(f"{ranks} ranks")
 
         # Refused now, not after the model is loaded or after the first rollouts.
-        candidates = read_problems(config.data, needs=config.needed_fields)
+        candidates = read_problems(config.data, needs=resolved.needed_fields)
         contexts = Contexts(config.context, candidates.problems)
         shared, context_file = contexts.shared, contexts.file_content
-        for divergence in config.divergences - DIVERGENCES.keys():
-            require_slope(find_divergence(divergence))
-        if config.algorithm.needs_context:  # what the settings of the divergence apply to
-            kinds = {config.objective.of_verdict(is_correct) for is_correct in (True, False)}
+        for divergence in (resolved.divergence, resolved.wrong_divergence):
+            if divergence not in DIVERGENCES.values():
+                require_slope(divergence)
+        if resolved.algorithm.needs_context:  # what the settings of the divergence apply to
+            kinds = {resolved.objective_of(is_correct) for is_correct in (True, False)}
             reasons = {choose_row_work(options, accelerator.device)[1] for options in kinds}
             for reason in sorted(reasons - {""}):
                 display.note(f"the loss is computed without Triton kernels: {reason}")
@@ -157,7 +160,7 @@ def train(
             display.note(policy.kernels)
         # The teacher is the policy as it is before a checkpoint is loaded. Live weights are the
         # policy itself: no copy is kept.
-        needs_teacher, steps = config.algorithm.needs_teacher(config), config.train.steps
+        needs_teacher, steps = resolved.needs_teacher, config.train.steps
         teacher = open_teacher(
             policy, config.teacher if needs_teacher else TeacherConfig(weights="live")
         )
@@ -165,7 +168,7 @@ def train(
             display.note(f"the teacher stays as it is: teacher.every is not below {steps} steps")
         validation = load_validation(policy, config, folder, ranks, grader, display)
         problems = filter_problems(policy, config, candidates, display, context_file)
-        if config.algorithm.needs_context:
+        if resolved.algorithm.needs_context:
             warn_template_mismatch(display, policy)
 
         with ExitStack() as lock:
@@ -212,7 +215,7 @@ def train(
 
             # SFT without validation asks no engine, and starts no server.
             opened: AbstractContextManager[Engine] = nullcontext(LocalEngine(policy, batch_size=1))
-            if config.generates:
+            if resolved.generates:
                 drawn, longest = drawn_problems(config, problems), training_tokens(config)
                 sections = config.model, config.rollout
                 engine_setup = EngineSetup(
@@ -220,16 +223,17 @@ def train(
                 )
                 opened = open_engine(engine_setup)
             with opened as engine:
-                if config.generates and engine_setup.has_fallen_back(engine):
+                if resolved.generates and engine_setup.has_fallen_back(engine):
                     config = without_servers(config)
                     if validation is not None:
                         validation = replace(validation, engine=config.rollout.engine)
                     run_log.replace_config(folder, to_table(config))
-                if config.is_off_policy and config.divergences != {FORWARD_KL.name}:
+                resolved = check_config(config)
+                if resolved.is_off_policy and resolved.divergence_names != {FORWARD_KL.name}:
                     display.note(
                         "off-policy: forward KL tolerates completions of another policy, reverse "
                         "KL does not (arXiv 2606.24143), and objective.divergence is "
-                        f"{' and '.join(sorted(config.divergences))}; watch off_policy_kl"
+                        f"{' and '.join(sorted(resolved.divergence_names))}; watch off_policy_kl"
                     )
                 parts = policy, teacher, problems, engine, optimizer, accelerator, grader
                 health = Health(
@@ -237,7 +241,7 @@ def train(
                 )
                 drift = open_drift(config, policy, teacher)
                 setup = Setup(
-                    config,
+                    resolved,
                     *parts,
                     callbacks=[health, *callbacks],
                     drift=drift,
@@ -321,7 +325,7 @@ def loop(
                     accelerator.split_between_processes(rows) as batch,
                     extension_errors("train.method", setup.config.train.method),
                 ):
-                    stepped = setup.config.algorithm.step(setup, batch, done, clock)
+                    stepped = setup.resolved.algorithm.step(setup, batch, done, clock)
                 if accelerator.is_main_process:
                     require_step(setup.config, stepped, config.batch_size)
                 scored, gradient_norm = stepped
@@ -420,9 +424,9 @@ def log_step(
     def note(text: str) -> None:
         display.note(f"step {step_number}: {text}")
 
-    options, rollout, log = setup.config.objective, setup.config.rollout, setup.config.log
+    options, rollout, log = setup.resolved.objective, setup.config.rollout, setup.config.log
     rollouts, grades = [s.rollout for s in scored], [Grade(1.0, "reference")] * len(scored)
-    if setup.config.algorithm.needs_rollouts:
+    if setup.resolved.algorithm.needs_rollouts:
         grades = grade_rollouts(setup, rollouts)
     metrics: dict[str, float] = {"step": step_number}
     metrics |= run_log.step_metrics(scored, grades, options)
@@ -443,7 +447,7 @@ def log_step(
     metrics["seconds_left"] = display.seconds_left(step_number)
 
     if (kl := metrics.get("off_policy_kl", 0.0)) > OFF_POLICY_KL_WARNING:
-        lag = "" if rollout.engine_type.is_stored else "rollout.off_policy_steps or "
+        lag = "" if setup.resolved.engine.is_stored else "rollout.off_policy_steps or "
         note(
             f"the completions are off-policy: off_policy_kl is {kl:.2g} nats, over "
             f"{OFF_POLICY_KL_WARNING:g}; lower {lag}train.learning_rate"
@@ -489,7 +493,7 @@ def _open_off_policy_rollouts(setup: Setup, last: Path | None) -> OffPolicyRollo
     sampling = sampling_from(config.rollout)
     steps, measured = config.train.steps, config.train.row_limit
     rollouts: OffPolicyRollouts
-    if config.rollout.engine_type.is_remote:
+    if setup.resolved.engine.is_remote:
         engines = [setup.engine.fork() for _ in range(behind)]
         rollouts = AsyncRollouts(setup.policy, engines, submit, steps=steps, measured=measured)
     else:
@@ -516,7 +520,7 @@ def _plan(
     """
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     # Without sleep, an own server may be on another GPU: its command says so, and nothing else.
-    serves = config.rollout.owns_servers
+    serves = owns_servers(config.rollout)
     split = Split(ranks, int(serves), serves and config.rollout.colocate, "as it was started")
     gpus, memory = 0, psutil.virtual_memory().total / local
     if device.type == "cuda":

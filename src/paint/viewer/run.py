@@ -39,6 +39,7 @@ from paint.evaluation.metrics import GradedSamples, compute_metrics
 from paint.grading.math.compare import boxed
 from paint.models.policy import load_tokenizer
 from paint.objective.solution import KINDS, anchors_of, hidden_part, kinds_of_tokens, written
+from paint.training.check import check_config
 from paint.training.health import appearances
 from paint.training.token_log import ABOUT, read_tokens, token_bytes, tokens_path
 from paint.viewer.evaluation import graded_validation
@@ -107,7 +108,7 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
     if config.log.keep_rollouts and not spec.steps:
         require_rollouts(run, done)
     chosen = choose(run, config, spec)
-    is_scored = spec.again and config.algorithm.needs_context and bool(chosen)
+    is_scored = spec.again and check_config(config).algorithm.needs_context and bool(chosen)
     scorer = Scorer(run, config, display) if is_scored else None
     tokenizer = scorer.policy.tokenizer if scorer else load_tokenizer(config.model.path)
 
@@ -134,7 +135,6 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
                 count.add(len(rollout["completion_ids"]))
 
     vocabulary = list(shared.vocabulary)
-    options = config.objective.resolve(config.rollout.temperature)
     return {
         "name": run.resolve().name,
         "method": config.train.method,
@@ -146,8 +146,8 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
             **facts["versions"],
         },
         "settings": settings_of(config),
-        "objective": {name: getattr(options, name) for name in OF_THE_CLIP}
-        | {"shown": " and ".join(config.context.source)},
+        "objective": {name: getattr(config.objective, name) for name in OF_THE_CLIP}
+        | {"temperature": config.loss_temperature, "shown": " and ".join(config.context.source)},
         "metrics": columns_of(read_metrics(run)),
         "signs": appearances(read_metrics(run), config.health.window),
         "validation": validation_metrics(graded_validation(run, display)),

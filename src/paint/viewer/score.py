@@ -30,6 +30,7 @@ from paint.models.policy import Policy, load_policy
 from paint.models.teacher import Teacher, open_teacher
 from paint.models.weights import load_trained, model_digests, trained_in
 from paint.objective.detail import Detail, detail
+from paint.training.check import check_config
 from paint.training.prompt_filter import filter_problems
 from paint.training.rollouts import TeacherPrompt
 
@@ -43,7 +44,7 @@ class Scorer:
         Raises:
             ConfigError, PolicyError, RunError: the model cannot be loaded, or is another one.
         """
-        self.run, self.config = run, config
+        self.run, self.config, self.resolved = run, config, check_config(config)
         model = replace(config.model, gradient_checkpointing=False)
         self.policy = load_policy(
             model, seed=config.train.seed, device=own_device(), prompts=config.prompts
@@ -79,8 +80,7 @@ class Scorer:
 
     def score(self, rollout: Mapping[str, Any], teacher_prompt: Sequence[int]) -> Detail:
         """Score a stored rollout under the loaded student and a teacher with this prompt."""
-        options = self.config.objective.resolve(self.config.rollout.temperature)
-        options = options.of_verdict(rollout.get("correct"))
+        options = self.resolved.objective_of(rollout.get("correct"))
         prompt, completion = rollout["prompt_ids"], rollout["completion_ids"]
         with torch.no_grad():
             student = self.policy.hidden_states([prompt], [completion])
@@ -112,7 +112,10 @@ def read_training_problems(
     try:
         quiet = Display(enabled=False)
         problems = filter_problems(
-            policy, config, read_problems(config.data, needs=config.needed_fields), quiet
+            policy,
+            config,
+            read_problems(config.data, needs=check_config(config).needed_fields),
+            quiet,
         )
     except DataError as error:
         display.note(f"solutions are not shown: {error}")
