@@ -31,68 +31,25 @@ WAIT = timedelta(days=1)
 
 AGENT_SECONDS = 60  # seconds that a rank without its peers waits for torchrun's agent to end it
 
-_COUNTS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
-"""Variables in which launchers give the number of processes; the first one set counts."""
-
-_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
-"""Variables in which launchers give a process its number."""
-
-_IGNORED = {
-    "ACCELERATE_USE_FSDP": "FSDP",
-    "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
-    "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
-    "ACCELERATE_USE_PARALLELISM_CONFIG": "parallelism_config",
-}
-
-
-def require_torchrun() -> None:
-    """Raise ConfigError, before anything is started, for accelerate's settings that are ignored."""
-    values = {name: value.lower() for name, value in os.environ.items()}
-    ignored = [name for key, name in _IGNORED.items() if values.get(key) in ("true", "1")]
-    for key, name in (("MIXED_PRECISION", "mixed precision"), ("DYNAMO_BACKEND", "dynamo")):
-        value = values.get(f"ACCELERATE_{key}", "")
-        ignored += [f"{name} {value}"] if value not in ("", "no") else []
-    if ignored and os.environ.get("RANK", "0") != "0":
-        raise PeerExit(_status(ConfigError()))
-    if ignored:
-        raise ConfigError(
-            f"accelerate is configured for {' and '.join(ignored)}, which would be ignored: every "
-            f"rank holds the complete model, in model.dtype; launch with `{_launch_line('GPUS')}`"
-        )
-
-    # Only its launcher sets both, and for several processes it then starts them by itself.
-    is_alone = "ACCELERATE_MIXED_PRECISION" in os.environ and "MASTER_ADDR" in os.environ
-    if is_alone and not os.environ.keys() & set(_COUNTS):
-        raise ConfigError(
-            f"accelerate is configured for several processes and started one, as it does without "
-            f"GPUs; launch with `ACCELERATE_USE_CPU=true {_launch_line('2')}`"
-        )
-
 
 def require_all_ranks(accelerator: Accelerator) -> None:
-    """Raise ConfigError, with the command to use, if launched processes are not connected."""
+    """Raise ConfigError, with the command to use, if torchrun's processes are not connected."""
     # Each would train alone, and all in one folder.
-    variable, launched = _launched()
+    launched = _launched()
     if launched == accelerator.num_processes:
         return
-    if any(os.environ.get(name, "0") != "0" for name in _RANKS):
+    if os.environ.get("RANK", "0") != "0":
         raise PeerExit(_status(ConfigError()))  # the first process gives the command
-    if variable == "WORLD_SIZE":
-        raise ConfigError(
-            f"{launched} processes were launched, and accelerate sees {accelerator.num_processes}; "
-            f"without a GPU launch with `ACCELERATE_USE_CPU=true {_launch_line('2')}`"
-        )
-    nodes = "--nnodes N --rdzv-backend c10d --rdzv-endpoint FIRST_NODE:29500"
+    line = shlex.join(["python", "-m", "paint.launch", "--nproc-per-node", "2", *sys.argv[1:]])
     raise ConfigError(
-        f"{launched} processes were launched ({variable}), which are not connected; start one "
-        f"on each machine, which starts its ranks: `srun --ntasks-per-node 1 "
-        f"{_launch_line('GPUS', nodes)}` (if this is a single process: `unset {variable}`)"
+        f"{launched} processes were launched, and accelerate sees {accelerator.num_processes}; "
+        f"without a GPU launch with `ACCELERATE_USE_CPU=true {line}`"
     )
 
 
 def require_one_process(verb: str) -> None:
     """Raise ConfigError if a command of one process runs on several ranks."""
-    if max(PartialState().num_processes, _launched()[1]) > 1:
+    if max(PartialState().num_processes, _launched()) > 1:
         raise ConfigError(
             f"{verb} runs in one process; for several GPUs, start vLLM servers and name them: "
             f"--rollout.urls"
@@ -265,15 +222,6 @@ def _objects() -> Any:
         ) from error
 
 
-def _launched() -> tuple[str, int]:
-    """Return the launcher's variable and the number of processes that it gives; "", 1 for none."""
-    for name in _COUNTS:
-        if os.environ.get(name, "").isdigit():
-            return name, int(os.environ[name])
-    return "", 1
-
-
-def _launch_line(processes: str, more: str = "") -> str:
-    """The command that launches this one on several ranks."""
-    line = ["python", "-m", "paint.launch", "--nproc-per-node", processes, *more.split()]
-    return shlex.join([*line, *sys.argv[1:]])
+def _launched() -> int:
+    """Number of processes that torchrun has launched; 1 without it."""
+    return int(os.environ.get("WORLD_SIZE", "1"))

@@ -32,7 +32,6 @@ from paint.core.distributed import (
     any_rank_signal,
     report_once,
     require_all_ranks,
-    require_torchrun,
     run_on_rank0,
 )
 from paint.core.errors import Interrupted, wrap_errors
@@ -110,7 +109,6 @@ def train(
     the first rank, and so is ``at_end``, before trackers are closed.
     """
     resolved = check_training(config)
-    require_torchrun()
     # One rank's rows may take longer than another's.
     seconds = START_SECONDS + config.rollout.server_timeout + config.rollout.timeout
     accelerator = Accelerator(
