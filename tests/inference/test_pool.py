@@ -506,8 +506,8 @@ def spoiling(**changes: Any) -> Callable[[dict[str, Any]], None]:
         (spoiling(prompt_token_ids=[1, 2]), "read other token ids"),
         (spoiling(token_ids=[5, 6], logprobs={"token_logprobs": [-1, -1]}), "stopped after 2 of 8"),
         (spoiling(logprobs={"token_logprobs": [-1] * 3}), "4 token ids and 3 log-probs"),
-        (spoiling(logprobs={"token_logprobs": [float("nan")] * 4}), "not finite"),
-        (spoiling(token_ids=[10**9, 10, 40, END]), "a token id 1000000000"),
+        (spoiling(logprobs={"token_logprobs": [float("nan")] * 4}), "has the log-prob nan"),
+        (spoiling(token_ids=[10**9, 10, 40, END]), "the token id 1000000000"),
         (spoiling(token_ids=[5] * 100_000), "100000 token ids and 4"),
         (dict.clear, "KeyError"),
     ],
@@ -522,6 +522,16 @@ def test_pool_evicts_server_with_invalid_response_and_completes_step(
     assert {c.source for c in completions} == {honest.url}
     out = rf"{liar.url} is left out \(.*not as a vLLM server does: .*{message}"
     assert re.search(out, said())
+
+
+def test_message_of_server_cannot_steer_terminal(serve: Any, opened: Open) -> None:
+    fake_server = serve()
+    engine = opened(fake_server)
+    fake_server.respond = lambda *_: (500, {"error": {"message": "\x1b[31mred\x07" * 1000}})
+    with pytest.raises(EngineError, match=r"\\x1b\[31mred\\x07") as error:
+        generate(engine)
+    assert str(error.value).isprintable()
+    assert len(str(error.value)) < 2000
 
 
 def test_vllm_engine_other_server_is_refused(serve: Any, opened: Open, policy: Policy) -> None:

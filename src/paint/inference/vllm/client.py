@@ -24,7 +24,7 @@ from tenacity import (
 )
 
 from paint.core.errors import reason, sanitize_for_terminal, wrap_errors
-from paint.inference.engine import Completion, EngineError, Sampling
+from paint.inference.engine import Completion, EngineError, Sampling, completion_error
 from paint.inference.vllm.process import API_KEY, OwnedProcess, max_rank_flag
 
 ATTEMPTS = 3
@@ -33,7 +33,6 @@ PAUSE_SECONDS = 0.25
 
 HEALTH_SECONDS = 10.0
 
-LARGEST_LOG_PROB = 1e-3  # above 0 by what rounding may add; a log-prob in nats is at most 0
 SHOWN_CHARACTERS = 600  # how much of a response is passed on in messages
 
 T = TypeVar("T")
@@ -311,28 +310,24 @@ def read_completion(
     if (read := choice["prompt_token_ids"]) != list(prompt):
         raise ValueError(f"it read other token ids than it was sent: {_show(read)}")
 
-    ids, log_probs = tuple(choice["token_ids"]), tuple(choice["logprobs"]["token_logprobs"])
-    if not 0 < len(ids) <= longest or len(ids) != len(log_probs):
+    ids, log_probs = choice["token_ids"], choice["logprobs"]["token_logprobs"]
+    if len(ids) != len(log_probs):
         raise ValueError(f"{len(ids)} token ids and {len(log_probs)} log-probs")
-    for token in ids:
-        if type(token) is not int or not 0 <= token < vocabulary.size:
-            raise ValueError(f"a token id {_show(token)}; the model has {vocabulary.size}")
-    for value in log_probs:
-        if type(value) not in (float, int) or not -1e30 < value <= LARGEST_LOG_PROB:
-            raise ValueError(f"log-probs that are not finite or above 0: {_show(value)}")
+    if error := completion_error(ids, log_probs, False, vocabulary.size):
+        raise ValueError(f"a completion {error}")
 
     # A completion ends with its first end token, or where it is as long as it may be.
-    ended = [place for place, token in enumerate(ids, 1) if token in vocabulary.end_ids]
-    if ended and ended[0] < len(ids):
-        raise ValueError(f"{len(ids)} token ids, of which number {ended[0]} ends the completion")
-    finish, is_longest = choice["finish_reason"], len(ids) == longest
-    if not ((ended and finish == "stop") or (is_longest and finish == "length")):
+    first_end = next((n for n, token in enumerate(ids, 1) if token in vocabulary.end_ids), None)
+    finish = choice["finish_reason"]
+    has_ended = finish == "stop" and first_end == len(ids) <= longest
+    is_cut = finish == "length" and first_end in (None, len(ids)) and len(ids) == longest
+    if not (has_ended or is_cut):
         raise ValueError(
-            f"it stopped after {len(ids)} of {longest} tokens "
-            f"{'with' if ended else 'without'} an end token ({_show(finish)}, "
-            f"{_show(choice.get('stop_reason'))}); look at its --max-model-len and stop settings"
+            f"it stopped after {len(ids)} of {longest} tokens, with its first end token at "
+            f"{first_end} ({_show(finish)}, {_show(choice.get('stop_reason'))}); look at its "
+            f"--max-model-len and stop settings"
         )
-    return ids, tuple(map(float, log_probs))
+    return tuple(ids), tuple(map(float, log_probs))
 
 
 def read_models(content: bytes) -> tuple[int, dict[str, Path]]:
