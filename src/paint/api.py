@@ -219,11 +219,12 @@ class Evaluation:
             for sample in read_growing_jsonl(folder / COMPLETIONS, "evaluate again"):
                 verdict = verdicts.get((sample["problem"], sample["sample"]))
                 if verdict is not None:
+                    further = ("reward", "rewards", "feedback")
                     rows.append(
                         {"policy": folder.parent.name, "benchmark": folder.name}
                         | sample
                         | verdict["strict"]
-                        | {key: verdict[key] for key in ("reward", "feedback") if key in verdict}
+                        | {key: verdict[key] for key in further if key in verdict}
                     )
         return _frame(rows)
 

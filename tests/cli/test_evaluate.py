@@ -20,7 +20,7 @@ def test_evaluation_of_run_is_its_validation_or_the_demos_problems(run: Path) ->
     assert (validated.samples, validated.limit, validated.thinking) == (3, 4, False)
     assert (validated.rollout.top_p, validated.rollout.max_new_tokens) == (1.0, 60)
     demo = evaluation_of(changed("demo-paint", {"grading": {"grader": "exact"}}))
-    assert (demo.benchmarks, demo.thinking, demo.grading.grader) == (("demo",), False, "exact")
+    assert (demo.benchmarks, demo.thinking, demo.grading.grader) == (("demo",), False, ("exact",))
     assert demo.rollout.max_new_tokens == 96
     own = changed("demo-paint", {"data": {"path": "own.jsonl"}})
     assert evaluation_of(own).benchmarks == ("demo",)

@@ -148,7 +148,7 @@ def test_needed_fields_are_those_of_the_sources() -> None:
     assert needed("text", "neighbour", "a:b") == set()
     assert needed("guide", "other") == {"guide", "solution"}
     assert needed("rollout") == needed("answer") == {"answer"}
-    assert needed("rollout", grading=GradingConfig(grader="a:b")) == set()
+    assert needed("rollout", grading=GradingConfig(grader=("a:b",))) == set()
 
 
 def test_context_function_returning_half_a_character_is_refused_by_name() -> None:

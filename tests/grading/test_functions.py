@@ -10,13 +10,14 @@ import pytest
 
 from paint.config.run_folder import read_metrics
 from paint.core.display import Display
+from paint.core.errors import ConfigError
 from paint.core.plugins import spec_of
 from paint.evaluation.grade import summarise_folders
 from paint.grading import functions
 from paint.grading.base import Cost, Grade, GradingError, Item
-from paint.grading.registry import find_grader
+from paint.grading.registry import find_grader, open_grader, short_names
 from paint.training.trainer import train
-from runs import changed, stored
+from runs import changed, rows_of, stored
 
 Row = Mapping[str, Any]
 
@@ -180,3 +181,68 @@ def test_evaluation_grader_that_always_fails_is_an_error(run: Path, tmp_path: Pa
     grading = changed("demo-paint", {"grading": {"grader": spec_of(unreachable), "attempts": 1}})
     with pytest.raises(GradingError, match="All connection attempts failed"):
         summarise_folders([run / "validation"], tmp_path, QUIET, grading.grading)
+
+
+def graded_by_two(weights: Sequence[float] = ()) -> Any:
+    config = changed("demo-paint", {"grading": {"grader": ["exact", spec_of(half)]}})
+    return config.changed("grading", weights=tuple(weights))
+
+
+def test_several_graders_add_their_weighted_rewards() -> None:
+    rows = [Item(text, "5", row={"id": text}) for text in ("5", "6")]
+    with open_grader(graded_by_two().grading) as grader:
+        right, wrong = grader.grade(rows)
+        assert grader.take_cost().calls == 2
+    assert (right.reward, wrong.reward) == (1.5, 0.5)
+    # The first grader decides what is right, whatever the sum is.
+    assert (right.correct, wrong.correct) == (True, False)
+    assert right.parts["half"] == Grade(0.5, "half", feedback="of 5")
+    assert (right.reason, right.feedback) == ("exact: right; half: half", "of 5")
+
+    with open_grader(graded_by_two([1, -0.2]).grading) as grader:
+        assert [grade.reward for grade in grader.grade(rows)] == pytest.approx([0.9, -0.1])
+
+
+def test_several_graders_fail_where_one_fails() -> None:
+    grading = changed(
+        "demo-paint", {"grading": {"grader": ["exact", spec_of(unreachable)], "attempts": 1}}
+    ).grading
+    with open_grader(grading) as grader:
+        [grade] = grader.grade([Item("5", "5")])
+    assert (grade.reward, grade.correct, grade.failed) == (1.0, True, True)
+    assert grade.reason == "unreachable: ConnectionError: All connection attempts failed"
+
+
+def test_graders_of_one_name_are_named_completely() -> None:
+    assert short_names(["math", "a:grade", "b:grade"]) == ["math", "a:grade", "b:grade"]
+    assert short_names(["math", "a:grade"]) == ["math", "grade"]
+
+
+@pytest.mark.parametrize(
+    "grading",
+    [
+        {"grader": ["math", "none"]},
+        {"grader": ["math", "math"]},
+        {"grader": []},
+        {"weights": [1, 2]},
+        {"grader": ["math", "exact"], "weights": [1]},
+        {"weights": [float("inf")]},
+    ],
+)
+def test_graders_and_weights_that_do_not_fit_are_refused(grading: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"grading\.(grader|weights) must be"):
+        changed("demo-paint", {"grading": grading})
+
+
+def test_train_and_validate_several_graders_log_each(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    table = {"grading": {"grader": ["math", spec_of(half)], "weights": [1, 0.5]}}
+    train(changed("demo-paint", STEP, table), run, display=QUIET)
+    [metrics] = read_metrics(run)
+    assert (metrics["rewards/half/mean"], metrics["rewards/half/std"]) == (0.5, 0)
+    assert metrics["rewards/math/mean"] == metrics["accuracy"]
+    assert metrics["reward"] == metrics["accuracy"] + 0.25
+    for row in stored(run):
+        assert row["rewards"] == {"math": float(row["correct"]), "half": 0.5}
+    for path in (run / "validation").rglob("grades.jsonl"):
+        assert all(row["rewards"]["half"] == 0.5 for row in rows_of(path))

@@ -247,4 +247,6 @@ def test_eval_custom_grader_reports_mean_reward(tmp_path: Path) -> None:
     assert {"maj_at_k", "lenient_avg_at_k", "unboxed_frac"} <= figures.keys()
 
     with pytest.raises(ConfigError, match="an evaluation needs grades"):
-        summarise_folders([summary.parent], tmp_path, Display(enabled=False), GradingConfig("none"))
+        summarise_folders(
+            [summary.parent], tmp_path, Display(enabled=False), GradingConfig(("none",))
+        )

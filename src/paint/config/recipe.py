@@ -151,7 +151,8 @@ def _section(name: str, table: Any, base: Config) -> Any:
         value = table[field.name]
         # TOML has no tuples, and people write 1 for 1.0.
         if isinstance(value, list):
-            value = tuple(value)
+            is_of_floats = get_args(field.type)[:1] == (float,)
+            value = tuple(float(one) if is_of_floats and type(one) is int else one for one in value)
         elif isinstance(value, str) and get_origin(field.type) is tuple:
             value = (value,)
         elif type(value) is int and float in (field.type, *get_args(field.type)):

@@ -13,6 +13,7 @@ import re
 import shlex
 from dataclasses import dataclass, field, replace
 from datetime import date
+from math import isfinite
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -56,7 +57,13 @@ SECONDS = within("(0, 31536000]")  # at most a year
 NAME = [Check("a name", _is_filled)]
 FOLDER = [Check("a folder", _is_filled), *PATH]
 FIELD = [Check("the name of a field", bool)]
-GRADER = [Check("a grader", _is_filled)], 'default: "math"'
+GRADERS = [
+    Check(
+        "distinct graders",
+        lambda names: bool(names) and all(map(_is_filled, names)) and _are_distinct(names),
+    ),
+    Check("none alone, or other graders", lambda names: "none" not in names or len(names) == 1),
+]
 DEADLINE = within("[0.01, 86400]"), "seconds; default: 5"
 
 
@@ -514,10 +521,14 @@ class TrainConfig(Section):
 class GradingConfig(Section):
     """How completions are graded: for GRPO's reward, and for the accuracy that runs report."""
 
-    grader: str = setting("math", *GRADER)
+    grader: tuple[str, ...] = setting(("math",), GRADERS, 'default: "math"')
     """Grader: math compares the boxed answer with the gold one, exact compares texts, choice
     compares a letter, none leaves completions ungraded, and module:name is your own function
-    (docs/how-to/own-grader.md; ours)."""
+    (docs/how-to/own-grader.md; ours). Of several, the reward is the weighted sum, and the first
+    decides what is right."""
+    weights: tuple[float, ...] = ()
+    """Weights of several graders' rewards in their sum, one each; empty: 1 each (TRL's
+    reward_weights)."""
     deadline: float = setting(5.0, *DEADLINE)
     """CPU seconds that a comparison of two answers, or a call of your function, may take, in
     [0.01, 86400] (ours)."""
@@ -532,6 +543,17 @@ class GradingConfig(Section):
     stop_on_failure: bool = True
     """Stop where the grader fails on every completion of a step or of an evaluation; otherwise
     their reward is 0 (ours)."""
+
+    def __post_init__(self) -> None:
+        Section.__post_init__(self)
+        is_met = len(self.weights) in (0, len(self.grader)) and all(map(isfinite, self.weights))
+        note = f"of {', '.join(self.grader)}"
+        require(self, "weights", is_met, "empty, or one number for each grader", note)
+
+    @property
+    def is_off(self) -> bool:
+        """Whether completions are left ungraded."""
+        return self.grader == ("none",)
 
 
 Sign = Literal[
@@ -705,7 +727,7 @@ class EvaluationConfig(Section):
             ("keep", "all", "an evaluation counts every sample"),
         ):
             require(rollout, key, getattr(rollout, key) == value, format_value(value), note)
-        is_graded = self.grading.grader != "none"
+        is_graded = not self.grading.is_off
         require(self.grading, "grader", is_graded, "a grader", "an evaluation needs grades")
 
 

@@ -18,7 +18,7 @@ def defaults_of(target: str) -> EvaluationConfig:
 def evaluation_of(config: Config) -> EvaluationConfig:
     """Settings that fit a run: its grader, and problems of its validation or the demo."""
     default, validation = EvaluationConfig(), config.validation
-    if config.grading.grader != "none":
+    if not config.grading.is_off:
         default = replace(default, grading=config.grading)
     if validation.path:
         return replace(

@@ -113,6 +113,8 @@ def _verdict_columns(grade: Grade, vote: int | None) -> dict[str, Any]:
     columns["failed"] = grade.failed
     if grade.feedback:
         columns["feedback"] = grade.feedback
+    if grade.parts:
+        columns["rewards"] = {name: part.reward for name, part in grade.parts.items()}
     return columns
 
 

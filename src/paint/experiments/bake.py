@@ -120,7 +120,7 @@ class Meter:
             kls.append(sum(kl for kl, _ in scores) / sum(len(c.ids) for c in mine))
             ratios = [self._score(view, reference, problem, c)[1] for c in theirs]
             areas.append(auc(np.array(ratios), np.array([ratio for _, ratio in scores])))
-        is_graded = group == "held_out" and self.config.grading.grader != "none"
+        is_graded = group == "held_out" and not self.config.grading.is_off
         lengths = np.array([np.mean([len(c.ids) for c in row]) for row in own])
         return Figures(
             bootstrap([self._follow_rates(problems, own)], bounds=SHARE) if is_graded else None,

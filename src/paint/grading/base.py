@@ -36,16 +36,21 @@ class Grade:
         reason: a few words, which tables count and list.
         failed: the grader itself failed on the completion.
         feedback: a longer text on the completion: failed tests, a judge's remarks.
+        parts: of several graders, the grade of each by its name, of which the first decides what
+            is right.
     """
 
     reward: float | None
     reason: str = ""
     failed: bool = False
     feedback: str = ""
+    parts: Mapping[str, "Grade"] = field(default_factory=dict, hash=False)
 
     @property
     def correct(self) -> bool:
-        """Whether the reward is 1."""
+        """Whether the reward is 1; of several graders, that of the first."""
+        if self.parts:
+            return next(iter(self.parts.values())).correct
         return self.reward == 1
 
 

@@ -7,12 +7,12 @@ none           no completion is graded
 module:name    a custom function (paint.grading.functions)
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from paint.config.schema import GradingConfig
 from paint.core.errors import ConfigError
 from paint.core.plugins import load_object
-from paint.grading.base import Grade, Grader, Item
+from paint.grading.base import Cost, Grade, Grader, Item
 from paint.grading.choice import chosen_letter, named_letters
 from paint.grading.functions import AsyncCalls, FunctionGrader, is_async, reward_word, takes_batch
 from paint.grading.math.compare import boxed
@@ -29,18 +29,32 @@ def needs_answer(grader: str) -> bool:
 
 
 def open_grader(grading: GradingConfig) -> Grader:
-    """The grader of the section grading.
+    """The grader of the section grading; of several graders, their weighted sum.
 
     Raises:
         ConfigError: there is no such grader, or it is not callable.
     """
-    return find_grader(
-        grading.grader,
-        deadline=grading.deadline,
-        concurrency=grading.concurrency,
-        timeout=grading.timeout,
-        attempts=grading.attempts,
-    )
+    graders: dict[str, Grader] = {}
+    for name, grader in zip(short_names(grading.grader), grading.grader, strict=True):
+        graders[name] = find_grader(
+            grader,
+            deadline=grading.deadline,
+            concurrency=grading.concurrency,
+            timeout=grading.timeout,
+            attempts=grading.attempts,
+        )
+    if len(graders) == 1 and not grading.weights:
+        return next(iter(graders.values()))
+    return WeightedGrader(graders, grading.weights or [1.0] * len(graders))
+
+
+def short_names(graders: Sequence[str]) -> list[str]:
+    """Names of graders in metrics: of module:name the name, if no other grader has it."""
+    short = [grader.rpartition(":")[2] for grader in graders]
+    return [
+        name if short.count(name) == 1 else grader
+        for name, grader in zip(short, graders, strict=True)
+    ]
 
 
 def find_grader(
@@ -92,6 +106,50 @@ class EachGrader(Grader):
 
     def grade(self, items: Sequence[Item]) -> list[Grade]:
         return list(map(self.function, items))
+
+
+class WeightedGrader(Grader):
+    """Grades by several graders: the reward is the weighted sum of theirs (as in TRL's GRPO).
+
+    Grades without a reward do not count in the sum. The grader has failed where one of them has.
+
+    Args:
+        graders: by the name that metrics have; the first decides what is right.
+        weights: of their rewards, one each.
+    """
+
+    def __init__(self, graders: Mapping[str, Grader], weights: Sequence[float]) -> None:
+        self._graders = graders
+        self._weights = weights
+
+    def grade(self, items: Sequence[Item]) -> list[Grade]:
+        columns = [grader.grade(items) for grader in self._graders.values()]
+        rows = zip(*columns, strict=True)
+        return [self._sum(dict(zip(self._graders, row, strict=True))) for row in rows]
+
+    def _sum(self, parts: Mapping[str, Grade]) -> Grade:
+        rewards = [
+            weight * part.reward
+            for weight, part in zip(self._weights, parts.values(), strict=True)
+            if part.reward is not None
+        ]
+        failed = {name: part for name, part in parts.items() if part.failed}
+        reasons = [f"{name}: {part.reason}" for name, part in (failed or parts).items()]
+        feedback = [part.feedback for part in parts.values() if part.feedback]
+        return Grade(
+            sum(rewards) if rewards else None,
+            "; ".join(reasons),
+            failed=bool(failed),
+            feedback="\n\n".join(feedback),
+            parts=parts,
+        )
+
+    def take_cost(self) -> Cost:
+        return sum((grader.take_cost() for grader in self._graders.values()), Cost())
+
+    def close(self) -> None:
+        for grader in self._graders.values():
+            grader.close()
 
 
 class NoGrader(Grader):

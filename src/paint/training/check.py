@@ -108,7 +108,7 @@ class Resolved:
     @property
     def needs_answer(self) -> bool:
         """Whether the grader compares with a gold answer."""
-        return needs_answer(self.config.grading.grader)
+        return any(map(needs_answer, self.config.grading.grader))
 
     @property
     def needs_grades(self) -> str:
@@ -129,7 +129,7 @@ class Resolved:
         if not self.algorithm.needs_rollouts:
             needed["solution"] = self.method
         if self.needs_grades and self.needs_answer:
-            grader = format_value(self.config.grading.grader)
+            grader = format_value(" ".join(self.config.grading.grader))
             needed["answer"] = f"{self.needs_grades} with grading.grader {grader}"
         for source in self.config.context.source if self.algorithm.needs_context else ():
             setting = f"context.source {format_value(source)}"
@@ -232,7 +232,7 @@ def _has_other_iterations(run: Resolved) -> bool:
 
 def _lacks_grader(run: Resolved) -> bool:
     is_needed = run.needs_grades or run.config.validation.path
-    return bool(is_needed) and run.config.grading.grader == "none"
+    return bool(is_needed) and run.config.grading.is_off
 
 
 def _has_other_temperature(run: Resolved) -> bool:

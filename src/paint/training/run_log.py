@@ -3,6 +3,7 @@
 import platform
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -158,10 +159,25 @@ def step_metrics(
         if rewards and not any(isinstance(grade, MathGrade) for grade in grades):
             metrics["reward"] = sum(rewards) / len(rewards)
             metrics["grader_failures"] = sum(grade.failed for grade in grades)
+        metrics |= reward_metrics(grades)
         if gaps:  # an algorithm need not score the sampled tokens
             metrics["logprob_mismatch_mean"] = sum(gaps) / len(gaps)
             metrics["logprob_mismatch_p99"] = gaps[int(0.99 * (len(gaps) - 1))]
         metrics |= off_policy_metrics(scored)
+    return metrics
+
+
+def reward_metrics(grades: Sequence[Grade]) -> dict[str, float]:
+    """Mean and sample standard deviation of each of several graders' rewards, by TRL's names."""
+    by_name: dict[str, list[float]] = {}
+    for grade in grades:
+        for name, part in grade.parts.items():
+            if part.reward is not None:
+                by_name.setdefault(name, []).append(part.reward)
+    metrics = {}
+    for name, rewards in by_name.items():
+        metrics[f"rewards/{name}/mean"] = statistics.fmean(rewards)
+        metrics[f"rewards/{name}/std"] = statistics.stdev(rewards) if len(rewards) > 1 else 0.0
     return metrics
 
 
@@ -265,6 +281,8 @@ def record(scored: ScoredRollout, grade: Grade) -> dict[str, object]:
         row |= {"reward": grade.reward, "reason": grade.reason}
     if grade.feedback:
         row["feedback"] = grade.feedback
+    if grade.parts:
+        row["rewards"] = {name: part.reward for name, part in grade.parts.items()}
     if (view := rollout.teacher_prompt) is not None:
         row |= {
             "context": view.context,

@@ -109,7 +109,7 @@ def generate_rollouts(setup: Setup, batch: Batch, step_index: int, clock: Clock)
     if off_policy is not None:
         with clock("behavior"):
             rollouts = off_policy.score_under_behavior_policy(rollouts, step_index)
-    if setup.config.grading.grader == "none":
+    if setup.config.grading.is_off:
         return rollouts
     with clock("reward"):
         graded = add_grades(setup, rollouts, step_index)

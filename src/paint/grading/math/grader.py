@@ -56,6 +56,7 @@ class MathGrade(Grade):
     reason: Reason = field(init=False)
     failed: bool = field(init=False, default=False)
     feedback: str = field(init=False, default="")
+    parts: Mapping[str, Grade] = field(init=False, default_factory=dict, hash=False)
     strict: Verdict  # the last box after the last closed thought
     lenient: Verdict  # the last box anywhere
 
