@@ -49,7 +49,6 @@ from paint.algorithms.paint import score_rollouts
 from paint.config import schema as cfg
 from paint.data.problems import Problem
 from paint.inference.engine import Completion
-from paint.models.layers import WideLinear
 from paint.models.policy import load_policy
 from paint.models.teacher import open_teacher
 from paint.training.check import check_config
@@ -172,9 +171,6 @@ def paint(path: str, sizes: Sizes) -> Run:
 def opsd(path: str, sizes: Sizes) -> Run:
     """OPSD's loss path: all logits of both views, entropies for its log, clipped forward KL."""
     policy = load_policy(cfg.ModelConfig(path=path, dtype=sizes.dtype), seed=0, device=own_device())
-    for layer in policy.base.modules():
-        if type(layer) is WideLinear:
-            cast(Any, layer).__class__ = nn.Linear  # its products are torch's own
     optimizer = torch.optim.AdamW(policy.trainable, lr=LEARNING_RATE)
     rows = rows_of(policy.lm_head.out_features, sizes)
     teacher = open_teacher(policy, cfg.TeacherConfig())

@@ -13,12 +13,6 @@ from accelerate import PartialState
 
 from paint.core.errors import ConfigError
 
-_INSTRUCTIONS = {
-    torch.bfloat16: ("avx512_bf16", "amx_bf16", "bf16"),
-    torch.float16: ("avx512_fp16", "amx_fp16", "fp16_arith"),
-}
-"""Names that torch gives to a CPU's instructions for a format: x86's, then ARM's."""
-
 
 def own_device() -> torch.device:
     """Return the device of this process (one rank)."""
@@ -45,14 +39,6 @@ def require_dtype(device: torch.device | str, dtype: torch.dtype) -> None:
 def float64_device(device: torch.device) -> torch.device:
     """Return the device itself if it supports float64, else the CPU (Apple's GPUs lack it)."""
     return device if _has(str(device), torch.float64) else torch.device("cpu")
-
-
-def multiplies(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether a device multiplies numbers of a format; checked only for 16 bits on a CPU."""
-    if device.type != "cpu" or dtype not in _INSTRUCTIONS:
-        return True
-    has = torch.cpu.get_capabilities()
-    return any(has.get(name, False) for name in _INSTRUCTIONS[dtype])
 
 
 def wait_for_device() -> None:

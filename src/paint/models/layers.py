@@ -1,4 +1,4 @@
-"""Layers that compute their values in less memory or time: adapters, norms, checkpoints, 16 bits.
+"""Layers that compute their values in less memory or time: adapters, norms, checkpoints.
 
 Adapters are float32 beside smaller weights. On a CPU they compute the same bits as peft's layer
 and save less for the backward pass: peft saves a float32 copy of the input in each layer that reads
@@ -13,16 +13,11 @@ a product with the weight by itself would be a second kernel, which PyTorch does
 A checkpointed layer stores its input alone and computes its values again in the backward pass.
 transformers does so in training mode only, which would also turn on a family's dropout, layerdrop
 and router jitter. Here the layers checkpoint in evaluation mode, in which all of these are off.
-
-16-bit weights on a CPU without 16-bit instructions are multiplied by torch several times slower
-than float32 from a few rows on (docs/dev/log.md). Here, operands are converted to float32 for one
-product at a time, and the result is rounded once. Stored tensors, also those saved for the backward
-pass, stay in 16 bits.
 """
 
 import inspect
 from copy import deepcopy
-from functools import cache, reduce
+from functools import cache
 from types import MethodType
 from typing import Any
 
@@ -34,14 +29,6 @@ from torch.nn.functional import linear, rms_norm
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
-
-from paint.core.device import multiplies
-
-ROWS = 8
-"""Number of rows from which a float32 product is no slower, including conversions."""
-
-SLICE = 8_192
-"""Rows of a weight that are converted to float32 at a time; a head has many times as many."""
 
 
 class MemoryEfficientLoraLinear(Linear):  # type: ignore[misc]
@@ -167,61 +154,3 @@ class CheckpointedLayer(nn.Module):
 @cache
 def _checkpointed(kind: Any) -> Any:
     return type(kind.__name__, (CheckpointedLayer, kind), {})
-
-
-def widen(model: PreTrainedModel) -> None:
-    """Make plain linear layers compute y = x Wᵀ + b in float32 where the CPU is faster with it."""
-    for layer in model.modules():
-        if type(layer) is nn.Linear and not multiplies(layer.weight.device, layer.weight.dtype):
-            layer.__class__ = WideLinear
-
-
-def narrow(model: nn.Module) -> None:
-    """Undo ``widen`` for a model that has moved to a device which multiplies its dtype."""
-    wide: list[Any] = [layer for layer in model.modules() if type(layer) is WideLinear]
-    for layer in wide:
-        if multiplies(layer.weight.device, layer.weight.dtype):
-            layer.__class__ = nn.Linear
-
-
-class WideLinear(nn.Linear):
-    """Linear layer that computes in float32 for inputs of at least ROWS rows."""
-
-    def forward(self, input: Float[Tensor, "*rows i"]) -> Float[Tensor, "*rows o"]:
-        """Compute y = x Wᵀ + b in the dtype of x."""
-        if input.numel() < ROWS * self.in_features:
-            return super().forward(input)
-        result: Tensor = _Product.apply(input, self.weight, self.bias)  # type: ignore[no-untyped-call]
-        return result
-
-
-class _Product(torch.autograd.Function):
-    """x Wᵀ + b in float32, without keeping a float32 copy."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weight)
-        wide, output = x.float(), x.new_empty(*x.shape[:-1], len(weight))
-        for part in _slices(weight):
-            offset = None if bias is None else bias[part].float()
-            output[..., part] = linear(wide, weight[part].float(), offset)
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        x, weight = ctx.saved_tensors
-        wide = gradient.float()
-        of_x = of_weight = of_bias = None
-        if ctx.needs_input_grad[0]:
-            products = (wide[..., part] @ weight[part].float() for part in _slices(weight))
-            of_x = reduce(torch.add, products).to(gradient.dtype)
-        if ctx.needs_input_grad[1]:
-            of_weight = wide.flatten(0, -2).T @ x.float().flatten(0, -2)
-            of_weight = of_weight.to(weight.dtype)
-        if ctx.needs_input_grad[2]:
-            of_bias = wide.flatten(0, -2).sum(0).to(weight.dtype)
-        return of_x, of_weight, of_bias
-
-
-def _slices(weight: Tensor) -> list[slice]:
-    return [slice(first, first + SLICE) for first in range(0, len(weight), SLICE)]

@@ -56,8 +56,6 @@ from paint.models.layers import (
     MemoryEfficientLoraLinear,
     checkpoint_layers,
     fuse_norms,
-    narrow,
-    widen,
 )
 from paint.models.liger import use_liger
 from paint.models.sharding import digest_of_weights, is_sharded, ranks_here, shard
@@ -424,7 +422,6 @@ def load_policy(
         shard(base, device)
     with _loading(config.path):
         base.to(device)
-    widen(base)
     _require_usable(base, tokenizer, config)
     model.eval()
     digest = digest_of_weights(base) if is_sharded(base) else None
@@ -474,7 +471,6 @@ def move_policy(policy: Policy, device: torch.device) -> None:
     Liger's kernels, which take the place of layers before adapters do, are not used.
     """
     policy.model.to(device)
-    narrow(policy.base)
     fuse_norms(policy.base, device)
 
 
