@@ -1,0 +1,68 @@
+"""A judge as grader: any OpenAI-compatible endpoint (vLLM, a provider) that rates completions.
+
+    vllm serve Qwen/Qwen3-8B --port 8001
+    JUDGE_URL=http://localhost:8001/v1 JUDGE_MODEL=Qwen/Qwen3-8B \
+        paint train RECIPE --data.path support.jsonl --grading.grader examples.judge:grade
+
+The reward is the judge's score from 0 to 10, over 10, and its remark is the feedback. A row may
+have a field `rubric`, by which the judge goes. The key of the endpoint is JUDGE_API_KEY.
+"""
+
+import json
+import os
+import ssl
+from collections.abc import Mapping
+from typing import Any
+
+import httpx2
+
+from paint.grading.base import Grade
+from paint.grading.thoughts import split_thought
+
+CERTIFICATES = ssl.create_default_context()  # takes long, so once for all calls
+RUBRIC = "It is correct, it answers what was asked, and it is as short as it can be."
+PROMPT = """Rate a reply from 0 (useless) to 10 (perfect), and name its worst fault in a sentence.
+
+A perfect reply: {rubric}
+
+=== Request ===
+{problem}
+
+=== Reply ===
+{reply}"""
+REMARK = {"type": "string", "maxLength": 300}
+SCORE = {"type": "integer", "minimum": 0, "maximum": 10}
+SCHEMA = {
+    "type": "object",
+    "properties": {"remark": REMARK, "score": SCORE},  # the remark first: the score follows from it
+    "required": ["remark", "score"],
+    "additionalProperties": False,
+}
+
+
+async def grade(completion: str, row: Mapping[str, Any]) -> Grade:
+    reply = split_thought(completion).answer
+    if reply is None:
+        return Grade(0.0, "unclosed thought")
+    prompt = PROMPT.format(
+        rubric=row.get("rubric", RUBRIC), problem=row["problem"], reply=reply.strip()
+    )
+    request = {
+        "model": os.environ["JUDGE_MODEL"],
+        "messages": [{"role": "user", "content": prompt}],
+        "temperature": 0,
+        "max_tokens": 400,
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "rating", "schema": SCHEMA, "strict": True},
+        },
+    }
+    url, key = os.environ["JUDGE_URL"], os.environ.get("JUDGE_API_KEY")
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    # grading.timeout limits the time of a call.
+    async with httpx2.AsyncClient(headers=headers, timeout=None, verify=CERTIFICATES) as client:
+        response = await client.post(f"{url}/chat/completions", json=request)
+    response.raise_for_status()
+    rating = json.loads(response.json()["choices"][0]["message"]["content"])
+    score = min(max(int(rating["score"]), 0), 10)
+    return Grade(score / 10, f"{score} of 10", feedback=rating["remark"])

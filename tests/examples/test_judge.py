@@ -1,0 +1,169 @@
+"""The judge of examples/: against a local server, and against a real vLLM."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paint.core.display import Display
+from paint.demo.files import MODEL
+from paint.grading import functions
+from paint.grading.base import Grade, Grader, GradingError, Item
+from paint.grading.registry import find_grader
+from paint.training.trainer import train
+from real_vllm import needs_vllm, serving
+from runs import changed, stored
+
+SPEC = "judge:grade"
+ROWS = [
+    {"id": str(number), "problem": f"Is {number} even?", "rubric": f"It says so of {number}."}
+    for number in range(12)
+]
+
+
+class Endpoint:
+    """An OpenAI-compatible server that gives each request a score, and fails at first if told."""
+
+    def __init__(self, *, failures: int = 0) -> None:
+        self.failures = failures
+        self.requests: list[dict[str, Any]] = []
+        self.keys: list[str] = []
+        self.under_way = self.most = 0
+        self.lock = threading.Lock()
+        # Requests wait for each other, so that what is sent at once is seen at once.
+        self.gate = threading.Barrier(4)
+
+    def respond(self, body: dict[str, Any], key: str) -> tuple[int, dict[str, Any]]:
+        with self.lock:
+            self.requests.append(body)
+            self.keys.append(key)
+            self.under_way += 1
+            self.most = max(self.most, self.under_way)
+            fails = self.failures > 0
+            self.failures -= fails
+        try:
+            self.gate.wait(20)
+        finally:
+            with self.lock:
+                self.under_way -= 1
+        if fails:
+            return 503, {"error": {"message": "overloaded"}}
+        rating = {"remark": "It could be shorter.", "score": 7}
+        return 200, {"choices": [{"message": {"role": "assistant", "content": json.dumps(rating)}}]}
+
+
+@pytest.fixture
+def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
+    found = Endpoint()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            assert self.path == "/v1/chat/completions"
+            status, content = found.respond(body, self.headers.get("Authorization", ""))
+            data = json.dumps(content).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: Any) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    server.block_on_close = False
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
+    monkeypatch.setenv("JUDGE_URL", f"http://127.0.0.1:{server.server_address[1]}/v1")
+    monkeypatch.setenv("JUDGE_MODEL", "a-judge")
+    monkeypatch.setenv("JUDGE_API_KEY", "a-key")
+    monkeypatch.setattr(functions, "PAUSE_SECONDS", 0.001)
+    yield found
+    server.shutdown()
+    server.server_close()
+
+
+def graded(grader: Grader, count: int) -> list[Grade]:
+    texts = ["<think>Is it?</think>Yes.", *["No."] * (count - 1)]
+    return list(
+        grader.grade([Item(text, "", row=row) for text, row in zip(texts, ROWS, strict=False)])
+    )
+
+
+def test_judge_asks_the_endpoint_four_at_once(endpoint: Endpoint) -> None:
+    with find_grader(SPEC, concurrency=4) as grader:
+        grades = graded(grader, 12)
+    assert endpoint.most == 4
+    assert grades == [Grade(0.7, "7 of 10", feedback="It could be shorter.")] * 12
+    assert len(endpoint.requests) == 12
+    assert set(endpoint.keys) == {"Bearer a-key"}
+    assert {request["model"] for request in endpoint.requests} == {"a-judge"}
+    [prompt] = [
+        text
+        for request in endpoint.requests
+        for text in [request["messages"][0]["content"]]
+        if "Is 0 even?" in text
+    ]
+    assert "It says so of 0." in prompt
+    assert prompt.endswith("=== Reply ===\nYes.")  # without its thought
+
+
+def test_judge_is_asked_again_where_the_endpoint_is_overloaded(endpoint: Endpoint) -> None:
+    endpoint.failures = 4
+    with find_grader(SPEC, concurrency=4) as grader:
+        grades = graded(grader, 4)
+        assert grader.take_cost().calls == 8
+    assert [grade.reward for grade in grades] == [0.7] * 4
+
+
+def test_judge_unclosed_thought_is_not_sent(endpoint: Endpoint) -> None:
+    with find_grader(SPEC) as grader:
+        assert grader.grade([Item("<think>Is", "", row=ROWS[0])]) == [Grade(0, "unclosed thought")]
+    assert endpoint.requests == []
+
+
+def small(grading: dict[str, Any]) -> Any:
+    sections: dict[str, dict[str, Any]] = {
+        "data": {"limit": 2},
+        "model": {"lora_rank": 4, "lora_alpha": 8},
+        "rollout": {"max_new_tokens": 8, "batch_size": 4, "samples_per_problem": 2},
+        "train": {"steps": 1, "batch_size": 4, "micro_batch_size": 4},
+        "grading": {"grader": SPEC, **grading},
+    }
+    return changed("demo-grpo", sections)
+
+
+def test_train_with_judge_stores_its_scores_and_remarks(endpoint: Endpoint, tmp_path: Path) -> None:
+    train(small({}), tmp_path / "run", display=Display(enabled=False))
+    for row in stored(tmp_path / "run"):
+        assert (row["reward"], row["feedback"]) == (0.7, "It could be shorter.")
+
+
+def test_train_with_judge_that_is_down_names_its_error(
+    endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUDGE_URL", "http://127.0.0.1:9/v1")  # nothing listens there
+    with pytest.raises(GradingError, match=r"step 1: .* all 4 completions.*ConnectError: "):
+        train(small({"attempts": 2}), tmp_path / "run", display=Display(enabled=False))
+    assert endpoint.requests == []
+
+
+@pytest.mark.slow
+@needs_vllm
+def test_judge_of_real_vllm_rates_completions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(MODEL, [], tmp_path / "log") as url:
+        monkeypatch.setenv("JUDGE_URL", f"{url}/v1")
+        monkeypatch.setenv("JUDGE_MODEL", str(MODEL))
+        monkeypatch.delenv("JUDGE_API_KEY", raising=False)
+        with find_grader(SPEC, concurrency=4, timeout=300) as grader:
+            grades = graded(grader, 4)
+    assert [grade.failed for grade in grades] == [False] * 4
+    assert all(0 <= (grade.reward or 0) <= 1 for grade in grades)
