@@ -217,7 +217,7 @@ def start_eval(scale: Scale, say: Say, place: Place) -> None:
     command = (
         *("eval", str(run) if run.exists() else "demo", "--benchmarks", "demo", "--no-thinking"),
         *("--limit", "4", "--samples", "1", "--rollout.max-new-tokens", "32"),
-        *("--rollout.engine", "local", "--folder", str(place.folder / "evals")),
+        *("--rollout.engine", "local", "--output-dir", str(place.folder / "evals")),
     )
     _start("evaluate the demo", command, say, place)
 

@@ -59,13 +59,13 @@ def evaluated(run: Path, work: Path) -> Path:
     paint(
         *("eval", str(last), "--benchmarks", "demo", "--limit", "60", "--samples", "8"),
         *("--no-thinking", "--rollout.top-p", "1.0", "--rollout.max-new-tokens", "96"),
-        *("--folder", str(work / "evals")),
+        *("--output-dir", str(work / "evals")),
     )
     return work / "evals"
 
 
 def advised(work: Path) -> Path:
-    paint("advise", "demo-paint", "--problems", "30", "--folder", str(work / "advice"))
+    paint("advise", "demo-paint", "--problems", "30", "--output-dir", str(work / "advice"))
     return work / "advice"
 
 

@@ -39,7 +39,7 @@ print(run.metrics[["loss", "overlap", "accuracy"]])
 
 results = paint.evaluate(
     run,
-    benchmark=[row(seed) for seed in range(200, 220)],
+    benchmarks=[row(seed) for seed in range(200, 220)],
     samples=4,
     thinking=False,
     rollout={"top_p": 1.0, "max_new_tokens": 96},

@@ -44,7 +44,8 @@ LAYERS = [
     ["experiments"],
     ["viewer", "publish"],
     ["training.launcher", "launch"],
-    ["api"],
+    ["results", "configure", "arguments"],
+    ["commands"],
     ["cli", "__init__"],
 ]
 LAYER_OF = {name: index for index, names in enumerate(LAYERS) for name in names}
@@ -110,7 +111,13 @@ def test_imports_have_no_cycle() -> None:
 
 def test_packages_match_import_table() -> None:
     folders = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
-    assert folders == {name for name in LAYER_OF if "." not in name} - {"launch", "api", "__init__"}
+    assert folders == {name for name in LAYER_OF if "." not in name} - {
+        "launch",
+        "results",
+        "configure",
+        "arguments",
+        "__init__",
+    }
 
 
 def test_masking_and_prompts_import_at_most_anchors() -> None:
@@ -229,7 +236,8 @@ def test_documentation_pages_that_source_names_exist() -> None:
 def test_architecture_page_lists_every_module() -> None:
     page = (ROOT / "docs/dev/architecture.md").read_text()
     tree = page.partition("```\n")[2].partition("```")[0]
-    for module in MODULES:
+    commands = {name for name in MODULES if name.startswith("commands.")}  # docs/reference/cli.md
+    for module in MODULES.keys() - commands:
         assert re.search(rf"\b{module.rpartition('.')[2]}\.py\b", tree), module
 
 

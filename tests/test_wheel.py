@@ -15,7 +15,7 @@ FIVE_LINES = """
 import paint
 rows = [{"problem": f"{a} + 1?", "solution": f"It is ${a + 1}$.", "answer": a} for a in range(40)]
 run = paint.train("demo-paint", data=rows, output_dir="runs/first", train={"steps": 2})
-results = paint.evaluate(run, benchmark=rows[:2], samples=2, rollout={"max_new_tokens": 16})
+results = paint.evaluate(run, benchmarks=rows[:2], samples=2, rollout={"max_new_tokens": 16})
 print(len(run.metrics), len(results.table), paint.__version__, paint.__file__)
 """
 

@@ -3,9 +3,9 @@
     run = paint.train("demo-paint", output_dir="runs/x", train={"steps": 4})
     run.metrics
 
-The functions of paint.api and those of the method can be imported from here by name. Each comes
-from its module (such as paint.objective.masking or paint.objective.loss) when it is first used, so
-that ``import paint`` does not import torch.
+The commands (paint.commands), their results and the functions of the method can be imported from
+here by name. Each comes from its module when it is first used, so that ``import paint`` does not
+import torch.
 """
 
 import sys
@@ -19,128 +19,101 @@ if sys.platform == "win32":
         "are graded with features of POSIX systems"
     )
 
-from paint.core.errors import ConfigError, Interrupted, NonFiniteError, PaintError
+from paint.commands import function_names, load_function
+from paint.core.errors import ConfigError as ConfigError
+from paint.core.errors import Interrupted as Interrupted
+from paint.core.errors import NonFiniteError as NonFiniteError
+from paint.core.errors import PaintError as PaintError
 from paint.core.versions import __version__ as __version__
 
 # tqdm's, which libraries bring, in notebooks without ipywidgets. Progress here is lines of text.
 warnings.filterwarnings("ignore", "IProgress not found")
 
-if TYPE_CHECKING:
-    from paint.algorithms.base import Algorithm
-    from paint.api import (
-        Advice,
-        Bake,
-        Evaluation,
-        Page,
-        Run,
-        ablate,
-        advise,
-        bake,
-        compare,
-        doctor,
-        evaluate,
-        export,
-        grade,
-        held_out_kl,
-        load_run,
-        plan,
-        prepare_openthoughts,
-        resume,
-        runs,
-        show,
-        train,
-        validate_data,
-    )
-    from paint.config.schema import Config
-    from paint.grading.base import Grade
-    from paint.objective.divergences import Divergence
-    from paint.objective.fused import fused_paint_loss
-    from paint.objective.loss import (
-        Loss,
-        clipped_divergence,
-        entropy,
-        interpolate,
-        paint_loss,
-        select_positions,
-    )
-    from paint.objective.masking import anchors, mask_ratio, mask_solution, normalize, overlap
-    from paint.objective.prompts import student_messages, teacher_messages
-    from paint.training.callbacks import Callback
-    from paint.training.optim import OptimizerFactory
+_HOMES = {
+    "Algorithm": "algorithms.base",
+    "Callback": "training.callbacks",
+    "Config": "config.schema",
+    "Divergence": "objective.divergences",
+    "Evaluation": "results",
+    "Grade": "grading.base",
+    "Loss": "objective.loss",
+    "OptimizerFactory": "training.optim",
+    "Page": "results",
+    "Result": "results",
+    "Run": "results",
+    "anchors": "objective.masking",
+    "clipped_divergence": "objective.loss",
+    "entropy": "objective.loss",
+    "fused_paint_loss": "objective.fused",
+    "interpolate": "objective.loss",
+    "load_run": "results",
+    "mask_ratio": "objective.masking",
+    "mask_solution": "objective.masking",
+    "normalize": "objective.masking",
+    "overlap": "objective.masking",
+    "paint_loss": "objective.loss",
+    "select_positions": "objective.loss",
+    "student_messages": "objective.prompts",
+    "teacher_messages": "objective.prompts",
+}
+# The public names beside the commands, each with its module.
 
-__all__ = [
-    "Advice",
-    "Algorithm",
-    "Bake",
-    "Callback",
-    "Config",
-    "ConfigError",
-    "Divergence",
-    "Evaluation",
-    "Grade",
-    "Interrupted",
-    "Loss",
-    "NonFiniteError",
-    "OptimizerFactory",
-    "Page",
-    "PaintError",
-    "Run",
-    "ablate",
-    "advise",
-    "anchors",
-    "bake",
-    "clipped_divergence",
-    "compare",
-    "doctor",
-    "entropy",
-    "evaluate",
-    "export",
-    "fused_paint_loss",
-    "grade",
-    "held_out_kl",
-    "interpolate",
-    "load_run",
-    "mask_ratio",
-    "mask_solution",
-    "normalize",
-    "overlap",
-    "paint_loss",
-    "plan",
-    "prepare_openthoughts",
-    "resume",
-    "runs",
-    "select_positions",
-    "show",
-    "student_messages",
-    "teacher_messages",
-    "train",
-    "validate_data",
-]
+_ERRORS = ("ConfigError", "Interrupted", "NonFiniteError", "PaintError")
 
-_EXPORTS = (
-    "objective.anchors",
-    "objective.masking",
-    "objective.prompts",
-    "objective.divergences",
-    "config.schema",
-    "algorithms.base",
-    "grading.base",
-    "training.callbacks",
-    "training.optim",
-    "api",
-    "objective.loss",
-    "objective.fused",
-)
-# Modules whose names are exported; the last two import torch.
+__all__ = sorted([*_HOMES, *_ERRORS, *function_names()])
 
-if not TYPE_CHECKING:  # a type checker would take any name for one that this function knows
+if TYPE_CHECKING:  # for type checkers, which do not see what is found at run time
+    from paint.algorithms.base import Algorithm as Algorithm
+    from paint.commands.ablate import ablate as ablate
+    from paint.commands.advise import advise as advise
+    from paint.commands.bake import bake as bake
+    from paint.commands.chat import chat as chat
+    from paint.commands.compare import compare as compare
+    from paint.commands.doctor import doctor as doctor
+    from paint.commands.evaluate import evaluate as evaluate
+    from paint.commands.export import export as export
+    from paint.commands.grade import grade as grade
+    from paint.commands.held_out_kl import held_out_kl as held_out_kl
+    from paint.commands.plan import plan as plan
+    from paint.commands.prepare_openthoughts import prepare_openthoughts as prepare_openthoughts
+    from paint.commands.resume import resume as resume
+    from paint.commands.run_demo import run_demo as run_demo
+    from paint.commands.runs import runs as runs
+    from paint.commands.serve import serve as serve
+    from paint.commands.show import show as show
+    from paint.commands.train import train as train
+    from paint.commands.validate_data import validate_data as validate_data
+    from paint.config.schema import Config as Config
+    from paint.grading.base import Grade as Grade
+    from paint.objective.divergences import Divergence as Divergence
+    from paint.objective.fused import fused_paint_loss as fused_paint_loss
+    from paint.objective.loss import Loss as Loss
+    from paint.objective.loss import clipped_divergence as clipped_divergence
+    from paint.objective.loss import entropy as entropy
+    from paint.objective.loss import interpolate as interpolate
+    from paint.objective.loss import paint_loss as paint_loss
+    from paint.objective.loss import select_positions as select_positions
+    from paint.objective.masking import anchors as anchors
+    from paint.objective.masking import mask_ratio as mask_ratio
+    from paint.objective.masking import mask_solution as mask_solution
+    from paint.objective.masking import normalize as normalize
+    from paint.objective.masking import overlap as overlap
+    from paint.objective.prompts import student_messages as student_messages
+    from paint.objective.prompts import teacher_messages as teacher_messages
+    from paint.results import Evaluation as Evaluation
+    from paint.results import Page as Page
+    from paint.results import Result as Result
+    from paint.results import Run as Run
+    from paint.results import load_run as load_run
+    from paint.training.callbacks import Callback as Callback
+    from paint.training.optim import OptimizerFactory as OptimizerFactory
+else:  # a type checker would take any name for one that this function knows
 
     def __getattr__(name: str) -> Any:
-        if name in __all__:
-            for home in _EXPORTS:
-                module = import_module(f"paint.{home}")
-                if hasattr(module, name):
-                    return getattr(module, name)
+        if name in _HOMES:
+            return getattr(import_module(f"paint.{_HOMES[name]}"), name)
+        if name in function_names():
+            return load_function(name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -2,7 +2,6 @@
 
 import inspect
 import json
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 
 import paint
 from paint.cli import main
-from paint.cli.data import OpenThoughts
 from paint.data.openthoughts import make_training_data
 from runs import write_problems
 
@@ -43,6 +41,6 @@ def test_openthoughts_sample_is_valid(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_data_flags_have_defaults_of_functions() -> None:
     made = inspect.signature(make_training_data).parameters
-    for field in fields(OpenThoughts):
-        if field.name not in ("out", "benchmarks"):
-            assert field.default == made[field.name].default, field.name
+    for name, parameter in inspect.signature(paint.prepare_openthoughts).parameters.items():
+        if name not in ("out", "benchmarks"):
+            assert parameter.default == made[name].default, name

@@ -30,10 +30,10 @@ def test_evaluation_of_run_is_its_validation_or_the_demos_problems(run: Path) ->
 
 def test_eval_of_run_takes_its_defaults_and_flags_override_them(run: Path) -> None:
     for target in (run, run / "checkpoints/step-000003"):
-        parsed = parse(["eval", str(target), "--samples", "5"])
-        assert (parsed.targets, parsed.evaluation.samples) == ((str(target),), 5)
-        assert parsed.evaluation.rollout.max_new_tokens == 60
-    assert parse(["eval", "demo", str(run)]).evaluation == EvaluationConfig()
+        parsed = parse(["eval", str(target), "--samples", "5"]).options
+        assert (parsed.targets, parsed.config.samples) == ((str(target),), 5)
+        assert parsed.config.rollout.max_new_tokens == 60
+    assert parse(["eval", "demo", str(run)]).options.config == EvaluationConfig()
 
 
 def test_estimate_is_of_all_tokens_at_the_runs_rate(run: Path) -> None:
@@ -52,7 +52,7 @@ def test_eval_asks_before_long_evaluations(
     for stream in ("stdin", "stdout"):
         monkeypatch.setattr(f"sys.{stream}.isatty", lambda: True, raising=False)
     monkeypatch.setattr("builtins.input", lambda question: "n")
-    line = ["eval", str(run / "checkpoints/step-000003"), "--folder", str(tmp_path)]
+    line = ["eval", str(run / "checkpoints/step-000003"), "--output-dir", str(tmp_path)]
     assert main(line) == 2
     assert "nothing was generated" in capsys.readouterr().err
     assert not list(tmp_path.rglob("completions.jsonl"))

@@ -5,17 +5,11 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from paint.cli import main
-from paint.cli.main import VERBS, parse
-
-COMMANDS: dict[str, Any] = {
-    **{verb: kind for verb, kind in VERBS.items() if verb != "data"},
-    **{f"data {word}": kind for word, kind in VERBS["data"].items()},
-}
+from paint.cli.main import COMMANDS, parse
 
 
 def help_of(verb: str, capsys: pytest.CaptureFixture[str]) -> str:
@@ -33,7 +27,7 @@ def example_of(verb: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
 @pytest.mark.parametrize("verb", COMMANDS)
 def test_help_example_is_valid_command(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     example = example_of(verb, capsys)
-    assert type(parse(example)) is COMMANDS[verb]
+    assert parse(example).command is COMMANDS[verb]
 
 
 CHEAP = "train resume show export runs doctor eval grade plan serve advise"

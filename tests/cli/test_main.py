@@ -15,8 +15,8 @@ import pytest
 
 import paint
 from paint.cli import main
-from paint.cli.grade import Grade
 from paint.cli.main import parse
+from paint.evaluation import grade
 from processes import until
 
 Said = Callable[[], str]
@@ -54,11 +54,11 @@ USER_ERRORS = [
     ("demo opsd-qwen3-1.7b", "opsd-qwen3-1.7b trains 'Qwen/Qwen3-1.7B'"),
     ("ablate mask-ratios demo-paint", "mask-ratio"),
     ("ablate mask-ratio", "RECIPE"),
-    ("ablate mask-ratio demo-paint --train.seed 7", "--folder, --seed and --seeds"),
-    ("ablate mask-ratio demo-paint --log.name x", "--folder, --seed and --seeds"),
+    ("ablate mask-ratio demo-paint --train.seed 7", "--output-dir, --seed and --seeds"),
+    ("ablate mask-ratio demo-paint --log.name x", "--output-dir, --seed and --seeds"),
     ("ablate mask-ratio demo-paint --rollout.nonsense 1", "--rollout.nonsense"),
     ("ablate mask-ratio demo-paint --train.method sft", 'train.method "sft"'),
-    ("advise demo-paint --context theirs", "wrong_answer"),
+    ("advise demo-paint --contexts theirs", "wrong_answer"),
     ("advise demo-paint --rollout.nonsense 1", "--rollout.nonsense"),
     ("advise demo-paint --train.method sft", 'train.method "sft"'),
     ("bake", "RULES"),
@@ -95,14 +95,14 @@ def test_main_user_error_exits_with_2_and_writes_nothing(
 
 
 def test_advise_context_is_separate_from_recipe_context() -> None:
-    flags = "--context solution other --context.mask-ratio-wrong 0.2 --ratios 0.4"
-    command = parse(["advise", "demo-paint", *flags.split()])
-    assert (command.context, command.ratios) == (("solution", "other"), (0.4,))
-    context = command.config.context
+    flags = "--contexts solution other --context.mask-ratio-wrong 0.2 --ratios 0.4"
+    options = parse(["advise", "demo-paint", *flags.split()]).options
+    assert (options.contexts, options.ratios) == (("solution", "other"), (0.4,))
+    context = options.config.context
     assert (context.source, context.mask_ratio_wrong) == (("solution",), 0.2)
 
 
-@pytest.mark.parametrize("line", ["grade|x|", "grade|x|--out=", "resume|", "show| "])
+@pytest.mark.parametrize("line", ["grade|x|", "grade|x|--output-dir=", "resume|", "show| "])
 def test_main_empty_path_is_refused(line: str, said: Said) -> None:
     assert main(line.split("|")) == 2
     assert "is empty; name a file or a folder" in said()
@@ -117,7 +117,7 @@ def test_main_unexpected_error_exits_with_70_and_stores_traceback(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(Grade, "run", lambda _: 1 // 0)
+    monkeypatch.setattr(grade, "summarise_folders", lambda *_: 1 // 0)
     assert main(["grade", "empty"]) == 70
     error = capsys.readouterr().err
     [report] = tmp_path.glob("paint-error-*")
@@ -127,10 +127,10 @@ def test_main_unexpected_error_exits_with_70_and_stores_traceback(
 
 
 def test_main_interrupt_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(_: Grade) -> int:
+    def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Grade, "run", interrupt)
+    monkeypatch.setattr(grade, "summarise_folders", interrupt)
     assert main(["grade", "empty"]) == 130
 
 

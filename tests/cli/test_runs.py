@@ -49,8 +49,8 @@ def test_runs_lists_state_step_and_last_figures(
         "of_extensions": ("done", 0, 3),
     }
     rows = read_metrics(run)
-    assert found["whole"]["metrics"]["loss"] == rows[2]["loss"]
-    assert found["demo/cut"]["metrics"]["loss"] == rows[1]["loss"]
+    assert found["whole"]["loss"] == rows[2]["loss"]
+    assert found["demo/cut"]["loss"] == rows[1]["loss"]
     assert main(["runs", str(tmp_path)]) == 0
     assert "stopped   step 2/3" in capsys.readouterr().out
 

@@ -14,7 +14,7 @@ DEMO = read_recipe(find_recipe("demo-paint"))
 
 
 def config_of(*arguments: str) -> Config:
-    config: Config = parse(["train", "demo-paint", *arguments]).config
+    config: Config = parse(["train", "demo-paint", *arguments]).options.config
     return config
 
 
@@ -29,14 +29,15 @@ def test_flags_round_trip_config(table: dict[str, dict[str, Any]]) -> None:
 
 
 def test_bake_without_recipe_takes_bake() -> None:
-    command = parse(["bake", "rules.md", "q.jsonl", "--model", "m", "--train.steps", "3"])
+    line = ["bake", "rules.md", "q.jsonl", "--model.path", "m", "--train.steps", "3"]
+    command = parse(line).options
     expected = read_recipe(find_recipe("bake"))
     assert (command.recipe, command.rules, command.questions) == ("bake", "rules.md", "q.jsonl")
-    assert (command.model, command.config.train.steps) == ("m", 3)
+    assert (command.config.model.path, command.config.train.steps) == ("m", 3)
     assert command.config.prompts == expected.prompts
 
 
 def test_bake_with_recipe_takes_its_settings() -> None:
-    command = parse(["bake", "rules.md", "q.jsonl", "demo-bake", "--model.lora-rank", "2"])
-    assert (command.recipe, command.model, command.config.model.lora_rank) == ("demo-bake", "", 2)
+    command = parse(["bake", "rules.md", "q.jsonl", "demo-bake", "--model.lora-rank", "2"]).options
+    assert (command.recipe, command.config.model.lora_rank) == ("demo-bake", 2)
     assert command.config.model.path == "demo"

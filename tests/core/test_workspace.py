@@ -38,7 +38,9 @@ def test_workspace_with_rows_refuses_other_settings_by_name(tmp_path: Path) -> N
     workspace, other = begun(tmp_path), {**SETTINGS, "samples": 3, "top_k": 20}
     assert workspace.require_same(other)["samples"] == 2  # there are no rows yet
     workspace.append({"id": 1})
-    with pytest.raises(ConfigError, match=r"(?s)samples: 2 -> 3\n  top_k: None -> 20\n.*--folder"):
+    with pytest.raises(
+        ConfigError, match=r"(?s)samples: 2 -> 3\n  top_k: None -> 20\n.*--output-dir"
+    ):
         workspace.require_same(other)
     assert workspace.require_same(other, {"samples", "top_k"})["samples"] == 2
     workspace.settings_path.unlink()

@@ -69,7 +69,7 @@ def test_load_benchmark_without_parsable_gold_is_refused(
     path = benchmark(tmp_path, *BROKEN[:2])
     with pytest.raises(DataError, match=message):
         name_unparsed(MathGrader(), "mine", load_benchmark(str(path)).problems, print)
-    flags = ["--benchmarks", str(path), "--folder", str(tmp_path / "evals")]
+    flags = ["--benchmarks", str(path), "--output-dir", str(tmp_path / "evals")]
     assert main(["eval", "demo", *flags]) == 2
     assert "none of the 2 gold answers parses" in capsys.readouterr().err
     assert not (tmp_path / "evals").exists()
@@ -79,7 +79,7 @@ def test_eval_prints_gold_warnings_before_generation_and_in_summary(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = benchmark(tmp_path, "7", r"\frac{1}{", "the [red] seventh", ["5", r"\sqrt"])
-    flags = ["--benchmarks", str(path), "--folder", str(tmp_path / "evals"), "--no-thinking"]
+    flags = ["--benchmarks", str(path), "--output-dir", str(tmp_path / "evals"), "--no-thinking"]
     flags += ["--samples", "1", "--rollout.max-new-tokens", "8"]
     assert main(["eval", "demo", *flags]) == 0
     text = capsys.readouterr().out

@@ -154,6 +154,6 @@ def test_demo_methods_use_shipped_recipes_and_consecutive_seeds(
         to_table(Config()), tmp_path / place, {"problems": "", "context": "", "model": {}}
     )  # what the experiment must meet
     flags = ["--methods", "sft", "grpo", "opsd", "paint", "--seeds", "2", "--seed", "3"]
-    assert main(["demo", *flags, "--folder", str(tmp_path)]) == 2
+    assert main(["demo", *flags, "--output-dir", str(tmp_path)]) == 2
     run_name = place.replace("/seed-", ", seed ")
     assert f"{tmp_path} holds {run_name}, with other settings" in capsys.readouterr().err

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from paint.arguments import agrees
 from paint.cli import main
-from paint.cli.options import agrees
 from paint.core.errors import ConfigError
 from paint.data.problems import Problem
 from paint.evaluation.chat import open_chat

@@ -281,7 +281,7 @@ def test_store_other_weights_under_same_path_are_refused(
 def test_eval_run_compares_checkpoints_with_base(
     adapted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = [*FEW, "--folder", str(tmp_path)]
+    flags = [*FEW, "--output-dir", str(tmp_path)]
     assert main(["eval", str(adapted), *flags]) == 0
     said = capsys.readouterr().out
     summary = json.loads((tmp_path / "demo/summary.json").read_text())
@@ -314,7 +314,7 @@ def test_eval_full_tuning_checkpoints_share_base_with_adapters(
     run, evals = tmp_path / "runs/whole", tmp_path / "evals"
     train_demo(run, "--train.learning-rate", "0.003", "--model.train-mode", "full")
     # Named, because the default of a run's own problems is that of its rollouts.
-    flags = [*FEW, "--rollout.top-p", "1", "--folder", str(evals)]
+    flags = [*FEW, "--rollout.top-p", "1", "--output-dir", str(evals)]
     assert main(["eval", str(run), *flags]) == 0
     summary = json.loads((evals / "demo/summary.json").read_text())
     names = ["base", "whole-step-000001", "whole-step-000002"]
@@ -341,7 +341,7 @@ def test_eval_full_tuning_checkpoints_share_base_with_adapters(
     assert main(["eval", str(folder), *flags]) == 2
     assert "model.safetensors is not the file that was written" in capsys.readouterr().err
     # What does not go together is refused before anything is loaded or stored.
-    nothing = ["--folder", str(tmp_path / "nothing")]
+    nothing = ["--output-dir", str(tmp_path / "nothing")]
     for more, message in (
         ([str(adapted)], "its train_mode is 'lora', another target's is 'full'"),
         (["--rollout.engine", "vllm"], "A checkpoint's model/ folder is a complete model"),
@@ -499,7 +499,7 @@ def test_eval_file_names_are_shown_verbatim_and_cannot_escape_folder(
     for path in (dots, marked):
         path.write_text(row)
     flags = ["--samples", "1", "--no-thinking", "--rollout.max-new-tokens", "8"]
-    flags += ["--folder", str(tmp_path / "evals"), "--benchmarks"]
+    flags += ["--output-dir", str(tmp_path / "evals"), "--benchmarks"]
     assert main(["eval", "demo", *flags, str(dots)]) == 2
     assert "is no valid folder name" in capsys.readouterr().err
     assert not (tmp_path / "evals").exists()

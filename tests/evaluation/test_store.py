@@ -178,7 +178,7 @@ def test_store_other_setting_is_refused_with_differences(tmp_path: Path) -> None
     message = refusal(fresh(tmp_path, temperature=0.6, top_k=20))
     assert "temperature: 1.0 -> 0.6" in message
     assert "top_k: None -> 20" in message
-    assert "--folder" in message
+    assert "--output-dir" in message
     message = refusal(open_store(tmp_path, ASKED, PROBLEMS, [PROMPTS[0], [9, 9], PROMPTS[2]]))
     assert "problem 1: its prompt has changed" in message
     assert contents(tmp_path) == before

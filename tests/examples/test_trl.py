@@ -145,5 +145,5 @@ def test_trl_readme_block_trains_and_checkpoint_is_evaluated(
     exec(block, {})
     few: dict[str, Any] = {"limit": 2, "samples": 1, "rollout": {"max_new_tokens": 8}}
     places = "runs/trl/checkpoint-2", HELD_OUT_PROBLEMS
-    results = paint.evaluate(places[0], benchmark=places[1], thinking=False, **few)
+    results = paint.evaluate(places[0], benchmarks=places[1], thinking=False, **few)
     assert set(results.samples["policy"]) == {"base", "checkpoint-2"}

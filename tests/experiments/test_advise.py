@@ -144,7 +144,7 @@ def test_advise_changed_rollouts_are_refused(folder: Path, tmp_path: Path) -> No
 def test_advise_other_sampling_in_folder_is_refused(folder: Path) -> None:
     other = DEMO.changed("rollout", temperature=0.7)
     with pytest.raises(
-        ConfigError, match=r"(?s)other settings:\n  temperature: 1\.1 -> 0\.7\n.*--folder"
+        ConfigError, match=r"(?s)other settings:\n  temperature: 1\.1 -> 0\.7\n.*--output-dir"
     ):
         advise(other, folder, problems=2, samples=2, sources=("solution",), ratios=(0.0,))
 

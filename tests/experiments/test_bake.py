@@ -137,13 +137,13 @@ def test_bake_measures_segments_and_resumes_to_same_figures(config: Config, tmp_
 
     shutil.rmtree(tmp_path / "run/checkpoints/step-000002")
     files = config.context.file, config.data.path
-    again = paint.bake(*files, recipe=config, output_dir=tmp_path, held_out=8, samples=2)
+    again = paint.bake(*files, config, output_dir=tmp_path, held_out=8, samples=2)
     assert again.summary["held_out"] == summary["held_out"]
     assert again.summary["steps"] == summary["steps"]
     table = again.table.set_index(["view", "metric"])
     assert table.loc[(BAKED, "kl"), "mean"] == summary["held_out"][BAKED]["kl"]["mean"]
     assert again.run.checkpoints[-1].name == "step-000002"
-    more = paint.bake(*files, recipe=config, output_dir=tmp_path, held_out=8, samples=3)
+    more = paint.bake(*files, config, output_dir=tmp_path, held_out=8, samples=3)
     assert [row["step"] for row in more.summary["steps"]] == [2]  # of three answers, not of two
 
 

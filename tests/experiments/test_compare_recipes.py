@@ -39,7 +39,7 @@ def test_compare_trains_on_stored_rollouts_and_evaluates_on_own_problems(tmp_pat
     folder, flags = tmp_path / "compare", ["--base", str(base), "--data.path", rows]
     flags += ["--stored", str(first.path), "--benchmark", held_out, "--controls", "other"]
     flags += ["--seeds", "1", "--samples", "2", "--max-new-tokens", "60"]
-    assert main(["compare", str(masked), *flags, "--folder", str(folder)]) == 0
+    assert main(["compare", str(masked), *flags, "--output-dir", str(folder)]) == 0
 
     names = ["masked-other", "masked"]
     results = read_results(folder)
@@ -53,7 +53,7 @@ def test_compare_trains_on_stored_rollouts_and_evaluates_on_own_problems(tmp_pat
     assert "| masked-other | context.source: ['solution'] -> ['other'] |" in table
     assert "| masked less masked-other |" in table
 
-    asked: dict[str, Any] = {"controls": ["other"], "benchmark": held_out, "seeds": [0]}
+    asked: dict[str, Any] = {"controls": ["other"], "benchmark": held_out, "seeds": 1}
     asked |= {"samples": 2, "max_new_tokens": 60, "output_dir": folder}
     again = paint.compare([masked], base=base, data=rows, stored=first.path, **asked)
     assert list(again["cell"]) == ["base", *names]

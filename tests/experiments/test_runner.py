@@ -62,14 +62,14 @@ class Experiment(NamedTuple):
 
     def copy(self, folder: Path) -> "Experiment":
         shutil.copytree(self.folder, folder)
-        return Experiment(folder, [*self.command, "--folder", str(folder)], "")
+        return Experiment(folder, [*self.command, "--output-dir", str(folder)], "")
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
     """An experiment of two recipes and two seeds."""
     folder = tmp_path_factory.mktemp("experiment")
-    recipes, place = write_recipes(folder, steps=2), ["--folder", str(folder / "demo")]
+    recipes, place = write_recipes(folder, steps=2), ["--output-dir", str(folder / "demo")]
     command = ["demo", *recipes, "--seeds", "2", *place, *SMALL]
     with redirect_stdout(StringIO()) as said:
         assert main(command) == 0
@@ -174,7 +174,7 @@ def test_experiment_evaluates_checkpoint_of_step(finished: Experiment, stepped: 
     assert main(["grade", str(folder / "evaluation/seed-1")]) == 0
     command = ["eval", str(first), str(last), "--benchmarks", "demo", "--no-thinking"]
     command += ["--rollout.max-new-tokens", "96", "--seed", "1", "--samples", str(SAMPLES)]
-    command += ["--limit", str(PROBLEMS), "--folder", str(folder.parent / "evals")]
+    command += ["--limit", str(PROBLEMS), "--output-dir", str(folder.parent / "evals")]
     assert main(command) == 0
     digests = [
         json.loads(path.read_text())["adapter"]
@@ -304,7 +304,7 @@ def test_experiment_repeated_command_changes_no_results(
     assert main(command) == 0
     again = capsys.readouterr().out
     assert "nothing was trained or evaluated" in again
-    assert "--folder" in again
+    assert "--output-dir" in again
     assert again[again.index("The demo") :] == said[said.index("The demo") :]
     after = {name: value for name, value in bytes_in(folder).items() if name.startswith(kept)}
     assert after == before
@@ -346,7 +346,7 @@ def test_experiment_run_with_missing_metrics_is_refused(
 @pytest.mark.slow
 def test_experiment_full_disk_is_said_and_resumed(finished: Experiment, tmp_path: Path) -> None:
     _, command, _ = finished
-    command = [sys.executable, "-m", "paint.cli", *command, "--folder", str(tmp_path / "demo")]
+    command = [sys.executable, "-m", "paint.cli", *command, "--output-dir", str(tmp_path / "demo")]
     for kilobytes in (1, 20):
         result = on_full_disk(command, kilobytes)
         assert result.returncode == 2, result.stderr
@@ -377,7 +377,7 @@ def test_experiment_other_setting_in_same_folder_is_refused_with_difference(
         recipe.write_text(text)
     error = capsys.readouterr().err
     assert f"{folder} holds {message.format('with other settings')}" in error
-    assert "choose another place (--folder)" in error
+    assert "choose another place (--output-dir)" in error
     assert bytes_in(folder) == before
 
 
@@ -387,7 +387,7 @@ def test_experiment_two_processes_share_experiment_and_survive_kill_of_one(
 ) -> None:
     folder, command, _ = finished
     shared = tmp_path / "shared"
-    parts = [sys.executable, "-m", "paint.cli", *command, "--folder", str(shared)]
+    parts = [sys.executable, "-m", "paint.cli", *command, "--output-dir", str(shared)]
     with subprocess.Popen(parts, stdout=subprocess.PIPE, text=True) as first:
         until(lambda: (shared / "tight/seed-0/run.json").exists(), 120)
         first.send_signal(signal.SIGSTOP)  # or it would be through before it is killed
@@ -421,7 +421,7 @@ def test_experiment_idle_process_waits_for_others_and_leaves_no_lock(
     monkeypatch.setattr(Display, "note", heard)
     with ThreadPoolExecutor() as pool:
         with lock_folder(shared, f".lock-{results[-1].cell}-seed-{results[-1].seed}"):
-            ended = pool.submit(main, [*command, "--folder", str(shared)])
+            ended = pool.submit(main, [*command, "--output-dir", str(shared)])
             assert is_waiting.wait(60)
             assert not ended.done()
             write_results(shared, results)
@@ -511,7 +511,7 @@ def test_by_run_results_of_other_problems_are_refused(finished: Experiment) -> N
 @pytest.mark.slow
 def test_experiment_stopped_and_killed_experiment_matches_undisturbed_one(tmp_path: Path) -> None:
     recipes, line = write_recipes(tmp_path, steps=12), [sys.executable, "-m", "paint.cli", "demo"]
-    line += [*recipes, "--folder", str(tmp_path / "killed"), *SMALL]
+    line += [*recipes, "--output-dir", str(tmp_path / "killed"), *SMALL]
     killed = tmp_path / "killed"
 
     def start_until(path: Path) -> subprocess.Popen[str]:
@@ -539,7 +539,7 @@ def test_experiment_stopped_and_killed_experiment_matches_undisturbed_one(tmp_pa
     assert "tight, seed 0" not in third.stdout.partition("The demo")[0]
     assert {name: bytes_in(killed / name) for name in done} == done
 
-    assert main(["demo", *recipes, "--folder", str(tmp_path / "undisturbed"), *SMALL]) == 0
+    assert main(["demo", *recipes, "--output-dir", str(tmp_path / "undisturbed"), *SMALL]) == 0
     assert_same_but_for_times(killed, tmp_path / "undisturbed")
     base, tight, _ = read_results(tmp_path / "undisturbed")
     assert base.right != tight.right  # it learnt, or broke: equal results say something
@@ -653,7 +653,9 @@ def test_ablation_trains_setting_shared_by_two_tables_once(
 def test_ablation_shows_every_checkpoint_and_best_per_seed(two_rows: Path, tmp_path: Path) -> None:
     folder = tmp_path / "ablate"
     flags = ["--problems", "2", "--samples", "2", "--seeds", "1", "--every-checkpoint"]
-    assert main(["ablate", "mask-placement", str(two_rows), *flags, "--folder", str(folder)]) == 0
+    assert (
+        main(["ablate", "mask-placement", str(two_rows), *flags, "--output-dir", str(folder)]) == 0
+    )
     points = ABLATION_TABLES["mask-placement"].points
     names = [point.name for point in points.values()]
     results = [(result.cell, result.steps) for result in read_results(folder)]

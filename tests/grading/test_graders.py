@@ -214,7 +214,7 @@ def test_train_without_grader_has_no_accuracy(tmp_path: Path) -> None:
 
 def test_eval_custom_grader_reports_mean_reward(tmp_path: Path) -> None:
     flags = ["--benchmarks", "demo", "--limit", "3", "--samples", "2", "--no-thinking"]
-    flags += ["--rollout.max-new-tokens", "96", "--folder", str(tmp_path)]
+    flags += ["--rollout.max-new-tokens", "96", "--output-dir", str(tmp_path)]
     assert (
         main(["eval", "demo", *flags, "--grading.grader", SHORT, "--grading.deadline", "0.2"]) == 0
     )

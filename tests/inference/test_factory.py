@@ -67,7 +67,7 @@ def test_train_vllm_by_name_that_does_not_start_fails(config: Config, tmp_path: 
 def evaluated(config: Config, folder: Path, engine: str = "auto", samples: int = 1) -> Path:
     rollout = replace(config.rollout, engine=engine, max_new_tokens=8)
     options = EvaluationConfig(
-        folder=str(folder), benchmarks=("demo",), samples=samples, limit=2, rollout=rollout
+        output_dir=str(folder), benchmarks=("demo",), samples=samples, limit=2, rollout=rollout
     )
     return evaluate(options, ["demo"])
 

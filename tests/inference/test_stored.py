@@ -121,7 +121,7 @@ def test_train_on_evaluation_takes_every_sample(tmp_path: Path, problems: list[P
     rows = [{name: getattr(p, name) for name in names} for p in problems[:2]]
     path = write_problems(tmp_path / "mine.jsonl", rows)
     flags = ["--benchmarks", path, "--samples", "2", "--no-thinking", "--rollout.top-p", "1"]
-    flags += ["--rollout.max-new-tokens", "60", "--folder", str(tmp_path / "evals")]
+    flags += ["--rollout.max-new-tokens", "60", "--output-dir", str(tmp_path / "evals")]
     assert main(["eval", "demo", *flags]) == 0
     source = tmp_path / "evals/demo/base/mine"
     pairs: dict[str, dict[str, Any]] = {

@@ -253,7 +253,7 @@ def test_eval_by_server_gives_local_accuracy(url: str, trained: Policy, tmp_path
     served = f"--rollout.engine vllm --rollout.urls {url} --rollout.batch-size 8"
     figures = {}
     for folder, more in (("served", served), ("local", "")):
-        flags = f"--folder {tmp_path / folder} --benchmarks demo --limit 10 --no-thinking"
+        flags = f"--output-dir {tmp_path / folder} --benchmarks demo --limit 10 --no-thinking"
         flags += f" --dtype float32 --rollout.max-new-tokens 96 {more}"
         assert main(["eval", "demo", str(tmp_path / "mine"), *flags.split()]) == 0
         summary = json.loads((tmp_path / folder / "demo/summary.json").read_text())

@@ -697,7 +697,7 @@ OPTIONS = [
     (verb, option, value)
     for verb in FIRST
     for option in _options(verb)
-    if option not in ("--folder", "--benchmark")
+    if option not in ("--output-dir", "--benchmark")
     for value in ODD
     if (option, value) not in (("--seed", "0"), ("--source", ""))  # which are allowed
 ]
@@ -737,9 +737,9 @@ def test_positional_with_odd_value_is_refused(case: Words, seed: int, said: Said
 PLACES = {
     "train": [*train_on("demo"), "--log.folder={}"],
     "train name": [*train_on("demo"), "--log.name={}"],
-    "demo": ["demo", "small.toml", "--problems=1", "--samples=1", "--folder={}"],
-    "advise": ["advise", "small.toml", "--problems=1", "--ratios=0", "--folder={}"],
-    "eval": ["eval", "demo", "--benchmarks=demo", "--limit=1", "--samples=1", "--folder={}"],
+    "demo": ["demo", "small.toml", "--problems=1", "--samples=1", "--output-dir={}"],
+    "advise": ["advise", "small.toml", "--problems=1", "--ratios=0", "--output-dir={}"],
+    "eval": ["eval", "demo", "--benchmarks=demo", "--limit=1", "--samples=1", "--output-dir={}"],
     "eval target": ["eval", "{}", "--benchmarks=demo", "--limit=1", "--samples=1"],
     "grade": ["grade", "{}"],
     "grade out": ["grade", "evals", "--out={}"],

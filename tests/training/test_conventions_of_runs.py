@@ -79,7 +79,7 @@ def test_run_template_with_clock_keeps_its_date_when_resumed_and_evaluated(
     assert other.conventions.date == FIRST
 
     flags = ["--benchmarks", "demo", "--no-thinking", "--rollout.max-new-tokens", "4"]
-    flags += ["--limit", "2", "--samples", "1", "--folder", str(tmp_path / "evals")]
+    flags += ["--limit", "2", "--samples", "1", "--output-dir", str(tmp_path / "evals")]
     assert main(["eval", str(run), *flags]) == 0
     dates = {name: table["date"] for name, table in asked(tmp_path / "evals").items()}
     assert dates == dict.fromkeys(("base", "run-step-000001", "run-step-000002"), FIRST)
@@ -90,7 +90,7 @@ def test_evaluation_continued_on_another_day_keeps_its_date(
 ) -> None:
     path = model_with("DATED", demo_copy)
     flags = ["eval", path, "--benchmarks", "demo", "--no-thinking", "--limit", "2"]
-    flags += ["--rollout.max-new-tokens", "4", "--folder"]
+    flags += ["--rollout.max-new-tokens", "4", "--output-dir"]
     day(FIRST)
     assert main([*flags, str(tmp_path / "a"), "--samples", "1"]) == 0
     day(SECOND)
@@ -157,7 +157,7 @@ def test_evaluation_prints_and_records_conventions(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = ["--benchmarks", "demo", "--no-thinking", "--limit", "2", "--samples", "1"]
-    flags += ["--rollout.max-new-tokens", "4", "--folder", str(tmp_path)]
+    flags += ["--rollout.max-new-tokens", "4", "--output-dir", str(tmp_path)]
     assert main(["eval", "demo", *flags]) == 0
     expected = load_policy(DEMO, seed=0).conventions
     assert expected.line() in " ".join(capsys.readouterr().out.split())

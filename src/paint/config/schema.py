@@ -705,7 +705,7 @@ class EvaluationConfig(Section):
     """Number of problems to use of each benchmark, from the first; None is all."""
     seed: int = setting(0, NOT_NEGATIVE, "default: 0")
     """Seed of sampling, at least 0."""
-    folder: str = setting("evals", FOLDER, 'default: "evals"')
+    output_dir: str = setting("evals", FOLDER, 'default: "evals"')
     """Folder in which evaluations are stored, each in a folder of its model's name."""
     dtype: Dtype | None = None
     """Number format of the weights; None is that of the run, or else that of the model's files."""

@@ -19,7 +19,7 @@ from paint.core import storage
 from paint.core.errors import PaintError, wrap_errors
 
 SETTINGS = "settings.json"
-ELSEWHERE = "choose another place (--folder)"
+ELSEWHERE = "choose another place (--output-dir)"
 MOST_DIFFERENCES = 10  # that a message lists
 
 

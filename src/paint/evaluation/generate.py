@@ -160,7 +160,7 @@ def collect_samples(
         falls_back: generate here if servers do not start, and have stored no sample before.
     """
     max_tokens = max(require_room(policy, task) for task in tasks)
-    with wrap_errors(folder, StoreError, "choose another place (--folder)"):
+    with wrap_errors(folder, StoreError, "choose another place (--output-dir)"):
         folder.mkdir(parents=True, exist_ok=True)
 
     with lock_folder(folder), ExitStack() as stack:

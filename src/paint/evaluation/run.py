@@ -83,7 +83,7 @@ def evaluate(
     # A model named .. or a/.. is named after its folder; a lone dot has no name.
     path = Path(model.path)
     model_name = (path.resolve().name if path.name == ".." else path.name) or "model"
-    folder = Path(evaluation.folder) / folder_name(model_name, f"the model {model.path}")
+    folder = Path(evaluation.output_dir) / folder_name(model_name, f"the model {model.path}")
     places = [folder / target.name / benchmark.name for target, benchmark in pairs]
 
     is_full = model.train_mode == "full"

@@ -331,7 +331,7 @@ def advise_on(facts: Mapping[str, Interval], figures: Mapping[str, Figures]) -> 
         return [
             *lines,
             f"no advice: the highest slope but for controls, {slope.points(sign=True)}, is that of "
-            f"{best}, and 0 is in its interval; take more --problems, or another --context",
+            f"{best}, and 0 is in its interval; take more --problems, or other --contexts",
         ]
     chosen = best if gain.low > 0 or mean(slopes[RECIPE]).low <= 0 else RECIPE
     lines.append(

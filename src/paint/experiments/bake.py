@@ -257,7 +257,7 @@ def bake(
 
     print_sheets(display.console, sheets)
     display.note(
-        f"written to {folder}: summary.json, summary.md; `paint export {run} --to FOLDER` writes "
+        f"written to {folder}: summary.json, summary.md; `paint export {run} FOLDER` writes "
         f"the adapter"
     )
     if benchmark:
@@ -266,7 +266,7 @@ def bake(
             benchmarks=(benchmark,),
             samples=samples,
             thinking=config.model.student_thinking,
-            folder=str(folder / "benchmark"),
+            output_dir=str(folder / "benchmark"),
             rollout=rollout,
         )
         evaluate(evaluation, [str(checkpoint)])
@@ -287,12 +287,13 @@ def _prepare(config: Config, folder: Path, count: int) -> tuple[Config, dict[str
         folder / "rules.md": Contexts(config.context, questions).shared,
         folder / "questions.jsonl": "\n".join([*rows, ""]),
     }
-    with wrap_errors(folder, ConfigError, "choose another place (--folder)"):
+    with wrap_errors(folder, ConfigError, "choose another place (--output-dir)"):
         folder.mkdir(parents=True, exist_ok=True)
         for path, text in texts.items():
             if path.exists() and path.read_text("utf-8") != text:
                 raise ConfigError(
-                    f"{path} is that of other rules or questions; choose another place (--folder)"
+                    f"{path} is that of other rules or questions; choose another place "
+                    f"(--output-dir)"
                 )
             write_atomic(path, text)
     config = config.changed("data", path=str(folder / "questions.jsonl"), limit=None)

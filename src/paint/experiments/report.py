@@ -155,7 +155,7 @@ def by_step(results: Results) -> dict[str, dict[int, list[Result]]]:
                 raise RunError(
                     f"{result.cell}, seed {result.seed} was {verb} on other problems than "
                     f"{same[0].cell}, seed {same[0].seed} (the file of problems has changed); "
-                    f"choose another place (--folder)"
+                    f"choose another place (--output-dir)"
                 )
     ordered = sorted(results, key=lambda result: (result.cell, result.steps, result.seed))
     return {

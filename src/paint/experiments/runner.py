@@ -138,7 +138,7 @@ def run_experiment(
         for seed in seeds
         for run in [base, *runs]
     ]
-    with wrap_errors(folder, RunError, "choose another place (--folder)"):
+    with wrap_errors(folder, RunError, "choose another place (--output-dir)"):
         folder.mkdir(parents=True, exist_ok=True)
 
     def missing_steps(run: ExperimentRun) -> list[int]:
@@ -152,7 +152,7 @@ def run_experiment(
     if not missing:
         display.note(
             f"{path} has all of these results; nothing was trained or evaluated. "
-            f"To repeat the experiment, name another --folder"
+            f"To repeat the experiment, name another --output-dir"
         )
     elif len(missing) < len(seeded):
         display.note(f"{len(seeded) - len(missing)} of {len(seeded)} are in {path} already")

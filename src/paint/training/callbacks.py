@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from paint.core.errors import ConfigError, format_short
+from paint.core.plugins import load_object
 
 
 class Callback:
@@ -37,7 +38,7 @@ class Callback:
         """Called after a checkpoint is complete."""
 
     def on_end(self, run: Any) -> None:
-        """Called after the last step, with the ``paint.api.Run``."""
+        """Called after the last step, with the ``paint.Run``."""
 
 
 METHODS = ("on_step", "on_checkpoint", "on_end")
@@ -54,12 +55,15 @@ class _Completed(Callback):
 def complete_callbacks(callbacks: Any) -> list[Callback]:
     """Return callbacks with every method, from objects that have at least one.
 
-    Raises ConfigError for what is no list of such objects, before anything is trained.
+    Text names an object as "module:name", or a class that is called without arguments. Raises
+    ConfigError for what is no list of such objects, before anything is trained.
     """
     if not isinstance(callbacks, list | tuple):
         raise ConfigError(f"callbacks must be a list of objects, got {format_short(callbacks)}")
     completed: list[Callback] = []
     for callback in callbacks:
+        if isinstance(callback, str):
+            callback = _load(callback)
         methods = {name: getattr(callback, name) for name in METHODS if hasattr(callback, name)}
         is_object = not isinstance(callback, type) and bool(methods)
         if not is_object or not all(map(callable, methods.values())):
@@ -70,3 +74,9 @@ def complete_callbacks(callbacks: Any) -> list[Callback]:
         is_complete = isinstance(callback, Callback)
         completed.append(callback if is_complete else _Completed(methods))
     return completed
+
+
+def _load(spec: str) -> Any:
+    """The object that "module:name" names, or an instance of the class."""
+    found = load_object(spec, "callbacks", ())
+    return found() if isinstance(found, type) else found

@@ -47,6 +47,8 @@ from paint.inference.vllm.process import (
     training_tokens,
 )
 from paint.launch import GPUS, SHUTDOWN_SECONDS
+from paint.training.callbacks import Callback
+from paint.training.check import check_training
 
 COUNT = """
 import torch
@@ -83,6 +85,14 @@ class Request:
             )
         if not self.gpus and (split is not None or self.dry_run):
             raise ConfigError("--split and --dry-run divide GPUs; add --gpus N")
+
+
+class RanksEnded(PaintError):
+    """Ranks that were started have ended with an exit status; their messages are printed."""
+
+    def __init__(self, folder: Path, status: int) -> None:
+        super().__init__(f"training in {folder} ended with status {status}; the reason is above")
+        self.status = status
 
 
 @dataclass(frozen=True)
@@ -175,6 +185,43 @@ def on_gpus(request: Request, config: Config, *, ranks: int) -> Iterator[Config 
     print(f"gpus: {placement}", flush=True)
     with _visible_gpus(placement):
         yield config
+
+
+def run_training(
+    config: Config,
+    folder: Path,
+    request: Request,
+    recipe: Path | None,
+    callbacks: Sequence[Callback],
+) -> None:
+    """Train in this process, or on the GPUs of a request.
+
+    Args:
+        recipe: the file that the run starts from; None resumes the run in the folder.
+
+    Raises:
+        RanksEnded: ranks were started, and failed.
+    """
+    check_training(config)
+    if callbacks and request.gpus > 1:
+        raise ConfigError("callbacks are called in one process; leave gpus out, or pass none")
+
+    def train_here(config: Config) -> None:
+        from paint.training import trainer
+        from paint.viewer.run import log_page
+
+        trainer.train(
+            config,
+            folder,
+            resume=recipe is None or (bool(request.gpus) and (folder / "run.json").exists()),
+            callbacks=callbacks,
+            at_end=log_page,
+        )
+
+    if not request.gpus:
+        train_here(config)
+    elif status := train_on(request, config, folder, recipe, train_here):
+        raise RanksEnded(folder, status)
 
 
 def train_on(

@@ -54,7 +54,7 @@ def write_tokens(
 def read_tokens(path: Path) -> dict[int, dict[str, Any]]:
     """Read a token file: by row, its columns in token order, numbers as arrays, text as lists."""
     hint = (
-        f"restore it, or delete it: `paint show --step {step_of(path)}` computes the values again"
+        f"restore it, or delete it: `paint show --steps {step_of(path)}` computes the values again"
     )
     with wrap_errors(path, CorruptFileError, hint):
         table = pq.read_table(BytesIO(path.read_bytes()), page_checksum_verification=True)

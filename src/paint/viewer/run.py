@@ -47,10 +47,10 @@ from paint.viewer.page import packed, places_of, render, text_of
 from paint.viewer.score import Scorer
 
 MOST_TOKENS = 32 * 1024
-"""Maximum tokens of a page without --step: a file of some megabytes."""
+"""Maximum tokens of a page without --steps: a file of some megabytes."""
 
 FEW_ROWS = 4
-"""Rows per step without logged values, on a page without --step."""
+"""Rows per step without logged values, on a page without --steps."""
 
 METRICS = ("overlap", "overlap_without_answer", "mask_ratio", "reward", "advantage", "loss")
 """Values of a complete rollout."""

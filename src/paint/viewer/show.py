@@ -46,7 +46,7 @@ def show_targets(
             f"answer, wrong_answer, fields of the rows and module:function"
         )
     if page != EVERYTHING and are_runs != [True]:
-        raise ConfigError("--step, --row, --contexts and --no-rescore are for one run")
+        raise ConfigError("--steps, --row, --contexts and --no-rescore are for one run")
     if page.contexts and not page.again:
         raise ConfigError("--contexts needs the model, which --no-rescore does not load; drop one")
 

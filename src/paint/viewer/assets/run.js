@@ -141,7 +141,7 @@ function selectRow(row, { step = null, move = true } = {}) {
 function missingStep(step) {
   const last = Math.max(...DATA.stored_steps, 0);
   const is = DATA.stored_steps.includes(step);
-  return el("div.note", {}, is ? ["The rollouts of step ", String(step), " are stored, and not on this page. ", el("code", {}, `paint show RUN --step ${step}`), " writes a page with all of them."] : `No rollouts of step ${step} are stored (the last is ${last}).`);
+  return el("div.note", {}, is ? ["The rollouts of step ", String(step), " are stored, and not on this page. ", el("code", {}, `paint show RUN --steps ${step}`), " writes a page with all of them."] : `No rollouts of step ${step} are stored (the last is ${last}).`);
 }
 
 function drawRollout() {

@@ -1,36 +1,39 @@
 """``paint doctor``."""
 
-import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
-from tyro.conf import Positional
+from paint.arguments import Recipes
 
 
-@dataclass(frozen=True)
-class Doctor:
-    """Show what a run would find here: devices, memory, disk, libraries, vLLM, Liger.
+def doctor(recipes: Recipes = ()) -> dict[str, Any]:
+    """Find what a run would find here: devices, memory, disk, libraries, vLLM, Liger.
 
     The exit status is 1 if a library is missing or of a version that does not fit.
 
     Example: paint doctor demo-paint
+
+    Args:
+        recipes: Recipes: whether each fits in the memory of this machine, by `paint plan`'s
+            estimate.
+
+    Returns:
+        What was found, by kind. Sizes are in bytes; ``packages`` has version, requirement and fit
+        of every library.
     """
+    from paint.inference.machine import examine
 
-    recipes: Positional[tuple[str, ...]] = ()
-    """Recipes: whether each fits in the memory of this machine, by `paint plan`'s estimate."""
-    json: bool = False
-    """Print JSON."""
+    return examine([str(recipe) for recipe in recipes])
 
-    def run(self) -> int:
-        """Print what was found; 1 if a library does not fit."""
-        from paint.api import doctor
-        from paint.core.display import Terminal
 
-        found = doctor(self.recipes)
-        text = json.dumps(found, indent=2) if self.json else "\n".join(_lines(found))
-        Terminal().print(text)
-        return 0 if all(package["fits"] for package in found["packages"].values()) else 1
+def status(found: dict[str, Any]) -> int:
+    """1 if a library does not fit."""
+    return 0 if all(package["fits"] for package in found["packages"].values()) else 1
+
+
+def report(found: dict[str, Any]) -> str:
+    """What was found, as text."""
+    return "\n".join(_lines(found))
 
 
 def _lines(found: dict[str, Any]) -> Iterator[str]:

@@ -1,0 +1,60 @@
+"""The commands, one file each: ``train.py`` has the function ``train``, and nothing else names it.
+
+Its signature and docstring are the Python API (``paint.train``), the command line (``paint train``)
+and the entries of the reference pages. Parameters before ``*`` are positional on the command line,
+the others are flags, and ``**sections`` stands for the flags of all settings. A parameter with the
+name of a section, such as ``model``, is a short form for Python alone: the command line has
+``--model.path``.
+
+A module may also have
+
+- ``NAME``: the name on the command line, where it is not the function's;
+- ``CONTINUES``: true where the same command continues after an interruption;
+- ``report(result)``: the text that the command line prints for the result, or JSON with ``--json``;
+- ``status(result)``: the exit status, where it is not always 0.
+"""
+
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command: its function, and how the command line names it and shows its result."""
+
+    name: str  # such as "train" or "data validate"
+    function: Callable[..., Any]
+    continues: bool = False
+    report: Callable[[Any], str] | None = None
+    status: Callable[[Any], int] | None = None
+
+
+def function_names() -> list[str]:
+    """The names of the functions, which are those of the files in this folder."""
+    return [module.name for module in pkgutil.iter_modules(__path__)]
+
+
+def load_function(name: str) -> Callable[..., Any]:
+    """Import a command's function by its name."""
+    function: Callable[..., Any] = getattr(import_module(f"{__name__}.{name}"), name)
+    return function
+
+
+def load_commands() -> dict[str, Command]:
+    """Import every command; the keys are names on the command line."""
+    commands = {}
+    for function_name in function_names():
+        function = load_function(function_name)
+        module = import_module(f"{__name__}.{function_name}")
+        name = getattr(module, "NAME", function_name.replace("_", "-"))
+        commands[name] = Command(
+            name,
+            function,
+            continues=getattr(module, "CONTINUES", False),
+            report=getattr(module, "report", None),
+            status=getattr(module, "status", None),
+        )
+    return commands

@@ -1,0 +1,109 @@
+"""``paint ablate``."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from tyro.conf import arg
+
+from paint.arguments import (
+    AnyRecipe,
+    Benchmark,
+    Data,
+    DryRun,
+    EvaluatedProblems,
+    EveryCheckpoint,
+    FirstSeed,
+    Gpus,
+    Model,
+    OutputDir,
+    Samples,
+    Section,
+    Seeds,
+    Split,
+)
+from paint.config.recipe import read_recipe
+from paint.config.schema import ConfigError
+from paint.configure import configure, open_recipe
+from paint.core.settings import require_count
+from paint.results import frame_of_results
+from paint.training.launcher import Request, on_gpus
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CONTINUES = True
+
+Table = Literal[
+    "mask-ratio",
+    "mask-placement",
+    "interpolation",
+    "strong-interpolation",
+    "strong-interpolation-whole",
+    "controls",
+]
+
+
+def ablate(
+    table: Annotated[Table, arg(metavar="TABLE")],
+    recipe: AnyRecipe,
+    *,
+    model: Model = None,
+    data: Data = None,
+    benchmark: Benchmark = None,
+    problems: EvaluatedProblems = None,
+    seeds: Seeds = 3,
+    seed: FirstSeed = 0,
+    samples: Samples = 12,
+    every_checkpoint: EveryCheckpoint = False,
+    output_dir: OutputDir = None,
+    gpus: Gpus = 0,
+    split: Split = None,
+    dry_run: DryRun = False,
+    **sections: Section,
+) -> "pd.DataFrame":
+    """Train and evaluate the rows of one of the paper's ablation tables, or controls.
+
+    The varied settings replace the recipe's values (paper: Ablation Studies). Rows that several
+    tables share are trained once, if the folder is the same. The same command continues after an
+    interruption. Started again in parallel, in another terminal or on another machine, it works on
+    other runs.
+
+    Example: paint ablate mask-placement demo-paint --seeds 1 --train.steps 2 --problems 2
+
+    Args:
+        table: mask-ratio: rho_correct and rho_wrong; mask-placement: which part is hidden;
+            interpolation: k_base and f_top; strong-interpolation: larger ones, also towards the
+            base model and with a moving teacher (ours), -whole: the same with nothing hidden;
+            controls: what the teacher reads in place of the solution (ours).
+        output_dir: Folder of results, runs and samples; existing results are reused. None:
+            runs/ablate-RECIPE.
+
+    Returns:
+        One row per setting, seed and evaluated checkpoint, as in results.jsonl, with avg_at_k.
+    """
+    require_count("seeds", seeds)
+    start = open_recipe(recipe)
+    folder = Path(output_dir or Path("runs") / f"ablate-{start.path.stem}")
+    configured = configure(start.config, folder, model, data, sections)
+    unchanged = read_recipe(start.path)
+    if (configured.log, configured.train.seed) != (unchanged.log, unchanged.train.seed):
+        raise ConfigError(
+            "rows have their own folders and seeds; set --output-dir, --seed and --seeds in place "
+            "of --log and --train.seed"
+        )
+    results = []
+    with on_gpus(Request(gpus, split, dry_run), configured, ranks=1) as config:
+        if config is not None:
+            from paint.experiments import ablations
+
+            results = ablations.ablate(
+                table,
+                config,
+                folder,
+                seeds=range(seed, seed + seeds),
+                benchmark=None if benchmark is None else str(benchmark),
+                problems=problems,
+                samples=samples,
+                every_checkpoint=every_checkpoint,
+            )
+    return frame_of_results(results)

@@ -1,0 +1,79 @@
+"""``paint advise``."""
+
+from pathlib import Path
+from typing import Annotated
+
+from paint.arguments import (
+    AnyRecipe,
+    Count,
+    Data,
+    DryRun,
+    Gpus,
+    Model,
+    OutputDir,
+    Section,
+    Split,
+    Texts,
+    bounded,
+)
+from paint.config.schema import MAX_COUNT
+from paint.configure import configure, open_recipe
+from paint.results import Result
+from paint.training.launcher import Request, on_gpus
+
+CONTINUES = True
+
+
+def advise(
+    recipe: AnyRecipe,
+    *,
+    model: Model = None,
+    data: Data = None,
+    output_dir: OutputDir = None,
+    problems: Count = 100,
+    samples: Annotated[int, bounded(int, 2, MAX_COUNT)] = 4,
+    contexts: Texts = ("solution", "other", "none", "answer"),
+    ratios: tuple[float, ...] = (0.0, 0.3, 0.5),
+    answers: bool = False,
+    both_modes: bool = False,
+    gpus: Gpus = 0,
+    split: Split = None,
+    dry_run: DryRun = False,
+    **sections: Section,
+) -> Result:
+    """Measure, before any training, what each context would teach, and advise on it.
+
+    The student answers each problem several times; the same rollouts are scored under every
+    context. A context teaches what separates right rollouts from wrong ones. The same command
+    continues where it was interrupted. --rollout.engine stored uses rollouts that exist.
+
+    Example: paint advise demo-paint --problems 4 --samples 2 --ratios 0.4 --contexts solution other
+
+    Args:
+        output_dir: Folder of rollouts and tables; None: advice/RECIPE.
+        problems: Training problems, in the order in which training takes them.
+        samples: Rollouts of each problem, at least 2: right ones are compared with wrong ones.
+        contexts: Sources of contexts, beside the recipe's own: as context.source has them.
+        ratios: Mask ratios of the contexts that can be masked, each in [0, 1); 0 shows all.
+        answers: Let the teacher answer under each context, too, as often as the student, and
+            compare the accuracies. That takes as many completions for every context.
+        both_modes: Score every context in the teacher's other thinking mode, too.
+    """
+    start = open_recipe(recipe)
+    folder = Path(output_dir or Path("advice") / start.path.stem)
+    configured = configure(start.config, folder, model, data, sections)
+    with on_gpus(Request(gpus, split, dry_run), configured, ranks=0) as config:
+        if config is not None:
+            from paint.experiments import advise
+
+            advise.advise(
+                config,
+                folder,
+                problems=problems,
+                samples=samples,
+                sources=contexts,
+                ratios=ratios,
+                answers=answers,
+                both_modes=both_modes,
+            )
+    return Result(folder)

@@ -1,0 +1,65 @@
+"""``paint bake``."""
+
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import arg
+
+from paint.arguments import AnyRecipe, Count, Model, OutputDir, Rows, Section, Text
+from paint.configure import configure, open_recipe
+from paint.results import Result
+
+CONTINUES = True
+
+
+def bake(
+    rules: Annotated[Text, arg(metavar="RULES")],
+    questions: Annotated[Rows, arg(metavar="QUESTIONS")],
+    recipe: AnyRecipe = "bake",
+    *,
+    model: Model = None,
+    output_dir: OutputDir = None,
+    held_out: Count = 50,
+    samples: Count = 4,
+    unrelated: Text = "",
+    benchmark: Text = "",
+    force: bool = False,
+    **sections: Section,
+) -> Result:
+    """Train an adapter that answers as if a text were its system prompt.
+
+    It measures first whether the text changes the answers to held-out questions, and refuses to
+    train where it does not. It stops when prompted and plain answers cannot be told apart, or after
+    train.steps (docs/how-to/bake-a-prompt.md). The same command continues where it was interrupted.
+
+    Example: paint bake RULES.md questions.jsonl --model.path MODEL --grading.grader my_rules:grade
+
+    Args:
+        rules: Text file of the system prompt.
+        questions: Questions, as of data.path: rows with a problem, and no answer.
+        output_dir: Folder of run, questions and tables; None: bakes/RULES.
+        held_out: Questions that are measured and not trained on, at most half of all.
+        samples: Answers to each question that is measured.
+        unrelated: Questions that the text does not concern, on which the adapter should change
+            nothing; as many are measured as are held out.
+        benchmark: Problems on which accuracy before and after is compared, as of
+            ``paint eval --benchmarks``.
+        force: Train even where the text changes nothing that is measured.
+    """
+    folder = Path(output_dir or Path("bakes") / Path(rules).stem)
+    given = dict(sections)
+    given["context"] = {**given.get("context", {}), "file": str(rules)}
+    config = configure(open_recipe(recipe).config, folder, model, questions, given)
+
+    from paint.experiments import bake
+
+    bake.bake(
+        config,
+        folder,
+        held_out=held_out,
+        samples=samples,
+        unrelated=str(unrelated),
+        benchmark=str(benchmark),
+        force=force,
+    )
+    return Result(folder)

@@ -1,0 +1,71 @@
+"""``paint chat``."""
+
+import sys
+from typing import Annotated
+
+from tyro.conf import arg
+
+from paint.arguments import Count, Seed, Target, bounded
+from paint.core.errors import ConfigError, wrap_errors
+from paint.results import path_of
+
+
+def chat(
+    target: Annotated[Target, arg(metavar="TARGET")],
+    *,
+    context: bool = False,
+    mask_ratio: Annotated[float, bounded(float, 0, 0.99)] = 0.0,
+    temperature: Annotated[float, bounded(float, 0, 1000)] = 1.0,
+    top_p: Annotated[float, bounded(float, 0.001, 1)] = 0.95,
+    max_new_tokens: Count = 1024,
+    seed: Seed = 0,
+) -> None:
+    """Let the base and the trained model answer your problems side by side.
+
+    Type a problem and press enter; an empty line ends it. Each problem is asked alone, in the
+    prompt of training. Where input is not a terminal, every line is a problem.
+
+    Example: paint chat demo --max-new-tokens 40
+
+    Args:
+        target: A run (its last checkpoint), a checkpoint, an adapter folder, or a model.
+        context: Ask for a reference after each problem, and show what the base says with it, as the
+            teacher.
+        mask_ratio: Share of the reference that the teacher does not see, in [0, 0.99].
+        temperature: Sampling temperature, in [0, 1000]; 0 is greedy.
+        top_p: Nucleus sampling: share of probability kept, in [0.001, 1].
+        max_new_tokens: Longest answer, in tokens.
+        seed: Seed of sampling; every model has the same.
+    """
+    from rich.live import Live
+    from rich.table import Table
+
+    from paint.core.display import Terminal
+    from paint.evaluation.chat import open_chat
+    from paint.inference.engine import Sampling
+
+    opened, console = open_chat(str(path_of(target))), Terminal()
+    sampling = Sampling(temperature, top_p, -1, max_new_tokens)
+    while problem := _ask("problem"):
+        solution = (_ask("reference") or None) if context else None
+        with Live(console=console, vertical_overflow="visible") as live:
+            for answers in opened.answers(
+                problem, sampling, seed, solution=solution, mask_ratio=mask_ratio
+            ):
+                table = Table(*answers, expand=True)
+                table.add_row(*answers.values())
+                live.update(table)
+        if not console.is_terminal:
+            console.print()  # which Live leaves out
+        if console.is_unread:  # as in `paint chat ... | head`
+            raise BrokenPipeError
+
+
+def _ask(what: str) -> str:
+    """A line of the input; "" at its end."""
+    if sys.stdin is None:  # closed before the command began
+        return ""
+    if sys.stdin.isatty():
+        print(f"{what}> ", end="", flush=True)
+    with wrap_errors("the input", ConfigError, "write it in UTF-8"):
+        return sys.stdin.readline().strip()

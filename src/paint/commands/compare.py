@@ -1,0 +1,113 @@
+"""``paint compare``."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from tyro.conf import arg
+
+from paint.arguments import (
+    Benchmark,
+    DryRun,
+    EvaluatedProblems,
+    EveryCheckpoint,
+    FirstSeed,
+    Gpus,
+    OptionalCount,
+    OutputDir,
+    Recipes,
+    Samples,
+    Seeds,
+    Split,
+    Text,
+)
+from paint.core.settings import require_count
+from paint.experiments.recipes import read_recipes
+from paint.results import frame_of_results
+from paint.training.launcher import Request, on_gpus
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CONTINUES = True
+
+
+def compare(
+    recipes: Recipes,
+    *,
+    base: Text = "",
+    model: Annotated[Text, arg(name="model.path")] = "",
+    data: Annotated[Text, arg(name="data.path")] = "",
+    benchmark: Benchmark = None,
+    problems: EvaluatedProblems = None,
+    thinking: bool | None = None,
+    max_new_tokens: OptionalCount = None,
+    stored: Text = "",
+    controls: Sequence[Literal["none", "other", "answer", "wrong_answer"]] = (),
+    against_last: bool = False,
+    seeds: Seeds = 3,
+    seed: FirstSeed = 0,
+    samples: Samples = 12,
+    every_checkpoint: EveryCheckpoint = False,
+    output_dir: OutputDir = "runs/compare",
+    gpus: Gpus = 0,
+    split: Split = None,
+    dry_run: DryRun = False,
+) -> "pd.DataFrame":
+    """Train and evaluate several recipes from the same model, and print one table.
+
+    All have the same model, problems and seeds, and each is compared with each
+    (docs/how-to/compare.md). The same command continues after an interruption. Started again in
+    parallel, in another terminal or on another machine, it works on other runs.
+
+    Example: paint compare demo-opsd demo-paint --seeds 1 --problems 4 --samples 2
+
+    Args:
+        recipes: Recipes to compare: shipped ones, or TOML files. On the command line they stand
+            before the flags.
+        base: Recipe whose settings take the place of those that the others omit, such as demo-paint
+            for paint-on-correct; empty: the paper's settings.
+        model: Model of all recipes; empty: the recipes' own.
+        data: Training problems of all recipes; empty: the recipes' own.
+        thinking: Thinking mode of the evaluation; None: on (paper), and for the embedded model off.
+        max_new_tokens: Longest answer in tokens; None: 38,912 (paper), and for the embedded model
+            96.
+        stored: Completions to train on, as rollout.stored, for every recipe whose method allows it;
+            empty: each run samples its own.
+        controls: Repeat the last recipe with a teacher that reads nothing, another problem's
+            solution, the right answer or a wrong one.
+        against_last: Compare each recipe with the last one alone: fewer pairs, and a smaller
+            correction of p. Decide it beforehand.
+        output_dir: Folder of results, runs and samples; existing results are reused.
+
+    Returns:
+        One row per recipe, seed and evaluated checkpoint, as in results.jsonl, with avg_at_k.
+    """
+    require_count("seeds", seeds)
+    read = read_recipes(
+        [str(recipe) for recipe in recipes],
+        base=str(base),
+        model=str(model),
+        data=str(data),
+        stored=str(stored),
+        controls=controls,
+    )
+    results = []
+    with on_gpus(Request(gpus, split, dry_run), read[-1][1], ranks=1) as config:
+        if config is not None:
+            from paint.experiments import compare
+
+            results = compare.compare(
+                read,
+                Path(output_dir or "runs/compare"),
+                seeds=range(seed, seed + seeds),
+                benchmark=None if benchmark is None else str(benchmark),
+                problems=problems,
+                samples=samples,
+                thinking=thinking,
+                max_new_tokens=max_new_tokens,
+                every_checkpoint=every_checkpoint,
+                against_last=against_last,
+                server_gpus=config.rollout.server_gpus if gpus else (),
+            )
+    return frame_of_results(results)

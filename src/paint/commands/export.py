@@ -1,0 +1,52 @@
+"""``paint export``."""
+
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import arg
+
+from paint.arguments import EvaluationPaths, FilePath, RunPath
+from paint.config.schema import Dtype
+from paint.results import path_of
+
+
+def export(
+    checkpoint: Annotated[RunPath, arg(metavar="CHECKPOINT")],
+    to: Annotated[FilePath, arg(metavar="FOLDER")],
+    *,
+    merged: bool = False,
+    dtype: Dtype | None = None,
+    evaluations: EvaluationPaths = (),
+    license: str = "",
+    push: str = "",
+) -> Path:
+    """Write a checkpoint as a folder that transformers, peft and vLLM load, with a model card.
+
+    It holds the adapter or the merged model, tokenizer, generation settings, and a card made from
+    the run and its evaluations (docs/how-to/export.md).
+
+    Example: paint export runs/first exported/first --merged --dtype bfloat16
+
+    Args:
+        checkpoint: A checkpoint, or a run: its last one.
+        to: Folder to write; it must be new or empty.
+        merged: Write one model instead of an adapter.
+        dtype: Number format of what is written; None is float32 for an adapter, as it was trained,
+            and that of the run's base for a model.
+        evaluations: Evaluations whose figures the card takes; they must have this checkpoint. The
+            run's validation is always included.
+        license: Licence as the hub names it, such as apache-2.0; empty is that of the base's card.
+        push: Upload to this repository of the hub, owner/name, private if it is new. Without a
+            token, what would be uploaded is listed.
+    """
+    from paint.publish import export
+
+    return export.export(
+        path_of(checkpoint),
+        Path(to),
+        merged=merged,
+        dtype=dtype,
+        evaluations=[path_of(evaluation) for evaluation in evaluations],
+        license=license,
+        repository=push,
+    )

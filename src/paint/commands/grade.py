@@ -1,0 +1,40 @@
+"""``paint grade``."""
+
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import arg
+
+from paint.arguments import Grading, OutputDir, TargetPaths
+from paint.config.schema import Config, ConfigError, GradingConfig
+from paint.configure import configure
+from paint.results import Evaluation, path_of
+
+
+def grade(
+    *targets: Annotated[TargetPaths, arg(metavar="FOLDER")],
+    grading: Grading = None,
+    output_dir: OutputDir = None,
+) -> Evaluation:
+    """Grade stored samples again, without generating, and compare the policies.
+
+    The first policy is the base.
+
+    Example: paint grade evals/demo
+
+    Args:
+        targets: Evaluations (folders of `paint eval`), parts of them, or runs.
+        output_dir: Folder of summary.json and summary.md; None: the first of the folders.
+    """
+    if not targets:
+        raise ConfigError("nothing to grade; name a folder that `paint eval` made, or a run")
+    from paint.core.display import Display
+    from paint.evaluation.grade import summarise_folders
+
+    folders = [path_of(target) for target in targets]
+    folder = folders[0] if output_dir is None else Path(output_dir)
+    if not isinstance(grading, GradingConfig):
+        sections = {"grading": grading or {}}
+        grading = configure(Config(), folder, sections=sections).grading
+    summarise_folders(folders, folder, Display(), grading)
+    return Evaluation(folder)

@@ -1,0 +1,51 @@
+"""``paint held-out-kl``."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from tyro.conf import arg
+
+from paint.arguments import Count, OptionalCount, OutputDir, Rows, RunPath
+from paint.configure import configure
+from paint.results import load_run
+
+
+def held_out_kl(
+    run: Annotated[RunPath, arg(metavar="RUN")],
+    data: Annotated[Rows, arg(metavar="DATA")],
+    *,
+    problems: OptionalCount = 128,
+    samples: Count = 2,
+    output_dir: OutputDir = None,
+) -> float:
+    """Return KL(teacher ‖ student) in nats a token on the student's rollouts of held-out problems.
+
+    It judges learning rates without evaluating answers (docs/how-to/compare.md). The student is the
+    run's last checkpoint, and samples as in training. The teacher reads the run's context; its
+    weights are those of the start, or the student's with teacher.weights "live". There is no clip.
+
+    Example: paint held-out-kl runs/first demo --problems 8
+
+    Args:
+        run: A run, or its folder.
+        data: Problems that were not trained on: a file, a hub data set, "demo", or rows; in Python
+            also the settings of the section data.
+        problems: The first so many; None is all.
+        samples: Rollouts of each.
+        output_dir: Folder of the rollouts; None: held-out-kl in the run's folder.
+    """
+    from paint.core.display import Display
+    from paint.experiments.rollout_bank import kl_of_checkpoint
+
+    run = load_run(run)
+    checkpoint = run.adapter.parent
+    folder = Path(output_dir or run.path / "held-out-kl" / checkpoint.name)
+    given: dict[str, Any] = dict(data) if isinstance(data, Mapping) else {"path": data}
+    config = configure(run.config, folder, data={"limit": problems, **given})
+    return kl_of_checkpoint(checkpoint, config, config.data, samples, folder, Display())
+
+
+def report(kl: float) -> str:
+    """The value with its unit."""
+    return f"{kl:.4f} nats a token"

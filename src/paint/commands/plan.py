@@ -1,0 +1,48 @@
+"""``paint plan``."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from paint.arguments import AnyRecipe, Model, Section, bounded
+from paint.configure import configure, open_recipe
+
+if TYPE_CHECKING:
+    from paint.estimate.plan import Plan
+
+
+def plan(
+    recipe: AnyRecipe,
+    *,
+    model: Model = None,
+    gpus: Annotated[int, bounded(int, 0, 1024)] = 1,
+    nodes: Annotated[int, bounded(int, 1, 1024)] = 1,
+    memory: Annotated[float | None, bounded(float, 1, 10_000, optional=True)] = None,
+    **sections: Section,
+) -> "Plan":
+    """Print an estimate of memory use and the split of GPUs between training and serving.
+
+    The estimate comes from the model's config.json: nothing is loaded, and no GPU is needed
+    (docs/how-to/large-models.md).
+
+    Example: paint plan demo-paint --gpus 0
+
+    Args:
+        gpus: GPUs of each machine, in [0, 1024]; 0 is a laptop's CPU.
+        nodes: Machines, in [1, 1024].
+        memory: Memory of each GPU in GB, in [1, 10000]. None: 80, and 16 of a laptop.
+
+    Returns:
+        The plan: ``memory.peak`` are bytes of a GPU that trains, and ``fits`` says whether the GPU
+        has them.
+
+    Raises:
+        ConfigError: the model has no config.json, or layers that a plan does not know.
+    """
+    from paint.estimate import report
+    from paint.estimate.plan import make_plan
+
+    config = configure(open_recipe(recipe).config, Path(), model, sections=sections)
+    memory_bytes = None if memory is None else memory * 1e9
+    made = make_plan(config, gpus, nodes, memory_bytes)
+    print(*report.lines(made), sep="\n")
+    return made

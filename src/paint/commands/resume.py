@@ -1,0 +1,57 @@
+"""``paint resume``."""
+
+from typing import Annotated, Any
+
+from tyro.conf import arg
+
+from paint.arguments import Callbacks, DryRun, Gpus, OptionalCount, RunPath, Split
+from paint.results import Run, load_run
+from paint.training.callbacks import complete_callbacks
+from paint.training.launcher import Request, run_training
+
+
+def resume(
+    run: Annotated[RunPath, arg(metavar="RUN")],
+    *,
+    steps: OptionalCount = None,
+    urls: tuple[str, ...] | None = None,
+    server_gpus: tuple[str, ...] | None = None,
+    max_logprob_mismatch: float | None = None,
+    callbacks: Callbacks = (),
+    gpus: Gpus = 0,
+    split: Split = None,
+    dry_run: DryRun = False,
+) -> Run:
+    """Resume a run from its last checkpoint; the result is bit for bit that of an unstopped run.
+
+    Example: paint resume runs/first --steps 4
+
+    Args:
+        run: A run, or its folder, which holds run.json.
+        steps: Optimizer steps in all, where they are more than the run was started with.
+        urls: Addresses of the vLLM servers, where they have changed.
+        server_gpus: GPUs of the servers that are started, one each, where they have changed;
+            ``gpus`` sets them.
+        max_logprob_mismatch: Another limit on the mean difference between the engine's and the
+            trainer's log-probs, above 0, in nats; it changes no value.
+
+    Raises:
+        PaintError, Interrupted: as ``train``.
+    """
+    request = Request(gpus, split, dry_run)
+    callbacks = complete_callbacks(callbacks)
+    run = load_run(run)
+    changes: dict[str, Any] = {}
+    if urls is not None:
+        changes = {"urls": tuple(urls), "server_gpus": ()}
+    if server_gpus is not None:
+        changes = {"urls": (), "server_gpus": tuple(server_gpus)}
+    if max_logprob_mismatch is not None:
+        changes["max_logprob_mismatch"] = max_logprob_mismatch
+    config = run.config.changed("rollout", **changes)
+    if steps is not None:
+        config = config.changed("train", steps=steps)
+    run_training(config, run.path, request, None, callbacks)
+    for callback in callbacks:
+        callback.on_end(run)
+    return run

@@ -1,0 +1,78 @@
+"""``paint demo``."""
+
+from typing import TYPE_CHECKING, Annotated
+
+from paint.arguments import (
+    DryRun,
+    EveryCheckpoint,
+    FirstSeed,
+    Gpus,
+    OutputDir,
+    Recipes,
+    Samples,
+    Seeds,
+    Split,
+    Texts,
+    bounded,
+)
+from paint.commands.compare import compare
+from paint.config.schema import ConfigError
+from paint.demo.files import NAME as MODEL
+from paint.experiments.recipes import read_recipes
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NAME = "demo"
+CONTINUES = True
+
+
+def run_demo(
+    recipes: Recipes = (),
+    *,
+    methods: Texts = (),
+    problems: Annotated[int, bounded(int, 1, 200)] = 100,
+    seeds: Seeds = 1,
+    seed: FirstSeed = 0,
+    samples: Samples = 12,
+    every_checkpoint: EveryCheckpoint = False,
+    output_dir: OutputDir = "runs/demo",
+    gpus: Gpus = 0,
+    split: Split = None,
+    dry_run: DryRun = False,
+) -> "pd.DataFrame":
+    """Train and evaluate on the embedded model, on any laptop, and print one table.
+
+    This is `paint compare` with the embedded model's recipes and held-out problems.
+
+    Example: paint demo demo-paint --problems 4 --samples 2
+
+    Args:
+        recipes: Recipes to compare; none named, and no methods: demo-paint.
+        methods: The model's recipes by method: sft, grpo, opsd and paint are the paper's main
+            table; grpo-long is grpo with 8 times as many steps.
+        problems: Held-out problems evaluated, in [1, 200].
+        output_dir: Folder of results, runs and samples; existing results are reused.
+
+    Returns:
+        As ``compare``.
+    """
+    names = [*map(str, recipes), *(f"demo-{name}" for name in methods)] or ["demo-paint"]
+    for name, config in read_recipes(names):
+        if config.model.path != MODEL:
+            raise ConfigError(
+                f'{name} trains {config.model.path!r}, and the demo is for model.path "demo"; '
+                f"use `paint compare`"
+            )
+    return compare(
+        names,
+        problems=problems,
+        seeds=seeds,
+        seed=seed,
+        samples=samples,
+        every_checkpoint=every_checkpoint,
+        output_dir=output_dir,
+        gpus=gpus,
+        split=split,
+        dry_run=dry_run,
+    )

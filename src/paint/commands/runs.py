@@ -1,0 +1,65 @@
+"""``paint runs``."""
+
+import math
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from tyro.conf import arg
+
+from paint.arguments import FilePath
+from paint.config.run_folder import RunError, list_runs
+from paint.results import frame_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SHOWN = {
+    "loss": "loss {:.4f}",
+    "accuracy": "correct {:.0%}",
+    "reward": "reward {:.3f}",
+}
+"""Metrics of a row, each with its format."""
+
+
+def runs(folder: Annotated[FilePath, arg(metavar="FOLDER")] = Path("runs")) -> "pd.DataFrame":
+    """List the runs in a folder and below it: state, last step, last metrics.
+
+    A run is running, done, stopped (`paint resume` continues it), or damaged: a file cannot be
+    read.
+
+    Example: paint runs runs
+
+    Args:
+        folder: Folder above the runs.
+
+    Returns:
+        One row per run, the last to change first: ``name`` (path below the folder), ``state``,
+        ``step``, ``steps``, ``changed`` (seconds since 1970), and the last value of every metric.
+    """
+    found = list_runs(Path(folder))
+    if not found:
+        raise RunError(f"{folder} holds no run; name a folder above runs")
+    rows = []
+    for run in found:
+        row = asdict(run)
+        metrics = row.pop("metrics")
+        rows.append(row | metrics)
+    return frame_of(rows)
+
+
+def report(frame: "pd.DataFrame") -> str:
+    """A line for each run."""
+    rows = frame.to_dict("records")
+    width = max(len(row["name"]) for row in rows)
+    return "\n".join(f"{row['name']:{width}}  {_words(row)}" for row in rows)
+
+
+def _words(row: dict[Any, Any]) -> str:
+    when = datetime.fromtimestamp(row["changed"]).strftime("%Y-%m-%d %H:%M")
+    words = [f"{row['state']:8}", f"step {row['step']}/{row['steps']}", when]
+    for name, form in SHOWN.items():
+        if math.isfinite(row.get(name, math.nan)):
+            words.append(form.format(row[name]))
+    return "  ".join(words)

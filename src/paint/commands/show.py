@@ -1,0 +1,50 @@
+"""``paint show``."""
+
+from typing import Annotated
+
+from tyro.conf import arg
+
+from paint.arguments import Counts, OptionalPath, TargetPaths, Texts, bounded
+from paint.config.schema import MAX_COUNT
+from paint.results import Page, path_of, write_page_of
+
+
+def show(
+    *targets: Annotated[TargetPaths, arg(metavar="TARGET")],
+    steps: Counts = (),
+    row: Annotated[int | None, bounded(int, 0, MAX_COUNT, optional=True)] = None,
+    contexts: Texts = (),
+    rescore: bool = True,
+    out: OptionalPath = None,
+    open: bool = True,
+) -> Page:
+    """Write one HTML file that opens anywhere, without a server and without a network.
+
+    It shows a run with its rollouts token by token, several runs over each other, evaluations with
+    every answer and its verdict, or the charts and tables of `paint advise`, `compare`, `ablate`
+    and `bake` (docs/how-to/inspect-rollouts.md).
+
+    Example: paint show runs/first --no-rescore --no-open
+
+    Args:
+        targets: A run, several runs to compare, or what `paint eval`, `advise`, `compare`, `ablate`
+            or `bake` made.
+        steps: Of a run: steps whose rollouts are shown, all rows of each. None named: as many steps
+            as fit, with the rows of log.token_rows.
+        row: Of a run: one row of each step, from 0.
+        contexts: Of a run: score the completions under these contexts, too; other is another
+            problem's solution.
+        rescore: Of a run: load its model and score the rollouts again; otherwise only what was kept
+            while training is shown.
+        out: File to write; None: show.html in the first target.
+        open: Open the page in a browser, where there are a terminal and a screen.
+    """
+    return write_page_of(
+        [path_of(target) for target in targets],
+        steps=steps,
+        row=row,
+        contexts=contexts,
+        rescore=rescore,
+        out=out,
+        open=open,
+    )

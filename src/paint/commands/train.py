@@ -1,0 +1,76 @@
+"""``paint train``."""
+
+import time
+from pathlib import Path
+
+from paint.arguments import (
+    AnyRecipe,
+    Callbacks,
+    Data,
+    DryRun,
+    Gpus,
+    Model,
+    OutputDir,
+    Section,
+    Split,
+)
+from paint.config.run_folder import RunError
+from paint.configure import configure, open_recipe
+from paint.results import Run
+from paint.training.callbacks import complete_callbacks
+from paint.training.launcher import Request, run_training
+
+
+def train(
+    recipe: AnyRecipe,
+    *,
+    model: Model = None,
+    data: Data = None,
+    output_dir: OutputDir = None,
+    callbacks: Callbacks = (),
+    gpus: Gpus = 0,
+    split: Split = None,
+    dry_run: DryRun = False,
+    **sections: Section,
+) -> Run:
+    """Train by a recipe, and return the run.
+
+    Each setting of the recipe can be given: ``--train.steps 4`` on the command line, or
+    ``train={"steps": 4}`` in Python, where an algorithm, engine, grader or divergence may be an
+    object instead of a name. Defaults are the recipe's; without a recipe, the paper's.
+
+    Example: paint train demo-paint --train.steps 2 --log.name first
+
+    Args:
+        output_dir: Folder of the run. None: log.folder/log.name, where no name is
+            RECIPE-DATE-TIME.
+
+    Raises:
+        PaintError: ConfigError, DataError, RunError and others, before the first step wherever that
+            is possible; the message has a hint.
+        Interrupted: after Ctrl-C, when the current step is finished and saved; ``resume`` continues
+            the run.
+    """
+    request = Request(gpus, split, dry_run)
+    callbacks = complete_callbacks(callbacks)
+    start = open_recipe(recipe)
+    rows_given = data is not None and not isinstance(data, str | Path)
+    without_rows = configure(start.config, Path(), model, None if rows_given else data, sections)
+    folder = _run_folder(output_dir, without_rows.log.folder, without_rows.log.name, start.path)
+    if rows_given and (folder / "run.json").exists():  # whose rows these would replace
+        raise RunError(f"{folder} already holds a run; paint.resume continues it")
+
+    config = without_rows.changed("log", folder=str(folder.parent), name=folder.name)
+    if rows_given:
+        config = configure(config, folder, data=data)
+    run_training(config, folder, request, start.path, callbacks)
+    run = Run(folder)
+    for callback in callbacks:
+        callback.on_end(run)
+    return run
+
+
+def _run_folder(output_dir: str | Path | None, parent: str, name: str | None, recipe: Path) -> Path:
+    if output_dir is not None:
+        return Path(output_dir)
+    return Path(parent) / (name or f"{recipe.stem}-{time.strftime('%Y%m%d-%H%M%S')}")

@@ -1,0 +1,57 @@
+"""``paint data validate``."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
+
+from tyro.conf import arg
+
+from paint.arguments import AnyRecipe, Model, Rows, Section, Texts
+from paint.config.recipe import require_paths
+from paint.configure import configure, open_recipe
+
+if TYPE_CHECKING:
+    from paint.data.validate import FileCheck
+
+NAME = "data validate"
+
+
+def validate_data(
+    data: Annotated[Rows, arg(metavar="FILE")],
+    recipe: AnyRecipe = "paint",
+    *,
+    model: Model = None,
+    benchmarks: Texts = (),
+    **sections: Section,
+) -> "FileCheck":
+    """Count the rows of a file that are good, bad, long, doubled or without a verified answer.
+
+    Checks and prompts are those of a run of the recipe. The exit status is 1 if a run would refuse
+    the file.
+
+    Example: paint data validate demo demo-paint --data.limit 50
+
+    Args:
+        data: JSONL, CSV or Parquet file, a hub data set (owner/name), or demo; in Python also rows.
+        benchmarks: Problem sets, as in `paint eval`, whose problems are searched for in the file.
+
+    Raises:
+        PaintError: the data cannot be read, or the tokenizer cannot be loaded.
+    """
+    from paint.data.benchmarks import load_benchmark
+    from paint.data.validate import check_file, print_check
+
+    is_file = isinstance(data, str | Path)
+    with TemporaryDirectory() as folder:
+        config = configure(open_recipe(recipe).config, Path(folder), model, data, sections)
+        require_paths(config)
+        check = check_file(config, benchmarks=[load_benchmark(name) for name in benchmarks])
+    if not is_file:
+        check.path = "rows"  # not the temporary file
+    print_check(check)
+    return check
+
+
+def status(result: "FileCheck") -> int:
+    """1 if a run would refuse the file."""
+    return 1 if result.bad or result.too_long else 0

@@ -1,0 +1,325 @@
+"""What commands return: handles of runs, evaluations and other results on disk.
+
+A handle holds a path. Its properties read the files each time, so that it shows the latest state.
+This module imports neither torch nor pandas until a property needs them.
+"""
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paint.config.recipe import differences
+from paint.config.run_folder import (
+    RunError,
+    latest_checkpoint,
+    read_metrics,
+    read_run,
+    read_run_json,
+    step_folder,
+    step_of,
+    step_paths,
+)
+from paint.config.run_folder import checkpoints as list_checkpoints
+from paint.config.schema import Config
+from paint.core.errors import ConfigError
+from paint.core.storage import read_growing_jsonl, read_json, read_jsonl
+from paint.evaluation.store import COMPLETIONS, find_stores, read_grades
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training run on disk. Nothing is cached, so a run under way shows its latest steps.
+
+    Attributes:
+        path: its folder (docs/reference/run-folder.md).
+    """
+
+    path: Path
+
+    @property
+    def config(self) -> Config:
+        """The resolved settings. Raises RunError where the folder holds no run."""
+        return read_run(self.path)
+
+    @property
+    def metrics(self) -> "pd.DataFrame":
+        """One row per step, indexed by it; docs/reference/metrics.md has the columns."""
+        rows = read_metrics(self.path) if (self.path / "metrics.jsonl").exists() else []
+        return frame_of(rows).set_index("step") if rows else frame_of(rows)
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps whose rollouts are stored."""
+        return [step_of(path) for path in step_paths(self.path / "rollouts", ".jsonl")]
+
+    def rollouts(self, step: int | None = None) -> "pd.DataFrame":
+        """One row per rollout of a step: text, verdict, overlap, mask ratio, context and ids.
+
+        Args:
+            step: from 1; None is the last stored step.
+
+        Raises:
+            RunError: the run has no rollouts of this step.
+        """
+        path = step_folder(self.path / "rollouts", self._step(step)).with_suffix(".jsonl")
+        return frame_of(list(read_jsonl(path, "restore it, or start a new run")))
+
+    def tokens(self, step: int | None = None) -> "pd.DataFrame":
+        """One row per token of the first ``log.token_rows`` rollouts of a step.
+
+        Columns: docs/reference/run-folder.md.
+
+        Raises:
+            RunError: the run has no rollouts of this step. CorruptFileError: the file was changed,
+                or ``log.token_rows`` was 0.
+        """
+        import pandas as pd
+
+        from paint.training.token_log import read_tokens, tokens_path
+
+        by_row = read_tokens(tokens_path(self.path, self._step(step)))
+        return pd.concat([pd.DataFrame(columns) for columns in by_row.values()], ignore_index=True)
+
+    @property
+    def checkpoints(self) -> list[Path]:
+        """The complete checkpoints, by step."""
+        return list_checkpoints(self.path)
+
+    @property
+    def adapter(self) -> Path:
+        """What the last checkpoint trained: an adapter in peft's format, or a whole model.
+
+        Raises:
+            RunError: there is no checkpoint yet.
+        """
+        checkpoint = latest_checkpoint(self.path)
+        if checkpoint is None:
+            raise RunError(f"{self.path} has no checkpoint yet; `paint resume {self.path}` goes on")
+        return checkpoint / ("model" if self.config.model.train_mode == "full" else "adapter")
+
+    def export(
+        self,
+        to: str | Path,
+        *,
+        evaluations: "Sequence[Evaluation | str | Path]" = (),
+        push: str = "",
+        **options: Any,
+    ) -> Path:
+        """Write the last checkpoint for other programs; options are those of ``paint.export``."""
+        from paint.publish.export import export
+
+        paths = [path_of(evaluation) for evaluation in evaluations]
+        return export(self.path, Path(to), evaluations=paths, repository=push, **options)
+
+    def differences(self, other: "Run") -> list[str]:
+        """The settings that differ in another run, such as "train.seed: 0 -> 1"."""
+        return differences(self.config, other.config)
+
+    def show(self, **options: Any) -> "Page":
+        """Write the run's page (docs/how-to/inspect-rollouts.md); options as of ``paint.show``."""
+        return write_page_of([self.path], **options)
+
+    def _step(self, step: int | None) -> int:
+        steps = self.steps
+        if step is None and steps:
+            return steps[-1]
+        if step not in steps:
+            stored = f"steps {steps[0]} to {steps[-1]}" if steps else "no rollouts"
+            raise RunError(f"{self.path} has no rollouts of step {step}; it has {stored}")
+        return int(step)
+
+    def _repr_html_(self) -> str:
+        """A notebook's view: the run's folder and the metrics of its last step."""
+        metrics = self.metrics.tail(1).T
+        return f"<b>{html.escape(str(self.path))}</b>{metrics.to_html()}"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """An evaluation on disk: graded samples, and tables with intervals.
+
+    Attributes:
+        path: its folder.
+    """
+
+    path: Path
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The content of summary.json: all metrics, intervals and comparisons, unrounded."""
+        return read_json(self.path / "summary.json", f"`paint grade {self.path}` writes it again")
+
+    @property
+    def table(self) -> "pd.DataFrame":
+        """One row per policy, benchmark and metric: the mean and its 95 % interval."""
+        rows = [
+            {"policy": policy, "benchmark": benchmark, "metric": metric, **interval}
+            for policy, benchmarks in self.summary["figures"].items()
+            for benchmark, metrics in benchmarks.items()
+            for metric, interval in metrics.items()
+        ]
+        return frame_of(rows)
+
+    @property
+    def comparisons(self) -> "pd.DataFrame":
+        """One row per policy and benchmark: its difference to the first policy, problem by problem.
+
+        The columns are the mean difference, its 95 % interval, the p-value and the smallest
+        difference that this many problems can detect.
+        """
+        rows = self.summary["comparisons"]
+        return frame_of([{**row, **row["difference"]} for row in rows]).drop(
+            columns="difference", errors="ignore"
+        )
+
+    @property
+    def samples(self) -> "pd.DataFrame":
+        """One row per sample of every policy and benchmark: text, verdict, reason and feedback."""
+        rows = []
+        for folder in find_stores(self.path):
+            verdicts = {(row["problem"], row["sample"]): row for row in read_grades(folder)}
+            for sample in read_growing_jsonl(folder / COMPLETIONS, "evaluate again"):
+                verdict = verdicts.get((sample["problem"], sample["sample"]))
+                if verdict is not None:
+                    further = ("reward", "rewards", "feedback")
+                    rows.append(
+                        {"policy": folder.parent.name, "benchmark": folder.name}
+                        | sample
+                        | verdict["strict"]
+                        | {key: verdict[key] for key in further if key in verdict}
+                    )
+        return frame_of(rows)
+
+    def show(self, **options: Any) -> "Page":
+        """Write the evaluation's page; options are those of ``paint.show``."""
+        return write_page_of([self.path], **options)
+
+    def _repr_html_(self) -> str:
+        table = self.table
+        main = table[table["metric"].isin(["avg_at_k", "reward"])]
+        return f"<b>{html.escape(str(self.path))}</b>{main.to_html(index=False)}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What ``paint.advise`` or ``paint.bake`` measured, on disk.
+
+    Attributes:
+        path: its folder.
+    """
+
+    path: Path
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The content of summary.json: every metric with its interval, and the advice, if any."""
+        return read_json(self.path / "summary.json", "repeat the command")
+
+    @property
+    def run(self) -> Run:
+        """The training of ``paint.bake``; its last checkpoint is the baked adapter."""
+        return load_run(self.path / "run")
+
+    @property
+    def table(self) -> "pd.DataFrame":
+        """One row per metric: the mean and its 95 % interval.
+
+        The first columns say of what: of ``advise``, the context; of ``bake``, the questions and
+        the view.
+        """
+        summary = self.summary
+        if "contexts" in summary:
+            return frame_of(_intervals(summary["contexts"], ("context", "metric")))
+        return frame_of(_intervals(summary, ("questions", "view", "metric")))
+
+    def show(self, **options: Any) -> "Page":
+        """Write the page of the charts and tables; options are those of ``paint.show``."""
+        return write_page_of([self.path], **options)
+
+    def _repr_html_(self) -> str:
+        lines = "".join(f"<li>{html.escape(line)}</li>" for line in self.summary.get("advice", ()))
+        return f"<ul>{lines}</ul>{self.table.to_html(index=False)}"
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page as one HTML file. A notebook shows it in a frame."""
+
+    path: Path
+    height: int = field(default=720, repr=False)
+    """Height of the frame in pixels."""
+
+    def _repr_html_(self) -> str:
+        # srcdoc works in every notebook server, whatever folders it serves.
+        page = html.escape(self.path.read_text("utf-8"))
+        return f'<iframe srcdoc="{page}" width="100%" height="{self.height}"></iframe>'
+
+
+def load_run(run: Run | str | Path) -> Run:
+    """Load a run from its folder.
+
+    Raises:
+        RunError: the folder holds no run. CorruptFileError: run.json cannot be read.
+    """
+    loaded = run if isinstance(run, Run) else Run(Path(run))
+    read_run_json(loaded.path)
+    return loaded
+
+
+def path_of(target: Run | Evaluation | Result | str | Path) -> Path:
+    """The path of a handle, or of what names one."""
+    return Path(target) if isinstance(target, str | Path) else target.path
+
+
+def write_page_of(
+    targets: Sequence[Path],
+    *,
+    steps: Sequence[int] = (),
+    row: int | None = None,
+    contexts: Sequence[str] = (),
+    rescore: bool = True,
+    out: str | Path | None = None,
+    open: bool = False,
+) -> Page:
+    """Write the page of some targets; the arguments are those of ``paint.show``."""
+    from paint.core.display import Display
+    from paint.viewer.run import PageSpec
+    from paint.viewer.show import show_targets
+
+    if not targets:
+        raise ConfigError("nothing to show; name a run, or a folder that `paint eval` made")
+    page = PageSpec(tuple(steps), row, tuple(contexts), rescore)
+    path = show_targets(targets, Display(), page, out=Path(out) if out else None, opens=open)
+    return Page(path)
+
+
+def frame_of(rows: Sequence[Mapping[str, Any]]) -> "pd.DataFrame":
+    """Rows as a DataFrame."""
+    import pandas as pd
+
+    return pd.DataFrame(list(rows))
+
+
+def frame_of_results(results: Sequence[Any]) -> "pd.DataFrame":
+    """The results of an experiment as rows, each with its accuracy."""
+    from paint.experiments.report import shares
+
+    return frame_of([asdict(result) | {"avg_at_k": shares([result]).mean()} for result in results])
+
+
+def _intervals(tree: Mapping[str, Any], names: Sequence[str]) -> list[dict[str, Any]]:
+    """Rows of the intervals that a tree of dicts has at the depth of the names."""
+    rows = []
+    for key, below in tree.items():
+        if not isinstance(below, Mapping):
+            continue
+        if len(names) == 1:
+            rows.append({names[0]: key, **below})
+        else:
+            rows += [{names[0]: key, **row} for row in _intervals(below, names[1:])]
+    return rows
