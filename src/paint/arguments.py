@@ -142,7 +142,7 @@ EvaluationSetting = Annotated[
 """Of ``**settings``."""
 
 Callbacks = Annotated[
-    Sequence[Any],
+    Any,
     _read_by(str, "MODULE:NAME", many=True),
     arg(
         help="Callbacks (docs/how-to/watch-a-run.md), as module:name; in Python also objects. They "
