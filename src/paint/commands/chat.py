@@ -1,5 +1,6 @@
 """``paint chat``."""
 
+import signal
 import sys
 from typing import Annotated
 
@@ -19,7 +20,7 @@ def chat(
     top_p: Annotated[float, bounded(float, 0.001, 1)] = 0.95,
     max_new_tokens: Count = 1024,
     seed: Seed = 0,
-) -> None:
+) -> bool:
     """Let the base and the trained model answer your problems side by side.
 
     Type a problem and press enter; an empty line ends it. Each problem is asked alone, in the
@@ -36,6 +37,9 @@ def chat(
         top_p: Nucleus sampling: share of probability kept, in [0.001, 1].
         max_new_tokens: Longest answer, in tokens.
         seed: Seed of sampling; every model has the same.
+
+    Returns:
+        True after the last problem; false if nobody reads the answers, as in ``... | head``.
     """
     from rich.live import Live
     from rich.table import Table
@@ -57,8 +61,14 @@ def chat(
                 live.update(table)
         if not console.is_terminal:
             console.print()  # which Live leaves out
-        if console.is_unread:  # as in `paint chat ... | head`
-            raise BrokenPipeError
+        if console.is_unread:
+            return False
+    return True
+
+
+def status(is_read: bool) -> int:
+    """That of a program which a closed pipe has ended, if nobody reads the answers."""
+    return 0 if is_read else 128 + signal.SIGPIPE
 
 
 def _ask(what: str) -> str:
