@@ -90,17 +90,6 @@ class Distillation(_BuiltIn):
     needs_context = True
 
 
-class Mixed(_BuiltIn):
-    """Distillation beside GRPO's reward, in one loss (ours)."""
-
-    name = "mixed"
-    step_function = "paint.algorithms.mixed:mixed_step"
-    needs_context = True
-    needs_grades = True
-    min_samples = 2
-    uses_policy_gradient = True
-
-
 class Grpo(_BuiltIn):
     """Group-relative policy gradient on verified answers (paper: 'GRPO')."""
 
@@ -125,7 +114,7 @@ class Sft(_BuiltIn):
     needs_rollouts = False
 
 
-ALGORITHMS: dict[str, type[Algorithm]] = {a.name: a for a in (Distillation, Mixed, Grpo, Sft)}
+ALGORITHMS: dict[str, type[Algorithm]] = {a.name: a for a in (Distillation, Grpo, Sft)}
 
 
 def find_algorithm(name: str) -> Algorithm:

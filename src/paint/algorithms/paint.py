@@ -3,7 +3,8 @@
     rollouts -> overlap -> mask ratio -> teacher prompt -> scores -> clipped KL -> update
 
 OPSD is the same step without masking and interpolation (recipes/demo-opsd.toml). Every random
-choice is a pure function of (seed, step, row), so a resumed run repeats the original one.
+choice is a pure function of (seed, step, row), so a resumed run repeats the original one. Variants
+of the step are in paint.variants.
 """
 
 from collections.abc import Sequence
@@ -14,52 +15,31 @@ from jaxtyping import Float
 from torch import Tensor
 
 from paint.core.display import Clock
-from paint.inference.engine import derive_seed, sampling_from
-from paint.inference.local import LocalEngine
+from paint.inference.engine import derive_seed
 from paint.objective.fused import fused_paint_loss
 from paint.training.prompt_filter import require_prompt_fits
-from paint.training.rollouts import Rollout, ScoredRollout, TeacherPrompt
-from paint.training.token_log import token_bytes
+from paint.training.rollouts import Rollout, TeacherPrompt
 from paint.training.train_step import (
     Batch,
+    Scores,
     Setup,
+    StepResult,
     completion_ids,
     completion_lengths,
     generate_rollouts,
     learn,
     student_hidden_states,
-    token_factors,
     verified_peers,
-    weigh_by_verdict,
 )
 
 
-def paint_step(
-    setup: Setup, batch: Batch, step_index: int, clock: Clock
-) -> tuple[list[ScoredRollout], float]:
-    """One update of the student on this rank's rows of a minibatch (paper: Algorithm 1).
-
-    Returns the rollouts of all ranks with their per-token values, in the order of the minibatch,
-    and the norm of the gradient.
-    """
-    rollouts = generate_rollouts(setup, batch, step_index, clock)
-    rollouts = add_contexts(setup, rollouts, step_index, clock)
-    return learn(setup, rollouts, partial(score_rollouts, setup), step_index, clock)
-
-
-def add_contexts(
-    setup: Setup, rollouts: Sequence[Rollout], step_index: int, clock: Clock
-) -> list[Rollout]:
-    """Build the teacher's prompts of this rank's rollouts, and weigh them by verdict if asked."""
+def paint_step(setup: Setup, batch: Batch, step_index: int, clock: Clock) -> StepResult:
+    """One update of the student on this rank's rows of a minibatch (paper: Algorithm 1)."""
+    rollouts = generate_rollouts(setup, batch, step_index, clock)  # ŷ ~ p_S(· | x)
     with clock("context"):
-        rollouts = add_teacher_prompts(setup, rollouts, step_index)
-    if setup.config.teacher.reason_first:
-        with clock("rationale"):
-            rollouts = write_rationales(setup, rollouts, step_index)
-    if setup.config.objective.uses_verdicts:
-        with clock("reward"):
-            rollouts = weigh_by_verdict(setup, rollouts)
-    return list(rollouts)
+        rollouts = add_teacher_prompts(setup, rollouts, step_index)  # α, ρ(α), ỹ* = M(y*; ρ)
+    score = partial(score_rollouts, setup)  # ℓ(x, y*), Eq. main_loss
+    return learn(setup, rollouts, score, step_index, clock)  # θ by 1/|B| Σ ℓ(x, y*)
 
 
 def add_teacher_prompts(
@@ -75,10 +55,11 @@ def add_teacher_prompts(
     for rollout in rollouts:
         problem, mine = rollout.problem, peers.get(rollout.row, ())
         seed = derive_seed(setup.config.train.seed, step_index, rollout.row)
-        references = contexts.references(problem, seed, mine)
+        references = contexts.references(problem, seed, mine)  # y*
+        # α = |{a ∈ A(y*): a ⊆ Norm(ŷ)}| / |A(y*)|,   ρ = ρ_wrong + (ρ_correct − ρ_wrong) α
         metrics = {**rollout.metrics, **contexts.measure(rollout.text, problem, references)}
-        shown = contexts.context(references, metrics["mask_ratio"], seed)
-        prompt = policy.teacher_prompt(problem, shown.text, complete=shown.complete)
+        shown = contexts.context(references, metrics["mask_ratio"], seed)  # ỹ* = M_tail(y*; ρ)
+        prompt = policy.teacher_prompt(problem, shown.text, complete=shown.complete)  # (x, ỹ*)
         require_prompt_fits(prompt, problem, policy, setup.config)
         if contexts.needs_peers:
             metrics["verified_peers"] = len(mine)
@@ -87,75 +68,34 @@ def add_teacher_prompts(
     return with_prompts
 
 
-def write_rationales(setup: Setup, rollouts: Sequence[Rollout], step_index: int) -> list[Rollout]:
-    """Sample the teacher's rationale of its context, if it has one, and append it to its prompt.
-
-    Source: appendix 'Training Algorithm', which names reason-first teachers.
-    """
-    policy, config = setup.policy, setup.config
-    with_context = [
-        (r, r.teacher_prompt.context, r.teacher_prompt.complete)
-        for r in rollouts
-        if r.teacher_prompt and r.teacher_prompt.context is not None
-    ]
-    prompts = [
-        policy.rationale_prompt(r.problem, context, complete=complete)
-        for r, context, complete in with_context
-    ]
-    seeds = [
-        derive_seed(config.train.seed, "rationale", step_index, r.row) for r, _, _ in with_context
-    ]
-    sampling = replace(
-        sampling_from(config.rollout), max_new_tokens=config.teacher.rationale_tokens
-    )
-
-    # Always in this process: servers hold the student, not the teacher.
-    engine = LocalEngine(policy, batch_size=config.rollout.batch_size)
-    with setup.teacher.view():
-        rationales = engine.generate(prompts, sampling, seeds)
-
-    without = {"rationale_tokens": 0}
-    with_rationales = {r.row: replace(r, metrics={**r.metrics, **without}) for r in rollouts}
-    for (rollout, context, complete), written in zip(with_context, rationales, strict=True):
-        rationale = policy.decode(written.ids).strip()
-        prompt = policy.teacher_prompt(
-            rollout.problem, context, complete=complete, rationale=rationale
-        )
-        teacher_prompt = TeacherPrompt(context, complete, prompt, rationale)
-        metrics = {**rollout.metrics, "rationale_tokens": len(written.ids)}
-        with_rationales[rollout.row] = replace(
-            rollout, teacher_prompt=teacher_prompt, metrics=metrics
-        )
-    return list(with_rationales.values())
+def score_rollouts(setup: Setup, rollouts: Sequence[Rollout]) -> Scores:
+    """The loss of completions under both views, p_T(· | x, ỹ*, ŷ_<n) and p_S(· | x, ŷ_<n)."""
+    # The teacher first: the student's graph is kept from its forward pass to the backward one.
+    teacher = teacher_hidden_states(setup, rollouts)
+    return rollout_loss(setup, rollouts, student_hidden_states(setup, rollouts), teacher)
 
 
-def score_rollouts(
+def rollout_loss(
     setup: Setup,
     rollouts: Sequence[Rollout],
-    student_hidden: Tensor | None = None,
-    teacher_hidden: Tensor | None = None,
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Compute the loss of completions (paper: Eq. main_loss), from hidden states if given."""
-    if teacher_hidden is None:
-        teacher_hidden = teacher_hidden_states(setup, rollouts)
-    if student_hidden is None:
-        student_hidden = student_hidden_states(setup, rollouts)
+    student_hidden: Float[Tensor, "n h"],
+    teacher_hidden: Float[Tensor, "n h"],
+    factors: Float[Tensor, " n"] | None = None,
+) -> Scores:
+    """The loss of completions from hidden states of both views (paper: Eq. main_loss).
 
-    # All completions of a micro-batch have one divergence.
-    options = setup.resolved.objective_of(rollouts[0].is_correct)
-    pieces = None
-    if options.position_weights != "uniform":
-        ids = [i for rollout in rollouts for i in rollout.completion.ids]
-        pieces = token_bytes(setup.policy.tokenizer, ids)
+        R = H_T / H_S  ->  I: the f_top largest  ->  p̃_T ∝ p_T^(1−k) p_S^k on I  ->  Σ min(·, τ)
+
+    factors multiply the loss of each token: a variant weighs tokens or completions by them.
+    """
     loss = fused_paint_loss(
         student_hidden,
         teacher_hidden,
         setup.policy.lm_head,
         completion_lengths(rollouts),
-        options,
+        setup.resolved.objective,
         tokens=completion_ids(rollouts, student_hidden.device),
-        factors=token_factors(rollouts, student_hidden.device),
-        pieces=pieces,
+        factors=factors,
         teacher_lm_head=setup.teacher.lm_head,
     )
     return loss.value, {"loss": loss.per_token, **loss.stats}
@@ -163,7 +103,6 @@ def score_rollouts(
 
 def teacher_hidden_states(setup: Setup, rollouts: Sequence[Rollout]) -> Float[Tensor, "n h"]:
     """Hidden states of the completions' tokens after the teacher's prompts, without gradients."""
-    prompts = [rollout.prompt for rollout in rollouts]
-    teacher_prompts = [r.teacher_prompt.prompt for r in rollouts if r.teacher_prompt]
+    prompts = [r.teacher_prompt.prompt for r in rollouts if r.teacher_prompt]
     completions = [rollout.completion.ids for rollout in rollouts]
-    return setup.teacher.hidden_states(teacher_prompts, prompts, completions)
+    return setup.teacher.hidden_states(prompts, completions)

@@ -199,10 +199,6 @@ class RolloutConfig(Section):
     samples_per_problem: int = setting(1, POSITIVE, "completions a problem; default: 1")
     """Completions of each problem in a step; train.batch_size is a multiple of it (paper:
     Algorithm 1, 1; grpo: Main Results, 8)."""
-    keep: Literal["all", "correct", "shortest_correct", "wrong"] = "all"
-    """Which of them are trained on, by the grader: all, those with reward 1, of each problem the
-    shortest with reward 1, or the others. A problem without any is skipped, and the loss is the
-    mean over those that are kept (paper: all; docs/how-to/rollouts.md)."""
     batch_size: int = setting(32, POSITIVE, "rows; default: 32")
     """Most rows generated at once: by a rank, or by a vLLM server. An evaluation takes fewer where
     its GPU has no memory for more, and rows that run out of memory are halved; changes speed and
@@ -336,7 +332,8 @@ class PromptsConfig(Section):
     """System turn of the teacher, in place of the row's own; the default of prompts.teacher is then
     the student's turn alone (ours)."""
     rationale: str = ""
-    """Request for a rationale, for teacher.reason_first; sees what prompts.teacher sees (ours)."""
+    """Request for a rationale of a reason-first teacher (paint.variants.reason_first); sees what
+    prompts.teacher sees (ours)."""
 
 
 PAPER_PROMPTS = PromptsConfig()
@@ -344,7 +341,7 @@ PAPER_PROMPTS = PromptsConfig()
 
 @dataclass(frozen=True, slots=True)
 class TeacherConfig(Section):
-    """The teacher: its weights, and whether it reasons before it scores."""
+    """The teacher's weights."""
 
     weights: Literal["frozen", "ema", "live"] = "frozen"
     """frozen is the model as it was before training, live the student's own weights, ema a moving
@@ -355,15 +352,6 @@ class TeacherConfig(Section):
     every: int = setting(1, POSITIVE, "steps; default: 1")
     """Steps between updates of the average, at least 1; for ema only. With decay 0, the teacher is
     the student as it was at the last of them: refreshed every so many steps (ours)."""
-    base_weight: float = setting(0.0, within("[0, 1]"), "default: 0")
-    """Weight k of the base model, without context, in the teacher, in [0, 1]: at every token
-    p is proportional to p_T^(1-k) p_base^k, which holds the student near its beginning. Costs one
-    more forward pass (ours)."""
-    reason_first: bool = False
-    """The teacher first writes a rationale about the reference, and scores with it in its prompt
-    (paper: Training Algorithm names it as a variant)."""
-    rationale_tokens: int = setting(512, POSITIVE, "tokens; default: 512")
-    """Longest rationale, in tokens; for reason_first only (ours)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,21 +385,6 @@ class ObjectiveConfig(Section):
     """First tokens of every completion that are left out of the loss, of every method, at least 0.
     Where one view thinks and the other does not, the first token is where they differ most (ours;
     paper: none)."""
-    correct_weight: float = setting(1.0, NOT_NEGATIVE, "default: 1")
-    """Weight of the completions that the grader accepts, at least 0. The loss is the weighted mean;
-    a step in which no completion has a weight updates nothing (ours; paper: verdicts are not
-    used)."""
-    wrong_weight: float = setting(1.0, NOT_NEGATIVE, "default: 1")
-    """Weight of all other completions, at least 0: with 0, only correct ones are learned from
-    (ours; paper: verdicts are not used)."""
-    wrong_divergence: str = ""
-    """Divergence of completions that the grader does not accept; empty: that of all. Any but
-    sampled_token (ours; paper: verdicts are not used)."""
-    position_weights: str = "uniform"
-    """Weights of the tokens of a completion: uniform, entropy_gap (how much the teacher's entropy
-    differs from the student's), answer (those of the last box alone), or module:name for a function
-    of your own (paint.objective.weights). All but uniform compute the logits twice (ours; paper:
-    uniform)."""
     impl: Literal["auto", "reference", "chunked", "triton"] = "auto"
     """What computes the loss (paint.objective.fused): auto takes triton on a GPU where its kernels
     can be built (a C compiler and Python's headers are needed) and chunked elsewhere; reference
@@ -419,9 +392,6 @@ class ObjectiveConfig(Section):
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
-        has_weight = self.correct_weight > 0 or self.wrong_weight > 0
-        note = "with both 0 nothing is learned"
-        require(self, "correct_weight", has_weight, "above 0 with objective.wrong_weight 0", note)
         is_positive = self.clip > 0 or self.clip_mode == "none"
         off = 'tau; paper: 0.06; off: objective.clip_mode "none"'
         require(self, "clip", is_positive, "above 0", off)
@@ -429,20 +399,11 @@ class ObjectiveConfig(Section):
         none = "None: the rollout temperature"
         require(self, "temperature", in_range, "in [0.001, 1000] or None", none)
 
-    @property
-    def uses_verdicts(self) -> bool:
-        """Whether the loss of a completion depends on its verdict."""
-        return self.correct_weight != 1 or self.wrong_weight != 1 or bool(self.wrong_divergence)
-
 
 @dataclass(frozen=True, slots=True)
 class GrpoConfig(Section):
     """The GRPO baseline: several completions per problem (rollout.samples_per_problem), rewarded by
-    the verified answer. For train.method grpo and mixed only."""
-
-    weight: float = setting(1.0, NOT_NEGATIVE, "default: 1")
-    """Weight of GRPO's loss beside the distillation's, at least 0; for train.method mixed only
-    (ours)."""
+    the verified answer. For train.method grpo, and variants that add its loss."""
 
     clip: float = setting(0.2, within("(0, 1)"), "default: 0.2")
     """Clip range of the ratio of new to old probability around 1, in (0, 1)
@@ -460,9 +421,9 @@ class TrainConfig(Section):
 
     method: str = "distillation"
     """Algorithm of a step: distillation is PAINT, and OPSD where nothing is masked or interpolated;
-    mixed is distillation beside GRPO's reward in one loss (ours);
-    grpo and sft are the baselines (paper: Compared post-training recipes); module:Class is one of
-    your own (paint.algorithms.base)."""
+    grpo and sft are the baselines (paper: Compared post-training recipes); module:Class is a
+    variant of the package, such as paint.variants.oasis:Oasis, or one of your own
+    (paint.algorithms.base)."""
     steps: int = setting(100, POSITIVE, "optimizer steps; paper: 100")
     """Optimizer steps (paper: Experimental Details, 100); grpo takes grpo.iterations in each. For a
     number of epochs, set ceil(epochs x problems / problems per step)."""
@@ -724,7 +685,6 @@ class EvaluationConfig(Section):
         for key, value, note in (
             ("off_policy_steps", 0, "an evaluation has no training steps"),
             ("samples_per_problem", 1, "`--samples` is the number"),
-            ("keep", "all", "an evaluation counts every sample"),
         ):
             require(rollout, key, getattr(rollout, key) == value, format_value(value), note)
         is_graded = not self.grading.is_off

@@ -106,10 +106,8 @@ def strong_interpolation(correct: float, wrong: float) -> dict[str, AblationRow]
             for mix in (0.03, *weights)
             for share in (0.03, 0.1, 0.3, 1.0)
         },
-        **{f"base model, {k:.2f}": replace(row, teacher=(("base_weight", k),)) for k in weights},
         "ema, 0.00/0.00": replace(row, teacher=ema),
         "ema, 0.50/1.00": replace(row, teacher=ema, mix=0.5, top_fraction=1.0),
-        "ema, base model, 0.50": replace(row, teacher=(*ema, ("base_weight", 0.5))),
     }
 
 

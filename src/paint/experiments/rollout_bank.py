@@ -334,7 +334,7 @@ def held_out_kl(policy: Policy, config: Config, bank: Bank) -> float:
         prompts, _ = _prompts(policy, config, contexts, bank, rows)
         own, ids = [row.prompt for row in rows], [row.completion.ids for row in rows]
         student = policy.hidden_states(own, ids)
-        hidden = teacher.hidden_states(prompts, own, ids)
+        hidden = teacher.hidden_states(prompts, ids)
         lengths = [len(row) for row in ids]
         loss = fused_paint_loss(
             student, hidden, policy.lm_head, lengths, KL, teacher_lm_head=teacher.lm_head

@@ -61,31 +61,27 @@ class Teacher:
 
     @property
     def base(self) -> "Teacher":
-        """The model before training: its adapter off, or the frozen copy."""
+        """The model before training: its adapter off, or the frozen copy.
+
+        Raises PolicyError where neither exists.
+        """
         if self.config.weights == "frozen":
             return self
+        if self.policy.tuning == "full":
+            raise PolicyError(
+                "the base model is not kept with model.train_mode full and teacher.weights "
+                f"{self.config.weights}; set teacher.weights frozen, or model.train_mode lora"
+            )
         return replace(self, config=cfg.TeacherConfig(), own={})
 
     def hidden_states(
         self,
         prompts: Sequence[Sequence[int]],
-        student_prompts: Sequence[Sequence[int]],
         completions: Sequence[Sequence[int]],
     ) -> Float[Tensor, "n h"]:
-        """Hidden states of the completions' tokens after the teacher's prompts, without gradients.
-
-        With ``teacher.base_weight`` k, they are interpolated with those of the base model after the
-        student's prompts. The head is linear, so this interpolates energies:
-
-            p ∝ p_T^(1−k) p_base^k
-        """
+        """Hidden states of the completions' tokens after these prompts, without gradients."""
         with self.view():
-            hidden = self.policy.hidden_states(prompts, completions)
-        if self.config.base_weight:
-            with self.base.view():
-                base_hidden = self.policy.hidden_states(student_prompts, completions)
-            hidden = hidden.lerp(base_hidden, self.config.base_weight)
-        return hidden
+            return self.policy.hidden_states(prompts, completions)
 
     def follow(self, steps: int) -> None:
         """Update the average after ``steps`` optimizer steps, if it is due.

@@ -116,7 +116,6 @@ def _detail_of_rows(
             top_fraction=share,
             skip_tokens=0,
             reduction="token",
-            position_weights="uniform",
         )
         student, sampled = student_logits[places].requires_grad_(), tokens[places]
         loss = paint_loss(student, teacher_logits[places], [len(places)], of_rows, tokens=sampled)

@@ -36,7 +36,6 @@ from paint.objective import loss
 from paint.objective.divergences import DIVERGENCES, Divergence, divergence_name
 from paint.objective.loss import Lengths, Loss
 from paint.objective.options import PAPER_LOSS, LossOptions, Objective, with_changes
-from paint.objective.weights import position_factors
 
 Columns = dict[str, Float[Tensor, "n"]]
 
@@ -84,14 +83,13 @@ def fused_paint_loss(
     *,
     tokens: Int[Tensor, "n"] | None = None,
     factors: Float[Tensor, "n"] | None = None,
-    pieces: Sequence[bytes] | None = None,
     teacher_lm_head: nn.Linear | Float[Tensor, "v h"] | None = None,
     chunk_tokens: int | None = None,
     **changes: Unpack[LossOptions],
 ) -> Loss:
     """Compute paint_loss of lm_head(student_hidden), lm_head(teacher_hidden), chunk by chunk.
 
-    The options and keywords, factors, pieces, value, per-token values and statistics are those of
+    The options and keywords, factors, value, per-token values and statistics are those of
     paint_loss (paper: Eq. main_loss, Algorithm adaptive_opsd). The gradient reaches student_hidden,
     and the head if it is trained; the teacher gets none. teacher_lm_head is a separate head for the
     teacher, if its head is not the trained one.
@@ -127,17 +125,9 @@ def fused_paint_loss(
             for hidden, (w, b) in ((student_hidden, head), (teacher_hidden, teacher_head))
         )
         logits = student_logits, teacher_logits
-        return loss.paint_loss(
-            *logits, lengths, options, tokens=tokens, factors=factors, pieces=pieces
-        )
+        return loss.paint_loss(*logits, lengths, options, tokens=tokens, factors=factors)
 
     hidden, heads = (student_hidden, teacher_hidden), (head, teacher_head)
-    if options.position_weights != "uniform":
-        # The factors depend on all tokens of a completion. So their figures are computed first, for
-        # two products a token, which keeps the memory of a chunk and a trained head's gradient.
-        with torch.no_grad():
-            measured = _visit_chunks(hidden, heads, lengths, tokens, None, chunk_tokens, options)
-        factors = position_factors(measured.stats, lengths, options, factors, pieces)
     return _visit_chunks(hidden, heads, lengths, tokens, factors, chunk_tokens, options)
 
 

@@ -28,7 +28,6 @@ from paint.objective.options import (
     Reduction,
     with_changes,
 )
-from paint.objective.weights import position_factors
 
 Lengths = Sequence[int] | Int[Tensor, "b"]
 
@@ -214,7 +213,6 @@ def paint_loss(
     *,
     tokens: Int[Tensor, "n"] | None = None,
     factors: Float[Tensor, "n"] | None = None,
-    pieces: Sequence[bytes] | None = None,
     **changes: Unpack[LossOptions],
 ) -> Loss:
     """PAINT loss of a batch of completions (paper: Eq. main_loss, Algorithm adaptive_opsd).
@@ -228,15 +226,13 @@ def paint_loss(
 
         temperature = 1.1, interpolation_weight = 0.03, top_fraction = 0.03, clip = 0.06,
         clip_mode = "pointwise", divergence = "forward_kl" or a Divergence,
-        reduction = "completion", skip_tokens = 0, position_weights = "uniform"
+        reduction = "completion", skip_tokens = 0
 
     interpolation_weight or top_fraction 0 uses the teacher as the target unchanged. The gradient
     reaches student_logits through D's second argument alone, not through target or selection. Half
     precision is computed in float32. The first skip_tokens of a completion have weight 0 and are
     not selected; their stats are computed. Passing the sampled tokens adds their log-probabilities
     to the stats. factors multiply the loss of each token, and nothing else; None: 1.
-    position_weights names further factors (paint.objective.weights), which may depend on pieces,
-    the bytes of each token.
 
     D is one of divergence or, with divergence sampled_token, a policy gradient on the sampled
     tokens ŷ_n (paper: appendix 'Training Algorithm', which names 'sampled-token objectives' and
@@ -289,7 +285,6 @@ def paint_loss(
         if tokens is not None:
             stats["student_log_prob"] = token_log_probs(student_logits, tokens)
             stats["teacher_log_prob"] = token_log_probs(teacher_logits, tokens)
-        factors = position_factors(stats, lengths, options, factors, pieces)
 
     if factors is not None:
         per_token = per_token * factors

@@ -33,8 +33,6 @@ class Objective(Section):
         temperature: T of both views' distributions, in [0.001, 1000].
         reduction: what the loss is a mean over.
         skip_tokens: first tokens of every completion that are left out of the loss.
-        correct_weight, wrong_weight: weights of completions by their verdicts.
-        position_weights: weights of the tokens of a completion (paint.objective.weights).
         impl: what computes the loss (paint.objective.fused).
     """
 
@@ -46,9 +44,6 @@ class Objective(Section):
     temperature: float = setting(1.1, within("[0.001, 1000]"), "paper: 1.1")
     reduction: Reduction = "completion"
     skip_tokens: int = setting(0, NOT_NEGATIVE, "paper: none")
-    correct_weight: float = setting(1.0, NOT_NEGATIVE, "default: 1")
-    wrong_weight: float = setting(1.0, NOT_NEGATIVE, "default: 1")
-    position_weights: str = "uniform"
     impl: Impl = "auto"
 
     def __post_init__(self) -> None:
@@ -87,7 +82,6 @@ class LossOptions(TypedDict, total=False):
     divergence: str | Divergence
     reduction: Reduction
     skip_tokens: int
-    position_weights: str
     impl: Impl
 
 

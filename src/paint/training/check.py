@@ -24,7 +24,6 @@ from paint.grading.registry import needs_answer
 from paint.inference.registry import EngineType, engine_of
 from paint.objective.divergences import Divergence, find_divergence
 from paint.objective.options import Objective
-from paint.objective.weights import find_position_weights
 from paint.training.optim import OptimizerFactory, find_optimizer
 
 
@@ -33,7 +32,6 @@ class Resolved:
     """A config with the objects that it names.
 
     Attributes:
-        wrong_divergence: that of completions which the grader does not accept.
         plan: the memory plan; None until the machine is known.
     """
 
@@ -41,7 +39,6 @@ class Resolved:
     algorithm: Algorithm
     engine: EngineType
     divergence: Divergence
-    wrong_divergence: Divergence
     optimizer: OptimizerFactory
     plan: Plan | None = None
 
@@ -51,24 +48,14 @@ class Resolved:
 
     @property
     def objective(self) -> Objective:
-        """What the loss takes, of completions that the grader accepts."""
-        return self.objective_of(True)
-
-    def objective_of(self, is_correct: bool | None) -> Objective:
-        """What the loss takes of completions with this verdict."""
+        """What the loss takes."""
         settings = self.config.objective
         names = {field.name for field in fields(Objective)} - {"divergence", "temperature"}
         return Objective(
-            divergence=self.divergence if is_correct else self.wrong_divergence,
+            divergence=self.divergence,
             temperature=self.config.loss_temperature,
             **{name: getattr(settings, name) for name in names},
         )
-
-    @property
-    def divergence_names(self) -> set[str]:
-        """The divergences of correct and of wrong completions, as the settings name them."""
-        settings = self.config.objective
-        return {settings.divergence, settings.wrong_divergence or settings.divergence}
 
     @property
     def method(self) -> str:
@@ -112,15 +99,8 @@ class Resolved:
 
     @property
     def needs_grades(self) -> str:
-        """The settings by which the training needs grades; empty if it needs none."""
-        objective, keep = self.config.objective, self.rollout.keep
-        if self.algorithm.needs_grades:
-            return self.method
-        if keep != "all":
-            return f"rollout.keep {format_value(keep)}"
-        if objective.wrong_divergence:
-            return f"objective.wrong_divergence {format_value(objective.wrong_divergence)}"
-        return "objective.correct_weight and wrong_weight" if objective.uses_verdicts else ""
+        """The setting by which the training needs grades; empty if it needs none."""
+        return self.method if self.algorithm.needs_grades else ""
 
     @property
     def needed_fields(self) -> dict[str, str]:
@@ -246,11 +226,6 @@ def _loses_base(run: Resolved) -> bool:
     return not (run.needs_teacher and run.config.teacher.weights == "frozen")
 
 
-def _drops_rows(run: Resolved) -> bool:
-    takes_some = run.algorithm.needs_rollouts and not run.algorithm.uses_policy_gradient
-    return run.rollout.keep != "all" and not takes_some
-
-
 NOT_DRAWN = (
     "a gradient by sampled tokens is that of the policy which drew them, and references are not "
     "drawn"
@@ -262,21 +237,9 @@ FULL = "with model.train_mode full and teacher.weights {teacher.weights}"
 RULES = (
     *ENGINE_RULES,
     _of_distillation("teacher.weights"),
-    _of_distillation("teacher.base_weight"),
-    _of_distillation("teacher.reason_first"),
     _of_distillation("context.source"),
     _of_distillation("context.wording"),
     _of_distillation("objective.divergence"),
-    _of_distillation("objective.wrong_divergence"),
-    _of_distillation("objective.position_weights"),
-    _of_distillation("objective.correct_weight"),
-    _of_distillation("objective.wrong_weight"),
-    Rule(
-        lambda run: run.config.objective.wrong_divergence and run.wrong_divergence.is_sampled,
-        "objective.wrong_divergence",
-        "forward_kl, reverse_kl, jsd or module:name",
-        "empty: that of all",
-    ),
     Rule(
         _has_other_iterations,
         "grpo.iterations",
@@ -332,22 +295,10 @@ RULES = (
         SAMPLES_NOTHING,
     ),
     Rule(
-        lambda run: run.config.teacher.base_weight and _loses_base(run),
-        "teacher.base_weight",
-        f"0 {FULL}",
-        NO_BASE,
-    ),
-    Rule(
         lambda run: run.config.health.drift_path and _loses_base(run),
         "health.drift_path",
         f"empty {FULL}",
         NO_BASE,
-    ),
-    Rule(
-        lambda run: run.config.teacher.reason_first and run.config.context.source == ("none",),
-        "context.source",
-        'other than "none" with teacher.reason_first',
-        "there is nothing to reason about",
     ),
     Rule(
         lambda run: "drift" in run.config.health.stop_on and not run.config.health.drift_path,
@@ -381,12 +332,6 @@ RULES = (
         "rollout.samples_per_problem",
         "1 with {method}",
         "it samples nothing",
-    ),
-    Rule(
-        _drops_rows,
-        "rollout.keep",
-        '"all" with {method}',
-        "it needs complete groups, or samples nothing",
     ),
 )
 """Rules of every run, in the order in which they are applied."""
@@ -441,19 +386,12 @@ TRAINING_RULES = (
 
 def check_config(config: Config) -> Resolved:
     """Load what a config names, and apply the rules. Raises ConfigError."""
-    objective = config.objective
-    divergence = find_divergence(objective.divergence)
-    wrong_divergence = divergence
-    if objective.wrong_divergence:
-        wrong = objective.wrong_divergence
-        wrong_divergence = find_divergence(wrong, "objective.wrong_divergence")
-    find_position_weights(objective.position_weights)
+    divergence = find_divergence(config.objective.divergence)
     algorithm, engine = find_algorithm(config.train.method), engine_of(config.rollout)
     optimizer = find_optimizer(config.train)
-    run = Resolved(config, algorithm, engine, divergence, wrong_divergence, optimizer)
-    run.objective_of(True)  # refuses a clip or kernels that the divergence does not take
+    run = Resolved(config, algorithm, engine, divergence, optimizer)
+    _ = run.objective  # refuses a clip or kernels that the divergence does not take
     _apply(RULES, run, _words(run))
-    run.objective_of(False)
     return run
 
 

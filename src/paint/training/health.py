@@ -85,7 +85,7 @@ SIGNS = {
         "drift",
         _rose_by(0.5),
         "the student leaves its base where nothing should change",
-        "raise teacher.base_weight",
+        "take paint-anchored",
     ),
 }
 """The signs by the names that ``health.stop_on`` takes."""

@@ -29,7 +29,7 @@ def filter_problems(
     ``file_content`` is the content of context.file, if it was read before.
     """
     algorithm = find_algorithm(config.train.method)
-    data, teacher = config.data, config.teacher
+    data = config.data
     reserved = _reserved(config)
     limit = prompt_limit(policy, config)
     model_limit = position_limit(policy.base.config)
@@ -56,13 +56,11 @@ def filter_problems(
             return len(policy.student_prompt(problem)) + len(solution)
 
         def teacher_tokens(context: str) -> int:
-            rationale = "" if teacher.reason_first else None
             # The paper's wording of a complete solution is the shorter one.
-            longest = max(
-                len(policy.teacher_prompt(problem, context, complete=shown, rationale=rationale))
+            return max(
+                len(policy.teacher_prompt(problem, context, complete=shown))
                 for shown in {False, bool(policy.prompts.teacher_complete)}
             )
-            return longest + (teacher.rationale_tokens if teacher.reason_first else 0)
 
         # The longest view hides next to nothing, and has the marker on top.
         longest = teacher_tokens(contexts.longest(problem))

@@ -39,7 +39,6 @@ class Rollout:
     metrics: Mapping[str, float] = field(default_factory=dict)  # overlap, mask_ratio, ...
     behavior_log_probs: tuple[float, ...] | None = None  # in nats; None: on-policy, (): unknown
     grade: Grade | None = None  # None before grading, and with grading.grader "none"
-    kept: bool = True  # whether it is trained on (``rollout.keep``)
 
     @property
     def is_correct(self) -> bool:
@@ -49,39 +48,10 @@ class Rollout:
 
 @dataclass(frozen=True)
 class ScoredRollout:
-    """A rollout after the loss, with its values at every token; none if it is not kept."""
+    """A rollout after the loss, with its values at every token; none if it is not learned from."""
 
     rollout: Rollout
     tokens: dict[str, list[float]]
-
-
-def kept_rows(rollouts: Sequence[Rollout], keep: str, samples: int) -> set[int]:
-    """The rows that ``rollout.keep`` trains on; of equally short completions the first.
-
-    rollouts are graded and of all ranks; each problem has ``samples`` neighbouring rows.
-    """
-    correct = [r for r in rollouts if r.is_correct]
-    match keep:
-        case "correct":
-            kept = correct
-        case "shortest_correct":
-            longest_first = sorted(
-                correct, key=lambda r: (len(r.completion.ids), r.row), reverse=True
-            )
-            kept = list({r.row // samples: r for r in longest_first}.values())  # the last counts
-        case "wrong":  # where the grader failed, a completion may be right
-            kept = [r for r in rollouts if r.grade and not r.grade.correct and not r.grade.failed]
-        case _:
-            kept = list(rollouts)
-    return {r.row for r in kept}
-
-
-def kept_metrics(scored: Sequence[ScoredRollout], samples: int) -> dict[str, int]:
-    """The completions of a step that are trained on, and the problems of which none is."""
-    kept = [s.rollout.row for s in scored if s.rollout.kept]
-    problems = len(scored) // samples
-    skipped = problems - len({row // samples for row in kept})
-    return {"kept_completions": len(kept), "skipped_problems": skipped}
 
 
 def logprob_mismatches(scored: Sequence[ScoredRollout]) -> list[float]:
@@ -112,7 +82,7 @@ def off_policy_metrics(scored: Sequence[ScoredRollout]) -> dict[str, float]:
     logs = [
         now - then
         for s in scored
-        if s.rollout.kept and s.rollout.behavior_log_probs
+        if s.tokens and s.rollout.behavior_log_probs
         for now, then in zip(
             s.tokens["student_log_prob"], s.rollout.behavior_log_probs, strict=True
         )

@@ -133,13 +133,15 @@ def append_metrics(folder: Path, metrics: Mapping[str, float]) -> None:
 def step_metrics(
     scored: Sequence[ScoredRollout], grades: Sequence[Grade], options: Objective
 ) -> dict[str, float]:
-    """Compute the metrics of a step from all its rollouts, kept or not (docs/reference/metrics.md).
+    """Compute the metrics of a step from all its rollouts (docs/reference/metrics.md).
 
     Metrics that a method does not have are left out: references have no grades, baselines no
-    teacher, and a step without kept rollouts no loss.
+    teacher, and a step that learns from no rollout no loss.
     """
-    kept = [s for s in scored if s.rollout.kept]
+    kept = [s for s in scored if s.tokens]
     metrics = loss_metrics(kept, options) if kept else {}
+    if len(kept) < len(scored):
+        metrics["kept_completions"] = len(kept)
     tokens = sum(len(s.rollout.completion.ids) for s in scored)
     metrics["completion_tokens"] = tokens / len(scored)
     completions = [s.rollout.completion for s in scored]
@@ -270,9 +272,9 @@ def record(scored: ScoredRollout, grade: Grade) -> dict[str, object]:
         **({} if grade.reward is None else {"correct": grade.correct}),
         "truncated": completion.truncated,
         "source": completion.source,
-        "kept": rollout.kept,
+        "kept": bool(scored.tokens),
         **rollout.metrics,
-        **({"loss": sum(scored.tokens["loss"]) / len(completion.ids)} if rollout.kept else {}),
+        **({"loss": sum(scored.tokens["loss"]) / len(completion.ids)} if scored.tokens else {}),
         "prompt_ids": rollout.prompt,
         "completion_ids": completion.ids,
         "engine_log_probs": completion.log_probs,

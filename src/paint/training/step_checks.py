@@ -16,7 +16,7 @@ RESERVED = frozenset(
         *("step", "row", "problem_id", "position", "token_id", "token"),
         *("completion_tokens", "rollout_tokens", "truncated_frac", "repetitive_frac"),
         *("unboxed_frac", "accuracy", "grader_failures", "grader_calls"),
-        *("grader_seconds", "kept_completions", "skipped_problems"),
+        *("grader_seconds", "kept_completions"),
         *("logprob_mismatch_mean", "logprob_mismatch_p99"),
         *("off_policy_kl", "off_policy_ess", "off_policy_max"),
         *("gradient_norm", "learning_rate", "drift", "seconds_left"),

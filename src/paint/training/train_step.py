@@ -11,7 +11,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from paint.config.schema import Config
+from paint.config.schema import Config, ObjectiveConfig
 from paint.core.device import to_device
 from paint.core.display import Clock
 from paint.core.distributed import all_gather_objects, barrier, gather_on_rank0, sum_gradients
@@ -25,15 +25,13 @@ from paint.models.policy import Policy
 from paint.models.sharding import passes_missing
 from paint.models.teacher import Teacher
 from paint.objective.fused import LogProbs, fused_log_probs
-from paint.objective.options import Objective
-from paint.objective.weights import verdict_weights
 from paint.training.callbacks import Callback
 from paint.training.check import Resolved
 from paint.training.drift import Drift
 from paint.training.load_balancing import balance_rows, micro_batches
 from paint.training.off_policy_rollouts import OffPolicyRollouts
 from paint.training.optim import learning_rate, set_learning_rate
-from paint.training.rollouts import Rollout, ScoredRollout, check_logprob_mismatch, kept_rows
+from paint.training.rollouts import Rollout, ScoredRollout, check_logprob_mismatch
 from paint.training.step_checks import require_finite, require_scores
 
 
@@ -68,17 +66,25 @@ class Setup:
 Batch = Sequence[tuple[int, Problem]]
 """A rank's rows of a minibatch: pairs of place in the minibatch and problem."""
 
-Score = Callable[[Sequence[Rollout]], tuple[Tensor, dict[str, Tensor]]]
-"""The mean loss of a micro-batch by ``objective.reduction``, and named values of its tokens.
+Scores = tuple[Tensor, dict[str, Tensor]]
+"""The mean loss of some completions by ``objective.reduction``, and named values of their tokens.
 
 The tokens of all completions are concatenated.
+"""
+
+Score = Callable[[Sequence[Rollout]], Scores]
+"""Scores a micro-batch."""
+
+StepResult = tuple[list[ScoredRollout], float]
+"""The scored rollouts in the order of their rows, and the norm of the gradient.
+
+The rollouts are those of all ranks on the first rank, and a rank's own on the others.
 """
 
 
 def generate_rollouts(setup: Setup, batch: Batch, step_index: int, clock: Clock) -> list[Rollout]:
     """Sample one completion for every row from the student; off-policy, from an earlier student.
 
-    Those that ``rollout.keep`` leaves out are marked, and ``accumulate`` passes over them.
     Source: Algorithm 1, 'Sample one student rollout'.
     """
     policy, off_policy = setup.policy, setup.off_policy_rollouts
@@ -112,13 +118,7 @@ def generate_rollouts(setup: Setup, batch: Batch, step_index: int, clock: Clock)
     if setup.config.grading.is_off:
         return rollouts
     with clock("reward"):
-        graded = add_grades(setup, rollouts, step_index)
-    if setup.config.rollout.keep == "all":
-        return graded
-    with clock("reward"):
-        of_all_ranks, options = all_gather_objects(graded), setup.config.rollout
-        kept = kept_rows(of_all_ranks, options.keep, options.samples_per_problem)
-    return [replace(r, kept=r.row in kept) for r in graded]
+        return add_grades(setup, rollouts, step_index)
 
 
 def generation_request(
@@ -196,82 +196,51 @@ def verified_peers(setup: Setup, rollouts: Sequence[Rollout]) -> dict[int, list[
     }
 
 
-def weigh_by_verdict(setup: Setup, rollouts: Sequence[Rollout]) -> list[Rollout]:
-    """Grade this rank's completions, and add their loss_weight, of mean 1 over all ranks."""
-    grades = grade_rollouts(setup, rollouts)
-    verdicts = [
-        (r.row, grade.correct, len(r.completion.ids))
-        for r, grade in zip(rollouts, grades, strict=True)
-    ]
-    rows, is_correct, lengths = zip(*sorted(all_gather_objects(verdicts)), strict=True)
-    weights = verdict_weights(is_correct, lengths, setup.resolved.objective)
-    by_row = dict(zip(rows, weights, strict=True))
-    return [
-        replace(r, grade=grade, metrics={**r.metrics, "loss_weight": by_row[r.row]})
-        for r, grade in zip(rollouts, grades, strict=True)
-    ]
-
-
-def token_factors(rollouts: Sequence[Rollout], device: torch.device) -> Tensor | None:
-    """Factor of each token's loss (n): the weight of its completion; None where none is weighed."""
-    if "loss_weight" not in rollouts[0].metrics:
-        return None
-    weights = torch.tensor([r.metrics["loss_weight"] for r in rollouts], device=device)
-    return weights.repeat_interleave(torch.tensor(completion_lengths(rollouts), device=device))
-
-
 def accumulate(setup: Setup, rollouts: Sequence[Rollout], score: Score) -> list[ScoredRollout]:
-    """Accumulate the gradient of the step's loss over micro-batches, with rows balanced over ranks.
+    """Add up the gradient of the step's loss over micro-batches, with rows balanced over ranks.
 
-    The loss is the mean over the rollouts that are kept; without any, the gradient is 0.
-
-    Returns the scored rollouts in the order of their rows: those of all ranks on the first rank,
-    and a rank's own on the others.
+    Returns the scored rollouts in the order of their rows (``StepResult``).
     """
-    config, options = setup.config, setup.resolved.objective
+    accelerator, config, packed = setup.accelerator, setup.config, setup.policy.packed
     barrier()  # ranks may differ much in how long they generated
-    spare = list(rollouts[:1])
-    scored = [ScoredRollout(r, {}) for r in rollouts if not r.kept]
-    kept = [r for r in rollouts if r.kept]
-    rollouts = balance_rows(setup.accelerator, kept, config.train, setup.policy.packed)
-    counts = torch.tensor(loss_counts(rollouts, options), device=setup.accelerator.device)
-    total = setup.accelerator.reduce(counts, "sum").tolist()  # over all ranks
+    rollouts = balance_rows(accelerator, rollouts, config.train, packed)
+    micros = list(micro_batches(rollouts, config.train, packed))
+    missing = passes_missing(accelerator, setup.policy.base, len(micros))
+    count = torch.tensor(loss_count(rollouts, config.objective), device=accelerator.device)
+    total = max(int(accelerator.reduce(count, "sum")), 1)  # |B| of Algorithm 1, over all ranks
 
-    groups: dict[str, list[Rollout]] = {}  # a micro-batch has one divergence
-    for rollout in rollouts:
-        divergence = setup.resolved.objective_of(rollout.is_correct).divergence.name
-        groups.setdefault(divergence, []).append(rollout)
-    micros = [
-        micro
-        for group in groups.values()
-        for micro in micro_batches(group, config.train, setup.policy.packed)
-    ]
-    missing = passes_missing(setup.accelerator, setup.policy.base, len(micros))
+    scored: list[ScoredRollout] = []
     for micro in micros:
         scores = score(micro)
-        count = sum(completion_lengths(micro))
-        require_scores(config, scores, count)
-        loss, values = scores
+        require_scores(config, scores, sum(completion_lengths(micro)))
         # A micro-batch weighs as its fraction of the step's completions or tokens.
-        unit = 1 if options.reduction == "token" else 0
-        weight = loss_counts(micro, options)[unit] / max(total[unit], 1)
-        setup.accelerator.backward(loss * weight)
-
-        # One transfer for all values, since each waits for the device. Wider floats change nothing.
-        columns = [*values.values(), loss.expand(count)]
-        kind = reduce(torch.promote_types, (column.dtype for column in columns))
-        table = torch.stack([column.detach().to(kind) for column in columns]).tolist()
-        require_finite(config, zip([*values, "loss"], table, strict=True))
-        start = 0
-        for rollout, length in zip(micro, completion_lengths(micro), strict=True):
-            rows = zip(values, table[:-1], strict=True)
-            tokens = {name: row[start : start + length] for name, row in rows}
-            scored.append(ScoredRollout(rollout, tokens))
-            start += length
+        share = loss_count(micro, config.objective) / total
+        accelerator.backward(scores[0] * share)  # ∇θ of 1/|B| Σ ℓ(x, y*)
+        scored += split_scores(config, micro, scores)
 
     for _ in range(missing):  # sharded layers: every rank takes part in every pass
-        setup.accelerator.backward(0 * score(micros[-1] if micros else spare)[0])
+        accelerator.backward(0 * score(micros[-1])[0])
     return sorted(gather_on_rank0(scored), key=lambda item: item.rollout.row)
+
+
+def split_scores(config: Config, micro: Sequence[Rollout], scores: Scores) -> list[ScoredRollout]:
+    """Move the values of a micro-batch to the host, and give each rollout its own."""
+    loss, values = scores
+    lengths = completion_lengths(micro)
+    # One transfer for all values, since each waits for the device. Wider floats change nothing.
+    columns = [*values.values(), loss.expand(sum(lengths))]
+    kind = reduce(torch.promote_types, (column.dtype for column in columns))
+    table = torch.stack([column.detach().to(kind) for column in columns]).tolist()
+    require_finite(config, zip([*values, "loss"], table, strict=True))
+
+    scored: list[ScoredRollout] = []
+    start = 0
+    for rollout, length in zip(micro, lengths, strict=True):
+        rows = zip(values, table[:-1], strict=True)
+        tokens = {name: row[start : start + length] for name, row in rows}
+        scored.append(ScoredRollout(rollout, tokens))
+        start += length
+    return scored
 
 
 def update(setup: Setup, step_index: int) -> float:
@@ -280,9 +249,6 @@ def update(setup: Setup, step_index: int) -> float:
     Returns the norm of the gradient before clipping. Raises NonFiniteError, before any update.
     """
     trainable, config = setup.policy.trainable, setup.config
-    if all(parameter.grad is None for parameter in trainable):  # no completion was kept
-        for parameter in trainable:
-            parameter.grad = torch.zeros_like(parameter)
     sum_gradients(setup.accelerator, trainable)
     norm = torch.nn.utils.clip_grad_norm_(trainable, config.train.max_grad_norm)
     if not torch.isfinite(norm):
@@ -292,10 +258,7 @@ def update(setup: Setup, step_index: int) -> float:
             f"model.dtype float32"
         )
 
-    # Where no completion has a weight, momentum alone would still move the student.
-    is_empty = config.objective.uses_verdicts and norm == 0
-    rate = 0.0 if is_empty else learning_rate(config.train, step_index)
-    set_learning_rate(setup.optimizer, rate)
+    set_learning_rate(setup.optimizer, learning_rate(config.train, step_index))
     with extension_errors("train.optimizer", config.train.optimizer):
         setup.optimizer.step()
     setup.optimizer.zero_grad()
@@ -305,7 +268,7 @@ def update(setup: Setup, step_index: int) -> float:
 
 def learn(
     setup: Setup, rollouts: Sequence[Rollout], score: Score, step_index: int, clock: Clock
-) -> tuple[list[ScoredRollout], float]:
+) -> StepResult:
     """One update on these rollouts, which is refused if engine and trainer disagree on them."""
     with clock("loss"):
         scored = accumulate(setup, rollouts, score)
@@ -324,7 +287,8 @@ def completion_ids(rollouts: Sequence[Rollout], device: torch.device) -> Tensor:
     return to_device([i for rollout in rollouts for i in rollout.completion.ids], device)
 
 
-def loss_counts(rollouts: Sequence[Rollout], options: Objective) -> tuple[int, int]:
-    """The completions, and their tokens that count in the loss."""
-    lengths = completion_lengths(rollouts)
-    return len(lengths), sum(max(length - options.skip_tokens, 0) for length in lengths)
+def loss_count(rollouts: Sequence[Rollout], options: ObjectiveConfig) -> int:
+    """What the loss is a mean over: completions, or their tokens that count in the loss."""
+    if options.reduction == "completion":
+        return len(rollouts)
+    return sum(max(length - options.skip_tokens, 0) for length in completion_lengths(rollouts))

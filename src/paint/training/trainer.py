@@ -79,7 +79,6 @@ from paint.training.rollouts import (
     OFF_POLICY_KL_WARNING,
     ON_POLICY,
     ScoredRollout,
-    kept_metrics,
 )
 from paint.training.step_checks import require_step
 from paint.training.step_times import bottleneck, measured_steps
@@ -139,14 +138,11 @@ def train(
         candidates = read_problems(config.data, needs=resolved.needed_fields)
         contexts = Contexts(config.context, candidates.problems)
         shared, context_file = contexts.shared, contexts.file_content
-        for divergence in (resolved.divergence, resolved.wrong_divergence):
-            if divergence not in DIVERGENCES.values():
-                require_slope(divergence)
-        if resolved.algorithm.needs_context:  # what the settings of the divergence apply to
-            kinds = {resolved.objective_of(is_correct) for is_correct in (True, False)}
-            reasons = {choose_row_work(options, accelerator.device)[1] for options in kinds}
-            for reason in sorted(reasons - {""}):
-                display.note(f"the loss is computed without Triton kernels: {reason}")
+        if resolved.divergence not in DIVERGENCES.values():
+            require_slope(resolved.divergence)
+        _, reason = choose_row_work(resolved.objective, accelerator.device)
+        if reason and resolved.algorithm.needs_context:  # what the divergence applies to
+            display.note(f"the loss is computed without Triton kernels: {reason}")
         falls_back = may_fall_back(config.rollout) and ranks == 1
         config = resolve_training(config, display, ranks)
         config, flags_of_server = _plan(config, ranks, accelerator.device, display)
@@ -227,11 +223,12 @@ def train(
                         validation = replace(validation, engine=config.rollout.engine)
                     run_log.replace_config(folder, to_table(config))
                 resolved = check_config(config)
-                if resolved.is_off_policy and resolved.divergence_names != {FORWARD_KL.name}:
+                divergence = config.objective.divergence
+                if resolved.is_off_policy and divergence != FORWARD_KL.name:
                     display.note(
                         "off-policy: forward KL tolerates completions of another policy, reverse "
                         "KL does not (arXiv 2606.24143), and objective.divergence is "
-                        f"{' and '.join(sorted(resolved.divergence_names))}; watch off_policy_kl"
+                        f"{divergence}; watch off_policy_kl"
                     )
                 parts = policy, teacher, problems, engine, optimizer, accelerator, grader
                 health = Health(
@@ -430,15 +427,6 @@ def log_step(
     metrics |= run_log.step_metrics(scored, grades, options)
     if rollout.off_policy_steps and all(r.behavior_log_probs is None for r in rollouts):
         metrics |= ON_POLICY
-    if rollout.keep != "all":
-        counts = kept_metrics(scored, rollout.samples_per_problem)
-        metrics |= counts
-        if skipped := counts["skipped_problems"]:
-            note(
-                f"{skipped} of {len(scored) // rollout.samples_per_problem} problems have no "
-                f"completion that rollout.keep {rollout.keep} trains on; the loss is the mean over "
-                f"{counts['kept_completions']} of {len(scored)} completions"
-            )
     metrics |= clock.rates(sum(len(r.completion.ids) for r in rollouts))
     metrics |= further
     metrics["learning_rate"] = learning_rate(setup.config.train, step_number - 1)
@@ -449,13 +437,6 @@ def log_step(
         note(
             f"the completions are off-policy: off_policy_kl is {kl:.2g} nats, over "
             f"{OFF_POLICY_KL_WARNING:g}; lower {lag}train.learning_rate"
-        )
-    if metrics.get("loss_weight") == 0:
-        correct = sum(grade.correct for grade in grades)
-        note(
-            f"no completion has a weight, and nothing was updated; {correct} of {len(grades)} are "
-            f"correct (objective.correct_weight {options.correct_weight:g}, wrong_weight "
-            f"{options.wrong_weight:g})"
         )
     if failed := [i for i, grade in enumerate(grades) if grade.failed]:
         note(

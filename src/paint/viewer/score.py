@@ -80,11 +80,11 @@ class Scorer:
 
     def score(self, rollout: Mapping[str, Any], teacher_prompt: Sequence[int]) -> Detail:
         """Score a stored rollout under the loaded student and a teacher with this prompt."""
-        options = self.resolved.objective_of(rollout.get("correct"))
+        options = self.resolved.objective
         prompt, completion = rollout["prompt_ids"], rollout["completion_ids"]
         with torch.no_grad():
             student = self.policy.hidden_states([prompt], [completion])
-            teacher = self.teacher.hidden_states([teacher_prompt], [prompt], [completion])
+            teacher = self.teacher.hidden_states([teacher_prompt], [completion])
             tokens = torch.tensor(completion, device=student.device)
         heads = self.policy.lm_head, self.teacher.lm_head
         return detail(student, teacher, heads, tokens, options)

@@ -1,0 +1,52 @@
+"""The teacher is held near the base model at every token (ours).
+
+    p ∝ p_T(· | x, ỹ*, ŷ_<n)^(1−k) p_base(· | x, ŷ_<n)^k,     k = base_weight
+
+p_base is the model before training, which has not read the context. A larger k holds the student
+nearer to its beginning; with k = 1 there is nothing to learn. Costs one more forward pass.
+
+    paint train paint-anchored --model.path MODEL --data.path FILE
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paint.algorithms.base import Algorithm
+from paint.algorithms.paint import add_teacher_prompts, rollout_loss, teacher_hidden_states
+from paint.core.display import Clock
+from paint.core.settings import Section, setting, within
+from paint.training import train_step as ts
+from paint.training.rollouts import Rollout
+
+
+@dataclass(frozen=True, slots=True)
+class Options(Section):
+    """How near the teacher is to the base model."""
+
+    base_weight: float = setting(0.2, within("[0, 1]"), "default: 0.2")
+    """Weight k of the base model, without context, in the teacher, in [0, 1]."""
+
+
+class Anchored(Algorithm):
+    """PAINT with a teacher between its own distribution and the base model's."""
+
+    needs_context = True
+    options: Options = Options()
+
+    def step(
+        self, setup: ts.Setup, batch: ts.Batch, step_index: int, clock: Clock
+    ) -> ts.StepResult:
+        base = setup.teacher.base  # raises where the base model is not kept
+        rollouts = ts.generate_rollouts(setup, batch, step_index, clock)
+        with clock("context"):
+            rollouts = add_teacher_prompts(setup, rollouts, step_index)
+
+        def score(micro: Sequence[Rollout]) -> ts.Scores:
+            teacher = teacher_hidden_states(setup, micro)
+            with base.view():
+                base_hidden = ts.student_hidden_states(setup, micro)
+            # The head is linear, so this interpolates energies.
+            target = teacher.lerp(base_hidden, self.options.base_weight)
+            return rollout_loss(setup, micro, ts.student_hidden_states(setup, micro), target)
+
+        return ts.learn(setup, rollouts, score, step_index, clock)

@@ -1,0 +1,45 @@
+"""Learn from the tokens of the last box alone (ours).
+
+    D_i = Σ_n w_n D_n / Σ_n w_n of a completion,     w_n = 1 within the last box, else 0
+
+    paint train paint-answer --model.path MODEL --data.path FILE
+
+A completion without a box teaches nothing.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+from paint.algorithms.base import Algorithm
+from paint.algorithms.paint import add_teacher_prompts, rollout_loss, teacher_hidden_states
+from paint.core.display import Clock
+from paint.objective.solution import KINDS, kinds_of_tokens
+from paint.training import train_step as ts
+from paint.training.rollouts import Rollout
+from paint.training.token_log import token_bytes
+from paint.variants.weighting import mean_one_by_completion
+
+
+class AnswerAlone(Algorithm):
+    """PAINT on the tokens of the boxed answer."""
+
+    needs_context = True
+
+    def step(
+        self, setup: ts.Setup, batch: ts.Batch, step_index: int, clock: Clock
+    ) -> ts.StepResult:
+        rollouts = ts.generate_rollouts(setup, batch, step_index, clock)
+        with clock("context"):
+            rollouts = add_teacher_prompts(setup, rollouts, step_index)
+        return ts.learn(setup, rollouts, partial(score, setup), step_index, clock)
+
+
+def score(setup: ts.Setup, rollouts: Sequence[Rollout]) -> ts.Scores:
+    teacher = teacher_hidden_states(setup, rollouts)
+    student = ts.student_hidden_states(setup, rollouts)
+    is_answer: list[bool] = []
+    for rollout in rollouts:
+        pieces = token_bytes(setup.policy.tokenizer, rollout.completion.ids)
+        is_answer += [KINDS[kind] == "answer" for kind in kinds_of_tokens(pieces)]
+    weights = mean_one_by_completion(setup, rollouts, student.new_tensor(is_answer).float())
+    return rollout_loss(setup, rollouts, student, teacher, weights)

@@ -1,0 +1,67 @@
+"""Learn from the shortest correct completion of a problem, or from others that verdicts choose.
+
+    loss = mean of D_i over the completions that ``keep`` names
+
+Source: OASIS, Overcoming Scaling Limits in On-Policy Self-Distillation for LLM Reasoning,
+https://arxiv.org/abs/2609.37915. Its teacher reads another rollout of the problem (context.source).
+
+    paint train oasis --model.path MODEL --data.path FILE
+
+``kept_completions`` counts the completions that are learned from. Others are logged without a loss.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from paint.algorithms.base import Algorithm
+from paint.algorithms.paint import add_teacher_prompts
+from paint.core.display import Clock
+from paint.core.distributed import all_gather_objects
+from paint.core.settings import Section
+from paint.training.rollouts import Rollout
+from paint.training.train_step import Batch, Setup, StepResult, generate_rollouts
+from paint.variants.weighting import learn_from
+
+Keep = Literal["shortest_correct", "correct", "wrong"]
+
+
+@dataclass(frozen=True, slots=True)
+class Options(Section):
+    """Which completions are learned from."""
+
+    keep: Keep = "shortest_correct"
+    """Of each problem the shortest with reward 1, all with reward 1, or those with another reward
+    on which the grader did not fail."""
+
+
+class Oasis(Algorithm):
+    """PAINT or OPSD on some of a problem's completions."""
+
+    needs_context = True
+    needs_grades = True
+    options: Options = Options()
+
+    def step(self, setup: Setup, batch: Batch, step_index: int, clock: Clock) -> StepResult:
+        rollouts = generate_rollouts(setup, batch, step_index, clock)
+        size = setup.config.rollout.samples_per_problem
+        rows = kept_rows(all_gather_objects(rollouts), self.options.keep, size)
+        with clock("context"):
+            rollouts = add_teacher_prompts(setup, rollouts, step_index)
+        return learn_from(setup, rollouts, rows, step_index, clock)
+
+
+def kept_rows(rollouts: Sequence[Rollout], keep: Keep, size: int) -> set[int]:
+    """The rows to learn from, of graded rollouts of all ranks; a problem has size neighbours."""
+    correct = [r for r in rollouts if r.is_correct]
+    match keep:
+        case "correct":
+            return {r.row for r in correct}
+        case "shortest_correct":
+            shortest: dict[int, int] = {}  # of equally short ones the first
+            for r in sorted(correct, key=lambda r: (len(r.completion.ids), r.row)):
+                shortest.setdefault(r.row // size, r.row)
+            return set(shortest.values())
+        case "wrong":  # where the grader failed, a completion may be right
+            wrong = [r for r in rollouts if r.grade and not r.grade.correct]
+            return {r.row for r in wrong if r.grade and not r.grade.failed}

@@ -1,0 +1,57 @@
+"""Learn from correct completions alone, or weigh them otherwise than wrong ones (ours).
+
+    loss = Σ_i w_i D_i / Σ_i w_i,     w = correct_weight where the grader accepts, else wrong_weight
+
+    paint train paint-on-correct --model.path MODEL --data.path FILE
+
+All completions are scored and logged, whatever their weight; ``loss_weight`` is w over its mean.
+A step in which no completion has a weight updates nothing.
+"""
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+from paint.algorithms.base import Algorithm
+from paint.algorithms.paint import add_teacher_prompts
+from paint.core.display import Clock
+from paint.core.settings import NOT_NEGATIVE, Section, setting
+from paint.training.rollouts import Rollout
+from paint.training.train_step import Batch, Setup, StepResult, accumulate, generate_rollouts, learn
+from paint.variants.weighting import mean_one, score_weighted
+
+
+@dataclass(frozen=True, slots=True)
+class Options(Section):
+    """Weights of completions by their verdicts."""
+
+    correct_weight: float = setting(1.0, NOT_NEGATIVE, "default: 1")
+    """Weight of the completions that the grader accepts, at least 0."""
+    wrong_weight: float = setting(0.0, NOT_NEGATIVE, "default: 0")
+    """Weight of all other completions, at least 0."""
+
+
+class OnCorrect(Algorithm):
+    """PAINT whose completions weigh by their verdicts."""
+
+    needs_context = True
+    needs_grades = True
+    options: Options = Options()
+
+    def step(self, setup: Setup, batch: Batch, step_index: int, clock: Clock) -> StepResult:
+        rollouts = generate_rollouts(setup, batch, step_index, clock)
+        with clock("context"):
+            rollouts = add_teacher_prompts(setup, rollouts, step_index)
+        weights = mean_one(setup, rollouts, self.weight)
+        rollouts = [
+            replace(r, metrics={**r.metrics, "loss_weight": weights[r.row]}) for r in rollouts
+        ]
+        score = partial(score_weighted, setup, weights)
+        if any(weights.values()):
+            return learn(setup, rollouts, score, step_index, clock)
+        with clock("loss"):  # the gradient is 0, but momentum would still move the student
+            scored = accumulate(setup, rollouts, score)
+            setup.optimizer.zero_grad()
+        return scored, 0.0
+
+    def weight(self, rollout: Rollout) -> float:
+        return self.options.correct_weight if rollout.is_correct else self.options.wrong_weight

@@ -1,0 +1,91 @@
+"""A reason-first teacher: it writes a rationale of its context, and scores with it in its prompt.
+
+    r ~ p_T(· | x, ỹ*, "explain why it works"),     p_T^n = p_T(· | x, ỹ*, r, ŷ_<n)
+
+Source: the paper's appendix 'Training Algorithm' names reason-first teachers and reports none; the
+wording is ours (paint.objective.prompts.rationale_messages).
+
+    paint train paint-reason-first --model.path MODEL --data.path FILE
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from paint.algorithms.base import Algorithm
+from paint.algorithms.paint import add_teacher_prompts, score_rollouts
+from paint.core.display import Clock
+from paint.core.errors import ConfigError
+from paint.core.settings import POSITIVE, Section, setting
+from paint.inference.engine import derive_seed, sampling_from
+from paint.inference.local import LocalEngine
+from paint.training import train_step as ts
+from paint.training.prompt_filter import require_prompt_fits
+from paint.training.rollouts import Rollout, TeacherPrompt
+
+
+@dataclass(frozen=True, slots=True)
+class Options(Section):
+    """The teacher's rationale."""
+
+    rationale_tokens: int = setting(512, POSITIVE, "tokens; default: 512")
+    """Longest rationale, in tokens (ours)."""
+
+
+class ReasonFirst(Algorithm):
+    """PAINT whose teacher reasons before it scores."""
+
+    needs_context = True
+    options: Options = Options()
+
+    def step(
+        self, setup: ts.Setup, batch: ts.Batch, step_index: int, clock: Clock
+    ) -> ts.StepResult:
+        if setup.config.context.source == ("none",):
+            raise ConfigError(
+                'context.source must be other than "none" with a reason-first teacher: there is '
+                "nothing to reason about"
+            )
+        rollouts = ts.generate_rollouts(setup, batch, step_index, clock)
+        with clock("context"):
+            rollouts = add_teacher_prompts(setup, rollouts, step_index)
+        with clock("rationale"):
+            rollouts = self.add_rationales(setup, rollouts, step_index)
+        return ts.learn(setup, rollouts, partial(score_rollouts, setup), step_index, clock)
+
+    def add_rationales(
+        self, setup: ts.Setup, rollouts: Sequence[Rollout], step_index: int
+    ) -> list[Rollout]:
+        """Sample the teacher's rationale of its context, and append it to its prompt."""
+        policy, config = setup.policy, setup.config
+        prompts, seeds = [], []
+        for rollout, context, is_complete in contexts_of(rollouts):
+            prompts.append(policy.rationale_prompt(rollout.problem, context, complete=is_complete))
+            seeds.append(derive_seed(config.train.seed, "rationale", step_index, rollout.row))
+        tokens = self.options.rationale_tokens
+        sampling = replace(sampling_from(config.rollout), max_new_tokens=tokens)
+        # Always in this process: servers hold the student, not the teacher.
+        engine = LocalEngine(policy, batch_size=config.rollout.batch_size)
+        with setup.teacher.view():
+            written = engine.generate(prompts, sampling, seeds)
+
+        without = {"rationale_tokens": 0}
+        by_row = {r.row: replace(r, metrics={**r.metrics, **without}) for r in rollouts}
+        for (rollout, context, is_complete), completion in zip(
+            contexts_of(rollouts), written, strict=True
+        ):
+            rationale, problem = policy.decode(completion.ids).strip(), rollout.problem
+            prompt = policy.teacher_prompt(
+                problem, context, complete=is_complete, rationale=rationale
+            )
+            require_prompt_fits(prompt, problem, policy, config)
+            view = TeacherPrompt(context, is_complete, prompt, rationale)
+            metrics = {**rollout.metrics, "rationale_tokens": len(completion.ids)}
+            by_row[rollout.row] = replace(rollout, teacher_prompt=view, metrics=metrics)
+        return list(by_row.values())
+
+
+def contexts_of(rollouts: Sequence[Rollout]) -> list[tuple[Rollout, str, bool]]:
+    """The rollouts whose teacher has a context, with it and whether it is complete."""
+    views = [(rollout, rollout.teacher_prompt) for rollout in rollouts]
+    return [(r, v.context, v.complete) for r, v in views if v and v.context is not None]

@@ -1,0 +1,58 @@
+"""PAINT next to GRPO's reward, in one loss on the same completions (ours).
+
+    loss = ℓ(x, y*) + w ℓ_GRPO,     w = reward_weight
+
+Each completion of a problem is scored by the teacher, and gets an advantage within its group. There
+is one update, so GRPO's ratio is 1 and its clip idle. ``grpo_loss`` is ℓ_GRPO without w.
+
+    paint train paint-rewarded --model.path MODEL --data.path FILE
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from paint.algorithms.base import Algorithm
+from paint.algorithms.grpo import reward, score_group
+from paint.algorithms.paint import add_teacher_prompts, rollout_loss, teacher_hidden_states
+from paint.core.display import Clock
+from paint.core.settings import NOT_NEGATIVE, Section, setting
+from paint.training import train_step as ts
+from paint.training.rollouts import Rollout
+
+
+@dataclass(frozen=True, slots=True)
+class Options(Section):
+    """The part of the reward in the loss."""
+
+    reward_weight: float = setting(0.1, NOT_NEGATIVE, "default: 0.1")
+    """Weight of GRPO's loss next to the distillation's, at least 0."""
+
+
+class Rewarded(Algorithm):
+    """PAINT plus a weighted GRPO."""
+
+    needs_context = True
+    needs_grades = True
+    min_samples = 2
+    uses_policy_gradient = True
+    options: Options = Options()
+
+    def step(
+        self, setup: ts.Setup, batch: ts.Batch, step_index: int, clock: Clock
+    ) -> ts.StepResult:
+        rollouts = ts.generate_rollouts(setup, batch, step_index, clock)
+        with clock("reward"):
+            rollouts = reward(setup, rollouts)
+        with clock("context"):
+            rollouts = add_teacher_prompts(setup, rollouts, step_index)
+        return ts.learn(setup, rollouts, partial(self.score, setup), step_index, clock)
+
+    def score(self, setup: ts.Setup, rollouts: Sequence[Rollout]) -> ts.Scores:
+        weight = self.options.reward_weight
+        student = ts.student_hidden_states(setup, rollouts)
+        teacher = teacher_hidden_states(setup, rollouts)
+        distilled, values = rollout_loss(setup, rollouts, student, teacher)
+        rewarded, of_grpo = score_group(setup, {}, rollouts, student)
+        loss = {"loss": values["loss"] + weight * of_grpo["loss"], "grpo_loss": of_grpo["loss"]}
+        return distilled + weight * rewarded, of_grpo | values | loss

@@ -1,0 +1,69 @@
+"""RLSD: GRPO whose tokens get more or less of the advantage by a teacher with the solution.
+
+    A_n = A clip(w_n, 1 − ε, 1 + ε),     w_n = (p_T / p_S)^sign(A) of the sampled token
+
+The reward decides the direction of an update, the teacher only its size. Source: Self-Distilled
+RLVR, https://arxiv.org/abs/2604.03128; there w starts at 1 and grows with the steps, and the width
+of the clip is ours.
+
+    paint train rlsd --model.path MODEL --data.path FILE
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from paint.algorithms.base import Algorithm
+from paint.algorithms.grpo import reward
+from paint.algorithms.paint import add_teacher_prompts, teacher_hidden_states
+from paint.core.display import Clock
+from paint.core.settings import Section, setting, within
+from paint.objective.loss import weighted_sum
+from paint.training import train_step as ts
+from paint.training.rollouts import Rollout
+
+
+@dataclass(frozen=True, slots=True)
+class Options(Section):
+    """The teacher's part in the advantage."""
+
+    epsilon: float = setting(0.2, within("[0, 1)"), "default: 0.2")
+    """Width ε of the clip around 1, in [0, 1); 0 is GRPO."""
+
+
+class Rlsd(Algorithm):
+    """GRPO with the teacher's weight on each token's advantage."""
+
+    needs_context = True
+    needs_grades = True
+    min_samples = 2
+    uses_policy_gradient = True
+    options: Options = Options()
+
+    def step(
+        self, setup: ts.Setup, batch: ts.Batch, step_index: int, clock: Clock
+    ) -> ts.StepResult:
+        rollouts = ts.generate_rollouts(setup, batch, step_index, clock)
+        with clock("reward"):
+            rollouts = reward(setup, rollouts)
+        with clock("context"):
+            rollouts = add_teacher_prompts(setup, rollouts, step_index)
+        return ts.learn(setup, rollouts, partial(self.score, setup), step_index, clock)
+
+    def score(self, setup: ts.Setup, rollouts: Sequence[Rollout]) -> ts.Scores:
+        temperature = setup.config.rollout.temperature
+        log_prob = ts.student_log_probs(setup, rollouts, temperature).log_prob
+        hidden, head = teacher_hidden_states(setup, rollouts), setup.teacher.lm_head
+        teacher = ts.student_log_probs(setup, rollouts, temperature, hidden=hidden, head=head)
+        lengths = torch.tensor(ts.completion_lengths(rollouts), device=log_prob.device)
+        advantage = log_prob.new_tensor([r.metrics["advantage"] for r in rollouts])
+        advantage = advantage.repeat_interleave(lengths)
+        gain = advantage.sign() * (teacher.log_prob - log_prob).detach()
+        low, high = 1 - self.options.epsilon, 1 + self.options.epsilon
+        advantage = advantage * gain.exp().clamp(low, high)
+        # The ratio is 1 in the only update; its gradient is that of log p.
+        loss = -advantage * (log_prob - log_prob.detach()).exp()
+        total = weighted_sum(loss, lengths, setup.resolved.objective)
+        return total, {"loss": loss.detach(), "gain": gain}

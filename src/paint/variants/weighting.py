@@ -1,0 +1,111 @@
+"""Weights of completions and of tokens, which several variants share: the loss is Σ w D / Σ w.
+
+Weights of completions are given by row, the place in the step's batch, and are equal on all ranks.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from paint.algorithms.paint import rollout_loss, teacher_hidden_states
+from paint.core.display import Clock
+from paint.core.distributed import all_gather_objects, gather_on_rank0
+from paint.core.errors import ConfigError
+from paint.training.rollouts import Rollout, ScoredRollout
+from paint.training.train_step import (
+    Scores,
+    Setup,
+    StepResult,
+    completion_lengths,
+    learn,
+    loss_count,
+    student_hidden_states,
+)
+
+Weights = Mapping[int, float]
+
+
+def mean_one(
+    setup: Setup, rollouts: Sequence[Rollout], value: Callable[[Rollout], float]
+) -> dict[int, float]:
+    """Weights of the completions of all ranks, in proportion to their values.
+
+        w_i = v_i Σ_j c_j / Σ_j v_j c_j,     c = 1, or with reduction token the tokens that count
+
+    All are 0 where no completion has a value above 0.
+    """
+    mine = [(r.row, value(r), loss_count([r], setup.config.objective)) for r in rollouts]
+    every = sorted(all_gather_objects(mine))
+    total = sum(v * count for _, v, count in every)
+    if not total:
+        return {row: 0.0 for row, _, _ in every}
+    counts = sum(count for _, _, count in every)
+    return {row: v * counts / total for row, v, _ in every}
+
+
+def factors(
+    weights: Weights, rollouts: Sequence[Rollout], device: torch.device
+) -> Float[Tensor, " n"]:
+    """Factor of each token's loss (n): the weight of its completion."""
+    by_completion = torch.tensor([weights[r.row] for r in rollouts], device=device)
+    lengths = torch.tensor(completion_lengths(rollouts), device=device)
+    return by_completion.repeat_interleave(lengths)
+
+
+def score_weighted(setup: Setup, weights: Weights, rollouts: Sequence[Rollout]) -> Scores:
+    """The loss of completions, each token's times the weight of its completion."""
+    teacher = teacher_hidden_states(setup, rollouts)
+    student = student_hidden_states(setup, rollouts)
+    return rollout_loss(
+        setup, rollouts, student, teacher, factors(weights, rollouts, student.device)
+    )
+
+
+def learn_from(
+    setup: Setup, rollouts: Sequence[Rollout], rows: set[int], step_index: int, clock: Clock
+) -> StepResult:
+    """One update on the completions of these rows; the others are returned without values.
+
+    The loss is the mean over these rows. Without any, nothing is updated.
+    """
+    others = sorted(set(all_gather_objects([r.row for r in rollouts])) - rows)
+    # Each rank needs a row for its passes: where there are too few, others fill up with weight 0.
+    spare = others[: max(setup.accelerator.num_processes - len(rows), 0)]
+    used = [r for r in rollouts if r.row in rows.union(spare)]
+    scored: list[ScoredRollout] = []
+    norm = 0.0
+    if rows:
+        weights = mean_one(setup, used, lambda r: float(r.row in rows))
+        score = partial(score_weighted, setup, weights)
+        scored, norm = learn(setup, used, score, step_index, clock)
+    left_out = [ScoredRollout(r, {}) for r in rollouts if r.row not in rows]
+    learned = [s for s in scored if s.rollout.row in rows]
+    every = [*learned, *gather_on_rank0(left_out)]
+    return sorted(every, key=lambda s: s.rollout.row), norm
+
+
+def mean_one_by_completion(
+    setup: Setup, rollouts: Sequence[Rollout], weights: Float[Tensor, " n"]
+) -> Float[Tensor, " n"]:
+    """Factor of each token's loss (n): its weight over the mean of its completion's weights.
+
+    The first ``objective.skip_tokens`` of a completion have factor 0 and do not count in its mean.
+    A completion whose weights are all 0 has factors 0. Raises ConfigError for weights that are
+    negative or not finite.
+    """
+    if not bool((weights >= 0).all()) or not bool(weights.sum().isfinite()):
+        raise ConfigError(
+            f"train.method {setup.config.train.method} weighs tokens by values that are negative, "
+            "not finite or too large to sum; correct its weights"
+        )
+    skip = setup.config.objective.skip_tokens
+    by_token = torch.zeros_like(weights)
+    lengths = completion_lengths(rollouts)
+    for out, found in zip(by_token.split(lengths), weights.split(lengths), strict=True):
+        counted = found[skip:]
+        if counted.any():
+            out[skip:] = counted / counted.mean()  # out is a view of by_token
+    return by_token
