@@ -18,7 +18,6 @@ TABLES = st.fixed_dictionaries(
             {
                 "weights": st.sampled_from(["frozen", "ema", "live"]),
                 "decay": st.floats(0, 0.999),
-                "reason_first": st.booleans(),
             }
         ),
         "grpo": st.fixed_dictionaries(

@@ -8,15 +8,18 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file
 
+from paint.algorithms.base import Algorithm
 from paint.config.recipe import find_recipe, from_table, read_recipe, to_table
 from paint.config.run_folder import latest_checkpoint, read_metrics, read_run, step_of
 from paint.config.schema import Config
+from paint.core.plugins import spec_of
 from paint.core.storage import read_jsonl
 from paint.data.problems import Problem
 from paint.evaluation.generate import EvalTask, SamplingProtocol, deployment_prompts, open_task
@@ -36,6 +39,16 @@ def changed(recipe: str, *changes: Sections) -> Config:
         for name, values in sections.items():
             table[name] |= values
     return from_table(table)
+
+
+def variant(algorithm: type[Algorithm], **options: Any) -> dict[str, dict[str, Any]]:
+    """Settings that train with an algorithm of paint.variants and these options."""
+    changes = {"options": replace(algorithm.options, **options)} if options else {}  # type: ignore[attr-defined]
+    named = type(algorithm.__name__, (algorithm,), {**changes, "__module__": "variant"})
+    return {"train": {"method": spec_of(named, f"{algorithm.__name__}{next(_names)}", "variant")}}
+
+
+_names = count()
 
 
 def write_problems(path: Path, rows: Iterable[Mapping[str, Any]]) -> str:

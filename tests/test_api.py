@@ -289,7 +289,6 @@ def test_run_with_extensions_that_cannot_be_imported_is_read_and_not_resumed(
     facts = read_json(folder / "run.json", "")
     for section, key in absent.items():
         facts["config"][section][key] = "nowhere:absent"
-    facts["config"]["objective"]["position_weights"] = "nowhere:absent"
     facts["config"]["rollout"]["engine"] = "nowhere:absent"
     write_json(folder / "run.json", facts)
     [row] = paint.runs(tmp_path).to_dict("records")

@@ -40,7 +40,7 @@ LAYERS = [
     ["data"],
     ["inference"],
     ["evaluation"],
-    ["algorithms", "training"],
+    ["algorithms", "training", "variants"],
     ["experiments"],
     ["viewer", "publish"],
     ["training.launcher", "launch"],

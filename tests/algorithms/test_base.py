@@ -27,12 +27,12 @@ SPEC = "extensions.reward_weighted:RewardWeighted"
 def test_find_algorithm_built_in_properties() -> None:
     config = Config(grpo=GrpoConfig(iterations=3))
     found = {name: find_algorithm(name) for name in ALGORITHMS}
-    assert list(found) == ["distillation", "mixed", "grpo", "sft"]
-    assert [a.needs_teacher(config) for a in found.values()] == [True, True, False, False]
+    assert list(found) == ["distillation", "grpo", "sft"]
+    assert [a.needs_teacher(config) for a in found.values()] == [True, False, False]
     assert found["grpo"].needs_teacher(replace(config, grpo=GrpoConfig(kl=0.1)))
-    assert [a.min_samples for a in found.values()] == [1, 2, 2, 1]
-    assert [a.updates_per_batch(config) for a in found.values()] == [1, 1, 3, 1]
-    assert [a.needs_rollouts for a in found.values()] == [True, True, True, False]
+    assert [a.min_samples for a in found.values()] == [1, 2, 1]
+    assert [a.updates_per_batch(config) for a in found.values()] == [1, 3, 1]
+    assert [a.needs_rollouts for a in found.values()] == [True, True, False]
 
 
 @pytest.mark.parametrize(

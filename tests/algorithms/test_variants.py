@@ -1,8 +1,5 @@
 """The switches of the paper and the controls: each does what it says, in real steps on the demo."""
 
-import re
-import tomllib
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +7,11 @@ import pytest
 import torch
 
 from conftest import logits_alone
-from paint.config.recipe import find_recipe, shipped_recipes
 from paint.config.run_folder import read_metrics
-from paint.config.schema import Config, ConfigError, ContextConfig
+from paint.config.schema import Config, ContextConfig
 from paint.data.contexts import Contexts
 from paint.data.problems import DataError, Problem, batch_indices
-from paint.inference.engine import derive_seed, sampling_from
-from paint.inference.local import LocalEngine
+from paint.inference.engine import derive_seed
 from paint.models.policy import load_policy
 from paint.objective.anchors import normalize
 from paint.objective.loss import token_log_probs
@@ -44,25 +39,6 @@ def run(folder: Path, config: Config) -> tuple[list[dict[str, Any]], dict[str, f
 @pytest.fixture(scope="module")
 def by_id(problems: list[Problem]) -> dict[str, Problem]:
     return {p.id: p for p in problems[:PROBLEMS]}
-
-
-VARIANT = r"paint-(?!qwen)|oasis|(e2|og)-opsd|semi-opd"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in shipped_recipes() if re.match(VARIANT, name)])
-def test_shipped_variant_is_short_and_trains_on_demo(tmp_path: Path, name: str) -> None:
-    text = find_recipe(name).read_text()
-    assert len([line for line in text.splitlines() if line and line[0] != "#"]) <= 15
-    few = {"train": {"steps": 2, "batch_size": 16}}
-    stored: dict[str, Any] = {}
-    if name == "semi-opd":
-        train(changed("demo-paint", few), tmp_path / "first")
-        stored = {"rollout": {"stored": str(tmp_path / "first")}}
-    train(changed("demo-paint", few, tomllib.loads(text), stored), tmp_path / "run")
-    losses = [row["loss"] for row in read_metrics(tmp_path / "run")]
-    assert len(losses) == 2
-    assert all(0 < abs(loss) < 1 for loss in losses)
 
 
 @pytest.mark.parametrize("shown", ["solution", "none", "other", "answer", "wrong_answer"])
@@ -127,62 +103,6 @@ def test_reference_shown_wrong_answer_excludes_equal_numbers() -> None:
     problems = [Problem("p", "s", answer, str(i)) for i, answer in answers]
     drawn = {select_reference(problems, problems[0], "wrong_answer", seed) for seed in range(20)}
     assert drawn == {"The answer is $\\boxed{13}$."}
-
-
-@pytest.mark.parametrize(
-    ("wording", "hidden"), [("as_shown", None), ("part", 0.0), ("complete", 0.4)]
-)
-def test_reason_first_teacher_scores_with_its_rationale(
-    tmp_path: Path, by_id: dict[str, Problem], wording: str, hidden: float | None
-) -> None:
-    options: dict[str, Any] = {"wording": wording}
-    if hidden is not None:
-        options |= {"mask_ratio_wrong": hidden, "mask_ratio_correct": hidden}
-    teacher = {"reason_first": True, "rationale_tokens": 12}
-    config = tiny(context=options, teacher=teacher, train={"steps": 2, "learning_rate": 3e-3})
-    train(config, tmp_path / "run")
-
-    # With a fresh adapter it is the teacher, whatever the student became.
-    policy = load_policy(config.model, seed=0)
-    sampling = replace(sampling_from(config.rollout), max_new_tokens=12)
-    engine, is_complete = LocalEngine(policy, batch_size=1), wording == "complete"
-    for step in (1, 2):
-        for number, row in enumerate(stored(tmp_path / "run", step)):
-            problem, context = by_id[row["problem_id"]], row["context"]
-            if hidden is not None:
-                assert context == mask_solution(problem.solution, hidden)
-            asked = policy.rationale_prompt(problem.problem, context, complete=is_complete)
-            seed = derive_seed(3, "rationale", step - 1, number)
-            [reply] = engine.generate([asked], sampling, [seed])
-            assert row["rationale"] == policy.decode(reply.ids).strip() != ""
-            assert row["rationale_tokens"] == len(reply.ids)
-            prompt = policy.teacher_prompt(
-                problem.problem, context, complete=is_complete, rationale=row["rationale"]
-            )
-            assert row["teacher_prompt_ids"] == prompt
-
-            read = policy.decode(prompt, special=True)
-            # It is asked, replies, is asked to solve, and reads the student's text.
-            assert read.count("<|im_start|>") == 4
-            assert context in read
-            assert f"assistant\n{row['rationale']}<|im_end|>" in read
-            assert row["rationale"] not in policy.decode(row["prompt_ids"], special=True)
-
-
-def test_train_base_alone_as_teacher_asks_nothing_of_fresh_student(tmp_path: Path) -> None:
-    rows, metrics = run(tmp_path / "run", tiny(teacher={"base_weight": 1.0}, rollout=FEW_TOKENS))
-    assert all(row["context"] for row in rows)
-    assert metrics["kl"] == pytest.approx(0, abs=1e-6)
-
-
-def test_base_weight_without_base_model_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"base_weight must be 0.*ema.*got 0\.2.*frozen"):
-        tiny(teacher={"base_weight": 0.2, "weights": "ema"}, model={"train_mode": "full"})
-
-
-def test_reason_first_without_reference_is_refused() -> None:
-    with pytest.raises(ConfigError, match="there is nothing to reason about"):
-        tiny(teacher={"reason_first": True}, context={"source": "none"})
 
 
 def test_sampled_token_step_is_mean_log_ratio(tmp_path: Path, by_id: dict[str, Problem]) -> None:

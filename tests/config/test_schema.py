@@ -176,7 +176,7 @@ BAD: list[tuple[Any, str, list[Any]]] = [
     (ContextConfig, "mask_ratio_wrong", [-0.1, 1.0, float("nan")]),
     (ContextConfig, "mask_ratio_correct", [-0.1, 1.0, 0.2, float("nan")]),
     (TeacherConfig, "decay", [-0.1, 1.0, float("nan")]),
-    (TeacherConfig, "rationale_tokens", [0, -1]),
+    (TeacherConfig, "every", [0, -1]),
     (RolloutConfig, "samples_per_problem", [0, -8]),
     (GrpoConfig, "clip", [0.0, 1.0, float("nan")]),
     (GrpoConfig, "kl", [-0.01, float("inf"), float("nan")]),
@@ -215,7 +215,7 @@ def test_config_value_out_of_range_is_refused_by_name(section: Any, key: str, va
     "section",
     [
         ContextConfig(mask_ratio_wrong=0.0, mask_ratio_correct=0.0),
-        TeacherConfig(decay=0.0, rationale_tokens=1),
+        TeacherConfig(decay=0.0, every=1),
         GrpoConfig(kl=0.0, iterations=1),
         ObjectiveConfig(interpolation_weight=0.0, top_fraction=0.0),
         ObjectiveConfig(interpolation_weight=1.0, top_fraction=1.0),
@@ -239,14 +239,12 @@ CLASHES = [
     ("train.batch_size", "[train]\nbatch_size = 12\n[rollout]\nsamples_per_problem = 8"),
     ("rollout.samples_per_problem", GRPO),
     ("rollout.samples_per_problem", "[train]\nmethod = 'sft'\n[rollout]\nsamples_per_problem = 2"),
-    ("rollout.keep", f"{GRPO}\n[rollout]\nsamples_per_problem = 2\nkeep = 'correct'"),
-    ("grading.grader", "[rollout]\nkeep = 'wrong'\n[grading]\ngrader = 'none'"),
+    ("grading.grader", f"{GRPO}\n[rollout]\nsamples_per_problem = 2\n[grading]\ngrader = 'none'"),
     ("objective.clip_mode", "[objective]\ndivergence = 'sampled_token'"),
     ("teacher.weights", f"{GRPO}\n[grpo]\nkl = 0.04\n[teacher]\nweights = 'ema'"),
     ("context.source", "[train]\nmethod = 'sft'\n[context]\nsource = 'other'"),
     ("objective.temperature", f"{GRPO}\n[objective]\ntemperature = 1.0"),
     ("rollout.top_p", SAMPLED),
-    ("context.source", "[teacher]\nreason_first = true\n[context]\nsource = 'none'"),
 ]
 
 
@@ -261,12 +259,11 @@ def test_check_config_conflict_is_refused_by_name(tmp_path: Path, setting: str, 
     "text",
     [
         f"{GRPO}\nbatch_size = 12\n[rollout]\nsamples_per_problem = 4",
-        "[train]\nbatch_size = 12\n[rollout]\nsamples_per_problem = 4\nkeep = 'shortest_correct'",
+        "[train]\nbatch_size = 12\n[rollout]\nsamples_per_problem = 4",
         "[train]\nmethod = 'sft'\nbatch_size = 12",
         "[model]\ntrain_mode = 'full'\ndtype = 'float32'",
         "[rollout]\nengine = 'vllm'",
         f"{SAMPLED}\n[rollout]\ntop_p = 1.0\ntop_k = -1",
-        "[teacher]\nreason_first = true",
         "[context]\nsource = 'none'",
     ],
 )
@@ -366,7 +363,6 @@ def test_require_trainable_full_tuning_is_refused(dtype: str, message: str) -> N
 @pytest.mark.parametrize(
     ("sections", "named"),
     [
-        ({"objective": {"correct_weight": 0, "wrong_weight": 0}}, "objective.correct_weight"),
         ({"health": {"stop_on": ["drift"]}}, "health.stop_on"),
         (
             {"objective": {"skip_tokens": 24}, "rollout": {"max_new_tokens": 24}},

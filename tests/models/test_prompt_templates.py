@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paint.config.schema import Config, DataConfig, PromptsConfig, RolloutConfig
+from paint.config.schema import Config, DataConfig, PromptsConfig, TrainConfig
 from paint.data.problems import Problem, validate_rows
 from paint.data.readers import DataError
 from paint.models.policy import Policy
@@ -122,12 +122,11 @@ def test_policy_prompts_are_those_of_its_settings(policy: Policy) -> None:
 
 
 def test_needed_fields_name_what_needs_them() -> None:
-    assert check_config(Config()).needed_fields == {"solution": 'context.source "solution"'}
-    keeping = Config(rollout=RolloutConfig(keep="wrong"))
-    by = 'rollout.keep "wrong" with grading.grader "math"'
-    assert check_config(keeping).needed_fields == check_config(Config()).needed_fields | {
-        "answer": by
-    }
+    plain = check_config(Config()).needed_fields
+    assert plain == {"solution": 'context.source "solution"'}
+    oasis = Config(train=TrainConfig(method="paint.variants.oasis:Oasis"))
+    by = 'train.method "paint.variants.oasis:Oasis" with grading.grader "math"'
+    assert check_config(oasis).needed_fields == plain | {"answer": by}
 
 
 def test_printed_templates_are_the_papers_wording() -> None:

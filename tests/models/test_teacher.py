@@ -166,22 +166,27 @@ def test_ema_teacher_without_memory_is_student_of_last_due_step(config: Any) -> 
 
 
 @pytest.mark.parametrize(("config", "weights"), [(DEMO, "frozen"), (DEMO, "ema"), (FULL, "frozen")])
-def test_teacher_base_weight_interpolates(config: Any, weights: Literal["frozen", "ema"]) -> None:
+def test_teacher_base_is_the_model_before_training(
+    config: Any, weights: Literal["frozen", "ema"]
+) -> None:
     policy = load_policy(config, seed=0)
     policy.model.double()
-    teacher = open_teacher(policy, TeacherConfig(weights=weights, decay=0.0, base_weight=0.3))
-    base = library_logits(policy.model).detach()  # before training, after the student's prompts
+    teacher = open_teacher(policy, TeacherConfig(weights=weights, decay=0.0))
+    before = library_logits(policy.model).detach()
     move(policy, 1)
     teacher.follow(1)
-    longer = [[8, 15, *prompt] for prompt in PROMPTS]
-    with teacher.view():
-        privileged = teacher.lm_head(policy.hidden_states(longer, COMPLETIONS))
+    with teacher.base.view():
+        found = teacher.lm_head(policy.hidden_states(PROMPTS, COMPLETIONS))
+    torch.testing.assert_close(
+        found.log_softmax(-1), before.log_softmax(-1), rtol=1e-10, atol=1e-10
+    )
 
-    found = teacher.lm_head(teacher.hidden_states(longer, PROMPTS, COMPLETIONS))
-    logits = 0.7 * privileged + 0.3 * base
-    found, expected = (x.log_softmax(-1) for x in (found, logits))
-    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
-    assert not found.requires_grad
+
+@pytest.mark.parametrize("weights", ["ema", "live"])
+def test_teacher_base_that_is_not_kept_is_refused(weights: Literal["ema", "live"]) -> None:
+    teacher = open_teacher(load_policy(FULL, seed=0), TeacherConfig(weights=weights))
+    with pytest.raises(PolicyError, match=f"not kept .*teacher.weights {weights}; set"):
+        _ = teacher.base
 
 
 @pytest.mark.parametrize("config", [DEMO, FULL])

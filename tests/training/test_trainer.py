@@ -147,8 +147,7 @@ def test_train_kernels_that_cannot_be_built_are_named_once_before_the_run(
     plain = fused.RowWork(fused.measure, fused.differentiate)
     choice = "paint.training.trainer.choose_row_work"
     monkeypatch.setattr(choice, lambda *_: (plain, "no C compiler"))
-    by_verdict = {"wrong_divergence": "reverse_kl"}
-    train(small(train={"steps": 1}, objective=by_verdict), tmp_path / "run")
+    train(small(train={"steps": 1}), tmp_path / "run")
     lines = capsys.readouterr().out.splitlines()
     (said,) = (i for i, line in enumerate(lines) if "no C compiler" in line)
     assert said < next(i for i, line in enumerate(lines) if "student prompt" in line)
@@ -164,16 +163,21 @@ def test_train_teacher_that_is_never_refreshed_is_named(
 
 
 TWO_STEPS, TWELVE = {"steps": 2}, {"steps": 1, "batch_size": 12}
+OF = "paint.variants"
 AHEAD = {"engine": "own_server:OwnServer", "off_policy_steps": 1}
-WEIGHED = {"wrong_weight": 0.25, "position_weights": "entropy_gap"}
 BY_TOKEN = {"reduction": "token", "skip_tokens": 9}
 # As many rows end to end as 400 tokens hold.
 PACKED = {"model": {"packed": True}, "train": TWELVE | {"micro_batch_tokens": 400}}
 SPLIT: dict[str, tuple[str, dict[str, Any]]] = {
     "paint": ("demo-paint", {"train": TWO_STEPS}),
-    "weights": ("demo-paint", {"objective": WEIGHED, "train": TWELVE}),
+    "on correct": ("demo-paint", {"train": TWELVE | {"method": f"{OF}.on_correct:OnCorrect"}}),
+    "by verdict": ("demo-paint", {"train": TWELVE | {"method": f"{OF}.by_verdict:ByVerdict"}}),
+    "entropy gap": ("demo-paint", {"train": TWELVE | {"method": f"{OF}.entropy_gap:EntropyGap"}}),
     "packed": ("demo-paint", PACKED | {"objective": BY_TOKEN}),
-    "mixed": ("demo-paint", {"rollout": FOUR, "train": TWELVE | {"method": "mixed"}}),
+    "rewarded": (
+        "demo-paint",
+        {"rollout": FOUR, "train": TWELVE | {"method": f"{OF}.rewarded:Rewarded"}},
+    ),
     "off policy": ("demo-paint", {"rollout": {"off_policy_steps": 1}, "train": TWO_STEPS}),
     "off policy, server": ("demo-paint", {"rollout": AHEAD, "train": TWO_STEPS}),
     "sft": ("demo-sft", {"train": TWELVE}),
@@ -181,7 +185,7 @@ SPLIT: dict[str, tuple[str, dict[str, Any]]] = {
     # near 0 that Adam's ratio turns its rounding into 3e-6 on some CPUs.
     "kept": (
         "demo-paint",
-        {"rollout": FOUR | {"keep": "wrong"}, "train": {"batch_size": 12, "seed": 2}},
+        {"rollout": FOUR, "train": {"batch_size": 12, "seed": 2, "method": f"{OF}.oasis:Oasis"}},
     ),
     "grpo": ("demo-grpo", GROUPS | {"train": TWELVE}),
 }

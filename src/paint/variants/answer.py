@@ -10,6 +10,8 @@ A completion without a box teaches nothing.
 from collections.abc import Sequence
 from functools import partial
 
+import torch
+
 from paint.algorithms.base import Algorithm
 from paint.algorithms.paint import add_teacher_prompts, rollout_loss, teacher_hidden_states
 from paint.core.display import Clock
@@ -41,5 +43,7 @@ def score(setup: ts.Setup, rollouts: Sequence[Rollout]) -> ts.Scores:
     for rollout in rollouts:
         pieces = token_bytes(setup.policy.tokenizer, rollout.completion.ids)
         is_answer += [KINDS[kind] == "answer" for kind in kinds_of_tokens(pieces)]
-    weights = mean_one_by_completion(setup, rollouts, student.new_tensor(is_answer).float())
+    lengths, options = ts.completion_lengths(rollouts), setup.config.objective
+    marks = torch.tensor(is_answer, device=student.device).float()
+    weights = mean_one_by_completion(marks, lengths, options)
     return rollout_loss(setup, rollouts, student, teacher, weights)

@@ -51,5 +51,6 @@ class EntropyGap(Algorithm):
         student = ts.student_hidden_states(setup, rollouts)
         with torch.no_grad():
             _, stats = rollout_loss(setup, rollouts, student, teacher)
-        by_token = mean_one_by_completion(setup, rollouts, self.weights(stats))
+        lengths, options = ts.completion_lengths(rollouts), setup.config.objective
+        by_token = mean_one_by_completion(self.weights(stats), lengths, options)
         return rollout_loss(setup, rollouts, student, teacher, by_token)

@@ -41,7 +41,7 @@ class OnCorrect(Algorithm):
         rollouts = generate_rollouts(setup, batch, step_index, clock)
         with clock("context"):
             rollouts = add_teacher_prompts(setup, rollouts, step_index)
-        weights = mean_one(setup, rollouts, self.weight)
+        weights = mean_one(rollouts, self.weight, setup.config.objective)
         rollouts = [
             replace(r, metrics={**r.metrics, "loss_weight": weights[r.row]}) for r in rollouts
         ]

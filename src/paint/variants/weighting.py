@@ -14,6 +14,7 @@ from paint.algorithms.paint import rollout_loss, teacher_hidden_states
 from paint.core.display import Clock
 from paint.core.distributed import all_gather_objects, gather_on_rank0
 from paint.core.errors import ConfigError
+from paint.objective.options import ObjectiveConfig
 from paint.training.rollouts import Rollout, ScoredRollout
 from paint.training.train_step import (
     Scores,
@@ -29,7 +30,7 @@ Weights = Mapping[int, float]
 
 
 def mean_one(
-    setup: Setup, rollouts: Sequence[Rollout], value: Callable[[Rollout], float]
+    rollouts: Sequence[Rollout], value: Callable[[Rollout], float], options: ObjectiveConfig
 ) -> dict[int, float]:
     """Weights of the completions of all ranks, in proportion to their values.
 
@@ -37,13 +38,34 @@ def mean_one(
 
     All are 0 where no completion has a value above 0.
     """
-    mine = [(r.row, value(r), loss_count([r], setup.config.objective)) for r in rollouts]
+    mine = [(r.row, value(r), loss_count([r], options)) for r in rollouts]
     every = sorted(all_gather_objects(mine))
     total = sum(v * count for _, v, count in every)
     if not total:
         return {row: 0.0 for row, _, _ in every}
     counts = sum(count for _, _, count in every)
     return {row: v * counts / total for row, v, _ in every}
+
+
+def mean_one_by_completion(
+    weights: Float[Tensor, " n"], lengths: Sequence[int], options: ObjectiveConfig
+) -> Float[Tensor, " n"]:
+    """Factor of each token's loss (n): its weight over the mean of its completion's weights.
+
+    The first skip_tokens of a completion have factor 0 and do not count in its mean. A completion
+    whose weights are all 0 has factors 0. Raises ConfigError for weights that are no weights.
+    """
+    if not bool((weights >= 0).all()) or not bool(weights.sum().isfinite()):
+        raise ConfigError(
+            "the weights of tokens are negative, not finite or too large to sum; correct the "
+            "weights of train.method"
+        )
+    by_token = torch.zeros_like(weights)
+    for out, found in zip(by_token.split(lengths), weights.split(lengths), strict=True):
+        counted = found[options.skip_tokens :]
+        if counted.any():
+            out[options.skip_tokens :] = counted / counted.mean()  # out is a view of by_token
+    return by_token
 
 
 def factors(
@@ -78,34 +100,10 @@ def learn_from(
     scored: list[ScoredRollout] = []
     norm = 0.0
     if rows:
-        weights = mean_one(setup, used, lambda r: float(r.row in rows))
+        weights = mean_one(used, lambda r: float(r.row in rows), setup.config.objective)
         score = partial(score_weighted, setup, weights)
         scored, norm = learn(setup, used, score, step_index, clock)
     left_out = [ScoredRollout(r, {}) for r in rollouts if r.row not in rows]
     learned = [s for s in scored if s.rollout.row in rows]
     every = [*learned, *gather_on_rank0(left_out)]
     return sorted(every, key=lambda s: s.rollout.row), norm
-
-
-def mean_one_by_completion(
-    setup: Setup, rollouts: Sequence[Rollout], weights: Float[Tensor, " n"]
-) -> Float[Tensor, " n"]:
-    """Factor of each token's loss (n): its weight over the mean of its completion's weights.
-
-    The first ``objective.skip_tokens`` of a completion have factor 0 and do not count in its mean.
-    A completion whose weights are all 0 has factors 0. Raises ConfigError for weights that are
-    negative or not finite.
-    """
-    if not bool((weights >= 0).all()) or not bool(weights.sum().isfinite()):
-        raise ConfigError(
-            f"train.method {setup.config.train.method} weighs tokens by values that are negative, "
-            "not finite or too large to sum; correct its weights"
-        )
-    skip = setup.config.objective.skip_tokens
-    by_token = torch.zeros_like(weights)
-    lengths = completion_lengths(rollouts)
-    for out, found in zip(by_token.split(lengths), weights.split(lengths), strict=True):
-        counted = found[skip:]
-        if counted.any():
-            out[skip:] = counted / counted.mean()  # out is a view of by_token
-    return by_token

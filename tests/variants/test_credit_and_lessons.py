@@ -1,28 +1,26 @@
-"""The algorithms of examples/: where their settings make them a known one, they are that one."""
+"""Variants whose options make them a known algorithm, and the lessons of U-OPSD."""
 
-import importlib
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
+from paint.algorithms.base import Algorithm
 from paint.config.run_folder import read_metrics
 from paint.data.problems import Problem
 from paint.inference.engine import Completion
 from paint.training.rollouts import Rollout
 from paint.training.trainer import train
-from runs import changed, stored, write_problems
+from paint.variants.contrast import Contrast
+from paint.variants.rlsd import Rlsd
+from paint.variants.sipo import Sipo
+from paint.variants.u_opsd import UOpsd, lesson
+from runs import changed, stored, variant, write_problems
 
 SMALL: dict[str, dict[str, Any]] = {
     "rollout": {"max_new_tokens": 24, "batch_size": 8},
     "train": {"steps": 1, "batch_size": 8, "micro_batch_size": 3},
 }
-
-
-def example(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples"))
-    return importlib.import_module(name)
 
 
 def figures(folder: Path, *sections: dict[str, Any]) -> dict[str, float]:
@@ -32,15 +30,10 @@ def figures(folder: Path, *sections: dict[str, Any]) -> dict[str, float]:
 
 
 @pytest.mark.slow
-def test_contrast_of_strength_minus_one_is_the_other_context(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    contrast = example("contrast", monkeypatch)
-    monkeypatch.setattr(contrast, "AGAINST", "answer")
+def test_contrast_of_strength_minus_one_is_the_other_context(tmp_path: Path) -> None:
     found = {}
     for strength, source in ((0.0, "solution"), (-1.0, "answer")):
-        monkeypatch.setattr(contrast, "STRENGTH", strength)
-        method = {"train": {"method": "contrast:Contrast"}}
+        method = variant(Contrast, strength=strength, against="answer")
         found[source] = figures(tmp_path / f"of-{source}", method)["kl"]
         expected = figures(tmp_path / source, {"context": {"source": source}})["kl"]
         assert found[source] == pytest.approx(expected, rel=1e-4)
@@ -49,19 +42,18 @@ def test_contrast_of_strength_minus_one_is_the_other_context(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("method", "constant", "value"), [("rlsd:Rlsd", "EPSILON", 0.2), ("sipo:Sipo", "KAPPA", 0.5)]
+    ("algorithm", "option", "value"), [(Rlsd, "epsilon", 0.2), (Sipo, "kappa", 0.5)]
 )
 def test_credit_without_range_is_grpo(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, constant: str, value: float
+    tmp_path: Path, algorithm: type[Algorithm], option: str, value: float
 ) -> None:
     group: dict[str, Any] = {"rollout": {"samples_per_problem": 8, "max_new_tokens": 60}}
     expected = figures(tmp_path / "grpo", group, {"train": {"method": "grpo"}})["gradient_norm"]
     assert expected > 0
-    module = example(method.partition(":")[0], monkeypatch)
     group["context"] = {"source": "answer"}
     for used in (0.0, value):
-        monkeypatch.setattr(module, constant, used)
-        found = figures(tmp_path / str(used), group, {"train": {"method": method}})["gradient_norm"]
+        method = variant(algorithm, **{option: used})
+        found = figures(tmp_path / str(used), group, method)["gradient_norm"]
         assert (found == pytest.approx(expected, rel=1e-4)) == (used == 0)
 
 
@@ -82,28 +74,25 @@ def said(text: str, tokens: int, row: int) -> Rollout:
     ],
 )
 def test_u_opsd_lesson_is_majority_for_longest_other(
-    monkeypatch: pytest.MonkeyPatch, answers: str, expected: tuple[str | None, int | None]
+    answers: str, expected: tuple[str | None, int | None]
 ) -> None:
     texts = [f"\\boxed{{{a}}}" if a != "-" else "" for a in answers.split()]
     texts[0] = f"long {texts[0]}"
     group = [said(text, 5 + row, row) for row, text in enumerate(texts)]
-    assert example("u_opsd", monkeypatch).lesson(group) == expected
+    assert lesson(group, 0.5) == expected
 
 
 @pytest.mark.slow
-def test_u_opsd_trains_on_rows_without_answers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problems: list[Problem]
-) -> None:
-    example("u_opsd", monkeypatch)
+def test_u_opsd_trains_on_rows_without_answers(tmp_path: Path, problems: list[Problem]) -> None:
     rows = [{"problem": p.problem} for p in problems[:4]]
     sections: dict[str, Any] = {
         "data": {"path": write_problems(tmp_path / "rows.jsonl", rows)},
         "context": {"source": "none"},
         "rollout": {"samples_per_problem": 8, "max_new_tokens": 96},
-        "train": {"batch_size": 32, "method": "u_opsd:UOpsd"},
+        "train": {"batch_size": 32},
         "grading": {"grader": "none"},
     }
-    metrics = figures(tmp_path / "run", sections)
+    metrics = figures(tmp_path / "run", variant(UOpsd), sections)
     assert metrics["gradient_norm"] > 0
     assert metrics["kl"] > 1e-3
     found = stored(tmp_path / "run")

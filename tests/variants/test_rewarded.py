@@ -1,4 +1,4 @@
-"""Distillation beside GRPO's reward: the loss and its gradient are the weighted sum of both."""
+"""Distillation next to GRPO's reward: the loss and its gradient are the weighted sum of both."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ from paint.training import train_step
 from paint.training.check import check_config
 from paint.training.train_step import Setup
 from paint.training.trainer import train
-from runs import changed, stored
+from paint.variants.rewarded import Rewarded
+from runs import Sections, changed, stored, variant
 
 SMALL: dict[str, dict[str, Any]] = {
     "model": {"lora_rank": 4, "lora_alpha": 8},
@@ -23,9 +24,10 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 
-def gradient(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, method: str, weight: float = 1.0
-) -> Tensor:
+GRPO: dict[str, dict[str, Any]] = {"train": {"method": "grpo"}}
+
+
+def gradient(folder: Path, monkeypatch: pytest.MonkeyPatch, method: Sections) -> Tensor:
     """The gradient of a run's only step."""
     found: list[Tensor] = []
     take = train_step.update
@@ -35,21 +37,20 @@ def gradient(
         found[:] = [torch.cat(found).clone()]
         return take(setup, step_index)
 
-    module = {"mixed": train_step, "grpo": grpo}[method]
-    monkeypatch.setattr(module, "update", update)
-    settings: dict[str, dict[str, Any]] = {"train": {"method": method}, "grpo": {"weight": weight}}
-    train(changed("demo-paint", SMALL, settings), folder)
+    for module in (train_step, grpo):
+        monkeypatch.setattr(module, "update", update)
+    train(changed("demo-paint", SMALL, method), folder)
     (flat,) = found
     return flat
 
 
 @pytest.mark.slow
-def test_mixed_step_adds_weighted_reward_loss_and_gradient(
+def test_rewarded_step_adds_weighted_reward_loss_and_gradient(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    both = gradient(tmp_path / "both", monkeypatch, "mixed", 0.5)
-    distilled = gradient(tmp_path / "distilled", monkeypatch, "mixed", 0.0)
-    rewarded = gradient(tmp_path / "rewarded", monkeypatch, "grpo")
+    both = gradient(tmp_path / "both", monkeypatch, variant(Rewarded, reward_weight=0.5))
+    distilled = gradient(tmp_path / "distilled", monkeypatch, variant(Rewarded, reward_weight=0.0))
+    rewarded = gradient(tmp_path / "rewarded", monkeypatch, GRPO)
     assert rewarded.norm() > 0.01 * distilled.norm() > 0
     torch.testing.assert_close(both, distilled + 0.5 * rewarded, rtol=1e-4, atol=1e-6)
 
@@ -62,9 +63,9 @@ def test_mixed_step_adds_weighted_reward_loss_and_gradient(
     assert {"overlap", "mask_ratio", "reward", "advantage", "context"} <= row.keys()
 
 
-def test_mixed_refuses_several_updates_and_ungraded_completions() -> None:
-    mixed = {"train": {"method": "mixed"}}
-    with pytest.raises(ConfigError, match=r"grpo.iterations must be 1 .*mixed.*got 2"):
-        check_config(changed("demo-paint", mixed, {"grpo": {"iterations": 2}}))
-    with pytest.raises(ConfigError, match=r"none.*mixed"):
-        check_config(changed("demo-paint", mixed, {"grading": {"grader": "none"}}))
+def test_rewarded_refuses_several_updates_and_ungraded_completions() -> None:
+    rewarded = variant(Rewarded)
+    with pytest.raises(ConfigError, match=r"grpo.iterations must be 1 .*Rewarded.*got 2"):
+        check_config(changed("demo-paint", SMALL, rewarded, {"grpo": {"iterations": 2}}))
+    with pytest.raises(ConfigError, match=r"none.*Rewarded"):
+        check_config(changed("demo-paint", SMALL, rewarded, {"grading": {"grader": "none"}}))
