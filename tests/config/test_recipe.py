@@ -248,7 +248,7 @@ def test_read_recipe_on_base_changes_only_what_the_file_names() -> None:
     base = read_recipe(find_recipe("demo-paint"))
     for name, changes in (
         ("paint", []),
-        ("paint-anchored", ["train.method: distillation -> paint.variants.anchored:Anchored"]),
+        ("paint-anchored", ['train.method: "distillation" -> "paint.variants.anchored:Anchored"']),
     ):
         assert differences(base, read_recipe(find_recipe(name), base)) == changes
 
