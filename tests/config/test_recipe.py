@@ -27,9 +27,10 @@ NAMED = [f"{method}-{model}" for method, model in SHIPPED] + ["demo-grpo-long"]
 NAMED += [f"demo-{method}" for method in METHODS]
 
 # docs/how-to/variants.md
-KINDS = ["anchored", "answer", "by-verdict", "entropy-gap", "on-correct", "refreshed", "rewarded"]
+KINDS = ["anchored", "answer", "by-verdict", "contrast", "entropy-gap", "on-correct"]
+KINDS += ["reason-first", "refreshed", "rewarded"]
 VARIANTS = [f"paint-{kind}" for kind in KINDS]
-PAPERS = ["e2-opsd", "oasis", "og-opsd", "semi-opd"]  # the same page
+PAPERS = ["e2-opsd", "oasis", "og-opsd", "rlsd", "semi-opd", "sipo", "u-opsd"]  # the same page
 BAKES = ["bake", "demo-bake"]  # docs/how-to/bake-a-prompt.md
 
 Sourced = dict[str, tuple[Any, str]]

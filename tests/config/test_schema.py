@@ -146,7 +146,7 @@ def test_read_recipe_bare_carriage_return_is_refused(tmp_path: Path) -> None:
 def test_check_config_unknown_name_is_refused_with_known_ones() -> None:
     for setting, name, known in (
         ("objective.divergence", "kl", "forward_kl, reverse_kl, jsd, sampled_token, or module:"),
-        ("train.method", "opsd", "distillation, mixed, grpo, sft, or module:"),
+        ("train.method", "opsd", "distillation, grpo, sft, or module:"),
         ("rollout.engine", "vlm", "auto, local, vllm, stored, or module:"),
     ):
         section, key = setting.split(".")

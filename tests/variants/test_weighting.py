@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from paint.config.run_folder import read_metrics
-from paint.config.schema import Config, ConfigError
+from paint.config.schema import Config, ConfigError, ObjectiveConfig
 from paint.data.problems import Problem
 from paint.grading.base import Grade
 from paint.inference.engine import Completion
-from paint.objective.options import ObjectiveConfig
 from paint.training import train_step
+from paint.training.check import check_config
 from paint.training.rollouts import Rollout
 from paint.training.token_log import read_tokens, tokens_path
 from paint.training.train_step import Setup
@@ -173,11 +173,12 @@ def test_train_step_without_weight_updates_nothing(
 
 def test_config_variants_by_verdict_need_grades_and_gold_answers() -> None:
     for algorithm in (OnCorrect, ByVerdict, Oasis):
-        with pytest.raises(ConfigError, match=r"grading.grader must not be \"none\".*needs grades"):
-            small(variant(algorithm)).changed("grading", grader="none")
+        config = small(variant(algorithm)).changed("grading", grader=("none",))
+        with pytest.raises(ConfigError, match=r"grading.grader must be other .*which needs grades"):
+            check_config(config)
     for grader, needs in (("math", True), ("mine:grade", False)):
-        config = small(variant(OnCorrect)).changed("grading", grader=grader)
-        assert ("answer" in config.needed_fields) == needs
+        config = small(variant(OnCorrect)).changed("grading", grader=(grader,))
+        assert ("answer" in check_config(config).needed_fields) == needs
 
 
 def test_options_out_of_range_are_refused() -> None:

@@ -11,10 +11,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from paint.algorithms.paint import rollout_loss, teacher_hidden_states
+from paint.config.schema import ObjectiveConfig
 from paint.core.display import Clock
 from paint.core.distributed import all_gather_objects, gather_on_rank0
 from paint.core.errors import ConfigError
-from paint.objective.options import ObjectiveConfig
 from paint.training.rollouts import Rollout, ScoredRollout
 from paint.training.train_step import (
     Scores,
