@@ -12,7 +12,6 @@ import torch
 from paint.cli import main
 from paint.config.recipe import find_recipe, read_recipe
 from paint.config.schema import Config, ConfigError, TrainConfig
-from paint.core.display import Display
 from paint.estimate.memory import Rows
 from paint.estimate.plan import (
     STEP,
@@ -27,7 +26,8 @@ from paint.estimate.plan import (
     worst_peak,
 )
 from paint.estimate.report import lines, start_line
-from paint.training import trainer
+from paint.inference.machine import find_machine
+from paint.training.check import Machine, resolve
 from tiny_models import tiny_config
 
 DOCUMENT = Path(__file__).parents[2] / "docs/how-to/large-models.md"
@@ -260,52 +260,53 @@ def test_require_fit_oversized_plan_is_refused_with_settings(config: Config, mem
         assert setting in str(said.value)
 
 
-def test_start_prints_plan_and_refuses_only_on_gpu(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    card = SimpleNamespace(total_memory=25.3e9)
-    monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: card)
+GPU, CPU = Machine(1, 25.3e9), Machine(0, 16e9)
+
+
+def start(config: Config, machine: Machine) -> str:
+    """The line that a run prints of its plan."""
+    return resolve(config.changed("data", path="demo"), machine).notes[-1]
+
+
+def test_resolve_plans_memory_and_refuses_only_on_gpu() -> None:
     large = of_model("Qwen/Qwen3-14B", RECIPE)
-
-    def start(config: Config, device: str) -> str:
-        trainer._plan(config, 1, torch.device(device), Display())
-        return capsys.readouterr().out
-
     with pytest.raises(ConfigError, match=r"25\.3 are available .*; lower "):
-        start(large, "cuda")
-    assert "GB too many" in start(large, "cpu")
-    assert "fits: yes" in start(read_recipe(find_recipe("demo-paint")), "cuda")
+        start(large, GPU)
+    assert "GB too many" in start(large, CPU)
+    demo = read_recipe(find_recipe("demo-paint"))
+    assert "fits: yes" in start(demo, GPU)
+    assert " of 16.0 GB to train (" in start(demo, CPU)
+    assert start(of_model("owner/none"), GPU).startswith('no plan: model.path "owner/none"')
+
+
+def test_find_machine_processes_share_memory_of_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=16e9))
-    assert " of 16.0 GB to train (" in start(read_recipe(find_recipe("demo-paint")), "cpu")
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")  # which share the machine's memory
-    assert " of 8.00 GB to train (" in start(read_recipe(find_recipe("demo-paint")), "cpu")
-    assert start(of_model("owner/none"), "cuda").startswith('no plan: model.path "owner/none"')
+    cpu = torch.device("cpu")
+    assert find_machine("vllm serve", device=cpu).memory == 16e9
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    found = find_machine("vllm serve", device=cpu, ranks=4)
+    assert (found.gpus, found.memory, found.ranks, found.nodes) == (0, 8e9, 4, 2)
 
 
-def test_start_chooses_micro_batches_and_keeps_given_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer, "is_installed", lambda: False)  # Liger's layers take less
-
-    def sizes(config: Config, device: str, memory: float) -> tuple[object, ...]:
-        card = SimpleNamespace(total_memory=memory)
-        monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: card)
-        config, _ = trainer._plan(config, 1, torch.device(device), Display())
+def test_resolve_chooses_micro_batches_and_keeps_given_ones() -> None:
+    def sizes(config: Config, machine: Machine) -> tuple[object, ...]:
+        config = resolve(config.changed("data", path="demo"), machine).config
         train = config.train
         checkpointing = config.model.gradient_checkpointing
         return train.micro_batch_size, train.micro_batch_tokens, checkpointing
 
-    monkeypatch.setattr(trainer, "is_installed", lambda: False)  # Liger, of which rows are smaller
-    assert sizes(RECIPE, "cuda", 80e9) == (6, 14_336, False)
+    assert sizes(RECIPE, Machine(1, 80e9)) == (6, 14_336, False)
     # The local engine may keep 2.5 GB; without, two rows go together.
-    assert sizes(RECIPE, "cuda", 40e9) == (32, 2_048, False)
-    assert sizes(SERVED.changed("rollout", urls=("http://a:1",)), "cuda", 40e9)[0] == 2
-    assert sizes(RECIPE, "cuda", 28e9)[2] is True
-    assert sizes(RECIPE, "cpu", 80e9) == (4, 4096, False)
-    assert sizes(of_model("owner/none"), "cuda", 80e9) == (4, 4096, False)  # without a plan
+    assert sizes(RECIPE, Machine(1, 40e9)) == (32, 2_048, False)
+    assert sizes(SERVED.changed("rollout", urls=("http://a:1",)), Machine(1, 40e9))[0] == 2
+    assert sizes(RECIPE, Machine(1, 28e9))[2] is True
+    assert sizes(RECIPE, Machine(0, 80e9)) == (4, 4096, False)
+    assert sizes(of_model("owner/none"), Machine(1, 80e9)) == (4, 4096, False)  # without a plan
     given = of_model(RECIPE.model.path, gradient_checkpointing=True)
     given = given.changed("train", micro_batch_tokens=512)
-    assert sizes(given, "cuda", 80e9) == (32, 512, True)
+    assert sizes(given, Machine(1, 80e9)) == (32, 512, True)
     given = given.changed("train", micro_batch_size=3)
-    assert sizes(given, "cuda", 80e9) == (3, 512, True)
+    assert sizes(given, Machine(1, 80e9)) == (3, 512, True)
 
 
 @pytest.mark.parametrize(

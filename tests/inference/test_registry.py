@@ -10,8 +10,7 @@ from paint.config.run_folder import read_metrics
 from paint.config.schema import Config, ConfigError, RolloutConfig
 from paint.inference.engine import Engine
 from paint.inference.registry import ENGINES, engine_of, engine_type, server_engine
-from paint.training.check import check_engine, check_training
-from paint.training.launcher import with_servers_enabled
+from paint.training.check import check_config, check_engine, check_training, enable_servers
 from paint.training.trainer import train
 from runs import adapter, assert_same, changed, stored
 
@@ -57,7 +56,7 @@ def configured(**sections: Any) -> Config:
 
 def test_server_engine_of_outside_engine_is_itself() -> None:
     config = configured(rollout={"engine": SHOUT})
-    assert with_servers_enabled(config) == config
+    assert enable_servers(check_config(config)).config == config
     with pytest.raises(ConfigError, match=r"generates in the training process .*--split"):
         server_engine(SHOUT)
     assert [server_engine(name) for name in ("local", "vllm")] == ["vllm", "vllm"]

@@ -22,14 +22,13 @@ from paint.config.schema import Config, ConfigError
 from paint.inference.vllm.process import OwnedProcess, gpu_environment
 from paint.launch import GPUS, resume_command
 from paint.training import launcher
-from paint.training.check import check_engine
+from paint.training.check import check_config, check_engine, enable_servers
 from paint.training.launcher import (
     Request,
     place_ranks,
     train_on,
     with_gpus,
     with_servers,
-    with_servers_enabled,
 )
 from processes import MODEL_SERVER, alive, until
 from runs import adapter, assert_same
@@ -95,7 +94,7 @@ def test_place_divides_gpus_into_trainers_and_servers(
     servers: str,
 ) -> None:
     machine(count)
-    placed = place_ranks(Request(gpus, split), config, ranks)
+    placed = place_ranks(Request(gpus, split), check_config(config), ranks)
     assert (" ".join(placed.trainers), " ".join(placed.servers)) == (trainers, servers)
     assert placed.shared == (split == "shared")  # on a CPU, vLLM does not sleep
     on_cpu = {"CUDA_VISIBLE_DEVICES": "", "ACCELERATE_USE_CPU": "true"}
@@ -113,10 +112,10 @@ LOCAL = DEMO.changed("rollout", engine="local")
 @pytest.mark.parametrize("ranks", [(1, 2), (1, 1)])
 def test_local_engine_starts_no_server_beside_it(machine: Machine, ranks: tuple[int, int]) -> None:
     machine(2)
-    config = with_servers_enabled(LOCAL)
-    placed = place_ranks(Request(2), config, ranks)
+    run = enable_servers(check_config(LOCAL))
+    placed = place_ranks(Request(2), run, ranks)
     assert placed.servers == ()
-    assert with_servers(config, placed).rollout.engine == "local"
+    assert with_servers(run.config, placed).rollout.engine == "local"
 
 
 @pytest.mark.parametrize("split", ["1+1", "shared"])
@@ -132,7 +131,7 @@ def test_train_local_engine_with_gpus_for_servers_is_refused(
 def test_place_uses_visible_devices(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine(3)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-1f,7")
-    placed = place_ranks(Request(2, "1+1"), vllm(), (1, 2))
+    placed = place_ranks(Request(2, "1+1"), check_config(vllm()), (1, 2))
     assert (placed.trainers, placed.servers) == (("5",), ("GPU-1f",))
     assert gpu_environment("cpu") == {"CUDA_VISIBLE_DEVICES": ""}
     assert gpu_environment("4,5") == {"CUDA_VISIBLE_DEVICES": "4,5"}
@@ -153,8 +152,9 @@ def test_place_impossible_split_is_refused(
     machine: Machine, gpus: int, split: str | None, most: int, message: str
 ) -> None:
     machine(4)
+    run = check_config(vllm(server_args=TWO_GPUS))
     with pytest.raises(ConfigError, match=message):
-        place_ranks(Request(gpus, split), vllm(server_args=TWO_GPUS), (1, most))
+        place_ranks(Request(gpus, split), run, (1, most))
 
 
 def test_place_large_model_uses_enough_gpus_per_server(
@@ -163,14 +163,15 @@ def test_place_large_model_uses_enough_gpus_per_server(
     machine(8)
     llama = replace(DEMO.model, path="meta-llama/Llama-3.3-70B-Instruct", dtype="bfloat16")
     large = replace(vllm(), model=llama)
-    asked = place_ranks(Request(8), large, (0, 0))
+    asked = place_ranks(Request(8), check_config(large), (0, 0))
     assert asked.servers == ("0,1,2,3", "4,5,6,7")
-    assert place_ranks(Request(8), large, (1, 1)).servers == ("4,5,6,7",)
+    assert place_ranks(Request(8), check_config(large), (1, 1)).servers == ("4,5,6,7",)
     shared = replace(large, model=replace(llama, shard=True, gradient_checkpointing=True))
-    trained = place_ranks(Request(8), shared, (1, 8))
+    trained = place_ranks(Request(8), check_config(shared), (1, 8))
     assert (trained.trainers, trained.servers) == (("0", "1", "2", "3"), ("4,5,6,7",))
+    run = check_config(large)
     with pytest.raises(ConfigError, match=r"2 GPUs .*, and a server takes 4 .*fewest"):
-        place_ranks(Request(8, "6+2"), large, (1, 8))
+        place_ranks(Request(8, "6+2"), run, (1, 8))
 
     launcher.serve(Request(8, dry_run=True), large, host="127.0.0.1", port=8000)
     lines = capsys.readouterr().out.splitlines()
@@ -191,12 +192,12 @@ def test_owned_server_spreads_over_its_gpus(tmp_path: Path) -> None:
     assert "--tensor-parallel-size" not in second
 
 
-def test_with_servers_enabled_config_that_cannot_use_them_is_unchanged() -> None:
+def test_enable_servers_config_that_cannot_use_them_is_unchanged() -> None:
     full = DEMO.changed("model", train_mode="full")
     for config in (SFT, full, vllm(urls=("http://a:1",))):
-        assert launcher.with_servers_enabled(config) == config
+        assert enable_servers(check_config(config)).config == config
     auto = DEMO.changed("rollout", engine="auto")
-    assert launcher.with_servers_enabled(auto).rollout.engine == "vllm"
+    assert enable_servers(check_config(auto)).rollout.engine == "vllm"
 
 
 def test_dry_run_prints_commands_and_starts_nothing(

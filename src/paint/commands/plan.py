@@ -39,10 +39,12 @@ def plan(
         ConfigError: the model has no config.json, or layers that a plan does not know.
     """
     from paint.estimate import report
-    from paint.estimate.plan import make_plan
+    from paint.training.check import Machine, check_config, enable_servers, plan_placement
 
-    config = configure(open_recipe(recipe).config, Path(), model, sections=sections)
-    memory_bytes = None if memory is None else memory * 1e9
-    made = make_plan(config, gpus, nodes, memory_bytes)
+    run = check_config(configure(open_recipe(recipe).config, Path(), model, sections=sections))
+    if gpus * nodes > 1:
+        run = enable_servers(run)  # as `paint train --gpus` does
+    memory_bytes = 0.0 if memory is None else memory * 1e9
+    made = plan_placement(run, Machine(gpus, memory_bytes, nodes=nodes))
     print(*report.lines(made), sep="\n")
     return made

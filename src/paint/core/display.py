@@ -3,7 +3,7 @@
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
@@ -108,6 +108,11 @@ class Display:
     def note(self, text: str) -> None:
         """Print a line that stays on the screen."""
         self.console.print(sanitize_for_terminal(text), markup=False)
+
+    def notes(self, lines: Iterable[str]) -> None:
+        """Print lines that stay on the screen."""
+        for line in lines:
+            self.note(line)
 
     @contextmanager
     def running(self, steps: int, done: int) -> Iterator[None]:

@@ -34,9 +34,9 @@ from paint.evaluation.grade import summarise
 from paint.evaluation.store import recorded_engines, stored_samples
 from paint.grading.registry import open_grader
 from paint.inference.engine import sampling_from
-from paint.inference.registry import engine_of
-from paint.inference.resolve import may_fall_back, resolve_evaluation
+from paint.inference.machine import find_machine
 from paint.models.weights import own_dtype, read_adapter_shape, trained_in
+from paint.training.check import resolve_evaluation
 
 ADAPTER_SHAPE = ["lora_rank", "lora_alpha", "lora_targets"]
 
@@ -87,12 +87,15 @@ def evaluate(
     places = [folder / target.name / benchmark.name for target, benchmark in pairs]
 
     is_full = model.train_mode == "full"
-    falls_back = may_fall_back(evaluation.rollout)
-    rollout = resolve_evaluation(
-        evaluation.rollout, display, is_full=is_full, earlier=recorded_engines(places)
+    resolved = resolve_evaluation(
+        evaluation.rollout,
+        find_machine(evaluation.rollout.server),
+        is_full=is_full,
+        earlier=recorded_engines(places),
     )
-    evaluation = replace(evaluation, rollout=rollout)
-    if is_full and engine_of(rollout).is_remote:
+    display.notes(resolved.notes)
+    evaluation = replace(evaluation, rollout=resolved.rollout)
+    if is_full and resolved.engine.is_remote:
         raise ConfigError(
             f'rollout.engine must be "local" for runs of model.train_mode "full", got '
             f'"{evaluation.rollout.engine}": servers load adapters only. A checkpoint\'s model/ '
@@ -128,7 +131,7 @@ def evaluate(
         for place, (t, b) in zip(places, pairs, strict=True)
     ]
     with collect_samples(
-        policy, model, evaluation.rollout, tasks, folder, display, falls_back=falls_back
+        policy, model, evaluation.rollout, tasks, folder, display, falls_back=resolved.falls_back
     ) as stores:
         summarise(stores, folder, display, evaluation.grading)
     return folder

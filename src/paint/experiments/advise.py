@@ -47,10 +47,9 @@ from paint.experiments.rollout_bank import (
     score,
 )
 from paint.grading.math.grader import MathGrade
-from paint.inference.registry import engine_of
-from paint.inference.resolve import may_fall_back, resolve_evaluation
+from paint.inference.machine import find_machine
 from paint.objective.solution import KINDS
-from paint.training.check import check_config
+from paint.training.check import check_config, resolve_evaluation
 from paint.training.prompt_filter import filter_problems
 
 T = TypeVar("T")
@@ -102,22 +101,24 @@ def advise(
     validate_arguments(config, problems, samples, ratios, sources)
     require_one_process("paint advise")
     display = Display()
-    rollout, falls_back = config.rollout, may_fall_back(config.rollout)
-    if answers and engine_of(rollout).is_stored:
+    run, rollout, falls_back = check_config(config), config.rollout, False
+    if answers and run.engine.is_stored:
         raise ConfigError(
             'rollout.engine "stored" has no answers of the teacher; leave out --answers, or choose '
             "an engine that samples"
         )
-    if not engine_of(rollout).is_stored:
-        earlier = recorded_engine(folder)
-        rollout = resolve_evaluation(rollout, display, is_full=False, earlier=earlier)
+    if not run.engine.is_stored:
+        machine, earlier = find_machine(rollout.server), recorded_engine(folder)
+        resolved = resolve_evaluation(rollout, machine, is_full=False, earlier=earlier)
+        display.notes(resolved.notes)
+        rollout, falls_back = resolved.rollout, resolved.falls_back
     model = with_date(base_as_rank1_adapter(config.model), folder)
     config = replace(config, model=model, rollout=rollout)
     policy = load_eval_policy(config.model, config.rollout, prompts=config.prompts)
     trained_on = filter_problems(
         policy,
         config,
-        read_problems(config.data, needs=check_config(config).needed_fields),
+        read_problems(config.data, needs=run.needed_fields),
         display,
     )
     chosen = first_problems(trained_on, problems, config.train.seed)

@@ -43,12 +43,12 @@ from paint.evaluation.tables import Chart, Sheet, markdown, print_sheets, write_
 from paint.grading.registry import open_grader
 from paint.inference.engine import Completion, Engine, derive_seed, sampling_from
 from paint.inference.factory import EngineSetup, open_engine
-from paint.inference.resolve import may_fall_back, resolve_evaluation
+from paint.inference.machine import find_machine
 from paint.models.policy import Policy
 from paint.models.teacher import Teacher, open_teacher
 from paint.models.weights import load_trained, trained_in
 from paint.training.callbacks import Callback
-from paint.training.check import check_config
+from paint.training.check import check_config, resolve_evaluation
 from paint.training.trainer import train
 
 PROMPTED, PLAIN, BAKED = "prompted base", "plain base", "baked"
@@ -310,8 +310,10 @@ def _open_meter(
     checkpoint: Path | None = None,
 ) -> Iterator[Meter]:
     """Load model and engine; both are freed before the training loads its own."""
-    falls_back = may_fall_back(config.rollout)
-    rollout = resolve_evaluation(config.rollout, display, is_full=False)
+    machine = find_machine(config.rollout.server)
+    resolved = resolve_evaluation(config.rollout, machine, is_full=False)
+    display.notes(resolved.notes)
+    rollout = resolved.rollout
     policy = load_eval_policy(config.model, rollout, prompts=config.prompts)
     problems = [p for group in groups.values() for p in group]
     deployment_prompts(policy, problems, thinking=policy.student_thinking)  # refuses control text
@@ -326,7 +328,7 @@ def _open_meter(
         display,
         max_tokens,
         problems,
-        falls_back=falls_back,
+        falls_back=resolved.falls_back,
     )
     with open_engine(setup) as engine:
         teacher = open_teacher(policy, config.teacher)

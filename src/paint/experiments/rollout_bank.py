@@ -26,7 +26,8 @@ from paint.grading.math.compare import boxed
 from paint.grading.registry import open_grader
 from paint.inference.engine import Completion, derive_seed, sampling_from
 from paint.inference.factory import EngineSetup, open_engine
-from paint.inference.resolve import LOCAL, may_fall_back, resolve_evaluation
+from paint.inference.machine import find_machine
+from paint.inference.registry import LOCAL
 from paint.models.policy import Policy
 from paint.models.teacher import open_teacher
 from paint.models.weights import load_trained, model_digests, trained_in
@@ -35,7 +36,7 @@ from paint.objective.detail import detail
 from paint.objective.fused import fused_paint_loss
 from paint.objective.loss import token_log_probs
 from paint.objective.solution import KINDS, anchors_of, kinds_of_tokens, written
-from paint.training.check import check_config
+from paint.training.check import check_config, resolve_evaluation
 from paint.training.drift import KL
 from paint.training.prompt_filter import require_prompt_fits
 from paint.training.rollouts import Rollout
@@ -352,19 +353,23 @@ def kl_of_checkpoint(
         ConfigError: the method has no teacher, or learned from stored completions.
     """
     require_count("samples", samples)
-    if not check_config(config).algorithm.needs_context:
+    run = check_config(config)
+    if not run.algorithm.needs_context:
         raise ConfigError(f"train.method {config.train.method} has no teacher to compare with")
-    is_full = config.model.train_mode == "full"
-    falls_back = may_fall_back(config.rollout)
-    rollout = resolve_evaluation(
-        config.rollout, display, is_full=is_full, earlier=recorded_engine(folder)
+    resolved = resolve_evaluation(
+        config.rollout,
+        find_machine(config.rollout.server),
+        is_full=config.model.train_mode == "full",
+        earlier=recorded_engine(folder),
     )
-    config = replace(config, rollout=rollout)
-    problems = read_problems(data, needs=check_config(config).needed_fields).problems
+    display.notes(resolved.notes)
+    config = replace(config, rollout=resolved.rollout)
+    problems = read_problems(data, needs=run.needed_fields).problems
     policy = load_eval_policy(config.model, config.rollout, prompts=config.prompts)
     trained = trained_in(checkpoint, config.model.train_mode)
     digest = checkpoint_digest(trained)
     load_trained(policy, trained)
+    falls_back = resolved.falls_back
     bank = collect(
         policy, config, problems, samples, folder, display, digest, falls_back=falls_back
     )

@@ -58,9 +58,9 @@ from paint.evaluation.metrics import GradedSamples
 from paint.experiments.eval_protocols import EvalProtocol
 from paint.experiments.report import BASE, Result, append_results, by_step, read_results
 from paint.grading.registry import open_grader
-from paint.inference.resolve import resolve_evaluation, resolve_training
+from paint.inference.machine import find_machine
 from paint.models.weights import trained_in
-from paint.training.check import check_training
+from paint.training.check import check_training, resolve_engine, resolve_evaluation
 from paint.training.trainer import train
 
 CHANGEABLE_SETTINGS = {"rollout.urls", "rollout.server_gpus", "rollout.max_logprob_mismatch"}
@@ -93,7 +93,8 @@ class ExperimentRun:
 
     def resolved(self) -> "ExperimentRun":
         """With the engine that ``auto`` is on this machine."""
-        return replace(self, config=resolve_training(self.config, Display(enabled=False)))
+        machine = find_machine(self.config.rollout.server)
+        return replace(self, config=resolve_engine(self.config, machine).config)
 
 
 def run_experiment(
@@ -117,8 +118,10 @@ def run_experiment(
         raise ConfigError(f"seeds must be distinct, at least one, got {format_short(seeds)}")
     require_count("samples", protocol.samples)
     is_full = any(run.config.model.train_mode == "full" for run in runs)
-    rollout = resolve_evaluation(protocol.rollout, display, is_full=is_full)
-    protocol = replace(protocol, rollout=rollout)
+    machine = find_machine(protocol.rollout.server)
+    resolved = resolve_evaluation(protocol.rollout, machine, is_full=is_full)
+    display.notes(resolved.notes)
+    protocol = replace(protocol, rollout=resolved.rollout)
     runs = [run.resolved() for run in runs]
     base = _require_comparable(runs)
     model = with_date(runs[0].config.model, folder)  # one date for all runs

@@ -15,7 +15,7 @@ from paint.inference.adapter_sync_check import check_adapter_sync
 from paint.inference.checked import CheckedEngine
 from paint.inference.engine import Engine, RemoteEngine, ServerStartError, sampling_from
 from paint.inference.rank0 import Rank0Engine
-from paint.inference.registry import AUTO, engine_of, engine_type, resolved_engine
+from paint.inference.registry import LOCAL, engine_of, engine_type
 from paint.models.policy import Policy, move_policy
 from paint.models.sharding import is_sharded
 
@@ -84,15 +84,14 @@ def open_engine(setup: EngineSetup) -> Iterator[Engine]:
             if not setup.falls_back:
                 raise
             stack.close()
-            setup.display.note(f"engine: {resolved_engine(AUTO, False)} goes on, since {error}")
+            setup.display.note(f"engine: {LOCAL} goes on, since {error}")
             has_started = False
         if not has_started:
             # An evaluation's policy is on the CPU, since its GPU was for the server.
             if policy.device.type != own_device().type:
                 move_policy(policy, own_device())
-            local = resolved_engine(AUTO, False)
-            own = engine_type(local).load().from_setup(setup)
-            yield CheckedEngine(own, local, vocabulary)
+            own = engine_type(LOCAL).load().from_setup(setup)
+            yield CheckedEngine(own, LOCAL, vocabulary)
             return
         if is_sharded(policy.base):  # no rank can score alone
             check(Rank0Engine(engine, frees_memory=rollout.colocate, same_rows=True))

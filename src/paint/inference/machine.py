@@ -1,5 +1,6 @@
 """What a run finds on this machine: devices, memory, disk, libraries, vLLM and Liger."""
 
+import os
 import platform
 import shlex
 import shutil
@@ -16,6 +17,7 @@ from typing import Any
 from paint.config.recipe import find_recipe, read_recipe
 from paint.core.errors import PaintError
 from paint.core.versions import __version__
+from paint.training.check import INSTALL, Machine, check_config, plan_placement
 
 LIBRARIES = ("torch", "transformers", "peft", "accelerate", "tokenizers", "numpy")
 """The libraries that are shown where paint is not installed."""
@@ -51,6 +53,38 @@ def examine(recipes: Sequence[str] = ()) -> dict[str, Any]:
     }
 
 
+def find_machine(server: str, *, device: Any = None, ranks: int = 1) -> Machine:
+    """Find what a run depends on; torch is imported here.
+
+    Args:
+        server: the command of ``rollout.server``.
+        device: the torch device of this process; None is the first GPU, if there is one.
+        ranks: processes that train, over all computers.
+    """
+    import psutil
+    import torch
+
+    from paint.models.liger import is_installed
+
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    gpus, memory = 0, psutil.virtual_memory().total / local
+    if device is None:
+        on_gpu = torch.cuda.is_available() and os.environ.get("ACCELERATE_USE_CPU", "") != "true"
+    else:
+        on_gpu = device.type == "cuda"
+    if on_gpu:
+        gpus, memory = local, torch.cuda.get_device_properties(device or 0).total_memory
+    command, *_ = shlex.split(server)
+    return Machine(
+        gpus=gpus,
+        memory=memory,
+        ranks=ranks,
+        nodes=max(ranks // local, 1),
+        has_server=shutil.which(command) is not None,
+        has_liger=is_installed(),
+    )
+
+
 def _packages() -> dict[str, dict[str, Any]]:
     """Version, requirement and fit of every library that paint needs.
 
@@ -76,7 +110,6 @@ def _packages() -> dict[str, dict[str, Any]]:
 def _vllm() -> str:
     """How a run would start a server."""
     from paint.config.schema import RolloutConfig
-    from paint.inference.resolve import INSTALL
 
     command, *_ = shlex.split(RolloutConfig().server)
     return shutil.which(command) or f"not found; {INSTALL}"
@@ -92,10 +125,10 @@ def _liger() -> str:
 def _needs(name: str, gpus: int, capacity: float) -> str:
     """The memory plan of a recipe on this machine in one line, or why there is none."""
     from paint.estimate import report
-    from paint.estimate.plan import make_plan
 
     try:
-        return report.start_line(make_plan(read_recipe(find_recipe(name)), gpus, memory=capacity))
+        run = check_config(read_recipe(find_recipe(name)))
+        return report.start_line(plan_placement(run, Machine(gpus, capacity)))
     except PaintError as error:
         return str(error)
 

@@ -26,15 +26,14 @@ class EngineType:
         return load_object(self.class_name, "rollout.engine", ENGINES)
 
 
+LOCAL, VLLM = "local", "vllm"
 AUTO = "auto"
-"""vLLM or local, as paint.inference.resolve decides; until then it has local's properties."""
+"""vLLM or local, as paint.training.check decides; until then it has local's properties."""
 
 ENGINES = {
-    AUTO: EngineType("paint.inference.local:LocalEngine", server_engine="vllm"),
-    "local": EngineType("paint.inference.local:LocalEngine", server_engine="vllm"),
-    "vllm": EngineType(
-        "paint.inference.vllm.engine:VllmEngine", is_remote=True, server_engine="vllm"
-    ),
+    AUTO: EngineType("paint.inference.local:LocalEngine", server_engine=VLLM),
+    LOCAL: EngineType("paint.inference.local:LocalEngine", server_engine=VLLM),
+    VLLM: EngineType("paint.inference.vllm.engine:VllmEngine", is_remote=True, server_engine=VLLM),
     "stored": EngineType("paint.inference.stored:StoredEngine", is_stored=True),
 }
 
@@ -66,7 +65,9 @@ def owns_servers(rollout: RolloutConfig) -> bool:
 
 def resolved_engine(name: str, has_servers: bool) -> str:
     """The engine that ``auto`` is with servers, or without; any other is itself."""
-    return ("vllm" if has_servers else "local") if name == AUTO else name
+    if name != AUTO:
+        return name
+    return VLLM if has_servers else LOCAL
 
 
 def server_engine(name: str) -> str:

@@ -1,30 +1,51 @@
 """Check of a config: loads the objects that it names, and applies the rules between its settings.
 
-    check_config(config)     a Resolved, by the rules of every run (RULES)
-    check_training(config)   the same, by the rules of a training, too (TRAINING_RULES)
-    check_engine(rollout)    the engine of an evaluation, which has no algorithm
+    check_config(config)         a Resolved, by the rules of every run (RULES)
+    check_training(config)       the same, by the rules of a training, too (TRAINING_RULES)
+    resolve(config, machine)     the same, with what "auto" becomes on a machine, and its plan
+    plan_placement(run, machine) the plan of a run that has no GPUs yet, with the default split
+    resolve_evaluation(...)      the engine of an evaluation, which has no algorithm
 
-A config itself is data (paint.config.schema): ranges are checked there, what needs code or several
-sections here. No model is loaded, and torch is not imported.
+A config itself is data (paint.config.schema): ranges are checked there, what needs code, several
+sections or the machine here. No model is loaded, and torch is not imported. Memory plans are made
+here and nowhere else. The record of a run has what "auto" became, which is then left as it is.
 """
 
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+import shlex
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from paint.algorithms.base import Algorithm, find_algorithm
 from paint.config.recipe import require_bitsandbytes, require_paths
-from paint.config.schema import CONTEXT_SOURCES, Config, RolloutConfig
+from paint.config.schema import CONTEXT_SOURCES, CPU_ROWS, CPU_TOKENS, Config, RolloutConfig
 from paint.core.errors import ConfigError, format_short, format_value
-from paint.estimate.plan import Plan
+from paint.estimate.plan import (
+    UTILIZATION,
+    Plan,
+    Split,
+    make_plan,
+    require_fit,
+    server_flag,
+    with_micro_batch,
+)
+from paint.estimate.report import start_line
+from paint.estimate.sizing import ServerFlags, server_flags
 from paint.grading.registry import needs_answer
-from paint.inference.registry import EngineType, engine_of
+from paint.inference.registry import AUTO, LOCAL, VLLM, EngineType, engine_of, resolved_engine
 from paint.objective.divergences import Divergence, find_divergence
 from paint.objective.options import Objective
 from paint.training.optim import OptimizerFactory, find_optimizer
+
+INSTALL = "`pip install 'paint-distill[vllm]'` installs it (docs/how-to/vllm.md)"
+SLOWER = "vLLM samples long completions faster (docs/how-to/vllm.md)"
+
+SHORT = 4096
+"""Most tokens of a completion for which ``auto`` generates locally: a server takes minutes to
+start."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +53,10 @@ class Resolved:
     """A config with the objects that it names.
 
     Attributes:
-        plan: the memory plan; None until the machine is known.
+        plan: the memory plan; None until the machine is known, and for unknown models.
+        server_flags: of an own server that shares the trainer's GPU.
+        falls_back: whether the run generates itself if its own server does not start.
+        notes: lines that a run prints at its start.
     """
 
     config: Config
@@ -41,6 +65,14 @@ class Resolved:
     divergence: Divergence
     optimizer: OptimizerFactory
     plan: Plan | None = None
+    server_flags: ServerFlags | None = None
+    falls_back: bool = False
+    notes: tuple[str, ...] = ()
+
+    def changed(self, section: str, **settings: Any) -> "Resolved":
+        """The same with other settings in a section, and the engine that they name."""
+        config = self.config.changed(section, **settings)
+        return replace(self, config=config, engine=engine_of(config.rollout))
 
     @property
     def rollout(self) -> RolloutConfig:
@@ -138,11 +170,17 @@ class Rule(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Sampling:
-    """Where completions come from: all that the engine's rules read."""
+class ResolvedRollout:
+    """The rollout section of an evaluation with its engine.
+
+    Attributes:
+        falls_back, notes: as of ``Resolved``.
+    """
 
     rollout: RolloutConfig
     engine: EngineType
+    falls_back: bool = False
+    notes: tuple[str, ...] = ()
 
     @property
     def owns_servers(self) -> bool:
@@ -415,11 +453,202 @@ def check_training(config: Config) -> Resolved:
 def check_engine(rollout: RolloutConfig) -> EngineType:
     """Look up the engine of an evaluation, by the rules of engines. Raises ConfigError."""
     engine = engine_of(rollout)
-    _apply(ENGINE_RULES, Sampling(rollout, engine), {"rollout": rollout})
+    _apply(ENGINE_RULES, ResolvedRollout(rollout, engine), {"rollout": rollout})
     return engine
 
 
-def _apply(rules: Sequence[Rule], run: Resolved | Sampling, words: Mapping[str, Any]) -> None:
+@dataclass(frozen=True)
+class Machine:
+    """What "auto", the plan and its refusals depend on; paint.inference.machine finds it.
+
+    Attributes:
+        gpus: GPUs of each computer that train; 0 without any.
+        memory: bytes of each GPU, or of a computer for each process; 0: those of ``make_plan``.
+        ranks, nodes: processes that train, and computers.
+        has_server: whether the command of ``rollout.server`` is on the PATH.
+        has_liger: whether liger-kernel is installed.
+    """
+
+    gpus: int = 0
+    memory: float = 0.0
+    ranks: int = 1
+    nodes: int = 1
+    has_server: bool = False
+    has_liger: bool = False
+
+
+def resolve(config: Config, machine: Machine) -> Resolved:
+    """Check a training, choose what is "auto", and plan its memory.
+
+    Raises:
+        ConfigError: a rule is broken, or, on a GPU, the run does not fit.
+    """
+    run = resolve_engine(config, machine)
+    if run.config.train.batch_size < machine.ranks:
+        raise ConfigError(
+            f"train.batch_size {run.config.train.batch_size} is smaller than the {machine.ranks} "
+            f"ranks"
+        )
+    # Without sleep, an own server may be on another GPU: its command says so, and nothing else.
+    shares = run.owns_servers and run.rollout.colocate
+    split = Split(machine.ranks, int(run.owns_servers), shares, "as it was started")
+    try:
+        plan = _make_plan(run, machine, split)
+        line = start_line(plan)
+    except ConfigError as error:  # a model that the plan does not know may be trained all the same
+        config = with_micro_batch(run.config, CPU_ROWS, CPU_TOKENS, False)
+        return replace(run, config=config, notes=(*run.notes, f"no plan: {error}"))
+    flags = None
+    if machine.gpus:
+        require_fit(plan)
+        flags = server_flags(plan) if shares else None
+    notes = (*run.notes, line)
+    return replace(run, config=plan.chosen, plan=plan, server_flags=flags, notes=notes)
+
+
+def resolve_engine(config: Config, machine: Machine) -> Resolved:
+    """Check a training, and choose its engine; a server on the trainer's GPU sleeps in between.
+
+    Several ranks without servers of their own generate themselves.
+
+    Raises:
+        ConfigError: a rule is broken, or the server would share the GPU, and cannot sleep.
+    """
+    run = check_training(config)
+    if not run.generates:
+        return run.changed("rollout", engine=resolved_engine(run.rollout.engine, False))
+
+    is_auto = run.rollout.engine == AUTO
+    falls_back = _may_fall_back(run.rollout) and machine.ranks == 1
+    engine, why = _choose(run.rollout, machine, is_full=_trains_all(run))
+    chosen = run.changed("rollout", engine=engine)
+    if _shares_gpu(chosen, machine):
+        problem = _sharing_problem(chosen, machine)
+        if problem and not is_auto:
+            raise ConfigError(problem)
+        if problem:
+            chosen, why = run.changed("rollout", engine=LOCAL), f"since {problem}; {SLOWER}"
+        else:
+            chosen = chosen.changed("rollout", colocate=True)
+    notes = (f"engine: {chosen.rollout.engine}, {why}",) if is_auto else ()
+    return replace(chosen, falls_back=falls_back, notes=notes)
+
+
+def plan_placement(run: Resolved, machine: Machine) -> Plan:
+    """The plan of the default split, before ranks and servers are placed on GPUs.
+
+    Raises:
+        ConfigError: the plan does not know the model.
+    """
+    return _make_plan(run, machine, None)
+
+
+def enable_servers(run: Resolved) -> Resolved:
+    """The same with an engine on servers, where it is auto and servers can generate for it."""
+    engine = run.engine.server_engine
+    is_open = run.rollout.engine == AUTO or run.engine.is_remote
+    if engine and is_open and run.generates and not _trains_all(run):
+        return run.changed("rollout", engine=engine)
+    return run
+
+
+def resolve_evaluation(
+    rollout: RolloutConfig, machine: Machine, *, is_full: bool, earlier: Collection[str] = ()
+) -> ResolvedRollout:
+    """Choose the engine of an evaluation or advice; servers do not take fully trained weights.
+
+    ``auto`` is the engine of earlier calls that stored samples in the same place, if there are any.
+    """
+    if check_engine(rollout).is_stored:
+        raise ConfigError(
+            f'rollout.engine must not be "{rollout.engine}" here, where completions are sampled; '
+            f"`paint grade` grades stored samples"
+        )
+    engine, why = _choose(rollout, machine, is_full=is_full)
+    if rollout.engine != AUTO:
+        return ResolvedRollout(rollout, engine_of(rollout))
+    if earlier:
+        engine, why = min(earlier), "as in an earlier call"
+    falls_back = _may_fall_back(rollout)
+    rollout = replace(rollout, engine=engine)
+    return ResolvedRollout(rollout, engine_of(rollout), falls_back, (f"engine: {engine}, {why}",))
+
+
+def _choose(rollout: RolloutConfig, machine: Machine, *, is_full: bool) -> tuple[str, str]:
+    """The engine, and why ``auto`` became it.
+
+    ``auto`` is local where completions have at most SHORT tokens, and vLLM where they are longer,
+    there is a GPU and vLLM is installed.
+    """
+    if rollout.engine != AUTO:
+        return rollout.engine, ""
+    if rollout.urls or rollout.server_gpus:
+        return VLLM, "since servers are named"
+    if is_full:
+        return LOCAL, "since all weights are trained, and servers take adapters"
+    if not machine.gpus:
+        return LOCAL, "since torch sees no GPU"
+    if machine.ranks > 1:
+        return (
+            LOCAL,
+            f"since each rank generates; --gpus {machine.ranks} starts servers, and {SLOWER}",
+        )
+    if rollout.max_new_tokens <= SHORT:
+        return LOCAL, f"since completions have at most {rollout.max_new_tokens:,} tokens"
+    if not machine.has_server:
+        command, *_ = shlex.split(rollout.server)
+        return LOCAL, f"since `{command}` is not on the PATH; {INSTALL}; {SLOWER}"
+    command = shlex.join(shlex.split(rollout.server))
+    return VLLM, f"since completions are long, and `{command}` can be started"
+
+
+def _may_fall_back(rollout: RolloutConfig) -> bool:
+    """Whether local takes the place of servers that do not start: where nobody named them."""
+    return rollout.engine == AUTO and not (rollout.urls or rollout.server_gpus)
+
+
+def _shares_gpu(run: Resolved, machine: Machine) -> bool:
+    """Whether a server of the run's own would use this process's GPU, and nothing says how.
+
+    It sleeps with rollout.colocate, it may have a share of the memory, and its GPUs may be named.
+    """
+    rollout = run.rollout
+    is_configured = rollout.colocate or server_flag(rollout, UTILIZATION) is not None
+    is_apart = bool(rollout.server_gpus) or "CUDA_VISIBLE_DEVICES=" in rollout.server
+    return run.owns_servers and machine.gpus > 0 and not is_configured and not is_apart
+
+
+def _sharing_problem(run: Resolved, machine: Machine) -> str:
+    """Why trainer and server cannot use one GPU in turns, with what would help; "" if they can."""
+    if run.rollout.off_policy_steps:
+        return (
+            "rollout.off_policy_steps lets the server generate while this process trains, on one "
+            "GPU; add --gpus 2, or give the server a part of the memory, as in "
+            f'--rollout.server-args="{UTILIZATION} 0.4"'
+        )
+    one = Machine(1, machine.memory)
+    try:
+        plan = _make_plan(run.changed("rollout", colocate=True), one, Split(1, 1, True, "in turns"))
+    except ConfigError:  # a model that the plan does not know may be trained all the same
+        return ""
+    try:
+        require_fit(plan)
+        server_flags(plan)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def _make_plan(run: Resolved, machine: Machine, split: Split | None) -> Plan:
+    uses_liger = machine.has_liger and run.config.model.liger
+    return make_plan(
+        run.config, machine.gpus, machine.nodes, machine.memory, split=split, liger=uses_liger
+    )
+
+
+def _apply(
+    rules: Sequence[Rule], run: Resolved | ResolvedRollout, words: Mapping[str, Any]
+) -> None:
     """Raise ConfigError by the first rule that refuses a setting."""
     for rule in rules:
         if rule.refuses(run):

@@ -15,23 +15,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from paint.algorithms.base import find_algorithm
 from paint.config.recipe import flags, read_recipe
 from paint.config.run_folder import RunError, fixed_differences, read_run, with_resolved
-from paint.config.schema import Config, ConfigError, RolloutConfig
+from paint.config.schema import Config, ConfigError
 from paint.core.errors import PaintError, format_short, wrap_errors
 from paint.core.hub import local_file
 from paint.demo.files import model_path
-from paint.estimate.plan import Split, choose_split, make_plan, server_of, tensor_parallel_size
+from paint.estimate.plan import Plan, Split, choose_split, server_of, tensor_parallel_size
 from paint.estimate.report import start_line
 from paint.estimate.sizing import server_flags
 from paint.inference.registry import (
-    AUTO,
-    engine_of,
-    owns_servers,
     resolved_engine,
     server_engine,
 )
@@ -48,7 +44,14 @@ from paint.inference.vllm.process import (
 )
 from paint.launch import GPUS, SHUTDOWN_SECONDS
 from paint.training.callbacks import Callback
-from paint.training.check import check_training
+from paint.training.check import (
+    Machine,
+    Resolved,
+    check_config,
+    check_training,
+    enable_servers,
+    plan_placement,
+)
 
 COUNT = """
 import torch
@@ -103,7 +106,7 @@ class Placement:
     servers: tuple[str, ...]  # the GPUs of each server, as ``rollout.server_gpus``
     shared: bool  # the same GPUs train and serve, in turns
     reason: str  # why, in words
-    memory: float  # bytes of the smallest GPU; 0 without GPUs
+    plan: Plan | None  # of the default split; None without GPUs, or of an unknown model
 
     @property
     def environment(self) -> dict[str, str]:
@@ -117,27 +120,15 @@ class Placement:
         return f"train on {trained}; serve on {served} ({self.reason})"
 
 
-def with_servers_enabled(config: Config) -> Config:
-    """The config with an engine on servers, where it is auto and servers can generate for it."""
-    engine = engine_of(config.rollout).server_engine
-    is_open = config.rollout.engine == AUTO or engine_of(config.rollout).is_remote
-    is_served = (
-        engine
-        and is_open
-        and config.model.train_mode == "lora"
-        and find_algorithm(config.train.method).generates(config)
-    )
-    return config.changed("rollout", engine=engine) if is_served else config
-
-
-def place_ranks(request: Request, config: Config, ranks: tuple[int, int]) -> Placement:
+def place_ranks(request: Request, run: Resolved, ranks: tuple[int, int]) -> Placement:
     """Which GPUs train, from the fewest to the most of ``ranks``, and which serve."""
     gpus, memory = _gpus_of_machine(request)
-    size = tensor_parallel_size(config.rollout) or 1
+    plan, size = None, tensor_parallel_size(run.rollout) or 1
     if memory:
         with suppress(ConfigError):  # a model that is not planned
-            size = server_of(make_plan(config, request.gpus, memory=memory)).gpus
-    split = _split(request, config, ranks, size)
+            plan = plan_placement(run, Machine(request.gpus, memory))
+            size = server_of(plan).gpus
+    split = _split(request, run, ranks, size)
     served = gpus[len(gpus) - split.servers :]
     if len(served) % size:
         raise ConfigError(
@@ -148,7 +139,7 @@ def place_ranks(request: Request, config: Config, ranks: tuple[int, int]) -> Pla
     size = 1 if is_cpu else size
     servers = [",".join(served[i : i + size]) for i in range(0, len(served), size)]
     trainers, shared = tuple(gpus[: split.trainers]), split.shared and not is_cpu
-    return Placement(trainers, tuple(servers), shared, split.reason, memory)
+    return Placement(trainers, tuple(servers), shared, split.reason, plan)
 
 
 def with_servers(config: Config, placement: Placement) -> Config:
@@ -174,10 +165,10 @@ def on_gpus(request: Request, config: Config, *, ranks: int) -> Iterator[Config 
     if not request.gpus:
         yield config
         return
-    served = with_servers_enabled(config)
+    served = enable_servers(check_config(config))
     placement = place_ranks(request, served, (ranks, ranks))
     _require_servers_used(served, placement)
-    config = with_servers(config, placement)
+    config = with_servers(served.config, placement)
     if request.dry_run:
         _print_plan(config, placement, "LONGEST")  # which depends on the prompts
         yield None
@@ -238,14 +229,14 @@ def train_on(
     """
     is_begun = (folder / "run.json").exists()
     if is_begun:
-        config = _as_begun(config, folder)
-        placement = place_ranks(request, config, (1, request.gpus))
-        _require_same_engine(config.rollout, placement, folder)
+        run = check_config(_as_begun(config, folder))
+        placement = place_ranks(request, run, (1, request.gpus))
+        _require_same_engine(run, placement, folder)
     else:
-        served = with_servers_enabled(config)
-        placement = place_ranks(request, served, (1, request.gpus))
-        _require_servers_used(served, placement)
-    config = with_servers(config, placement)
+        run = enable_servers(check_config(config))
+        placement = place_ranks(request, run, (1, request.gpus))
+        _require_servers_used(run, placement)
+    config = with_servers(run.config, placement)
 
     if recipe is not None and not is_begun:
         task = ["train", str(recipe), *flags(config, read_recipe(recipe))]
@@ -283,9 +274,9 @@ def serve(request: Request, config: Config, *, host: str, port: int) -> int:
     """
     if not request.gpus:
         raise ConfigError("no GPUs to serve on; add --gpus N, those of this machine")
-    config = with_servers_enabled(config)
-    placement = place_ranks(request, config, (0, 0))
-    config = with_servers(config, placement)
+    run = enable_servers(check_config(config))
+    placement = place_ranks(request, run, (0, 0))
+    config = with_servers(run.config, placement)
     model, rollout, longest = config.model, config.rollout, _max_model_len(config)
     commands = [
         (
@@ -416,9 +407,10 @@ def _as_begun(config: Config, folder: Path) -> Config:
     return resumed.changed("train", steps=steps)
 
 
-def _require_same_engine(rollout: RolloutConfig, placement: Placement, folder: Path) -> None:
+def _require_same_engine(run: Resolved, placement: Placement, folder: Path) -> None:
     """Raise RunError where servers appear or are gone; the message names the split that goes on."""
-    has_servers, is_shared = owns_servers(rollout), owns_servers(rollout) and rollout.colocate
+    rollout, has_servers = run.rollout, run.owns_servers
+    is_shared = has_servers and rollout.colocate
     if (bool(placement.servers), placement.shared) != (has_servers, is_shared):
         kind = "shared" if rollout.colocate else "TRAINERS+SERVERS"
         raise RunError(
@@ -428,26 +420,24 @@ def _require_same_engine(rollout: RolloutConfig, placement: Placement, folder: P
         )
 
 
-def _require_servers_used(config: Config, placement: Placement) -> None:
+def _require_servers_used(run: Resolved, placement: Placement) -> None:
     """Raise ConfigError where GPUs are to serve, and the engine generates without servers."""
-    if placement.servers and not engine_of(config.rollout).is_remote:
+    if placement.servers and not run.engine.is_remote:
         raise ConfigError(
-            f"rollout.engine {config.rollout.engine} generates in the training process and uses no "
+            f"rollout.engine {run.rollout.engine} generates in the training process and uses no "
             f"servers; leave out --split, or set rollout.engine vllm"
         )
 
 
-def _split(request: Request, config: Config, ranks: tuple[int, int], size: int) -> Split:
+def _split(request: Request, run: Resolved, ranks: tuple[int, int], size: int) -> Split:
     """How many GPUs train, and how many serve, of which each server takes ``size``."""
     fewest, most = ranks
     gpus = request.gpus
     if request.split is None:
         if most == gpus:
-            return choose_split(config, gpus, server=size)
-        if most and not engine_of(config.rollout).is_remote:
-            return Split(
-                most, 0, False, f'one process; rollout.engine is "{config.rollout.engine}"'
-            )
+            return choose_split(run.config, gpus, server=size)
+        if most and not run.engine.is_remote:
+            return Split(most, 0, False, f'one process; rollout.engine is "{run.rollout.engine}"')
         if whole := (gpus - most) // size * size:
             return Split(most, whole, False, "one process, and as many servers as the others hold")
         return Split(most, gpus, True, "one process, and its server beside it")
@@ -490,15 +480,13 @@ def _print_plan(
     """Print a placement, the command of its ranks, and those of its servers."""
     print(f"# {placement}")
     sizes, trainers = None, len(placement.trainers)
-    if trainers and placement.memory:
+    if trainers and placement.plan:
         serving = sum(len(gpus.split(",")) for gpus in placement.servers)
         split = Split(trainers, serving, placement.shared, placement.reason)
-        plan = None
-        with suppress(ConfigError):  # a model that is not planned
-            plan = make_plan(config, max(trainers, serving), memory=placement.memory, split=split)
-        if plan:
-            print(f"# {start_line(plan)}")
-            sizes = server_flags(plan) if placement.shared else None
+        gpus_used = max(trainers, serving)
+        plan = replace(placement.plan, config=config, gpus=gpus_used, split=split)
+        print(f"# {start_line(plan)}")
+        sizes = server_flags(plan) if placement.shared else None
     if ranks:
         print(_shown(placement.environment, ranks))
     for number, gpus in enumerate(placement.servers):

@@ -1,15 +1,13 @@
 """The trainer: set-up, the loop over steps, checkpoints and logs."""
 
-import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from signal import Signals
 from typing import Any
 
-import psutil
 import torch
 from accelerate import Accelerator
 from accelerate.utils import InitProcessGroupKwargs
@@ -25,7 +23,7 @@ from paint.config.run_folder import (
     step_paths,
     with_resolved,
 )
-from paint.config.schema import CPU_ROWS, CPU_TOKENS, Config, ConfigError, TeacherConfig
+from paint.config.schema import Config, TeacherConfig
 from paint.core.display import Clock, Display
 from paint.core.distributed import (
     all_gather_objects,
@@ -39,9 +37,6 @@ from paint.core.plugins import extension_errors
 from paint.core.storage import digest, lock_folder
 from paint.data.contexts import Contexts
 from paint.data.problems import Problem, batch_indices, problems_digest, read_problems
-from paint.estimate.plan import Split, make_plan, require_fit, with_micro_batch
-from paint.estimate.report import start_line
-from paint.estimate.sizing import ServerFlags, server_flags
 from paint.evaluation.grade import summarise_folders
 from paint.evaluation.validation import Validation, load_validation, validate
 from paint.grading.base import Cost, Grade
@@ -49,14 +44,13 @@ from paint.grading.registry import open_grader
 from paint.inference.engine import Engine, PendingCompletions, sampling_from
 from paint.inference.factory import EngineSetup, open_engine
 from paint.inference.local import LocalEngine
-from paint.inference.registry import owns_servers
-from paint.inference.resolve import may_fall_back, resolve_training, without_servers
+from paint.inference.machine import find_machine
+from paint.inference.registry import LOCAL
 from paint.inference.vllm.process import training_tokens
 from paint.models.conventions import today
-from paint.models.liger import is_installed
 from paint.models.policy import Policy, load_policy
 from paint.models.targets import describe_adapters
-from paint.models.teacher import open_teacher
+from paint.models.teacher import Teacher, open_teacher
 from paint.models.weights import model_digests
 from paint.objective.divergences import DIVERGENCES, FORWARD_KL
 from paint.objective.fused import choose_row_work
@@ -65,7 +59,7 @@ from paint.training import checkpoint, run_log
 from paint.training.async_rollouts import AsyncRollouts
 from paint.training.batched_rollouts import BatchedRollouts
 from paint.training.callbacks import Callback
-from paint.training.check import check_config, check_training
+from paint.training.check import Machine, Resolved, check_training, resolve
 from paint.training.drift import open_drift
 from paint.training.health import Health
 from paint.training.off_policy_rollouts import OffPolicyRollouts
@@ -107,7 +101,98 @@ def train(
     SIGTERM raise Interrupted when the step under way is finished and saved. Callbacks are called on
     the first rank, and so is ``at_end``, before trackers are closed.
     """
-    resolved = check_training(config)
+    run = check_training(config)
+    accelerator = _open_accelerator(config, folder)
+    is_main = accelerator.is_main_process
+    display = (is_main and display) or Display(enabled=is_main)
+    with (
+        report_once(folder) as signals,
+        open_grader(config.grading) as grader,
+        ExitStack() as lock,
+    ):
+        if resume:
+            run = check_training(with_resolved(config, read_run(folder)))
+        if accelerator.num_processes > 1:
+            display.note(f"{accelerator.num_processes} ranks")
+
+        # Refused now, not after the model is loaded or after the first rollouts.
+        candidates = read_problems(run.config.data, needs=run.needed_fields)
+        contexts = Contexts(run.config.context, candidates.problems)
+        _check_loss(run, accelerator.device, display)
+        run = resolve(run.config, _find_machine(run.config, accelerator))
+        display.notes(run.notes)
+
+        policy, run = _open_policy(run, accelerator.device, display)
+        teacher = _open_teacher(run, policy, display)
+        ranks = accelerator.num_processes
+        validation = load_validation(policy, run.config, folder, ranks, grader, display)
+        file_content = contexts.file_content
+        problems = filter_problems(policy, run.config, candidates, display, file_content)
+        if run.algorithm.needs_context:
+            warn_template_mismatch(display, policy)
+
+        def enter_folder() -> None:
+            digests = {
+                "problems": problems_digest(problems),
+                "context": digest(contexts.shared),
+                "model": model_digests(policy),
+            }
+            lock.enter_context(_locked(folder, is_new=not resume))
+            if resume:
+                run_log.validate_resume(run.config, folder, digests, display)
+            else:
+                table, conventions = to_table(run.config), policy.conventions.table()
+                run_log.new_run(table, folder, digests, conventions=conventions)
+
+        run_on_rank0(enter_folder)
+        last, done = _last_checkpoint(folder)
+        optimizer = open_optimizer(policy.trainable, run.config.train)
+        if resume:
+            if last:
+                checkpoint.restore(last, policy, optimizer, teacher)
+            run_on_rank0(lambda: run_log.truncate_to_step(to_table(run.config), folder, done))
+            display.note(f"resuming after step {done} of {folder}")
+        _open_trackers(run.config, folder, accelerator)
+
+        with _open_engine(run, policy, problems, folder, display) as (engine, run):
+            if validation is not None:
+                validation = replace(validation, engine=run.rollout.engine)
+            _warn_off_policy(run, display)
+            history = read_history(folder, done) if done else []
+            health = Health(run.config.health, history, display.note)
+            setup = Setup(
+                run,
+                policy,
+                teacher,
+                problems,
+                engine,
+                optimizer,
+                accelerator,
+                grader,
+                callbacks=[health, *callbacks],
+                drift=open_drift(run.config, policy, teacher),
+                context_file=file_content,
+            )
+            if run.rollout.off_policy_steps:
+                rollouts = _open_off_policy_rollouts(setup, last)
+                setup = replace(setup, off_policy_rollouts=rollouts)
+            try:
+                loop(setup, validation, folder, display, done, signals)
+                if at_end is not None and is_main:
+                    at_end(folder, accelerator, display)
+            finally:
+                accelerator.end_training()
+
+        if validation is not None and is_main:
+            folders = step_paths(folder / "validation")
+            summarise_folders(folders, folder / "validation", display, run.config.grading)
+        trained = latest_checkpoint(folder) or folder
+        display.note(f"done: {trained}")
+        return trained
+
+
+def _open_accelerator(config: Config, folder: Path) -> Accelerator:
+    """Join the ranks; raises where one of them is missing."""
     # One rank's rows may take longer than another's.
     seconds = START_SECONDS + config.rollout.server_timeout + config.rollout.timeout
     accelerator = Accelerator(
@@ -116,166 +201,123 @@ def train(
         kwargs_handlers=[InitProcessGroupKwargs(timeout=timedelta(seconds=seconds))],
     )
     require_all_ranks(accelerator)
-
-    is_main, ranks = accelerator.is_main_process, accelerator.num_processes
-    display = (is_main and display) or Display(enabled=is_main)
-    grading = config.grading
-    with (
-        report_once(folder) as signals,
-        open_grader(grading) as grader,
-    ):
-        if resume:
-            config = with_resolved(config, read_run(folder))
-            resolved = check_training(config)
-        if config.train.batch_size < ranks:
-            raise ConfigError(
-                f"train.batch_size {config.train.batch_size} is smaller than the {ranks} ranks"
-            )
-        if ranks > 1:
-            display.note(f"{ranks} ranks")
-
-        # Refused now, not after the model is loaded or after the first rollouts.
-        candidates = read_problems(config.data, needs=resolved.needed_fields)
-        contexts = Contexts(config.context, candidates.problems)
-        shared, context_file = contexts.shared, contexts.file_content
-        if resolved.divergence not in DIVERGENCES.values():
-            require_slope(resolved.divergence)
-        _, reason = choose_row_work(resolved.objective, accelerator.device)
-        if reason and resolved.algorithm.needs_context:  # what the divergence applies to
-            display.note(f"the loss is computed without Triton kernels: {reason}")
-        falls_back = may_fall_back(config.rollout) and ranks == 1
-        config = resolve_training(config, display, ranks)
-        config, flags_of_server = _plan(config, ranks, accelerator.device, display)
-        policy, config = _open_policy(config, accelerator.device, display)
-        table = to_table(config)
-        if policy.tuning == "lora":
-            display.note(describe_adapters(policy.base))
-        if policy.kernels:
-            display.note(policy.kernels)
-        # The teacher is the policy as it is before a checkpoint is loaded. Live weights are the
-        # policy itself: no copy is kept.
-        needs_teacher, steps = resolved.needs_teacher, config.train.steps
-        teacher = open_teacher(
-            policy, config.teacher if needs_teacher else TeacherConfig(weights="live")
-        )
-        if needs_teacher and config.teacher.weights == "ema" and config.teacher.every >= steps:
-            display.note(f"the teacher stays as it is: teacher.every is not below {steps} steps")
-        validation = load_validation(policy, config, folder, ranks, grader, display)
-        problems = filter_problems(policy, config, candidates, display, context_file)
-        if resolved.algorithm.needs_context:
-            warn_template_mismatch(display, policy)
-
-        with ExitStack() as lock:
-
-            def enter_run() -> None:
-                digests = {
-                    "problems": problems_digest(problems),
-                    "context": digest(shared),
-                    "model": model_digests(policy),
-                }
-                if not resume:
-                    with wrap_errors(folder, RunError, "choose another with --log.folder"):
-                        folder.mkdir(parents=True, exist_ok=True)
-                lock.enter_context(lock_folder(folder))
-                if resume:
-                    run_log.validate_resume(config, folder, digests, display)
-                else:
-                    conventions = policy.conventions.table()
-                    run_log.new_run(table, folder, digests, conventions=conventions)
-
-            run_on_rank0(enter_run)
-            last = latest_checkpoint(folder)
-            done = step_of(last) if last else 0
-            if len(set(all_gather_objects([done]))) > 1:
-                raise RunError(
-                    f"not every rank sees the same checkpoints in {folder}; put it on a disk that "
-                    f"all share"
-                )
-            optimizer = open_optimizer(policy.trainable, config.train)
-            if resume:
-                if last:
-                    checkpoint.restore(last, policy, optimizer, teacher)
-                run_on_rank0(lambda: run_log.truncate_to_step(table, folder, done))
-                display.note(f"resuming after step {done} of {folder}")
-            if config.log.trackers:
-                flat = {f"{name}.{k}": str(v) for name in table for k, v in table[name].items()}
-                name, run_id = folder.absolute().name, read_run_json(folder)["id"]
-                # A resumed run goes on in the tracker's run of the same id or name.
-                own = {
-                    "wandb": {"name": name, "id": run_id, "resume": "allow"},
-                    "trackio": {"name": f"{name}-{run_id}", "resume": "allow"},
-                }
-                accelerator.init_trackers(config.log.project, config=flat, init_kwargs=own)
-
-            # SFT without validation asks no engine, and starts no server.
-            opened: AbstractContextManager[Engine] = nullcontext(LocalEngine(policy, batch_size=1))
-            if resolved.generates:
-                drawn, longest = drawn_problems(config, problems), training_tokens(config)
-                sections = config.model, config.rollout
-                engine_setup = EngineSetup(
-                    policy, *sections, folder, display, longest, drawn, flags_of_server, falls_back
-                )
-                opened = open_engine(engine_setup)
-            with opened as engine:
-                if resolved.generates and engine_setup.has_fallen_back(engine):
-                    config = without_servers(config)
-                    if validation is not None:
-                        validation = replace(validation, engine=config.rollout.engine)
-                    run_log.replace_config(folder, to_table(config))
-                resolved = check_config(config)
-                divergence = config.objective.divergence
-                if resolved.is_off_policy and divergence != FORWARD_KL.name:
-                    display.note(
-                        "off-policy: forward KL tolerates completions of another policy, reverse "
-                        "KL does not (arXiv 2606.24143), and objective.divergence is "
-                        f"{divergence}; watch off_policy_kl"
-                    )
-                parts = policy, teacher, problems, engine, optimizer, accelerator, grader
-                health = Health(
-                    config.health, read_history(folder, done) if done else [], display.note
-                )
-                drift = open_drift(config, policy, teacher)
-                setup = Setup(
-                    resolved,
-                    *parts,
-                    callbacks=[health, *callbacks],
-                    drift=drift,
-                    context_file=context_file,
-                )
-                if config.rollout.off_policy_steps:
-                    rollouts = _open_off_policy_rollouts(setup, last)
-                    setup = replace(setup, off_policy_rollouts=rollouts)
-                try:
-                    loop(setup, validation, folder, display, done, signals)
-                    if at_end is not None and is_main:
-                        at_end(folder, accelerator, display)
-                finally:
-                    accelerator.end_training()
-
-            if validation is not None and is_main:
-                folders = step_paths(folder / "validation")
-                summarise_folders(folders, folder / "validation", display, config.grading)
-        last = latest_checkpoint(folder) or folder
-        display.note(f"done: {last}")
-        return last
+    return accelerator
 
 
-def _open_policy(config: Config, device: torch.device, display: Display) -> tuple[Policy, Config]:
+def _check_loss(run: Resolved, device: torch.device, display: Display) -> None:
+    """Refuse a divergence whose slope is wrong, and say why the loss has no kernels here."""
+    if run.divergence not in DIVERGENCES.values():
+        require_slope(run.divergence)
+    _, reason = choose_row_work(run.objective, device)
+    if reason and run.algorithm.needs_context:  # what the divergence applies to
+        display.note(f"the loss is computed without Triton kernels: {reason}")
+
+
+def _find_machine(config: Config, accelerator: Accelerator) -> Machine:
+    """What this run finds; ranks that divide the rows must agree, so the memory is the smallest."""
+    ranks = accelerator.num_processes
+    machine = find_machine(config.rollout.server, device=accelerator.device, ranks=ranks)
+    return replace(machine, memory=min(all_gather_objects([machine.memory])))
+
+
+def _open_policy(run: Resolved, device: torch.device, display: Display) -> tuple[Policy, Resolved]:
     """Load the model, print its conventions, and fix the date of a template that reads the clock.
 
-    Returns the policy, and the config with that date.
+    Returns the policy, and the run with that date.
     """
-    model, seed = config.model, config.train.seed
+    model, seed = run.config.model, run.config.train.seed
     if model.date == "auto":
         model = replace(model, date=run_on_rank0(today))  # one day for all ranks
-    policy = load_policy(model, seed=seed, device=device, prompts=config.prompts)
+    policy = load_policy(model, seed=seed, device=device, prompts=run.config.prompts)
     display.note(policy.conventions.line())
     thinking = policy.student_thinking and policy.teacher_thinking
-    for warning in policy.conventions.warnings(thinking=thinking):
-        display.note(warning)
+    display.notes(policy.conventions.warnings(thinking=thinking))
+    if policy.tuning == "lora":
+        display.note(describe_adapters(policy.base))
+    if policy.kernels:
+        display.note(policy.kernels)
     if policy.conventions.date is not None:
-        config = config.changed("model", date=policy.conventions.date)
-    return policy, config
+        run = run.changed("model", date=policy.conventions.date)
+    return policy, run
+
+
+def _open_teacher(run: Resolved, policy: Policy, display: Display) -> Teacher:
+    """The policy as it is before a checkpoint is loaded, or an average that starts there."""
+    config, steps = run.config.teacher, run.config.train.steps
+    if not run.needs_teacher:  # live weights are the policy itself: no copy is kept
+        return open_teacher(policy, TeacherConfig(weights="live"))
+    if config.weights == "ema" and config.every >= steps:
+        display.note(f"the teacher stays as it is: teacher.every is not below {steps} steps")
+    return open_teacher(policy, config)
+
+
+def _locked(folder: Path, *, is_new: bool) -> AbstractContextManager[None]:
+    """The lock of a run's folder, which is made for a new run."""
+    if is_new:
+        with wrap_errors(folder, RunError, "choose another with --log.folder"):
+            folder.mkdir(parents=True, exist_ok=True)
+    return lock_folder(folder)
+
+
+def _last_checkpoint(folder: Path) -> tuple[Path | None, int]:
+    """The last checkpoint, if there is any, and its step. Raises RunError if ranks see others."""
+    last = latest_checkpoint(folder)
+    done = step_of(last) if last else 0
+    if len(set(all_gather_objects([done]))) > 1:
+        raise RunError(
+            f"not every rank sees the same checkpoints in {folder}; put it on a disk that all share"
+        )
+    return last, done
+
+
+def _open_trackers(config: Config, folder: Path, accelerator: Accelerator) -> None:
+    """Open the trackers of ``log.trackers``; a resumed run resumes there, by its id or name."""
+    if not config.log.trackers:
+        return
+    table = to_table(config)
+    flat = {f"{name}.{k}": str(v) for name in table for k, v in table[name].items()}
+    name, run_id = folder.absolute().name, read_run_json(folder)["id"]
+    own = {
+        "wandb": {"name": name, "id": run_id, "resume": "allow"},
+        "trackio": {"name": f"{name}-{run_id}", "resume": "allow"},
+    }
+    accelerator.init_trackers(config.log.project, config=flat, init_kwargs=own)
+
+
+@contextmanager
+def _open_engine(
+    run: Resolved, policy: Policy, problems: Sequence[Problem], folder: Path, display: Display
+) -> Iterator[tuple[Engine, Resolved]]:
+    """Open the engine; yields it and the run, which says so if it generates itself after all."""
+    config = run.config
+    if not run.generates:  # SFT without validation samples nothing, and starts no server
+        yield LocalEngine(policy, batch_size=1), run
+        return
+    setup = EngineSetup(
+        policy,
+        config.model,
+        config.rollout,
+        folder,
+        display,
+        max_tokens=training_tokens(config),
+        problems=drawn_problems(config, problems),
+        server_flags=run.server_flags,
+        falls_back=run.falls_back,
+    )
+    with open_engine(setup) as engine:
+        if setup.has_fallen_back(engine):
+            run = run.changed("rollout", engine=LOCAL, colocate=False)
+            run_log.replace_config(folder, to_table(run.config))
+        yield engine, run
+
+
+def _warn_off_policy(run: Resolved, display: Display) -> None:
+    divergence = run.config.objective.divergence
+    if run.is_off_policy and divergence != FORWARD_KL.name:
+        display.note(
+            "off-policy: forward KL tolerates completions of another policy, reverse KL does not "
+            f"(arXiv 2606.24143), and objective.divergence is {divergence}; watch off_policy_kl"
+        )
 
 
 def loop(
@@ -488,34 +530,3 @@ def _open_off_policy_rollouts(setup: Setup, last: Path | None) -> OffPolicyRollo
     if last:
         rollouts.restore(last)
     return rollouts
-
-
-def _plan(
-    config: Config, ranks: int, device: torch.device, display: Display
-) -> tuple[Config, ServerFlags | None]:
-    """Say what lies where, and choose the micro-batches; on a GPU, refuse what cannot fit.
-
-    Returns the config in which no size is auto, and the flags of a server that shares the GPU.
-    """
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    # Without sleep, an own server may be on another GPU: its command says so, and nothing else.
-    serves = owns_servers(config.rollout)
-    split = Split(ranks, int(serves), serves and config.rollout.colocate, "as it was started")
-    gpus, memory = 0, psutil.virtual_memory().total / local
-    if device.type == "cuda":
-        gpus, memory = local, torch.cuda.get_device_properties(device).total_memory
-    try:
-        uses_liger = config.model.liger and is_installed()
-        nodes = max(ranks // local, 1)
-        plan = make_plan(config, gpus, nodes, memory, split=split, liger=uses_liger)
-        line = start_line(plan)
-    except ConfigError as error:  # a model that the plan does not know may be trained all the same
-        display.note(f"no plan: {error}")
-        return with_micro_batch(config, CPU_ROWS, CPU_TOKENS, False), None
-    flags = None
-    if gpus:
-        require_fit(plan)
-        flags = server_flags(plan) if split.shared else None
-    display.note(line)
-    # Ranks that divide the rows must agree.
-    return run_on_rank0(lambda: plan.chosen), flags

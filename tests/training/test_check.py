@@ -1,0 +1,121 @@
+"""What ``auto`` becomes, and a server on the trainer's GPU: on machines that are made up."""
+
+import re
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from paint.config.recipe import find_recipe, read_recipe
+from paint.config.schema import Config, ConfigError, RolloutConfig
+from paint.inference.machine import find_machine
+from paint.training.check import Machine, resolve_engine, resolve_evaluation
+
+H100, RTX_4090 = 85.0e9, 25.4e9
+LONG: dict[str, Any] = {"max_new_tokens": 8192}  # so that auto looks for vLLM
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Finds a machine on which torch sees so many bytes, with these commands on the PATH."""
+    monkeypatch.delenv("ACCELERATE_USE_CPU", raising=False)
+
+    def find(memory: float, commands: list[str], server: str) -> Machine:
+        properties = SimpleNamespace(total_memory=int(memory))
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(memory))
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+        paths = {name: f"/bin/{name}" for name in commands}
+        monkeypatch.setattr("shutil.which", lambda name: paths.get(name))
+        return find_machine(server)
+
+    return find
+
+
+GPU = Machine(1, H100, has_server=True)
+NO_GPU = replace(GPU, gpus=0)
+
+
+def configured(recipe: str = "paint-qwen3-1.7b", **rollout: Any) -> Config:
+    config = read_recipe(find_recipe(recipe)).changed("data", path="demo")
+    return config.changed("rollout", **rollout)
+
+
+@pytest.mark.parametrize(
+    ("memory", "commands", "rollout", "engine", "why"),
+    [
+        (0, ["vllm"], LONG, "local", "torch sees no GPU"),
+        (H100, ["vllm"], {}, "local", "completions have at most 1,024 tokens"),
+        (H100, ["vllm"], {"max_new_tokens": 4096}, "local", "completions have at most 4,096"),
+        (H100, ["vllm"], {"max_new_tokens": 4097}, "vllm", "completions are long"),
+        (H100, [], LONG, "local", "`vllm` is not on the PATH"),
+        (H100, ["uvx"], LONG, "local", "`vllm` is not on the PATH"),  # nothing is downloaded
+        (H100, ["vllm"], LONG, "vllm", "`vllm serve` can be started"),
+        (H100, ["env"], {"server": "env A=1 vllm serve"} | LONG, "vllm", "`env A=1 vllm serve`"),
+        (H100, ["uvx"], {"server": "mine serve"} | LONG, "local", "`mine` is not"),
+        (0, [], {"urls": ("http://node1:8000",)}, "vllm", "servers are named"),
+        (H100, ["vllm"], {"engine": "local"} | LONG, "local", ""),
+        (H100, ["vllm"], {"off_policy_steps": 1} | LONG, "local", "off_policy_steps"),
+        (RTX_4090 / 2, ["vllm"], LONG, "local", "no room for one row of 16,384 tokens"),
+    ],
+)
+def test_resolve_engine_auto_is_vllm_for_long_completions_where_it_is_installed(
+    found: Any, memory: float, commands: Any, rollout: Any, engine: str, why: str
+) -> None:
+    config = configured(**rollout)
+    machine = found(memory, commands, config.rollout.server)
+    run = resolve_engine(config, machine)
+    assert run.config.rollout.engine == engine
+    if why:
+        assert re.search(rf"^engine: {engine}, since .*{why}", run.notes[0])
+    else:
+        assert run.notes == ()
+    # The record of a run stays as it is.
+    assert resolve_engine(run.config, machine).config == run.config
+
+
+def test_resolve_engine_ranks_and_full_weights_generate_themselves() -> None:
+    ranks = replace(GPU, ranks=8)
+    assert resolve_engine(configured(**LONG), ranks).rollout.engine == "local"
+    full = configured(**LONG).changed("model", train_mode="full", dtype="float32")
+    assert resolve_engine(full, GPU).rollout.engine == "local"
+    long = RolloutConfig(**LONG)
+    assert resolve_evaluation(long, GPU, is_full=True).rollout.engine == "local"
+    assert resolve_evaluation(long, GPU, is_full=False).rollout.engine == "vllm"
+    assert resolve_evaluation(RolloutConfig(), GPU, is_full=False).rollout.engine == "local"
+
+
+def test_resolve_engine_falls_back_only_from_servers_that_nobody_named() -> None:
+    assert resolve_engine(configured(**LONG), GPU).falls_back
+    assert not resolve_engine(configured(engine="vllm", **LONG), GPU).falls_back
+    urls = ("http://node1:8000",)
+    assert not resolve_engine(configured(urls=urls, **LONG), GPU).falls_back
+    assert not resolve_engine(configured(**LONG), replace(GPU, ranks=2)).falls_back
+
+
+@pytest.mark.parametrize(
+    ("rollout", "sleeps"),
+    [
+        ({}, True),
+        ({"server_args": "--gpu-memory-utilization 0.3"}, False),
+        ({"server": "env CUDA_VISIBLE_DEVICES=1 vllm serve"}, False),
+        ({"server_gpus": ("1",)}, False),
+        ({"urls": ("http://node1:8000",)}, False),
+    ],
+)
+def test_resolve_engine_server_on_trainers_gpu_sleeps(
+    rollout: dict[str, Any], sleeps: bool
+) -> None:
+    config = configured(engine="vllm", **rollout)
+    assert resolve_engine(config, GPU).rollout.colocate == sleeps
+    assert not resolve_engine(config, NO_GPU).rollout.colocate
+
+
+def test_resolve_engine_given_server_that_cannot_share_is_refused() -> None:
+    config = configured("paint-qwen3-8b", engine="vllm")
+    with pytest.raises(ConfigError, match=r"8B.* 1 x 25\.4 GB, which also train.*larger GPUs"):
+        resolve_engine(config, Machine(1, RTX_4090))
+    config = configured(engine="vllm", off_policy_steps=1)
+    with pytest.raises(ConfigError, match=r"off_policy_steps .*--gpus 2.*--gpu-memory-utiliz"):
+        resolve_engine(config, GPU)
