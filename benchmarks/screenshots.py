@@ -13,7 +13,7 @@ from pathlib import Path
 from playwright.sync_api import Page, sync_playwright
 
 from paint.config.run_folder import read_metrics
-from paint.core.display import Display
+from paint.core.display import Display, shown_on_terminal
 from paint.viewer.run import PageSpec
 from paint.viewer.show import show_targets
 
@@ -138,4 +138,5 @@ WORST = """() => {
 
 
 if __name__ == "__main__":
-    main()
+    with shown_on_terminal():
+        main()

@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 from paint.algorithms.paint import add_teacher_prompts
 from paint.config.recipe import find_recipe, read_recipe
 from paint.config.schema import Config
-from paint.core.display import Display
+from paint.core.display import Display, shown_on_terminal
 from paint.core.storage import read_jsonl, write_atomic, write_jsonl
 from paint.data.contexts import Contexts
 from paint.data.problems import Problem, read_problems
@@ -338,4 +338,5 @@ def main(
 
 
 if __name__ == "__main__":
-    tyro.cli(main, description=__doc__)
+    with shown_on_terminal():
+        tyro.cli(main, description=__doc__)

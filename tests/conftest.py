@@ -28,6 +28,7 @@ from shapes import check_annotations_of
 check_annotations_of("paint")
 
 from paint.config import schema as cfg
+from paint.core.display import shown_on_terminal
 from paint.data.problems import Problem, read_problems
 from paint.demo.files import HELD_OUT_PROBLEMS, MODEL
 from paint.models.policy import Policy, load_policy
@@ -54,6 +55,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         tests[item.path] += 1
         slow[item.path] += item.get_closest_marker("slow") is not None
     items.sort(key=lambda item: -slow[item.path] / tests[item.path])
+
+
+@pytest.fixture(autouse=True)
+def terminal() -> Iterator[None]:
+    """Messages and progress are printed, as by a command."""
+    with shown_on_terminal():
+        yield
 
 
 @pytest.fixture

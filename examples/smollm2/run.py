@@ -41,7 +41,7 @@ from paint.config.recipe import read_recipe
 from paint.config.run_folder import latest_checkpoint
 from paint.config.schema import Config, DataConfig, RolloutConfig
 from paint.core import storage
-from paint.core.display import Display
+from paint.core.display import Display, shown_on_terminal
 from paint.core.errors import Interrupted, PaintError
 from paint.core.storage import FolderInUse, lock_folder
 from paint.data.benchmarks import load_benchmark
@@ -325,4 +325,5 @@ def in_cache(config: Config, cache: Path) -> Config:
 
 
 if __name__ == "__main__":
-    main()
+    with shown_on_terminal():
+        main()

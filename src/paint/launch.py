@@ -42,7 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = torchrun.parse_args(arguments)
     line = [options.training_script, *options.training_script_args]
     options.module, options.training_script, options.training_script_args = True, "paint.cli", line
-    logging.disable(logging.CRITICAL)  # of each rank's exit; its error is reported once
+    # torchrun logs each rank's exit; its error is reported once.
+    logging.getLogger("torch.distributed.elastic").propagate = False
 
     try:
         torchrun.run(options)

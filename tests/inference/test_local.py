@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from inspect import signature
-from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from conftest import DEMO
 from paint.core import display
-from paint.core.display import Clock, Display, Terminal
+from paint.core.display import Clock, Display
 from paint.data.problems import Problem
 from paint.inference.decoders import Decoder
 from paint.inference.engine import EngineError, Sampling
@@ -356,16 +355,18 @@ def test_distribution_top_k_p_is_as_defined(dtype: torch.dtype, top_k: int, top_
 
 
 def test_generate_shows_progress_before_first_completion(
-    policy: Policy, problems: list[Problem], monkeypatch: pytest.MonkeyPatch
+    policy: Policy,
+    problems: list[Problem],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(display, "SAY_SECONDS", 0.0)
     shown = Display()
-    shown.console = Terminal(StringIO())
     engine = LocalEngine(policy, batch_size=2, display=shown)
     sampling = dataclasses.replace(SHORT, max_new_tokens=3)
     with Clock(shown)("rollout"):
         engine.generate(prompts_of(policy, problems, 2), sampling, range(2))
-    lines = shown.console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    lines = capsys.readouterr().out.splitlines()
     counts = [line.rpartition(",")[0] for line in lines]
     assert counts == [f"rollout, {tokens} tokens" for tokens in (2, 4, 6)]
 

@@ -4,7 +4,6 @@ The template is Qwen3's as TRL has it, and all that a template writes gets the i
 tokenizer gives it.
 """
 
-import io
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from conftest import DEMO
 from paint.config.schema import ModelConfig
-from paint.core.display import Display, Terminal
+from paint.core.display import Display
 from paint.models.policy import Policy, load_policy
 from paint.objective.prompts import rationale_messages, student_messages, teacher_messages
 from paint.training.prompt_filter import warn_template_mismatch
@@ -151,11 +150,21 @@ def test_template_difference_spans_first_to_last_difference(qwen3: Policy) -> No
     assert (student, teacher) == (f"ff {content} off", f"n {content} on")
 
 
+class Kept(Display):
+    """A display that keeps its messages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said = ""
+
+    def log(self, level: int, text: str) -> None:
+        self.said += f"{text}\n"
+
+
 def note(policy: Policy) -> str:
-    display, written = Display(), io.StringIO()
-    display.console = Terminal(written)
+    display = Kept()
     warn_template_mismatch(display, policy)
-    return written.getvalue()
+    return display.said
 
 
 def test_warn_template_mismatch_prints_once_with_hint(qwen3: Policy) -> None:

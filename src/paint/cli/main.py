@@ -19,6 +19,7 @@ from paint import __version__
 from paint.cli import parser
 from paint.commands import load_commands
 from paint.config.recipe import shipped_recipes
+from paint.core.display import shown_on_terminal
 from paint.core.errors import (
     Interrupted,
     PaintError,
@@ -61,7 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     first_words = {name.partition(" ")[0] for name in COMMANDS}
     name = f"paint {line[0]}" if line and line[0] in first_words else "paint"
     try:
-        status = _run(line)
+        with shown_on_terminal():
+            status = _run(line)
         sys.stdout.flush()  # so that a closed stdout raises inside main()
         return status
     except RanksEnded as ended:  # the ranks' messages are above

@@ -38,6 +38,7 @@ def plan(
     Raises:
         ConfigError: the model has no config.json, or layers that a plan does not know.
     """
+    from paint.core.display import Display
     from paint.estimate import report
     from paint.training.check import Machine, check_config, enable_servers, plan_placement
 
@@ -46,5 +47,5 @@ def plan(
         run = enable_servers(run)  # as `paint train --gpus` does
     memory_bytes = 0.0 if memory is None else memory * 1e9
     made = plan_placement(run, Machine(gpus, memory_bytes, nodes=nodes))
-    print(*report.lines(made), sep="\n")
+    Display().note("\n".join(report.lines(made)))
     return made

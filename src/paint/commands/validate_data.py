@@ -38,6 +38,7 @@ def validate_data(
     Raises:
         PaintError: the data cannot be read, or the tokenizer cannot be loaded.
     """
+    from paint.core.display import Display
     from paint.data.benchmarks import load_benchmark
     from paint.data.validate import check_file, print_check
 
@@ -48,7 +49,7 @@ def validate_data(
         check = check_file(config, benchmarks=[load_benchmark(name) for name in benchmarks])
     if not is_file:
         check.path = "rows"  # not the temporary file
-    print_check(check)
+    print_check(check, Display().console)
     return check
 
 

@@ -1,5 +1,11 @@
-"""Progress display of a run: a live table in a terminal, one line per step elsewhere."""
+"""Log and progress of a run: a live table in a terminal, one line per step elsewhere.
 
+Messages go to Python's logging under the name ``paint``. A command shows them and the progress on
+the terminal (``shown_on_terminal``). In a host program nothing is printed: it sets the level of
+``logging.getLogger("paint")`` and a handler of its choice.
+"""
+
+import logging
 import sys
 import threading
 import time
@@ -23,6 +29,9 @@ from rich.text import Text
 from paint.core.errors import is_output_unread, sanitize_for_terminal
 
 T = TypeVar("T")
+
+LOGGER = logging.getLogger("paint")
+LOGGER.addHandler(logging.NullHandler())  # without a handler, logging prints warnings on stderr
 
 METRICS = {
     "loss": ("loss", "loss {:.4f}"),
@@ -91,11 +100,52 @@ class Terminal(Console):
                 print(self.farewell, file=sys.stderr)
 
 
+class TerminalHandler(logging.Handler):
+    """Prints messages on the terminal, above the progress display if there is one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.console = Terminal()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print the message alone."""
+        self.console.print(sanitize_for_terminal(record.getMessage()), markup=False)
+
+
+@contextmanager
+def shown_on_terminal() -> Iterator[None]:
+    """Show messages of level INFO and the progress on the terminal within the block."""
+    if _terminal_handler() is not None:
+        yield
+        return
+    handler, level = TerminalHandler(), LOGGER.level
+    LOGGER.addHandler(handler)
+    LOGGER.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        LOGGER.removeHandler(handler)
+        LOGGER.setLevel(level)
+
+
+def _terminal_handler() -> TerminalHandler | None:
+    for handler in LOGGER.handlers:
+        if isinstance(handler, TerminalHandler):
+            return handler
+    return None
+
+
 class Display:
     """Progress of one run on one rank; silent if disabled, as on all ranks but the first."""
 
     def __init__(self, *, enabled: bool = True) -> None:
-        self.console: Console = Terminal(quiet=not enabled)
+        self.enabled = enabled
+        handler = _terminal_handler()
+        if enabled and handler is not None:
+            # Messages and progress share a console: a message must not cut the live table.
+            self.console: Console = handler.console
+        else:
+            self.console = Terminal(quiet=True)
         self.live: Live | None = None
         self.bar = Progress(*_columns(), console=self.console)
         self.task = TaskID(0)
@@ -106,8 +156,17 @@ class Display:
         self.count: Counter | None = None
 
     def note(self, text: str) -> None:
-        """Print a line that stays on the screen."""
-        self.console.print(sanitize_for_terminal(text), markup=False)
+        """Log a message for the user."""
+        self.log(logging.INFO, text)
+
+    def warn(self, text: str) -> None:
+        """Log a message about what is likely wrong."""
+        self.log(logging.WARNING, text)
+
+    def log(self, level: int, text: str) -> None:
+        """Log a message; nothing where the display is disabled."""
+        if self.enabled:
+            LOGGER.log(level, "%s", text, stacklevel=3)
 
     def notes(self, lines: Iterable[str]) -> None:
         """Print lines that stay on the screen."""

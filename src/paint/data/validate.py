@@ -17,7 +17,7 @@ from rich.table import Table
 from transformers import PreTrainedTokenizerBase
 
 from paint.config.schema import Config
-from paint.core.display import Display, Terminal
+from paint.core.display import Display
 from paint.data.benchmarks import Benchmark
 from paint.data.contexts import Contexts
 from paint.data.decontaminate import Pass, build_index, contaminated
@@ -193,9 +193,8 @@ def length_quantiles(lengths: Sequence[int]) -> LengthQuantiles:
     return LengthQuantiles(statistics.median(ordered), p95, ordered[-1])
 
 
-def print_check(check: FileCheck, console: Console | None = None) -> None:
+def print_check(check: FileCheck, console: Console) -> None:
     """Print the counts, the first bad rows by reason, and the lengths."""
-    console = console or Terminal()
     count = check.good + sum(map(len, check.bad.values()))
     unit, turns = ("rows", "") if count == check.rows else ("turns", f" with {count:,} turns")
     console.print(f"{check.path}: {check.rows:,} rows{turns}, {check.good:,} good")

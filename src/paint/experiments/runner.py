@@ -197,6 +197,10 @@ class RunDisplay(Display):
         super().__init__()
         self.console, self.counter = Terminal(file, width=LOG_WIDTH), counter
 
+    def log(self, level: int, text: str) -> None:
+        """Write a message to the file."""
+        self.console.print(text)
+
     def step(self, metrics: Mapping[str, float]) -> None:
         super().step(metrics)
         self.counter.to(int(metrics["step"]))

@@ -134,10 +134,10 @@ class Health(Callback):
     """Prints a sign when it appears, and ends the run on those of ``health.stop_on``."""
 
     def __init__(
-        self, config: HealthConfig, rows: Sequence[Metrics], note: Callable[[str], None]
+        self, config: HealthConfig, rows: Sequence[Metrics], warn: Callable[[str], None]
     ) -> None:
         # Of the steps before, where a run is resumed, and of those that follow.
-        self.config, self.rows, self.note = config, list(rows), note
+        self.config, self.rows, self.warn = config, list(rows), warn
         self.shown = set(signs(self.rows, config.window))
 
     def on_step(
@@ -147,6 +147,6 @@ class Health(Callback):
         now = signs(self.rows, self.config.window)
         new = now.keys() - self.shown
         for name in sorted(new):
-            self.note(f"step {step}: sign of a collapse ({name}): {describe(name, *now[name])}")
+            self.warn(f"step {step}: sign of a collapse ({name}): {describe(name, *now[name])}")
         self.shown = set(now)
         return bool(new & set(self.config.stop_on))

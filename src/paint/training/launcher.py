@@ -6,6 +6,7 @@ their signals are passed on. One trainer, or none, is this very process. Servers
 are started there by `paint serve` (docs/how-to/several-gpus.md).
 """
 
+import logging
 import os
 import re
 import shlex
@@ -52,6 +53,8 @@ from paint.training.check import (
     enable_servers,
     plan_placement,
 )
+
+LOGGER = logging.getLogger(__name__)
 
 COUNT = """
 import torch
@@ -173,7 +176,7 @@ def on_gpus(request: Request, config: Config, *, ranks: int) -> Iterator[Config 
         _print_plan(config, placement, "LONGEST")  # which depends on the prompts
         yield None
         return
-    print(f"gpus: {placement}", flush=True)
+    LOGGER.info("gpus: %s", placement)
     with _visible_gpus(placement):
         yield config
 
@@ -252,7 +255,7 @@ def train_on(
     if request.dry_run:
         _print_plan(config, placement, _max_model_len(config), command)
         return 0
-    print(f"gpus: {placement}", flush=True)
+    LOGGER.info("gpus: %s", placement)
     os.environ[GPUS] = str(request.gpus)
     if count > 1:
         return _run_ranks(command, placement.environment, folder)
@@ -327,7 +330,7 @@ def serve(request: Request, config: Config, *, host: str, port: int) -> int:
                         raise PaintError(
                             f"server {number} has ended {ends[number]} times; what it says is above"
                         )
-                    print(f"{server.name} | $ {shlex.join(server.command)}", flush=True)
+                    LOGGER.info("%s | $ %s", server.name, shlex.join(server.command))
                     server.start()
                 time.sleep(0.2)
         finally:

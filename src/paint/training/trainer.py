@@ -159,7 +159,7 @@ def train(
                 validation = replace(validation, engine=run.rollout.engine)
             _warn_off_policy(run, display)
             history = read_history(folder, done) if done else []
-            health = Health(run.config.health, history, display.note)
+            health = Health(run.config.health, history, display.warn)
             setup = Setup(
                 run,
                 policy,

@@ -75,7 +75,7 @@ def graded_validation(run: Path, display: Display) -> dict[tuple[int, str], Grad
             try:
                 found[step_of(place), folder.name] = read_graded(folder).graded
             except FolderInUse as error:
-                display.note(f"validation of step {step_of(place)} is skipped: {reason(error)}")
+                display.warn(f"validation of step {step_of(place)} is skipped: {reason(error)}")
     return found
 
 

@@ -402,4 +402,4 @@ def log_page(run: Path, accelerator: Accelerator, display: Display) -> None:
             html = importlib.import_module(tracker.name).Html(page)
             tracker.log({"paint_show": html})
     except Exception as error:  # any tracker error: the training is finished and saved
-        display.note(f"the run's page was not logged: {reason(error)}")
+        display.warn(f"the run's page was not logged: {reason(error)}")

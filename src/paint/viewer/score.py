@@ -118,7 +118,7 @@ def read_training_problems(
             quiet,
         )
     except DataError as error:
-        display.note(f"solutions are not shown: {error}")
+        display.warn(f"solutions are not shown: {error}")
         return []
     if problems_digest(problems) != read_run_json(run)["problems"]:
         display.note(

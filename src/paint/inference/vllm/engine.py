@@ -339,7 +339,7 @@ class VllmEngine(RemoteEngine):
         if "out of memory" in f"{reason}{_log_of(server)}" and self.in_flight > 1:
             self.in_flight //= 2
             what_now += f", {self.in_flight} rows at once on each server from now on"
-        self.display.note(f"engine: {server.url} is left out ({reason}); {what_now}")
+        self.display.warn(f"engine: {server.url} is left out ({reason}); {what_now}")
 
     async def _readmit(self, server: VllmServer, adapter: Path) -> bool:
         """Whether an evicted server works again, with the adapter."""
