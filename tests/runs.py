@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -22,6 +22,7 @@ from paint.config.schema import Config
 from paint.core.plugins import spec_of
 from paint.core.storage import read_jsonl
 from paint.data.problems import Problem
+from paint.evaluation.frame import Measurement, Report, read_report, select
 from paint.evaluation.generate import EvalTask, SamplingProtocol, deployment_prompts, open_task
 from paint.evaluation.store import Sample, prompt_digest
 from paint.inference.engine import Sampling
@@ -64,6 +65,27 @@ def tight_and_loose(folder: Path, small: Sections) -> list[str]:
         for name, clip in (("tight", 0.06), ("loose", 0.3))
     }
     return [write_recipe(folder / f"{name}.toml", config) for name, config in configs.items()]
+
+
+def report_in(folder: Path, name: str = "summary") -> Report:
+    """The report that a command wrote to a folder."""
+    return read_report(folder / f"{name}.json", "")
+
+
+def row_of(rows: Report | Sequence[Measurement], **columns: Any) -> Measurement:
+    """The one row with these values."""
+    [row] = select(rows.rows if isinstance(rows, Report) else rows, **columns)
+    return row
+
+
+def policies_of(report: Report) -> list[str]:
+    """The policies of a report, in order."""
+    return list(dict.fromkeys(row.policy for row in report.rows))
+
+
+def compared_in(report: Report) -> list[str]:
+    """The policies of the differences, in order."""
+    return [row.policy for row in report.rows if row.against]
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:

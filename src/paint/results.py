@@ -24,11 +24,13 @@ from paint.config.run_folder import (
 from paint.config.run_folder import checkpoints as list_checkpoints
 from paint.config.schema import Config
 from paint.core.errors import ConfigError
-from paint.core.storage import read_growing_jsonl, read_json, read_jsonl
+from paint.core.storage import read_growing_jsonl, read_jsonl
 from paint.evaluation.store import COMPLETIONS, find_stores, read_grades
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from paint.evaluation.frame import Report
 
 
 @dataclass(frozen=True)
@@ -150,20 +152,9 @@ class Evaluation:
     path: Path
 
     @property
-    def summary(self) -> dict[str, Any]:
-        """The content of summary.json: all metrics, intervals and comparisons, unrounded."""
-        return read_json(self.path / "summary.json", f"`paint grade {self.path}` writes it again")
-
-    @property
     def table(self) -> "pd.DataFrame":
-        """One row per policy, benchmark and metric: the mean and its 95 % interval."""
-        rows = [
-            {"policy": policy, "benchmark": benchmark, "metric": metric, **interval}
-            for policy, benchmarks in self.summary["figures"].items()
-            for benchmark, metrics in benchmarks.items()
-            for metric, interval in metrics.items()
-        ]
-        return frame_of(rows)
+        """One row per policy, benchmark and metric: mean, 95 % interval and number of problems."""
+        return frame_of_report(self.path)
 
     @property
     def comparisons(self) -> "pd.DataFrame":
@@ -172,10 +163,7 @@ class Evaluation:
         The columns are the mean difference, its 95 % interval, the p-value and the smallest
         difference that this many problems can detect.
         """
-        rows = self.summary["comparisons"]
-        return frame_of([{**row, **row["difference"]} for row in rows]).drop(
-            columns="difference", errors="ignore"
-        )
+        return frame_of_report(self.path, differences=True)
 
     @property
     def samples(self) -> "pd.DataFrame":
@@ -202,7 +190,7 @@ class Evaluation:
     def _repr_html_(self) -> str:
         table = self.table
         main = table[table["metric"].isin(["avg_at_k", "reward"])]
-        return f"<b>{html.escape(str(self.path))}</b>{main.to_html(index=False)}"
+        return f"<b>{html.escape(str(self.path))}</b>{main.to_html(index=False, na_rep='')}"
 
 
 @dataclass(frozen=True)
@@ -216,34 +204,31 @@ class Result:
     path: Path
 
     @property
-    def summary(self) -> dict[str, Any]:
-        """The content of summary.json: every metric with its interval, and the advice, if any."""
-        return read_json(self.path / "summary.json", "repeat the command")
-
-    @property
     def run(self) -> Run:
         """The training of ``paint.bake``; its last checkpoint is the baked adapter."""
         return load_run(self.path / "run")
 
     @property
-    def table(self) -> "pd.DataFrame":
-        """One row per metric: the mean and its 95 % interval.
+    def lines(self) -> list[str]:
+        """The advice and its reasons; of ``bake``, none."""
+        return read_summary(self.path).lines
 
-        The first columns say of what: of ``advise``, the context; of ``bake``, the questions and
-        the view.
+    @property
+    def table(self) -> "pd.DataFrame":
+        """One row per policy, benchmark and metric: mean, 95 % interval and number of problems.
+
+        Of ``advise``, a policy is a context; of ``bake``, a view of the model, a benchmark is a
+        group of questions, and rows with a step are of the checkpoints that were measured.
         """
-        summary = self.summary
-        if "contexts" in summary:
-            return frame_of(_intervals(summary["contexts"], ("context", "metric")))
-        return frame_of(_intervals(summary, ("questions", "view", "metric")))
+        return frame_of_report(self.path)
 
     def show(self, **options: Any) -> "Page":
         """Write the page of the charts and tables; options are those of ``paint.show``."""
         return write_page_of([self.path], **options)
 
     def _repr_html_(self) -> str:
-        lines = "".join(f"<li>{html.escape(line)}</li>" for line in self.summary.get("advice", ()))
-        return f"<ul>{lines}</ul>{self.table.to_html(index=False)}"
+        lines = "".join(f"<li>{html.escape(line)}</li>" for line in self.lines)
+        return f"<ul>{lines}</ul>{self.table.to_html(index=False, na_rep='')}"
 
 
 @dataclass(frozen=True)
@@ -312,14 +297,16 @@ def frame_of_results(results: Sequence[Any]) -> "pd.DataFrame":
     return frame_of([asdict(result) | {"avg_at_k": shares([result]).mean()} for result in results])
 
 
-def _intervals(tree: Mapping[str, Any], names: Sequence[str]) -> list[dict[str, Any]]:
-    """Rows of the intervals that a tree of dicts has at the depth of the names."""
-    rows = []
-    for key, below in tree.items():
-        if not isinstance(below, Mapping):
-            continue
-        if len(names) == 1:
-            rows.append({names[0]: key, **below})
-        else:
-            rows += [{names[0]: key, **row} for row in _intervals(below, names[1:])]
-    return rows
+def read_summary(folder: Path) -> "Report":
+    """The report of an evaluation, of advice or of a bake. Raises CorruptFileError."""
+    from paint.evaluation.frame import read_report
+
+    return read_report(folder / "summary.json", "repeat the command; of samples, `paint grade`")
+
+
+def frame_of_report(folder: Path, *, differences: bool = False) -> "pd.DataFrame":
+    """The rows of a folder's report as a DataFrame: values, or differences of policies."""
+    from paint.evaluation.frame import to_frame
+
+    rows = read_summary(folder).rows
+    return to_frame([row for row in rows if bool(row.against) == differences and not row.group])

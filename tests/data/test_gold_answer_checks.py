@@ -11,6 +11,7 @@ from paint.data.gold_answer_checks import SHOWN, gold_warnings, name_unparsed
 from paint.data.problems import DataError, Problem
 from paint.grading.math.grader import MathGrader
 from paint.grading.registry import find_grader
+from runs import report_in
 
 GOOD = ["7", r"\frac{1}{2}", "(0, 1)", "x = 3", r"12\text{ cm}", "1,000"]
 BROKEN = [r"\frac{1}{", r"\sqrt", r"2^{", r"\frac{}{}", "9" * 1000 + "x" * 1001]
@@ -86,8 +87,8 @@ def test_eval_prints_gold_warnings_before_generation_and_in_summary(
     warning, generated = text.index("warning: mine: 2 of 5 gold answers"), text.index("tok/s")
     assert warning < generated < text.index("Gold answers to check")
     assert "the [red] seventh" in text
-    summary = json.loads((tmp_path / "evals/demo/summary.json").read_text())
-    assert [list(doubt.values()) for doubt in summary["doubts"]["mine"]] == [
+    tables = {table.title: table for table in report_in(tmp_path / "evals/demo").tables}
+    assert [row[1:] for row in tables["Gold answers to check"].rows] == [
         ["q1", r"\frac{1}{", "it does not parse"],
         ["q2", "the [red] seventh", "it is read as text (read as 'the[red]seventh')"],
         ["q3", r"\sqrt", "it does not parse"],

@@ -28,6 +28,7 @@ from paint.data.problems import Problem
 from paint.demo.files import MODEL
 from paint.estimate.memory import sampled_row
 from paint.estimate.shapes import shape_of
+from paint.evaluation.frame import select
 from paint.evaluation.generate import (
     EvalTask,
     SamplingProtocol,
@@ -49,7 +50,7 @@ from paint.inference.engine import Completion, OnCompletion, Sampling
 from paint.inference.local import LocalEngine
 from paint.models.policy import Policy, PolicyError, load_policy
 from paint.models.weights import save_trained
-from runs import evaluated, rows_of, write_problems
+from runs import compared_in, evaluated, policies_of, report_in, rows_of, write_problems
 from tiny_models import save_tiny, tiny_config
 
 PROTOCOL = SamplingProtocol(3, thinking=False, sampling=Sampling(1.0, 1.0, -1, 80))
@@ -284,10 +285,10 @@ def test_eval_run_compares_checkpoints_with_base(
     flags = [*FEW, "--output-dir", str(tmp_path)]
     assert main(["eval", str(adapted), *flags]) == 0
     said = capsys.readouterr().out
-    summary = json.loads((tmp_path / "demo/summary.json").read_text())
+    report = report_in(tmp_path / "demo")
     names = ["base", "mine-step-000001", "mine-step-000002"]
-    assert list(summary["figures"]) == names
-    assert [row["policy"] for row in summary["comparisons"]] == names[1:]
+    assert policies_of(report) == names
+    assert compared_in(report) == names[1:]
     assert "Avg@2 less that of base" in said
     # One checkpoint of it is the same policy, and its samples are there.
     assert main(["eval", str(adapted / "checkpoints/step-000002"), *flags]) == 0
@@ -316,9 +317,8 @@ def test_eval_full_tuning_checkpoints_share_base_with_adapters(
     # Named, because the default of a run's own problems is that of its rollouts.
     flags = [*FEW, "--rollout.top-p", "1", "--output-dir", str(evals)]
     assert main(["eval", str(run), *flags]) == 0
-    summary = json.loads((evals / "demo/summary.json").read_text())
     names = ["base", "whole-step-000001", "whole-step-000002"]
-    assert list(summary["figures"]) == names
+    assert policies_of(report_in(evals / "demo")) == names
     texts = texts_of(evals / "demo", names)
     assert texts[0] != texts[1] != texts[2] != texts[0]
     asked = asked_of(evals / "demo", names)
@@ -474,13 +474,10 @@ def test_summary_has_rows_by_level_and_subject(policy: Policy, tmp_path: Path) -
     texts = {(str(i), k): rf"\boxed{{{answer}}}" for i, k, answer in given}
     place = evaluated(policy, tmp_path / "evals/base/mine", problems, texts)
     summarise_folders([place], tmp_path, QUIET, GradingConfig())
-    summary = json.loads((tmp_path / "summary.json").read_text())
-    levels = summary["labels"]["base"]["mine"]["level"]
-    assert list(levels) == ["9", "10", ""]
-    found = [(row["problems"], row["avg_at_k"]["mean"]) for row in levels.values()]
-    assert found == [(2, 0.5), (1, 1.0), (1, 1.0)]
+    by_group = select(report_in(tmp_path).rows, metric="avg_at_k", group=...)
+    found = [(row.group, row.n, row.mean) for row in by_group if row.group]
     # One subject is the whole set, and tells nothing.
-    assert list(summary["labels"]["base"]["mine"]) == ["level"]
+    assert found == [("level 9", 2, 0.5), ("level 10", 1, 1.0), ("level ", 1, 1.0)]
     text = (tmp_path / "summary.md").read_text()
     assert "**Avg@2 by level**" in text
     assert re.search(r"\| mine \| 9 \| 2 \| 50\.0 ", text)
@@ -538,8 +535,8 @@ def test_stored_evaluations_with_same_names_are_distinguished(
     assert found == ["b/base/mine", "b/after/mine", "a/base/mine"]
     folders = [tmp_path / "b", tmp_path / "a"]
     summarise_folders(folders, tmp_path / "new/place", QUIET, GradingConfig())
-    table = json.loads((tmp_path / "new/place/summary.json").read_text())
-    assert list(table["figures"]) == [str(tmp_path / "b/base"), "after", str(tmp_path / "a/base")]
+    report = report_in(tmp_path / "new/place")
+    assert policies_of(report) == [str(tmp_path / "b/base"), "after", str(tmp_path / "a/base")]
     text = (tmp_path / "new/place/summary.md").read_text()
     assert text.startswith("**Avg@1, in % with 95 % interval**")
 

@@ -1,8 +1,6 @@
 """The figures of an evaluation, and whether their intervals cover what they say."""
 
-import json
 import math
-from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -31,8 +29,6 @@ from paint.evaluation.metrics import (
     pass_at_k,
     per_problem,
 )
-from paint.evaluation.store import StoreError
-from paint.evaluation.tables import comparisons, markdown, sheets, summary_json
 
 RUNS = 1000
 ANY = (-math.inf, math.inf)
@@ -462,41 +458,6 @@ def test_macro_average_weighs_benchmarks_equally() -> None:
     assert "pass_at_4" in mixed["four"]
     assert "pass_at_4" not in mixed["macro"]
     assert set(compute_metrics({"easy": graded(easy)})) == {"easy"}
-
-
-def test_tables_match_hand_computed_rows() -> None:
-    def of(*correct: list[int]) -> GradedSamples:
-        return graded(np.array(correct, dtype=bool))
-
-    new = of([1, 1], [0, 1])
-    by_policy = {
-        "base": {"x": of([1, 0], [0, 0]), "y": of([1, 1], [0, 1])},
-        "new": {"x": new, "y": of([1, 1], [1, 1])},
-    }
-    main_sheet, _, _, pairs = sheets(by_policy)
-    assert main_sheet.columns == ["", "x", "y", "macro"]
-    assert [row[0] for row in main_sheet.rows] == ["base", "new"]
-    assert main_sheet.rows[0][3].startswith("50.0 [")
-    assert [row[:2] for row in pairs.rows] == [["new", "x"], ["new", "y"], ["new", "macro"]]
-    assert pairs.rows[2][2].startswith("+37.5 [")
-    text = markdown(sheets(by_policy))
-    assert text.count("| base | x |") == 2
-    assert "| new | macro | +37.5" in text
-    table = summary_json(by_policy)
-    assert table["figures"]["new"]["macro"]["avg_at_k"]["mean"] == 0.875
-    assert table["compared_with"] == "base"
-    json.dumps(table, allow_nan=False)
-    # Of policies with different k, what all have.
-    for k, shown in ((12, [2, 4, 8, 12]), (6, [2, 4]), (1, [1])):
-        mixed = {"base": {"x": of([1] * 12, [0] * 12)}, "new": {"x": of([1] * k, [0] * k)}}
-        counted = sheets(mixed)[1]
-        assert counted.columns[3:-1] == [f"pass@{j}" for j in shown]
-        assert {cell.split()[0] for row in counted.rows for cell in row[2:]} == {"50.0"}
-    # Macro averages are over the benchmarks that all have, or a column would hold two things.
-    apart = by_policy | {"new": {"x": by_policy["new"]["x"], "z": by_policy["new"]["y"]}}
-    assert sheets(apart)[0].columns == ["", "x", "y", "z"]
-    with pytest.raises(StoreError, match=r"\bx\b.*\bnew\b.*\bbase\b"):
-        list(comparisons(by_policy | {"new": {"x": replace(new, problems=["0", "other"])}}))
 
 
 @pytest.mark.parametrize(

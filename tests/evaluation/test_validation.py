@@ -16,10 +16,11 @@ from paint.config.run_folder import read_run
 from paint.config.schema import Config, ConfigError, ValidationConfig
 from paint.data.readers import DataError
 from paint.demo.files import HELD_OUT_PROBLEMS
+from paint.evaluation.frame import Report, select
 from paint.evaluation.store import StoreError
 from paint.training.trainer import train
 from processes import in_two_processes, train_command, until
-from runs import changed, rows_of, write_problems
+from runs import changed, compared_in, policies_of, report_in, rows_of, write_problems
 
 
 @pytest.fixture(scope="module")
@@ -45,17 +46,18 @@ def config(mine: Path, **changes: Any) -> Config:
     return changed("demo-paint", small)
 
 
-def figures(run: Path) -> Any:
-    return json.loads((run / "validation" / "summary.json").read_text())
+def report_of(run: Path) -> Report:
+    return report_in(run / "validation")
 
 
 def test_validation_evaluates_every_checkpoint(finished: tuple[Path, str], tmp_path: Path) -> None:
     run, said = finished
-    summary = figures(run)
+    report = report_of(run)
     # Every second step, the last one, and the student as it starts.
-    assert list(summary["figures"]) == ["step-000000", "step-000002", "step-000003"]
-    assert [row["policy"] for row in summary["comparisons"]] == ["step-000002", "step-000003"]
-    assert summary["problems"] == {name: {"mine": 8} for name in summary["figures"]}
+    assert policies_of(report) == ["step-000000", "step-000002", "step-000003"]
+    assert compared_in(report) == ["step-000002", "step-000003"]
+    rows = select(report.rows, metric="avg_at_k")
+    assert [(row.benchmark, row.n) for row in rows] == [("mine", 8)] * 3
     assert "validation after step 2: Avg@2" in said
     assert "Avg@2 less that of step-000000" in said
     places = [run / f"validation/step-00000{i}/mine/settings.json" for i in (0, 2, 3)]
@@ -89,7 +91,7 @@ def test_validation_killed_and_resumed_gives_same_metrics(
     process.wait()
     assert len(stored.read_bytes().splitlines()) < 16
     assert main(["resume", str(run)]) == 0
-    assert figures(run) == figures(finished[0])
+    assert report_of(run) == report_of(finished[0])
 
 
 @pytest.mark.slow
@@ -103,7 +105,7 @@ def test_validation_interrupted_run_stops_soon_and_resumes(mine: Path, tmp_path:
     assert len(stored.read_bytes().splitlines()) < 16
     assert not (run / "metrics.jsonl").exists()
     train(read_run(run), run, resume=True)
-    assert list(figures(run)["figures"]) == ["step-000000", "step-000002", "step-000003"]
+    assert policies_of(report_of(run)) == ["step-000000", "step-000002", "step-000003"]
 
 
 @pytest.mark.slow
@@ -111,9 +113,9 @@ def test_validation_two_ranks_agree(mine: Path, finished: tuple[Path, str], tmp_
     line = in_two_processes(train_command(config(mine), tmp_path / "two"))
     result = subprocess.run(line, check=True, capture_output=True, text=True)
     assert "2 ranks" in result.stdout
-    one, two = figures(finished[0]), figures(tmp_path / "two")
-    assert two["figures"]["step-000000"] == one["figures"]["step-000000"]
-    assert list(two["figures"]) == list(one["figures"])
+    one, two = report_of(finished[0]), report_of(tmp_path / "two")
+    assert select(two.rows, policy="step-000000") == select(one.rows, policy="step-000000")
+    assert policies_of(two) == policies_of(one)
 
 
 def test_validation_changed_problems_are_refused(mine: Path, finished: tuple[Path, str]) -> None:

@@ -1,6 +1,5 @@
 """Advice before training: slopes, places, resumption, and when there is none."""
 
-import json
 import shutil
 from contextlib import nullcontext
 from dataclasses import replace
@@ -17,23 +16,24 @@ from paint.core.display import Display
 from paint.core.storage import CorruptFileError
 from paint.data.contexts import Contexts
 from paint.data.problems import Problem
+from paint.evaluation.frame import Report, select
 from paint.evaluation.intervals import Interval
 from paint.experiments.advise import (
-    Figures,
+    ContextMetrics,
     advise,
     advise_on,
     context_options,
-    figures_of,
+    metrics_of,
     overlap_auc,
 )
 from paint.experiments.rollout_bank import (
     Bank,
-    Marks,
+    TokenAnnotations,
+    annotate,
     answer_is_visible,
     held_out_kl,
-    marks_of,
+    rollout_metrics,
     score,
-    summary_of,
 )
 from paint.grading.base import Grade
 from paint.inference.engine import Completion
@@ -41,15 +41,21 @@ from paint.models.policy import Policy
 from paint.objective.solution import KINDS
 from paint.training.rollouts import Rollout
 from paint.viewer.show import tables_data
-from runs import changed, rows_of
+from runs import changed, report_in, row_of, rows_of
 
 THINK = {"teacher_thinking": True}
 DEMO = changed("demo-paint", {"rollout": {"max_new_tokens": 60}})
 
 
-def advised(folder: Path, config: Config = DEMO, **options: Any) -> dict[str, Any]:
+def advised(folder: Path, config: Config = DEMO, **options: Any) -> Report:
     few: dict[str, Any] = {"problems": 4, "samples": 2, "sources": ("solution", "other")}
     return advise(config, folder, **few | {"ratios": (0.0,)} | options)
+
+
+def means_of(report: Report, metric: str, **columns: Any) -> dict[str, float]:
+    """The means of a metric by context."""
+    rows = select(report.rows, metric=metric, **columns)
+    return {row.policy: row.mean for row in rows if row.policy != "student"}
 
 
 @pytest.fixture(scope="module")
@@ -67,44 +73,52 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_advise_on_demo_shows_the_whole_solution(tmp_path: Path) -> None:
-    summary = advised(tmp_path, problems=40, samples=4, answers=True)
-    slopes = {name: found["slope"]["mean"] for name, found in summary["contexts"].items()}
-    assert slopes["solution@0"] > slopes["recipe"] > slopes["other@0"]
-    assert summary["advice"][0].startswith(f"train with {WHOLE}: ")
-    gains = {name: found["difference"] for name, found in summary["answers"].items()}
-    assert gains["solution@0"]["mean"] > gains["recipe"]["mean"] > gains["other@0"]["mean"]
-    assert gains["solution@0"]["low"] > 0.2
-    visible = {name: found["visible"] for name, found in summary["contexts"].items()}
+    report = advised(tmp_path, problems=40, samples=4, answers=True)
+    gradients = means_of(report, "accuracy_gradient")
+    assert gradients["solution@0"] > gradients["recipe"] > gradients["other@0"]
+    assert report.lines[0].startswith(f"train with {WHOLE}: ")
+    gains = means_of(report, "avg_at_k", against="student")
+    assert gains["solution@0"] > gains["recipe"] > gains["other@0"]
+    gain = row_of(report, policy="solution@0", metric="avg_at_k", against="student")
+    assert gain.low is not None
+    assert gain.low > 0.2
+    visible = means_of(report, "visible")
     assert visible["solution@0"] == 1 > visible["recipe"]
 
 
-def test_advise_summary_has_every_context(folder: Path) -> None:
-    summary = json.loads((folder / "summary.json").read_text())
-    assert list(summary["contexts"]) == ["recipe", "solution@0", "other@0"]
-    masked = {name: found["masked"] for name, found in summary["contexts"].items()}
+def test_advise_report_has_every_context(folder: Path) -> None:
+    report = report_in(folder)
+    masked = means_of(report, "masked")
+    assert list(masked) == ["recipe", "solution@0", "other@0"]
     assert masked["solution@0"] == 0 < masked["recipe"]
-    for figures in summary["contexts"].values():
-        assert sum(figures["kinds"]) == pytest.approx(1)
-        assert sum(figures["tenths"]) == pytest.approx(1)
+    for name in masked:
+        shares = select(report.rows, policy=name, metric="kl_share", group=...)
+        assert len(shares) == len(KINDS) + 10
+        assert sum(row.mean for row in shares) == pytest.approx(2)  # by kind, and by tenth
 
 
-def test_advise_page_draws_the_slopes_of_summary(folder: Path) -> None:
-    summary = json.loads((folder / "summary.json").read_text())
-    [report] = tables_data([folder])["reports"]
-    slopes = report["charts"][0]["rows"]
-    assert slopes == {name: found["slope"] for name, found in summary["contexts"].items()}
-    assert report["lines"] == summary["advice"]
+def test_advise_page_draws_the_rows_of_the_report(folder: Path) -> None:
+    report = report_in(folder)
+    [page] = tables_data([folder])["reports"]
+    drawn = page["charts"][0]["rows"]
+    rows = select(report.rows, metric="accuracy_gradient")
+    assert drawn == {r.policy: {"mean": r.mean, "low": r.low, "high": r.high} for r in rows}
+    assert page["lines"] == report.lines
 
 
 def test_advise_both_modes_adds_figures_of_the_other_mode(folder: Path, tmp_path: Path) -> None:
     for name in ("both", "other"):
         shutil.copytree(folder, tmp_path / name)
-    both = advised(tmp_path / "both", both_modes=True)["contexts"]
+    both = advised(tmp_path / "both", both_modes=True)
     thinking = changed("demo-paint", {"rollout": {"max_new_tokens": 60}}, {"model": THINK})
-    other = advised(tmp_path / "other", config=thinking)["contexts"]
-    assert list(both) == [*other, *(f"{name} (thinking)" for name in other)]
-    for name, found in other.items():
-        assert both[f"{name} (thinking)"] == found != both[name]
+    other = advised(tmp_path / "other", config=thinking)
+    names = list(means_of(other, "kl"))
+    assert list(means_of(both, "kl")) == [*names, *(f"{name} (thinking)" for name in names)]
+    for name in names:
+        found = select(other.rows, policy=name, group=...)
+        same = select(both.rows, policy=f"{name} (thinking)", group=...)
+        assert [replace(row, policy=name) for row in same] == found
+        assert select(both.rows, policy=name, group=...) != found
 
 
 def test_advise_interrupted_goes_on_with_stored_rollouts(folder: Path) -> None:
@@ -126,11 +140,14 @@ def test_advise_answers_are_of_the_prompts_that_training_shows(
             assert row["prompt_ids"] == whole
         is_right = f"\\boxed{{{problem.answer}}}" in policy.decode(row["completion_ids"])
         accuracy.setdefault(row["context"], []).append(is_right)
-    summary = json.loads((folder / "summary.json").read_text())
-    for name, found in summary["answers"].items():
-        assert found["avg_at_k"]["mean"] == pytest.approx(np.mean(accuracy[name]))
-        gain = found["avg_at_k"]["mean"] - summary["facts"]["accuracy"]["mean"]
-        assert found["difference"]["mean"] == pytest.approx(gain)
+    report = report_in(folder)
+    student = row_of(report, policy="student", metric="accuracy").mean
+    gains = means_of(report, "avg_at_k", against="student")
+    assert gains.keys() == accuracy.keys()
+    for name, gain in gains.items():
+        mean = row_of(report, policy=name, metric="avg_at_k").mean
+        assert mean == pytest.approx(np.mean(accuracy[name]))
+        assert gain == pytest.approx(mean - student)
 
 
 def test_advise_changed_rollouts_are_refused(folder: Path, tmp_path: Path) -> None:
@@ -152,10 +169,10 @@ def test_advise_other_sampling_in_folder_is_refused(folder: Path) -> None:
 def test_advise_on_stored_rollouts_finds_the_same(folder: Path, tmp_path: Path) -> None:
     stored = {"engine": "stored", "stored": str(folder / "rollouts.jsonl")}
     config = changed("demo-paint", {"rollout": {"max_new_tokens": 60, **stored}})
-    summary = advise(config, tmp_path, problems=4, samples=2, sources=("solution",), ratios=(0.0,))
-    before = json.loads((folder / "summary.json").read_text())["contexts"]["solution@0"]
-    for name, interval in summary["contexts"]["solution@0"].items():
-        assert interval == pytest.approx(before[name])
+    report = advise(config, tmp_path, problems=4, samples=2, sources=("solution",), ratios=(0.0,))
+    for row in select(report.rows, policy="solution@0"):
+        before = row_of(report_in(folder), policy="solution@0", metric=row.metric)
+        assert row.mean == pytest.approx(before.mean)
     with pytest.raises(ConfigError, match="leave out --answers"):
         advised(tmp_path, config, answers=True)
 
@@ -193,30 +210,34 @@ def rollout(policy: Policy, problem: Problem, text: str, reward: float, row: int
     return Rollout(row, problem, [1], completion, text, grade=Grade(reward, ""))
 
 
-def test_marks_of_wrong_rollout_force_right_answer(policy: Policy, problems: list[Problem]) -> None:
+def test_annotate_wrong_rollout_forces_right_answer(
+    policy: Policy, problems: list[Problem]
+) -> None:
     problem = replace(problems[0], solution="$1+2 \\equiv 3$. \\boxed{3}", answer="3")
     text = "$1+2 \\equiv 4$. Then $4+4 \\equiv 8$. The answer is $\\boxed{8}$."
-    marks = marks_of(policy, rollout(policy, problem, text, 0.0))
-    assert policy.decode(marks.forced) == text.replace("\\boxed{8}$.", "\\boxed{3}")
-    assert policy.decode(marks.forced[-marks.answer_tokens :]).endswith("3}")
-    assert not marks_of(policy, rollout(policy, problem, text, 1.0)).forced
-    assert not marks_of(policy, rollout(policy, problem, "no box", 0.0)).forced
+    found = annotate(policy, rollout(policy, problem, text, 0.0))
+    assert policy.decode(found.forced) == text.replace("\\boxed{8}$.", "\\boxed{3}")
+    assert policy.decode(found.forced[-found.answer_tokens :]).endswith("3}")
+    assert not annotate(policy, rollout(policy, problem, text, 1.0)).forced
+    assert not annotate(policy, rollout(policy, problem, "no box", 0.0)).forced
 
 
-def test_marks_of_departure_is_first_statement_that_solution_lacks(
+def test_annotate_divergence_point_is_first_statement_that_solution_lacks(
     policy: Policy, problems: list[Problem]
 ) -> None:
     problem = replace(problems[0], solution="$1+2 \\equiv 3+5 \\equiv 8$.")
     text = "$1+2 \\equiv 3+6 \\equiv 9$."
     row = rollout(policy, problem, text, 0.0)
-    marks = marks_of(policy, row)
-    assert "3+6" in policy.decode(row.completion.ids[: marks.departure])
-    assert "3+6" not in policy.decode(row.completion.ids[: marks.departure - 1])
+    point = annotate(policy, row).divergence_point
+    assert "3+6" in policy.decode(row.completion.ids[:point])
+    assert "3+6" not in policy.decode(row.completion.ids[: point - 1])
     whole = rollout(policy, problem, problem.solution, 1.0)
-    assert marks_of(policy, whole).departure == len(whole.completion.ids)
+    assert annotate(policy, whole).divergence_point == len(whole.completion.ids)
 
 
-def test_score_leak_is_probability_of_right_box(policy: Policy, problems: list[Problem]) -> None:
+def test_score_answer_leakage_is_probability_of_right_box(
+    policy: Policy, problems: list[Problem]
+) -> None:
     problem = replace(problems[0], answer="37")
     prompt = policy.student_prompt(problem)
     row = replace(rollout(policy, problem, "The answer is $\\boxed{48}$.", 0.0), prompt=prompt)
@@ -224,16 +245,18 @@ def test_score_leak_is_probability_of_right_box(policy: Policy, problems: list[P
     bank = Bank([row, replace(row, row=1, grade=Grade(1.0))], 2)
     found = score(policy, DEMO, bank, {"none": context}, Display(enabled=False))["none"]
 
-    marks = marks_of(policy, row)
+    notes = annotate(policy, row)
     with torch.no_grad():
-        logits = policy.base(torch.tensor([[*prompt, *marks.forced]])).logits[0]
-    last = torch.arange(-marks.answer_tokens, 0)
+        logits = policy.base(torch.tensor([[*prompt, *notes.forced]])).logits[0]
+    last = torch.arange(-notes.answer_tokens, 0)
     log_probs = logits[last - 1].log_softmax(-1)
-    answer = torch.tensor(marks.forced[-marks.answer_tokens :])
+    answer = torch.tensor(notes.forced[-notes.answer_tokens :])
     expected = log_probs.gather(1, answer[:, None]).sum().exp()
-    assert found[0]["leak"] == pytest.approx(float(expected), rel=1e-4)
-    assert found[1]["leak"] is None  # it is right
-    assert found[0]["pull"] == pytest.approx(0, abs=1e-4)  # the teacher reads the same prompt
+    assert found[0]["answer_leakage"] == pytest.approx(float(expected), rel=1e-4)
+    assert found[1]["answer_leakage"] is None  # it is right
+    assert found[0]["directional_derivative"] == pytest.approx(
+        0, abs=1e-4
+    )  # the teacher reads the same prompt
 
 
 def test_held_out_kl_is_mean_over_tokens_of_teacher_and_student(
@@ -259,7 +282,7 @@ def test_held_out_kl_is_mean_over_tokens_of_teacher_and_student(
     assert found > 0.01
 
 
-def test_summary_of_rollout_is_that_of_its_tokens() -> None:
+def test_rollout_metrics_are_those_of_its_tokens() -> None:
     terms = {
         "kl": np.array([0.5, 0.25, 1.0, 0.0]),
         "teacher_entropy": np.array([1.0, 1.0, 2.0, 3.0]),
@@ -270,14 +293,26 @@ def test_summary_of_rollout_is_that_of_its_tokens() -> None:
         "slope": np.array([-1.0, -1.0, 0.5, 0.5]),
     }
     kinds = np.array([KINDS.index(kind) for kind in ("number", "style", "number", "answer")])
-    found = summary_of(terms, Marks(kinds, departure=2))
+    found = rollout_metrics(terms, TokenAnnotations(kinds, divergence_point=2))
     by_kind = dict.fromkeys(KINDS, 0.0) | {"number": 1.5, "style": 0.25}
     assert dict(zip(KINDS, found.pop("kinds"), strict=True)) == by_kind
     assert found.pop("tenths") == [0.5, 0.25, 1.0, 0.0, *[0.0] * 6]
-    sums = {"tokens": 4, "kl": 1.75, "first_kl": 0.5, "pull": -0.25, "entropy_gap": 2.5}
-    sums |= {"unclipped_mass": 3.0, "clipped": 2.0, "raised": 0.5, "confusion": 1.5}
+    sums = {
+        "tokens": 4,
+        "kl": 1.75,
+        "first_kl": 0.5,
+        "directional_derivative": -0.25,
+        "entropy_gap": 2.5,
+    }
+    sums |= {
+        "unclipped_mass": 3.0,
+        "clipped": 2.0,
+        "raised": 0.5,
+        "entropy_gap_after_divergence": 1.5,
+    }
     assert found == sums
-    assert summary_of(terms, Marks(kinds, departure=4))["confusion"] is None
+    right = rollout_metrics(terms, TokenAnnotations(kinds, divergence_point=4))
+    assert right["entropy_gap_after_divergence"] is None
 
 
 def test_answer_is_visible_in_any_spelling_as_whole_number() -> None:
@@ -293,24 +328,25 @@ def test_answer_is_visible_in_any_spelling_as_whole_number() -> None:
     assert not seen("12", "x = 99")  # what the solution boxes, where it boxes something
 
 
-def test_figures_of_scores_slope_is_covariance_of_reward_and_pull() -> None:
-    pulls = np.array([[1.0, 3.0, -2.0], [0.5, 0.5, 0.5]])
+def test_metrics_of_scores_gradient_is_covariance_of_reward_and_derivative() -> None:
+    derivatives = np.array([[1.0, 3.0, -2.0], [0.5, 0.5, 0.5]])
     rewards = np.array([[1.0, 0, 0], [1, 1, 0]])
-    ones = "kl first_kl entropy_gap unclipped_mass clipped raised mask_ratio visible leak"
-    same = dict.fromkeys(ones.split(), 1.0) | {"tokens": 2, "confusion": None, "kinds": [1] * 5}
+    ones = "kl first_kl entropy_gap unclipped_mass clipped raised mask_ratio visible answer_leakage"
+    same = dict.fromkeys(ones.split(), 1.0) | {"tokens": 2, "kinds": [1] * 5}
+    same["entropy_gap_after_divergence"] = None
     scores = [
-        same | {"tenths": [0.1] * 10, "pull": pull, "mask_ratio": 0.3 + i / 100}
-        for i, pull in enumerate(pulls.flatten())
+        same | {"tenths": [0.1] * 10, "directional_derivative": value, "mask_ratio": 0.3 + i / 100}
+        for i, value in enumerate(derivatives.flatten())
     ]
-    figures = figures_of(scores, rewards)
-    expected = [np.cov(pulls[0], rewards[0])[0, 1], 0.0]
-    np.testing.assert_allclose(figures.slope, expected, atol=1e-12)
-    np.testing.assert_allclose(figures.kl, 0.5)
-    np.testing.assert_allclose(figures.first_kl, 1.0)
-    np.testing.assert_allclose(figures.kinds, 1.0)
-    assert figures.masked == pytest.approx(0.325)
-    np.testing.assert_allclose(figures.masked_spread, [0.3025, 0.3475])
-    assert len(figures.confusion) == 0
+    found = metrics_of(scores, rewards)
+    expected = [np.cov(derivatives[0], rewards[0])[0, 1], 0.0]
+    np.testing.assert_allclose(found.accuracy_gradient, expected, atol=1e-12)
+    np.testing.assert_allclose(found.kl, 0.5)
+    np.testing.assert_allclose(found.first_kl, 1.0)
+    np.testing.assert_allclose(found.kinds, 1.0)
+    assert found.masked == pytest.approx(0.325)
+    np.testing.assert_allclose(found.masked_spread, [0.3025, 0.3475])
+    assert len(found.entropy_gap_after_divergence) == 0
 
 
 def test_overlap_auc_counts_pairs_within_problem(policy: Policy, problems: list[Problem]) -> None:
@@ -320,24 +356,28 @@ def test_overlap_auc_counts_pairs_within_problem(policy: Policy, problems: list[
     assert overlap_auc(Bank(rows, 3), overlaps).tolist() == [0.75]
 
 
-def of_slope(slope: float, **changes: Any) -> Figures:
+def of_gradient(gradient: float, **changes: Any) -> ContextMetrics:
     """What 40 problems say that nearly agree."""
-    noise = np.random.default_rng(int(1000 * slope)).uniform(-0.01, 0.01, 40)
-    values: dict[str, Any] = {"slope": slope + noise, "kl": noise + 1, "first_kl": noise + 1}
-    values |= {"entropy_gap": noise, "confusion": noise, "kinds": np.zeros(5)}
-    shares = {"clipped": 0.1, "unclipped_mass": 0.99, "raised": 0.5, "leak": 0.01}
+    noise = np.random.default_rng(int(1000 * gradient)).uniform(-0.01, 0.01, 40)
+    values: dict[str, Any] = {"accuracy_gradient": gradient + noise, "kinds": np.zeros(5)}
+    values |= {"kl": noise + 1, "first_kl": noise + 1}
+    values |= {"entropy_gap": noise, "entropy_gap_after_divergence": noise}
+    shares = {"clipped": 0.1, "unclipped_mass": 0.99, "raised": 0.5, "answer_leakage": 0.01}
     values |= {name: np.full(40, share) for name, share in shares.items()}
     values |= {"masked": 0.3, "masked_spread": np.full(2, 0.3), "visible": 0.0}
-    return Figures(**values | {"tenths": np.zeros(10)} | changes)
+    return ContextMetrics(**values | {"tenths": np.zeros(10)} | changes)
 
 
-FACTS = {"both": Interval(0.5, 0.4, 0.6), "truncated": Interval(0.0, 0.0, 0.1)}
+STUDENT: dict[str, Interval | None] = {
+    "both": Interval(0.5, 0.4, 0.6),
+    "truncated": Interval(0.0, 0.0, 0.1),
+}
 WHOLE = "--context.source solution --context.mask-ratio-wrong 0 --context.mask-ratio-correct 0"
 OWN = "the recipe's own context"
 
 
 @pytest.mark.parametrize(
-    ("facts", "slopes", "expected"),
+    ("student", "gradients", "expected"),
     [
         ({}, {"recipe": 0.3, "solution@0": 0.5}, [WHOLE, "less the recipe's is +20"]),
         ({}, {"recipe": 0.3, "solution@0 (thinking)": 0.5}, [f"{WHOLE} --model.teacher", "is +20"]),
@@ -353,18 +393,20 @@ OWN = "the recipe's own context"
     ],
 )
 def test_advise_on_recommends_only_what_intervals_tell(
-    facts: dict[str, Interval], slopes: dict[str, float], expected: list[str]
+    student: dict[str, Interval], gradients: dict[str, float], expected: list[str]
 ) -> None:
-    lines = advise_on(FACTS | facts, {name: of_slope(slope) for name, slope in slopes.items()})
+    contexts = {name: of_gradient(gradient) for name, gradient in gradients.items()}
+    lines = advise_on(STUDENT | student, contexts)
     assert len(lines) == len(expected)
     for line, part in zip(lines, expected, strict=True):
         assert part in line
 
 
 def test_advise_on_small_share_of_many_problems_is_enough() -> None:
-    facts = FACTS | {"both": Interval(0.08, 0.06, 0.1)}
-    few = of_slope(0.3)
-    [line] = advise_on(facts, {"recipe": replace(few, slope=np.tile(few.slope, 10))})  # 32 of 400
+    student = STUDENT | {"both": Interval(0.08, 0.06, 0.1)}
+    few = of_gradient(0.3)
+    gradients = np.tile(few.accuracy_gradient, 10)  # 32 of 400 tell
+    [line] = advise_on(student, {"recipe": replace(few, accuracy_gradient=gradients)})
     assert OWN in line
 
 
@@ -372,10 +414,10 @@ def test_advise_on_small_share_of_many_problems_is_enough() -> None:
     ("changes", "expected"),
     [
         ({"unclipped_mass": np.full(40, 0.4)}, "objective.clip"),
-        ({"leak": np.full(40, 0.8)}, "it copies"),
-        ({"confusion": np.linspace(0.19, 0.21, 40)}, "mask more"),
+        ({"answer_leakage": np.full(40, 0.8)}, "it copies"),
+        ({"entropy_gap_after_divergence": np.linspace(0.19, 0.21, 40)}, "mask more"),
     ],
 )
 def test_advise_on_names_setting_that_answers_risk(changes: dict[str, Any], expected: str) -> None:
-    [_, line] = advise_on(FACTS, {"recipe": of_slope(0.3, **changes)})
+    [_, line] = advise_on(STUDENT, {"recipe": of_gradient(0.3, **changes)})
     assert expected in line

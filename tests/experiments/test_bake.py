@@ -1,6 +1,5 @@
 """A bake: what it measures, what it refuses, and that it goes on where it was interrupted."""
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -16,16 +15,22 @@ from paint.config.recipe import find_recipe, read_recipe
 from paint.config.schema import Config, ConfigError
 from paint.core.errors import Interrupted
 from paint.data.problems import Problem
-from paint.experiments.bake import BAKED, PLAIN, PROMPTED, Meter, bake
+from paint.evaluation.frame import Report, select
+from paint.experiments.bake import BAKED, PLAIN, PROMPTED, PromptEvaluator, bake
 from paint.inference.local import LocalEngine
 from paint.models.policy import Policy
 from paint.models.teacher import open_teacher
-from runs import rows_of
+from runs import report_in, row_of, rows_of
 
 
 def of(config: Config, **sections: dict[str, Any]) -> Config:
     """The config with other settings."""
     return replace(config, **{k: replace(getattr(config, k), **v) for k, v in sections.items()})
+
+
+def steps_of(report: Report) -> list[int]:
+    """The steps of the checkpoints that were measured."""
+    return sorted({row.step for row in report.rows if row.step is not None})
 
 
 @pytest.fixture(scope="module")
@@ -44,47 +49,45 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
 
 
 @pytest.fixture
-def meter(config: Config, policy: Policy) -> Meter:
+def evaluator(config: Config, policy: Policy) -> PromptEvaluator:
     """Of the demo's model and a text that its teacher reads, without a grader."""
     config = of(config, grading={"grader": "none"})
     engine, teacher = LocalEngine(policy, batch_size=16), open_teacher(policy, config.teacher)
-    return Meter(config, policy, teacher, engine, "$20+3 \\equiv 55$.")
+    return PromptEvaluator(config, policy, teacher, engine, "$20+3 \\equiv 55$.")
 
 
-def test_meter_kl_of_new_adapter_is_that_of_the_two_prompts(
-    meter: Meter, policy: Policy, problems: list[Problem]
+def test_prompt_evaluator_kl_of_new_adapter_is_that_of_the_two_prompts(
+    evaluator: PromptEvaluator, policy: Policy, problems: list[Problem]
 ) -> None:
-    [own], [others] = (meter.answer(view, problems[:1], 1) for view in (PLAIN, PROMPTED))
-    found = meter.measure("held_out", problems[:1], PLAIN, [own], [others])
-    shown = policy.teacher_prompt(problems[0], meter.context, complete=True)
+    [own], [others] = (evaluator.answer(view, problems[:1], 1) for view in (PLAIN, PROMPTED))
+    found = evaluator.measurements("held_out", problems[:1], PLAIN, [own], [others])
+    shown = policy.teacher_prompt(problems[0], evaluator.context, complete=True)
     with torch.no_grad():
         logits = [
             logits_alone(policy.base, prompt, own[0].ids).log_softmax(-1)
             for prompt in (policy.student_prompt(problems[0]), shown)
         ]
     expected = (logits[0].exp() * (logits[0] - logits[1])).sum(-1).mean()
-    assert found.kl is not None
-    assert found.kl.mean == pytest.approx(float(expected), rel=1e-4)
-    assert found.kl.mean > 0.05
+    kl = row_of(found, metric="kl").mean
+    assert kl == pytest.approx(float(expected), rel=1e-4)
+    assert kl > 0.05
 
 
-def test_meter_adapter_changes_the_baked_view_alone(
-    meter: Meter, policy: Policy, problems: list[Problem]
+def test_prompt_evaluator_adapter_changes_the_baked_view_alone(
+    evaluator: PromptEvaluator, policy: Policy, problems: list[Problem]
 ) -> None:
     few = problems[:3]
-    plain, prompted = (meter.answer(view, few, 1) for view in (PLAIN, PROMPTED))
-    same = meter.measure("unrelated", few, BAKED, plain, plain)
-    before = meter.measure("held_out", few, PLAIN, plain, prompted)
+    plain, prompted = (evaluator.answer(view, few, 1) for view in (PLAIN, PROMPTED))
+    same = evaluator.measurements("unrelated", few, BAKED, plain, plain)
+    before = evaluator.measurements("held_out", few, PLAIN, plain, prompted)
     move(policy)
-    moved = meter.measure("unrelated", few, BAKED, plain, plain)
-    assert same.kl is not None
-    assert same.auc is not None
-    assert moved.kl is not None
-    assert abs(same.kl.mean) < 1e-6
-    assert same.auc.mean == 0.5
-    assert same.tokens.high == pytest.approx(12)  # all answers are cut there
-    assert moved.kl.mean > 0.01
-    assert meter.measure("held_out", few, PLAIN, plain, prompted) == before
+    moved = evaluator.measurements("unrelated", few, BAKED, plain, plain)
+    assert abs(row_of(same, metric="kl").mean) < 1e-6
+    assert row_of(same, metric="auc").mean == 0.5
+    # All answers are cut there.
+    assert row_of(same, metric="completion_tokens").high == pytest.approx(12)
+    assert row_of(moved, metric="kl").mean > 0.01
+    assert evaluator.measurements("held_out", few, PLAIN, plain, prompted) == before
 
 
 def test_bake_of_text_that_changes_nothing_is_refused(config: Config, tmp_path: Path) -> None:
@@ -107,8 +110,9 @@ def test_bake_count_below_one_is_refused(
 
 
 def test_bake_in_folder_of_other_rules_is_refused(config: Config, tmp_path: Path) -> None:
-    (tmp_path / "rules.md").write_text("Be brief.")
-    with pytest.raises(ConfigError, match=r"rules\.md is that of other rules or questions; choose"):
+    (tmp_path / "settings.json").write_text('{"rules": "others", "questions": "others"}')
+    (tmp_path / "measurements.jsonl").write_text('{"step": 0, "key": {}}\n')
+    with pytest.raises(ConfigError, match=r"(?s)holds a bake with other settings:\n  rules: "):
         bake(config, tmp_path, held_out=4, samples=1)
 
 
@@ -125,33 +129,32 @@ def test_bake_interrupted_in_training_says_to_repeat_the_command(
 
 
 @pytest.mark.slow
-def test_bake_measures_segments_and_resumes_to_same_figures(config: Config, tmp_path: Path) -> None:
-    figures = bake(config, tmp_path, held_out=8, samples=2, unrelated="demo")
-    summary = json.loads((tmp_path / "summary.json").read_text())
-    assert [row["step"] for row in summary["steps"]] == [1, 2]
+def test_bake_measures_segments_and_resumes_to_same_rows(config: Config, tmp_path: Path) -> None:
+    report = bake(config, tmp_path, held_out=8, samples=2, unrelated="demo")
+    assert report_in(tmp_path) == report
+    assert steps_of(report) == [1, 2]
     for group in ("held_out", "unrelated"):
-        expected = {view: found.table for view, found in figures[group].items()}
-        assert summary[group] == expected
-        assert list(expected) == [PROMPTED, PLAIN, BAKED]
+        rows = select(report.rows, benchmark=group, step=None, metric="completion_tokens")
+        assert [row.policy for row in rows] == [PROMPTED, PLAIN, BAKED]
     assert len(rows_of(tmp_path / "questions.jsonl")) == 32
 
     shutil.rmtree(tmp_path / "run/checkpoints/step-000002")
     files = config.context.file, config.data.path
     again = paint.bake(*files, config, output_dir=tmp_path, held_out=8, samples=2)
-    assert again.summary["held_out"] == summary["held_out"]
-    assert again.summary["steps"] == summary["steps"]
-    table = again.table.set_index(["view", "metric"])
-    assert table.loc[(BAKED, "kl"), "mean"] == summary["held_out"][BAKED]["kl"]["mean"]
+    found = report_in(tmp_path)
+    held_out = [row for row in report.rows if row.benchmark == "held_out"]
+    assert [row for row in found.rows if row.benchmark == "held_out"] == held_out
     assert again.run.checkpoints[-1].name == "step-000002"
-    more = paint.bake(*files, config, output_dir=tmp_path, held_out=8, samples=3)
-    assert [row["step"] for row in more.summary["steps"]] == [2]  # of three answers, not of two
+    paint.bake(*files, config, output_dir=tmp_path, held_out=8, samples=3)
+    assert steps_of(report_in(tmp_path)) == [2]  # of three answers, not of two
 
 
 @pytest.mark.slow
 def test_bake_teaches_invented_rules(config: Config, tmp_path: Path) -> None:
     """Two answers in three follow rules that the plain base never follows, after forty steps."""
     longer = {"steps": 40, "checkpoint_every": 40, "batch_size": 32}
-    found = bake(of(config, train=longer), tmp_path, held_out=16, samples=4)["held_out"]
-    follows = {view: figures.follows.mean for view, figures in found.items() if figures.follows}
+    report = bake(of(config, train=longer), tmp_path, held_out=16, samples=4)
+    rows = select(report.rows, benchmark="held_out", metric="follows", step=None)
+    follows = {row.policy: row.mean for row in rows}
     assert follows[PLAIN] < 0.05
     assert follows[BAKED] > 0.67 * follows[PROMPTED] > 0.5

@@ -9,24 +9,34 @@ import numpy as np
 import pytest
 
 from paint.core.display import Display
-from paint.evaluation.intervals import compare_seeds, holm, over_seeds, p_value_over_seeds
+from paint.evaluation.frame import Measurement, select
+from paint.evaluation.intervals import (
+    Interval,
+    compare_seeds,
+    holm,
+    over_seeds,
+    p_value_over_seeds,
+)
 from paint.experiments.report import (
     COLOURS,
     FAINT,
     INK,
-    Report,
+    LEAD,
+    Layout,
     Result,
+    comparison_report,
+    comparison_rows,
     publish,
-    result_sheets,
     save_curves,
     save_plot,
     side_by_side,
-    step_sheets,
+    step_rows,
 )
+from runs import row_of
 
 SAMPLES = 4
 LABELS = {"few": "Few", "many": "Many", "never": "Never", "off": "Off"}
-REPORT = Report("results", "The demo", LABELS, {}, "", reference_run="few")
+LAYOUT = Layout("results", "The demo", LABELS, {}, "", reference_run="few")
 
 
 def trained(cell: str, seed: int, steps: int, right: list[int], tokens: int = 100) -> Result:
@@ -60,54 +70,71 @@ SCORES = {
 }
 
 
+def interval_of(row: Measurement) -> Interval:
+    """The interval of a row that has both ends."""
+    assert row.low is not None
+    assert row.high is not None
+    return Interval(row.mean, row.low, row.high)
+
+
 @pytest.mark.parametrize("all_pairs", [True, False])
-def test_result_sheets_of_side_by_side_compare_pairs_with_corrected_p(all_pairs: bool) -> None:
-    report = side_by_side("", ["never", "many", "few"], all_pairs=all_pairs)
-    _, pairs, settings, _ = result_sheets(report, RESULTS)
+def test_comparison_rows_compare_pairs_with_corrected_p(all_pairs: bool) -> None:
+    layout = side_by_side("", ["never", "many", "few"], all_pairs=all_pairs)
+    rows = [row for row in comparison_rows(layout, RESULTS) if row.p is not None]
     names = [*([("never", "many")] if all_pairs else []), ("never", "few"), ("many", "few")]
     ends = {name: SCORES[name, 2 if name == "few" else 8] for name in ("never", "many", "few")}
     p_values = [p_value_over_seeds(ends[before], ends[after]) for before, after in names]
-    gains = [compare_seeds(ends[one], ends[other]).points(sign=True) for one, other in names]
-    assert pairs.rows == [
-        [f"{after} less {before}", gain, f"{p:.4f}", f"{corrected:.4f}"]
-        for (before, after), gain, p, corrected in zip(
-            names, gains, p_values, holm(p_values), strict=True
-        )
-    ]
+    assert [(row.against, row.policy) for row in rows] == names
+    assert [row.p for row in rows] == p_values
+    assert [row.corrected_p for row in rows] == holm(p_values)
+    for row, (before, after) in zip(rows, names, strict=True):
+        assert interval_of(row) == compare_seeds(ends[before], ends[after])
+
+
+def test_comparison_tables_have_the_settings_that_differ() -> None:
+    layout = side_by_side("", ["never", "many", "few"])
+    settings = comparison_report(layout, RESULTS).tables[2]
     assert settings.rows == [[name, "train.steps: 2 -> 8"] for name in ("never", "many")]
 
 
-def test_result_sheets_pass_at_k_counts_problems_with_a_right_sample() -> None:
-    main, *_ = result_sheets(REPORT, RESULTS)
-    passed = {row[0]: row[2].split()[0] for row in main.rows}
-    assert main.columns[2] == "pass@4"
+def test_comparison_rows_pass_at_k_counts_problems_with_a_right_sample() -> None:
+    rows = select(comparison_rows(LAYOUT, RESULTS), metric="pass_at_4")
+    passed = {row.policy: row.mean for row in rows}
     # Of Off, one problem of one of two seeds.
-    assert passed == dict.fromkeys(("base", "Few", "Many", "Never"), "100.0") | {"Off": "16.7"}
+    assert passed == dict.fromkeys(("base", "Few", "Many", "Never"), 1.0) | {
+        "Off": pytest.approx(1 / 6)
+    }
 
 
-def test_step_sheets_checkpoint_has_score_cost_and_lead() -> None:
-    by_step, _, _ = step_sheets(REPORT, RESULTS)
-    assert by_step.columns[2] == "Avg@4"
-    rows = {(row[0], row[1]): row[2:] for row in by_step.rows}
-    steps = {"base": "0", "Few": "12", "Many": "248", "Never": "48", "Off": "8"}
-    assert list(rows) == [(name, step) for name, all_steps in steps.items() for step in all_steps]
+def test_step_rows_checkpoint_has_score_cost_and_lead() -> None:
+    rows = step_rows(LAYOUT, RESULTS)
     end, base = SCORES["few", 2], SCORES["base", 0]
-    costs = {("many", 4): ["404", "0:00:02"], ("off", 8): ["0", "0:00:04"]}
-    for (cell, step), cost in costs.items():
+    costs = {("many", 4): (404, 2), ("off", 8): (0, 4)}
+    for (cell, step), (tokens, seconds) in costs.items():
+        found = {"policy": LABELS[cell], "step": step}
         scores = SCORES[cell, step]
-        assert rows[LABELS[cell], str(step)] == [
-            over_seeds(scores, bounds=(0, 1)).points(),
-            compare_seeds(base, scores).points(sign=True),
-            *cost,
-            compare_seeds(scores, end).points(sign=True),
-        ]
-    assert rows["Few", "2"][-1] == ""
-    assert rows["base", "0"][1:4] == ["", "", ""]
-    assert rows["base", "0"][4] == compare_seeds(base, end).points(sign=True)
+        score = interval_of(row_of(rows, **found, metric="avg_at_k"))
+        assert score == over_seeds(scores, bounds=(0, 1))
+        gain = row_of(rows, **found, metric="avg_at_k", against="base")
+        assert interval_of(gain) == compare_seeds(base, scores)
+        assert row_of(rows, **found, metric="rollout_tokens").mean == tokens
+        assert row_of(rows, **found, metric="seconds").mean == seconds
+        lead = row_of(rows, step=step, metric=LEAD, group=LABELS[cell], against=LABELS[cell])
+        assert interval_of(lead) == compare_seeds(scores, end)
+    assert not select(rows, metric=LEAD, group="Few", against="Few", step=2)
+    assert [row.metric for row in select(rows, policy="base")] == ["avg_at_k"]
 
 
-def test_step_sheets_best_checkpoint_is_marked_as_no_result() -> None:
-    _, best, _ = step_sheets(REPORT, RESULTS)
+def test_step_tables_have_a_line_for_each_checkpoint() -> None:
+    by_step = comparison_report(LAYOUT, RESULTS).tables[-3]
+    assert by_step.columns[2] == "Avg@4"
+    steps = {"base": "0", "Few": "12", "Many": "248", "Never": "48", "Off": "8"}
+    lines = [(name, f"step {step}") for name, numbers in steps.items() for step in numbers]
+    assert [(row[0], row[1]) for row in by_step.rows] == lines
+
+
+def test_step_tables_best_checkpoint_is_marked_as_no_result() -> None:
+    best = comparison_report(LAYOUT, RESULTS).tables[-2]
     assert best.title.startswith("Not a result: Avg@4 of each seed's best checkpoint")
     assert best.columns == ["", "last", "best of 1 to 3", "its step, by seed"]
     assert best.rows == [
@@ -118,8 +145,8 @@ def test_step_sheets_best_checkpoint_is_marked_as_no_result() -> None:
     ]
 
 
-def test_step_sheets_cost_to_reach_reference_run() -> None:
-    *_, reached = step_sheets(REPORT, RESULTS)
+def test_step_tables_cost_to_reach_reference_run() -> None:
+    reached = comparison_report(LAYOUT, RESULTS).tables[-1]
     assert "reach the last Avg@4 of Few, 75.0 after 200 rollout tokens and 1 s" in reached.title
 
     def lead(cell: str, step: int) -> str:
@@ -133,21 +160,23 @@ def test_step_sheets_cost_to_reach_reference_run() -> None:
     ]
 
 
-def test_step_sheets_steps_significantly_below_reference() -> None:
+def test_step_tables_steps_significantly_below_reference() -> None:
     """Two seeds and three problems say nothing for sure; twice and four times as many do."""
-    assert {row[3] for row in step_sheets(REPORT, RESULTS)[-1].rows} == {"nowhere"}
+    reached = comparison_report(LAYOUT, RESULTS).tables[-1]
+    assert {row[3] for row in reached.rows} == {"nowhere"}
     names = [f"{n}" for n in range(12)]
     few = [*RESULTS, *both("many", 1, [1, 2, 1], [1, 1, 2], tokens=101)]
     wider = [replace(r, right=4 * r.right, problems=names) for r in few]
     many = [replace(r, seed=r.seed + more) for more in (0, 2) for r in wider]
-    by_step, _, reached = step_sheets(REPORT, many)
-    below = [row[:2] for row in by_step.rows if row[-1].partition("[")[2].startswith("+")]
-    assert below == [["base", "0"], ["Many", "1"], ["Many", "2"], ["Off", "8"]]
+    reached = comparison_report(LAYOUT, many).tables[-1]
+    leads = [row for row in step_rows(LAYOUT, many) if row.metric == LEAD]
+    below = [(row.group, row.step) for row in leads if row.low is not None and row.low > 0]
+    assert below == [("base", 0), ("Many", 1), ("Many", 2), ("Off", 8)]
     assert [row[3] for row in reached.rows] == ["202 (1.0 times)", "nowhere", "0 (0.0 times)"]
 
 
-def test_step_sheets_reference_without_rollouts_omits_tokens() -> None:
-    *_, reached = step_sheets(replace(REPORT, reference_run="off"), RESULTS)
+def test_step_tables_reference_without_rollouts_omits_tokens() -> None:
+    reached = comparison_report(replace(LAYOUT, reference_run="off"), RESULTS).tables[-1]
     found = [" in ".join(row[4:]) for row in reached.rows]
     assert found == ["100 in 0 (0.1 times)", "202 in 1 (0.2 times)", "400 in 2 (0.5 times)"]
 
@@ -155,17 +184,17 @@ def test_step_sheets_reference_without_rollouts_omits_tokens() -> None:
 def test_report_earlier_checkpoints_do_not_change_results(tmp_path: Path) -> None:
     last = [result for result in RESULTS if result.is_last]
     assert len(last) == 10
-    assert result_sheets(REPORT, RESULTS) == result_sheets(REPORT, last)
+    assert comparison_rows(LAYOUT, RESULTS) == comparison_rows(LAYOUT, last)
 
-    publish(REPORT, last, tmp_path / "last", Display(enabled=False))
-    publish(REPORT, RESULTS, tmp_path / "all", Display(enabled=False))
-    publish(replace(REPORT, reference_run=None), RESULTS, tmp_path / "none", Display(enabled=False))
+    publish(LAYOUT, last, tmp_path / "last", Display(enabled=False))
+    publish(LAYOUT, RESULTS, tmp_path / "all", Display(enabled=False))
+    publish(replace(LAYOUT, reference_run=None), RESULTS, tmp_path / "none", Display(enabled=False))
     plain, whole = ((tmp_path / place / "results.md").read_text() for place in ("last", "all"))
     assert whole.startswith(plain.rstrip())
     assert "by step" in whole
     assert "by step" not in plain
     names = {place.name: {path.name for path in place.iterdir()} for place in tmp_path.iterdir()}
-    files = {"results.md", "results.svg", "results.png", "results.tables.json"}
+    files = {"results.md", "results.svg", "results.png", "results.json"}
     assert names["last"] == names["none"] == files
     assert names["all"] == names["last"] | {"efficiency.svg", "efficiency.png"}
 
@@ -185,8 +214,8 @@ def require_line(drawn: Sequence[float], values: Sequence[float], sign: int) -> 
 
 
 def test_save_curves_draws_each_run_in_its_colour_at_its_values(tmp_path: Path) -> None:
-    save_curves(tmp_path / "plot", REPORT, RESULTS)
-    save_curves(tmp_path / "again", REPORT, RESULTS)
+    save_curves(tmp_path / "plot", LAYOUT, RESULTS)
+    save_curves(tmp_path / "again", LAYOUT, RESULTS)
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
     text = (tmp_path / "plot.svg").read_text()
     assert text == (tmp_path / "again.svg").read_text()
@@ -217,14 +246,14 @@ def test_save_curves_without_any_rollout_token_draws_seconds_alone(tmp_path: Pat
 
 def test_save_curves_axis_abbreviates_large_costs(tmp_path: Path) -> None:
     results = [replace(r, rollout_tokens=round(r.steps * 2e6)) for r in RESULTS]
-    save_curves(tmp_path / "plot", REPORT, results)
+    save_curves(tmp_path / "plot", LAYOUT, results)
     text = (tmp_path / "plot.svg").read_text()
     assert all(f">{word}</text>" in text for word in ("2M", "5M", "10M"))
 
 
 def test_save_plot_draws_means_seeds_and_intervals_at_their_values(tmp_path: Path) -> None:
     labels = {"few": "A", "many": "B"}
-    report = Report("results", "Title", labels, {"many": ("few", "many")}, "few less the row's")
+    report = Layout("results", "Title", labels, {"many": ("few", "many")}, "few less the row's")
     results = [r for r in RESULTS if r.is_last]
     save_plot(tmp_path / "plot", report, results)
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
@@ -251,7 +280,7 @@ def test_save_plot_draws_means_seeds_and_intervals_at_their_values(tmp_path: Pat
 @pytest.mark.parametrize("name", ["$\\frac$", "$x_1$", "{best} [a] <b> & c", "a\x1b[31mb", "_$^"])
 def test_save_plot_name_with_markup_is_drawn_verbatim(name: str, tmp_path: Path) -> None:
     pairs = {"few": ("few", "base")}
-    report = Report("results", name, {"few": name}, pairs, name, reference_run="few")
+    report = Layout("results", name, {"few": name}, pairs, name, reference_run="few")
     results = [r for r in RESULTS if r.cell in ("base", "few")]
     save_plot(tmp_path / "plot", report, [r for r in results if r.is_last])
     save_curves(tmp_path / "curves", report, results)

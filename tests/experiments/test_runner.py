@@ -9,7 +9,6 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
 from dataclasses import replace
-from datetime import timedelta
 from io import StringIO
 from pathlib import Path
 from threading import Event
@@ -35,7 +34,7 @@ from paint.experiments.runner import ExperimentRun, run_experiment
 from paint.grading.math.grader import MathGrader
 from paint.training.run_log import new_run
 from processes import on_full_disk, until
-from runs import Sections, rows_of, tight_and_loose
+from runs import Sections, report_in, row_of, rows_of, tight_and_loose
 
 PROBLEMS, SAMPLES = 5, 3
 SMALL = ["--problems", str(PROBLEMS), "--samples", str(SAMPLES)]
@@ -136,33 +135,35 @@ def test_experiment_results_have_one_row_per_run_and_seed(finished: Experiment) 
         assert "step 2/2" in (run / "log.txt").read_text()
 
 
-def test_tables_match_results(finished: Experiment) -> None:
+def test_report_matches_results(finished: Experiment) -> None:
     folder, _, said = finished
-    rows = by_run(read_results(folder))
-    scores = {name: np.array([r.right for r in found]) / SAMPLES for name, found in rows.items()}
+    last, rows = by_run(read_results(folder)), report_in(folder, "results").rows
+    scores = {name: np.array([r.right for r in found]) / SAMPLES for name, found in last.items()}
     assert scores["tight"].shape == (2, PROBLEMS)
+    for name, results in last.items():
+        score = row_of(rows, policy=name, metric="avg_at_k")
+        assert score.mean == pytest.approx(scores[name].mean())
+        assert score.n == PROBLEMS
+        passed = over_seeds((scores[name] > 0).astype(float))
+        assert row_of(rows, policy=name, metric=f"pass_at_{SAMPLES}").low == passed.low
+        for seed in (0, 1):
+            of_seed = row_of(rows, policy=name, metric="avg_at_k", group=f"seed {seed}")
+            assert of_seed.mean == pytest.approx(scores[name][seed].mean())
+        if name != "base":
+            gain = row_of(rows, policy=name, metric="avg_at_k", against="base")
+            assert gain.low == compare_seeds(scores["base"], scores[name]).low
+            tokens = row_of(rows, policy=name, metric="rollout_tokens")
+            assert tokens.mean == np.mean([result.rollout_tokens for result in results])
+            spent = row_of(rows, policy=name, metric="seconds")
+            assert spent.mean == np.mean([result.seconds for result in results])
+    difference = row_of(rows, policy="loose", metric="avg_at_k", against="tight")
+    assert difference.low == compare_seeds(scores["tight"], scores["loose"]).low
+    assert difference.p == p_value_over_seeds(scores["tight"], scores["loose"])
+    assert difference.corrected_p == difference.p
     for text in (said, (folder / "results.md").read_text()):
-        cells = [re.split("[|│]", line)[1:-1] for line in text.splitlines()]
-        lines = [[cell.strip().replace("\\", "") for cell in line] for line in cells]
-        table = {line[0]: line[1:] for line in reversed(lines) if line}
-        seeds = {line[0]: line[1:] for line in lines if len(line) == 3}
-        for name, results in rows.items():
-            gain = compare_seeds(scores["base"], scores[name]).points(sign=True)
-            tokens = f"{np.mean([result.rollout_tokens for result in results]):,.0f}"
-            spent = timedelta(seconds=round(sum(result.seconds for result in results) / 2))
-            assert table[name] == [
-                over_seeds(scores[name], bounds=(0, 1)).points(),
-                over_seeds((scores[name] > 0).astype(float)).points(),
-                *(["", "", ""] if name == "base" else [gain, tokens, str(spent)]),
-                f"{np.mean([result.answer_tokens for result in results]):,.0f}",
-            ]
-        for name in ("tight", "loose"):
-            assert seeds[name] == [f"{100 * scores[name][seed].mean():.1f}" for seed in (0, 1)]
-        difference = compare_seeds(scores["tight"], scores["loose"]).points(sign=True)
-        p_value = f"{p_value_over_seeds(scores['tight'], scores['loose']):.4f}"
-        assert table["loose less tight"] == [difference, p_value, p_value]
-        assert ["tight", "objective.clip: 0.3 -> 0.06"] in lines
-    assert "Avg@3 on 5 problems of demo, seeds 0 to 1" in said
+        assert score.text("%") in text
+        assert "objective.clip: 0.3 -> 0.06" in text
+        assert f"Avg@{SAMPLES} on {PROBLEMS} problems of demo, seeds 0 to 1" in text
 
 
 def test_experiment_evaluates_checkpoint_of_step(finished: Experiment, stepped: Experiment) -> None:
@@ -658,8 +659,11 @@ def test_ablation_shows_every_checkpoint_and_best_per_seed(two_rows: Path, tmp_p
     results = [(result.cell, result.steps) for result in read_results(folder)]
     assert results == [("base", 0), *((name, step) for name in names for step in (1, 2))]
     text = (folder / "mask-placement.md").read_text()
-    rows = [re.findall(r"[\w/.]+", line)[:2] for line in text.splitlines()]
-    assert all([label, step] in rows for label in points for step in ("1", "2"))
+    rows = report_in(folder, "mask-placement").rows
+    for label in points:
+        assert [row.step for row in rows if row.policy == label and row.metric == "seconds"] == [
+            *(None, 1, 2)
+        ]
     assert "Not a result: Avg@2 of each seed's best checkpoint" in text
     assert "What it takes to reach" not in text
     assert not (folder / "efficiency.svg").exists()

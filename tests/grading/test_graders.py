@@ -23,7 +23,7 @@ from paint.grading.choice import chosen_letter
 from paint.grading.registry import find_grader
 from paint.training.check import check_config
 from paint.training.trainer import train
-from runs import changed, rows_of, stored
+from runs import changed, report_in, row_of, rows_of, stored
 
 SHORT = "extensions.short_grader:grade"
 short_grader = importlib.import_module("extensions.short_grader")
@@ -231,20 +231,21 @@ def test_eval_custom_grader_reports_mean_reward(tmp_path: Path) -> None:
     assert sum(rewards) > 0
 
     [summary] = tmp_path.rglob("summary.json")
-    [figures] = json.loads(summary.read_text())["figures"]["base"].values()
-    assert figures["reward"]["mean"] == pytest.approx(sum(rewards) / 6)
-    assert not {"maj_at_k", "lenient_avg_at_k", "unboxed_frac"} & figures.keys()
+    report = report_in(summary.parent)
+    assert row_of(report, metric="reward").mean == pytest.approx(sum(rewards) / 6)
+    metrics = {row.metric for row in report.rows}
+    assert not {"maj_at_k", "lenient_avg_at_k", "unboxed_frac"} & metrics
     tables = summary.with_suffix(".md").read_text()
     assert "Mean reward" in tables
     first = f"| base | demo | 4 | chain-0 | {grades[0]['strict']['reason']} |"
     assert first in tables.split("Failures of the grader")[1]
-    assert list(json.loads(summary.read_text())["grader_failures"]["base"].values()) == [4]
+    assert row_of(report, metric="grader_failures").mean == 4
 
     # The mathematics grader reads the same samples, and has votes and lenient figures.
     summarise_folders([summary.parent], summary.parent, Display(enabled=False), GradingConfig())
-    [figures] = json.loads(summary.read_text())["figures"]["base"].values()
-    assert "reward" not in figures
-    assert {"maj_at_k", "lenient_avg_at_k", "unboxed_frac"} <= figures.keys()
+    metrics = {row.metric for row in report_in(summary.parent).rows}
+    assert "reward" not in metrics
+    assert {"maj_at_k", "lenient_avg_at_k", "unboxed_frac"} <= metrics
 
     with pytest.raises(ConfigError, match="an evaluation needs grades"):
         summarise_folders(

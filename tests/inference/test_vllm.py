@@ -4,7 +4,6 @@ One server is shared by all tests but those of the server that a run owns.
 """
 
 import dataclasses
-import json
 import os
 import shutil
 import signal
@@ -37,7 +36,7 @@ from paint.models.weights import save_trained
 from paint.training.trainer import train
 from processes import alive, train_command, until
 from real_vllm import LEAN, SERVER, SMALL, needs_vllm, serving
-from runs import adapter, assert_same, changed, kill_and_resume, rows_of, stored
+from runs import adapter, assert_same, changed, kill_and_resume, report_in, row_of, rows_of, stored
 
 SAMPLING = Sampling(temperature=1.1, top_p=0.95, top_k=20, max_new_tokens=60)
 GREEDY = dataclasses.replace(SAMPLING, temperature=0.0)
@@ -251,16 +250,15 @@ def test_train_off_policy_killed_and_resumed_is_bitwise_equal(url: str, tmp_path
 def test_eval_by_server_gives_local_accuracy(url: str, trained: Policy, tmp_path: Path) -> None:
     save_trained(trained, tmp_path / "mine")
     served = f"--rollout.engine vllm --rollout.urls {url} --rollout.batch-size 8"
-    figures = {}
+    reports = []
     for folder, more in (("served", served), ("local", "")):
         flags = f"--output-dir {tmp_path / folder} --benchmarks demo --limit 10 --no-thinking"
         flags += f" --dtype float32 --rollout.max-new-tokens 96 {more}"
         assert main(["eval", "demo", str(tmp_path / "mine"), *flags.split()]) == 0
-        summary = json.loads((tmp_path / folder / "demo/summary.json").read_text())
-        figures[folder] = summary["figures"]
+        reports.append(report_in(tmp_path / folder / "demo"))
     rows = rows_of(tmp_path / "served/demo/base/demo/completions.jsonl")
     assert {row["source"] for row in rows} == {url}
     # The engines draw from one distribution with different random numbers: only noise differs.
     for policy in ("base", "mine"):
-        one, other = (figures[name][policy]["demo"]["avg_at_k"]["mean"] for name in figures)
+        one, other = (row_of(r, policy=policy, metric="avg_at_k").mean for r in reports)
         assert one == pytest.approx(other, abs=0.12), policy

@@ -21,12 +21,14 @@ from paint.core.storage import verify_checksums
 from paint.data.benchmarks import Benchmark
 from paint.data.problems import Problem
 from paint.demo.files import MODEL
+from paint.evaluation.frame import Measurement
 from paint.evaluation.store import StoreError
 from paint.models.policy import Policy, load_policy
 from paint.models.weights import Rounding, load_trained, trained_in
 from paint.publish import card
 from paint.publish.export import ExportError
 from real_vllm import needs_vllm, scored_by, serving
+from runs import report_in, row_of
 
 
 @pytest.fixture(scope="module")
@@ -105,11 +107,11 @@ def test_export_in_vllm_answers_as_checkpoint(
 def test_export_card_holds_run_and_evaluation(run: Path, tmp_path: Path) -> None:
     folder = paint.export(run, tmp_path / "out", license="apache-2.0")
     written = ModelCard.load(folder / "README.md")
-    summary = json.loads((run / "validation/summary.json").read_text())
-    figure = summary["figures"]["step-000003"]["held_out"]["avg_at_k"]
+    row = row_of(report_in(run / "validation"), policy="step-000003", metric="avg_at_k")
     (result,) = written.data.eval_results
-    assert result.metric_value == pytest.approx(100 * figure["mean"], abs=0.005)
-    assert f"{100 * figure['low']:.2f}"[:4] in result.metric_name
+    assert result.metric_value == pytest.approx(100 * row.mean, abs=0.005)
+    assert row.low is not None
+    assert f"{100 * row.low:.2f}"[:4] in result.metric_name
     assert written.data.license == "apache-2.0"
     facts = json.loads((run / "run.json").read_text())
     for fact in (
@@ -126,19 +128,19 @@ def test_export_card_holds_run_and_evaluation(run: Path, tmp_path: Path) -> None
     assert "held_out: 0 of 40 training problems" in written.text
 
 
-def test_find_figures_of_other_weights_are_refused(run: Path, tmp_path: Path) -> None:
+def test_find_evaluation_of_other_weights_are_refused(run: Path, tmp_path: Path) -> None:
     adapter = Path(copytree(run / "checkpoints/step-000003/adapter", tmp_path / "adapter"))
-    assert card.find_figures(run / "validation", adapter).policy == "step-000003"
+    assert card.find_evaluation(run / "validation", adapter).policy == "step-000003"
     shape = json.loads((adapter / "adapter_config.json").read_text())
     (adapter / "adapter_config.json").write_text(json.dumps(shape | {"lora_alpha": 9}))
     with pytest.raises(StoreError, match="no samples of"):
-        card.find_figures(run / "validation", adapter)
+        card.find_evaluation(run / "validation", adapter)
 
 
 def test_contamination_counts_training_problems_in_benchmarks(
     run: Path, checkpoint: Path, problems: list[Problem]
 ) -> None:
-    found = card.find_figures(run / "validation", trained_in(checkpoint, "lora"))
+    found = card.find_evaluation(run / "validation", trained_in(checkpoint, "lora"))
     config, facts = paint.load_run(run).config, json.loads((run / "run.json").read_text())
     repeated = replace(found, benchmarks=[Benchmark("own", problems[:3])])
     (line,) = card._contamination(config, facts, [repeated])
@@ -151,10 +153,9 @@ def test_contamination_counts_training_problems_in_benchmarks(
 def test_hub_entries_are_those_of_complete_hub_benchmarks(
     run: Path, checkpoint: Path, problems: list[Problem], tmp_path: Path
 ) -> None:
-    found = card.find_figures(run / "validation", trained_in(checkpoint, "lora"))
-    figures = found.summary["figures"][found.policy]
-    interval = {"mean": 0.5, "low": 0.4, "high": 0.6}
-    figures["aime_2026"] = figures["held_out"] | {"avg_at_k": interval}
+    found = card.find_evaluation(run / "validation", trained_in(checkpoint, "lora"))
+    row = Measurement(found.policy, "aime_2026", "avg_at_k", 0.5, 0.4, 0.6)
+    found = replace(found, report=replace(found.report, rows=[*found.report.rows, row]))
     whole = [Benchmark("aime_2026", problems[:30]), *found.benchmarks]
     part = [Benchmark("aime_2026", problems[:29])]
     assert card._hub_entries(replace(found, benchmarks=part)) == []

@@ -9,10 +9,11 @@ import torch
 
 from browser import opened
 from paint.config.run_folder import read_run
+from paint.config.schema import ConfigError
 from paint.core import storage
 from paint.core.display import Display
+from paint.evaluation.frame import Chart, Report, Table, measure, write_report
 from paint.evaluation.intervals import Interval
-from paint.evaluation.tables import Chart, Sheet, write_tables
 from paint.models.policy import Policy, load_policy
 from paint.models.teacher import open_teacher
 from paint.objective.anchors import contains, normalize
@@ -321,14 +322,18 @@ def test_page_of_evaluation_shows_failure_reason(browser: Any, run: Path, tmp_pa
 
 
 def test_page_of_tables_draws_lines_intervals_and_cells(browser: Any, tmp_path: Path) -> None:
-    rows = {"solution": Interval(0.612, 0.3721, 0.756), "none": Interval(0, 0, 0)}
+    rows = measure("solution", "", "gradient", Interval(0.612, 0.3721, 0.756))
+    rows += measure("none", "", "gradient", Interval(0, 0, 0))
+    rows += measure("solution", "", "kl", Interval(0.0107, 0.007, 0.012))
+    rows += measure("solution", "", "leakage", Interval(0.25, 0, 1))
     charts = [
-        Chart("Slope", rows, "points"),
-        Chart("KL a token", {"solution": Interval(0.0107, 0.007, 0.012)}),
-        Chart("Leak", {"solution": Interval(0.25, 0, 1)}, "%"),
+        Chart("Accuracy gradient", "gradient", "points"),
+        Chart("KL a token", "kl"),
+        Chart("Answer leakage", "leakage", "%"),
     ]
-    sheet = Sheet("Risks", ["", "KL"], [["<img src=x onerror=alert(1)>", "0.1"]])
-    write_tables(tmp_path, "advice", [sheet], charts, ["train with --context.source solution"])
+    table = Table("Risks", ["", "KL"], [["<img src=x onerror=alert(1)>", "0.1"]])
+    report = Report(rows, [table], charts, ["train with --context.source solution"])
+    write_report(tmp_path, "advice", report, ConfigError)
     page = show_targets([tmp_path], Display(enabled=False))
     with opened(browser, page) as at:
         assert at.inner_text("main li") == "train with --context.source solution"
@@ -340,7 +345,7 @@ def test_page_of_tables_draws_lines_intervals_and_cells(browser: Any, tmp_path: 
             "solution: 0.0107 [0.007, 0.012]",
             "solution: 25.0 % [0.0 %, 100.0 %]",
         ]
-        assert at.locator("td").all_text_contents() == sheet.rows[0]
+        assert at.locator("td").all_text_contents() == table.rows[0]
 
 
 def test_page_overlays_several_runs(browser: Any, run: Path, tmp_path: Path) -> None:

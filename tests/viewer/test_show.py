@@ -17,15 +17,14 @@ from paint.cli import main
 from paint.config.run_folder import RunError
 from paint.config.schema import ConfigError
 from paint.core.display import Display
-from paint.core.storage import read_json
+from paint.evaluation.frame import Chart, Measurement, Report, Table, measure, write_report
 from paint.evaluation.intervals import Interval
 from paint.evaluation.store import StoreError, find_stores
-from paint.evaluation.tables import Chart, Sheet, write_tables
 from paint.training.trainer import train
 from paint.viewer.evaluation import evaluation_data, graded_validation, shortened
 from paint.viewer.run import PageSpec, compare_data, log_page
 from paint.viewer.show import show_targets, tables_data
-from runs import changed
+from runs import changed, policies_of, report_in, row_of
 
 QUIET = Display(enabled=False)
 
@@ -83,12 +82,12 @@ def test_show_targets_incompatible_arguments_are_refused(run: Path, tmp_path: Pa
 def test_evaluation_data_matches_grades(run: Path) -> None:
     """The figures are those of the summary that the run wrote, and every answer is there."""
     data = evaluation_data([run / "validation"])
-    summary = read_json(run / "validation/summary.json", "")
+    report = report_in(run / "validation")
     [benchmark] = data["benchmarks"]
-    assert data["policies"] == list(summary["figures"])
+    assert data["policies"] == policies_of(report)
+    assert [Measurement(**row) for row in data["rows"]] == report.rows
     for policy in data["policies"]:
-        assert data["figures"][policy] == summary["figures"][policy]
-        mean = data["figures"][policy][benchmark["name"]]["avg_at_k"]["mean"]
+        mean = row_of(report, policy=policy, metric="avg_at_k").mean
         given = [p["answers"][policy] for p in benchmark["problems"]]
         assert sum(a["correct"] for answers in given for a in answers) / 12 == pytest.approx(mean)
         assert data["pass"][policy][benchmark["name"]][0]["mean"] == pytest.approx(mean)
@@ -166,11 +165,14 @@ def test_show_targets_missing_file_is_named(copied: Path, name: str, words: str)
 
 
 def test_tables_data_has_intervals_and_cells_of_every_folder(tmp_path: Path) -> None:
-    sheet = Sheet("Title", ["", "share"], [["<b>", "1.0 [0.5, 2.0]"]])
-    chart = Chart("Slope", {"a": Interval(0.1, -0.2, 0.3), "one": Interval(1, -inf, inf)}, "points")
+    table = Table("Title", ["", "share"], [["<b>", "1.0 [0.5, 2.0]"]])
+    rows = measure("a", "", "slope", Interval(0.1, -0.2, 0.3))
+    rows += measure("one", "", "slope", Interval(1, -inf, inf))
+    chart = Chart("Slope", "slope", "points")
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
-        write_tables(tmp_path / name, "advice", [sheet], [chart], [f"line of {name}"])
+        report = Report(rows, [table], [chart], [f"line of {name}"])
+        write_report(tmp_path / name, "advice", report, ConfigError)
     data = tables_data([tmp_path / "first", tmp_path / "second"])
     found = [(report["name"], report["lines"]) for report in data["reports"]]
     names = ("first", "second")
@@ -178,9 +180,9 @@ def test_tables_data_has_intervals_and_cells_of_every_folder(tmp_path: Path) -> 
     [drawn], [shown] = data["reports"][0]["charts"], data["reports"][0]["tables"]
     assert drawn["rows"]["a"] == {"mean": 0.1, "low": -0.2, "high": 0.3}
     assert drawn["rows"]["one"] == {"mean": 1, "low": None, "high": None}
-    assert (shown["columns"], shown["rows"]) == (sheet.columns, sheet.rows)
+    assert (shown["columns"], shown["rows"]) == (table.columns, table.rows)
 
-    with pytest.raises(ConfigError, match="has no tables"):
+    with pytest.raises(ConfigError, match="has no report"):
         tables_data([tmp_path / "first", tmp_path])
 
 

@@ -20,6 +20,7 @@ from paint.core.errors import ConfigError
 from paint.core.storage import digest
 from paint.data.gold_answer_checks import gold_warnings
 from paint.data.problems import LABELS, Problem, item_of
+from paint.evaluation.frame import to_terminal, write_report
 from paint.evaluation.metrics import GradedSamples
 from paint.evaluation.store import (
     Store,
@@ -27,9 +28,8 @@ from paint.evaluation.store import (
     find_stores,
     reopen_store,
     write_grades,
-    write_summary,
 )
-from paint.evaluation.tables import markdown, print_sheets, sheets, summary_json, worth_showing
+from paint.evaluation.summary import SUMMARY, summary_report, worth_showing
 from paint.grading.base import Grade, Grader, require_some_grade
 from paint.grading.math.grader import MathGrade, MathGrader
 from paint.grading.registry import NoGrader, open_grader
@@ -164,14 +164,14 @@ def summarise(
                 store, grader, display, stop_on_failure=grading.stop_on_failure
             )
 
-    tables = sheets(by_policy)
-    write_summary(folder, summary_json(by_policy), markdown(tables))
-    shown = worth_showing(tables, by_policy)
-    print_sheets(display.console, shown)
-    more = len(tables) - len(shown)
-    display.note(
-        f"written to {folder}: summary.json, summary.md" + f" ({more} more tables)" * bool(more)
-    )
+    report = summary_report(by_policy)
+    write_report(folder, SUMMARY, report, StoreError)
+    shown = worth_showing(report.tables, by_policy)
+    to_terminal(shown, display.console)
+    line = f"written to {folder}: {SUMMARY}.json, {SUMMARY}.md"
+    if len(shown) < len(report.tables):
+        line += f" ({len(report.tables) - len(shown)} more tables)"
+    display.note(line)
 
 
 def summarise_folders(

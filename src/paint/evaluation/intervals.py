@@ -20,6 +20,7 @@ POWER = 0.80
 FEW = 10  # with fewer problems, an unseen problem is assumed to lie at the bound of its range
 ROUNDING = 1e-12  # differences up to this size are rounding errors
 SHARE = (0.0, 1.0)  # bounds of a fraction
+UNBOUNDED = "unbounded"  # an end of an interval that has no bound, as text
 
 _TAILS = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
 
@@ -38,12 +39,25 @@ class Interval:
 
     def text(self, form: str, scale: float = 1) -> str:
         """Format times the scale, by a format specification: ``831 [789, 870]``."""
-        mean, low, high = (format(scale * x, form) for x in (self.mean, self.low, self.high))
-        return f"{mean} [{low}, {high}]"
+        return interval_text(self.mean, self.low, self.high, form, scale)
 
     def table(self) -> dict[str, float | None]:
         """Convert to JSON values; an infinite end is null."""
         return {name: x if math.isfinite(x) else None for name, x in asdict(self).items()}
+
+
+def interval_text(
+    mean: float, low: float | None, high: float | None, form: str, scale: float = 1
+) -> str:
+    """Format a mean with its interval; an end that is None or infinite is "unbounded"."""
+    ends = []
+    for end in (low, high):
+        is_known = end is not None and math.isfinite(end)
+        ends.append(format(scale * end, form) if is_known else UNBOUNDED)  # type: ignore[operator]
+    text = format(scale * mean, form)
+    if ends == [UNBOUNDED, UNBOUNDED]:
+        return text
+    return f"{text} [{ends[0]}, {ends[1]}]"
 
 
 @dataclass(frozen=True)

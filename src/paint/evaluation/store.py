@@ -191,13 +191,6 @@ def read_grades(folder: Path) -> list[dict[str, Any]]:
     return list(storage.read_jsonl(folder / GRADES, GRADES_HINT.format(folder=folder)))
 
 
-def write_summary(folder: Path, metrics: Mapping[str, Any], text: str) -> None:
-    """Write summary.json and summary.md. Raises StoreError if that fails."""
-    with _or_store_error(folder):
-        storage.write_json(folder / "summary.json", metrics)
-        storage.write_atomic(folder / "summary.md", text)
-
-
 def prompt_digest(prompt: Sequence[int]) -> str:
     """Digest of a prompt's token ids, as stored with samples."""
     return storage.digest(" ".join(map(str, prompt)))[:16]

@@ -14,7 +14,7 @@ from paint.config.schema import Config, ConfigError
 from paint.core.display import Display
 from paint.core.errors import format_value
 from paint.experiments.eval_protocols import protocol_for
-from paint.experiments.report import Report, Result, publish
+from paint.experiments.report import Layout, Result, publish
 from paint.experiments.runner import ExperimentRun, run_experiment
 from paint.objective.masking import Placement
 from paint.training.check import check_config
@@ -197,6 +197,6 @@ def ablate(
     labels = {point.name: label for label, point in grid.points.items()}
     baseline = grid.points[grid.baseline].name
     pairs = {name: (name, baseline) for name in labels if name != baseline}
-    report = Report(table, grid.title, labels, pairs, f"less that of {grid.baseline}")
-    publish(report, results, folder, display)
+    layout = Layout(table, grid.title, labels, pairs, f"less that of {grid.baseline}")
+    publish(layout, results, folder, display)
     return results

@@ -1,11 +1,11 @@
 """``paint advise``: what each context would teach, before any training.
 
-    rollouts -> verdicts -> scores under every context -> pull towards right answers -> advice
+    rollouts -> verdicts -> scores under every context -> accuracy gradients -> advice
 
 The student answers each problem several times. The same rollouts are then scored under every
 context, as training would score them. A context teaches what separates right rollouts from wrong
-ones of the same problem. Its *slope* is the rise of the student's accuracy J as the student q moves
-towards the teacher p, token by token, along q^(1-a) p^a:
+ones of the same problem. Its *accuracy gradient* is the rise of the student's accuracy J as the
+student q moves towards the teacher p, token by token, along q^(1-a) p^a:
 
     dJ/da at a = 0   =   E[(R - mean R) sum_n (l_n - E_q l_n)],     l = log p - log q
 
@@ -32,12 +32,24 @@ from paint.core.errors import format_value
 from paint.core.storage import lock_folder
 from paint.data.contexts import CONTROLS, IN_FULL, Contexts
 from paint.data.problems import read_problems
+from paint.evaluation.frame import (
+    Chart,
+    Measurement,
+    Report,
+    Table,
+    Unit,
+    measure,
+    select,
+    table_of,
+    to_terminal,
+    write_report,
+)
 from paint.evaluation.generate import base_as_rank1_adapter, load_eval_policy, with_date
 from paint.evaluation.intervals import SHARE, Interval, bootstrap, compare
 from paint.evaluation.metrics import auc, avg_at_k
-from paint.evaluation.store import write_summary
-from paint.evaluation.tables import Chart, Sheet, markdown, print_sheets, write_tables
+from paint.evaluation.summary import SUMMARY
 from paint.experiments.rollout_bank import (
+    TENTHS,
     Bank,
     Scores,
     answer,
@@ -51,11 +63,15 @@ from paint.inference.machine import find_machine
 from paint.objective.solution import KINDS
 from paint.training.check import check_config, resolve_evaluation
 from paint.training.prompt_filter import filter_problems
+from paint.training.rollouts import Rollout
 
 T = TypeVar("T")
 
 RECIPE = "recipe"  # the context of the recipe itself
-FACTS = {
+STUDENT = "student"  # the policy of rows about the student itself
+TRAINING = "training problems"  # the benchmark of all rows
+
+STUDENT_METRICS = {
     "accuracy": "right",
     "both": "problems with right and wrong rollouts",
     "truncated": "truncated",
@@ -63,6 +79,7 @@ FACTS = {
     "overlap_auc": "AUC of the overlap, right against wrong",
 }
 """What is measured of the student, and how the table calls it."""
+
 MODE_FLAGS = {
     " (thinking)": " --model.teacher-thinking",
     " (no thinking)": " --model.no-teacher-thinking",
@@ -73,13 +90,53 @@ FEW, ENOUGH, MUCH = 0.1, 30, 0.3
 """With a smaller share of problems that tell, and fewer than so many, there is no advice; above the
 other share, something is a risk."""
 
-CONFUSED = 0.1
-"""Entropy gap behind a departure, nats: programmed teachers above it lost 4 to 87 points."""
+LARGE_GAP = 0.1
+"""Entropy gap after divergence, nats: programmed teachers above it lost 4 to 87 points."""
 
 ANYWHERE = (-math.inf, math.inf)  # bounds of values without a range
 
-BOUNDS = dict.fromkeys(("slope", "kl", "first_kl", "entropy_gap", "confusion"), ANYWHERE)
-BOUNDS |= dict.fromkeys(("unclipped_mass", "clipped", "raised", "leak"), SHARE)
+BOUNDS = {
+    "accuracy_gradient": ANYWHERE,
+    "kl": ANYWHERE,
+    "first_kl": ANYWHERE,
+    "entropy_gap": ANYWHERE,
+    "entropy_gap_after_divergence": ANYWHERE,
+    "unclipped_mass": SHARE,
+    "clipped": SHARE,
+    "raised": SHARE,
+    "answer_leakage": SHARE,
+}
+"""Metrics that have a value for each problem, and the bounds of these values."""
+
+TEACHING_COLUMNS: dict[str, tuple[str, Unit]] = {
+    "accuracy_gradient": ("accuracy gradient, points", "points"),
+    "content": ("less another row's", "points"),
+    "kl": ("KL a token", ""),
+    "clipped": ("clipped tokens, %", "%"),
+    "raised": ("made likelier, %", "%"),
+    "unclipped_mass": ("unclipped mass, %", "%"),
+    "masked": ("masked, %", "%"),
+    "masked_p5": ("5th percentile", "%"),
+    "masked_p95": ("95th percentile", "%"),
+}
+RISK_COLUMNS: dict[str, tuple[str, Unit]] = {
+    "first_kl": ("KL of the first token", ""),
+    "entropy_gap": ("entropy less the student's", "signed"),
+    "entropy_gap_after_divergence": ("entropy gap after divergence", "signed"),
+    "answer_leakage": ("right answer after wrong work, %", "%"),
+}
+CHARTS = [
+    Chart("Accuracy gradient", "accuracy_gradient", "points", "rise towards the teacher"),
+    Chart("KL a token", "kl", "", "divergence of student and teacher, nats"),
+    Chart("Unclipped mass", "unclipped_mass", "%", "of the target, left by the clip"),
+    Chart("Answer leakage", "answer_leakage", "%", "P(right answer) after wrong work"),
+    Chart(
+        "Entropy gap after divergence",
+        "entropy_gap_after_divergence",
+        "",
+        "teacher less student, nats a token",
+    ),
+]
 
 
 def advise(
@@ -92,11 +149,11 @@ def advise(
     ratios: Sequence[float],
     answers: bool = False,
     both_modes: bool = False,
-) -> dict[str, Any]:
+) -> Report:
     """Measure what contexts would teach; print and write the tables and the advice.
 
     The arguments are those of ``paint.advise``. The rollout section of the config is the sampling;
-    with the engine "stored", rollouts that exist are used. Returns the content of summary.json.
+    with the engine "stored", rollouts that exist are used.
     """
     validate_arguments(config, problems, samples, ratios, sources)
     require_one_process("paint advise")
@@ -196,18 +253,18 @@ def context_options(
 
 
 @dataclass(frozen=True)
-class Figures:
+class ContextMetrics:
     """What the scores with one context say, most of it with a value for every problem (p)."""
 
-    slope: np.ndarray  # rise of accuracy towards the teacher (the module's docstring)
+    accuracy_gradient: np.ndarray  # dJ/da towards the teacher (the module's docstring)
     kl: np.ndarray  # divergence from the student, nats a token
     first_kl: np.ndarray  # the same at the first token, where chat templates may differ
     entropy_gap: np.ndarray  # teacher's entropy less the student's, nats a token
     clipped: np.ndarray  # share of the tokens that the clip changes
     unclipped_mass: np.ndarray  # probability of the target that the clip leaves, a token
     raised: np.ndarray  # share of the clipped tokens that training makes likelier, if any
-    leak: np.ndarray  # probability of the right answer in the box of wrong rollouts, if any
-    confusion: np.ndarray  # entropy gap behind the departure from the solution, if any
+    answer_leakage: np.ndarray  # P(right answer) in the box of wrong rollouts, if any
+    entropy_gap_after_divergence: np.ndarray  # behind the divergence point, if any
     kinds: np.ndarray  # share of the divergence by kind of token, over all problems (KINDS)
     tenths: np.ndarray  # the same by tenth of the rollout
     masked: float  # mean masked share
@@ -215,16 +272,19 @@ class Figures:
     visible: float  # share of the contexts that contain the answer (`answer_is_visible`)
 
 
-def figures_of(scores: Sequence[Mapping[str, Any]], rewards: Float[np.ndarray, "p k"]) -> Figures:
+def metrics_of(
+    scores: Sequence[Mapping[str, Any]], rewards: Float[np.ndarray, "p k"]
+) -> ContextMetrics:
     """Reduce the scores with one context to one value a problem."""
     table, k = pd.DataFrame(scores), rewards.shape[1]
     total = max(table["kl"].sum(), np.finfo(float).tiny)
-    means = ["kl", "entropy_gap", "clipped", "unclipped_mass"]  # over the tokens of a rollout
-    table[means] = table[means].div(table["tokens"], axis=0)
-    found = table[[name for name in BOUNDS if name != "slope"]].astype(float)
+    sums = ["kl", "entropy_gap", "clipped", "unclipped_mass"]  # over the tokens of a rollout
+    table[sums] = table[sums].div(table["tokens"], axis=0)
+    found = table[[name for name in BOUNDS if name != "accuracy_gradient"]].astype(float)
     by_problem = found.groupby(found.index // k).mean()  # of the values that are known
-    return Figures(
-        slope=slope_of(table["pull"].to_numpy(), rewards),
+    derivatives = table["directional_derivative"].to_numpy()
+    return ContextMetrics(
+        accuracy_gradient=accuracy_gradients(derivatives, rewards),
         **{name: values.dropna().to_numpy() for name, values in by_problem.items()},
         kinds=np.sum(table["kinds"].tolist(), axis=0) / total,
         tenths=np.sum(table["tenths"].tolist(), axis=0) / total,
@@ -234,21 +294,21 @@ def figures_of(scores: Sequence[Mapping[str, Any]], rewards: Float[np.ndarray, "
     )
 
 
-def slope_of(
-    pulls: Float[np.ndarray, "..."], rewards: Float[np.ndarray, "p k"]
+def accuracy_gradients(
+    derivatives: Float[np.ndarray, "..."], rewards: Float[np.ndarray, "p k"]
 ) -> Float[np.ndarray, " p"]:
-    """The slope of each problem, from the pull of each rollout and its reward."""
+    """dJ/da of each problem, from the directional derivative and the reward of each rollout."""
     k = rewards.shape[1]
     # The other rollouts of the problem are the baseline, so that the estimate has no bias.
     advantage = (rewards - rewards.mean(axis=1, keepdims=True)) * k / (k - 1)
-    slopes: np.ndarray = (advantage * pulls.reshape(-1, k)).mean(axis=1)
-    return slopes
+    gradients: np.ndarray = (advantage * derivatives.reshape(-1, k)).mean(axis=1)
+    return gradients
 
 
-def mean(values: np.ndarray, bounds: tuple[float, float] = ANYWHERE) -> Interval:
-    """The mean over problems with its 95 % interval; NaN without any."""
+def mean(values: np.ndarray, bounds: tuple[float, float] = ANYWHERE) -> Interval | None:
+    """The mean over problems with its 95 % interval; None without any."""
     if not len(values):
-        return Interval(math.nan, math.nan, math.nan)
+        return None
     return bootstrap([values], bounds=bounds, reached=bounds == SHARE)
 
 
@@ -264,111 +324,176 @@ def overlap_auc(bank: Bank, overlaps: Float[np.ndarray, "p k"]) -> np.ndarray:
 
 def report(
     folder: Path, bank: Bank, scores: Scores, answers: Mapping[str, Bank], display: Display
-) -> dict[str, Any]:
-    """Print the tables and the advice, and write them; return the content of summary.json."""
+) -> Report:
+    """Print the tables and the advice, and write them."""
+    student = student_metrics(bank, scores)
+    contexts = {name: metrics_of(rows, bank.rewards) for name, rows in scores.items()}
+    rows: list[Measurement] = []
+    for name, interval in student.items():
+        rows += measure(STUDENT, TRAINING, name, interval, len(bank.rewards))
+    for name, metrics in contexts.items():
+        rows += context_rows(name, metrics, control_of(name, contexts))
+    rows += answer_rows(bank, answers)
+    tables = [_student_table(rows, *bank.rewards.shape), *_context_tables(rows, contexts)]
+    if answers:
+        tables.append(_answer_table(rows, bank.samples))
+    made = Report(rows, tables, CHARTS, advise_on(student, contexts))
+    write_report(folder, SUMMARY, made, ConfigError)
+    to_terminal(tables, display.console)
+    text = "\n".join(f"- {line}" for line in made.lines)
+    display.note(
+        f"{text}\nwritten to {folder}: {SUMMARY}.json, {SUMMARY}.md; page: `paint show {folder}`"
+    )
+    return made
+
+
+def student_metrics(bank: Bank, scores: Scores) -> dict[str, Interval | None]:
+    """What is measured of the student (STUDENT_METRICS)."""
     is_right = bank.rewards == 1
-    figures = {name: figures_of(rows, bank.rewards) for name, rows in scores.items()}
     overlaps = np.array([row["overlap"] for row in scores[RECIPE]]).reshape(is_right.shape)
-    shares = {
+
+    def has_no_answer(row: Rollout) -> bool:
+        return isinstance(row.grade, MathGrade) and row.grade.strict.answer is None
+
+    values = {
         "accuracy": is_right.mean(axis=1),
         "both": (is_right.any(axis=1) & ~is_right.all(axis=1)).astype(float),
         "truncated": bank.share(lambda row: row.completion.truncated),
-        "answerless": bank.share(
-            lambda row: isinstance(row.grade, MathGrade) and row.grade.strict.answer is None
-        ),
+        "answerless": bank.share(has_no_answer),
         "overlap_auc": overlap_auc(bank, overlaps),
     }
-    facts = {name: mean(values, SHARE) for name, values in shares.items()}
-    sheets = [_facts(facts, *is_right.shape), _teaching(figures), _risks(figures), _where(figures)]
-    if answers:
-        sheets.append(_answers(bank, answers, figures))
-    advice = advise_on(facts, figures)
-    summary = {
-        "facts": {name: interval.table() for name, interval in facts.items()},
-        "contexts": {name: _json(found) for name, found in figures.items()},
-        "answers": {
-            name: {
-                "avg_at_k": avg_at_k(told.rewards == 1).table(),
-                "difference": gain_of(told, bank).table(),
-            }
-            for name, told in answers.items()
-        },
-        "advice": advice,
-    }
-    text = "\n".join(f"- {line}" for line in advice)
-    write_summary(folder, summary, f"{markdown(sheets)}\n{text}\n")
-    write_tables(folder, "advice", sheets, _charts(figures), advice)
-    print_sheets(display.console, sheets)
-    display.note(
-        f"{text}\nwritten to {folder}: summary.json, summary.md; page: `paint show {folder}`"
-    )
-    return summary
+    return {name: mean(shares, SHARE) for name, shares in values.items()}
 
 
-def advise_on(facts: Mapping[str, Interval], figures: Mapping[str, Figures]) -> list[str]:
+def context_rows(
+    name: str, metrics: ContextMetrics, control: ContextMetrics | None
+) -> list[Measurement]:
+    """The rows of a context."""
+    rows: list[Measurement] = []
+    for metric, bounds in BOUNDS.items():
+        values = getattr(metrics, metric)
+        rows += measure(name, TRAINING, metric, mean(values, bounds), len(values))
+    if control is not None:
+        content = mean(metrics.accuracy_gradient - control.accuracy_gradient)
+        rows += measure(name, TRAINING, "accuracy_gradient", content, against="other")
+    rows += measure(name, TRAINING, "masked", metrics.masked)
+    for metric, share in zip(("masked_p5", "masked_p95"), metrics.masked_spread, strict=True):
+        rows += measure(name, TRAINING, metric, float(share))
+    rows += measure(name, TRAINING, "visible", metrics.visible)
+    for kind, share in zip(KINDS, metrics.kinds, strict=True):
+        rows += measure(name, TRAINING, "kl_share", float(share), group=kind)
+    for tenth, share in enumerate(metrics.tenths, start=1):
+        rows += measure(name, TRAINING, "kl_share", float(share), group=f"tenth {tenth}")
+    return rows
+
+
+def answer_rows(bank: Bank, answers: Mapping[str, Bank]) -> list[Measurement]:
+    """The rows of the teacher's own answers, and of the student's if there are any."""
+    rows: list[Measurement] = []
+    if not answers:
+        return rows
+    for name, own in {STUDENT: bank, **answers}.items():
+        n = len(own.rewards)
+        tokens = float(np.mean([len(row.completion.ids) for row in own.rollouts]))
+        truncated = mean(own.share(lambda row: row.completion.truncated), SHARE)
+        rows += measure(name, TRAINING, "avg_at_k", avg_at_k(own.rewards == 1), n)
+        rows += measure(name, TRAINING, "completion_tokens", tokens)
+        rows += measure(name, TRAINING, "truncated_frac", truncated, n)
+        if name in answers:
+            gain = gain_of(own, bank)
+            rows += measure(name, TRAINING, "avg_at_k", gain, n, against=STUDENT)
+            other = control_of(name, answers)
+            if other is not None:
+                gain = gain_of(own, other)
+                rows += measure(name, TRAINING, "avg_at_k", gain, n, against="other")
+    return rows
+
+
+def advise_on(
+    student: Mapping[str, Interval | None], contexts: Mapping[str, ContextMetrics]
+) -> list[str]:
     """The advice and its reasons, or "no advice" with what is missing."""
+    truncated, both = student["truncated"], student["both"]
+    assert truncated is not None
+    assert both is not None
     lines = []
-    if facts["truncated"].low > MUCH:
+    if truncated.low > MUCH:
         lines.append(
-            f"{facts['truncated'].points()} % of the rollouts are truncated, which makes them "
-            f"wrong: raise rollout.max_new_tokens first"
+            f"{truncated.points()} % of the rollouts are truncated, which makes them wrong: raise "
+            f"rollout.max_new_tokens first"
         )
-    telling = facts["both"].mean
-    if telling < FEW and telling * len(figures[RECIPE].slope) < ENOUGH:
-        return [
-            *lines,
-            f"no advice: only problems with right and wrong rollouts tell, and "
-            f"{facts['both'].points()} % are; take more --problems or --samples, or problems that "
-            f"the model sometimes solves",
-        ]
+    problems = len(contexts[RECIPE].accuracy_gradient)
+    if both.mean < FEW and both.mean * problems < ENOUGH:
+        lines.append(
+            f"no advice: only problems with right and wrong rollouts tell, and {both.points()} % "
+            f"are; take more --problems or --samples, or problems that the model sometimes solves"
+        )
+        return lines
 
-    slopes = {name: found.slope for name, found in figures.items()}
-    best = max(
-        (name for name in slopes if source_of(name) not in CONTROLS),
-        key=lambda name: slopes[name].mean(),
-    )
-    slope, gain = mean(slopes[best]), mean(slopes[best] - slopes[RECIPE])
-    if slope.low <= 0:
-        return [
-            *lines,
-            f"no advice: the highest slope but for controls, {slope.points(sign=True)}, is that of "
-            f"{best}, and 0 is in its interval; take more --problems, or other --contexts",
-        ]
-    chosen = best if gain.low > 0 or mean(slopes[RECIPE]).low <= 0 else RECIPE
-    lines.append(
-        f"train with {_flags(chosen)}: its slope is {mean(slopes[chosen]).points(sign=True)} points"
-    )
+    gradients = {name: metrics.accuracy_gradient for name, metrics in contexts.items()}
+    candidates = [name for name in gradients if source_of(name) not in CONTROLS]
+    best = max(candidates, key=lambda name: gradients[name].mean())
+    highest = _mean(gradients[best])
+    if highest.low <= 0:
+        lines.append(
+            f"no advice: the highest accuracy gradient but for controls, "
+            f"{highest.points(sign=True)}, is that of {best}, and 0 is in its interval; take more "
+            f"--problems, or other --contexts"
+        )
+        return lines
+
+    gain = _mean(gradients[best] - gradients[RECIPE])
+    is_better = gain.low > 0 or _mean(gradients[RECIPE]).low <= 0
+    chosen = best if is_better else RECIPE
+    points = _mean(gradients[chosen]).points(sign=True)
+    lines.append(f"train with {_flags(chosen)}: its accuracy gradient is {points} points")
     if best != RECIPE:
-        compared = f"the slope of {best} less the recipe's is {gain.points(sign=True)}"
+        compared = f"that of {best} less the recipe's is {gain.points(sign=True)}"
         lines.append(compared if chosen == best else f"{compared}, with 0 in its interval")
+    lines += _content_lines(chosen, gradients)
+    return lines + _risk_lines(contexts[chosen])
 
-    others = [name for name in figures if source_of(name) == "other"]
-    if others:
-        control = max(others, key=lambda name: slopes[name].mean())
-        content = mean(slopes[chosen] - slopes[control])
-        lines.append(
-            f"{content.points(sign=True)} of it is content: another row's ({control}) has the rest"
-            if content.low > 0
-            else f"another row's context ({control}) teaches as much: it is not the content"
-        )
-    clip = mean(figures[chosen].unclipped_mass, SHARE)
-    if clip.high < 1 - MUCH:
+
+def _mean(values: np.ndarray) -> Interval:
+    interval = mean(values)
+    assert interval is not None
+    return interval
+
+
+def _content_lines(chosen: str, gradients: Mapping[str, np.ndarray]) -> list[str]:
+    """How much of a context's gradient another row's context has."""
+    others = [name for name in gradients if source_of(name) == "other"]
+    if not others:
+        return []
+    control = max(others, key=lambda name: gradients[name].mean())
+    content = _mean(gradients[chosen] - gradients[control])
+    if content.low > 0:
+        points = content.points(sign=True)
+        return [f"{points} of it is content: another row's ({control}) has the rest"]
+    return [f"another row's context ({control}) teaches as much: it is not the content"]
+
+
+def _risk_lines(metrics: ContextMetrics) -> list[str]:
+    """The settings that answer the risks of a context."""
+    lines = []
+    clip = mean(metrics.unclipped_mass, SHARE)
+    if clip is not None and clip.high < 1 - MUCH:
         lines.append(
             f"the clip leaves {clip.points()} % of the target: raise objective.clip, or set "
             f"objective.clip_mode none"
         )
-    confusion = mean(figures[chosen].confusion)
-    if confusion.low > CONFUSED:
+    gap = mean(metrics.entropy_gap_after_divergence)
+    if gap is not None and gap.low > LARGE_GAP:
         lines.append(
-            f"behind a departure from the solution the teacher is less sure than the student by "
-            f"{confusion.mean:.2f} nats a token, which the slope does not see: mask more, or "
-            f"interpolate (objective.interpolation_weight 0.5, objective.top_fraction 0.3)"
+            f"after diverging from the solution the teacher is less sure than the student by "
+            f"{gap.mean:.2f} nats a token, which the accuracy gradient does not see: mask more, "
+            f"or interpolate (objective.interpolation_weight 0.5, objective.top_fraction 0.3)"
         )
-    leak = mean(figures[chosen].leak, SHARE)
-    if leak.low > MUCH:
+    leakage = mean(metrics.answer_leakage, SHARE)
+    if leakage is not None and leakage.low > MUCH:
         lines.append(
             f"after wrong work the teacher writes the right answer with probability "
-            f"{100 * leak.mean:.0f} %: it copies; mask the answer (a larger ratio)"
+            f"{100 * leakage.mean:.0f} %: it copies; mask the answer (a larger ratio)"
         )
     return lines
 
@@ -401,121 +526,59 @@ def _flags(name: str) -> str:
     return f"--context.source {source}{masked if ratio else ''}{flag}"
 
 
-def _facts(facts: Mapping[str, Interval], problems: int, samples: int) -> Sheet:
-    rows = [[label, facts[name].points()] for name, label in FACTS.items()]
+def _student_table(rows: Sequence[Measurement], problems: int, samples: int) -> Table:
+    cells = []
+    for row in select(rows, policy=STUDENT):
+        if row.metric in STUDENT_METRICS:
+            cells.append([STUDENT_METRICS[row.metric], row.text("%")])
     title = f"The student: {problems} problems, {samples} rollouts each, in % with 95 % interval"
-    return Sheet(title, ["", "share"], rows, is_main=True)
+    return Table(title, ["", "share"], cells, is_main=True)
 
 
-def _teaching(figures: Mapping[str, Figures]) -> Sheet:
-    rows = []
-    for name, found in figures.items():
-        other = control_of(name, figures)
-        rows.append(
-            [
-                name,
-                _points(found.slope),
-                _points(found.slope - other.slope) if other else "",
-                _digits(found.kl),
-                mean(found.clipped, SHARE).points(),
-                mean(found.raised, SHARE).points() if len(found.raised) else "",
-                mean(found.unclipped_mass, SHARE).points(),
-                f"{100 * found.masked:.0f}{_spread(found.masked_spread)}",
-            ]
-        )
-    columns = ["", "slope, points", "less another row's", "KL a token"]
-    columns += ["clipped tokens, %", "made likelier, %", "unclipped mass, %", "masked, %"]
-    return Sheet("What each context would teach", columns, rows, is_main=True)
-
-
-def _charts(figures: Mapping[str, Figures]) -> list[Chart]:
-    def of(name: str) -> dict[str, Interval]:
-        found = {context: getattr(figure, name) for context, figure in figures.items()}
-        return {context: mean(x, BOUNDS[name]) for context, x in found.items() if len(x)}
-
+def _context_tables(
+    rows: Sequence[Measurement], contexts: Mapping[str, ContextMetrics]
+) -> list[Table]:
+    """What each context would teach, its risks, and where its divergence is."""
+    chosen = [row for row in rows if row.policy in contexts]
+    gradients = [*select(chosen), *select(chosen, against="other", metric="accuracy_gradient")]
+    shares: dict[str, tuple[str, Unit]] = {kind: (kind, "%") for kind in KINDS}
+    shares |= {"tenth 1": ("first tenth", "%"), f"tenth {TENTHS}": ("last tenth", "%")}
     return [
-        Chart("Slope", of("slope"), "points", "rise of accuracy towards the teacher"),
-        Chart("KL a token", of("kl"), note="divergence of student and teacher, nats"),
-        Chart("Unclipped mass", of("unclipped_mass"), "%", "of the target, left by the clip"),
-        Chart("Leak", of("leak"), "%", "probability of the right answer after wrong work"),
-        Chart("Confusion", of("confusion"), note="entropy gap behind a departure, nats a token"),
+        table_of(
+            gradients,
+            "What each context would teach",
+            TEACHING_COLUMNS,
+            column_of=lambda row: "content" if row.against else row.metric,
+            is_main=True,
+        ),
+        table_of(chosen, "Risks", RISK_COLUMNS),
+        table_of(
+            select(chosen, metric="kl_share", group=...),
+            "Where the divergence is, in % of it",
+            shares,
+            column_of=lambda row: row.group,
+        ),
     ]
 
 
-def _risks(figures: Mapping[str, Figures]) -> Sheet:
-    rows = [
-        [
-            name,
-            _digits(found.first_kl),
-            _digits(found.entropy_gap, sign=True),
-            _digits(found.confusion, sign=True),
-            mean(found.leak, SHARE).points() if len(found.leak) else "",
-        ]
-        for name, found in figures.items()
-    ]
-    columns = ["", "KL of the first token", "entropy less the student's"]
-    columns += ["the same behind a departure", "right answer after wrong work, %"]
-    return Sheet("Risks", columns, rows)
-
-
-def _where(figures: Mapping[str, Figures]) -> Sheet:
-    rows = [
-        [name, *(f"{100 * share:.0f}" for share in (*found.kinds, *found.tenths[[0, -1]]))]
-        for name, found in figures.items()
-    ]
-    columns = ["", *KINDS, "first tenth", "last tenth"]
-    return Sheet("Where the divergence is, in % of it", columns, rows)
-
-
-def _answers(bank: Bank, answers: Mapping[str, Bank], figures: Mapping[str, Figures]) -> Sheet:
-    rows = []
-    for name, told in {"student": bank, **answers}.items():
-        other = control_of(name, answers)
-        tokens = np.mean([len(row.completion.ids) for row in told.rollouts])
-        rows.append(
-            [
-                name,
-                avg_at_k(told.rewards == 1).points(),
-                gain_of(told, bank).points(sign=True) if name in answers else "",
-                gain_of(told, other).points(sign=True) if other else "",
-                f"{tokens:,.0f}",
-                mean(told.share(lambda row: row.completion.truncated), SHARE).points(),
-                f"{100 * figures[name].visible:.1f}" if name in answers else "",
-            ]
-        )
-    columns = ["", f"Avg@{bank.samples}", "less the student's", "less another row's"]
-    columns += ["tokens an answer", "truncated", "answer visible"]
-    return Sheet("The teacher's own answers, in % with 95 % interval", columns, rows, is_main=True)
+def _answer_table(rows: Sequence[Measurement], samples: int) -> Table:
+    columns: dict[str, tuple[str, Unit]] = {
+        "avg_at_k": (f"Avg@{samples}", "%"),
+        f"avg_at_k less {STUDENT}": ("less the student's", "points"),
+        "avg_at_k less other": ("less another row's", "points"),
+        "completion_tokens": ("tokens an answer", "tokens"),
+        "truncated_frac": ("truncated", "%"),
+        "visible": ("answer visible", "%"),
+    }
+    return table_of(
+        select(rows, against=...),
+        "The teacher's own answers, in % with 95 % interval",
+        columns,
+        column_of=lambda row: f"{row.metric} less {row.against}" if row.against else row.metric,
+        is_main=True,
+    )
 
 
 def gain_of(bank: Bank, other: Bank) -> Interval:
     """The accuracy of a bank less that of another one on the same problems."""
     return compare([other.rewards == 1], [bank.rewards == 1]).difference
-
-
-def _spread(shares: np.ndarray) -> str:
-    """Two shares in percent, if they differ."""
-    low, high = (f"{100 * share:.0f}" for share in shares)
-    return f" ({low} to {high})" if low != high else ""
-
-
-def _points(values: np.ndarray) -> str:
-    """A mean in points, with its interval where that is finite."""
-    interval = mean(values)
-    if math.isinf(interval.low):
-        return f"{100 * interval.mean:+.1f}"
-    return interval.points(sign=True)
-
-
-def _digits(values: np.ndarray, *, sign: bool = False) -> str:
-    """A mean with three digits, with its interval where that is finite."""
-    form, interval = "+.3g" if sign else ".3g", mean(values)
-    return interval.text(form) if math.isfinite(interval.low) else format(interval.mean, form)
-
-
-def _json(figures: Figures) -> dict[str, Any]:
-    """Unrounded: intervals of values by problem, and shares."""
-    return {
-        name: mean(value, BOUNDS[name]).table() if name in BOUNDS else np.asarray(value).tolist()
-        for name, value in vars(figures).items()
-    }

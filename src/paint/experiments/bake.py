@@ -31,15 +31,26 @@ from paint.core.display import Display
 from paint.core.distributed import require_one_process
 from paint.core.errors import Interrupted, wrap_errors
 from paint.core.settings import require_count
-from paint.core.storage import read_json, write_atomic
+from paint.core.storage import digest, write_atomic
+from paint.core.workspace import Workspace
 from paint.data.contexts import Contexts
 from paint.data.problems import DataError, Problem, batch_indices, item_of, read_problems
+from paint.evaluation.frame import (
+    Chart,
+    Measurement,
+    Report,
+    Unit,
+    measure,
+    select,
+    table_of,
+    to_terminal,
+    write_report,
+)
 from paint.evaluation.generate import deployment_prompts, load_eval_policy, with_date
-from paint.evaluation.intervals import SHARE, Interval, bootstrap
+from paint.evaluation.intervals import SHARE, bootstrap
 from paint.evaluation.metrics import auc
 from paint.evaluation.run import evaluate
-from paint.evaluation.store import write_summary
-from paint.evaluation.tables import Chart, Sheet, markdown, print_sheets, write_tables
+from paint.evaluation.summary import SUMMARY
 from paint.grading.registry import open_grader
 from paint.inference.engine import Completion, Engine, derive_seed, sampling_from
 from paint.inference.factory import EngineSetup, open_engine
@@ -52,46 +63,26 @@ from paint.training.check import check_config, resolve_evaluation
 from paint.training.trainer import train
 
 PROMPTED, PLAIN, BAKED = "prompted base", "plain base", "baked"
-"""The views of a model that are compared."""
+"""The views of a model that are compared: the policies of the rows."""
 
-REFERENCES = {"held_out": PROMPTED, "unrelated": PLAIN}
-"""The view that the others are compared with, by group of questions."""
+HELD_OUT, UNRELATED = "held_out", "unrelated"
+REFERENCES = {HELD_OUT: PROMPTED, UNRELATED: PLAIN}
+"""The view that the others are compared with, by group of questions: the rows' benchmark."""
+
+COLUMNS: dict[str, tuple[str, Unit]] = {
+    "follows": ("follows", "%"),
+    "kl": ("KL a token", ""),
+    "auc": ("AUC", ""),
+    "completion_tokens": ("tokens an answer", ""),
+}
+"""Head and unit of each metric."""
 
 Answers = list[list[Completion]]  # the completions of each question
+Groups = dict[str, list[Problem]]
 
 
 @dataclass(frozen=True)
-class Figures:
-    """Figures of a view, with 95 % intervals over questions; None where they are not defined."""
-
-    follows: Interval | None
-    kl: Interval | None
-    auc: Interval | None
-    tokens: Interval
-
-    @property
-    def is_told_apart(self) -> bool:
-        """Whether answers of the view can be told from the reference's: the AUC is above 1/2."""
-        return self.auc is not None and self.auc.low > 0.5
-
-    @property
-    def cells(self) -> list[str]:
-        """The figures as text."""
-        others = [x.text(".3g") if x else "" for x in (self.kl, self.auc, self.tokens)]
-        return [self.follows.points() if self.follows else "", *others]
-
-    @property
-    def table(self) -> dict[str, Any]:
-        """The figures as JSON values."""
-        return {name: x.table() if x else None for name, x in vars(self).items()}
-
-    def __str__(self) -> str:
-        names = ("follows (%)", "KL a token", "AUC", "tokens an answer")
-        return ", ".join(f"{n} {x}" for n, x in zip(names, self.cells, strict=True) if x)
-
-
-@dataclass(frozen=True)
-class Meter:
+class PromptEvaluator:
     """Samples and scores the views of one model. Base views are sampled with a new adapter."""
 
     config: Config
@@ -102,32 +93,36 @@ class Meter:
 
     def answer(self, view: str, problems: Sequence[Problem], samples: int) -> Answers:
         """Sample ``samples`` answers to each question."""
-        prompts = [self._prompt(view, p) for p in problems for _ in range(samples)]
-        keys = [(view, i, p.id) for p in problems for i in range(samples)]
-        seeds = [derive_seed(self.config.train.seed, *key) for key in keys]
+        prompts, seeds = [], []
+        for problem in problems:
+            for i in range(samples):
+                prompts.append(self._prompt(view, problem))
+                seeds.append(derive_seed(self.config.train.seed, view, i, problem.id))
         flat = self.engine.generate(prompts, sampling_from(self.config.rollout), seeds)
         return [flat[i : i + samples] for i in range(0, len(flat), samples)]
 
-    def measure(
+    def measurements(
         self, group: str, problems: Sequence[Problem], view: str, own: Answers, others: Answers
-    ) -> Figures:
-        """Figures of the answers of a view, beside those of its group's reference."""
-        reference, kls, areas = REFERENCES[group], [], []
-        for problem, mine, theirs in zip(problems, own, others, strict=True):
-            if view == reference:
-                continue
-            scores = [self._score(view, reference, problem, c) for c in mine]
-            kls.append(sum(kl for kl, _ in scores) / sum(len(c.ids) for c in mine))
-            ratios = [self._score(view, reference, problem, c)[1] for c in theirs]
-            areas.append(auc(np.array(ratios), np.array([ratio for _, ratio in scores])))
-        is_graded = group == "held_out" and not self.config.grading.is_off
+    ) -> list[Measurement]:
+        """The rows of a view's answers, compared with those of its group's reference."""
+        reference, n = REFERENCES[group], len(problems)
+        rows: list[Measurement] = []
+        if group == HELD_OUT and not self.config.grading.is_off:
+            follows = bootstrap([self._follow_rates(problems, own)], bounds=SHARE)
+            rows += measure(view, group, "follows", follows, n)
+        if view != reference:
+            kls, areas = [], []
+            for problem, mine, theirs in zip(problems, own, others, strict=True):
+                scores = [self._score(view, reference, problem, c) for c in mine]
+                kls.append(sum(kl for kl, _ in scores) / sum(len(c.ids) for c in mine))
+                ratios = [self._score(view, reference, problem, c)[1] for c in theirs]
+                areas.append(auc(np.array(ratios), np.array([ratio for _, ratio in scores])))
+            kl = bootstrap([np.array(kls)], bounds=(0, math.inf))
+            rows += measure(view, group, "kl", kl, n)
+            rows += measure(view, group, "auc", bootstrap([np.array(areas)], bounds=SHARE), n)
         lengths = np.array([np.mean([len(c.ids) for c in row]) for row in own])
-        return Figures(
-            bootstrap([self._follow_rates(problems, own)], bounds=SHARE) if is_graded else None,
-            bootstrap([np.array(kls)], bounds=(0, math.inf)) if kls else None,
-            bootstrap([np.array(areas)], bounds=SHARE) if areas else None,
-            bootstrap([lengths], bounds=(0, self.config.rollout.max_new_tokens)),
-        )
+        tokens = bootstrap([lengths], bounds=(0, self.config.rollout.max_new_tokens))
+        return rows + measure(view, group, "completion_tokens", tokens, n)
 
     def _score(
         self, view: str, reference: str, problem: Problem, completion: Completion
@@ -170,7 +165,7 @@ class Meter:
 
 @dataclass(frozen=True)
 class StopAtCheckpoints(Callback):
-    """Ends the training at each checkpoint, so that it can be measured; resuming goes on."""
+    """Ends the training at each checkpoint, so that it can be measured; resuming continues."""
 
     every: int
 
@@ -187,12 +182,12 @@ def bake(
     unrelated: str = "",
     benchmark: str = "",
     force: bool = False,
-) -> dict[str, dict[str, Figures]]:
-    """Train until plain and prompted answers cannot be told apart; print, write, return figures.
+) -> Report:
+    """Train until plain and prompted answers cannot be told apart; print and write the report.
 
     It trains ``train.checkpoint_every`` steps at a time, ``train.steps`` at most. The same call
     continues an interrupted one. The config has the rules as context.file; the other arguments are
-    those of ``paint.bake``. Returns figures by group of questions (held_out, unrelated) and view.
+    those of ``paint.bake``.
     """
     require_paths(config)
     require_count("held_out", held_out)
@@ -200,80 +195,142 @@ def bake(
     require_one_process("paint bake")
     if config.model.train_mode != "lora" or config.context.source != ("file",):
         raise ConfigError('`paint bake` needs model.train_mode "lora" and context.source "file"')
-    rules, run, display = config.context.file, folder / "run", Display()
-    config, groups = _prepare(config, folder, held_out)
+    rules, display = config.context.file, Display()
+    workspace = Workspace(folder, "measurements.jsonl", "a bake", ConfigError, "bake again")
+    config, groups = _prepare(config, workspace, held_out)
     config = replace(config, model=with_date(config.model, folder))
     if unrelated:
         data = replace(config.data, path=unrelated, limit=held_out)
-        groups["unrelated"] = read_problems(data, needs={}).problems
+        groups[UNRELATED] = read_problems(data, needs={}).problems
 
-    with _open_meter(config, folder, groups, display) as meter:
-        base = {
-            (group, view): meter.answer(view, problems, samples)
-            for group, problems in groups.items()
-            for view in (PROMPTED, PLAIN)
-        }
-        figures: dict[str, dict[str, Figures]] = {group: {} for group in groups}
+    base: dict[tuple[str, str], Answers] = {}
+    with _open_evaluator(config, folder, groups, display) as evaluator:
+        for group, problems in groups.items():
+            for view in (PROMPTED, PLAIN):
+                base[group, view] = evaluator.answer(view, problems, samples)
+        rows: list[Measurement] = []
         for (group, view), own in base.items():
             others = base[group, REFERENCES[group]]
-            figures[group][view] = meter.measure(group, groups[group], view, own, others)
-    prompted, plain = (figures["held_out"][view] for view in (PROMPTED, PLAIN))
-    display.note(f"prompted base: {prompted}\nplain base: {plain}")
-    if not (force or plain.is_told_apart or _differ(prompted.follows, plain.follows)):
+            rows += evaluator.measurements(group, groups[group], view, own, others)
+    found = f"{describe(rows, PROMPTED)}\n{describe(rows, PLAIN)}"
+    display.note(found)
+    if not (force or is_told_apart(rows, PLAIN) or _follows_differ(rows)):
         raise ConfigError(
             f"{rules} changes nothing that is measured: neither likelihood nor grader tells plain "
-            f"from prompted answers (plain: {plain}; prompted: {prompted}); take another text, "
-            f"more questions (--held-out) or samples, or train all the same with --force"
+            f"from prompted answers ({found}); take another text, more questions (--held-out) or "
+            f"samples, or train all the same with --force"
         )
 
-    summary = folder / "summary.json"
-    steps = read_json(summary, "bake again")["steps"] if summary.exists() else []
-    # Figures of other measurements are not comparable with those that follow.
-    measured = {"samples": samples, "held_out": held_out, "grader": config.grading.grader}
-    steps = [row for row in steps if row.get("measured") == measured]
+    # Measurements of other answers are not comparable with those that follow.
+    key = {"samples": samples, "held_out": held_out, "grader": config.grading.grader}
+    workspace.append({"step": 0, "key": key})
+    run = folder / "run"
     while True:
-        is_begun = (run / "run.json").exists()
-        checkpoint = latest_checkpoint(run) if is_begun else None
-        done = step_of(checkpoint) if checkpoint else 0
+        checkpoint = latest_checkpoint(run) if (run / "run.json").exists() else None
         if checkpoint:
-            with _open_meter(config, folder, groups, display, checkpoint) as meter:
+            step, baked = step_of(checkpoint), []
+            with _open_evaluator(config, folder, groups, display, checkpoint) as evaluator:
                 for group, problems in groups.items():
-                    own = meter.answer(BAKED, problems, samples)
+                    own = evaluator.answer(BAKED, problems, samples)
                     others = base[group, REFERENCES[group]]
-                    figures[group][BAKED] = meter.measure(group, problems, BAKED, own, others)
-            baked = figures["held_out"][BAKED]
-            display.note(f"baked, step {done}: {baked}")
-            steps = [row for row in steps if row["step"] < done]
-            steps.append({"step": done, "measured": measured} | baked.table)
-            sheets = _write(folder, figures, steps)
-            if done >= config.train.steps or not baked.is_told_apart:
+                    baked += evaluator.measurements(group, problems, BAKED, own, others)
+            display.note(f"step {step}: {describe(baked, BAKED)}")
+            workspace.append({"step": step, "key": key, "rows": [asdict(row) for row in baked]})
+            if step >= config.train.steps or not is_told_apart(baked, BAKED):
                 break
-        stop = StopAtCheckpoints(config.train.checkpoint_every)
-        try:
-            train(config, run, resume=is_begun, display=display, callbacks=[stop])
-        except Interrupted as stopped:
-            message = f"stopped in {run}, and saved; the same command resumes"
-            raise Interrupted(message, stopped.signal_number) from None
+        _train_to_next_checkpoint(config, run, display)
 
-    print_sheets(display.console, sheets)
+    report = _report([*rows, *baked, *_earlier_rows(workspace, key, step)], list(groups))
+    write_report(folder, SUMMARY, report, ConfigError)
+    to_terminal(report.tables, display.console)
     display.note(
-        f"written to {folder}: summary.json, summary.md; `paint export {run} FOLDER` writes "
-        f"the adapter"
+        f"written to {folder}: {SUMMARY}.json, {SUMMARY}.md; `paint export {run} FOLDER` "
+        f"writes the adapter"
     )
     if benchmark:
-        rollout = replace(EvaluationConfig().rollout, **asdict(sampling_from(config.rollout)))
-        evaluation = EvaluationConfig(
-            benchmarks=(benchmark,),
-            samples=samples,
-            thinking=config.model.student_thinking,
-            output_dir=str(folder / "benchmark"),
-            rollout=rollout,
-        )
-        evaluate(evaluation, [str(checkpoint)])
-    return figures
+        _evaluate_adapter(config, folder, checkpoint, benchmark, samples)
+    return report
 
 
-def _prepare(config: Config, folder: Path, count: int) -> tuple[Config, dict[str, list[Problem]]]:
+def _evaluate_adapter(
+    config: Config, folder: Path, checkpoint: Path, benchmark: str, samples: int
+) -> None:
+    """Compare base and baked model on a benchmark, as `paint eval` does."""
+    rollout = replace(EvaluationConfig().rollout, **asdict(sampling_from(config.rollout)))
+    evaluation = EvaluationConfig(
+        benchmarks=(benchmark,),
+        samples=samples,
+        thinking=config.model.student_thinking,
+        output_dir=str(folder / "benchmark"),
+        rollout=rollout,
+    )
+    evaluate(evaluation, [str(checkpoint)])
+
+
+def _train_to_next_checkpoint(config: Config, run: Path, display: Display) -> None:
+    stop = StopAtCheckpoints(config.train.checkpoint_every)
+    is_begun = (run / "run.json").exists()
+    try:
+        train(config, run, resume=is_begun, display=display, callbacks=[stop])
+    except Interrupted as stopped:
+        message = f"stopped in {run}, and saved; the same command resumes"
+        raise Interrupted(message, stopped.signal_number) from None
+
+
+def is_told_apart(rows: Sequence[Measurement], view: str) -> bool:
+    """Whether held-out answers of the view can be told from the reference's: AUC above 1/2."""
+    found = select(rows, policy=view, benchmark=HELD_OUT, metric="auc")
+    return any(row.low is not None and row.low > 0.5 for row in found)
+
+
+def _follows_differ(rows: Sequence[Measurement]) -> bool:
+    """Whether the intervals of *follows* of the two base views do not overlap."""
+    found = select(rows, benchmark=HELD_OUT, metric="follows")
+    if not found:
+        return False
+    lows = [row.low for row in found if row.low is not None]
+    highs = [row.high for row in found if row.high is not None]
+    return max(lows) > min(highs)
+
+
+def describe(rows: Sequence[Measurement], view: str) -> str:
+    """A view's metrics of held-out questions in one line."""
+    parts = []
+    for row in select(rows, policy=view, benchmark=HELD_OUT):
+        head, unit = COLUMNS[row.metric]
+        parts.append(f"{head}{' (%)' if unit == '%' else ''} {row.text(unit)}")
+    return f"{view}: {', '.join(parts)}"
+
+
+def _earlier_rows(workspace: Workspace, key: dict[str, Any], step: int) -> list[Measurement]:
+    """What was measured of earlier checkpoints, and of the last one, with their steps."""
+    by_step: dict[int, list[Measurement]] = {}
+    for row in workspace.rows():
+        if row["key"] == key and 0 < row["step"] <= step:
+            found = [Measurement(**values) for values in row["rows"]]
+            by_step[row["step"]] = [replace(one, step=row["step"]) for one in found]
+    rows: list[Measurement] = []
+    for number in sorted(by_step):
+        rows += by_step[number]
+    return rows
+
+
+def _report(rows: list[Measurement], groups: Sequence[str]) -> Report:
+    """The tables and charts of all views; of earlier checkpoints, the held-out questions."""
+    tables = []
+    for group in groups:
+        columns = {**COLUMNS, "kl": (f"KL a token to the {REFERENCES[group]}", COLUMNS["kl"][1])}
+        title = f"{group.replace('_', ' ')} questions, with 95 % intervals (follows in %)"
+        tables.append(table_of(select(rows, benchmark=group, step=None), title, columns))
+    charts = []
+    for group in groups:
+        name = group.replace("_", " ")
+        charts.append(Chart(f"AUC, {name}", "auc", "", "1/2: cannot be told apart", group))
+    charts.append(Chart("Follows", "follows", "%", "answers that the grader accepts", HELD_OUT))
+    return Report(rows, tables, charts)
+
+
+def _prepare(config: Config, workspace: Workspace, count: int) -> tuple[Config, Groups]:
     """Copy rules and training questions to the folder; the rest of the questions is held out."""
     questions = read_problems(config.data, needs=check_config(config).needed_fields).problems
     if len(questions) < 2:
@@ -283,32 +340,28 @@ def _prepare(config: Config, folder: Path, count: int) -> tuple[Config, dict[str
     count = min(count, len(questions) // 2)
     chosen = set(batch_indices(len(questions), count, 0, config.train.seed))
     rows = [json.dumps(p.fields) for i, p in enumerate(questions) if i not in chosen]
-    texts = {
-        folder / "rules.md": Contexts(config.context, questions).shared,
-        folder / "questions.jsonl": "\n".join([*rows, ""]),
-    }
-    with wrap_errors(folder, ConfigError, "choose another place (--output-dir)"):
-        folder.mkdir(parents=True, exist_ok=True)
-        for path, text in texts.items():
-            if path.exists() and path.read_text("utf-8") != text:
-                raise ConfigError(
-                    f"{path} is that of other rules or questions; choose another place "
-                    f"(--output-dir)"
-                )
-            write_atomic(path, text)
-    config = config.changed("data", path=str(folder / "questions.jsonl"), limit=None)
-    config = config.changed("context", file=str(folder / "rules.md"))
-    return config, {"held_out": [p for i, p in enumerate(questions) if i in chosen]}
+    rules = Contexts(config.context, questions).shared
+    text = "\n".join([*rows, ""])
+    settings = {"rules": digest(rules), "questions": digest(text)}
+    workspace.require_same(settings)
+    workspace.begin(settings)
+    paths = workspace.folder / "rules.md", workspace.folder / "questions.jsonl"
+    with wrap_errors(workspace.folder, ConfigError, "choose another place (--output-dir)"):
+        write_atomic(paths[0], rules)
+        write_atomic(paths[1], text)
+    config = config.changed("data", path=str(paths[1]), limit=None)
+    config = config.changed("context", file=str(paths[0]))
+    return config, {HELD_OUT: [p for i, p in enumerate(questions) if i in chosen]}
 
 
 @contextmanager
-def _open_meter(
+def _open_evaluator(
     config: Config,
     folder: Path,
-    groups: dict[str, list[Problem]],
+    groups: Groups,
     display: Display,
     checkpoint: Path | None = None,
-) -> Iterator[Meter]:
+) -> Iterator[PromptEvaluator]:
     """Load model and engine; both are freed before the training loads its own."""
     machine = find_machine(config.rollout.server)
     resolved = resolve_evaluation(config.rollout, machine, is_full=False)
@@ -335,36 +388,4 @@ def _open_meter(
         if checkpoint:
             load_trained(policy, trained_in(checkpoint, policy.tuning))
         engine.sync_weights()
-        yield Meter(config, policy, teacher, engine, context)
-
-
-def _differ(a: Interval | None, b: Interval | None) -> bool:
-    return a is not None and b is not None and (a.low > b.high or a.high < b.low)
-
-
-def _write(
-    folder: Path, figures: dict[str, dict[str, Figures]], steps: Sequence[dict[str, Any]]
-) -> list[Sheet]:
-    """Write summary.json, summary.md and what the page shows; return the tables."""
-    sheets = [
-        Sheet(
-            f"{group.replace('_', ' ')} questions, with 95 % intervals",
-            ["", "follows", f"KL a token to the {REFERENCES[group]}", "AUC", "tokens an answer"],
-            [[view, *found.cells] for view, found in views.items()],
-        )
-        for group, views in figures.items()
-    ]
-    tables = {
-        group: {view: found.table for view, found in views.items()}
-        for group, views in figures.items()
-    }
-    charts = [
-        Chart(f"AUC, {group.replace('_', ' ')}", found, note="1/2: cannot be told apart")
-        for group, views in figures.items()
-        if (found := {view: f.auc for view, f in views.items() if f.auc})
-    ]
-    follows = {view: f.follows for view, f in figures["held_out"].items() if f.follows}
-    charts += [Chart("Follows", follows, "%", "answers that the grader accepts")] * bool(follows)
-    write_summary(folder, {"steps": list(steps), **tables}, markdown(sheets))
-    write_tables(folder, "bake", sheets, charts)
-    return sheets
+        yield PromptEvaluator(config, policy, teacher, engine, context)

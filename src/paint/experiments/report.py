@@ -12,7 +12,6 @@ the selection of checkpoints, and labelled so.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from datetime import timedelta
 from itertools import combinations, groupby
 from pathlib import Path
 from typing import Any, Literal
@@ -30,6 +29,18 @@ from paint.core import storage
 from paint.core.display import Display
 from paint.core.errors import sanitize_for_terminal, wrap_errors
 from paint.core.workspace import Workspace
+from paint.evaluation.frame import (
+    Chart,
+    Measurement,
+    Report,
+    Table,
+    Unit,
+    measure,
+    select,
+    table_of,
+    to_terminal,
+    write_report,
+)
 from paint.evaluation.intervals import (
     ROUNDING,
     Interval,
@@ -38,7 +49,6 @@ from paint.evaluation.intervals import (
     over_seeds,
     p_value_over_seeds,
 )
-from paint.evaluation.tables import Chart, Sheet, markdown, print_sheets, write_tables
 
 BASE = "base"  # name of the untrained model's run
 
@@ -73,10 +83,20 @@ class Result:
 
 
 Results = Sequence[Result]
+BySteps = Mapping[str, Mapping[int, list[Result]]]  # by run and step
+
+LEAD = "lead"  # metric: how far the last checkpoint of the reference run is ahead
+
+COSTS: dict[str, tuple[str, Unit]] = {
+    "gain": ("gain over base", "points"),
+    "rollout_tokens": ("rollout tokens", "tokens"),
+    "seconds": ("training time", "time"),
+}
+"""Columns of a run's gain and cost: head and unit."""
 
 
 @dataclass(frozen=True)
-class Report:
+class Layout:
     """Layout of the tables and plots."""
 
     name: str  # name of the files, without extension
@@ -93,12 +113,12 @@ class Report:
         return {BASE: BASE} | dict(self.labels)
 
 
-def side_by_side(title: str, names: Sequence[str], *, all_pairs: bool = True) -> Report:
-    """The report on these runs: of all pairs, or of the last one with each, as in the plot."""
+def side_by_side(title: str, names: Sequence[str], *, all_pairs: bool = True) -> Layout:
+    """The layout for these runs: of all pairs, or of the last one with each, as in the plot."""
     *others, last = names
     pairs = {other: (last, other) for other in others or [BASE]}
     labels = {name: name for name in names}
-    return Report("results", title, labels, pairs, f"{last} less the row's", last, all_pairs)
+    return Layout("results", title, labels, pairs, f"{last} less the row's", last, all_pairs)
 
 
 # --- results.jsonl -------------------------------------------------------------------------------
@@ -170,169 +190,266 @@ def shares(results: Results) -> Float[np.ndarray, "s p"]:
     return np.array([result.right for result in results]) / samples
 
 
-# --- tables --------------------------------------------------------------------------------------
+# --- rows and tables -----------------------------------------------------------------------------
 
 
-def publish(report: Report, results: Results, folder: Path, display: Display) -> None:
-    """Print the tables, write them to NAME.md, and plot them to NAME.svg and NAME.png.
+def publish(layout: Layout, results: Results, folder: Path, display: Display) -> None:
+    """Print the tables, write them to NAME.json and NAME.md, and plot them to NAME.svg and .png.
 
     With a reference run and results of earlier checkpoints, also plot efficiency.svg and .png.
     """
     has_steps = not all(result.is_last for result in results)
-    tables = result_sheets(report, results)
-    tables += step_sheets(report, results) if has_steps else []
-    print_sheets(display.console, tables)
-
-    with wrap_errors(folder / report.name, RunError, "results.jsonl is complete"):
-        storage.write_atomic(folder / f"{report.name}.md", markdown(tables))
-        write_tables(folder, report.name, tables, _charts(report, results))
-        save_plot(folder / report.name, report, results)
-        written = [f"{report.name}.{ending}" for ending in ("md", "svg", "png")]
-        if has_steps and report.reference_run:
-            save_curves(folder / "efficiency", report, results)
+    report = comparison_report(layout, results)
+    to_terminal(report.tables, display.console)
+    write_report(folder, layout.name, report, RunError)
+    with wrap_errors(folder / layout.name, RunError, "results.jsonl is complete"):
+        save_plot(folder / layout.name, layout, results)
+        written = [f"{layout.name}.{ending}" for ending in ("md", "svg", "png")]
+        if has_steps and layout.reference_run:
+            save_curves(folder / "efficiency", layout, results)
             written += ["efficiency.svg", "efficiency.png"]
     display.note(
         f"in {folder}: {', '.join(written)}, made from results.jsonl; page: `paint show {folder}`"
     )
 
 
-def result_sheets(report: Report, results: Results) -> list[Sheet]:
-    """Tables of score, gain and cost of every run, paired differences, settings, scores by seed."""
-    last, labels, score = by_run(results), report.rows, _score(results)
-    costs = ["gain over base", "rollout tokens", "training time", "tokens an answer"]
-    columns = ["", score, score.replace("Avg", "pass"), *costs]
-    rows = []
-    for name, label in labels.items():
-        mean, *cost = _score_and_cost(last[name], last[BASE])
-        passed = over_seeds((shares(last[name]) > 0).astype(float)).points()
-        length = np.mean([result.answer_tokens for result in last[name]])
-        rows.append([label, mean, passed, *cost, f"{length:,.0f}"])
-    title = f"{report.title}: {score} on {_evaluation(results)}, in % with 95 % interval"
-    tables = [Sheet(title, columns, rows)]
+def comparison_report(layout: Layout, results: Results) -> Report:
+    """The rows, tables and charts of an experiment."""
+    rows = comparison_rows(layout, results)
+    tables = comparison_tables(layout, rows, results)
+    if not all(result.is_last for result in results):
+        rows += step_rows(layout, results)
+        tables += step_tables(layout, rows, results)
+    score, about = _score(results), _evaluation(results)
+    charts = [
+        Chart(score, "avg_at_k", "%", about),
+        Chart(
+            "Differences",
+            "avg_at_k",
+            "points",
+            "on the same seeds and problems",
+            is_difference=True,
+        ),
+    ]
+    return Report(rows, tables, charts)
 
-    reference = report.reference_run
-    pairs = [(before, after) for after, before in report.pairs.values()]
-    if report.all_pairs:
-        pairs = list(combinations(report.labels, 2))
-    if pairs:
-        p_values = [p_value_over_seeds(shares(last[b]), shares(last[a])) for b, a in pairs]
-        rows = [
-            [
-                f"{labels[a]} less {labels[b]}",
-                _lead(last[b], last[a]),
-                f"{p:.4f}",
-                f"{adjusted:.4f}",
-            ]
-            for (b, a), p, adjusted in zip(pairs, p_values, holm(p_values), strict=True)
-        ]
+
+def comparison_rows(layout: Layout, results: Results) -> list[Measurement]:
+    """Score, cost, gain, paired differences and score by seed of the last checkpoints."""
+    last = by_run(results)
+    rows: list[Measurement] = []
+    for name, label in layout.rows.items():
+        rows += _rows_of(label, last[name], last[BASE])
+    for name, label in layout.rows.items():
+        for result in last[name]:
+            score = float(shares([result]).mean())
+            group = f"seed {result.seed}"
+            rows += measure(label, _benchmark(results), "avg_at_k", score, group=group)
+    return rows + _pair_rows(layout, last)
+
+
+def _rows_of(
+    label: str, group: Results, base: Results, step: int | None = None
+) -> list[Measurement]:
+    """Score, cost, and gain over the base, of one checkpoint of a run."""
+    benchmark, n = _benchmark(group), len(group[0].problems)
+    values: dict[str, Interval | float] = {"avg_at_k": over_seeds(shares(group))}
+    if step is None:
+        tried = group[0].exam["samples"]
+        values[f"pass_at_{tried}"] = over_seeds((shares(group) > 0).astype(float))
+        lengths = [result.answer_tokens for result in group]
+        values["completion_tokens"] = float(np.mean(lengths))
+    rows: list[Measurement] = []
+    if group[0].cell != BASE:
+        values["rollout_tokens"], values["seconds"] = _cost(group)
+        gain = compare_seeds(shares(base), shares(group))
+        rows += measure(label, benchmark, "avg_at_k", gain, n, step=step, against=BASE)
+    for metric, value in values.items():
+        rows += measure(label, benchmark, metric, value, n, step=step)
+    return rows
+
+
+def _pair_rows(layout: Layout, last: Mapping[str, Results]) -> list[Measurement]:
+    """The differences that the report is about, with p-values corrected for all of them."""
+    pairs = [(before, after) for after, before in layout.pairs.values()]
+    if layout.all_pairs:
+        pairs = list(combinations(layout.labels, 2))
+    p_values = []
+    for before, after in pairs:
+        p_values.append(p_value_over_seeds(shares(last[before]), shares(last[after])))
+    rows = []
+    for (before, after), p, corrected in zip(pairs, p_values, holm(p_values), strict=True):
+        rows += measure(
+            layout.rows[after],
+            _benchmark(last[after]),
+            "avg_at_k",
+            compare_seeds(shares(last[before]), shares(last[after])),
+            len(last[after][0].problems),
+            against=layout.rows[before],
+            p=p,
+            corrected_p=corrected,
+        )
+    return rows
+
+
+def step_rows(layout: Layout, results: Results) -> list[Measurement]:
+    """The same of every checkpoint, and how far the last one of the reference run is ahead."""
+    groups = by_step(results)
+    [base] = groups[BASE].values()
+    reference = layout.reference_run
+    end = groups[reference][max(groups[reference])] if reference else []
+    rows: list[Measurement] = []
+    for name, label in layout.rows.items():
+        for step, group in groups[name].items():
+            rows += _rows_of(label, group, base, step)
+            if reference and group is not end:
+                lead = compare_seeds(shares(group), shares(end))
+                ahead = layout.rows[reference]
+                rows += measure(
+                    ahead, _benchmark(group), LEAD, lead, step=step, group=label, against=label
+                )
+    return rows
+
+
+def comparison_tables(layout: Layout, rows: list[Measurement], results: Results) -> list[Table]:
+    """Tables of score, gain and cost of every run, paired differences, settings, scores by seed."""
+    score, tried = _score(results), results[0].exam["samples"]
+    tables = [
+        table_of(
+            [*select(rows), *select(rows, against=BASE, p=None)],
+            f"{layout.title}: {score} on {_evaluation(results)}, in % with 95 % interval",
+            {
+                "avg_at_k": (score, "%"),
+                f"pass_at_{tried}": (f"pass@{tried}", "%"),
+                **COSTS,
+                "completion_tokens": ("tokens an answer", "tokens"),
+            },
+            column_of=_column,
+        )
+    ]
+    differences = [row for row in select(rows, against=...) if row.p is not None]
+    if differences:
+        cells = []
+        for row in differences:
+            pair = f"{row.policy} less {row.against}"
+            cells.append([pair, row.text("points"), f"{row.p:.4f}", f"{row.corrected_p:.4f}"])
         title = (
             f"Differences of {score} on the same seeds and problems, in points with 95 % interval; "
-            f"p without and with Holm's correction for {len(pairs)}"
+            f"p without and with Holm's correction for {len(differences)}"
         )
-        tables.append(Sheet(title, ["", "difference", "p", "corrected p"], rows))
-
-    if reference:
-        configs = {name: from_table(last[name][0].config) for name in report.labels}
-        rows = [
-            [labels[name], line]
-            for name, config in configs.items()
-            for line in differences(configs[reference], config)
-        ]
-        title = f"Settings of {labels[reference]} -> those of the others where they differ"
-        tables += [Sheet(title, ["", "setting"], rows)] if rows else []
-
-    if len(last[BASE]) > 1:
-        rows = [
-            [label, *(f"{100 * x:.1f}" for x in shares(last[name]).mean(axis=1))]
-            for name, label in labels.items()
-        ]
-        columns = ["", *(f"seed {result.seed}" for result in last[BASE])]
-        tables.append(Sheet(f"{score} of each seed, in %", columns, rows))
+        tables.append(Table(title, ["", "difference", "p", "corrected p"], cells))
+    tables += _setting_tables(layout, results)
+    seeds = [row for row in select(rows, group=...) if row.group.startswith("seed ")]
+    columns: dict[str, tuple[str, Unit]] = {row.group: (row.group, "%") for row in seeds}
+    if len(columns) > 1:
+        title = f"{score} of each seed, in %"
+        tables.append(table_of(seeds, title, columns, column_of=lambda row: row.group))
     return tables
 
 
-def step_sheets(report: Report, results: Results) -> list[Sheet]:
-    """Tables of score and cost by step, best checkpoints, and cost to reach the reference run."""
-    groups, labels, score = by_step(results), report.rows, _score(results)
-    reference = report.reference_run
-    end = groups[reference][max(groups[reference])] if reference else []
-    [base] = groups[BASE].values()
+def _column(row: Measurement) -> str:
+    """The column of a row in the tables of score and cost."""
+    return "gain" if row.against == BASE else row.metric
 
+
+def _setting_tables(layout: Layout, results: Results) -> list[Table]:
+    """The settings of the reference run that differ in others."""
+    if not layout.reference_run:
+        return []
+    last = by_run(results)
+    configs = {name: from_table(last[name][0].config) for name in layout.labels}
     rows = []
-    for name, label in labels.items():
-        for step, group in groups[name].items():
-            rows.append([label, str(step), *_score_and_cost(group, base)])
-            if end:
-                rows[-1].append("" if group is end else _lead(group, end))
-    columns = ["", "step", score, "gain over base", "rollout tokens", "training time"]
-    columns += [f"last of {labels[reference]} less this"] if reference else []
-    sheets = [Sheet(f"{score} by step, in % with 95 % interval", columns, rows)]
+    for name, config in configs.items():
+        for line in differences(configs[layout.reference_run], config):
+            rows.append([layout.labels[name], line])
+    reference = layout.labels[layout.reference_run]
+    title = f"Settings of {reference} -> those of the others where they differ"
+    return [Table(title, ["", "setting"], rows)] if rows else []
 
-    # The paper's rule ("best checkpoints within 100 steps", Main Results), for every seed.
+
+def step_tables(layout: Layout, rows: list[Measurement], results: Results) -> list[Table]:
+    """Tables of score and cost by step, best checkpoints, and cost to reach the reference run."""
+    groups, score = by_step(results), _score(results)
+    by_checkpoint = [row for row in rows if row.step is not None]
+    columns: dict[str, tuple[str, Unit]] = {"avg_at_k": (score, "%"), **COSTS}
+    if layout.reference_run:
+        columns[LEAD] = (f"last of {layout.labels[layout.reference_run]} less this", "points")
+    tables = [
+        table_of(
+            by_checkpoint,
+            f"{score} by step, in % with 95 % interval",
+            columns,
+            labels=lambda row: (row.group or row.policy, f"step {row.step}"),
+            column_of=lambda row: row.metric if row.metric == LEAD else _column(row),
+        ),
+        _best_checkpoints(layout, groups, score),
+    ]
+    if layout.reference_run:
+        tables.append(_cost_to_reach(layout, groups, score))
+    return tables
+
+
+def _best_checkpoints(layout: Layout, groups: BySteps, score: str) -> Table:
+    """The paper's rule ("best checkpoints within 100 steps", Main Results), for every seed."""
     rows, counts = [], set()
-    for name, label in report.labels.items():
+    for name, label in layout.labels.items():
         means = np.array([shares(group).mean(axis=1) for group in groups[name].values()])
-        chosen = [list(groups[name])[row] for row in means.argmax(axis=0)]
-        last, best = (f"{100 * x.mean():.1f}" for x in (means[-1], means.max(axis=0)))
-        rows.append([label, last, best, ", ".join(map(str, chosen))])
+        steps = list(groups[name])
+        chosen = [str(steps[row]) for row in means.argmax(axis=0)]
+        last = f"{100 * means[-1].mean():.1f}"
+        best = f"{100 * means.max(axis=0).mean():.1f}"
+        rows.append([label, last, best, ", ".join(chosen)])
         counts.add(len(means))
     title = (
         f"Not a result: {score} of each seed's best checkpoint, biased upwards, since the same "
         f"samples select it (the paper's rule)"
     )
     several = " to ".join(map(str, sorted({min(counts), max(counts)})))
-    sheets.append(Sheet(title, ["", "last", f"best of {several}", "its step, by seed"], rows))
-    if not reference:
-        return sheets
+    return Table(title, ["", "last", f"best of {several}", "its step, by seed"], rows)
 
+
+def _cost_to_reach(layout: Layout, groups: BySteps, score: str) -> Table:
+    """Tokens and seconds that the other runs take to the reference run's last score."""
+    reference = layout.reference_run or ""
+    end = groups[reference][max(groups[reference])]
     end_tokens, end_seconds = _cost(end)
     level = shares(end).mean()
     rows = []
-    for name, label in report.labels.items():
-        if name == reference:
-            continue
-        checkpoints = list(groups[name].values())
-        near = min(checkpoints, key=lambda group: abs(_cost(group)[0] - end_tokens))
-        below = [g for g in checkpoints if compare_seeds(shares(g), shares(end)).low > 0]
-        surely = _times(_cost(below[-1])[0], end_tokens) if below else "nowhere"
-
-        reaching = [g for g in checkpoints if shares(g).mean() >= level - ROUNDING]
-        before, at = ("", reaching[0]) if reaching else ("not within ", checkpoints[-1])
-        tokens, seconds = map(_times, _cost(at), (end_tokens, end_seconds))
-        nearest = f"{_cost(near)[0]:,.0f}"
-        rows.append([label, nearest, _lead(near, end), surely, before + tokens, before + seconds])
+    for name, label in layout.labels.items():
+        if name != reference:
+            rows.append([label, *_reach(list(groups[name].values()), end)])
     title = (
-        f"What it takes to reach the last {score} of {labels[reference]}, "
+        f"What it takes to reach the last {score} of {layout.labels[reference]}, "
         f"{100 * level:.1f} after {end_tokens:,.0f} rollout tokens and {end_seconds:,.0f} s: the "
         f"last checkpoint whose interval lies below it, and the first whose mean does not"
     )
     columns = ["", "nearest tokens", "difference there", "below up to", "as high at", "in seconds"]
-    return [*sheets, Sheet(title, columns, rows)]
+    return Table(title, columns, rows)
 
 
-def _charts(report: Report, results: Results) -> list[Chart]:
-    """The last checkpoints' scores, and their paired differences."""
-    last, labels, score = by_run(results), report.rows, _score(results)
-    scores = {label: over_seeds(shares(last[name])) for name, label in labels.items()}
-    gaps = {
-        f"{labels[after]} less {labels[before]}": compare_seeds(
-            shares(last[before]), shares(last[after])
-        )
-        for after, before in report.pairs.values()
-    }
+def _reach(checkpoints: list[list[Result]], end: Results) -> list[str]:
+    """Of a run: nearest cost, the lead there, cost below the end's score, and cost to reach it."""
+    end_tokens, end_seconds = _cost(end)
+    level = shares(end).mean()
+    nearest = min(checkpoints, key=lambda group: abs(_cost(group)[0] - end_tokens))
+    lead = compare_seeds(shares(nearest), shares(end))
+    [difference] = measure("", "", "avg_at_k", lead)
+
+    below = "nowhere"
+    for group in checkpoints:
+        if compare_seeds(shares(group), shares(end)).low > 0:
+            below = _times(_cost(group)[0], end_tokens)
+
+    reaching = [group for group in checkpoints if shares(group).mean() >= level - ROUNDING]
+    prefix = "" if reaching else "not within "
+    tokens, seconds = _cost(reaching[0] if reaching else checkpoints[-1])
     return [
-        Chart(score, scores, "%", _evaluation(results)),
-        Chart("Differences", gaps, "points", "on the same seeds and problems"),
+        f"{_cost(nearest)[0]:,.0f}",
+        difference.text("points"),
+        below,
+        prefix + _times(tokens, end_tokens),
+        prefix + _times(seconds, end_seconds),
     ]
-
-
-def _score_and_cost(group: Results, base: Results) -> list[str]:
-    """Cells for score, gain over the base, rollout tokens and time; the base has a score only."""
-    score = over_seeds(shares(group)).points()
-    if group[0].cell == BASE:
-        return [score, "", "", ""]
-    tokens, seconds = _cost(group)
-    return [score, _lead(base, group), f"{tokens:,.0f}", str(timedelta(seconds=round(seconds)))]
 
 
 def _cost(group: Results) -> tuple[float, float]:
@@ -341,17 +458,16 @@ def _cost(group: Results) -> tuple[float, float]:
     return tokens, float(np.mean([result.seconds for result in group]))
 
 
-def _lead(before: Results, after: Results) -> str:
-    """Format the difference of scores, ``after - before``, with its interval."""
-    return compare_seeds(shares(before), shares(after)).points(sign=True)
-
-
 def _times(amount: float, other: float) -> str:
     return f"{amount:,.0f} ({amount / other:.1f} times)" if other else f"{amount:,.0f}"
 
 
 def _score(results: Results) -> str:
     return f"Avg@{results[0].exam['samples']}"
+
+
+def _benchmark(results: Results) -> str:
+    return str(results[0].exam["benchmark"])
 
 
 def _evaluation(results: Results) -> str:
@@ -363,33 +479,33 @@ def _evaluation(results: Results) -> str:
 # --- plots ---------------------------------------------------------------------------------------
 
 
-def save_plot(path: Path, report: Report, results: Results) -> None:
+def save_plot(path: Path, layout: Layout, results: Results) -> None:
     """Plot the score of every run's last checkpoint, and its paired difference, in points."""
-    last, labels, score = by_run(results), list(report.rows.values()), _score(results)
+    last, labels, score = by_run(results), list(layout.rows.values()), _score(results)
     marks = "; ticks: single seeds" if len(last[BASE]) > 1 else ""
-    title = f"{report.title}\n{_evaluation(results)}; bars: 95 % intervals{marks}"
+    title = f"{layout.title}\n{_evaluation(results)}; bars: 95 % intervals{marks}"
 
     with _figure(path, title, (9.9, 0.36 * len(labels) + 1.6)) as figure:
         levels, gaps = figure.subplots(1, 2, sharey=True)
-        for row, name in enumerate(report.rows):
+        for row, name in enumerate(layout.rows):
             _add_row(levels, row, over_seeds(shares(last[name])), shares(last[name]))
-            if name in report.pairs:
-                after, before = (shares(last[cell]) for cell in report.pairs[name])
+            if name in layout.pairs:
+                after, before = (shares(last[cell]) for cell in layout.pairs[name])
                 _add_row(gaps, row, compare_seeds(before, after), after - before)
         gaps.axvline(0, color=INK, linewidth=0.8, linestyle=":")
         levels.set_xlabel(f"{score}, %")
-        gaps.set_xlabel(sanitize_for_terminal(f"{score}: {report.pairing}, points"))
+        gaps.set_xlabel(sanitize_for_terminal(f"{score}: {layout.pairing}, points"))
         for axis in (levels, gaps):
             _style(axis, "x", "y")
         levels.set_yticks(range(len(labels)), [sanitize_for_terminal(label) for label in labels])
         levels.set_ylim(len(labels) - 0.5, -0.5)
 
 
-def save_curves(path: Path, report: Report, results: Results) -> None:
+def save_curves(path: Path, layout: Layout, results: Results) -> None:
     """Plot the score of every checkpoint against its cost, on logarithmic axes; omit costs of 0."""
     groups = by_step(results)
     [base] = groups[BASE].values()
-    title = f"{report.title}: accuracy against cost\n{_evaluation(results)}; bands: 95 % intervals"
+    title = f"{layout.title}: accuracy against cost\n{_evaluation(results)}; bands: 95 % intervals"
     with _figure(path, title, (11.0, 4.2)) as figure:
         axes = figure.subplots(1, 2, sharey=True)
         mean, low, high = _percent(over_seeds(shares(base)))
@@ -403,7 +519,7 @@ def save_curves(path: Path, report: Report, results: Results) -> None:
             axis.set_xlabel(f"{cost} of a run")
             _style(axis, "both", "both")
 
-        for number, name in enumerate(report.labels):
+        for number, name in enumerate(layout.labels):
             colour, shape = COLOURS[number % len(COLOURS)], SHAPES[number % len(SHAPES)]
             checkpoints = [
                 (*_percent(over_seeds(shares(group))), *_cost(group))
@@ -418,7 +534,7 @@ def save_curves(path: Path, report: Report, results: Results) -> None:
             lines.append(axis.lines[-1])
 
         axes[0].set_ylabel(f"{_score(results)}, %")
-        names = [sanitize_for_terminal(label) for label in report.rows.values()]
+        names = [sanitize_for_terminal(label) for label in layout.rows.values()]
         figure.legend(lines, names, loc="outside right center", frameon=False)
 
 

@@ -263,35 +263,38 @@ def workspace_of(folder: Path) -> Workspace:
 
 
 @dataclass(frozen=True)
-class Marks:
+class TokenAnnotations:
     """Places in a rollout of n tokens."""
 
     kinds: np.ndarray  # the kind of each token, an index into KINDS (n)
-    departure: int  # the first token behind a formula or number that the solution lacks, or n
+    divergence_point: int  # first token after a formula or number that the solution lacks, or n
     forced: tuple[int, ...] = ()  # a wrong rollout up to its box's content, then the right answer
     answer_tokens: int = 0  # number of tokens of the right answer in ``forced``
 
 
-def marks_of(policy: Policy, rollout: Rollout) -> Marks:
-    """Find the kinds of tokens, the departure from the solution, and the answer's place."""
+def annotate(policy: Policy, rollout: Rollout) -> TokenAnnotations:
+    """Find the kinds of tokens, the divergence from the solution, and the answer's place."""
     ids, problem = rollout.completion.ids, rollout.problem
     pieces = token_bytes(policy.tokenizer, ids)
     text, owners = written(pieces)
-    foreign = [
-        anchor.met[1]
-        for anchor in anchors_of(text, text)
-        if anchor.met and not contains(normalize(problem.solution), anchor.text)
-    ]
-    departure = owners[min(foreign) - 1] + 1 if foreign and problem.solution else len(ids)
-    marks = Marks(np.array(kinds_of_tokens(pieces)), departure)
+    solution = normalize(problem.solution)
+    foreign = []  # last characters of what the solution lacks
+    for anchor in anchors_of(text, text):
+        if anchor.met and not contains(solution, anchor.text):
+            foreign.append(anchor.met[1])
+    divergence_point = len(ids)
+    if foreign and problem.solution:
+        divergence_point = owners[min(foreign) - 1] + 1
+    annotations = TokenAnnotations(np.array(kinds_of_tokens(pieces)), divergence_point)
 
     content = text.rfind(BOX) + len(BOX)
-    if rollout.is_correct or not problem.answer or not len(BOX) <= content < len(text):
-        return marks
+    has_box = len(BOX) <= content < len(text)
+    if rollout.is_correct or not problem.answer or not has_box:
+        return annotations
     first = owners[content]
     lead = text[owners.index(first) : content]
     answer = policy.tokenizer.encode(f"{lead}{problem.answer}}}", add_special_tokens=False)
-    return replace(marks, forced=(*ids[:first], *answer), answer_tokens=len(answer))
+    return replace(annotations, forced=(*ids[:first], *answer), answer_tokens=len(answer))
 
 
 def score(
@@ -304,17 +307,17 @@ def score(
     with display.counting("rollouts scored", len(bank.rollouts)) as counter:
         for start in range(0, len(bank.rollouts), ROWS_AT_ONCE):
             rows = bank.rollouts[start : start + ROWS_AT_ONCE]
-            marks = [marks_of(policy, row) for row in rows]
+            annotations = [annotate(policy, row) for row in rows]
             student = _states(policy, [row.prompt for row in rows], rows)
             for name, of_problem in contexts.items():
                 prompts, measured = _prompts(policy, config, of_problem, bank, rows)
                 teacher = _states(policy, prompts, rows)
-                leaks = _leaks(policy, prompts, marks)
-                for i, (row, mark) in enumerate(zip(rows, marks, strict=True)):
+                leakage = _answer_leakage(policy, prompts, annotations)
+                for i, row in enumerate(rows):
                     tokens = torch.tensor(row.completion.ids, device=policy.device)
                     terms = detail(student[i], teacher[i], heads, tokens, options).values
-                    values = {**measured[i], **summary_of(terms, mark), "leak": leaks[i]}
-                    scores[name].append(values)
+                    values = {**measured[i], **rollout_metrics(terms, annotations[i])}
+                    scores[name].append({**values, "answer_leakage": leakage[i]})
             for row in rows:
                 counter.add(len(row.completion.ids))
     return scores
@@ -413,37 +416,42 @@ def answer_is_visible(problem: Problem, context: str) -> bool:
 
 
 @torch.no_grad()
-def _leaks(
-    policy: Policy, prompts: Sequence[Sequence[int]], marks: Sequence[Marks]
+def _answer_leakage(
+    policy: Policy, prompts: Sequence[Sequence[int]], annotations: Sequence[TokenAnnotations]
 ) -> list[float | None]:
     """The probability of the right answer in the box of each wrong rollout; None for others."""
-    chosen = [i for i, mark in enumerate(marks) if mark.forced]
-    leaks: list[float | None] = [None] * len(marks)
+    chosen = [i for i, found in enumerate(annotations) if found.forced]
+    leakage: list[float | None] = [None] * len(annotations)
     if not chosen:
-        return leaks
-    forced = [marks[i].forced for i in chosen]
+        return leakage
+    forced = [annotations[i].forced for i in chosen]
     states = policy.hidden_states([prompts[i] for i in chosen], forced)
     for i, part in zip(chosen, states.split([len(ids) for ids in forced]), strict=True):
-        count = marks[i].answer_tokens
-        tokens = torch.tensor(marks[i].forced[-count:], device=policy.device)
-        leaks[i] = float(token_log_probs(policy.lm_head(part[-count:]), tokens).sum().exp())
-    return leaks
+        count = annotations[i].answer_tokens
+        tokens = torch.tensor(annotations[i].forced[-count:], device=policy.device)
+        leakage[i] = float(token_log_probs(policy.lm_head(part[-count:]), tokens).sum().exp())
+    return leakage
 
 
-def summary_of(terms: Mapping[str, np.ndarray], marks: Marks) -> dict[str, Any]:
+def rollout_metrics(
+    terms: Mapping[str, np.ndarray], annotations: TokenAnnotations
+) -> dict[str, Any]:
     """Values of a rollout from those of its tokens."""
-    kl, gap = terms["kl"], terms["teacher_entropy"] - terms["student_entropy"]
-    after, clipped = gap[marks.departure :], terms["clipped"] > 0
+    kl = terms["kl"]
+    gap = terms["teacher_entropy"] - terms["student_entropy"]
+    after = gap[annotations.divergence_point :]
+    clipped = terms["clipped"] > 0
+    raised = terms["slope"][clipped] < 0
     return {
         "tokens": len(kl),
         "kl": float(kl.sum()),
         "first_kl": float(kl[0]),
-        "pull": float(terms["pull"].sum()),
+        "directional_derivative": float(terms["pull"].sum()),
         "entropy_gap": float(gap.sum()),
         "unclipped_mass": float(terms["unclipped_mass"].sum()),
         "clipped": float(terms["clipped"].sum()),
-        "raised": float((terms["slope"][clipped] < 0).mean()) if clipped.any() else None,
-        "kinds": [float(kl[marks.kinds == i].sum()) for i in range(len(KINDS))],
+        "raised": float(raised.mean()) if len(raised) else None,
+        "kinds": [float(kl[annotations.kinds == i].sum()) for i in range(len(KINDS))],
         "tenths": [float(part.sum()) for part in np.array_split(kl, TENTHS)],
-        "confusion": float(after.mean()) if len(after) else None,
+        "entropy_gap_after_divergence": float(after.mean()) if len(after) else None,
     }

@@ -24,13 +24,15 @@ from paint.config.recipe import differences
 from paint.config.schema import Config
 from paint.core.errors import PaintError, escape_markdown_cell
 from paint.core.hub import local_file
-from paint.core.storage import read_json, read_jsonl
+from paint.core.storage import read_jsonl
 from paint.data.benchmarks import PUBLISHED, Benchmark
 from paint.data.decontaminate import NGRAM, build_index, contaminated
 from paint.data.problems import from_row, problems_digest, read_problems
 from paint.demo.files import model_path
+from paint.evaluation.frame import Measurement, Report, read_report, select, to_markdown
 from paint.evaluation.generate import checkpoint_digest
 from paint.evaluation.store import StoreError, find_stores, read_settings
+from paint.evaluation.summary import MACRO, SUMMARY
 from paint.models.weights import Rounding
 from paint.objective.prompts import student_messages
 from paint.training.check import check_config
@@ -60,22 +62,26 @@ class Export:
 
 
 @dataclass(frozen=True)
-class Figures:
+class CheckpointEvaluation:
     """An evaluation with this checkpoint among its policies."""
 
-    folder: Path
     policy: str  # the checkpoint's name in it
-    summary: Mapping[str, Any]
+    report: Report  # of every policy
     settings: Mapping[str, Any]  # how it sampled
     benchmarks: Sequence[Benchmark]
 
     @property
     def tables(self) -> str:
-        """The tables of the evaluation, which have every policy of it."""
-        return (self.folder / "summary.md").read_text("utf-8").strip()
+        """The tables of the evaluation as Markdown."""
+        return to_markdown(self.report.tables).strip()
+
+    def rows(self, metric: str) -> list[Measurement]:
+        """The checkpoint's rows of a metric, without the mean over benchmarks."""
+        rows = select(self.report.rows, policy=self.policy, metric=metric)
+        return [row for row in rows if row.benchmark != MACRO]
 
 
-def find_figures(folder: Path, trained: Path) -> Figures:
+def find_evaluation(folder: Path, trained: Path) -> CheckpointEvaluation:
     """Find a checkpoint in an evaluation, by the digest of its weights.
 
     Raises:
@@ -83,27 +89,30 @@ def find_figures(folder: Path, trained: Path) -> Figures:
             it cannot be read.
     """
     hint = f"`paint grade {folder}` writes it again"
-    identity, asked = checkpoint_digest(trained), {}
+    identity = checkpoint_digest(trained)
+    settings = {}
     for store in find_stores(folder):
-        settings = read_settings(store)
-        if identity in (settings.get("adapter"), settings.get("weights")):
-            asked[store] = settings
-    if not asked:
+        found = read_settings(store)
+        if identity in (found.get("adapter"), found.get("weights")):
+            settings[store] = found
+    if not settings:
         raise StoreError(
             f"{folder} has no samples of {trained.parent}; evaluate it with paint eval"
         )
-    if not (folder / "summary.json").exists():
-        raise StoreError(f"{folder} has no summary.json; {hint}")
-    benchmarks = [
-        Benchmark(store.name, [from_row(row) for row in read_jsonl(store / "problems.jsonl", hint)])
-        for store in asked
-    ]
-    store, settings = next(iter(asked.items()))
-    summary = read_json(folder / "summary.json", hint)
-    return Figures(folder, store.parent.name, summary, settings, benchmarks)
+    path = folder / f"{SUMMARY}.json"
+    if not path.exists():
+        raise StoreError(f"{folder} has no {path.name}; {hint}")
+    benchmarks = []
+    for store in settings:
+        problems = [from_row(row) for row in read_jsonl(store / "problems.jsonl", hint)]
+        benchmarks.append(Benchmark(store.name, problems))
+    store = next(iter(settings))
+    return CheckpointEvaluation(
+        store.parent.name, read_report(path, hint), settings[store], benchmarks
+    )
 
 
-def write_card(export: Export, figures: Sequence[Figures], folder: Path) -> None:
+def write_card(export: Export, evaluations: Sequence[CheckpointEvaluation], folder: Path) -> None:
     """Write README.md, and .eval_results for benchmarks of the hub."""
     config = export.config
     base, data = config.model.path, config.data.path
@@ -119,7 +128,7 @@ def write_card(export: Export, figures: Sequence[Figures], folder: Path) -> None
         model_name=export.name,
         pipeline_tag="text-generation",
         tags=["paint", "self-distillation"] + ([] if export.merged else ["lora"]),
-        eval_results=[result for found in figures for result in _results(found)] or None,
+        eval_results=[result for found in evaluations for result in _results(found)] or None,
     )
     environment = jinja2.Environment(
         trim_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined
@@ -135,13 +144,13 @@ def write_card(export: Export, figures: Sequence[Figures], folder: Path) -> None
         data=_public(data),
         prompt=config.prompts.student or student_messages("PROBLEM")[0]["content"],
         settings=settings,
-        figures=figures,
+        evaluations=evaluations,
         sampling=SAMPLING,
-        contamination=_contamination(config, export.facts, figures),
+        contamination=_contamination(config, export.facts, evaluations),
         license=card_data.license,
     )
     ModelCard(f"---\n{card_data}\n---\n\n{text}").save(folder / "README.md")
-    for found in figures:
+    for found in evaluations:
         for entry in _hub_entries(found):
             path = folder / ".eval_results" / f"{entry.dataset_id.replace('/', '--')}.yaml"
             path.parent.mkdir(exist_ok=True)
@@ -149,10 +158,10 @@ def write_card(export: Export, figures: Sequence[Figures], folder: Path) -> None
 
 
 def _contamination(
-    config: Config, facts: Mapping[str, Any], figures: Sequence[Figures]
+    config: Config, facts: Mapping[str, Any], evaluations: Sequence[CheckpointEvaluation]
 ) -> list[str]:
     """How many training problems repeat a problem of the evaluations."""
-    benchmarks = list({b.name: b for found in figures for b in found.benchmarks}.values())
+    benchmarks = list({b.name: b for found in evaluations for b in found.benchmarks}.values())
     if not benchmarks:
         return ["Not checked: there is no evaluation."]
     try:
@@ -173,44 +182,44 @@ def _contamination(
     return lines
 
 
-def _results(found: Figures) -> list[EvalResult]:
-    """Metadata of the main figures: the mean reward, or Avg@k, in percent."""
+def _results(found: CheckpointEvaluation) -> list[EvalResult]:
+    """Metadata of the main results: the mean reward, or Avg@k, in percent."""
+    metric = "reward" if found.rows("reward") else "avg_at_k"
     results = []
-    for benchmark, metrics in found.summary["figures"][found.policy].items():
-        if benchmark == "macro":
-            continue
-        kind = "reward" if "reward" in metrics else "avg_at_k"
-        value = {end: round(100 * x, 2) for end, x in metrics[kind].items() if x is not None}
+    for row in found.rows(metric):
+        ends = [None if end is None else round(100 * end, 2) for end in (row.low, row.high)]
+        samples = found.settings["samples"]
         results.append(
             EvalResult(
                 task_type="text-generation",
-                dataset_type=_source(benchmark),
-                dataset_name=benchmark,
-                metric_type=kind,
-                metric_name=f"{kind}, k = {found.settings['samples']}, "
-                f"95 % interval {json.dumps([value.get('low'), value.get('high')])}",
-                metric_value=value["mean"],
+                dataset_type=_source(row.benchmark),
+                dataset_name=row.benchmark,
+                metric_type=metric,
+                metric_name=f"{metric}, k = {samples}, 95 % interval {json.dumps(ends)}",
+                metric_value=round(100 * row.mean, 2),
             )
         )
     return results
 
 
-def _hub_entries(found: Figures) -> list[EvalResultEntry]:
+def _hub_entries(found: CheckpointEvaluation) -> list[EvalResultEntry]:
     """Results of complete benchmarks of the hub, in percent; parts of one are not comparable."""
-    figures = found.summary["figures"][found.policy]
-    asked = found.settings
-    return [
-        EvalResultEntry(
-            dataset_id=_source(benchmark.name),
-            task_id=_source(benchmark.name),
-            value=round(100 * figures[benchmark.name]["avg_at_k"]["mean"], 2),
-            notes=f"Avg@{asked['samples']}, temperature {asked['temperature']}, "
-            f"thinking {asked['thinking']}, up to {asked['max_new_tokens']} tokens",
-        )
-        for benchmark in found.benchmarks
-        if "/" in _source(benchmark.name)
-        and len(benchmark.problems) == PUBLISHED[benchmark.name].size
-    ]
+    settings = found.settings
+    means = {row.benchmark: row.mean for row in found.rows("avg_at_k")}
+    entries = []
+    for benchmark in found.benchmarks:
+        source = _source(benchmark.name)
+        if "/" in source and len(benchmark.problems) == PUBLISHED[benchmark.name].size:
+            entries.append(
+                EvalResultEntry(
+                    dataset_id=source,
+                    task_id=source,
+                    value=round(100 * means[benchmark.name], 2),
+                    notes=f"Avg@{settings['samples']}, temperature {settings['temperature']}, "
+                    f"thinking {settings['thinking']}, up to {settings['max_new_tokens']} tokens",
+                )
+            )
+    return entries
 
 
 def _source(benchmark: str) -> str:

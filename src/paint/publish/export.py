@@ -32,7 +32,7 @@ from paint.core.storage import atomic_dir
 from paint.demo.files import model_path
 from paint.models.policy import load_policy, load_tokenizer
 from paint.models.weights import export_adapter, export_merged, save_generation_settings, trained_in
-from paint.publish.card import Export, find_figures, write_card
+from paint.publish.card import Export, find_evaluation, write_card
 
 
 class ExportError(PaintError):
@@ -69,9 +69,9 @@ def export(
     require_checkpoint(checkpoint, trained.name)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ExportError(f"{folder} exists; name a new folder, or remove it")
-    figures = [find_figures(place, trained) for place in evaluations]
+    found = [find_evaluation(place, trained) for place in evaluations]
     if (run / "validation" / "summary.json").exists():
-        figures.append(find_figures(run / "validation", trained))
+        found.append(find_evaluation(run / "validation", trained))
 
     merged = merged or config.model.train_mode == "full"
     dtype = dtype or (config.model.dtype if merged else "float32")
@@ -94,7 +94,7 @@ def export(
             rounding=rounding,
             license=license,
         )
-        write_card(made, figures, partial)
+        write_card(made, found, partial)
 
     display.note(
         f"written to {folder}: {'model' if merged else 'adapter'} in {dtype}, which keeps "

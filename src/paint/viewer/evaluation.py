@@ -1,7 +1,7 @@
 """Page of evaluations: every sample with its verdict, and the policies side by side."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from paint.evaluation.grade import policy_names, stored_in, to_graded_samples
 from paint.evaluation.intervals import SHARE, bootstrap
 from paint.evaluation.metrics import GradedSamples, pass_at_k
 from paint.evaluation.store import Sample, Store, StoreError, find_stores, read_grades, reopen_store
-from paint.evaluation.tables import summary_json
+from paint.evaluation.summary import summary_rows
 
 TEXT_CHARACTERS = 6_000_000
 """Maximum characters of all samples on a page; longer samples lose their middle."""
@@ -92,34 +92,34 @@ def evaluation_data(targets: Sequence[Path]) -> dict[str, Any]:
     for path, policy in policy_names(paths).items():
         by_policy.setdefault(policy, {})[path.name] = read_graded(path)
 
-    samples = {
-        policy: {b: g.graded for b, g in parts.items()} for policy, parts in by_policy.items()
-    }
-    summary = summary_json(samples)
+    graded = {}
+    for policy, parts in by_policy.items():
+        graded[policy] = {name: part.graded for name, part in parts.items()}
     count = sum(len(g.samples) for parts in by_policy.values() for g in parts.values())
     max_characters = max(TEXT_CHARACTERS // max(count, 1), 400)
     benchmarks = list(dict.fromkeys(name for parts in by_policy.values() for name in parts))
     return {
         "name": targets[0].resolve().name,
         "policies": list(by_policy),
-        "figures": summary["figures"],
-        "pass": {
-            policy: {
-                benchmark: [
-                    bootstrap([pass_at_k(part.graded.correct, j)], bounds=SHARE).table()
-                    for j in range(1, part.graded.correct.shape[1] + 1)
-                ]
-                for benchmark, part in parts.items()
-            }
-            for policy, parts in by_policy.items()
-        },
-        "comparisons": summary["comparisons"],
+        "rows": [asdict(row) for row in summary_rows(graded)],
+        "pass": {policy: _pass_curves(parts) for policy, parts in graded.items()},
         "benchmarks": [benchmark_data(name, by_policy, max_characters) for name in benchmarks],
-        "asked": {
+        "settings": {
             policy: {benchmark: part.store.settings for benchmark, part in parts.items()}
             for policy, parts in by_policy.items()
         },
     }
+
+
+def _pass_curves(graded: Mapping[str, GradedSamples]) -> dict[str, list[dict[str, float | None]]]:
+    """pass@j of each benchmark, for j from 1 to k."""
+    curves = {}
+    for name, part in graded.items():
+        points = []
+        for j in range(1, part.correct.shape[1] + 1):
+            points.append(bootstrap([pass_at_k(part.correct, j)], bounds=SHARE).table())
+        curves[name] = points
+    return curves
 
 
 def benchmark_data(

@@ -4,6 +4,7 @@ import os
 import sys
 import webbrowser
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,8 @@ from paint.config.run_folder import RunError
 from paint.config.schema import ConfigError
 from paint.core.display import Display
 from paint.core.errors import wrap_errors
-from paint.core.storage import read_json
+from paint.evaluation.frame import chart_rows, reports_in, to_json
 from paint.evaluation.store import find_stores
-from paint.evaluation.tables import TABLES
 from paint.viewer.page import write_page
 from paint.viewer.run import EVERYTHING, PageSpec, compare_data, run_data
 
@@ -71,14 +71,14 @@ def _page_data(
             return "run", run_data(targets[0], page, display)
         return "compare", compare_data(targets, display)
 
-    if any(any(target.glob(f"*{TABLES}")) for target in targets):
+    if any(reports_in(target) for target in targets):
         return "tables", tables_data(targets)
 
     for target in targets:
         if not find_stores(target):
             raise ConfigError(
                 f"{target} holds neither a run (run.json), an evaluation (completions.jsonl) nor "
-                f"tables (*{TABLES})"
+                f"a report of advice, a comparison or a bake"
             )
     from paint.viewer.evaluation import evaluation_data
 
@@ -94,11 +94,15 @@ def tables_data(folders: Sequence[Path]) -> dict[str, Any]:
     """
     reports = []
     for folder in folders:
-        found = sorted(folder.glob(f"*{TABLES}"))
+        found = reports_in(folder)
         if not found:
-            raise ConfigError(f"{folder} has no tables (*{TABLES}), and others do")
-        for path in found:
-            name = path.name.removesuffix(TABLES)
+            raise ConfigError(f"{folder} has no report, and others do")
+        for name, report in found.items():
             title = name if len(folders) == 1 else f"{folder.resolve().name}: {name}"
-            reports.append({"name": title, **read_json(path, "the same command writes it again")})
+            charts = []
+            for chart in report.charts:
+                rows = chart_rows(report, chart)
+                if rows:
+                    charts.append({**asdict(chart), "rows": rows})
+            reports.append({"name": title, **to_json(report), "charts": charts})
     return {"name": " · ".join(folder.resolve().name for folder in folders), "reports": reports}

@@ -2,13 +2,14 @@
 
 const POLICIES = DATA.policies, SETS = DATA.benchmarks;
 const setNamed = (name) => SETS.find((set) => set.name === name) ?? SETS[0];
+const measured = (policy, set, metric) => DATA.rows.find((r) => r.policy === policy && r.benchmark === set && r.metric === metric && !r.against && !r.group);
 const shareOf = (answers) => (answers ? answers.filter((a) => a.correct).length : null);
 
 function buildFigures(section) {
   const grid = el("div.charts.wide");
-  const sets = [...SETS.map((set) => set.name), ...(POLICIES.some((p) => DATA.figures[p].macro) ? ["macro"] : [])];
+  const sets = [...SETS.map((set) => set.name), ...(POLICIES.some((p) => measured(p, "macro", "avg_at_k")) ? ["macro"] : [])];
   for (const set of sets) {
-    const rows = POLICIES.filter((p) => DATA.figures[p][set]).map((p) => ({ label: p, ...DATA.figures[p][set].avg_at_k }));
+    const rows = POLICIES.map((p) => measured(p, set, "avg_at_k")).filter(Boolean).map((r) => ({ ...r, label: r.policy }));
     const k = setNamed(set).k;
     grid.append(intervalChart({ title: set === "macro" ? `Avg@${k}, mean over benchmarks` : `Avg@${k} on ${set}`, note: "share of right samples, with 95 % interval", rows }));
   }
@@ -17,13 +18,13 @@ function buildFigures(section) {
     if (set.k > 1) grid.append(lineChart({ title: `pass@j on ${set.name}`, note: "chance that one of j samples is right, with 95 % interval", xname: "j", x: Array.from({ length: set.k }, (_, i) => i + 1), format: percent, series: having.map((p) => ({ name: p, y: DATA.pass[p][set.name].map((v) => v.mean), low: having.length < 4 ? DATA.pass[p][set.name].map((v) => v.low) : null, high: having.length < 4 ? DATA.pass[p][set.name].map((v) => v.high) : null })) }));
   }
   section.append(el("h2", {}, "Accuracy"), grid);
-  if (DATA.comparisons.length) {
-    section.append(el("h2", {}, `Less ${POLICIES[0]}, on the same problems`), el("div.charts.wide", {}, [...new Set(DATA.comparisons.map((d) => d.benchmark))].map((set) => intervalChart({ title: set, note: "paired difference of Avg@k, with 95 % interval", rows: DATA.comparisons.filter((d) => d.benchmark === set).map((d) => ({ label: `${d.policy} (p ${number(d.p_value, 1)})`, ...d.difference })), format: points }))));
+  const differences = DATA.rows.filter((r) => r.against);
+  if (differences.length) {
+    section.append(el("h2", {}, `Less ${POLICIES[0]}, on the same problems`), el("div.charts.wide", {}, [...new Set(differences.map((d) => d.benchmark))].map((set) => intervalChart({ title: set, note: "paired difference of Avg@k, with 95 % interval", rows: differences.filter((d) => d.benchmark === set).map((d) => ({ ...d, label: `${d.policy} (p ${number(d.p, 1)})` })), format: points }))));
   }
-  const all = Object.values(DATA.figures).flatMap(Object.values);
-  const shown = [["reward", number], ["avg_at_k", percent], ["maj_at_k", percent], ["lenient_avg_at_k", percent], ["truncated_frac", percent], ["unboxed_frac", percent], ["repetitive_frac", percent], ["completion_tokens", number]].filter(([name]) => all.some((f) => f[name]));
-  section.append(el("h2", {}, "All figures"), el("div.scroll", {}, el("table", {}, el("thead", {}, el("tr", {}, ["policy", "benchmark", ...shown.map(([name]) => name)].map((c, i) => el(i < 2 ? "th.left" : "th", {}, c)))),
-    el("tbody", {}, POLICIES.flatMap((p) => Object.entries(DATA.figures[p]).map(([set, f]) => el("tr", {}, el("td.left", {}, p), el("td.left", {}, set), shown.map(([name, format]) => el("td", { title: f[name] ? `[${format(f[name].low)}, ${format(f[name].high)}]` : null }, f[name] ? format(f[name].mean) : ""))))))))
+  const shown = [["reward", number], ["avg_at_k", percent], ["maj_at_k", percent], ["lenient_avg_at_k", percent], ["truncated_frac", percent], ["unboxed_frac", percent], ["repetitive_frac", percent], ["completion_tokens", number]].filter(([name]) => DATA.rows.some((r) => r.metric === name && !r.against));
+  section.append(el("h2", {}, "All metrics"), el("div.scroll", {}, el("table", {}, el("thead", {}, el("tr", {}, ["policy", "benchmark", ...shown.map(([name]) => name)].map((c, i) => el(i < 2 ? "th.left" : "th", {}, c)))),
+    el("tbody", {}, POLICIES.flatMap((p) => sets.filter((set) => measured(p, set, "avg_at_k")).map((set) => el("tr", {}, el("td.left", {}, p), el("td.left", {}, set), shown.map(([name, format]) => { const r = measured(p, set, name); return el("td", { title: r ? `[${format(r.low)}, ${format(r.high)}]` : null }, r ? format(r.mean) : ""); })))))))
   );
 }
 
@@ -100,8 +101,8 @@ function buildProblems(section) {
   choose(set.problems.find((p) => p.id === address.get().problem) ?? set.problems[0], { move: false });
 }
 
-function buildAsked(section) {
-  const rows = POLICIES.flatMap((p) => Object.entries(DATA.asked[p]).flatMap(([name, asked]) => Object.entries(asked).map(([key, value]) => [`${p}, ${name}: ${key}`, JSON.stringify(value)])));
+function buildSettings(section) {
+  const rows = POLICIES.flatMap((p) => Object.entries(DATA.settings[p]).flatMap(([name, settings]) => Object.entries(settings).map(([key, value]) => [`${p}, ${name}: ${key}`, JSON.stringify(value)])));
   section.append(el("h2", {}, "Evaluation settings"), settingsTable(rows, ["value"]));
 }
 
@@ -115,6 +116,6 @@ addEventListener("hashchange", () => { const found = set.problems.find((p) => p.
 tabs(DATA.name, `${countOf(POLICIES.length, "policy", "policies")}, ${SETS.map((s) => `${s.name} (${countOf(s.problems.length, "problem")}, k = ${s.k})`).join(", ")}`, {
   figures: { title: "Accuracy", build: buildFigures },
   problems: { title: "Problems", build: buildProblems },
-  asked: { title: "Protocol", build: buildAsked },
+  settings: { title: "Protocol", build: buildSettings },
 });
 document.documentElement.dataset.ready = "true";

@@ -1,0 +1,294 @@
+"""The one table of results: measured values, and how they are shown.
+
+A result is a list of ``Measurement``: one row of a policy, a benchmark and a metric, or of the
+difference of two policies. Evaluation, comparison, ablation, advice and bake all make such rows,
+and a ``Report`` of them. A report is shown on a terminal, as Markdown, as JSON and on a page:
+
+    NAME.json    all rows, unrounded; the tables, charts and lines of the page
+    NAME.md      the tables
+
+Rows have no NaN and no infinity: what has no value has no row, and an end of an interval without
+bound is None.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from paint.core import storage
+from paint.core.errors import PaintError, escape_markdown_cell, wrap_errors
+from paint.evaluation.intervals import Interval, interval_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Unit = Literal["%", "points", "", "signed", "tokens", "count", "time"]
+"""Shares are shown in percent, differences of shares in points with a sign, seconds as h:mm:ss."""
+
+FORMS: dict[Unit, tuple[str, float]] = {
+    "%": (".1f", 100),
+    "points": ("+.1f", 100),
+    "": (".3g", 1),
+    "signed": ("+.3g", 1),
+    "tokens": (",.0f", 1),
+    "count": (",.0f", 1),
+}
+"""Format and factor of each unit."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One row: a metric of a policy on a benchmark, or its difference to another policy."""
+
+    policy: str
+    benchmark: str  # "macro" is the mean over several
+    metric: str
+    mean: float
+    low: float | None = None  # of the 95 % interval; None without one, or without bound
+    high: float | None = None
+    n: int | None = None  # problems
+    group: str = ""  # part of the benchmark, such as "level 3"
+    step: int | None = None  # of a checkpoint
+    against: str = ""  # of a difference: the policy that is subtracted
+    p: float | None = None  # two-sided p-value of a difference
+    corrected_p: float | None = None  # by Holm's correction
+    detectable: float | None = None  # smallest difference that so many problems can show
+
+    def text(self, unit: Unit) -> str:
+        """Format with the interval, such as ``83.1 [78.9, 87.0]``."""
+        if unit == "time":
+            return str(timedelta(seconds=round(self.mean)))
+        form, scale = FORMS[unit]
+        return interval_text(self.mean, self.low, self.high, form, scale)
+
+
+COLUMNS = [column.name for column in fields(Measurement)]
+REQUIRED = COLUMNS[:6]  # up to the interval: that every row and every DataFrame has
+
+
+def measure(
+    policy: str,
+    benchmark: str,
+    metric: str,
+    value: Interval | float | None,
+    n: int | None = None,
+    **columns: Any,
+) -> list[Measurement]:
+    """The row of a value; none if the value is None or not a number."""
+    if value is None:
+        return []
+    found = value if isinstance(value, Interval) else Interval(float(value), math.inf, math.inf)
+    if not math.isfinite(found.mean):
+        return []
+    low = found.low if math.isfinite(found.low) else None
+    high = found.high if math.isfinite(found.high) else None
+    return [Measurement(policy, benchmark, metric, found.mean, low, high, n, **columns)]
+
+
+def select(rows: Iterable[Measurement], **columns: Any) -> list[Measurement]:
+    """The rows with these values, such as ``metric="avg_at_k"``; of differences, if asked for."""
+    wanted = {"against": "", "group": "", **columns}
+    found = []
+    for row in rows:
+        if all(value is ... or getattr(row, name) == value for name, value in wanted.items()):
+            found.append(row)
+    return found
+
+
+def to_frame(rows: Sequence[Measurement]) -> "pd.DataFrame":
+    """The rows as a DataFrame, without columns that are empty in all."""
+    import pandas as pd
+
+    frame = pd.DataFrame([asdict(row) for row in rows], columns=COLUMNS)
+    optional = [name for name in COLUMNS if name not in REQUIRED]
+    return frame.drop(columns=[name for name in optional if frame[name].isin(["", None]).all()])
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells as they are shown. Columns without a name are labels, on the left."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+    is_main: bool = False  # shown on a terminal for few samples, too
+    most_rows: int = 1000  # that a terminal shows; Markdown and the page have all
+
+    @property
+    def labels(self) -> int:
+        """The number of label columns."""
+        return sum(1 for column in self.columns if not column)
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Intervals of one metric, drawn on the page: one a policy."""
+
+    title: str
+    metric: str
+    unit: Unit = ""
+    note: str = ""  # what the values are
+    benchmark: str = ""
+    is_difference: bool = False  # of the differences that have a p-value
+
+
+@dataclass(frozen=True)
+class Report:
+    """Rows, and how they are shown."""
+
+    rows: list[Measurement]
+    tables: list[Table]
+    charts: list[Chart] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)  # findings in words
+
+
+def table_of(
+    rows: Sequence[Measurement],
+    title: str,
+    columns: Mapping[str, tuple[str, Unit]],
+    *,
+    labels: Callable[[Measurement], tuple[str, ...]] = lambda row: (row.policy,),
+    column_of: Callable[[Measurement], str] = lambda row: row.metric,
+    is_main: bool = False,
+) -> Table:
+    """Arrange rows as a table: a line for each label, a column for each metric.
+
+    Args:
+        columns: by ``column_of`` of a row: the column's head and unit.
+        labels: the cells on the left of a row's line.
+        column_of: of which column a row is; rows of others are left out.
+    """
+    lines: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in rows:
+        column = column_of(row)
+        if column in columns:
+            lines.setdefault(labels(row), {})[column] = row.text(columns[column][1])
+    used = [name for name in columns if any(name in cells for cells in lines.values())]
+    width = max((len(label) for label in lines), default=1)
+    heads = [""] * width + [columns[name][0] for name in used]
+    body = []
+    for label, cells in lines.items():
+        body.append([*label, *(cells.get(name, "") for name in used)])
+    return Table(title, heads, body, is_main)
+
+
+# --- showing -------------------------------------------------------------------------------------
+
+
+def to_terminal(tables: Sequence[Table], console: Console) -> None:
+    """Print tables; one that is too wide is split by columns, and its parts are numbered."""
+    for table in tables:
+        for part in split_table(table, console.width):
+            shown = RichTable(title=part.title, title_justify="left")
+            for column in part.columns:
+                shown.add_column(column, justify="right" if column else "left", overflow="fold")
+            for row in part.rows[: part.most_rows]:
+                shown.add_row(*row)
+            console.print(shown)
+            left_out = len(part.rows) - part.most_rows
+            if left_out > 0:
+                console.print(f"and {left_out:,} more rows: in the Markdown file")
+
+
+def split_table(table: Table, width: int) -> list[Table]:
+    """Split a table into parts of at most so many characters, each with the labels."""
+    sizes = []
+    for i, column in enumerate(table.columns):
+        cells = [column, *(row[i] for row in table.rows)]
+        sizes.append(3 + max(cell_len(cell) for cell in cells))  # a border and two spaces
+    labels = range(table.labels)
+    room = width - 1 - sum(sizes[i] for i in labels)
+    parts: list[list[int]] = [[]]
+    for i in range(table.labels, len(table.columns)):
+        used = sum(sizes[j] for j in parts[-1])
+        if parts[-1] and used + sizes[i] > room:
+            parts.append([])
+        parts[-1].append(i)
+    if len(parts) == 1:
+        return [table]
+    made = []
+    for number, part in enumerate(parts, start=1):
+        chosen = [*labels, *part]
+        rows = [[row[i] for i in chosen] for row in table.rows]
+        title = f"{table.title} (columns {number} of {len(parts)})"
+        made.append(
+            replace(table, title=title, columns=[table.columns[i] for i in chosen], rows=rows)
+        )
+    return made
+
+
+def to_markdown(tables: Sequence[Table]) -> str:
+    """Format tables as Markdown."""
+    parts = []
+    for table in tables:
+        rule = ["---:" if column else "---" for column in table.columns]
+        lines = []
+        for cells in (table.columns, rule, *table.rows):
+            lines.append(f"| {' | '.join(map(escape_markdown_cell, cells))} |")
+        parts.append("\n".join([f"**{escape_markdown_cell(table.title)}**", "", *lines]))
+    return "\n\n".join(parts) + "\n"
+
+
+def to_json(report: Report) -> dict[str, Any]:
+    """Convert to JSON values; rows leave out what is empty, but for ends of intervals."""
+    rows = []
+    for row in report.rows:
+        values = asdict(row)
+        rows.append({k: v for k, v in values.items() if k in REQUIRED or v not in (None, "")})
+    return {
+        "rows": rows,
+        "tables": [asdict(table) for table in report.tables],
+        "charts": [asdict(chart) for chart in report.charts],
+        "lines": report.lines,
+    }
+
+
+def write_report(folder: Path, name: str, report: Report, error: type[PaintError]) -> None:
+    """Write NAME.json and NAME.md. Raises ``error`` if that fails."""
+    with wrap_errors(folder / name, error, "what they are made of is kept"):
+        storage.write_json(folder / f"{name}.json", to_json(report))
+        text = to_markdown(report.tables)
+        if report.lines:
+            text += "\n" + "".join(f"- {line}\n" for line in report.lines)
+        storage.write_atomic(folder / f"{name}.md", text)
+
+
+def read_report(path: Path, hint: str) -> Report:
+    """Read NAME.json. Raises CorruptFileError, with the hint, if that fails."""
+    table = storage.read_json(path, hint)
+    with wrap_errors(path, storage.CorruptFileError, hint):
+        return Report(
+            rows=[Measurement(**row) for row in table["rows"]],
+            tables=[Table(**row) for row in table["tables"]],
+            charts=[Chart(**row) for row in table["charts"]],
+            lines=list(table["lines"]),
+        )
+
+
+def reports_in(folder: Path) -> dict[str, Report]:
+    """The reports in a folder that have charts, by name; evaluations have a page of their own."""
+    found = {}
+    for path in sorted(folder.glob("*.json")):
+        hint = "the same command writes it again"
+        if storage.read_json(path, hint).get("charts"):
+            found[path.stem] = read_report(path, hint)
+    return found
+
+
+def chart_rows(report: Report, chart: Chart) -> dict[str, dict[str, float | None]]:
+    """The intervals of a chart, by label."""
+    drawn = {}
+    for row in select(report.rows, metric=chart.metric, step=None, against=...):
+        is_on_benchmark = chart.benchmark in ("", row.benchmark)
+        is_of_chart = row.p is not None if chart.is_difference else not row.against
+        if is_on_benchmark and is_of_chart:
+            label = f"{row.policy} less {row.against}" if row.against else row.policy
+            drawn[label] = {"mean": row.mean, "low": row.low, "high": row.high}
+    return drawn

@@ -1,0 +1,257 @@
+"""The report of an evaluation: rows and tables of graded samples.
+
+All policies are compared with the first one, problem by problem; none is ranked or omitted.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from paint.data.gold_answer_checks import SHOWN
+from paint.data.problems import LABELS
+from paint.evaluation.frame import Measurement, Report, Table, Unit, measure, select, table_of
+from paint.evaluation.intervals import Comparison, compare
+from paint.evaluation.metrics import GradedSamples, by_label, compute_metrics
+from paint.evaluation.store import StoreError
+
+MOST_REASONS = 12
+"""Maximum columns of reasons; a user's grader may give each sample a different one."""
+
+FEW_SAMPLES = 100
+"""With fewer samples of each policy and benchmark, a terminal shows the main tables only."""
+
+SUMMARY = "summary"  # name of the files
+MACRO = "macro"  # the benchmark that stands for the mean over several
+
+ByPolicy = Mapping[str, Mapping[str, GradedSamples]]  # graded samples by policy and benchmark
+
+
+def summary_report(graded: ByPolicy) -> Report:
+    """The rows and tables of an evaluation."""
+    rows = summary_rows(graded)
+    tables = summary_tables(rows, graded)
+    return Report(rows, [table for table in tables if table.rows])
+
+
+def summary_rows(graded: ByPolicy) -> list[Measurement]:
+    """Metrics, differences to the first policy, Avg@k by label, and counts of reasons."""
+    rows: list[Measurement] = []
+    shared = shared_benchmarks(graded)
+    for policy, benchmarks in graded.items():
+        for name, metrics in compute_metrics(benchmarks, shared).items():
+            n = len(benchmarks[name].problems) if name in benchmarks else None
+            for metric, interval in metrics.items():
+                rows += measure(policy, name, metric, interval, n)
+    for policy, name, part in _parts(graded):
+        rows += measure(policy, name, "samples", part.correct.shape[1])
+        rows += measure(policy, name, "grader_failures", len(part.failures))
+        for reason, count in part.reasons.items():
+            rows += measure(policy, name, "reason", count, group=reason)
+        for label in part.labels:
+            for value, (n, interval) in by_label(part, label).items():
+                rows += measure(policy, name, "avg_at_k", interval, n, group=f"{label} {value}")
+    return rows + difference_rows(graded)
+
+
+def difference_rows(graded: ByPolicy) -> list[Measurement]:
+    """The paired differences to the first policy."""
+    first = next(iter(graded))
+    metric = "reward" if _have_rewards(graded) else "avg_at_k"
+    rows = []
+    for policy, name, found in comparisons(graded):
+        rows += measure(
+            policy,
+            name,
+            metric,
+            found.difference,
+            against=first,
+            p=found.p_value,
+            detectable=found.detectable,
+        )
+    return rows
+
+
+def comparisons(graded: ByPolicy) -> Iterator[tuple[str, str, Comparison]]:
+    """Yield policy, benchmark (or "macro") and the paired difference to the first policy.
+
+    Rewards outside of [0, 1] are not compared, and different problems are refused (StoreError).
+    """
+    (first, base), *others = graded.items()
+    if not all(part.are_shares for _, _, part in _parts(graded)):
+        return
+    shared = shared_benchmarks(graded)
+    for policy, benchmarks in others:
+        for name in base:
+            if name not in benchmarks:
+                continue
+            if base[name].problems != benchmarks[name].problems:
+                raise StoreError(
+                    f"{name} has other problems or gold answers for {policy} than for {first}; "
+                    f"evaluate both on the same problems"
+                )
+            yield policy, name, compare([base[name].scores], [benchmarks[name].scores])
+        if len(shared) > 1:
+            before = [base[name].scores for name in shared]
+            after = [benchmarks[name].scores for name in shared]
+            yield policy, MACRO, compare(before, after)
+
+
+def summary_tables(rows: Sequence[Measurement], graded: ByPolicy) -> list[Table]:
+    """Tables of Avg@k, the other metrics, and the paired differences to the first policy."""
+    ks = {part.correct.shape[1] for _, _, part in _parts(graded)}
+    k = str(ks.pop()) if len(ks) == 1 else "k"
+    has_rewards = _have_rewards(graded)
+    score, metric = ("Mean reward", "reward") if has_rewards else (f"Avg@{k}", "avg_at_k")
+    unit = "hundredths" if has_rewards else "%"
+
+    names = list(dict.fromkeys(row.benchmark for row in rows))
+    if MACRO in names:
+        names.remove(MACRO)
+        names.append(MACRO)
+    average = table_of(
+        select(rows, metric=metric),
+        f"{score}, in {unit} with 95 % interval",
+        {name: (name, "%") for name in names},
+        column_of=lambda row: row.benchmark,
+        is_main=True,
+    )
+    plain = select(rows)
+    return [
+        average,
+        table_of(plain, "Other scores of the same samples", _scores(plain, k), labels=_both),
+        table_of(plain, "Completions", _completion_columns(plain), labels=_both),
+        _reasons(rows),
+        _failures(graded),
+        _gold_warnings(graded),
+        *(_labelled(rows, label, list(graded), k) for label in LABELS),
+        _differences(rows, score),
+    ]
+
+
+def worth_showing(tables: Sequence[Table], graded: ByPolicy) -> list[Table]:
+    """The tables that a terminal shows: of few samples, the main ones; of more, all."""
+    samples = max(part.correct.size for _, _, part in _parts(graded))
+    return [table for table in tables if table.is_main or samples >= FEW_SAMPLES]
+
+
+def shared_benchmarks(graded: ByPolicy) -> list[str]:
+    """The benchmarks that all policies have."""
+    first, *others = graded.values()
+    return [name for name in first if all(name in other for other in others)]
+
+
+def _both(row: Measurement) -> tuple[str, ...]:
+    return row.policy, row.benchmark
+
+
+def _shared_metrics(rows: Sequence[Measurement]) -> set[str]:
+    """The metrics that every policy has on every benchmark."""
+    metrics: dict[tuple[str, ...], set[str]] = {}
+    for row in rows:
+        metrics.setdefault(_both(row), set()).add(row.metric)
+    return set.intersection(*metrics.values())
+
+
+def _scores(rows: Sequence[Measurement], k: str) -> dict[str, tuple[str, Unit]]:
+    """Columns of scores beside the main one, of metrics that all have."""
+    shared = _shared_metrics(rows)
+    columns: dict[str, tuple[str, Unit]] = {}
+    if "reward" in shared:
+        columns["avg_at_k"] = (f"Avg@{k}", "%")
+    columns["maj_at_k"] = (f"maj@{k}", "%")
+    tries = [int(m.removeprefix("pass_at_")) for m in shared if m.startswith("pass_at_")]
+    for j in sorted(tries):
+        columns[f"pass_at_{j}"] = (f"pass@{j}", "%")
+    if not tries:
+        columns.setdefault("avg_at_k", ("pass@1", "%"))
+    columns["lenient_avg_at_k"] = (f"lenient Avg@{k}", "%")
+    return {metric: column for metric, column in columns.items() if metric in shared}
+
+
+def _completion_columns(rows: Sequence[Measurement]) -> dict[str, tuple[str, Unit]]:
+    columns: dict[str, tuple[str, Unit]] = {
+        "completion_tokens": ("tokens an answer", "tokens"),
+        "truncated_frac": ("truncated", "%"),
+        "unboxed_frac": ("no answer", "%"),
+        "repetitive_frac": ("looping", "%"),
+    }
+    shared = _shared_metrics(rows)
+    return {metric: column for metric, column in columns.items() if metric in shared}
+
+
+def _reasons(rows: Sequence[Measurement]) -> Table:
+    """Counts of the most common reasons of verdicts."""
+    counted = select(rows, metric="reason", group=...)
+    totals = Counter[str]()
+    for row in counted:
+        totals[row.group] += round(row.mean)
+    return table_of(
+        counted,
+        "Reasons of the verdicts",
+        {reason: (reason, "count") for reason, _ in totals.most_common(MOST_REASONS)},
+        labels=_both,
+        column_of=lambda row: row.group,
+    )
+
+
+def _failures(graded: ByPolicy) -> Table:
+    """Samples on which the grader failed, which count 0, and the first of them."""
+    rows = []
+    for policy, name, part in _parts(graded):
+        if part.failures:
+            rows.append([policy, name, f"{len(part.failures):,}", *part.failures[0]])
+    columns = ["", "", "samples", "first problem", "reason"]
+    return Table("Failures of the grader", columns, rows, is_main=True)
+
+
+def _gold_warnings(graded: ByPolicy) -> Table:
+    """The gold answers with warnings."""
+    by_benchmark = {name: part.gold_warnings for _, name, part in _parts(graded)}
+    rows = []
+    for name, found in by_benchmark.items():
+        for warning in found:
+            rows.append([name, warning.problem.id, warning.answer, warning.why])
+    columns = ["", "problem", "gold answer", "why"]
+    return Table("Gold answers to check", columns, rows, is_main=True, most_rows=SHOWN)
+
+
+def _labelled(rows: Sequence[Measurement], label: str, policies: Sequence[str], k: str) -> Table:
+    """Avg@k of the problems of each level or subject."""
+    found = [row for row in select(rows, group=...) if row.group.startswith(f"{label} ")]
+
+    def labels(row: Measurement) -> tuple[str, ...]:
+        value = row.group.removeprefix(f"{label} ") or "none"
+        return row.benchmark, value, f"{row.n:,}"
+
+    return table_of(
+        found,
+        f"Avg@{k} by {label}",
+        {policy: (policy, "%") for policy in policies},
+        labels=labels,
+        column_of=lambda row: row.policy,
+    )
+
+
+def _differences(rows: Sequence[Measurement], score: str) -> Table:
+    """The paired differences to the first policy."""
+    body = []
+    first = ""
+    for row in select(rows, against=...):
+        if row.against:
+            first = row.against
+            p = "" if row.p is None else f"{row.p:.4f}"
+            detectable = "" if row.detectable is None else f"{100 * row.detectable:.1f}"
+            body.append([row.policy, row.benchmark, row.text("points"), p, detectable])
+    title = f"{score} less that of {first}, on the same problems"
+    return Table(title, ["", "", "difference", "p", "detectable difference"], body, is_main=True)
+
+
+def _have_rewards(graded: ByPolicy) -> bool:
+    return all(part.rewards is not None for _, _, part in _parts(graded))
+
+
+def _parts(graded: ByPolicy) -> list[tuple[str, str, GradedSamples]]:
+    parts = []
+    for policy, benchmarks in graded.items():
+        for name, part in benchmarks.items():
+            parts.append((policy, name, part))
+    return parts

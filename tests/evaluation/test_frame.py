@@ -1,0 +1,157 @@
+"""One table of results: its rows, and how they are shown."""
+
+import json
+import math
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.cells import cell_len
+
+from paint.core.display import Terminal
+from paint.core.errors import ConfigError
+from paint.evaluation.frame import (
+    Measurement,
+    Report,
+    Table,
+    measure,
+    read_report,
+    select,
+    split_table,
+    table_of,
+    to_frame,
+    to_json,
+    to_markdown,
+    to_terminal,
+    write_report,
+)
+from paint.evaluation.intervals import Interval
+from paint.evaluation.metrics import GradedSamples
+from paint.evaluation.store import StoreError
+from paint.evaluation.summary import summary_report, summary_rows
+from runs import row_of
+
+
+def graded(*correct: list[int]) -> GradedSamples:
+    """Samples with these verdicts, a row a problem."""
+    table = np.array(correct, dtype=bool)
+    none = np.zeros(table.shape, dtype=bool)
+    return GradedSamples(
+        problems=[str(i) for i in range(len(table))],
+        correct=table,
+        lenient=table,
+        votes=np.where(table, 0, 1),
+        tokens=np.full(table.shape, 7),
+        truncated=none,
+        unboxed=none,
+        repetitive=none,
+    )
+
+
+BASE = {"x": graded([1, 0], [0, 0]), "y": graded([1, 1], [0, 1])}
+NEW = {"x": graded([1, 1], [0, 1]), "y": graded([1, 1], [1, 1])}
+
+
+def test_summary_rows_match_hand_computed_means() -> None:
+    rows = summary_rows({"base": BASE, "new": NEW})
+    means = {(r.policy, r.benchmark): r.mean for r in select(rows, metric="avg_at_k")}
+    assert means == {
+        ("base", "x"): 0.25,
+        ("base", "y"): 0.75,
+        ("base", "macro"): 0.5,
+        ("new", "x"): 0.75,
+        ("new", "y"): 1.0,
+        ("new", "macro"): 0.875,
+    }
+    differences = select(rows, against="base")
+    assert [(r.policy, r.benchmark, r.mean) for r in differences] == [
+        ("new", "x", 0.5),
+        ("new", "y", 0.25),
+        ("new", "macro", 0.375),
+    ]
+    assert row_of(rows, policy="new", benchmark="x", metric="samples").mean == 2
+    json.dumps(to_json(Report(rows, [])), allow_nan=False)
+
+
+@pytest.mark.parametrize(("k", "shown"), [(12, [2, 4, 8, 12]), (6, [2, 4]), (1, [1])])
+def test_summary_tables_of_different_k_have_what_all_have(k: int, shown: list[int]) -> None:
+    mixed = {
+        "base": {"x": graded([1] * 12, [0] * 12)},
+        "new": {"x": graded([1] * k, [0] * k)},
+    }
+    scores = summary_report(mixed).tables[1]
+    assert scores.columns[3:-1] == [f"pass@{j}" for j in shown]
+    assert {cell.split()[0] for row in scores.rows for cell in row[2:]} == {"50.0"}
+
+
+def test_summary_tables_average_only_shared_benchmarks() -> None:
+    both = summary_report({"base": BASE, "new": NEW}).tables[0]
+    assert both.columns == ["", "x", "y", "macro"]
+    apart = summary_report({"base": BASE, "new": {"x": NEW["x"], "z": NEW["y"]}}).tables[0]
+    assert apart.columns == ["", "x", "y", "z"]
+
+
+def test_summary_rows_of_other_problems_are_refused() -> None:
+    other = {"x": replace(NEW["x"], problems=["0", "other"])}
+    with pytest.raises(StoreError, match=r"\bx\b.*\bnew\b.*\bbase\b"):
+        summary_rows({"base": BASE, "new": other})
+
+
+@pytest.mark.parametrize("value", [None, math.nan, Interval(math.nan, math.nan, math.nan)])
+def test_measure_without_a_value_has_no_row(value: Interval | float | None) -> None:
+    assert measure("a", "x", "kl", value) == []
+
+
+def test_measurement_text_has_a_word_for_an_end_without_bound() -> None:
+    [row] = measure("a", "x", "kl", Interval(0.5, 0.25, math.inf))
+    assert (row.low, row.high) == (0.25, None)
+    assert row.text("") == "0.5 [0.25, unbounded]"
+    [row] = measure("a", "x", "kl", Interval(0.5, -math.inf, math.inf))
+    assert row.text("points") == "+50.0"
+    assert measure("a", "x", "seconds", 3725.2)[0].text("time") == "1:02:05"
+
+
+WIDE = table_of(
+    [Measurement(f"policy {p}", "x", f"metric {m}", 0.5, 0.4, 0.6) for p in "ab" for m in range(9)],
+    "Nine metrics",
+    {f"metric {m}": (f"metric {m}", "%") for m in range(9)},
+)
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_to_terminal_wide_table_is_split_and_nothing_is_cut(width: int) -> None:
+    file = StringIO()
+    to_terminal([WIDE], Terminal(file, width=width))
+    text = file.getvalue()
+    lines = text.splitlines()
+    assert max(map(cell_len, lines)) <= width
+    assert "\u2026" not in text  # nothing is cut
+    parts = split_table(WIDE, width)
+    assert sum(len(part.columns) - 1 for part in parts) == 9
+    for number, part in enumerate(parts, start=1):
+        assert f"columns {number} of {len(parts)}" in part.title
+        assert part.columns[0] == ""
+    assert text.count("50.0 [40.0, 60.0]") == 18
+
+
+def test_to_terminal_says_how_many_rows_it_leaves_out() -> None:
+    file = StringIO()
+    rows = [[str(i), "x"] for i in range(5)]
+    to_terminal([Table("Many", ["", "y"], rows, most_rows=2)], Terminal(file, width=80))
+    assert "and 3 more rows" in file.getvalue()
+
+
+def test_write_report_is_read_back(tmp_path: Path) -> None:
+    report = summary_report({"base": BASE, "new": NEW})
+    write_report(tmp_path, "summary", report, ConfigError)
+    assert read_report(tmp_path / "summary.json", "") == report
+    assert (tmp_path / "summary.md").read_text() == to_markdown(report.tables)
+    assert "| new | macro | +37.5" in to_markdown(report.tables)
+
+
+def test_to_frame_leaves_out_columns_that_are_empty() -> None:
+    frame = to_frame(measure("a", "x", "kl", Interval(0.5, 0.4, 0.6), 3))
+    assert list(frame) == ["policy", "benchmark", "metric", "mean", "low", "high", "n"]
+    assert frame.iloc[0]["high"] == 0.6
