@@ -44,14 +44,14 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
         context={"file": str(folder / "rules.md")},
         rollout={"max_new_tokens": 12},
         train={"steps": 2, "checkpoint_every": 1, "batch_size": 4},
-        grading={"grader": "bake_invented_rule:grade"},
+        grading={"grader": ("bake_invented_rule:grade",)},
     )
 
 
 @pytest.fixture
 def evaluator(config: Config, policy: Policy) -> PromptEvaluator:
     """Of the demo's model and a text that its teacher reads, without a grader."""
-    config = of(config, grading={"grader": "none"})
+    config = of(config, grading={"grader": ("none",)})
     engine, teacher = LocalEngine(policy, batch_size=16), open_teacher(policy, config.teacher)
     return PromptEvaluator(config, policy, teacher, engine, "$20+3 \\equiv 55$.")
 
@@ -92,7 +92,7 @@ def test_prompt_evaluator_adapter_changes_the_baked_view_alone(
 
 def test_bake_of_text_that_changes_nothing_is_refused(config: Config, tmp_path: Path) -> None:
     prompts = {"student": "{{ problem }}", "teacher": "{{ problem }}"}
-    same = of(config, prompts=prompts, grading={"grader": "none"})
+    same = of(config, prompts=prompts, grading={"grader": ("none",)})
     with pytest.raises(ConfigError, match="changes nothing that is measured"):
         bake(same, tmp_path / "bake", held_out=12, samples=1)
     assert not (tmp_path / "bake/run").exists()

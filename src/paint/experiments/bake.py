@@ -222,7 +222,7 @@ def bake(
         )
 
     # Measurements of other answers are not comparable with those that follow.
-    key = {"samples": samples, "held_out": held_out, "grader": config.grading.grader}
+    key = {"samples": samples, "held_out": held_out, "grader": list(config.grading.grader)}
     workspace.append({"step": 0, "key": key})
     run = folder / "run"
     while True:
