@@ -16,10 +16,11 @@ from paint.core.display import Display
 from paint.data.problems import Problem
 from paint.evaluation.run import evaluate
 from paint.experiments.advise import advise
-from paint.inference import factory, resolve
+from paint.inference import factory
 from paint.inference.engine import ServerStartError
 from paint.inference.factory import EngineSetup, open_engine
 from paint.models.policy import Policy
+from paint.training import check
 from paint.training.trainer import train
 
 DIES = "import sys; print('CUDA out of memory'); sys.exit(1)"
@@ -30,13 +31,13 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
     """A step of the demo on a machine where auto finds a server that dies as it starts."""
     script = tmp_path / "server.py"
     script.write_text(DIES)
-    monkeypatch.setattr(resolve, "_choose", _found)
+    monkeypatch.setattr(check, "_choose", _found)
     recipe = read_recipe(find_recipe("demo-paint"))
     recipe = recipe.changed("train", steps=1, batch_size=2)
     return recipe.changed("rollout", engine="auto", server=f"{sys.executable} {script} serve")
 
 
-def _found(rollout: Any, *_: Any) -> tuple[str, str]:
+def _found(rollout: Any, *_: Any, **__: Any) -> tuple[str, str]:
     return ("vllm" if rollout.engine == "auto" else rollout.engine), "since it is there"
 
 
