@@ -9,6 +9,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from datasets import Dataset
@@ -17,6 +18,8 @@ import paint
 from paint.cli.main import main
 from paint.config.recipe import find_recipe, read_recipe
 from paint.config.run_folder import RunError
+from paint.config.schema import Config
+from paint.configure import configure
 from paint.core.errors import ConfigError, PaintError
 from paint.core.storage import read_json, write_json
 from paint.data.readers import DataError
@@ -338,6 +341,19 @@ def test_evaluate_run_without_benchmark_is_as_by_command(run: paint.Run, tmp_pat
     asked = read_json(next(results.path.rglob("settings.json")), "")
     assert asked["max_new_tokens"] == run.config.rollout.max_new_tokens < 1000
     assert asked["thinking"] == run.config.model.student_thinking
+
+
+def test_rows_as_columns_are_those_of_a_list(tmp_path: Path) -> None:
+    columns: dict[str, Any] = {name: [row[name] for row in ROWS] for name in ROWS[0]}
+    columns["problem"] = np.array(columns["problem"])
+    config = configure(Config(), tmp_path, data=columns)
+    assert rows_of(Path(config.data.path)) == ROWS
+    section = configure(Config(), tmp_path, data={"path": columns, "limit": 3})
+    assert (section.data.limit, rows_of(Path(section.data.path))) == (3, ROWS)
+    with pytest.raises(DataError, match=r"one length, got problem 2, answer 1$"):
+        configure(Config(), tmp_path, data={"problem": ["p", "q"], "answer": ["1"]})
+    with pytest.raises(ConfigError, match=r"unknown key data\.problem"):
+        configure(Config(), tmp_path, data={"problem": "p", "limit": 3})
 
 
 def test_evaluation_graded_by_function_has_its_rewards(run: paint.Run, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ LAYERS = [
     ["estimate"],
     ["grading"],
     ["training.check"],
-    ["data.problems", "data.readers", "data.benchmarks", "data.gold_answer_checks"],
+    ["data.problems", "data.readers", "data.formats", "data.benchmarks", "data.gold_answer_checks"],
     ["models"],
     ["data"],
     ["inference"],

@@ -48,7 +48,8 @@ def configure(
     Args:
         folder: where rows are stored, once the settings are found to be right.
         model: ``model.path``, or settings of the section.
-        data: ``data.path`` or rows in its place, or settings of the section.
+        data: ``data.path`` or rows in its place (a list of dicts, or a dict of columns), or
+            settings of the section.
         sections: settings by section; objects and functions stand for their names.
     """
     given: dict[str, Any] = dict(sections or {})
@@ -56,7 +57,8 @@ def configure(
     if model is not None:
         given["model"] = dict(model) if isinstance(model, Mapping) else {"path": str(model)}
     if data is not None:
-        given["data"] = dict(data) if isinstance(data, Mapping) else {"path": data}
+        is_section = isinstance(data, Mapping) and not is_columns(data)
+        given["data"] = dict(data) if is_section else {"path": data}
         if not isinstance(given["data"].get("path", ""), str | Path):
             rows, given["data"]["path"] = given["data"]["path"], folder / ROWS
     config = _override(config, given)
@@ -95,9 +97,12 @@ def write_rows(rows: Any, folder: Path, name: str = "") -> str:
     """
     if hasattr(rows, "to_dict") and hasattr(rows, "columns"):  # a pandas.DataFrame
         rows = rows.to_dict("records")
+    if is_columns(rows):
+        rows = _rows_of_columns(rows)
     if isinstance(rows, Mapping) or not isinstance(rows, Iterable):
         raise DataError(
-            f"rows must be a list of dicts, a Dataset or a DataFrame, got {format_value(rows)}"
+            f"rows must be a list of dicts, a dict of lists, a Dataset or a DataFrame, got "
+            f"{format_value(rows)}"
         )
     lines = []
     for number, row in enumerate(rows, start=1):
@@ -114,6 +119,22 @@ def write_rows(rows: Any, folder: Path, name: str = "") -> str:
         folder.mkdir(parents=True, exist_ok=True)
         write_jsonl(folder / name, lines)
     return str(folder / name)
+
+
+def is_columns(data: Any) -> bool:
+    """True for rows as a dict of columns: {"problem": [...], "answer": [...]}."""
+    if not isinstance(data, Mapping) or not data or "path" in data:
+        return False
+    return all(hasattr(value, "__len__") and not isinstance(value, str) for value in data.values())
+
+
+def _rows_of_columns(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
+    lengths = {name: len(values) for name, values in columns.items()}
+    if len(set(lengths.values())) > 1:
+        found = ", ".join(f"{name} {length}" for name, length in lengths.items())
+        raise DataError(f"columns of rows must have one length, got {found}")
+    rows = zip(*columns.values(), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def _plain(value: Any, field_name: str, row: int) -> Any:

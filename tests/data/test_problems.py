@@ -93,7 +93,9 @@ def test_read_problems_custom_field_names(tmp_path: Path) -> None:
     options = {"problem_field": "question", "solution_field": "reference", "answer_field": "gold"}
     assert read(path, **options, id_field="uuid").problems == [Problem("q", "r", "g", "u")]
     fields = "(fields of the row: question, reference, gold, uuid)"
-    assert f'row 1: field "solution" is missing {fields}' in refusal(path, problem_field="question")
+    missing = f'row 1: fields "solution", "answer" are missing {fields}; name the columns: '
+    missing += "--data.solution-field reference --data.answer-field gold;"
+    assert missing in refusal(path, problem_field="question")
     # The default id field may be missing, one of another name may not.
     missing = f'row 1: field "key" is missing {fields}; set --data.id-field'
     assert missing in refusal(path, **options, id_field="key")
@@ -405,7 +407,7 @@ def test_read_problems_unreadable_file_is_named(tmp_path: Path) -> None:
     assert refusal(tmp_path / "sub") == "sub is a folder; name the file in it that holds the rows"
 
     (tmp_path / "p.txt").touch()
-    endings = ".jsonl, .json, .csv, .parquet"
+    endings = ".jsonl, .json, .csv, .tsv, .parquet"
     unknown = f"p.txt has no known format; its name must end in {endings}"
     assert refusal(tmp_path / "p.txt") == unknown
 

@@ -20,6 +20,7 @@ from paint.data.readers import (
     Number,
     count_rows,
     data_files,
+    describe_separator,
     read_hub,
     read_rows,
 )
@@ -88,10 +89,47 @@ def test_read_csv_without_header_is_refused_with_first_line(tmp_path: Path) -> N
         read_problems(DataConfig(path=str(path)))
 
 
-@pytest.mark.parametrize("sign", [";", "\t", "|"])
-def test_read_csv_with_another_separator_is_refused_by_it(tmp_path: Path, sign: str) -> None:
-    path = write(tmp_path / "p.csv", sign.join(["problem", "answer"]).encode() + b"\n")
-    assert f"looks separated by {sign!r}" in refusal(path)
+@pytest.mark.parametrize(
+    ("name", "sign", "word"),
+    [("p.csv", ";", "semicolons"), ("p.csv", "\t", "tabs"), ("p.tsv", "\t", "tabs")],
+)
+def test_read_csv_with_another_separator_is_read_and_described(
+    tmp_path: Path, name: str, sign: str, word: str
+) -> None:
+    lines = [["problem", "answer"], ['"1, 2 or 3?"', "4"]]
+    text = "\n".join(sign.join(cells) for cells in lines)
+    path = write(tmp_path / name, text.encode())
+    assert rows_of(path) == [(2, {"problem": "1, 2 or 3?", "answer": "4"})]
+    assert describe_separator(path) == f"{path}: columns are separated by {word}"
+
+
+@pytest.mark.parametrize("header", ["problem,answer", '"a; b",c', "problem", "a b,c"])
+def test_read_csv_with_commas_or_one_column_is_not_described(tmp_path: Path, header: str) -> None:
+    path = write(tmp_path / "p.csv", header.encode() + b"\n")
+    assert describe_separator(path) == ""
+
+
+def test_read_json_list_numbers_its_rows_and_keeps_digits(tmp_path: Path) -> None:
+    text = b'\xef\xbb\xbf \n[{"answer": 0.10},\n 3,\n {"answer": "x"}]\n'
+    first, bad, last = read_rows(write(tmp_path / "p.json", text))
+    assert (first, last) == ((1, {"answer": "0.10"}), (3, {"answer": "x"}))
+    assert str(bad[1]) == "not a JSON object but a number"
+    lines = write(tmp_path / "lines.json", b'{"a": "1"}\n{"a": "2"}\n')
+    assert [row for row, _ in read_rows(lines)] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b'[{"a": 1},\n {"a": }]', "invalid JSON at line 2 column 8: Expecting value"),
+        (b'[{"a": 1, "a": 2}]', "doubled key 'a'"),
+        (b'[{"a": "caf\xe9"}]', "invalid UTF-8 at byte 12"),
+    ],
+)
+def test_read_json_list_that_is_broken_is_refused(
+    tmp_path: Path, text: bytes, message: str
+) -> None:
+    assert message in refusal(write(tmp_path / "p.json", text))
 
 
 @pytest.mark.parametrize("url", ["https://example.com/x.jsonl", "s3://bucket/x.parquet"])

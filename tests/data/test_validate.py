@@ -1,6 +1,7 @@
 """`paint data validate`: every bad row is counted; lengths are those of the run's own prompts."""
 
 import json
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from paint.config.schema import Config, DataConfig, ModelConfig
+from paint.config.schema import Config, DataConfig, ModelConfig, PromptsConfig
 from paint.core.display import Display
 from paint.data.benchmarks import Benchmark
 from paint.data.problems import DataError, Problem, read_problems
@@ -174,6 +175,28 @@ def test_print_check_shows_findings(tmp_path: Path) -> None:
         "teacher prompt",
     ):
         assert piece in text, piece
+
+
+def test_print_check_says_how_rows_are_read_and_what_they_lack(tmp_path: Path) -> None:
+    system = {"system": "Be brief."}
+    rows = [{"instruction": f"Write {n}.", "output": "def f(): ..."} for n in range(3)]
+    path = write(tmp_path, *rows, *(row | system | {"input": "x"} for row in rows))
+    config = replace(config_of(path), prompts=PromptsConfig(teacher_system="{{ context }}"))
+    config = config.changed("context", source=("solution",))
+    text = shown(check_file(config, display=Display(enabled=False)))
+    assert "read as Alpaca: problem and solution from instruction, input and output" in text
+    assert "the system turn of 3 of 6 rows" in text
+    assert "no solution has a box" not in text  # without answers, nothing is graded
+
+    answered = write(tmp_path, *(row | {"answer": "f(1) == 1"} for row in rows))
+    assert "no solution has a box" in shown(check_of(answered))
+
+
+def test_print_check_names_equal_errors_once(tmp_path: Path) -> None:
+    path = write(tmp_path, row(0), *({"x": str(n)} for n in range(7)))
+    text = shown(check_of(path))
+    assert text.count('fields "problem", "solution" are missing') == 2  # its title, and one line
+    assert "rows 2, 3, 4, 5, 6: fields" in text
 
 
 def test_print_check_names_the_cost_of_wrong_boxes_where_there_are_some(tmp_path: Path) -> None:

@@ -11,7 +11,12 @@ from paint.config.schema import Config, DataConfig, PromptsConfig, TrainConfig
 from paint.data.problems import Problem, validate_rows
 from paint.data.readers import DataError
 from paint.models.policy import Policy
-from paint.models.prompts import rationale_messages, student_messages, teacher_messages
+from paint.models.prompts import (
+    rationale_messages,
+    replaced_system_turns,
+    student_messages,
+    teacher_messages,
+)
 from paint.objective import prompts as paper
 from paint.training.check import check_config
 
@@ -108,6 +113,29 @@ def test_messages_teacher_system_replaces_system_turn() -> None:
     assert student_messages(options, problem) == CHAT[:-1]
     plain = teacher_messages(options, Problem("p", "", "", "1"), "Rules", complete=True)
     assert plain == [ruled, *paper.student_messages("p")]
+
+
+def test_messages_system_is_the_rows_system_turn() -> None:
+    options = PromptsConfig(teacher_system="{{ system }} {{ context }}")
+    [system, *_] = teacher_messages(options, problem_of({"messages": CHAT}), "Rules", complete=True)
+    assert system == {"role": "system", "content": "Be kind. Rules"}
+    # Without such a turn it is the row's field of that name, or nothing.
+    for row, text in (({"system": "Be brief."}, "Be brief."), ({}, "")):
+        problem = problem_of({"problem": "p", **row})
+        [system, *_] = teacher_messages(options, problem, "Rules", complete=True)
+        assert system["content"] == f"{text} Rules"
+
+
+@pytest.mark.parametrize(
+    ("template", "replaced"),
+    [("", 0), ("{{ context }}", 2), ("A system: {{ context }}", 2), ("{{ system }}!", 0)],
+)
+def test_replaced_system_turns_are_those_that_the_template_does_not_read(
+    template: str, replaced: int
+) -> None:
+    problems = [problem_of({"messages": CHAT}), problem_of({"messages": CHAT[:2]})]
+    problems.append(problem_of({"problem": "p"}))
+    assert replaced_system_turns(PromptsConfig(teacher_system=template), problems) == replaced
 
 
 def test_messages_field_of_chat_is_the_prompt() -> None:

@@ -146,11 +146,12 @@ class DataConfig(Section):
     """Training problems and how they are read."""
 
     path: str = setting("", PATH, "problems: a file or a hub name")
-    """Problems: a JSONL, CSV or Parquet file, or a hub name such as owner/name or
+    """Problems: a JSONL, JSON, CSV or Parquet file, or a hub name such as owner/name or
     owner/name:config@split; "demo" is the embedded family. Required: no default."""
     problem_field: str = setting("problem", FIELD, 'default: "problem"')
     """Field that holds the problem x: text, or chat messages. A row without it is taken from its
-    field "messages"; the last assistant turn of a chat is the solution."""
+    field "messages", or read as ShareGPT, Alpaca, query/response or prompt/completion
+    (docs/how-to/own-data.md); the last assistant turn of a chat is the solution."""
     solution_field: str = setting("solution", FIELD, 'default: "solution"')
     """Field that holds the verified solution y*, part of which the teacher sees. Rows may lack it
     where no setting needs it."""

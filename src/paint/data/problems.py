@@ -14,6 +14,7 @@ lengths need the model's tokenizer and are checked where prompts are built
 
 import json
 import random
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -21,7 +22,16 @@ from typing import Any, TypeGuard
 
 from paint.config.schema import DataConfig
 from paint.core.storage import digest
-from paint.data.readers import BadRow, Number, Row, kind_of, read_rows, shorten
+from paint.data.formats import convert_rows, describe_formats
+from paint.data.readers import (
+    BadRow,
+    Number,
+    Row,
+    describe_separator,
+    kind_of,
+    read_rows,
+    shorten,
+)
 from paint.data.readers import DataError as DataError
 from paint.demo.files import problems_path
 from paint.grading.base import Item
@@ -64,14 +74,26 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class ValidRows:
-    """Problems of the valid rows in file order, and the number of skipped rows by reason."""
+    """Problems of the valid rows in file order, and the number of skipped rows by reason.
+
+    ``notes`` say how the source was read, where that was found out.
+    """
 
     problems: list[Problem]
     skipped: dict[str, int]
+    notes: tuple[str, ...] = ()
 
 
 NEEDS_BOTH = {"solution": "", "answer": ""}
 """Both fields that a problem may lack, without what needs them."""
+
+USUAL_COLUMNS = {
+    "problem": ("question", "query", "prompt", "input", "problem_statement"),
+    "solution": ("response", "output", "completion", "reference", "rationale", "reasoning"),
+    "answer": ("gold", "label", "target", "final_answer", "ground_truth", "expected_answer"),
+    "id": ("uuid", "key", "index"),
+}
+"""Other names that columns often have, by role; a message proposes them."""
 
 DATA_FIELD = "set --data.{role}-field to the one that holds the {role}"
 OTHER_COLUMNS = (
@@ -112,7 +134,9 @@ def read_problems(
     source = problems_path(data.path)
     problems: list[Problem] = []
     skipped: dict[str, int] = {}
-    for row, problem in validate_rows(read_rows(source), data, needs=needs, solutions=solutions):
+    formats: Counter[str] = Counter()
+    rows = convert_rows(read_rows(source), data, formats)
+    for row, problem in validate_rows(rows, data, needs=needs, solutions=solutions):
         if isinstance(problem, Problem):
             problems.append(problem)
             if len(problems) == data.limit:
@@ -128,7 +152,8 @@ def read_problems(
         raise DataError(f"{source} has no valid row ({reasons})")
     if not problems:
         raise DataError(f"{source} is empty; it must hold one problem a row")
-    return ValidRows(problems, skipped)
+    notes = [describe_separator(source), *describe_formats(formats)]
+    return ValidRows(problems, skipped, tuple(note for note in notes if note))
 
 
 def validate_rows(
@@ -287,7 +312,7 @@ def _split_turns(
     ]
 
 
-def _chat_field(fields: dict[str, object], data: DataConfig) -> str:
+def _chat_field(fields: Mapping[str, object], data: DataConfig) -> str:
     return _column(fields, data.problem_field) or _column(fields, "messages") or ""
 
 
@@ -310,15 +335,18 @@ def _problem(
 
     place = _chat_field(fields, data)
     turns: tuple[tuple[str, str], ...] = ()
+    solution = ""
     if is_chat(fields.get(place)):
         turns, solution = _chat(fields, place)
+    if solutions:
+        _require_columns(fields, data, needs, has_solution=bool(solution))
+    if turns:
         problem = turns[-1][1]
     elif place and _column(fields, data.problem_field) is None:
         detail = f" but {kind_of(fields[place])} (value {shorten(fields[place])})"
         raise BadRow(f'field "{place}" is no list of messages', detail)
     else:
         problem = _text(fields, data.problem_field, "problem", column_hint)
-        solution = ""
     if not solution and not is_left_out("solution", data.solution_field):
         reference = _column(fields, data.solution_field)
         if reference and is_chat(fields[reference]):
@@ -337,6 +365,45 @@ def _problem(
     name = str(row) if is_numbered else _text(fields, data.id_field, "id", column_hint)
     labels = _labels(fields)
     return Problem(problem, solution, answer, name, tuple(also), labels, row, turns, fields)
+
+
+def _require_columns(
+    fields: Mapping[str, object],
+    data: DataConfig,
+    needs: Mapping[str, str],
+    *,
+    has_solution: bool,
+) -> None:
+    """Raise BadRow, with the flags that name them, if several columns are missing."""
+    columns = {"problem": data.problem_field}
+    if "solution" in needs and not has_solution:
+        columns["solution"] = data.solution_field
+    if "answer" in needs:
+        columns["answer"] = data.answer_field
+    if data.id_field != "id":
+        columns["id"] = data.id_field
+    if _chat_field(fields, data):
+        del columns["problem"]
+
+    missing = {role: name for role, name in columns.items() if _column(fields, name) is None}
+    if len(missing) < 2:
+        return  # the message on a single one is that of ``_text``
+    flags = []
+    for role in missing:
+        usual = [_column(fields, name) for name in USUAL_COLUMNS[role]]
+        proposed = next((name for name in usual if name is not None), "COLUMN")
+        flags.append(f"--data.{role}-field {proposed if ' ' not in proposed else repr(proposed)}")
+    names = ", ".join(f'"{name}"' for name in missing.values())
+    reasons = [f"{needs[role]} needs {role}; " for role in missing if needs.get(role)]
+    raise BadRow(
+        f"fields {names} are missing",
+        f" ({_columns_of(fields)}); {''.join(reasons)}name the columns: {' '.join(flags)}",
+    )
+
+
+def _columns_of(fields: Mapping[str, object]) -> str:
+    columns = [column if len(column) <= 60 else shorten(column) for column in fields]
+    return f"fields of the row: {', '.join(columns) or 'none'}"
 
 
 def is_chat(value: object) -> TypeGuard[list[dict[str, Any]]]:
@@ -371,6 +438,8 @@ def _chat(
         roles = [role for role, _ in turns]
         where = "that ends in" if ends_in in roles else "with"
         detail = f" (roles: {', '.join(roles) or 'none'})"
+        if ends_in == "user" and last not in ("none", "system"):
+            detail += f"; turns of the {last} are not read, so end it with that of the user"
         raise BadRow(f'field "{name}" is no chat {where} a turn of the {ends_in}', detail)
     return tuple(turns), reply
 
@@ -408,7 +477,7 @@ def _labels(fields: dict[str, object]) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _column(fields: dict[str, object], name: str) -> str | None:
+def _column(fields: Mapping[str, object], name: str) -> str | None:
     """The column of that name, or else the only one that differs only in case."""
     if name in fields:
         return name
@@ -420,10 +489,7 @@ def _text(fields: dict[str, object], field_name: str, role: str, column_hint: st
     """The unchanged text of a column. Raises BadRow if there is none."""
     name = _column(fields, field_name)
     if name is None:
-        columns = [column if len(column) <= 60 else shorten(column) for column in fields]
-        detail = (
-            f" (fields of the row: {', '.join(columns) or 'none'}); {column_hint.format(role=role)}"
-        )
+        detail = f" ({_columns_of(fields)}); {column_hint.format(role=role)}"
         raise BadRow(f'field "{field_name}" is missing', detail)
 
     value = fields[name]

@@ -10,8 +10,8 @@ digits in the file. Files are streamed.
 A prepared data set (`paint data openthoughts`) has its digest in a report next to it, and is
 refused if it was changed.
 
-Validation of rows is in paint.data.problems. Not supported: compressed files, JSON files with one
-list, CSV in other encodings than UTF-8.
+Validation of rows is in paint.data.problems. Not supported: compressed files, and CSV in other
+encodings than UTF-8.
 """
 
 import csv
@@ -67,12 +67,13 @@ _HUB = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(?::(?P<config>[^@:]+))?(?:@(?P<spl
 def read_rows(source: str | Path) -> Iterator[Row]:
     """Yield the rows of a source in order, each with its number from 1.
 
-    In JSONL and CSV the number is that of the row's first line, in Parquet that of the row.
+    In JSONL and CSV the number is that of the row's first line, in Parquet and in a JSON list that
+    of the row.
 
     Args:
-        source: a file whose suffix gives its format (.jsonl or .json: one object a line; .csv: the
-            first line names the columns; .parquet), or a hub data set: owner/name or
-            owner/name:config, with @split for a split other than train.
+        source: a file whose suffix gives its format (.jsonl: one object a line; .json: the same, or
+            one list of objects; .csv and .tsv: the first line names the columns; .parquet), or a
+            hub data set: owner/name or owner/name:config, with @split for a split other than train.
 
     Raises:
         DataError: a file cannot be read, or a prepared data set was changed.
@@ -168,7 +169,8 @@ def data_files(path: Path) -> list[Path]:
 def count_rows(path: Path) -> int:
     """Estimate the number of rows: of a text file its lines that are not blank, without a header.
 
-    A CSV row with line breaks in its cells counts as several.
+    A CSV row with line breaks in its cells counts as several, and so does an object of a JSON list
+    that is written over several lines.
     """
     kind = path.suffix.lower()
     if kind == ".parquet":
@@ -178,7 +180,18 @@ def count_rows(path: Path) -> int:
             return int(pyarrow.parquet.read_metadata(file).num_rows)
     with _open(path) as file:
         lines = sum(1 for line in _lines(file) if line.strip())
-    return max(lines - 1, 0) if kind == ".csv" else lines
+    return max(lines - 1, 0) if kind in (".csv", ".tsv") else lines
+
+
+def describe_separator(source: str | Path) -> str:
+    """What separates the columns of a CSV file, as a sentence, if it is no comma; else ""."""
+    path = Path(source)
+    if path.suffix.lower() not in (".csv", ".tsv") or not path.is_file():
+        return ""
+    with _open(path) as file:
+        separator = _separator(file, path)
+    names = {";": "semicolons", "\t": "tabs", "|": "bars"}
+    return f"{path}: columns are separated by {names[separator]}" if separator != "," else ""
 
 
 def read_hub(name: str, config: str | None, split: str) -> Iterator[Row]:
@@ -206,6 +219,26 @@ def _jsonl(file: IO[bytes], path: Path) -> Iterator[Row]:
                 yield row, bad
 
 
+def _json(file: IO[bytes], path: Path) -> Iterator[Row]:
+    """The rows of a file with one JSON list of objects, or with an object a line."""
+    start = file.read(ROW_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
+    file.seek(0)
+    if not start.startswith(b"["):
+        yield from _jsonl(file, path)
+        return
+    try:
+        rows = _decode(file.read().removeprefix(b"\xef\xbb\xbf"))
+    except BadRow as bad:
+        raise DataError(f"{path}: {bad}; correct the file") from None
+    if not isinstance(rows, list):
+        raise DataError(f"{path} holds {kind_of(rows)}; it must be a list of objects")
+    for row, fields in enumerate(rows, start=1):
+        if isinstance(fields, dict):
+            yield row, fields
+        else:
+            yield row, BadRow("not a JSON object", f" but {kind_of(fields)}")
+
+
 def _lines(file: IO[bytes]) -> Iterator[bytes]:
     """Yield the lines of a file, cut after ROW_BYTES + 1 bytes."""
     # Only "\\n" ends a line: str.splitlines would also split at U+2028 and the like.
@@ -219,9 +252,17 @@ def _lines(file: IO[bytes]) -> Iterator[bytes]:
 def _object(line: bytes) -> dict[str, object]:
     if len(line) > ROW_BYTES:
         raise _too_long()
+    fields = _decode(line)
+    if not isinstance(fields, dict):
+        raise BadRow("not a JSON object", f" but {kind_of(fields)}; write one object a line")
+    return fields
+
+
+def _decode(text: bytes) -> object:
+    """The value of JSON text, with numbers as their digits. Raises BadRow."""
     try:
-        fields = json.loads(
-            line.decode("utf-8"),
+        return json.loads(
+            text.decode("utf-8"),
             parse_int=Number,
             parse_float=Number,
             parse_constant=_refuse_constant,
@@ -230,13 +271,10 @@ def _object(line: bytes) -> dict[str, object]:
     except UnicodeDecodeError as error:
         raise BadRow("invalid UTF-8", f" at byte {error.start + 1}: {error.reason}") from None
     except json.JSONDecodeError as error:
-        raise BadRow("invalid JSON", f" at column {error.colno}: {error.msg}") from None
+        line = f"line {error.lineno} " if error.lineno > 1 else ""
+        raise BadRow("invalid JSON", f" at {line}column {error.colno}: {error.msg}") from None
     except RecursionError:
         raise BadRow("invalid JSON", ": nested too deeply") from None
-
-    if not isinstance(fields, dict):
-        raise BadRow("not a JSON object", f" but {kind_of(fields)}; write one object a line")
-    return fields
 
 
 def _fields(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -261,9 +299,10 @@ def _csv(file: IO[bytes], path: Path) -> Iterator[Row]:
     csv.field_size_limit(ROW_BYTES)  # of the process; the default refuses cells over 128 KiB
     names: list[str] = []
     line = 1
+    separator = _separator(file, path)
     with io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
         # Without strict, an unclosed quote silently swallows the rest of the file.
-        reader = csv.reader(text, strict=True)
+        reader = csv.reader(text, strict=True, delimiter=separator)
         try:
             for cells in reader:
                 if any("\0" in cell for cell in cells):
@@ -273,7 +312,6 @@ def _csv(file: IO[bytes], path: Path) -> Iterator[Row]:
                     continue
                 if not names:
                     names = cells
-                    _require_commas(cells, path)
                     if doubled := {name for name in names if name and names.count(name) > 1}:
                         name = shorten(min(doubled))
                         raise DataError(f"{path}: two columns are named {name}; rename one of them")
@@ -288,14 +326,16 @@ def _csv(file: IO[bytes], path: Path) -> Iterator[Row]:
             raise DataError(f"{path} row {line} or later: {reason(error)}; {hint}") from None
 
 
-def _require_commas(names: list[str], path: Path) -> None:
-    """Raise DataError if another sign than a comma separates the names of columns."""
-    found = [sign for sign in ";\t|" if len(names) == 1 and sign in names[0]]
-    if found:
-        raise DataError(
-            f"{path}: its first line looks separated by {found[0]!r}: {shorten(names[0])}; "
-            f"write it again with commas"
-        )
+def _separator(file: IO[bytes], path: Path) -> str:
+    """What separates the columns of a CSV file, by its first line; it is left at its beginning."""
+    if path.suffix.lower() == ".tsv":
+        return "\t"
+    header = file.readline(ROW_BYTES).decode("utf-8-sig", errors="replace")
+    file.seek(0)
+    try:
+        return csv.Sniffer().sniff(header, delimiters=",;\t|").delimiter
+    except csv.Error:  # a single column
+        return ","
 
 
 def _parquet(file: IO[bytes], path: Path) -> Iterator[Row]:
@@ -334,8 +374,9 @@ def _cells(column: Any) -> list[object]:
 
 _READERS: dict[str, Callable[[IO[bytes], Path], Iterator[Row]]] = {
     ".jsonl": _jsonl,
-    ".json": _jsonl,
+    ".json": _json,
     ".csv": _csv,
+    ".tsv": _csv,
     ".parquet": _parquet,
 }
 ENDINGS = frozenset(_READERS)

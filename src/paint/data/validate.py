@@ -21,14 +21,20 @@ from paint.core.display import Display
 from paint.data.benchmarks import Benchmark
 from paint.data.contexts import Contexts
 from paint.data.decontaminate import Pass, build_index, contaminated
+from paint.data.formats import convert_rows, describe_formats
 from paint.data.gold_answer_checks import gold_warnings
 from paint.data.problems import DataError, Problem, validate_rows
-from paint.data.readers import BadRow, Row, count_rows, read_rows, shorten
+from paint.data.readers import BadRow, Row, count_rows, describe_separator, read_rows, shorten
 from paint.demo.files import problems_path
 from paint.grading.base import Item
 from paint.grading.registry import find_grader
 from paint.models.policy import encode, load_tokenizer
-from paint.models.prompts import student_messages, teacher_messages
+from paint.models.prompts import (
+    describe_replaced,
+    replaced_system_turns,
+    student_messages,
+    teacher_messages,
+)
 from paint.models.special_tokens import REASON, special_text_finder
 from paint.objective.masking import anchors
 from paint.training.check import check_config
@@ -45,6 +51,12 @@ WRONG_REFERENCES = (
     "by OPSD and 1 by PAINT, which hides the end (docs/results/demo.md#references-that-go-wrong)"
 )
 """What references that end in a wrong answer cost; the figures are of the page that it names."""
+
+
+NO_BOXES = (
+    "no solution has a box, which the paper's prompt asks the student for; where answers are not "
+    "mathematics, set prompts.student (docs/how-to/own-context.md#prompts)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +79,7 @@ class FileCheck:
         limit: most tokens of a teacher prompt.
         rows: number of rows; with `data.turns` "all" a row may be several problems, its turns.
         columns: number of rows that have each column.
+        notes: how the file was read, and what its rows and the prompts do to each other.
         good: number of valid rows, or turns; the following count these, too.
         bad: number and message of bad rows, by reason.
         lengths: token lengths of problem, solution, student prompt and longest teacher prompt.
@@ -84,6 +97,7 @@ class FileCheck:
     limit: int
     rows: int = 0
     columns: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
     good: int = 0
     bad: dict[str, Rows] = field(default_factory=dict)
     lengths: dict[str, LengthQuantiles] = field(default_factory=dict)
@@ -116,11 +130,16 @@ def check_file(
     check.contaminated = {FOUND_BY[pieces.name]: [] for pieces in index.passes if benchmarks}
 
     total = count_rows(Path(check.path)) if Path(check.path).is_file() else 0
-    checked = _checked_rows(config, loaded, check)
+    formats: Counter[str] = Counter()
+    checked = _checked_rows(config, loaded, check, formats)
+    replaced = 0
+    are_asked_for_boxes = False
     with find_grader() as grader, display.counting("rows", total) as counter:
         while chunk := list(islice(checked, CHUNK)):
             good = [problem for _, problem in chunk if isinstance(problem, Problem)]
             contexts = Contexts(config.context, good)
+            replaced += replaced_system_turns(config.prompts, good)
+            are_asked_for_boxes |= any(not problem.turns for problem in good)
             for row, problem in chunk:
                 if isinstance(problem, BadRow):
                     check.bad.setdefault(problem.reason, []).append((row, str(problem)))
@@ -160,6 +179,12 @@ def check_file(
 
     if not check.columns and not check.bad:
         raise DataError(f"{check.path} is empty; it must hold one problem a row")
+    check.notes = [describe_separator(check.path), *describe_formats(formats)]
+    if replaced:
+        check.notes.append(describe_replaced(replaced, check.good))
+    if are_asked_for_boxes and not config.prompts.student and set(check.boxed) == {"no box"}:
+        check.notes.append(NO_BOXES)
+    check.notes = [note for note in check.notes if note]
     check.lengths = {name: length_quantiles(tokens) for name, tokens in lengths.items()}
     return check
 
@@ -203,6 +228,8 @@ def print_check(check: FileCheck, console: Console) -> None:
         for name, rows in check.columns.items()
     )
     console.print(f"columns: {', '.join(columns)}")
+    for note in check.notes:
+        console.print(note)
 
     notes = {f"bad: {reason}": rows for reason, rows in check.bad.items()}
     notes[f"over data.max_prompt_tokens, {check.limit:,}"] = check.too_long
@@ -210,7 +237,12 @@ def print_check(check: FileCheck, console: Console) -> None:
     for title, found in (notes | check.contaminated).items():
         if found:
             console.print(f"{title}: {len(found):,} {unit}")
-        for row, message in found[:SHOWN_ROWS]:
+        shown = found[:SHOWN_ROWS]
+        if len(shown) > 1 and len({message for _, message in shown}) == 1:
+            numbers = ", ".join(str(row) for row, _ in shown)
+            shown = []
+            console.print(f"  rows {numbers}: {found[0][1]}")
+        for row, message in shown:
             console.print(f"  row {row}: {message}")
         if len(found) > SHOWN_ROWS:
             console.print("  ...")
@@ -224,13 +256,13 @@ def print_check(check: FileCheck, console: Console) -> None:
     for name, text in check.views.items():
         console.print(f"--- the {name} reads of the first row ---", text, sep="\n", markup=False)
     console.print("---")
-    right = check.boxed.get("right", 0) / max(check.boxed.total(), 1)
-    verdicts = ", ".join(f"{count:,} {reason}" for reason, count in sorted(check.boxed.items()))
+    if check.boxed:
+        right = check.boxed.get("right", 0) / check.boxed.total()
+        verdicts = ", ".join(f"{count:,} {reason}" for reason, count in sorted(check.boxed.items()))
+        console.print(f"solutions whose box holds the answer: {right:.1%} ({verdicts})")
     without_anchors = check.without_anchors / check.good
     console.print(
-        f"solutions whose box holds the answer: {right:.1%} ({verdicts})",
-        f"contexts without anchors (their overlap by anchors is 0): {without_anchors:.1%}",
-        sep="\n",
+        f"contexts without anchors (their overlap by anchors is 0): {without_anchors:.1%}"
     )
 
     if check.boxed.get("wrong"):
@@ -245,9 +277,12 @@ def print_check(check: FileCheck, console: Console) -> None:
 
 
 def _checked_rows(
-    config: Config, tokenizer: PreTrainedTokenizerBase, check: FileCheck
+    config: Config,
+    tokenizer: PreTrainedTokenizerBase,
+    check: FileCheck,
+    formats: Counter[str],
 ) -> Iterator[tuple[int, Problem | BadRow]]:
-    """Yield all rows up to the last valid one within the limit, and count their columns.
+    """Yield all rows up to the last valid one within the limit, count their columns and formats.
 
     A row whose text contains special tokens is bad.
     """
@@ -260,7 +295,9 @@ def _checked_rows(
 
     valid = 0
     for row, problem in validate_rows(
-        rows(), config.data, needs=check_config(config).needed_fields
+        convert_rows(rows(), config.data, formats),
+        config.data,
+        needs=check_config(config).needed_fields,
     ):
         found = isinstance(problem, Problem) and special_text_finder(
             tokenizer, problem=problem.problem, solution=problem.solution, answer=problem.answer

@@ -6,6 +6,7 @@ Templates are rendered once, in the sandbox in which transformers renders chat t
 insert is data: braces in it stay as they are.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -77,6 +78,22 @@ def teacher_messages(
     return _with_system(options, problem, names, messages)
 
 
+def replaced_system_turns(options: PromptsConfig, problems: Iterable[Problem]) -> int:
+    """The rows whose system turn ``teacher_system`` replaces without reading it."""
+    reads_it = re.search(r"\{[{%][^}]*\bsystem\b", options.teacher_system)
+    if not options.teacher_system or reads_it:
+        return 0
+    return sum(bool(_system_of(problem)) for problem in problems)
+
+
+def describe_replaced(replaced: int, rows: int) -> str:
+    """The warning for what ``replaced_system_turns`` counts."""
+    return (
+        f"prompts.teacher_system takes the place of the system turn of {replaced:,} of {rows:,} "
+        f"rows, which the teacher then does not read; {{{{ system }}}} in it inserts that turn"
+    )
+
+
 def rationale_messages(
     options: PromptsConfig, problem: Problem, context: str, *, complete: bool
 ) -> Messages:
@@ -110,7 +127,9 @@ def _render(
     template, fields = getattr(options, key), problem.fields
     roles = {"problem": problem.problem, "solution": problem.solution, "answer": problem.answer}
     given = {name: text for name, text in roles.items() if text}
-    known = {**fields, "id": problem.id, **given, "row": fields, **names}
+    known = {"system": "", **fields, "id": problem.id, **given, "row": fields, **names}
+    if system := _system_of(problem):
+        known["system"] = system
     place = f"prompts.{key} {format_short(template)}"
     found = f"problem {problem.id} has the fields {', '.join(fields) or 'problem'}"
     if is_chat(chat := fields.get(template)):
@@ -123,6 +142,11 @@ def _render(
     with wrap_errors(place, DataError, found):
         text = str(fields[template]) if template in fields else _compile(template).render(known)
     return [*_messages(problem.turns[:-1]), _user(text)]
+
+
+def _system_of(problem: Problem) -> str:
+    """The text of the row's system turns; "" without one."""
+    return "\n\n".join(text for role, text in problem.turns if role == "system")
 
 
 def _messages(turns: Iterable[tuple[str, str]]) -> Messages:

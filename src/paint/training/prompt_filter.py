@@ -11,6 +11,7 @@ from paint.core.display import Display
 from paint.data.contexts import IN_FULL, Contexts
 from paint.data.problems import DataError, Problem, ValidRows
 from paint.models.policy import Policy
+from paint.models.prompts import describe_replaced, replaced_system_turns
 from paint.models.special_tokens import REASON, special_text_finder
 from paint.models.structure import position_limit
 from paint.objective.masking import MARKER
@@ -82,6 +83,8 @@ def filter_problems(
             )
         return length <= limit
 
+    for note in candidates.notes:
+        display.note(note)
     contexts = Contexts(config.context, candidates.problems, file_content)
     sources = config.context.source
     problems = [problem for problem in candidates.problems if has_no_control(problem)]
@@ -107,6 +110,8 @@ def filter_problems(
     for reason, rows in (candidates.skipped | skipped).items():
         if rows:
             display.note(f"skipped {rows} rows: {reason}")
+    if replaced := replaced_system_turns(config.prompts, problems):
+        display.note(describe_replaced(replaced, len(problems)))
     if algorithm.needs_context:
         note_unmasked(contexts, problems, display)
     return problems

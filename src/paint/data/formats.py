@@ -1,0 +1,149 @@
+"""Rows in the formats of other trainers, by the names of their columns.
+
+    ShareGPT            conversations: turns with from and value
+    Alpaca              instruction, input (may be empty), output
+    query/response      query, response (ms-swift)
+    prompt/completion   prompt and completion, each text or chat messages (TRL)
+
+A converted row keeps its own columns, and gets `problem` (or `messages`) and `solution`. Only rows
+without a problem are converted, while `data.problem_field` is the default.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from paint.config.schema import DataConfig
+from paint.data.readers import BadRow, Row, shorten
+
+Fields = dict[str, object]
+
+SHAREGPT_ROLES = {
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "assistant": "assistant",
+    "model": "assistant",
+    "system": "system",
+}
+
+
+class RowFormat(NamedTuple):
+    """A format of rows.
+
+    Attributes:
+        column: the column by which it is recognised.
+        source: what the problem and the solution are read from.
+        convert: the columns to add to a row.
+    """
+
+    name: str
+    column: str
+    source: str
+    convert: Callable[[Mapping[str, Any]], Fields]
+
+
+def _sharegpt(fields: Mapping[str, Any]) -> Fields:
+    messages: list[dict[str, object]] = []
+    turns = fields["conversations"]
+    if _is_filled(fields.get("system")):
+        messages.append({"role": "system", "content": fields["system"]})
+    for number, turn in enumerate(turns if isinstance(turns, list) else [turns], start=1):
+        if isinstance(turn, dict) and {"role", "content"} <= turn.keys():  # chat messages
+            messages.append(turn)
+            continue
+        speaker = turn.get("from") if isinstance(turn, dict) else None
+        if speaker not in SHAREGPT_ROLES or not isinstance(turn.get("value"), str):
+            detail = (
+                f': turn {number} is {shorten(turn)}; it must have a "value" and be "from" '
+                f"{', '.join(SHAREGPT_ROLES)}"
+            )
+            raise BadRow('field "conversations" is no ShareGPT chat', detail)
+        messages.append({"role": SHAREGPT_ROLES[speaker], "content": turn["value"]})
+    return {"messages": messages}
+
+
+def _alpaca(fields: Mapping[str, Any]) -> Fields:
+    problem = fields["instruction"]
+    if _is_filled(fields.get("input")) and isinstance(problem, str):
+        problem = f"{problem}\n\n{fields['input']}"
+    return _one_turn(problem, fields, "output")
+
+
+def _query_response(fields: Mapping[str, Any]) -> Fields:
+    return _one_turn(fields["query"], fields, "response")
+
+
+def _prompt_completion(fields: Mapping[str, Any]) -> Fields:
+    converted = {"problem": fields["prompt"]}
+    if "completion" in fields:
+        converted["solution"] = fields["completion"]
+    return converted
+
+
+def _one_turn(problem: Any, fields: Mapping[str, Any], solution: str) -> Fields:
+    """A problem after its system turn, if the row has one, and its solution."""
+    if fields.get("history"):
+        hint = f" (value {shorten(fields['history'])}); write such rows as chat messages"
+        raise BadRow('field "history" is not read', hint)
+    converted: Fields = {"problem": problem}
+    if _is_filled(fields.get("system")):
+        system = {"role": "system", "content": fields["system"]}
+        converted = {"messages": [system, {"role": "user", "content": problem}]}
+    if solution in fields:
+        converted["solution"] = fields[solution]
+    return converted
+
+
+FORMATS = (
+    RowFormat("ShareGPT", "conversations", "conversations", _sharegpt),
+    RowFormat("Alpaca", "instruction", "instruction, input and output", _alpaca),
+    RowFormat("query/response", "query", "query and response", _query_response),
+    RowFormat("prompt/completion", "prompt", "prompt and completion", _prompt_completion),
+)
+
+
+def convert_rows(rows: Iterable[Row], data: DataConfig, found: Counter[str]) -> Iterator[Row]:
+    """Yield the rows with the columns of a problem; ``found`` counts the rows of each format."""
+    for row, fields in rows:
+        row_format = None if isinstance(fields, BadRow) else find_format(fields, data)
+        if isinstance(fields, BadRow) or row_format is None:
+            found[""] += 1
+            yield row, fields
+            continue
+        found[row_format.name] += 1
+        try:
+            converted = row_format.convert(fields)
+        except BadRow as bad:
+            yield row, bad
+            continue
+        if data.solution_field != "solution" or "solution" in fields:
+            converted.pop("solution", None)
+        yield row, fields | converted
+
+
+def find_format(fields: Mapping[str, object], data: DataConfig) -> RowFormat | None:
+    """The format of a row; None where it has a problem, or the columns of several formats."""
+    names = {name.casefold() for name in fields}
+    if data.problem_field != "problem" or not names.isdisjoint(("problem", "messages")):
+        return None
+    matching = [row_format for row_format in FORMATS if row_format.column in fields]
+    return matching[0] if len(matching) == 1 else None
+
+
+def describe_formats(found: Counter[str]) -> list[str]:
+    """A line for each format in which rows were read."""
+    lines = []
+    for row_format in FORMATS:
+        count = found[row_format.name]
+        if count:
+            share = "" if count == found.total() else f" ({count:,} of {found.total():,} rows)"
+            lines.append(
+                f"read as {row_format.name}{share}: problem and solution from {row_format.source}"
+            )
+    return lines
+
+
+def _is_filled(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())

@@ -1,0 +1,136 @@
+"""Rows in the formats of other trainers become problems."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paint.config.schema import DataConfig
+from paint.data.problems import DataError, ValidRows, read_problems
+
+SYSTEM = ("system", "Be brief.")
+
+
+def read(folder: Path, *rows: dict[str, Any], **options: Any) -> ValidRows:
+    path = folder / "rows.json"
+    path.write_text(json.dumps(rows))
+    needs = options.pop("needs", {"solution": "sft"})
+    return read_problems(DataConfig(path=str(path), **options), needs=needs)
+
+
+def sharegpt(*turns: tuple[str, str]) -> dict[str, Any]:
+    return {"conversations": [{"from": who, "value": text} for who, text in turns]}
+
+
+FORMATS: list[tuple[str, dict[str, Any], tuple[str, str, tuple[tuple[str, str], ...]]]] = [
+    (
+        "ShareGPT",
+        sharegpt(("system", "Be brief."), ("human", "q"), ("gpt", "r")),
+        ("q", "r", (SYSTEM, ("user", "q"))),
+    ),
+    (
+        "ShareGPT",
+        sharegpt(("human", "q1"), ("gpt", "r1"), ("human", "q"), ("gpt", "r"))
+        | {"system": "Be brief."},
+        ("q", "r", (SYSTEM, ("user", "q1"), ("assistant", "r1"), ("user", "q"))),
+    ),
+    ("Alpaca", {"instruction": "Add.", "input": "1, 2", "output": "3"}, ("Add.\n\n1, 2", "3", ())),
+    ("Alpaca", {"instruction": "q", "input": "", "output": "r"}, ("q", "r", ())),
+    (
+        "Alpaca",
+        {"instruction": "q", "output": "r", "system": "Be brief.", "history": []},
+        ("q", "r", (SYSTEM, ("user", "q"))),
+    ),
+    ("query/response", {"query": "q", "response": "r"}, ("q", "r", ())),
+    ("prompt/completion", {"prompt": "q", "completion": "r"}, ("q", "r", ())),
+    (
+        "prompt/completion",
+        {
+            "prompt": [{"role": "user", "content": "q"}],
+            "completion": [{"role": "assistant", "content": "r"}],
+        },
+        ("q", "r", (("user", "q"),)),
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "row", "expected"), FORMATS)
+def test_read_problems_reads_a_format_and_names_it(
+    tmp_path: Path, name: str, row: dict[str, Any], expected: tuple[Any, ...]
+) -> None:
+    rows = read(tmp_path, row | {"answer": "7"}, needs={"solution": "sft", "answer": "grpo"})
+    [problem] = rows.problems
+    assert (problem.problem, problem.solution, problem.turns) == expected
+    assert problem.answer == "7"
+    assert problem.fields.keys() >= row.keys()
+    [note] = rows.notes
+    assert note.startswith(f"read as {name}: problem and solution from ")
+
+
+def test_read_problems_counts_formats_of_mixed_rows(tmp_path: Path) -> None:
+    own = {"problem": "p", "solution": "s"}
+    rows = read(tmp_path, own, {"query": "q", "response": "r"}, {"instruction": "i", "output": "o"})
+    assert [problem.solution for problem in rows.problems] == ["s", "r", "o"]
+    assert [note.partition(":")[0] for note in rows.notes] == [
+        "read as Alpaca (1 of 3 rows)",
+        "read as query/response (1 of 3 rows)",
+    ]
+
+
+def test_read_problems_with_a_problem_or_named_columns_is_not_converted(tmp_path: Path) -> None:
+    row = {"problem": "p", "solution": "s", "prompt": "q", "completion": "r"}
+    rows = read(tmp_path, row)
+    assert (rows.problems[0].problem, rows.problems[0].solution, rows.notes) == ("p", "s", ())
+    named = read(tmp_path, row, problem_field="prompt", solution_field="completion")
+    assert (named.problems[0].problem, named.problems[0].solution, named.notes) == ("q", "r", ())
+    # A solution that the row has stands before the format's.
+    both = read(tmp_path, {"prompt": "q", "completion": "r", "solution": "s"})
+    assert both.problems[0].solution == "s"
+    with pytest.raises(DataError, match='"problem", "solution" are missing'):
+        read(tmp_path, {"prompt": "q", "query": "q"})  # of which format?
+
+
+def test_read_problems_all_turns_of_sharegpt_are_a_problem_each(tmp_path: Path) -> None:
+    row = sharegpt(("human", "q1"), ("gpt", "r1"), ("human", "q2"), ("gpt", "r2"))
+    rows = read(tmp_path, row, turns="all")
+    assert [(p.id, p.problem, p.solution) for p in rows.problems] == [
+        ("1-1", "q1", "r1"),
+        ("1-2", "q2", "r2"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (
+            sharegpt(("human", "q"), ("tool", "4")),
+            r"no ShareGPT chat: turn 2 is .* be \"from\" hum",
+        ),
+        ({"conversations": "text"}, r"no ShareGPT chat: turn 1 is 'text'"),
+        ({"conversations": []}, r"\"messages\" is no list of messages but a list"),
+        ({"query": "q", "response": "r", "history": [["a", "b"]]}, r"\"history\" is not read"),
+        ({"instruction": 3, "output": "r"}, r"\"problem\" is not text but a number"),
+        ({"prompt": "q"}, r"\"solution\" is missing .*; sft needs it"),
+    ],
+)
+def test_read_problems_row_of_a_format_that_is_broken_is_refused(
+    tmp_path: Path, row: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(DataError, match=f"rows.json row 2: .*{message}"):
+        read(tmp_path, {"problem": "p", "solution": "s"}, row)
+
+
+def test_read_problems_names_all_missing_columns_and_the_flags(tmp_path: Path) -> None:
+    row = {"Question": "q", "the response": "r", "gold": "4"}
+    needs = {"solution": "sft", "answer": "grpo"}
+    with pytest.raises(DataError) as caught:
+        read(tmp_path, row, needs=needs)
+    assert str(caught.value).endswith(
+        'row 1: fields "problem", "solution", "answer" are missing (fields of the row: Question, '
+        "the response, gold); sft needs solution; grpo needs answer; name the columns: "
+        "--data.problem-field Question --data.solution-field COLUMN --data.answer-field gold; "
+        "fix the row or pass --data.on-bad-row skip"
+    )
+    flags = {"solution_field": "the response", "problem_field": "Question", "answer_field": "gold"}
+    assert read(tmp_path, row, needs=needs, **flags).problems[0].solution == "r"
