@@ -43,6 +43,7 @@ from paint.config.schema import Config, TrainConfig
 from paint.estimate.memory import CHUNK, Kernels, Rows, training_memory
 from paint.estimate.shapes import SHAPES, Shape
 from paint.objective.options import Impl
+from paint.training.check import check_config
 from workers import chosen, seconds_of
 
 HERE = Path(__file__).resolve().parent
@@ -639,7 +640,15 @@ def planned_memory(shape: Shape, model: Any, load: Load) -> float:
     kernels: Kernels = "cpu"
     if on_gpu():
         kernels = "liger" if model.liger and _has("liger_kernel") else "cuda"
-    return training_memory(_config(model, load), shape, rows, kernels=kernels).peak
+    run = check_config(_config(model, load))
+    return training_memory(
+        run.config,
+        shape,
+        rows,
+        has_teacher=run.needs_teacher,
+        state_bytes=run.optimizer.state_bytes,
+        kernels=kernels,
+    ).peak
 
 
 def _config(model: Any, load: Load) -> Config:

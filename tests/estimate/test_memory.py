@@ -46,9 +46,23 @@ from paint.estimate.shapes import SHAPES, Shape, shape_of
 from paint.inference.decoders import StaticDecoder
 from paint.models.layers import checkpoint_layers
 from paint.models.policy import _with_adapter, load_policy
+from paint.training.check import check_config
 
 QWEN = SHAPES["Qwen/Qwen3-8B"]
 LLAMA = SHAPES["meta-llama/Llama-3.3-70B-Instruct"]
+
+
+def memory_of(config: Config, shape: Shape, rows: Rows, **options: Any) -> Memory:
+    """The memory of a run with the algorithm and optimizer of its config."""
+    run = check_config(config)
+    return training_memory(
+        config,
+        shape,
+        rows,
+        has_teacher=run.needs_teacher,
+        state_bytes=run.optimizer.state_bytes,
+        **options,
+    )
 
 
 class Counted(TorchDispatchMode):
@@ -142,7 +156,7 @@ LAYERS = 3
 )
 def test_training_memory_matches_fake_tensors(shape: Shape, model: ModelConfig, rows: Rows) -> None:
     shape = replace(shape, layers=LAYERS)
-    planned = training_memory(Config(model=model), shape, rows)
+    planned = memory_of(Config(model=model), shape, rows)
     with fake_decoder(shape, model) as (counted, policy, base):
         weights = planned.layers + planned.ends + planned.adapters
         assert counted.now == pytest.approx(weights, rel=0.001)
@@ -192,7 +206,7 @@ def test_training_memory_saved_matches_real_model(checkpointing: bool, lengths: 
     found = sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
 
     config = Config(model=model)
-    planned = training_memory(config, shape, Rows(len(lengths), 60, 60, 40)).saved
+    planned = memory_of(config, shape, Rows(len(lengths), 60, 60, 40)).saved
     if checkpointing:  # one layer is computed again, later
         planned -= 100 * len(lengths) * saved_by_layer(config, shape)
     assert found == pytest.approx(planned, rel=0.05)
@@ -200,7 +214,7 @@ def test_training_memory_saved_matches_real_model(checkpointing: bool, lengths: 
 
 def test_training_memory_matches_hand_count() -> None:
     shape, config = SHAPES["Qwen/Qwen3-1.7B"], Config(model=LORA)
-    memory = training_memory(config, shape, Rows(1, 200, 2000, 1024))
+    memory = memory_of(config, shape, Rows(1, 200, 2000, 1024))
     trained = 64 * 28 * sum(sum(pair) for pair in shape.matrices.values())
     assert memory.layers + memory.ends == 2 * shape.parameters
     assert memory.adapters == memory.gradients == memory.optimizer / 2 == 4 * trained
@@ -208,7 +222,7 @@ def test_training_memory_matches_hand_count() -> None:
     assert memory.states == 1024 * 2048 * (2 + 2 + 4)
     a_token = 12 * 2048 + 8 * 2048 + 8 * 1024 + 8 * 6144 + 28 * 64 + 8 * 16 + 4 * 8 + 8
     assert memory.saved == 1224 * 28 * a_token
-    kept = training_memory(Config(model=CHECKPOINTED), shape, Rows(1, 200, 2000, 1024))
+    kept = memory_of(Config(model=CHECKPOINTED), shape, Rows(1, 200, 2000, 1024))
     assert kept.saved == 1224 * (28 * 2 * 2048 + 4 * 2049 + a_token)
     assert memory.cache == memory.gathered == memory.copy == 0
 
@@ -222,7 +236,7 @@ def test_training_memory_is_near_peaks_of_an_h100(
 ) -> None:
     """Updates of a random Qwen3-1.7B, torch 2.11 (docs/dev/log.md)."""
     size = Rows(rows, 250, 1050, 1024)
-    memory = training_memory(Config(model=LORA), SHAPES["Qwen/Qwen3-1.7B"], size, kernels=kernels)
+    memory = memory_of(Config(model=LORA), SHAPES["Qwen/Qwen3-1.7B"], size, kernels=kernels)
     assert memory.peak == pytest.approx(measured * 1e9, rel=0.01)
 
 
@@ -248,32 +262,32 @@ def test_memory_peak_is_largest_phase_plus_resident() -> None:
 def test_training_memory_settings_have_expected_cost() -> None:
     shape, rows = SHAPES["Qwen/Qwen3-8B"], Rows(1, 250, 1250, 1024)
     config = Config(model=LORA)
-    plain = training_memory(config, shape, rows)
+    plain = memory_of(config, shape, rows)
 
-    divided = training_memory(config, shape, rows, shards=8, ranks=8)
+    divided = memory_of(config, shape, rows, shards=8, ranks=8)
     assert divided.layers == plain.layers / 8
     assert divided.gathered == 2 * plain.layers / shape.layers
     assert divided.ends == plain.ends
     assert divided.update > plain.update
 
-    average = training_memory(replace(config, teacher=TeacherConfig(weights="ema")), shape, rows)
+    average = memory_of(replace(config, teacher=TeacherConfig(weights="ema")), shape, rows)
     assert average.copy == 4 * shape.weights
     assert average.teacher == plain.teacher + 2 * shape.weights
 
     full = replace(config, model=replace(FULL, path="x"))
-    whole = training_memory(full, shape, rows)
+    whole = memory_of(full, shape, rows)
     assert whole.resident == 4 * 5 * shape.parameters  # and the frozen copy that teaches
     live = replace(full, teacher=TeacherConfig(weights="live"))
-    assert training_memory(live, shape, rows).copy == 0
+    assert memory_of(live, shape, rows).copy == 0
 
     rollout = RolloutConfig(top_p=1.0, top_k=-1, samples_per_problem=8)
     grpo = replace(config, train=TrainConfig(method="grpo"), rollout=rollout)
-    assert training_memory(grpo, shape, rows).teacher == 0
-    with_kl = training_memory(replace(grpo, grpo=GrpoConfig(kl=0.1)), shape, rows)
+    assert memory_of(grpo, shape, rows).teacher == 0
+    with_kl = memory_of(replace(grpo, grpo=GrpoConfig(kl=0.1)), shape, rows)
     assert with_kl.teacher == plain.teacher
 
     small = replace(config, model=replace(LORA, quantization="nf4"))
-    rounded = training_memory(small, shape, rows)
+    rounded = memory_of(small, shape, rows)
     assert rounded.layers == pytest.approx(shape.weights * 4.127 / 8, rel=1e-4)
     assert rounded.gathered == 2 * 4096 * 12_288  # one matrix in use
     assert rounded.ends == plain.ends
@@ -281,15 +295,13 @@ def test_training_memory_settings_have_expected_cost() -> None:
     kept, saved = (server_memory(c, shape, **served).weights for c in (config, small))
     assert kept - saved == pytest.approx(plain.layers - rounded.layers)
 
-    local = training_memory(config, shape, rows, generating=32)
+    local = memory_of(config, shape, rows, generating=32)
     assert local.cache == 32 * (1274 * 2 * shape.cache + 12 * shape.vocabulary)
 
 
 def test_training_memory_keeps_keys_of_local_engine_up_to_share_of_gpu() -> None:
     shape, rows = SHAPES["Qwen/Qwen3-1.7B"], Rows(8, 250, 1250, 1024)
-    estimate = partial(
-        training_memory, Config(model=LORA), shape, rows, generating=32, kernels="cuda"
-    )
+    estimate = partial(memory_of, Config(model=LORA), shape, rows, generating=32, kernels="cuda")
     keys = 32 * (1274 + 318) * 2 * shape.cache
     none, part, all_kept = (estimate(capacity=share * 16 * keys) for share in (0, 0.5, 2))
     assert (none.kept, part.kept, all_kept.kept) == (0, keys / 2, keys)

@@ -5,6 +5,7 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -27,7 +28,7 @@ from paint.estimate.plan import (
 )
 from paint.estimate.report import lines, start_line
 from paint.inference.machine import find_machine
-from paint.training.check import Machine, resolve
+from paint.training.check import Machine, check_config, resolve
 from tiny_models import tiny_config
 
 DOCUMENT = Path(__file__).parents[2] / "docs/how-to/large-models.md"
@@ -36,21 +37,29 @@ SERVED = RECIPE.changed("rollout", engine="vllm")
 LLAMA = "meta-llama/Llama-3.3-70B-Instruct"
 
 
+def plan_of(config: Config, *machine: Any, **options: Any) -> Plan:
+    return make_plan(check_config(config), *machine, **options)
+
+
+def split_of(config: Config, gpus: int, nodes: int = 1, *, server: int = 1) -> Split:
+    return choose_split(check_config(config), gpus, nodes, server=server)
+
+
 def of_model(path: str, config: Config = SERVED, **changes: object) -> Config:
     return config.changed("model", path=path, **changes)
 
 
 def test_choose_split_without_owned_server_uses_ranks_only() -> None:
-    assert choose_split(RECIPE, 8) == Split(8, 0, False, 'rollout.engine is "auto"')
-    split = choose_split(SERVED.changed("rollout", urls=("http://a:1",)), 8, 2)
+    assert split_of(RECIPE, 8) == Split(8, 0, False, 'rollout.engine is "auto"')
+    split = split_of(SERVED.changed("rollout", urls=("http://a:1",)), 8, 2)
     assert (split.trainers, split.servers, split.shared) == (16, 0, False)
     sft = replace(SERVED, train=TrainConfig(method="sft"))
-    assert choose_split(sft, 4).servers == 0
+    assert split_of(sft, 4).servers == 0
 
 
 def test_choose_split_one_gpu_or_colocate_shares_gpus() -> None:
-    assert choose_split(SERVED, 1).shared
-    split = choose_split(SERVED.changed("rollout", colocate=True), 8)
+    assert split_of(SERVED, 1).shared
+    split = split_of(SERVED.changed("rollout", colocate=True), 8)
     assert (split.trainers, split.servers, split.shared) == (8, 8, True)
 
 
@@ -61,37 +70,37 @@ def test_choose_split_one_gpu_or_colocate_shares_gpus() -> None:
 def test_choose_split_half_of_gpus_serve_in_complete_servers(
     gpus: int, server: int, trainers: int, servers: int
 ) -> None:
-    split = choose_split(SERVED, gpus, server=server)
+    split = split_of(SERVED, gpus, server=server)
     assert (split.trainers, split.servers, split.shared) == (trainers, servers, False)
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 8])
 def test_choose_split_server_on_all_gpus_shares_them(gpus: int) -> None:
-    split = choose_split(SERVED, gpus, server=gpus)
+    split = split_of(SERVED, gpus, server=gpus)
     assert (split.trainers, split.servers, split.shared) == (gpus, gpus, True)
 
 
 @pytest.mark.parametrize(("nodes", "servers"), [(2, 8), (3, 8), (4, 16), (5, 16)])
 def test_choose_split_several_machines_serve_or_train(nodes: int, servers: int) -> None:
-    split = choose_split(SERVED, 8, nodes, server=2)
+    split = split_of(SERVED, 8, nodes, server=2)
     assert (split.trainers, split.servers) == (8 * nodes - servers, servers)
 
 
 def test_choose_split_trainers_are_at_most_batch_size() -> None:
-    assert choose_split(RECIPE.changed("train", batch_size=4), 8).trainers == 4
-    split = choose_split(SERVED.changed("train", batch_size=2), 8)
+    assert split_of(RECIPE.changed("train", batch_size=4), 8).trainers == 4
+    split = split_of(SERVED.changed("train", batch_size=2), 8)
     assert (split.trainers, split.servers) == (2, 4)
 
 
 def test_server_of_large_model_takes_fewest_gpus() -> None:
-    plan = make_plan(of_model(LLAMA), 8)
+    plan = plan_of(of_model(LLAMA), 8)
     assert server_of(plan).gpus == 4
     assert (plan.split.trainers, plan.split.servers) == (4, 4)
-    four = make_plan(of_model(LLAMA), 4)
+    four = plan_of(of_model(LLAMA), 4)
     assert four.split.shared
     assert four.sleeps
     given = of_model(LLAMA).changed("rollout", server_args="--tensor-parallel-size 8 -x")
-    eight = make_plan(given, 8)
+    eight = plan_of(given, 8)
     assert server_of(eight).gpus == 8
     assert eight.split.shared
 
@@ -103,7 +112,7 @@ def test_server_flag_reads_arguments_like_vllm() -> None:
     assert server_flag(config.rollout, "--a") == "b"
     assert server_flag(config.rollout, "--last") is None
     assert server_flag(config.rollout, "--none") is None
-    plan = make_plan(config)
+    plan = plan_of(config)
     assert not plan.sleeps
     assert plan.headroom == pytest.approx(0.6 * 80e9)
 
@@ -111,20 +120,20 @@ def test_server_flag_reads_arguments_like_vllm() -> None:
 def test_plan_cache_holds_rows_of_all_steps_that_are_sampled_at_once() -> None:
     split = Split(2, 0, False, "")
     local = RECIPE.changed("rollout", engine="local").changed("train", batch_size=8)
-    plan = make_plan(local, 2, split=split)
+    plan = plan_of(local, 2, split=split)
     ahead = replace(plan, config=plan.config.changed("rollout", off_policy_steps=3))
     assert ahead.memory.cache == 4 * plan.memory.cache > 0
     served = SERVED.changed("rollout", off_policy_steps=3)
-    assert make_plan(served, 2, split=Split(1, 1, False, "")).memory.cache == 0
+    assert plan_of(served, 2, split=Split(1, 1, False, "")).memory.cache == 0
 
 
 def test_longest_rows_are_bounded_by_model_positions() -> None:
-    rows = make_plan(read_recipe(find_recipe("demo-paint")), 0).rows()
+    rows = plan_of(read_recipe(find_recipe("demo-paint")), 0).rows()
     assert rows.teacher_prompt + rows.completion == 1024
 
 
 def planned(config: Config, memory: float, **given: object) -> Plan:
-    return make_plan(config.changed("train", **given), memory=memory, split=Split(1, 1, True, ""))
+    return plan_of(config.changed("train", **given), memory=memory, split=Split(1, 1, True, ""))
 
 
 @pytest.mark.parametrize(
@@ -195,7 +204,7 @@ def test_chosen_rows_are_most_that_fit_and_their_tokens_those_of_typical_referen
 
 def test_chosen_rows_leave_room_for_keys_that_the_local_engine_keeps() -> None:
     config = of_model("Qwen/Qwen3-1.7B").changed("rollout", engine="local")
-    local, remote = make_plan(config, memory=80e9), planned(config, 80e9)
+    local, remote = plan_of(config, memory=80e9), planned(config, 80e9)
     assert (local.memory.kept, remote.memory.kept) == (80e9 / 16, 0)
     rows = local.chosen.train.row_limit
     assert rows < remote.chosen.train.row_limit == 20
@@ -215,13 +224,13 @@ def test_plan_changes_no_setting_but_its_own(family: str, tmp_path: Path) -> Non
     names = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
     named = names if family == "phi3" else SERVED.model.lora_targets
     for gpus in (0, 1):
-        plan = make_plan(config, gpus)
+        plan = plan_of(config, gpus)
         auto = {"gradient_checkpointing": "auto", "lora_targets": ("all-linear",)}
         sizes = {"micro_batch_tokens": "auto", "micro_batch_size": "auto"}
         chosen = plan.chosen.changed("train", **sizes).changed("model", **auto)
         assert chosen == config
         assert plan.chosen.model.lora_targets == ("all-linear",)
-        given = make_plan(config.changed("model", lora_targets=named), gpus)
+        given = plan_of(config.changed("model", lora_targets=named), gpus)
         assert given.memory == plan.memory
         assert plan.memory.adapters > 0
 
@@ -229,15 +238,15 @@ def test_plan_changes_no_setting_but_its_own(family: str, tmp_path: Path) -> Non
 def test_plan_of_missing_layer_lists_those_of_model(tmp_path: Path) -> None:
     tiny_config("gpt2").save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match=r"q_proj, which is no linear layer .* c_attn, c_fc"):
-        make_plan(of_model(str(tmp_path), lora_targets=("c_attn", "q_proj")))
+        plan_of(of_model(str(tmp_path), lora_targets=("c_attn", "q_proj")))
 
 
 def test_chosen_micro_batch_of_cpu_is_constant_and_given_one_kept() -> None:
-    chosen = make_plan(RECIPE, 0).chosen
+    chosen = plan_of(RECIPE, 0).chosen
     assert (chosen.train.micro_batch_size, chosen.train.micro_batch_tokens) == (4, 4096)
     assert chosen.model.gradient_checkpointing is False
     given = of_model("Qwen/Qwen3-8B", gradient_checkpointing=True)
-    assert make_plan(given, 0).chosen.model.gradient_checkpointing is True
+    assert plan_of(given, 0).chosen.model.gradient_checkpointing is True
 
 
 LONG = RECIPE.changed("rollout", max_new_tokens=16_384)
@@ -253,7 +262,7 @@ LONG = RECIPE.changed("rollout", max_new_tokens=16_384)
     ],
 )
 def test_require_fit_oversized_plan_is_refused_with_settings(config: Config, memory: float) -> None:
-    plan = make_plan(config, 1, 1, memory, split=Split(1, 0, False, ""))
+    plan = plan_of(config, 1, 1, memory, split=Split(1, 0, False, ""))
     with pytest.raises(ConfigError, match=r"needs about \d+.* GB on each of 1 train") as said:
         require_fit(plan)
     for setting in ("max_new_tokens", "max_prompt_tokens", "batch_size", "model.shard"):
@@ -314,14 +323,14 @@ def test_resolve_chooses_micro_batches_and_keeps_given_ones() -> None:
     [(RECIPE, 1, 1), (RECIPE, 8, 1), (SERVED, 8, 2), (of_model(LLAMA), 8, 1)],
 )
 def test_plan_lines_have_server_where_one_serves(config: Config, gpus: int, nodes: int) -> None:
-    plan = make_plan(config, gpus, nodes)
+    plan = plan_of(config, gpus, nodes)
     text = "\n".join(lines(plan))
     assert ("server " in text) == bool(plan.split.servers)
     assert max(map(len, lines(plan))) < 250
 
 
 def test_start_line_names_peak_parts_and_fit() -> None:
-    assert start_line(make_plan(RECIPE, 8)) == (
+    assert start_line(plan_of(RECIPE, 8)) == (
         "plan, an estimate: at most 51.7 of 80.0 GB to train on each of 8 ranks (base 16.4, "
         "trained weights 2.79, kept keys and values 0.94; largest phase: loss 31.6); "
         "fits: yes, with 20.3 GB to spare; "
@@ -347,7 +356,7 @@ def test_training_memory_matches_table_of_documents() -> None:
                 config = of_model(path, shard=sharded, gradient_checkpointing=True)
                 config = config.changed("rollout", max_new_tokens=tokens)
                 config = config.changed("train", micro_batch_size=1)
-                peaks.append(gb(make_plan(config, 8).memory.peak))
+                peaks.append(gb(plan_of(config, 8).memory.peak))
         assert cells.split(" | ") == peaks
 
 

@@ -19,13 +19,14 @@ from paint.estimate.plan import (
     worst_peak,
 )
 from paint.estimate.sizing import server_flags, size_sampling
+from paint.training.check import check_config
 
 SHARED = Split(1, 1, True, "")
 
 
 def planned(model: str, memory: float, split: Split | None = SHARED, gpus: int = 1) -> Plan:
     config = read_recipe(find_recipe(f"paint-qwen3-{model}")).changed("rollout", engine="vllm")
-    return make_plan(config, gpus, memory=memory, split=split)
+    return make_plan(check_config(config), gpus, memory=memory, split=split)
 
 
 @pytest.mark.parametrize(

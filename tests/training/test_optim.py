@@ -175,7 +175,13 @@ def test_training_memory_asks_optimizer_for_its_bytes() -> None:
 
     def optimizer_bytes(name: str) -> float:
         config = Config(model=model, train=TrainConfig(optimizer=name))
-        memory = training_memory(config, shape, rows)
+        memory = training_memory(
+            config,
+            shape,
+            rows,
+            has_teacher=True,
+            state_bytes=find_optimizer(config.train).state_bytes,
+        )
         return memory.optimizer / memory.adapters
 
     assert [optimizer_bytes(name) for name in ("adamw", "adamw8bit", LION)] == [2, 0.5, 1]

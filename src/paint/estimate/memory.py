@@ -10,10 +10,8 @@ included.
 from dataclasses import dataclass
 from typing import Literal
 
-from paint.algorithms.base import find_algorithm
 from paint.config.schema import ALL_LINEAR, Config, ModelConfig
 from paint.estimate.shapes import WIDTHS, Shape
-from paint.training.optim import find_optimizer
 
 CHUNK = 1024
 """Chunk size of the loss on a GPU, in tokens (paint.objective.fused)."""
@@ -117,6 +115,8 @@ def training_memory(
     shape: Shape,
     rows: Rows,
     *,
+    has_teacher: bool,
+    state_bytes: float,
     shards: int = 1,
     ranks: int = 1,
     generating: int = 0,
@@ -127,6 +127,8 @@ def training_memory(
 
     Args:
         rows: size of a micro-batch.
+        has_teacher: whether it scores under the teacher's weights, too.
+        state_bytes: bytes of the optimizer's state for each trained weight.
         shards: number of GPUs over which the frozen layers are sharded.
         ranks: number of training GPUs, which sum their gradients.
         generating: completions that this process samples at once; 0 if a server generates.
@@ -136,7 +138,6 @@ def training_memory(
     model, width = config.model, WIDTHS[config.model.dtype]
     is_full, is_ema = model.train_mode == "full", config.teacher.weights == "ema"
     trained = shape.parameters if is_full else shape.adapters(model.lora_rank, model.lora_targets)
-    has_teacher = find_algorithm(config.train.method).needs_teacher(config)
 
     read = rows.rows * (rows.prompt + rows.completion)
     layer = saved_by_layer(config, shape, kernels)
@@ -184,7 +185,7 @@ def training_memory(
         gathered=2 * a_layer if shards > 1 else unrounded,
         adapters=0.0 if is_full else WIDE * trained,
         gradients=WIDE * trained,
-        optimizer=find_optimizer(config.train).state_bytes * trained,
+        optimizer=state_bytes * trained,
         copy=copy if has_teacher else 0.0,
         teacher=taught * working + view if has_teacher else 0.0,
         saved=saved,

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Protocol, runtime_checkable
 
-from paint.algorithms.base import Algorithm, find_algorithm
+from paint.algorithms.base import Algorithm
 from paint.config.schema import CPU_ROWS, CPU_TOKENS, Config, ConfigError, RolloutConfig
 from paint.core.errors import format_value
 from paint.estimate.memory import (
@@ -27,7 +28,8 @@ from paint.estimate.memory import (
     training_memory,
 )
 from paint.estimate.shapes import Shape, shape_of
-from paint.inference.registry import engine_of
+from paint.inference.registry import EngineType
+from paint.training.optim import OptimizerFactory
 
 USABLE = 0.9
 """Share of a GPU's memory that a plan uses; the rest is for CUDA and the allocator."""
@@ -69,7 +71,21 @@ class Split:
     reason: str
 
 
-def choose_split(config: Config, gpus: int, nodes: int = 1, *, server: int = 1) -> Split:
+@runtime_checkable
+class Run(Protocol):
+    """What a plan reads of a run (paint.training.check.Resolved)."""
+
+    @property
+    def config(self) -> Config: ...
+    @property
+    def algorithm(self) -> Algorithm: ...
+    @property
+    def engine(self) -> EngineType: ...
+    @property
+    def optimizer(self) -> OptimizerFactory: ...
+
+
+def choose_split(run: Run, gpus: int, nodes: int = 1, *, server: int = 1) -> Split:
     """Choose the default split of GPUs into trainers and servers.
 
     - If no server is to be started, all GPUs train.
@@ -84,13 +100,13 @@ def choose_split(config: Config, gpus: int, nodes: int = 1, *, server: int = 1) 
         gpus, nodes: number of GPUs in each machine, and number of machines.
         server: number of GPUs of one server (``server_of``).
     """
-    rollout, total = config.rollout, gpus * nodes
+    config, rollout, total = run.config, run.config.rollout, gpus * nodes
     most = min(total, config.train.batch_size)  # every rank needs a row
-    if not find_algorithm(config.train.method).generates(config):
+    if not run.algorithm.generates(config):
         return Split(most, 0, False, f"{config.train.method} generates nothing")
     if rollout.urls:
         return Split(most, 0, False, "the servers at rollout.urls generate")
-    if not engine_of(rollout).is_remote:
+    if not run.engine.is_remote:
         return Split(most, 0, False, f'rollout.engine is "{rollout.engine}"')
     if rollout.colocate:
         return Split(most, total, True, "rollout.colocate: each GPU serves and trains in turns")
@@ -107,7 +123,7 @@ def choose_split(config: Config, gpus: int, nodes: int = 1, *, server: int = 1) 
 
 @dataclass(frozen=True)
 class Plan:
-    """Memory plan of a config on the GPUs of one or several machines.
+    """Memory plan of a run on the GPUs of one or several machines.
 
     Attributes:
         config: its micro-batches and gradient checkpointing may be "auto" (``chosen``).
@@ -118,6 +134,8 @@ class Plan:
     """
 
     config: Config
+    algorithm: Algorithm
+    optimizer: OptimizerFactory
     shape: Shape
     capacity: float
     gpus: int
@@ -134,9 +152,8 @@ class Plan:
         train.micro_batch_size of the longest rows have. Where that is auto, too, the rows are all
         of a rank; or the most that fit with completions of the longest length, and the tokens are
         theirs with typical references (``_typical_length``), if more such rows then go together. On
-        a CPU nothing
-        is recomputed, and rows and tokens are CPU_ROWS and CPU_TOKENS. Where nothing fits, each row
-        is a micro-batch, with checkpointing.
+        a CPU nothing is recomputed, and rows and tokens are CPU_ROWS and CPU_TOKENS. Where nothing
+        fits, each row is a micro-batch, with checkpointing.
         """
         train, model = self.config.train, self.config.model
         sizes = train.micro_batch_size, train.micro_batch_tokens, model.gradient_checkpointing
@@ -172,10 +189,6 @@ class Plan:
 
         has_more_rows = typical_rows(by_rows) > max(typical_rows(by_tokens), 1)
         return by_rows.config if has_more_rows else by_tokens.config
-
-    @property
-    def algorithm(self) -> Algorithm:
-        return find_algorithm(self.config.train.method)
 
     def _sized(self, rows: int, tokens: int, checkpointing: bool) -> "Plan":
         return replace(self, config=with_micro_batch(self.config, rows, tokens, checkpointing))
@@ -275,6 +288,8 @@ class Plan:
             config,
             self.shape,
             rows,
+            has_teacher=self.algorithm.needs_teacher(config),
+            state_bytes=self.optimizer.state_bytes,
             shards=self.shards,
             ranks=split.trainers,
             generating=sampled if is_local else 0,
@@ -322,7 +337,7 @@ def worst_peak(plan: Plan) -> float:
 
 
 def make_plan(
-    config: Config,
+    run: Run,
     gpus: int = 1,
     nodes: int = 1,
     memory: float | None = None,
@@ -330,7 +345,7 @@ def make_plan(
     split: Split | None = None,
     liger: bool = False,
 ) -> Plan:
-    """Make the memory plan of a config.
+    """Make the memory plan of a run.
 
     Args:
         gpus: number of GPUs in each machine; 0 for a laptop's CPU.
@@ -342,7 +357,7 @@ def make_plan(
     Raises:
         ConfigError: there is no config.json, or adapters are on layers that the model lacks.
     """
-    shape = shape_of(config.model.path)
+    config, shape = run.config, shape_of(run.config.model.path)
     targets = config.model.lora_targets
     unknown = [target for target in targets if not shape.targeted([target])]
     if unknown and config.model.train_mode == "lora":
@@ -351,12 +366,21 @@ def make_plan(
             f"the model; those are {', '.join(sorted({layer.name for layer in shape.linear}))}"
         )
     capacity = memory or (80e9 if gpus else LAPTOP)
-    plan = Plan(config, shape, capacity, gpus, nodes, split or Split(1, 0, False, ""), liger)
+    plan = Plan(
+        config,
+        run.algorithm,
+        run.optimizer,
+        shape,
+        capacity,
+        gpus,
+        nodes,
+        split or Split(1, 0, False, ""),
+        liger,
+    )
     if split:
         return plan
-    return replace(
-        plan, split=choose_split(config, max(gpus, 1), nodes, server=server_of(plan).gpus)
-    )
+    size = server_of(plan).gpus
+    return replace(plan, split=choose_split(run, max(gpus, 1), nodes, server=size))
 
 
 def server_flag(rollout: RolloutConfig, name: str) -> str | None:

@@ -642,7 +642,7 @@ def _sharing_problem(run: Resolved, machine: Machine) -> str:
 def _make_plan(run: Resolved, machine: Machine, split: Split | None) -> Plan:
     uses_liger = machine.has_liger and run.config.model.liger
     return make_plan(
-        run.config, machine.gpus, machine.nodes, machine.memory, split=split, liger=uses_liger
+        run, machine.gpus, machine.nodes, machine.memory, split=split, liger=uses_liger
     )
 
 

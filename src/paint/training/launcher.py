@@ -438,7 +438,7 @@ def _split(request: Request, run: Resolved, ranks: tuple[int, int], size: int) -
     gpus = request.gpus
     if request.split is None:
         if most == gpus:
-            return choose_split(run.config, gpus, server=size)
+            return choose_split(run, gpus, server=size)
         if most and not run.engine.is_remote:
             return Split(most, 0, False, f'one process; rollout.engine is "{run.rollout.engine}"')
         if whole := (gpus - most) // size * size:
