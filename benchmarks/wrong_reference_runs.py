@@ -281,7 +281,9 @@ def teacher_table(folder: Path, row_set: RowSet, count: int = 100) -> str:
     model = base_as_rank1_adapter(recipe.model)
     policy = load_eval_policy(model, recipe.rollout, prompts=recipe.prompts)
     rows = read_problems(recipe.data, needs=check_config(recipe).needed_fields)
-    problems = first_problems(filter_problems(policy, recipe, rows, Display()), count, seed=0)
+    problems = first_problems(
+        filter_problems(policy, check_config(recipe), rows, Display()), count, seed=0
+    )
     rollouts = [right_rollout(policy, problem) for problem in problems]
     lines = ["| hidden | before | at the step | behind |", "|---|---|---|---|"]
     for hidden in (None, 0.0, *HIDDEN_SHARES):

@@ -16,6 +16,7 @@ from paint.config.schema import Config, GrpoConfig
 from paint.core.errors import ConfigError, NonFiniteError
 from paint.core.plugins import spec_of
 from paint.training import train_step as ts
+from paint.training.check import check_config
 from paint.training.rollouts import ScoredRollout
 from paint.training.step_checks import require_scores
 from paint.training.trainer import train
@@ -133,10 +134,10 @@ SCORES: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("case", SCORES)
 def test_require_scores_of_other_kind_are_refused_with_the_class(case: str) -> None:
     scores, message = SCORES[case]
-    config = changed("demo-paint", {"train": {"method": SPEC}})
+    run = check_config(changed("demo-paint", {"train": {"method": SPEC}}))
     with pytest.raises(ConfigError, match=rf"{SPEC} \(RewardWeighted\): .*{message}"):
-        require_scores(config, scores, 3)
-    require_scores(config, (LOSS, {"loss": ONES.detach()}), 3)
+        require_scores(run, scores, 3)
+    require_scores(run, (LOSS, {"loss": ONES.detach()}), 3)
 
 
 class Infinite(RewardWeighted):

@@ -28,7 +28,7 @@ from paint.estimate.plan import (
 )
 from paint.estimate.report import lines, start_line
 from paint.inference.machine import find_machine
-from paint.training.check import Machine, check_config, resolve
+from paint.training.check import Machine, check_config, check_training, resolve
 from tiny_models import tiny_config
 
 DOCUMENT = Path(__file__).parents[2] / "docs/how-to/large-models.md"
@@ -274,7 +274,7 @@ GPU, CPU = Machine(1, 25.3e9), Machine(0, 16e9)
 
 def start(config: Config, machine: Machine) -> str:
     """The line that a run prints of its plan."""
-    return resolve(config.changed("data", path="demo"), machine).notes[-1]
+    return resolve(check_training(config.changed("data", path="demo")), machine).notes[-1]
 
 
 def test_resolve_plans_memory_and_refuses_only_on_gpu() -> None:
@@ -299,7 +299,7 @@ def test_find_machine_processes_share_memory_of_cpu(monkeypatch: pytest.MonkeyPa
 
 def test_resolve_chooses_micro_batches_and_keeps_given_ones() -> None:
     def sizes(config: Config, machine: Machine) -> tuple[object, ...]:
-        config = resolve(config.changed("data", path="demo"), machine).config
+        config = resolve(check_training(config.changed("data", path="demo")), machine).config
         train = config.train
         checkpointing = config.model.gradient_checkpointing
         return train.micro_batch_size, train.micro_batch_tokens, checkpointing

@@ -21,6 +21,7 @@ from paint.evaluation.generate import deployment_prompts
 from paint.models.policy import Policy, PolicyError, encode
 from paint.models.special_tokens import REASON, drop_special_text, special_text
 from paint.objective.prompts import student_messages
+from paint.training.check import check_config
 from paint.training.prompt_filter import filter_problems
 
 TURN = "<|im_end|>\n<|im_start|>assistant\n"
@@ -132,13 +133,15 @@ def test_prompt_filter_row_with_control_text_is_refused_or_counted(
     )
     rows = ValidRows([GOOD, problem_with(field)], {})
     with pytest.raises(DataError, match=rf"mine.jsonl.*\bodd\b.*'<\|im_end\|>'.*\b{field}\b.*skip"):
-        filter_problems(policy, config, rows, Display())
+        filter_problems(policy, check_config(config), rows, Display())
 
     config = config.changed("data", on_bad_row="skip")
-    assert filter_problems(policy, config, rows, Display()) == [GOOD]
+    assert filter_problems(policy, check_config(config), rows, Display()) == [GOOD]
     assert f"skipped 1 rows: {REASON}" in capsys.readouterr().out
     with pytest.raises(DataError, match="no problem is left"):
-        filter_problems(policy, config, ValidRows([problem_with(field)], {}), Display())
+        filter_problems(
+            policy, check_config(config), ValidRows([problem_with(field)], {}), Display()
+        )
 
 
 def test_check_file_counts_rows_with_control_text(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from paint.models.structure import (
     position_limit,
     rope_range,
 )
+from paint.training.check import check_config
 from paint.training.launcher import _max_model_len
 from paint.training.prompt_filter import filter_problems
 from runs import changed
@@ -134,10 +135,10 @@ def test_filter_problems_beyond_rope_range_names_settings(limited: Policy) -> No
     config = changed("demo-paint", {"data": {"limit": 20}, "rollout": {"max_new_tokens": 40}})
     rows = read_problems(config.data)
     with pytest.raises(DataError, match=r"64 positions.*less rollout\.max_new_tokens 40"):
-        filter_problems(limited, config, rows, Display())
+        filter_problems(limited, check_config(config), rows, Display())
     longer = config.changed("rollout", max_new_tokens=RANGE)
     with pytest.raises(ConfigError, match=rf"max_new_tokens {RANGE} leaves no room .* 64 pos"):
-        filter_problems(limited, longer, rows, Display())
+        filter_problems(limited, check_config(longer), rows, Display())
 
 
 def test_evaluation_beyond_rope_range_is_refused(limited: Policy, tmp_path: Path) -> None:

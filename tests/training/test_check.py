@@ -11,7 +11,7 @@ import torch
 from paint.config.recipe import find_recipe, read_recipe
 from paint.config.schema import Config, ConfigError, RolloutConfig
 from paint.inference.machine import find_machine
-from paint.training.check import Machine, resolve_engine, resolve_evaluation
+from paint.training.check import Machine, check_training, resolve_engine, resolve_evaluation
 
 H100, RTX_4090 = 85.0e9, 25.4e9
 LONG: dict[str, Any] = {"max_new_tokens": 8192}  # so that auto looks for vLLM
@@ -65,21 +65,21 @@ def test_resolve_engine_auto_is_vllm_for_long_completions_where_it_is_installed(
 ) -> None:
     config = configured(**rollout)
     machine = found(memory, commands, config.rollout.server)
-    run = resolve_engine(config, machine)
+    run = resolve_engine(check_training(config), machine)
     assert run.config.rollout.engine == engine
     if why:
         assert re.search(rf"^engine: {engine}, since .*{why}", run.notes[0])
     else:
         assert run.notes == ()
     # The record of a run stays as it is.
-    assert resolve_engine(run.config, machine).config == run.config
+    assert resolve_engine(check_training(run.config), machine).config == run.config
 
 
 def test_resolve_engine_ranks_and_full_weights_generate_themselves() -> None:
     ranks = replace(GPU, ranks=8)
-    assert resolve_engine(configured(**LONG), ranks).rollout.engine == "local"
+    assert resolve_engine(check_training(configured(**LONG)), ranks).rollout.engine == "local"
     full = configured(**LONG).changed("model", train_mode="full", dtype="float32")
-    assert resolve_engine(full, GPU).rollout.engine == "local"
+    assert resolve_engine(check_training(full), GPU).rollout.engine == "local"
     long = RolloutConfig(**LONG)
     assert resolve_evaluation(long, GPU, is_full=True).rollout.engine == "local"
     assert resolve_evaluation(long, GPU, is_full=False).rollout.engine == "vllm"
@@ -87,11 +87,11 @@ def test_resolve_engine_ranks_and_full_weights_generate_themselves() -> None:
 
 
 def test_resolve_engine_falls_back_only_from_servers_that_nobody_named() -> None:
-    assert resolve_engine(configured(**LONG), GPU).falls_back
-    assert not resolve_engine(configured(engine="vllm", **LONG), GPU).falls_back
+    assert resolve_engine(check_training(configured(**LONG)), GPU).falls_back
+    assert not resolve_engine(check_training(configured(engine="vllm", **LONG)), GPU).falls_back
     urls = ("http://node1:8000",)
-    assert not resolve_engine(configured(urls=urls, **LONG), GPU).falls_back
-    assert not resolve_engine(configured(**LONG), replace(GPU, ranks=2)).falls_back
+    assert not resolve_engine(check_training(configured(urls=urls, **LONG)), GPU).falls_back
+    assert not resolve_engine(check_training(configured(**LONG)), replace(GPU, ranks=2)).falls_back
 
 
 @pytest.mark.parametrize(
@@ -108,14 +108,14 @@ def test_resolve_engine_server_on_trainers_gpu_sleeps(
     rollout: dict[str, Any], sleeps: bool
 ) -> None:
     config = configured(engine="vllm", **rollout)
-    assert resolve_engine(config, GPU).rollout.colocate == sleeps
-    assert not resolve_engine(config, NO_GPU).rollout.colocate
+    assert resolve_engine(check_training(config), GPU).rollout.colocate == sleeps
+    assert not resolve_engine(check_training(config), NO_GPU).rollout.colocate
 
 
 def test_resolve_engine_given_server_that_cannot_share_is_refused() -> None:
     config = configured("paint-qwen3-8b", engine="vllm")
     with pytest.raises(ConfigError, match=r"8B.* 1 x 25\.4 GB, which also train.*larger GPUs"):
-        resolve_engine(config, Machine(1, RTX_4090))
+        resolve_engine(check_training(config), Machine(1, RTX_4090))
     config = configured(engine="vllm", off_policy_steps=1)
     with pytest.raises(ConfigError, match=r"off_policy_steps .*--gpus 2.*--gpu-memory-utiliz"):
-        resolve_engine(config, GPU)
+        resolve_engine(check_training(config), GPU)

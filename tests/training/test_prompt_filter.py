@@ -11,6 +11,7 @@ from paint.core.display import Display
 from paint.data.contexts import Contexts
 from paint.data.problems import DataError, Problem, read_problems
 from paint.models.policy import load_policy
+from paint.training.check import check_config
 from paint.training.prompt_filter import filter_problems, note_unmasked
 from paint.training.trainer import train
 from runs import changed, stored, write_problems
@@ -40,7 +41,12 @@ def of_rows(
 def kept(config: Config) -> list[str]:
     """The names of the problems that fit."""
     policy = load_policy(config.model, seed=0)
-    return [p.id for p in filter_problems(policy, config, read_problems(config.data), Display())]
+    return [
+        p.id
+        for p in filter_problems(
+            policy, check_config(config), read_problems(config.data), Display()
+        )
+    ]
 
 
 @pytest.mark.parametrize(("recipe", "solution"), [("demo-grpo", LONG), ("demo-sft", "It is 12.")])

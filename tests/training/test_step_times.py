@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from paint.training.check import check_config
 from paint.training.step_times import bottleneck, measured_steps
 from paint.training.trainer import train
 from runs import changed
@@ -38,14 +39,14 @@ SLOW = {"sync": 90.0, "rollout": 90.0, "loss": 90.0}
 def test_bottleneck_names_split_that_is_faster(
     servers: str, rollout: dict[str, Any], ranks: int, step: dict[str, float], split: str | None
 ) -> None:
-    said = bottleneck(asking(servers, rollout), ranks, [SLOW, step, step])
+    said = bottleneck(check_config(asking(servers, rollout)), ranks, [SLOW, step, step])
     assert ("--split" in said) == (split is not None)
     assert split is None or f"`--split {split}`" in said
 
 
 def test_bottleneck_estimates_seconds_of_split() -> None:
     steps = [SLOW, {"rollout": 790.0, "loss": 0.25}, {"rollout": 810.0, "loss": 0.25}]
-    assert bottleneck(asking("4 5 6 7"), 4, steps) == (
+    assert bottleneck(check_config(asking("4 5 6 7")), 4, steps) == (
         "steps take 800 s: rollouts 800 s, update 0.25 s; with `--split 1+7` a step would take "
         f"about {800 * 4 / 7 + 1:.0f} s"
     )
@@ -55,13 +56,13 @@ def test_bottleneck_estimates_seconds_of_split() -> None:
     ("servers", "behind", "steps"), [("", 0, 3), ("", 1, 3), ("", 2, 4), ("", 7, 9), ("4", 7, 3)]
 )
 def test_measured_steps_are_the_first_and_a_group(servers: str, behind: int, steps: int) -> None:
-    assert measured_steps(asking(servers, {"off_policy_steps": behind}).rollout) == steps
+    assert measured_steps(check_config(asking(servers, {"off_policy_steps": behind}))) == steps
 
 
 def test_bottleneck_of_group_counts_sampling_once() -> None:
     """Two steps of a group: one of them samples for both."""
     steps = [SLOW, {"loss": 1.0}, {"rollout": 6.0, "loss": 1.0}]
-    said = bottleneck(asking("", {"off_policy_steps": 1}), 1, steps)
+    said = bottleneck(check_config(asking("", {"off_policy_steps": 1})), 1, steps)
     assert said == "steps take 4 s: rollouts 3 s, update 1 s"
 
 

@@ -60,7 +60,7 @@ def add_teacher_prompts(
         metrics = {**rollout.metrics, **contexts.measure(rollout.text, problem, references)}
         shown = contexts.context(references, metrics["mask_ratio"], seed)  # ỹ* = M_tail(y*; ρ)
         prompt = policy.teacher_prompt(problem, shown.text, complete=shown.complete)  # (x, ỹ*)
-        require_prompt_fits(prompt, problem, policy, setup.config)
+        require_prompt_fits(prompt, problem, policy, setup.resolved)
         if contexts.needs_peers:
             metrics["verified_peers"] = len(mine)
         view = TeacherPrompt(shown.text, shown.complete, prompt)

@@ -172,12 +172,8 @@ def advise(
     model = with_date(base_as_rank1_adapter(config.model), folder)
     config = replace(config, model=model, rollout=rollout)
     policy = load_eval_policy(config.model, config.rollout, prompts=config.prompts)
-    trained_on = filter_problems(
-        policy,
-        config,
-        read_problems(config.data, needs=run.needed_fields),
-        display,
-    )
+    candidates = read_problems(config.data, needs=run.needed_fields)
+    trained_on = filter_problems(policy, run, candidates, display)
     chosen = first_problems(trained_on, problems, config.train.seed)
     contexts = {
         name: Contexts(options, trained_on)

@@ -36,7 +36,7 @@ from paint.objective.detail import detail
 from paint.objective.fused import fused_paint_loss
 from paint.objective.loss import token_log_probs
 from paint.objective.solution import KINDS, anchors_of, kinds_of_tokens, written
-from paint.training.check import check_config, resolve_evaluation
+from paint.training.check import Resolved, check_config, resolve_evaluation
 from paint.training.drift import KL
 from paint.training.prompt_filter import require_prompt_fits
 from paint.training.rollouts import Rollout
@@ -133,11 +133,12 @@ def answer(
     display: Display,
 ) -> dict[str, Bank]:
     """Let the teacher answer under each context: once for each rollout, by its prompt and seed."""
+    run = check_config(config)
     wanted = [
         Request(row.problem, row.row % bank.samples, prompt, name)
         for name, of_problem in contexts.items()
         for row, prompt in zip(
-            bank.rollouts, _prompts(policy, config, of_problem, bank, bank.rollouts)[0], strict=True
+            bank.rollouts, _prompts(policy, run, of_problem, bank, bank.rollouts)[0], strict=True
         )
     ]
     answers, count = _sample(policy, config, wanted, folder, display), len(bank.rollouts)
@@ -301,7 +302,8 @@ def score(
     policy: Policy, config: Config, bank: Bank, contexts: Mapping[str, Contexts], display: Display
 ) -> Scores:
     """Score the bank with a teacher that reads each of the contexts, as training would."""
-    options = check_config(config).objective
+    run = check_config(config)
+    options = run.objective
     heads = policy.lm_head, policy.lm_head
     scores: Scores = {name: [] for name in contexts}
     with display.counting("rollouts scored", len(bank.rollouts)) as counter:
@@ -310,7 +312,7 @@ def score(
             annotations = [annotate(policy, row) for row in rows]
             student = _states(policy, [row.prompt for row in rows], rows)
             for name, of_problem in contexts.items():
-                prompts, measured = _prompts(policy, config, of_problem, bank, rows)
+                prompts, measured = _prompts(policy, run, of_problem, bank, rows)
                 teacher = _states(policy, prompts, rows)
                 leakage = _answer_leakage(policy, prompts, annotations)
                 for i, row in enumerate(rows):
@@ -329,13 +331,13 @@ def held_out_kl(policy: Policy, config: Config, bank: Bank) -> float:
 
     The teacher reads ``config.context`` of each rollout's problem, masked as in training.
     """
-    teacher = open_teacher(policy, config.teacher)
+    run, teacher = check_config(config), open_teacher(policy, config.teacher)
     problems = {row.problem.id: row.problem for row in bank.rollouts}  # each one once
     contexts = Contexts(config.context, list(problems.values()))
     kl, tokens = 0.0, 0
     for start in range(0, len(bank.rollouts), ROWS_AT_ONCE):
         rows = bank.rollouts[start : start + ROWS_AT_ONCE]
-        prompts, _ = _prompts(policy, config, contexts, bank, rows)
+        prompts, _ = _prompts(policy, run, contexts, bank, rows)
         own, ids = [row.prompt for row in rows], [row.completion.ids for row in rows]
         student = policy.hidden_states(own, ids)
         hidden = teacher.hidden_states(prompts, ids)
@@ -390,18 +392,18 @@ def _states(
 
 
 def _prompts(
-    policy: Policy, config: Config, contexts: Contexts, bank: Bank, rows: Sequence[Rollout]
+    policy: Policy, run: Resolved, contexts: Contexts, bank: Bank, rows: Sequence[Rollout]
 ) -> tuple[list[list[int]], list[dict[str, float]]]:
     """The teacher's prompts of some rollouts; their overlaps, and what their contexts show."""
     prompts, measured = [], []
     for row in rows:
-        seed = derive_seed(config.train.seed, 0, row.row)
+        seed = derive_seed(run.config.train.seed, 0, row.row)
         references = contexts.references(row.problem, seed, bank.peers(row.row))
         measured.append(contexts.measure(row.text, row.problem, references))
         shown = contexts.context(references, measured[-1]["mask_ratio"], seed)
         measured[-1]["visible"] = answer_is_visible(row.problem, shown.text or "")
         prompt = policy.teacher_prompt(row.problem, shown.text, complete=shown.complete)
-        require_prompt_fits(prompt, row.problem, policy, config)
+        require_prompt_fits(prompt, row.problem, policy, run)
         prompts.append(prompt)
     return prompts, measured
 

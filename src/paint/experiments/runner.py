@@ -94,7 +94,8 @@ class ExperimentRun:
     def resolved(self) -> "ExperimentRun":
         """With the engine that ``auto`` is on this machine."""
         machine = find_machine(self.config.rollout.server)
-        return replace(self, config=resolve_engine(self.config, machine).config)
+        run = resolve_engine(check_training(self.config), machine)
+        return replace(self, config=run.config)
 
 
 def run_experiment(

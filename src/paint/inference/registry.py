@@ -55,12 +55,8 @@ def engine_type(name: str) -> EngineType:
 
 def engine_of(rollout: RolloutConfig) -> EngineType:
     """The engine that generates; ``auto`` with named servers generates on them."""
-    return engine_type(resolved_engine(rollout.engine, bool(rollout.urls or rollout.server_gpus)))
-
-
-def owns_servers(rollout: RolloutConfig) -> bool:
-    """Whether the run starts its own servers: a remote engine without rollout.urls."""
-    return engine_of(rollout).is_remote and not rollout.urls
+    name = resolved_engine(rollout.engine, bool(rollout.urls or rollout.server_gpus))
+    return engine_type(name)
 
 
 def resolved_engine(name: str, has_servers: bool) -> str:

@@ -2,7 +2,7 @@
 
     check_config(config)         a Resolved, by the rules of every run (RULES)
     check_training(config)       the same, by the rules of a training, too (TRAINING_RULES)
-    resolve(config, machine)     the same, with what "auto" becomes on a machine, and its plan
+    resolve(run, machine)        what "auto" becomes on a machine, and the memory plan
     plan_placement(run, machine) the plan of a run that has no GPUs yet, with the default split
     resolve_evaluation(...)      the engine of an evaluation, which has no algorithm
 
@@ -13,7 +13,7 @@ here and nowhere else. The record of a run has what "auto" became, which is then
 
 import importlib.util
 import shlex
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,7 @@ from paint.estimate.plan import (
 from paint.estimate.report import start_line
 from paint.estimate.sizing import ServerFlags, server_flags
 from paint.grading.registry import needs_answer
-from paint.inference.registry import AUTO, LOCAL, VLLM, EngineType, engine_of, resolved_engine
+from paint.inference.registry import AUTO, LOCAL, VLLM, EngineType, engine_of
 from paint.objective.divergences import Divergence, find_divergence
 from paint.objective.options import Objective
 from paint.training.optim import OptimizerFactory, find_optimizer
@@ -429,7 +429,7 @@ def check_config(config: Config) -> Resolved:
     optimizer = find_optimizer(config.train)
     run = Resolved(config, algorithm, engine, divergence, optimizer)
     _ = run.objective  # refuses a clip or kernels that the divergence does not take
-    _apply(RULES, run, _words(run))
+    _apply(RULES, run)
     return run
 
 
@@ -446,14 +446,14 @@ def check_training(config: Config) -> Resolved:
     run.optimizer.check(config.train)
     if config.model.quantization == "nf4":
         require_bitsandbytes("model.quantization nf4")
-    _apply(TRAINING_RULES, run, _words(run))
+    _apply(TRAINING_RULES, run)
     return run
 
 
 def check_engine(rollout: RolloutConfig) -> EngineType:
     """Look up the engine of an evaluation, by the rules of engines. Raises ConfigError."""
     engine = engine_of(rollout)
-    _apply(ENGINE_RULES, ResolvedRollout(rollout, engine), {"rollout": rollout})
+    _apply(ENGINE_RULES, ResolvedRollout(rollout, engine))
     return engine
 
 
@@ -477,13 +477,13 @@ class Machine:
     has_liger: bool = False
 
 
-def resolve(config: Config, machine: Machine) -> Resolved:
-    """Check a training, choose what is "auto", and plan its memory.
+def resolve(run: Resolved, machine: Machine) -> Resolved:
+    """Choose what is "auto" in a training that was checked, and plan its memory.
 
     Raises:
-        ConfigError: a rule is broken, or, on a GPU, the run does not fit.
+        ConfigError: there are more ranks than rows, or, on a GPU, the run does not fit.
     """
-    run = resolve_engine(config, machine)
+    run = resolve_engine(run, machine)
     if run.config.train.batch_size < machine.ranks:
         raise ConfigError(
             f"train.batch_size {run.config.train.batch_size} is smaller than the {machine.ranks} "
@@ -506,19 +506,18 @@ def resolve(config: Config, machine: Machine) -> Resolved:
     return replace(run, config=plan.chosen, plan=plan, server_flags=flags, notes=notes)
 
 
-def resolve_engine(config: Config, machine: Machine) -> Resolved:
-    """Check a training, and choose its engine; a server on the trainer's GPU sleeps in between.
+def resolve_engine(run: Resolved, machine: Machine) -> Resolved:
+    """Choose the engine of a training; a server on the trainer's GPU sleeps between rollouts.
 
     Several ranks without servers of their own generate themselves.
 
     Raises:
-        ConfigError: a rule is broken, or the server would share the GPU, and cannot sleep.
+        ConfigError: the server would share the GPU, and cannot sleep.
     """
-    run = check_training(config)
-    if not run.generates:
-        return run.changed("rollout", engine=resolved_engine(run.rollout.engine, False))
-
     is_auto = run.rollout.engine == AUTO
+    if not run.generates:
+        return run.changed("rollout", engine=LOCAL) if is_auto else run
+
     falls_back = _may_fall_back(run.rollout) and machine.ranks == 1
     engine, why = _choose(run.rollout, machine, is_full=_trains_all(run))
     chosen = run.changed("rollout", engine=engine)
@@ -646,12 +645,11 @@ def _make_plan(run: Resolved, machine: Machine, split: Split | None) -> Plan:
     )
 
 
-def _apply(
-    rules: Sequence[Rule], run: Resolved | ResolvedRollout, words: Mapping[str, Any]
-) -> None:
+def _apply(rules: Sequence[Rule], run: Resolved | ResolvedRollout) -> None:
     """Raise ConfigError by the first rule that refuses a setting."""
     for rule in rules:
         if rule.refuses(run):
+            words = _words(run) if isinstance(run, Resolved) else {"rollout": run.rollout}
             section, _, key = rule.setting.partition(".")
             value = format_short(getattr(words[section], key))
             must_be, why = rule.must_be.format(**words), rule.why.format(**words)

@@ -5,8 +5,7 @@ A prompt is never truncated: a solution without its end would be another experim
 
 from collections.abc import Sequence
 
-from paint.algorithms.base import find_algorithm
-from paint.config.schema import Config, ConfigError
+from paint.config.schema import ConfigError
 from paint.core.display import Display
 from paint.data.contexts import IN_FULL, Contexts
 from paint.data.problems import DataError, Problem, ValidRows
@@ -15,12 +14,13 @@ from paint.models.prompts import describe_replaced, replaced_system_turns
 from paint.models.special_tokens import REASON, special_text_finder
 from paint.models.structure import position_limit
 from paint.objective.masking import MARKER
+from paint.training.check import Resolved
 from paint.training.rollouts import Rollout
 
 
 def filter_problems(
     policy: Policy,
-    config: Config,
+    run: Resolved,
     candidates: ValidRows,
     display: Display,
     file_content: str | None = None,
@@ -29,10 +29,10 @@ def filter_problems(
 
     ``file_content`` is the content of context.file, if it was read before.
     """
-    algorithm = find_algorithm(config.train.method)
+    algorithm, config = run.algorithm, run.config
     data = config.data
-    reserved = _reserved(config)
-    limit = prompt_limit(policy, config)
+    reserved = _reserved(run)
+    limit = prompt_limit(policy, run)
     model_limit = position_limit(policy.base.config)
 
     def has_no_control(problem: Problem) -> bool:
@@ -117,43 +117,41 @@ def filter_problems(
     return problems
 
 
-def prompt_limit(policy: Policy, config: Config) -> int:
+def prompt_limit(policy: Policy, run: Resolved) -> int:
     """Most tokens of a prompt: ``data.max_prompt_tokens``, or what a completion leaves.
 
     Raises ConfigError where a completion leaves no room.
     """
     model_limit = position_limit(policy.base.config)
-    limit = min(config.data.max_prompt_tokens, model_limit.positions - _reserved(config))
+    limit = min(run.config.data.max_prompt_tokens, model_limit.positions - _reserved(run))
     if limit < 1:
         raise ConfigError(
-            f"rollout.max_new_tokens {config.rollout.max_new_tokens} leaves no room for a prompt "
+            f"rollout.max_new_tokens {run.rollout.max_new_tokens} leaves no room for a prompt "
             f"in {model_limit.reason}"
         )
     return int(limit)
 
 
 def require_prompt_fits(
-    prompt: Sequence[int], problem: Problem, policy: Policy, config: Config
+    prompt: Sequence[int], problem: Problem, policy: Policy, run: Resolved
 ) -> None:
     """Raise DataError for a teacher prompt over the limit.
 
     The filter measures a problem once; a context may depend on the step's seed or completions.
     """
-    limit = prompt_limit(policy, config)
+    limit = prompt_limit(policy, run)
     if len(prompt) > limit:
         raise DataError(
             f"problem {problem.id}: the context of this rollout makes a teacher prompt of "
             f"{len(prompt)} tokens, over the limit of {limit} (data.max_prompt_tokens, or the "
-            f"model's positions less {_reserved(config)}); return a shorter context, or raise the "
+            f"model's positions less {_reserved(run)}); return a shorter context, or raise the "
             f"limit"
         )
 
 
-def _reserved(config: Config) -> int:
+def _reserved(run: Resolved) -> int:
     """The tokens that follow a prompt."""
-    return (
-        config.rollout.max_new_tokens if find_algorithm(config.train.method).needs_rollouts else 0
-    )
+    return run.rollout.max_new_tokens if run.algorithm.needs_rollouts else 0
 
 
 def note_unmasked(contexts: Contexts, problems: Sequence[Problem], display: Display) -> None:

@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from paint.config.schema import Config, RolloutConfig
-from paint.inference.registry import engine_of
+from paint.training.check import Resolved
 
 COUNTED = 2
 """Fewest steps that are counted before a run says what bounds it."""
@@ -12,17 +11,17 @@ GENERATING = ("sync", "rollout", "wait")  # phases in which the trainer waits fo
 WORTH = 0.9  # a split is named if a step would take at most this fraction of the present one
 
 
-def measured_steps(rollout: RolloutConfig) -> int:
+def measured_steps(run: Resolved) -> int:
     """Steps after which a run says what bounds it.
 
     The first, which warms up, is not counted. The others are a group of steps, if one of a group
     samples the completions of all (paint.training.batched_rollouts).
     """
-    group = 1 if engine_of(rollout).is_remote else 1 + rollout.off_policy_steps
+    group = 1 if run.engine.is_remote else 1 + run.rollout.off_policy_steps
     return 1 + max(COUNTED, group)
 
 
-def bottleneck(config: Config, ranks: int, steps: Sequence[Mapping[str, float]]) -> str:
+def bottleneck(run: Resolved, ranks: int, steps: Sequence[Mapping[str, float]]) -> str:
     """Say what a step's time is made of, and which split of the GPUs would take less.
 
     With r and u seconds for rollouts and the update on s serving and t training GPUs, a split into
@@ -37,8 +36,8 @@ def bottleneck(config: Config, ranks: int, steps: Sequence[Mapping[str, float]])
     total = sum(sum(step.values()) for step in counted) / len(counted)
     waited = sum(step.get(name, 0.0) for step in counted for name in GENERATING) / len(counted)
     update = total - waited
-    rollout = config.rollout
-    is_async = rollout.off_policy_steps > 0 and engine_of(rollout).is_remote
+    rollout = run.rollout
+    is_async = rollout.off_policy_steps > 0 and run.engine.is_remote
     what = "waiting for rollouts" if is_async else "rollouts"
     said = f"steps take {_seconds(total)}: {what} {_seconds(waited)}, update {_seconds(update)}"
 
@@ -56,7 +55,7 @@ def bottleneck(config: Config, ranks: int, steps: Sequence[Mapping[str, float]])
     splits = [
         servers
         for servers in range(size, ranks + serving, size)
-        if ranks + serving - servers <= config.train.batch_size
+        if ranks + serving - servers <= run.config.train.batch_size
     ]
     best = min(splits, key=seconds, default=serving)
     if best == serving or seconds(best) > WORTH * total:

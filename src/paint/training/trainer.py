@@ -119,7 +119,7 @@ def train(
         candidates = read_problems(run.config.data, needs=run.needed_fields)
         contexts = Contexts(run.config.context, candidates.problems)
         _check_loss(run, accelerator.device, display)
-        run = resolve(run.config, _find_machine(run.config, accelerator))
+        run = resolve(run, _find_machine(run.config, accelerator))
         display.notes(run.notes)
 
         policy, run = _open_policy(run, accelerator.device, display)
@@ -127,7 +127,7 @@ def train(
         ranks = accelerator.num_processes
         validation = load_validation(policy, run.config, folder, ranks, grader, display)
         file_content = contexts.file_content
-        problems = filter_problems(policy, run.config, candidates, display, file_content)
+        problems = filter_problems(policy, run, candidates, display, file_content)
         if run.algorithm.needs_context:
             warn_template_mismatch(display, policy)
 
@@ -229,13 +229,13 @@ def _open_policy(run: Resolved, device: torch.device, display: Display) -> tuple
     if model.date == "auto":
         model = replace(model, date=run_on_rank0(today))  # one day for all ranks
     policy = load_policy(model, seed=seed, device=device, prompts=run.config.prompts)
-    display.note(policy.conventions.line())
     thinking = policy.student_thinking and policy.teacher_thinking
-    display.notes(policy.conventions.warnings(thinking=thinking))
+    notes = [policy.conventions.line(), *policy.conventions.warnings(thinking=thinking)]
     if policy.tuning == "lora":
-        display.note(describe_adapters(policy.base))
+        notes.append(describe_adapters(policy.base))
     if policy.kernels:
-        display.note(policy.kernels)
+        notes.append(policy.kernels)
+    display.notes(notes)
     if policy.conventions.date is not None:
         run = run.changed("model", date=policy.conventions.date)
     return policy, run
@@ -348,7 +348,7 @@ def loop(
             accelerator.log(validate(validation, setup.engine, accelerator, done, stop), step=done)
 
     seconds: list[dict[str, float]] = []  # of the first steps, by phase
-    measured = measured_steps(setup.config.rollout)
+    measured = measured_steps(setup.resolved)
     updates = _UpdateCount(setup.optimizer)
     updates_when_done = 0  # in the steps of this process that are complete
     with run_log.stop_signals(signals), display.running(config.steps, done):
@@ -364,7 +364,7 @@ def loop(
                 ):
                     stepped = setup.resolved.algorithm.step(setup, batch, done, clock)
                 if accelerator.is_main_process:
-                    require_step(setup.config, stepped, config.batch_size)
+                    require_step(setup.resolved, stepped, config.batch_size)
                 scored, gradient_norm = stepped
                 further = {"gradient_norm": gradient_norm, **grading_cost(setup)}
                 if setup.drift is not None:
@@ -379,7 +379,7 @@ def loop(
                 if len(seconds) < measured:
                     seconds.append(clock.seconds)
                     if len(seconds) == measured:
-                        display.note(bottleneck(setup.config, accelerator.num_processes, seconds))
+                        display.note(bottleneck(setup.resolved, accelerator.num_processes, seconds))
                 is_stopped = bool(any_rank_signal([int(is_stopped)]))
                 signal_number = any_rank_signal(signals)
                 is_due = done % config.checkpoint_every == 0 or done == config.steps or is_stopped

@@ -78,7 +78,7 @@ class ReasonFirst(Algorithm):
             prompt = policy.teacher_prompt(
                 problem, context, complete=is_complete, rationale=rationale
             )
-            require_prompt_fits(prompt, problem, policy, config)
+            require_prompt_fits(prompt, problem, policy, setup.resolved)
             view = TeacherPrompt(context, is_complete, prompt, rationale)
             metrics = {**rollout.metrics, "rationale_tokens": len(completion.ids)}
             by_row[rollout.row] = replace(rollout, teacher_prompt=view, metrics=metrics)

@@ -111,12 +111,9 @@ def read_training_problems(
     """Read the run's training problems; [] with a note if the file is missing or changed."""
     try:
         quiet = Display(enabled=False)
-        problems = filter_problems(
-            policy,
-            config,
-            read_problems(config.data, needs=check_config(config).needed_fields),
-            quiet,
-        )
+        resolved = check_config(config)
+        candidates = read_problems(config.data, needs=resolved.needed_fields)
+        problems = filter_problems(policy, resolved, candidates, quiet)
     except DataError as error:
         display.warn(f"solutions are not shown: {error}")
         return []
