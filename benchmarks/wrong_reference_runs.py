@@ -336,6 +336,7 @@ def main(
                 found = [r for r in read_results(folder / row_set.name) if r.cell == BASE]
                 copy_base(base, found)
                 write_atomic(folder / "cells.md", cell_table(folder))
+    write_atomic(folder / "cells.md", cell_table(folder))
     plot(folder / "gain-by-wrong-share.svg", folder)
 
 
