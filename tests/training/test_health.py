@@ -7,8 +7,8 @@ from typing import Any, get_args
 import pytest
 
 import paint
-from paint.config.schema import HealthConfig, Sign
-from paint.training.health import SIGNS, Health, appearances, signs
+from paint.config.schema import HealthConfig, WarningName
+from paint.training.health import COLLAPSE_WARNINGS, Health, collapse_warnings, warning_history
 from runs import adapter, assert_same
 
 Rows = list[dict[str, float]]
@@ -19,12 +19,12 @@ def course(metric: str, values: Sequence[float]) -> Rows:
     return [{"step": i, metric: value} for i, value in enumerate(values, start=1)]
 
 
-def test_signs_have_the_names_of_the_setting() -> None:
-    assert set(SIGNS) == set(get_args(Sign))
+def test_collapse_warnings_have_the_names_of_the_setting() -> None:
+    assert set(COLLAPSE_WARNINGS) == set(get_args(WarningName))
 
 
 @pytest.mark.parametrize(
-    ("sign", "first", "inside", "outside"),
+    ("warning", "first", "inside", "outside"),
     [
         ("truncated", 0.1, 0.34, 0.36),
         ("no_answer", 0.0, 0.24, 0.26),
@@ -39,25 +39,32 @@ def test_signs_have_the_names_of_the_setting() -> None:
         ("drift", 0.1, 0.59, 0.61),
     ],
 )
-def test_signs_out_of_band_is_named(sign: str, first: float, inside: float, outside: float) -> None:
-    metric = SIGNS[sign].metric
-    assert not signs(course(metric, [first] + 2 * [inside]), window=2)
-    found = signs(course(metric, [first, inside] + 2 * [outside]), window=2)
-    assert list(found) == [sign]
-    assert found[sign] == pytest.approx((outside, first))
+def test_collapse_warnings_out_of_band_is_named(
+    warning: str, first: float, inside: float, outside: float
+) -> None:
+    metric = COLLAPSE_WARNINGS[warning].metric
+    assert not collapse_warnings(course(metric, [first] + 2 * [inside]), window=2)
+    found = collapse_warnings(course(metric, [first, inside] + 2 * [outside]), window=2)
+    assert list(found) == [warning]
+    assert found[warning] == pytest.approx((outside, first))
 
 
-def test_signs_before_a_whole_window_are_none() -> None:
+def test_collapse_warnings_before_a_full_window_are_none() -> None:
     rows = course("kl", [0.01, 9, 9, 9])
-    assert [bool(signs(rows[:n], window=3)) for n in range(1, 5)] == [False, False, False, True]
+    assert [bool(collapse_warnings(rows[:n], window=3)) for n in range(1, 5)] == [
+        False,
+        False,
+        False,
+        True,
+    ]
 
 
-def test_appearances_of_a_sign_that_recovers_lists_it_again() -> None:
-    listed = appearances(course("kl", [1, 1, 4, 4, 1, 5]), window=1)
-    assert [(found["step"], found["sign"]) for found in listed] == [(3, "kl"), (6, "kl")]
+def test_warning_history_of_one_that_recovers_lists_it_again() -> None:
+    listed = warning_history(course("kl", [1, 1, 4, 4, 1, 5]), window=1)
+    assert [(found["step"], found["warning"]) for found in listed] == [(3, "kl"), (6, "kl")]
 
 
-def test_health_of_resumed_run_does_not_repeat_a_sign() -> None:
+def test_health_of_resumed_run_does_not_repeat_a_warning() -> None:
     rows, notes = course("kl", [1, 4, 4, 1, 5]), list[str]()
     health = Health(HealthConfig(window=1, stop_on=("kl",)), rows[:2], notes.append)
     ended = [health.on_step(int(row["step"]), row, []) for row in rows[2:]]
@@ -79,12 +86,14 @@ def test_train_that_collapses_ends_with_a_checkpoint_and_resumes(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_signs_of_demo_runs_tell_a_collapse_from_health(tmp_path: Path) -> None:
+def test_collapse_warnings_of_demo_runs_tell_a_collapse_from_health(tmp_path: Path) -> None:
     found = {}
     for name, steps, rate in (("healthy", 20, 6e-4), ("collapses", 6, 6e-3)):
         train = {"steps": steps, "learning_rate": rate}
         run = paint.train("demo-paint", output_dir=tmp_path / name, train=train)
         rows = run.metrics.reset_index().to_dict("records")
-        found[name] = [sign["sign"] for sign in appearances(rows, HealthConfig().window)]
+        found[name] = [
+            found_at["warning"] for found_at in warning_history(rows, HealthConfig().window)
+        ]
     assert not found["healthy"]
     assert set(found["collapses"]) >= {"kl", "entropy_high"}

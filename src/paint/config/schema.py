@@ -518,7 +518,7 @@ class GradingConfig(Section):
         return self.grader == ("none",)
 
 
-Sign = Literal[
+WarningName = Literal[
     "truncated",
     "no_answer",
     "repetition",
@@ -535,15 +535,15 @@ Sign = Literal[
 
 @dataclass(frozen=True, slots=True)
 class HealthConfig(Section):
-    """Signs of a collapse in the metrics (docs/how-to/watch-a-run.md)."""
+    """Collapse warnings from the metrics (docs/how-to/watch-a-run.md)."""
 
     window: int = setting(3, POSITIVE, "steps; default: 3")
     """Last steps whose mean is compared with the first step; more where batches are small
     (ours)."""
-    stop_on: tuple[Sign, ...] = setting(
-        (), [Check("distinct signs", _are_distinct)], "default: none"
+    stop_on: tuple[WarningName, ...] = setting(
+        (), [Check("distinct warnings", _are_distinct)], "default: none"
     )
-    """Signs that end the run with a checkpoint when they appear; the others are only printed
+    """Warnings that end the run with a checkpoint when they appear; the others are only printed
     (ours)."""
     drift_path: str = setting("", PATH, "problems: a file or a hub name")
     """Problems on which the student's KL from its base is measured after each step, named as

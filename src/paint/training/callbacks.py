@@ -71,12 +71,16 @@ def complete_callbacks(callbacks: Any) -> list[Callback]:
                 f"callbacks must be objects with one of the methods {', '.join(METHODS)}, got "
                 f"{format_short(callback)}"
             )
-        is_complete = isinstance(callback, Callback)
-        completed.append(callback if is_complete else _Completed(methods))
+        if isinstance(callback, Callback):
+            completed.append(callback)
+        else:
+            completed.append(_Completed(methods))
     return completed
 
 
 def _load(spec: str) -> Any:
     """The object that "module:name" names, or an instance of the class."""
     found = load_object(spec, "callbacks", ())
-    return found() if isinstance(found, type) else found
+    if isinstance(found, type):
+        return found()
+    return found

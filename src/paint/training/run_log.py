@@ -45,11 +45,11 @@ Table = Mapping[str, Mapping[str, Any]]  # a config as run.json stores it, by se
 LIBRARIES = ("torch", "transformers", "peft", "accelerate", "tokenizers", "numpy")
 
 
-def new_run(table: Table, folder: Path, digests: Mapping[str, Any], **facts: Any) -> None:
+def new_run(table: Table, folder: Path, digests: Mapping[str, Any], **info: Any) -> None:
     """Create the run folder and write run.json.
 
     digests are those of the training "problems", of the "context" that all share, and of the
-    "model" (``paint.models.weights.model_digests``). Further facts, such as the model's
+    "model" (``paint.models.weights.model_digests``). Further entries, such as the model's
     "conventions", are recorded under their names.
     """
     if (folder / "run.json").exists():
@@ -67,7 +67,7 @@ def new_run(table: Table, folder: Path, digests: Mapping[str, Any], **facts: Any
         "config": table,
         OWN_ROWS: Path(table["data"]["path"]).absolute() == (folder / ROWS).absolute(),
         **digests,
-        **facts,
+        **info,
         "versions": _versions(),
         "git": _git_revision(),
         "command": sys.argv,
@@ -82,19 +82,22 @@ def validate_resume(
     config: Config, folder: Path, digests: Mapping[str, Any], display: Display
 ) -> None:
     """Check that a run resumes with the config, model, problems and context of its start."""
-    before, facts = read_run(folder), read_run_json(folder)
-    if changes := fixed_differences(before, config):
+    before, run_info = read_run(folder), read_run_json(folder)
+    changes = fixed_differences(before, config)
+    if changes:
         raise RunError(f"{folder} was started with another config:\n  " + "\n  ".join(changes))
-    for name, held in (
-        ("problems", f"other problems than {config.data.path}"),
-        ("context", f"another text than {config.context.file}"),
-    ):
-        if facts[name] != digests[name]:
-            raise RunError(
-                f"{folder} was started with {held} holds now; restore the file, or start a new run"
-            )
+    if run_info["problems"] != digests["problems"]:
+        raise RunError(
+            f"{folder} was started with other problems than {config.data.path} holds now; restore "
+            f"the file, or start a new run"
+        )
+    if run_info["context"] != digests["context"]:
+        raise RunError(
+            f"{folder} was started with another text than {config.context.file} holds now; restore "
+            f"the file, or start a new run"
+        )
     for name, digest in digests["model"].items():
-        if facts["model"][name] != digest:
+        if run_info["model"][name] != digest:
             raise RunError(
                 f"{folder} was started with another model: the {name} of {config.model.path} "
                 f"have changed; restore them, or start a new run"
@@ -111,13 +114,12 @@ def validate_resume(
         )
 
     now = _versions()
-    changed = [
-        f"{name} {version} -> {now.get(name)}"
-        for name, version in facts["versions"].items()
-        if now.get(name) != version
-    ]
+    changed = []
+    for name, version in run_info["versions"].items():
+        if now.get(name) != version:
+            changed.append(f"{name} {version} -> {now.get(name)}")
     if changed:
-        display.note(
+        display.warn(
             f"versions have changed since {folder} began, which may change its last digits: "
             + ", ".join(changed)
         )
@@ -192,20 +194,20 @@ def loss_metrics(kept: Sequence[ScoredRollout], options: Objective) -> dict[str,
             return sum(map(sum, per_row)) / max(sum(map(len, per_row)), 1)
         return sum(sum(values) / len(values) for values in per_row if values) / len(kept)
 
-    metrics = {
-        FRACTIONS.get(name, name): mean(name) for name in kept[0].tokens if name not in UNAVERAGED
-    }
+    metrics = {}
+    for name in kept[0].tokens:
+        if name not in UNAVERAGED:
+            metrics[FRACTIONS.get(name, name)] = mean(name)
     if "kl" in kept[0].tokens:
         # Computed even if objective.skip_tokens leaves the token out, to show its KL.
         first_kl = [s.tokens["kl"][0] for s in kept if s.tokens["kl"]]
         metrics["first_kl"] = sum(first_kl) / max(len(first_kl), 1)
     if "selected" in kept[0].tokens:
-        selected_kl = [
-            kl
-            for s in kept
-            for kl, is_selected in zip(s.tokens["kl"], s.tokens["selected"], strict=True)
-            if is_selected
-        ]
+        selected_kl = []
+        for s in kept:
+            for kl, is_selected in zip(s.tokens["kl"], s.tokens["selected"], strict=True):
+                if is_selected:
+                    selected_kl.append(kl)
         metrics["selected_kl"] = sum(selected_kl) / max(len(selected_kl), 1)
     for name in kept[0].rollout.metrics:
         metrics[name] = sum(s.rollout.metrics[name] for s in kept) / len(kept)
@@ -231,10 +233,10 @@ def truncate_to_step(table: Table, folder: Path, step: int) -> None:
     if table["log"]["keep_rollouts"]:
         require_rollouts(folder, step)
 
-    facts = read_run_json(folder)
+    run_info = read_run_json(folder)
     with _or_run_error(folder, folder):
-        if facts["config"] != table:
-            storage.write_json(folder / "run.json", facts | {"config": table})
+        if run_info["config"] != table:
+            storage.write_json(folder / "run.json", run_info | {"config": table})
         storage.write_jsonl(folder / "metrics.jsonl", rows)
         for part, ending in (("rollouts", ".jsonl"), ("tokens", ".parquet")):
             for path in step_paths(folder / part, ending):
@@ -247,13 +249,15 @@ def truncate_to_step(table: Table, folder: Path, step: int) -> None:
 
 @contextmanager
 def stop_signals(signals: list[int]) -> Iterator[None]:
-    """Collect SIGINT and SIGTERM instead of ending on them; a second one has its usual effect."""
+    """Collect SIGINT and SIGTERM in place of their effect; a second one has its usual effect."""
 
     def note(number: int, _: FrameType | None) -> None:
         signals.append(number)
         signal.signal(number, handlers[signal.Signals(number)])
 
-    handlers = {n: signal.signal(n, note) for n in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {}
+    for number in (signal.SIGINT, signal.SIGTERM):
+        handlers[number] = signal.signal(number, note)
     try:
         yield
     finally:
@@ -269,23 +273,26 @@ def record(scored: ScoredRollout, grade: Grade) -> dict[str, object]:
         "problem": rollout.problem.problem,
         "answer": rollout.problem.answer,
         "text": rollout.text,
-        **({} if grade.reward is None else {"correct": grade.correct}),
-        "truncated": completion.truncated,
-        "source": completion.source,
-        "kept": bool(scored.tokens),
-        **rollout.metrics,
-        **({"loss": sum(scored.tokens["loss"]) / len(completion.ids)} if scored.tokens else {}),
-        "prompt_ids": rollout.prompt,
-        "completion_ids": completion.ids,
-        "engine_log_probs": completion.log_probs,
     }
+    if grade.reward is not None:
+        row["correct"] = grade.correct
+    row["truncated"] = completion.truncated
+    row["source"] = completion.source
+    row["kept"] = bool(scored.tokens)
+    row |= rollout.metrics
+    if scored.tokens:
+        row["loss"] = sum(scored.tokens["loss"]) / len(completion.ids)
+    row["prompt_ids"] = rollout.prompt
+    row["completion_ids"] = completion.ids
+    row["engine_log_probs"] = completion.log_probs
     if completion.source != "reference" and not isinstance(grade, MathGrade):
         row |= {"reward": grade.reward, "reason": grade.reason}
     if grade.feedback:
         row["feedback"] = grade.feedback
     if grade.parts:
         row["rewards"] = {name: part.reward for name, part in grade.parts.items()}
-    if (view := rollout.teacher_prompt) is not None:
+    view = rollout.teacher_prompt
+    if view is not None:
         row |= {
             "context": view.context,
             "rationale": view.rationale,

@@ -17,8 +17,9 @@ def measured_steps(run: Resolved) -> int:
     The first, which warms up, is not counted. The others are a group of steps, if one of a group
     samples the completions of all (paint.training.batched_rollouts).
     """
-    group = 1 if run.engine.is_remote else 1 + run.rollout.off_policy_steps
-    return 1 + max(COUNTED, group)
+    if run.engine.is_remote:
+        return 1 + COUNTED
+    return 1 + max(COUNTED, 1 + run.rollout.off_policy_steps)
 
 
 def bottleneck(run: Resolved, ranks: int, steps: Sequence[Mapping[str, float]]) -> str:
@@ -32,37 +33,40 @@ def bottleneck(run: Resolved, ranks: int, steps: Sequence[Mapping[str, float]]) 
         ranks: number of training GPUs.
         steps: seconds by phase of the first steps (``Clock.seconds``).
     """
-    counted = steps[1:]
-    total = sum(sum(step.values()) for step in counted) / len(counted)
-    waited = sum(step.get(name, 0.0) for step in counted for name in GENERATING) / len(counted)
+    counted = steps[1:]  # the first warms up
+    total = waited = 0.0
+    for step in counted:
+        total += sum(step.values()) / len(counted)
+        for name in GENERATING:
+            waited += step.get(name, 0.0) / len(counted)
     update = total - waited
     rollout = run.rollout
     is_async = rollout.off_policy_steps > 0 and run.engine.is_remote
     what = "waiting for rollouts" if is_async else "rollouts"
-    said = f"steps take {_seconds(total)}: {what} {_seconds(waited)}, update {_seconds(update)}"
+    text = f"steps take {_seconds(total)}: {what} {_seconds(waited)}, update {_seconds(update)}"
+    if not rollout.server_gpus or rollout.colocate or (is_async and not waited):
+        return text
 
-    size = len(rollout.server_gpus[0].split(",")) if rollout.server_gpus else 0
+    size = len(rollout.server_gpus[0].split(","))  # GPUs of one server
     serving = size * len(rollout.server_gpus)
-    if not size or rollout.colocate or (is_async and not waited):
-        return said
+    gpus = ranks + serving
     generated = total if is_async else waited  # the servers work during the update, too
 
     def seconds(servers: int) -> float:
-        trainers = ranks + serving - servers
-        parts = generated * serving / servers, update * ranks / trainers
-        return max(parts) if is_async else sum(parts)
+        generating = generated * serving / servers
+        updating = update * ranks / (gpus - servers)
+        return max(generating, updating) if is_async else generating + updating
 
-    splits = [
-        servers
-        for servers in range(size, ranks + serving, size)
-        if ranks + serving - servers <= run.config.train.batch_size
-    ]
+    most_trainers = run.config.train.batch_size  # every rank needs a row
+    splits = [count for count in range(size, gpus, size) if gpus - count <= most_trainers]
     best = min(splits, key=seconds, default=serving)
     if best == serving or seconds(best) > WORTH * total:
-        return said
-    split = f"{ranks + serving - best}+{best}"
-    return f"{said}; with `--split {split}` a step would take about {_seconds(seconds(best))}"
+        return text
+    split = f"{gpus - best}+{best}"
+    return f"{text}; with `--split {split}` a step would take about {_seconds(seconds(best))}"
 
 
 def _seconds(value: float) -> str:
-    return f"{value:.2g} s" if value < 10 else f"{value:,.0f} s"
+    if value < 10:
+        return f"{value:.2g} s"
+    return f"{value:,.0f} s"

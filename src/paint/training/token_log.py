@@ -58,16 +58,20 @@ def read_tokens(path: Path) -> dict[int, dict[str, Any]]:
     )
     with wrap_errors(path, CorruptFileError, hint):
         table = pq.read_table(BytesIO(path.read_bytes()), page_checksum_verification=True)
-    columns: dict[str, Any] = {
-        field.name: column.to_pylist() if pa.types.is_string(field.type) else column.to_numpy()
-        for field, column in zip(table.schema, table.columns, strict=True)
-    }
+    columns: dict[str, Any] = {}
+    for field, column in zip(table.schema, table.columns, strict=True):
+        if pa.types.is_string(field.type):
+            columns[field.name] = column.to_pylist()
+        else:
+            columns[field.name] = column.to_numpy()
+    # The tokens of a row stand together: a row ends where the next token has another number.
     ends = np.flatnonzero(np.diff(columns["row"])) + 1
     edges = [0, *ends.tolist(), len(table)]
-    return {
-        int(columns["row"][start]): {name: values[start:end] for name, values in columns.items()}
-        for start, end in pairwise(edges)
-    }
+    rows = {}
+    for start, end in pairwise(edges):
+        number = int(columns["row"][start])
+        rows[number] = {name: values[start:end] for name, values in columns.items()}
+    return rows
 
 
 def token_bytes(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[bytes]:
@@ -78,14 +82,15 @@ def token_bytes(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[
     for i in ids:
         if i in known:
             continue
-        piece = str(added[i]) if i in added else tokenizer.convert_ids_to_tokens(i)
+        if i in added:
+            known[i] = str(added[i]).encode("utf-8", "replace")
+            continue
+        piece = tokenizer.convert_ids_to_tokens(i)
         if piece is None:  # models have more logits than tokens
             known[i] = f"<{i}>".encode()
-        elif i in added:
-            known[i] = piece.encode("utf-8", "replace")
         elif is_byte_level:
             known[i] = b"".join(_BYTES.get(c) or c.encode("utf-8", "replace") for c in piece)
-        elif len(piece) == 6 and piece.startswith("<0x"):
+        elif len(piece) == 6 and piece.startswith("<0x"):  # a byte of SentencePiece, as <0x0A>
             known[i] = bytes.fromhex(piece[3:5])
         else:
             known[i] = piece.replace("▁", " ").encode("utf-8", "replace")
@@ -97,26 +102,36 @@ _BYTES = {letter: bytes([byte]) for byte, letter in bytes_to_unicode().items()}
 
 
 def _table(kept: Sequence[ScoredRollout], tokenizer: PreTrainedTokenizerBase) -> pa.Table:
-    ids = [i for s in kept for i in s.rollout.completion.ids]
-    per_row = [(s.rollout.row, s.rollout.problem.id, len(s.rollout.completion.ids)) for s in kept]
+    ids: list[int] = []
+    rows: list[int] = []
+    problems: list[str] = []
+    positions: list[int] = []
+    engine: list[float] = []
+    values: dict[str, list[float]] = {name: [] for name in kept[0].tokens}
+    for scored in kept:
+        rollout, completion = scored.rollout, scored.rollout.completion
+        length = len(completion.ids)
+        ids += completion.ids
+        rows += [rollout.row] * length
+        problems += [rollout.problem.id] * length
+        positions += range(length)
+        # A reference has no log-probs of an engine.
+        engine += completion.log_probs or [float("nan")] * length
+        for name in values:
+            values[name] += scored.tokens[name]
+
     texts = [text.decode("utf-8", "backslashreplace") for text in token_bytes(tokenizer, ids)]
-    engine = [
-        x
-        for s in kept
-        for x in s.rollout.completion.log_probs or [float("nan")] * len(s.rollout.completion.ids)
-    ]
     columns: dict[str, pa.Array] = {
-        "row": pa.array([row for row, _, n in per_row for _ in range(n)], pa.int32()),
-        "problem_id": pa.array([name for _, name, n in per_row for _ in range(n)]),
-        "position": pa.array([i for _, _, n in per_row for i in range(n)], pa.int32()),
+        "row": pa.array(rows, pa.int32()),
+        "problem_id": pa.array(problems),
+        "position": pa.array(positions, pa.int32()),
         "token_id": pa.array(ids, pa.int32()),
         "token": pa.array(texts, pa.string()),
         "engine_log_prob": pa.array(engine, pa.float32()),
     }
-    for name in kept[0].tokens:
-        values = [x for s in kept for x in s.tokens[name]]
-        is_flag = name in FLAGS
-        columns[name] = (
-            pa.array([x != 0 for x in values]) if is_flag else pa.array(values, pa.float32())
-        )
+    for name, numbers in values.items():
+        if name in FLAGS:
+            columns[name] = pa.array([number != 0 for number in numbers])
+        else:
+            columns[name] = pa.array(numbers, pa.float32())
     return pa.table(columns)

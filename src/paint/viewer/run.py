@@ -40,7 +40,7 @@ from paint.grading.math.compare import boxed
 from paint.models.policy import load_tokenizer
 from paint.objective.solution import KINDS, anchors_of, hidden_part, kinds_of_tokens, written
 from paint.training.check import check_config
-from paint.training.health import appearances
+from paint.training.health import warning_history
 from paint.training.token_log import ABOUT, read_tokens, token_bytes, tokens_path
 from paint.viewer.evaluation import graded_validation
 from paint.viewer.page import packed, places_of, render, text_of
@@ -149,7 +149,7 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
         "objective": {name: getattr(config.objective, name) for name in OF_THE_CLIP}
         | {"temperature": config.loss_temperature, "shown": " and ".join(config.context.source)},
         "metrics": columns_of(read_metrics(run)),
-        "signs": appearances(read_metrics(run), config.health.window),
+        "warnings": warning_history(read_metrics(run), config.health.window),
         "validation": validation_metrics(graded_validation(run, display)),
         "stored_steps": [step_of(path) for path in step_paths(run / "rollouts", ".jsonl")],
         "steps": steps,

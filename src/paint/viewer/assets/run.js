@@ -42,7 +42,7 @@ function buildRun(section) {
   });
   section.append(el("p.soft", {}, "Hover a curve, or focus it and use \u2190 \u2192: all curves read the same step. A click (Enter) leads to that step's rollouts."));
   if (!STEPS.length) section.append(el("p.note", {}, "This run has no finished step yet."));
-  if (DATA.signs.length) section.append(el("h2", {}, "Signs of a collapse"), el("ul.signs", {}, DATA.signs.map(({ step, sign, text }) => el("li", {}, `step ${step}, ${sign}: ${text}`))));
+  if (DATA.warnings.length) section.append(el("h2", {}, "Collapse warnings"), el("ul.warnings", {}, DATA.warnings.map(({ step, warning, text }) => el("li", {}, `step ${step}, ${warning}: ${text}`))));
   if (validated.length) section.append(el("h2", {}, "Validation"), el("div.charts", {}, validated));
   section.append(el("h2", {}, "Steps"), grid);
 }
