@@ -81,6 +81,7 @@ if TYPE_CHECKING:  # for type checkers, which do not see what is found at run ti
     from paint.commands.runs import runs as runs
     from paint.commands.serve import serve as serve
     from paint.commands.show import show as show
+    from paint.commands.show_config import show_config as show_config
     from paint.commands.train import train as train
     from paint.commands.validate_data import validate_data as validate_data
     from paint.config.schema import Config as Config

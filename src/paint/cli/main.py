@@ -33,11 +33,31 @@ from paint.training.launcher import RanksEnded, with_gpus
 
 COMMANDS = load_commands()
 
+
+def recipe_lines(names: Sequence[str]) -> str:
+    """The recipes that come with the package, in groups."""
+    demo, variants = [], []
+    sizes: dict[str, list[str]] = {}
+    for name in names:
+        method, is_sized, size = name.partition("-qwen3-")
+        if name.startswith("demo-"):
+            demo.append(name)
+        elif is_sized:
+            sizes.setdefault(method, []).append(size)
+        else:
+            variants.append(name)
+    papers = [f"{method}-qwen3-{{{','.join(sizes[method])}}}" for method in sizes]
+    return f"""Recipes: take demo-paint first; on a GPU paint-qwen3-1.7b; for another model paint.
+  on any laptop   {", ".join(demo)}
+  of the paper    {", ".join(papers)}
+  for any model   {", ".join(variants)}"""
+
+
 ABOUT = f"""On-policy self-distillation with a partly masked solution.
 
-`paint COMMAND --help` explains a command.
+`paint COMMAND --help` explains a command; `paint config RECIPE` shows the settings of a recipe.
 
-Recipes that come with paint: {", ".join(shipped_recipes())}.
+{recipe_lines(shipped_recipes())}
 
 `paint --tyro-write-completion bash FILE` writes completion for bash (zsh, fish and tcsh, too)."""
 

@@ -57,4 +57,4 @@ def load_commands() -> dict[str, Command]:
             report=getattr(module, "report", None),
             status=getattr(module, "status", None),
         )
-    return commands
+    return dict(sorted(commands.items()))

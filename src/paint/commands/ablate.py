@@ -25,7 +25,9 @@ from paint.config.recipe import read_recipe
 from paint.config.schema import ConfigError
 from paint.configure import configure, open_recipe
 from paint.core.settings import require_count
+from paint.data.sources import check_sources
 from paint.results import frame_of_results
+from paint.training.check import check_training
 from paint.training.launcher import Request, on_gpus
 
 if TYPE_CHECKING:
@@ -91,6 +93,7 @@ def ablate(
             "rows have their own folders and seeds; set --output-dir, --seed and --seeds in place "
             "of --log and --train.seed"
         )
+    check_sources(configured, check_training(configured).needed_fields)
     results = []
     with on_gpus(Request(gpus, split, dry_run), configured, ranks=1) as config:
         if config is not None:

@@ -16,9 +16,12 @@ from paint.arguments import (
     Texts,
     bounded,
 )
+from paint.config.recipe import require_paths
 from paint.config.schema import MAX_COUNT
 from paint.configure import configure, open_recipe
+from paint.data.sources import check_sources
 from paint.results import Result
+from paint.training.check import check_config
 from paint.training.launcher import Request, on_gpus
 
 CONTINUES = True
@@ -62,6 +65,8 @@ def advise(
     start = open_recipe(recipe)
     folder = Path(output_dir or Path("advice") / start.path.stem)
     configured = configure(start.config, folder, model, data, sections)
+    require_paths(configured)
+    check_sources(configured, check_config(configured).needed_fields)
     with on_gpus(Request(gpus, split, dry_run), configured, ranks=0) as config:
         if config is not None:
             from paint.experiments import advise

@@ -6,8 +6,11 @@ from typing import Annotated
 from tyro.conf import arg
 
 from paint.arguments import AnyRecipe, Count, Model, OutputDir, Rows, Section, Text
+from paint.config.recipe import require_paths
 from paint.configure import configure, open_recipe
+from paint.data.sources import check_sources
 from paint.results import Result
+from paint.training.check import check_config
 
 CONTINUES = True
 
@@ -50,6 +53,8 @@ def bake(
     given = dict(sections)
     given["context"] = {**given.get("context", {}), "file": str(rules)}
     config = configure(open_recipe(recipe).config, folder, model, questions, given)
+    require_paths(config)
+    check_sources(config, check_config(config).needed_fields)
 
     from paint.experiments import bake
 

@@ -22,8 +22,10 @@ from paint.arguments import (
     Text,
 )
 from paint.core.settings import require_count
+from paint.data.sources import check_sources
 from paint.experiments.recipes import read_recipes
 from paint.results import frame_of_results
+from paint.training.check import check_training
 from paint.training.launcher import Request, on_gpus
 
 if TYPE_CHECKING:
@@ -92,6 +94,8 @@ def compare(
         stored=str(stored),
         controls=controls,
     )
+    for _, recipe_config in read:
+        check_sources(recipe_config, check_training(recipe_config).needed_fields)
     results = []
     with on_gpus(Request(gpus, split, dry_run), read[-1][1], ranks=1) as config:
         if config is not None:

@@ -11,8 +11,10 @@ from paint.arguments import DryRun, EvaluationSetting, Gpus, Split, Targets, agr
 from paint.config.recipe import from_table
 from paint.config.schema import Config, ConfigError, EvaluationConfig, ModelConfig
 from paint.configure import as_named, write_rows
+from paint.data.sources import check_benchmark
 from paint.evaluation.defaults import defaults_of
 from paint.results import Evaluation, Run, path_of
+from paint.training.check import check_engine
 from paint.training.launcher import Request, on_gpus
 
 NAME = "eval"
@@ -55,6 +57,9 @@ def evaluate(
             "the flags"
         )
     evaluation = _configured(defaults_of(paths[0]), benchmarks, settings)
+    check_engine(evaluation.rollout)
+    for spec in evaluation.benchmarks:
+        check_benchmark(spec)
 
     from paint.evaluation import run
 

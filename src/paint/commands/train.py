@@ -14,11 +14,15 @@ from paint.arguments import (
     Section,
     Split,
 )
+from paint.config.recipe import differences, read_recipe
 from paint.config.run_folder import RunError
+from paint.config.schema import Config
 from paint.configure import configure, open_recipe
 from paint.results import Run
 from paint.training.callbacks import complete_callbacks
 from paint.training.launcher import Request, run_training
+
+SHOWN_CHANGES = 6
 
 
 def train(
@@ -63,11 +67,26 @@ def train(
     config = without_rows.changed("log", folder=str(folder.parent), name=folder.name)
     if rows_given:
         config = configure(config, folder, data=data)
-    run_training(config, folder, request, start.path, callbacks)
+    note = _changes(start.path, config)
+    run_training(config, folder, request, start.path, callbacks, note=note)
     run = Run(folder)
     for callback in callbacks:
         callback.on_end(run)
     return run
+
+
+def _changes(recipe: Path, config: Config) -> str:
+    """A line on how the settings differ from the recipe's; "" if only the run's folder does."""
+    changes = []
+    for change in differences(read_recipe(recipe), config):
+        if not change.startswith(("log.folder:", "log.name:")):
+            changes.append(change)
+    if not changes:
+        return ""
+    rest = len(changes) - SHOWN_CHANGES
+    if rest > 0:
+        changes = [*changes[:SHOWN_CHANGES], f"and {rest} more (run.json)"]
+    return f"not as in {recipe.stem}: {'; '.join(changes)}"
 
 
 def _run_folder(output_dir: str | Path | None, parent: str, name: str | None, recipe: Path) -> Path:

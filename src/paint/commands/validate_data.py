@@ -9,6 +9,7 @@ from tyro.conf import arg
 from paint.arguments import AnyRecipe, Model, Rows, Section, Texts
 from paint.config.recipe import require_paths
 from paint.configure import configure, open_recipe
+from paint.data.sources import require_rows
 
 if TYPE_CHECKING:
     from paint.data.validate import FileCheck
@@ -39,13 +40,16 @@ def validate_data(
         PaintError: the data cannot be read, or the tokenizer cannot be loaded.
     """
     from paint.core.display import Display
-    from paint.data.benchmarks import load_benchmark
-    from paint.data.validate import check_file, print_check
 
     is_file = isinstance(data, str | Path)
     with TemporaryDirectory() as folder:
         config = configure(open_recipe(recipe).config, Path(folder), model, data, sections)
         require_paths(config)
+        require_rows(config.data.path)
+
+        from paint.data.benchmarks import load_benchmark
+        from paint.data.validate import check_file, print_check
+
         check = check_file(config, benchmarks=[load_benchmark(name) for name in benchmarks])
     if not is_file:
         check.path = "rows"  # not the temporary file

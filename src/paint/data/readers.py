@@ -84,9 +84,7 @@ def read_rows(source: str | Path) -> Iterator[Row]:
     if _URL.match(str(source)):
         raise DataError(f"{source} is a URL; download the file and name it")
     hub = _HUB.fullmatch(str(source))
-    with wrap_errors(path, DataError, NAME_IT):
-        is_on_hub = hub is not None and kind not in _READERS and not path.exists()
-    if hub and is_on_hub:
+    if hub and is_on_hub(source):
         yield from read_hub(hub["name"], hub["config"], hub["split"] or "train")
         return
 
@@ -97,6 +95,15 @@ def read_rows(source: str | Path) -> Iterator[Row]:
                 f"{path} has no known format; its name must end in {', '.join(_READERS)}"
             )
         yield from _READERS[kind](file, path)
+
+
+def is_on_hub(source: str | Path) -> bool:
+    """Whether a source names a data set of the hub: owner/name, and no file here has this name."""
+    path = Path(source)
+    if path.suffix.lower() in _READERS or not _HUB.fullmatch(str(source)):
+        return False
+    with wrap_errors(path, DataError, NAME_IT):
+        return not path.exists()
 
 
 def _open(path: Path) -> IO[bytes]:

@@ -24,6 +24,7 @@ from paint.config.run_folder import RunError, fixed_differences, read_run, with_
 from paint.config.schema import Config, ConfigError
 from paint.core.errors import PaintError, format_short, wrap_errors
 from paint.core.hub import local_file
+from paint.data.sources import check_sources
 from paint.demo.files import model_path
 from paint.estimate.plan import Plan, Split, choose_split, server_of, tensor_parallel_size
 from paint.estimate.report import start_line
@@ -187,16 +188,19 @@ def run_training(
     request: Request,
     recipe: Path | None,
     callbacks: Sequence[Callback],
+    *,
+    note: str = "",
 ) -> None:
     """Train in this process, or on the GPUs of a request.
 
     Args:
         recipe: the file that the run starts from; None resumes the run in the folder.
+        note: printed at the start of a run in this process.
 
     Raises:
         RanksEnded: ranks were started, and failed.
     """
-    check_training(config)
+    check_sources(config, check_training(config).needed_fields)
     if callbacks and request.gpus > 1:
         raise ConfigError("callbacks are called in one process; leave gpus out, or pass none")
 
@@ -210,6 +214,7 @@ def run_training(
             resume=recipe is None or (bool(request.gpus) and (folder / "run.json").exists()),
             callbacks=callbacks,
             at_end=log_page,
+            note=note,
         )
 
     if not request.gpus:

@@ -94,12 +94,13 @@ def train(
     display: Display | None = None,
     callbacks: Sequence[Callback] = (),
     at_end: AtEnd | None = None,
+    note: str = "",
 ) -> Path:
     """Train in ``folder``, or resume there, and return the last checkpoint.
 
     Settings, data and files are refused before the first step wherever that is possible. SIGINT and
     SIGTERM raise Interrupted when the step under way is finished and saved. Callbacks are called on
-    the first rank, and so is ``at_end``, before trackers are closed.
+    the first rank, and so is ``at_end``, before trackers are closed. The note is printed first.
     """
     run = check_training(config)
     accelerator = _open_accelerator(config, folder)
@@ -112,6 +113,8 @@ def train(
     ):
         if resume:
             run = check_training(with_resolved(config, read_run(folder)))
+        if note:
+            display.note(note)
         if accelerator.num_processes > 1:
             display.note(f"{accelerator.num_processes} ranks")
 

@@ -1,0 +1,54 @@
+"""Early checks of the files that a config names, before torch or a model is loaded.
+
+They read the first rows by the code that reads all of them later, so that a missing file or column
+is refused with the same message in about a second. Data sets of the hub are not checked here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from paint.config.schema import Config, DataConfig
+from paint.data.benchmarks import PUBLISHED, load_benchmark
+from paint.data.contexts import Contexts
+from paint.data.problems import read_problems
+from paint.data.readers import is_on_hub, read_rows
+from paint.demo.files import problems_path
+
+FIRST_ROWS = 100
+
+
+def check_sources(config: Config, needs: Mapping[str, str]) -> None:
+    """Read the first training problems, and the files of context and validation.
+
+    Args:
+        needs: the fields that every problem needs, with what needs them.
+
+    Raises:
+        PaintError: a file is missing or cannot be read, or a row lacks a needed field.
+    """
+    if not is_on_hub(problems_path(config.data.path)):
+        first = read_problems(_first(config.data), needs=needs).problems
+        _ = Contexts(config.context, first).file_content  # reads the file, if a source names one
+    if config.validation.path:
+        check_benchmark(config.validation.path)
+
+
+def check_benchmark(spec: str) -> None:
+    """Read the first problems of an evaluation set that is a file. Raises DataError."""
+    name, has_copy, _ = spec.partition("=")
+    source = spec.partition(":")[0]
+    if (name in PUBLISHED and not has_copy) or is_on_hub(source):
+        return
+    load_benchmark(spec, limit=FIRST_ROWS)
+
+
+def require_rows(path: str) -> None:
+    """Read the first row of a file of problems. Raises DataError if it cannot be read."""
+    source = problems_path(path)
+    if not is_on_hub(source):
+        next(iter(read_rows(source)), None)
+
+
+def _first(data: DataConfig) -> DataConfig:
+    limit = FIRST_ROWS if data.limit is None else min(data.limit, FIRST_ROWS)
+    return replace(data, limit=limit)

@@ -1,0 +1,152 @@
+"""Commands: one file each, the same from Python and from the command line."""
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import paint
+from paint import commands
+from paint.cli import main
+from paint.cli.main import COMMANDS
+from paint.cli.parser import is_short_form, options_of, parse, settings_of
+from paint.config.recipe import find_recipe, read_recipe
+from paint.core.errors import ConfigError
+from runs import write_problems
+
+COUNT = '''
+"""``paint count``."""
+
+from typing import Annotated
+
+from tyro.conf import arg
+
+from paint.arguments import Count, FilePath
+
+
+def count(file: Annotated[FilePath, arg(metavar="FILE")], *, times: Count = 1) -> int:
+    """Count the lines of a file.
+
+    Example: paint count notes.txt
+
+    Args:
+        file: The file.
+        times: Factor.
+    """
+    return times * len(open(file).readlines())
+
+
+def report(lines: int) -> str:
+    """The text that the command line prints."""
+    return f"{lines} lines"
+'''
+
+
+def test_command_of_one_file_is_on_both_faces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "count.py").write_text(COUNT)
+    (tmp_path / "notes.txt").write_text("a\nb\n")
+    monkeypatch.setattr(commands, "__path__", [*commands.__path__, str(tmp_path)])
+    notes = str(tmp_path / "notes.txt")
+    assert paint.count(notes, times=3) == 6  # type: ignore[attr-defined]
+    found = commands.load_commands()
+    line = parse(["count", notes, "--times", "2"], found, "")
+    assert line.call() == 4
+    assert found["count"].report is not None
+    assert found["count"].report(4) == "4 lines"
+    monkeypatch.delitem(sys.modules, "paint.commands.count")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_parameters_are_options_but_short_forms_of_settings(name: str) -> None:
+    command = COMMANDS[name]
+    settings = settings_of(command.function)
+    options = inspect.signature(options_of(command)).parameters
+    for parameter in inspect.signature(command.function).parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            assert "config" in options
+        else:
+            assert (parameter.name in options) != is_short_form(parameter, settings)
+    assert getattr(paint, command.function.__name__) is command.function
+
+
+def test_public_names_hold_every_command() -> None:
+    functions = {command.function.__name__ for command in COMMANDS.values()}
+    assert functions <= set(paint.__all__)
+    assert functions == set(commands.function_names())
+
+
+def test_refusals_without_model_do_not_import_torch(tmp_path: Path) -> None:
+    lacking = write_problems(tmp_path / "lacking.jsonl", [{"problem": "1 + 1?", "answer": "2"}])
+    lines = [
+        "train demo-paint --train.nonsense 1",
+        "train demo-paint --train.steps 0",
+        "train demo-paint --data.path nowhere.jsonl",
+        f"train demo-paint --data.path {lacking}",
+        "train demo-paint --train.batch-size 3 --rollout.samples-per-problem 2",
+        "train demo-paint --validation.path nowhere.jsonl",
+        "train demo-paint --context.source file --context.file nowhere.md",
+        "train demo-grpo --grading.grader none",
+        "train paint --data.path demo",
+        "advise demo-paint --data.path nowhere.jsonl",
+        "ablate mask-ratio demo-paint --data.path nowhere.jsonl",
+        "compare demo-paint --data.path nowhere.jsonl",
+        "bake nowhere.md demo demo-bake",
+        "eval demo --benchmarks nowhere.jsonl",
+        "data validate nowhere.jsonl demo-paint",
+        "resume nowhere",
+    ]
+    code = (
+        f"import sys; from paint.cli import main\n"
+        f"for line in {lines!r}:\n"
+        f"    assert main(line.split()) == 2, line\n"
+        f"    assert not {{'torch', 'transformers'}} & set(sys.modules), line"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_config_names_source_of_each_value() -> None:
+    found = paint.show_config("demo-paint", data={"limit": 5}, train={"steps": 2})
+    recipe = read_recipe(find_recipe("demo-paint"))
+    assert found["train"]["steps"] == {"value": 2, "source": "given"}
+    assert found["data"]["limit"] == {"value": 5, "source": "given"}
+    assert found["model"]["lora_rank"] == {"value": recipe.model.lora_rank, "source": "recipe"}
+    assert found["train"]["seed"] == {"value": 0, "source": "default"}
+
+
+def test_config_of_machine_names_what_auto_becomes() -> None:
+    found = paint.show_config("demo-paint", rollout={"engine": "auto"}, machine=True)
+    assert found["rollout"]["engine"] == {"value": "local", "source": "machine"}
+
+
+def test_config_command_prints_given_value(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "demo-paint", "--train.steps", "2"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["steps", "=", "2", "#", "given"] in lines
+
+
+def test_train_starts_with_what_differs_from_recipe(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ["train", "demo-paint", "--train.steps", "1", "--train.batch-size", "2"]
+    assert main([*line, "--rollout.max-new-tokens", "4", "--output-dir", str(tmp_path / "x")]) == 0
+    [note] = [s for s in capsys.readouterr().out.splitlines() if s.startswith("not as in")]
+    assert "train.steps: 20 -> 1" in note
+    assert "log." not in note
+
+
+def test_callback_by_name_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "class Stop:\n    def on_step(self, step, metrics, rollouts):\n        return True\n"
+    (tmp_path / "stopping.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    line = ["train", "demo-paint", "--train.batch-size", "2", "--rollout.max-new-tokens", "4"]
+    assert main([*line, "--callbacks", "stopping:Stop", "--output-dir", "run"]) == 0
+    assert paint.load_run("run").steps == [1]
+    with pytest.raises(ConfigError, match="nowhere cannot be imported"):
+        paint.train("demo-paint", callbacks=["nowhere:Stop"])
