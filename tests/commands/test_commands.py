@@ -19,6 +19,7 @@ from runs import write_problems
 COUNT = '''
 """``paint count``."""
 
+from pathlib import Path
 from typing import Annotated
 
 from tyro.conf import arg
@@ -35,7 +36,7 @@ def count(file: Annotated[FilePath, arg(metavar="FILE")], *, times: Count = 1) -
         file: The file.
         times: Factor.
     """
-    return times * len(open(file).readlines())
+    return times * len(Path(file).read_text().splitlines())
 
 
 def report(lines: int) -> str:
