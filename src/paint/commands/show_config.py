@@ -42,9 +42,11 @@ def show_config(
     ]
     if machine:
         from paint.inference.machine import find_machine
-        from paint.training.check import resolve
+        from paint.training.check import check_training, resolve
 
-        steps.append(("machine", resolve(config, find_machine(config.rollout.server)).config))
+        steps.append(
+            ("machine", resolve(check_training(config), find_machine(config.rollout.server)).config)
+        )
     return _sources(steps)
 
 
