@@ -33,20 +33,18 @@ from paint.data.problems import Problem, read_problems
 from paint.demo.files import NAME, TRAINING_PROBLEMS
 from paint.evaluation.generate import base_as_rank1_adapter, load_eval_policy
 from paint.evaluation.intervals import compare_seeds, over_seeds, p_value_over_seeds
-from paint.experiments.eval_protocols import protocol_for
-from paint.experiments.report import (
+from paint.experiments.checkpoint_results import (
     BASE,
-    COLOURS,
-    FAINT,
-    SHAPES,
-    Result,
+    CheckpointResult,
     Results,
     by_run,
     read_results,
     shares,
     write_results,
 )
-from paint.experiments.rollout_bank import first_problems
+from paint.experiments.eval_protocols import protocol_for
+from paint.experiments.plots import COLOURS, FAINT, SHAPES
+from paint.experiments.rollout_cache import first_problems
 from paint.experiments.runner import ExperimentRun, run_experiment
 from paint.inference.engine import Completion
 from paint.models.policy import Policy
@@ -156,7 +154,7 @@ GROUPS: dict[str, list[RowSet]] = {
 def copy_base(folder: Path, base: Results) -> None:
     """Add the base model's results, which do not depend on the training rows."""
     known = read_results(folder)
-    seeds = {result.seed for result in known if result.cell == BASE}
+    seeds = {result.seed for result in known if result.run == BASE}
     missing = [result for result in base if result.seed not in seeds]
     if missing:
         folder.mkdir(parents=True, exist_ok=True)
@@ -170,9 +168,9 @@ def train(row_set: RowSet, seed: int, folder: Path, display: Display) -> None:
     run_experiment(runs, [seed], folder / row_set.name, protocol, display)
 
 
-def complete_seeds(results: Results, cells: Sequence[str]) -> dict[str, list[Result]]:
+def complete_seeds(results: Results, cells: Sequence[str]) -> dict[str, list[CheckpointResult]]:
     """The results of the base model and the cells with the seeds that all of them have."""
-    groups = by_run([result for result in results if result.cell in (BASE, *cells)])
+    groups = by_run([result for result in results if result.run in (BASE, *cells)])
     seeds = [{result.seed for result in groups.get(cell, [])} for cell in (BASE, *cells)]
     common = set.intersection(*seeds)
     return {
@@ -330,10 +328,10 @@ def main(
     for group in groups:
         for seed in seeds:
             for row_set in GROUPS[group]:
-                known = [result for result in read_results(base) if result.cell == BASE]
+                known = [result for result in read_results(base) if result.run == BASE]
                 copy_base(folder / row_set.name, known)
                 train(row_set, seed, folder, display)
-                found = [r for r in read_results(folder / row_set.name) if r.cell == BASE]
+                found = [r for r in read_results(folder / row_set.name) if r.run == BASE]
                 copy_base(base, found)
                 write_atomic(folder / "cells.md", cell_table(folder))
     write_atomic(folder / "cells.md", cell_table(folder))

@@ -463,7 +463,7 @@ def test_ablate_trains_each_row_of_table(tmp_path: Path) -> None:
         output_dir=tmp_path / "ablation",
     )  # fmt: skip
     assert list(frame["seed"]) == [1] * len(frame)
-    assert {name.split("-")[0] for name in frame["cell"]} == {"base", *PLACEMENTS}
+    assert {name.split("-")[0] for name in frame["run"]} == {"base", *PLACEMENTS}
 
 
 def test_ablate_unknown_table_is_refused(tmp_path: Path, unchecked: None) -> None:

@@ -45,9 +45,11 @@ from paint.core.display import Display, shown_on_terminal
 from paint.core.errors import Interrupted, PaintError
 from paint.core.storage import FolderInUse, lock_folder
 from paint.data.benchmarks import load_benchmark
+from paint.experiments.checkpoint_results import CheckpointResult
+from paint.experiments.comparison_report import publish
 from paint.experiments.eval_protocols import EvalProtocol
-from paint.experiments.report import Result, publish, side_by_side
-from paint.experiments.rollout_bank import kl_of_checkpoint
+from paint.experiments.plots import side_by_side
+from paint.experiments.rollout_cache import kl_of_checkpoint
 from paint.experiments.runner import ExperimentRun, run_experiment, train_run
 from paint.models.policy import load_policy
 from paint.models.weights import load_trained, merge, trained_in
@@ -132,7 +134,7 @@ def recipe_of(method: str) -> Path:
     return RECIPES / f"smollm2-{method}.toml"
 
 
-def run_smollm2(recipes: Sequence[Path], options: Options) -> list[Result]:
+def run_smollm2(recipes: Sequence[Path], options: Options) -> list[CheckpointResult]:
     """Prepare the model, choose learning rates, train and evaluate each recipe with each seed.
 
     Raises:

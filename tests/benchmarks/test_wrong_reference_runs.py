@@ -7,7 +7,7 @@ import pytest
 
 from paint.config.recipe import find_recipe, read_recipe, to_table
 from paint.demo.files import TRAINING_PROBLEMS
-from paint.experiments.report import BASE, Result, read_results, write_results
+from paint.experiments.checkpoint_results import BASE, CheckpointResult, read_results, write_results
 from wrong_reference_runs import GROUPS, cell_table, complete_seeds, copy_base, end_wrong
 
 PAINT = read_recipe(find_recipe("demo-paint"))
@@ -22,12 +22,12 @@ def twenty_rows(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
     monkeypatch.setattr("wrong_reference_runs.TRAINING_PROBLEMS", path)
 
 
-def result_of(cell: str, seed: int, right: list[int]) -> Result:
-    return Result(
-        cell=cell,
+def result_of(cell: str, seed: int, right: list[int]) -> CheckpointResult:
+    return CheckpointResult(
+        run=cell,
         seed=seed,
         config=to_table(PAINT),
-        exam={"samples": 4, "benchmark": "demo", "problems": 2},
+        protocol={"samples": 4, "benchmark": "demo", "problems": 2},
         trained_on="" if cell == BASE else "digest",
         steps=0 if cell == BASE else PAINT.train.steps,
         rollout_tokens=0,

@@ -9,7 +9,7 @@ from paint.cli.main import parse
 from paint.config.run_folder import read_metrics, read_run
 from paint.config.schema import EvaluationConfig
 from paint.core.display import format_duration
-from paint.evaluation import run as evaluation_run
+from paint.evaluation import evaluate as evaluation_run
 from paint.evaluation.defaults import evaluation_of
 from runs import changed
 

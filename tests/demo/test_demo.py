@@ -13,9 +13,9 @@ from paint.config.recipe import to_table
 from paint.config.schema import Config
 from paint.data.problems import Problem
 from paint.evaluation.intervals import compare_seeds
+from paint.experiments.checkpoint_results import shares
 from paint.experiments.compare import compare
 from paint.experiments.recipes import read_recipes
-from paint.experiments.report import shares
 from paint.inference.engine import Sampling
 from paint.inference.local import LocalEngine
 from paint.models.policy import Policy

@@ -67,7 +67,7 @@ def test_chat_closed_input_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_chat_prompt_beyond_positions_is_refused() -> None:
-    with pytest.raises(ConfigError, match="longer than the model's positions"):
+    with pytest.raises(ConfigError, match="longer than the model's context length"):
         list(open_chat("demo").answers("so " * 2000, SAMPLING, 0))
 
 

@@ -28,21 +28,21 @@ from paint.data.problems import Problem
 from paint.demo.files import MODEL
 from paint.estimate.memory import sampled_row
 from paint.estimate.shapes import shape_of
+from paint.evaluation.evaluate import resolve
 from paint.evaluation.frame import select
 from paint.evaluation.generate import (
     EvalTask,
     SamplingProtocol,
     collect_samples,
     deployment_prompts,
+    fit_to_context,
     generate,
     load_eval_policy,
     open_task,
-    require_room,
+    require_context_length,
     sample_of,
-    shortened,
 )
 from paint.evaluation.grade import cast_votes, grade, is_repetitive, stored_in, summarise_folders
-from paint.evaluation.run import resolve
 from paint.evaluation.store import Store, StoreError, reopen_store
 from paint.grading.math.grader import MathGrade, MathGrader, Verdict
 from paint.inference import local
@@ -225,7 +225,7 @@ def test_collect_samples_takes_rows_that_fit_on_gpu(
 ) -> None:
     """A GPU of whose memory a tenth is kept, and the rest holds three rows and a half."""
     model, task = ModelConfig(path="demo", dtype="float32"), task_of(policy, tmp_path, problems[:1])
-    row = sampled_row(model, shape_of("demo"), require_room(policy, task))
+    row = sampled_row(model, shape_of("demo"), require_context_length(policy, task))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (4.5 * row, 10 * row))
     monkeypatch.setattr(Policy, "device", torch.device(device))
 
@@ -405,7 +405,7 @@ def test_sample_text_includes_opening_of_prompt(policy: Policy) -> None:
 def test_require_room_prompts_are_never_truncated(policy: Policy, problems: list[Problem]) -> None:
     def room(max_new_tokens: int) -> int:
         protocol = SamplingProtocol(1, False, Sampling(1.0, 1.0, -1, max_new_tokens))
-        return require_room(policy, task_of(policy, Path(), problems[:20], protocol))
+        return require_context_length(policy, task_of(policy, Path(), problems[:20], protocol))
 
     longest = max(len(policy.student_prompt(p.problem, thinking=False)) for p in problems[:20])
     assert room(80) == longest + 80
@@ -419,7 +419,7 @@ def test_shortened_answers_end_with_positions(policy: Policy, problems: list[Pro
     longest, display = max(map(len, prompts.values())), Display(enabled=False)
     for asked, given in ((80, 80), (1024 - longest, 1024 - longest), (38_912, 1024 - longest)):
         protocol = SamplingProtocol(1, False, Sampling(1.0, 1.0, -1, asked))
-        found = shortened(policy, protocol, "demo", prompts, display)
+        found = fit_to_context(policy, protocol, "demo", prompts, display)
         assert found == replace(protocol, sampling=Sampling(1.0, 1.0, -1, given))
 
 

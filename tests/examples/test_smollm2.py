@@ -25,7 +25,7 @@ from paint.core.display import Display
 from paint.core.storage import CorruptFileError
 from paint.data.problems import read_problems
 from paint.demo.files import MODEL
-from paint.experiments.report import BASE
+from paint.experiments.checkpoint_results import BASE
 from paint.experiments.runner import ExperimentRun
 from paint.models.policy import load_tokenizer
 from paint.objective.masking import mask_solution
@@ -279,9 +279,9 @@ def test_run_smollm2_from_rates_to_tables_repeats_without_work(
     places: dict[str, Any] = {"cache": prepared_cache, "folder": tmp_path / "demo"}
     options = Options(wrong_steps=1, seeds=1, problems=4, samples=1, **places)
     results = run_smollm2(recipes, options)
-    assert [result.cell for result in results] == [BASE, "smollm2-paint-none", "smollm2-paint"]
-    assert {result.exam["benchmark"] for result in results} == {"evaluation"}
-    trained_on = {result.config["data"]["path"] for result in results if result.cell != BASE}
+    assert [result.run for result in results] == [BASE, "smollm2-paint-none", "smollm2-paint"]
+    assert {result.protocol["benchmark"] for result in results} == {"evaluation"}
+    trained_on = {result.config["data"]["path"] for result in results if result.run != BASE}
     assert trained_on == {str(prepared_cache / "train-wrong-1.jsonl")}
     tables = (tmp_path / "demo/results.md").read_text()
     assert "SmolLM2-135M" in tables

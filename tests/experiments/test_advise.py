@@ -26,8 +26,8 @@ from paint.experiments.advise import (
     metrics_of,
     overlap_auc,
 )
-from paint.experiments.rollout_bank import (
-    Bank,
+from paint.experiments.rollout_cache import (
+    RolloutCache,
     TokenAnnotations,
     annotate,
     answer_is_visible,
@@ -242,8 +242,8 @@ def test_score_answer_leakage_is_probability_of_right_box(
     prompt = policy.student_prompt(problem)
     row = replace(rollout(policy, problem, "The answer is $\\boxed{48}$.", 0.0), prompt=prompt)
     context = Contexts(replace(DEMO.context, source=("none",)), problems)
-    bank = Bank([row, replace(row, row=1, grade=Grade(1.0))], 2)
-    found = score(policy, DEMO, bank, {"none": context}, Display(enabled=False))["none"]
+    cache = RolloutCache([row, replace(row, row=1, grade=Grade(1.0))], 2)
+    found = score(policy, DEMO, cache, {"none": context}, Display(enabled=False))["none"]
 
     notes = annotate(policy, row)
     with torch.no_grad():
@@ -277,7 +277,7 @@ def test_held_out_kl_is_mean_over_tokens_of_teacher_and_student(
             views.append(logits[len(prompt) - 1 : -1].log_softmax(-1))
         expected += float((views[0].exp() * (views[0] - views[1])).sum())
         tokens += len(ids)
-    found = held_out_kl(policy, replace(DEMO, context=context), Bank(rows, 1))
+    found = held_out_kl(policy, replace(DEMO, context=context), RolloutCache(rows, 1))
     assert found == pytest.approx(expected / tokens, rel=1e-4)
     assert found > 0.01
 
@@ -353,7 +353,7 @@ def test_overlap_auc_counts_pairs_within_problem(policy: Policy, problems: list[
     rewards = [1.0, 0.0, 0.0, 1.0, 1.0, 1.0]
     rows = [rollout(policy, problems[0], "1", reward, i) for i, reward in enumerate(rewards)]
     overlaps = np.array([[0.5, 0.5, 0.1], [0.2, 0.3, 0.4]])
-    assert overlap_auc(Bank(rows, 3), overlaps).tolist() == [0.75]
+    assert overlap_auc(RolloutCache(rows, 3), overlaps).tolist() == [0.75]
 
 
 def of_gradient(gradient: float, **changes: Any) -> ContextMetrics:

@@ -7,7 +7,7 @@ import pytest
 
 import paint
 from paint.cli import main
-from paint.experiments.report import read_results
+from paint.experiments.checkpoint_results import read_results
 from processes import write_recipe
 from runs import Sections, changed, write_problems
 
@@ -43,9 +43,9 @@ def test_compare_trains_on_stored_rollouts_and_evaluates_on_own_problems(tmp_pat
 
     names = ["masked-other", "masked"]
     results = read_results(folder)
-    assert [result.cell for result in results] == ["base", *names]
+    assert [result.run for result in results] == ["base", *names]
     assert {len(result.right) for result in results} == {2}
-    assert results[0].exam["max_new_tokens"] == 60
+    assert results[0].protocol["max_new_tokens"] == 60
     texts = [list(paint.load_run(folder / name / "seed-0").rollouts()["text"]) for name in names]
     assert texts == [list(first.rollouts()["text"])] * 2
     assert paint.load_run(folder / "masked/seed-0").config.context.mask_ratio_correct == 0.9
@@ -56,5 +56,5 @@ def test_compare_trains_on_stored_rollouts_and_evaluates_on_own_problems(tmp_pat
     asked: dict[str, Any] = {"controls": ["other"], "benchmark": held_out, "seeds": 1}
     asked |= {"samples": 2, "max_new_tokens": 60, "output_dir": folder}
     again = paint.compare([masked], base=base, data=rows, stored=first.path, **asked)
-    assert list(again["cell"]) == ["base", *names]
+    assert list(again["run"]) == ["base", *names]
     assert list(again["avg_at_k"]) == [sum(result.right) / 4 for result in results]

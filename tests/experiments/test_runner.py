@@ -28,8 +28,13 @@ from paint.evaluation.intervals import compare_seeds, over_seeds, p_value_over_s
 from paint.evaluation.metrics import GradedSamples
 from paint.evaluation.store import Store
 from paint.experiments.ablations import ABLATION_TABLES, AblationRow, ablate
+from paint.experiments.checkpoint_results import (
+    CheckpointResult,
+    by_run,
+    read_results,
+    write_results,
+)
 from paint.experiments.eval_protocols import protocol_for
-from paint.experiments.report import Result, by_run, read_results, write_results
 from paint.experiments.runner import ExperimentRun, run_experiment
 from paint.grading.math.grader import MathGrader
 from paint.training.run_log import new_run
@@ -96,16 +101,16 @@ def right_of(place: Path) -> list[int]:
     return [int(n) for n in np.reshape(correct, (PROBLEMS, SAMPLES)).sum(axis=1)]
 
 
-def by_checkpoint(folder: Path, **changes: Any) -> dict[tuple[str, int, int], Result]:
+def by_checkpoint(folder: Path, **changes: Any) -> dict[tuple[str, int, int], CheckpointResult]:
     """The results by run, seed and step."""
-    return {(r.cell, r.seed, r.steps): replace(r, **changes) for r in read_results(folder)}
+    return {(r.run, r.seed, r.steps): replace(r, **changes) for r in read_results(folder)}
 
 
 def assert_same_but_for_times(folder: Path, other: Path) -> None:
     assert by_checkpoint(folder, seconds=0.0) == by_checkpoint(other, seconds=0.0)
 
 
-def run_cells(folder: Path, *configs: Config, **options: Any) -> list[Result]:
+def run_cells(folder: Path, *configs: Config, **options: Any) -> list[CheckpointResult]:
     """An experiment with one seed; each config is a run, called one."""
     cells = [ExperimentRun("one", config) for config in configs]
     return run_experiment(cells, [0], folder, protocol_for(DEMO, None, 2, 2), Display(), **options)
@@ -115,16 +120,16 @@ def test_experiment_results_have_one_row_per_run_and_seed(finished: Experiment) 
     folder, _, _ = finished
     results = read_results(folder)
     order = [(name, seed) for seed in (0, 1) for name in ("base", "tight", "loose")]
-    assert [(result.cell, result.seed) for result in results] == order
+    assert [(result.run, result.seed) for result in results] == order
     for result in results:
-        place = folder / "evaluation" / f"seed-{result.seed}" / result.cell
+        place = folder / "evaluation" / f"seed-{result.seed}" / result.run
         assert result.right == right_of(place)
         lengths = [sample["tokens"] for sample in rows_of(place / "demo/completions.jsonl")]
         assert result.answer_tokens == pytest.approx(np.mean(lengths))
-        if result.cell == "base":
+        if result.run == "base":
             assert (result.steps, result.rollout_tokens, result.seconds) == (0, 0, 0)
             continue
-        run = folder / result.cell / f"seed-{result.seed}"
+        run = folder / result.run / f"seed-{result.seed}"
         rollouts = [row for path in run.glob("rollouts/*") for row in rows_of(path)]
         assert (result.steps, len(rollouts)) == (2, 8)
         assert result.rollout_tokens == sum(len(rollout["completion_ids"]) for rollout in rollouts)
@@ -197,16 +202,16 @@ def test_experiment_every_checkpoint_adds_evaluations_without_training(
     before, results = read_results(finished.folder), read_results(folder)
     assert [result for result in results if result.is_last] == before
     added = [result for result in results if not result.is_last]
-    assert [(r.cell, r.seed, r.steps) for r in added] == [
+    assert [(r.run, r.seed, r.steps) for r in added] == [
         (name, seed, 1) for seed in (0, 1) for name in ("tight", "loose")
     ]
     moved = []
     for result in added:
-        rollouts = rows_of(folder / result.cell / f"seed-{result.seed}/rollouts/step-000001.jsonl")
+        rollouts = rows_of(folder / result.run / f"seed-{result.seed}/rollouts/step-000001.jsonl")
         assert result.rollout_tokens == sum(len(row["completion_ids"]) for row in rollouts)
-        [last] = [r for r in before if (r.cell, r.seed) == (result.cell, result.seed)]
+        [last] = [r for r in before if (r.run, r.seed) == (result.run, result.seed)]
         assert 0 < result.seconds < last.seconds
-        place = folder / f"evaluation/seed-{result.seed}/{result.cell}-step-000001"
+        place = folder / f"evaluation/seed-{result.seed}/{result.run}-step-000001"
         assert result.right == right_of(place)
         moved.append(result.right != last.right)
     assert any(moved)
@@ -249,7 +254,7 @@ def test_experiment_evaluation_interrupted_between_checkpoints_resumes(
     with monkeypatch.context() as patched:
         patched.setattr("paint.experiments.runner.grade", grade_or_end)
         assert main(command) == 130
-    assert {result.cell for result in read_results(folder)} == {"base", "tight"}
+    assert {result.run for result in read_results(folder)} == {"base", "tight"}
 
     assert main(command) == 0
     assert by_checkpoint(folder) == by_checkpoint(stepped.folder)
@@ -421,7 +426,7 @@ def test_experiment_idle_process_waits_for_others_and_leaves_no_lock(
 
     monkeypatch.setattr(Display, "note", heard)
     with ThreadPoolExecutor() as pool:
-        with lock_folder(shared, f".lock-{results[-1].cell}-seed-{results[-1].seed}"):
+        with lock_folder(shared, f".lock-{results[-1].run}-seed-{results[-1].seed}"):
             ended = pool.submit(main, [*command, "--output-dir", str(shared)])
             assert is_waiting.wait(60)
             assert not ended.done()
@@ -530,7 +535,7 @@ def test_experiment_stopped_and_killed_experiment_matches_undisturbed_one(tmp_pa
     second = start_until(killed / "loose/seed-0/checkpoints/step-000003")
     second.kill()
     second.communicate()
-    assert [result.cell for result in read_results(killed)] == ["base", "tight"]
+    assert [result.run for result in read_results(killed)] == ["base", "tight"]
     names = ("tight", "evaluation/seed-0/base", "evaluation/seed-0/tight")
     done = {name: bytes_in(killed / name) for name in names}
 
@@ -627,7 +632,7 @@ def test_ablation_trains_setting_shared_by_two_tables_once(
     folder = tmp_path / "ablate"
     shared = folder / "suffix-0.40-0.30-mix-0.00-0.00"
 
-    def run(table: str) -> list[Result]:
+    def run(table: str) -> list[CheckpointResult]:
         config = read_recipe(two_rows)
         return ablate(table, config, folder, seeds=[0], benchmark=None, problems=2, samples=2)
 
@@ -656,7 +661,7 @@ def test_ablation_shows_every_checkpoint_and_best_per_seed(two_rows: Path, tmp_p
     )
     points = ABLATION_TABLES["mask-placement"].points
     names = [point.name for point in points.values()]
-    results = [(result.cell, result.steps) for result in read_results(folder)]
+    results = [(result.run, result.steps) for result in read_results(folder)]
     assert results == [("base", 0), *((name, step) for name in names for step in (1, 2))]
     text = (folder / "mask-placement.md").read_text()
     rows = report_in(folder, "mask-placement").rows

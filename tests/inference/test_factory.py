@@ -14,7 +14,7 @@ from paint.config.run_folder import read_metrics, read_run
 from paint.config.schema import Config, EvaluationConfig
 from paint.core.display import Display
 from paint.data.problems import Problem
-from paint.evaluation.run import evaluate
+from paint.evaluation.evaluate import evaluate
 from paint.experiments.advise import advise
 from paint.inference import factory
 from paint.inference.engine import ServerStartError

@@ -16,7 +16,7 @@ from paint.evaluation.generate import (
     EvalTask,
     SamplingProtocol,
     deployment_prompts,
-    require_room,
+    require_context_length,
 )
 from paint.inference.engine import Sampling
 from paint.inference.local import LocalEngine
@@ -148,11 +148,11 @@ def test_evaluation_beyond_rope_range_is_refused(limited: Policy, tmp_path: Path
     room = RANGE - max(map(len, prompts.values()))
     sampling = Sampling(temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=room)
     task = EvalTask(tmp_path, problems, prompts, SamplingProtocol(1, False, sampling, 0))
-    assert require_room(limited, task) == RANGE
+    assert require_context_length(limited, task) == RANGE
     longer = replace(sampling, max_new_tokens=room + 1)
     task = replace(task, protocol=replace(task.protocol, sampling=longer))
     with pytest.raises(ConfigError, match=rf"max_new_tokens .* 64 positions.* at most {room}"):
-        require_room(limited, task)
+        require_context_length(limited, task)
 
 
 def test_server_of_longrope_has_its_range(tmp_path: Path) -> None:

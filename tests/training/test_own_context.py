@@ -8,7 +8,7 @@ import pytest
 from paint.config.run_folder import RunError, read_metrics, read_run_json
 from paint.config.schema import EvaluationConfig
 from paint.data.problems import DataError
-from paint.evaluation.run import resolve
+from paint.evaluation.evaluate import resolve
 from paint.models.policy import load_policy
 from paint.training.trainer import train
 from runs import changed, stored, write_problems

@@ -61,15 +61,16 @@ def evaluate(
     for spec in evaluation.benchmarks:
         check_benchmark(spec)
 
-    from paint.evaluation import run
+    from paint.evaluation.evaluate import evaluate as evaluate_targets
+    from paint.evaluation.evaluate import resolve
 
-    model = run.resolve(evaluation, paths)[0] if gpus else ModelConfig()
+    model = resolve(evaluation, paths)[0] if gpus else ModelConfig()
     request = Request(gpus, split, dry_run)
     with on_gpus(request, Config(model, rollout=evaluation.rollout), ranks=0) as config:
         if config is None:
             return Evaluation(Path(evaluation.output_dir))
         evaluation = replace(evaluation, rollout=config.rollout)
-        return Evaluation(run.evaluate(evaluation, paths, agree=lambda: _require_yes(yes)))
+        return Evaluation(evaluate_targets(evaluation, paths, agree=lambda: _require_yes(yes)))
 
 
 def _configured(

@@ -36,7 +36,7 @@ def held_out_kl(
         output_dir: Folder of the rollouts; None: held-out-kl in the run's folder.
     """
     from paint.core.display import Display
-    from paint.experiments.rollout_bank import kl_of_checkpoint
+    from paint.experiments.rollout_cache import kl_of_checkpoint
 
     run = load_run(run)
     checkpoint = run.adapter.parent

@@ -9,8 +9,8 @@ import torch
 from paint.config import schema as cfg
 from paint.core.device import own_device
 from paint.core.errors import ConfigError
-from paint.evaluation.generate import base_as_rank1_adapter, checkpoint_digest, positions_left
-from paint.evaluation.run import EvalTarget, resolve_target
+from paint.evaluation.evaluate import EvalTarget, resolve_target
+from paint.evaluation.generate import base_as_rank1_adapter, checkpoint_digest, tokens_left
 from paint.inference.engine import Sampling, derive_seed
 from paint.inference.local import LocalEngine
 from paint.models.policy import Policy, load_policy
@@ -50,11 +50,11 @@ class Chat:
             shown = mask_solution(solution, mask_ratio)
             privileged = self.policy.teacher_prompt(problem, shown, complete=not mask_ratio)
             speakers["teacher"] = (self.base.view, privileged)
-        left = positions_left(self.policy, {name: ids for name, (_, ids) in speakers.items()})
+        left = tokens_left(self.policy, {name: ids for name, (_, ids) in speakers.items()})
         if left < 1:
             raise ConfigError(
-                "the prompt is longer than the model's positions; ask a shorter problem, or show "
-                "a shorter reference"
+                "the prompt is longer than the model's context length; ask a shorter problem, or "
+                "show a shorter reference"
             )
         if left < sampling.max_new_tokens:
             sampling = replace(sampling, max_new_tokens=int(left))

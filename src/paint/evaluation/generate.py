@@ -158,7 +158,7 @@ def collect_samples(
         folder: for the engine's log and adapters.
         falls_back: generate here if servers do not start, and have stored no sample before.
     """
-    max_tokens = max(require_room(policy, task) for task in tasks)
+    max_tokens = max(require_context_length(policy, task) for task in tasks)
     with wrap_errors(folder, StoreError, "choose another place (--output-dir)"):
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -273,11 +273,11 @@ def open_task(
     return open_store(task.folder, settings, task.problems, prompts)
 
 
-def shortened(
+def fit_to_context(
     policy: Policy, protocol: SamplingProtocol, name: str, prompts: Prompts, display: Display
 ) -> SamplingProtocol:
-    """The protocol with answers that fit in the model's positions after a set's longest prompt."""
-    sampling, room = protocol.sampling, positions_left(policy, prompts)
+    """The protocol with answers that fit in the context length after a set's longest prompt."""
+    sampling, room = protocol.sampling, tokens_left(policy, prompts)
     if not 0 < room < sampling.max_new_tokens:
         return protocol
     display.note(
@@ -287,16 +287,19 @@ def shortened(
     return replace(protocol, sampling=replace(sampling, max_new_tokens=int(room)))
 
 
-def positions_left(policy: Policy, prompts: Prompts) -> float:
+def tokens_left(policy: Policy, prompts: Prompts) -> float:
     """Tokens that fit after the longest prompt; infinite for a model without a limit."""
     return position_limit(policy.base.config).positions - max(map(len, prompts.values()))
 
 
-def require_room(policy: Policy, task: EvalTask) -> int:
-    """The longest prompt and completion together; ConfigError beyond the model's positions."""
+def require_context_length(policy: Policy, task: EvalTask) -> int:
+    """Return the longest prompt plus completion in tokens.
+
+    Raises ConfigError if it exceeds the context length.
+    """
     longest = max(map(len, task.prompts.values()))
     new = task.protocol.sampling.max_new_tokens
-    room = positions_left(policy, task.prompts)
+    room = tokens_left(policy, task.prompts)
     if new > room:
         raise ConfigError(
             f"a prompt of {longest} tokens and max_new_tokens {new} do not fit in "

@@ -23,7 +23,7 @@ from paint.evaluation.generate import (
     SamplingProtocol,
     deployment_prompts,
     open_task,
-    require_room,
+    require_context_length,
     sample_of,
     sample_seeds,
 )
@@ -75,7 +75,7 @@ def load_validation(
             options.samples, options.thinking, sampling_from(options), config.train.seed
         ),
     )
-    require_room(policy, start)
+    require_context_length(policy, start)
 
     def check_problems() -> None:
         expected = [(p.id, p.problem, p.answers) for p in benchmark.problems]

@@ -13,8 +13,10 @@ from typing import Any
 from paint.config.schema import Config, ConfigError
 from paint.core.display import Display
 from paint.core.errors import format_value
+from paint.experiments.checkpoint_results import CheckpointResult
+from paint.experiments.comparison_report import publish
 from paint.experiments.eval_protocols import protocol_for
-from paint.experiments.report import Layout, Result, publish
+from paint.experiments.plots import Layout
 from paint.experiments.runner import ExperimentRun, run_experiment
 from paint.objective.masking import Placement
 from paint.training.check import check_config
@@ -167,7 +169,7 @@ def ablate(
     problems: int | None,
     samples: int,
     every_checkpoint: bool = False,
-) -> list[Result]:
+) -> list[CheckpointResult]:
     """Train and evaluate every row of a table, and print the table.
 
     The table replaces the settings of the config that it varies. Benchmark, problems and samples

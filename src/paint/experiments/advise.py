@@ -48,15 +48,15 @@ from paint.evaluation.generate import base_as_rank1_adapter, load_eval_policy, w
 from paint.evaluation.intervals import SHARE, Interval, bootstrap, compare
 from paint.evaluation.metrics import auc, avg_at_k
 from paint.evaluation.summary import SUMMARY
-from paint.experiments.rollout_bank import (
+from paint.experiments.rollout_cache import (
     TENTHS,
-    Bank,
+    RolloutCache,
     Scores,
-    answer,
     collect,
     first_problems,
     recorded_engine,
     score,
+    teacher_answers,
 )
 from paint.grading.math.grader import MathGrade
 from paint.inference.machine import find_machine
@@ -190,16 +190,16 @@ def advise(
 
     folder.mkdir(parents=True, exist_ok=True)
     with lock_folder(folder):
-        bank = collect(policy, config, chosen, samples, folder, display, falls_back=falls_back)
+        cache = collect(policy, config, chosen, samples, folder, display, falls_back=falls_back)
         config = config.changed("rollout", engine=recorded_engine(folder)[0])
         scores: dict[str, list[dict[str, Any]]] = {}
-        found: dict[str, Bank] = {}
+        found: dict[str, RolloutCache] = {}
         for mode, teacher in modes.items():
             named = {name + mode: context for name, context in contexts.items()}
-            scores |= score(teacher, config, bank, named, display)
+            scores |= score(teacher, config, cache, named, display)
             if answers:
-                found |= answer(teacher, config, bank, named, folder / "answers", display)
-        return report(folder, bank, scores, found, display)
+                found |= teacher_answers(teacher, config, cache, named, folder / "answers", display)
+        return report(folder, cache, scores, found, display)
 
 
 def validate_arguments(
@@ -308,10 +308,10 @@ def mean(values: np.ndarray, bounds: tuple[float, float] = ANYWHERE) -> Interval
     return bootstrap([values], bounds=bounds, reached=bounds == SHARE)
 
 
-def overlap_auc(bank: Bank, overlaps: Float[np.ndarray, "p k"]) -> np.ndarray:
+def overlap_auc(cache: RolloutCache, overlaps: Float[np.ndarray, "p k"]) -> np.ndarray:
     """AUC of the overlap, right against wrong rollouts of a problem; of those that have both."""
     values = []
-    for reward, overlap in zip(bank.rewards, overlaps, strict=True):
+    for reward, overlap in zip(cache.rewards, overlaps, strict=True):
         is_right = reward == 1
         if is_right.any() and not is_right.all():
             values.append(auc(overlap[is_right], overlap[~is_right]))
@@ -319,20 +319,24 @@ def overlap_auc(bank: Bank, overlaps: Float[np.ndarray, "p k"]) -> np.ndarray:
 
 
 def report(
-    folder: Path, bank: Bank, scores: Scores, answers: Mapping[str, Bank], display: Display
+    folder: Path,
+    cache: RolloutCache,
+    scores: Scores,
+    answers: Mapping[str, RolloutCache],
+    display: Display,
 ) -> Report:
     """Print the tables and the advice, and write them."""
-    student = student_metrics(bank, scores)
-    contexts = {name: metrics_of(rows, bank.rewards) for name, rows in scores.items()}
+    student = student_metrics(cache, scores)
+    contexts = {name: metrics_of(rows, cache.rewards) for name, rows in scores.items()}
     rows: list[Measurement] = []
     for name, interval in student.items():
-        rows += measure(STUDENT, TRAINING, name, interval, len(bank.rewards))
+        rows += measure(STUDENT, TRAINING, name, interval, len(cache.rewards))
     for name, metrics in contexts.items():
         rows += context_rows(name, metrics, control_of(name, contexts))
-    rows += answer_rows(bank, answers)
-    tables = [_student_table(rows, *bank.rewards.shape), *_context_tables(rows, contexts)]
+    rows += answer_rows(cache, answers)
+    tables = [_student_table(rows, *cache.rewards.shape), *_context_tables(rows, contexts)]
     if answers:
-        tables.append(_answer_table(rows, bank.samples))
+        tables.append(_answer_table(rows, cache.samples))
     made = Report(rows, tables, CHARTS, advise_on(student, contexts))
     write_report(folder, SUMMARY, made, ConfigError)
     to_terminal(tables, display.console)
@@ -343,9 +347,9 @@ def report(
     return made
 
 
-def student_metrics(bank: Bank, scores: Scores) -> dict[str, Interval | None]:
+def student_metrics(cache: RolloutCache, scores: Scores) -> dict[str, Interval | None]:
     """What is measured of the student (STUDENT_METRICS)."""
-    is_right = bank.rewards == 1
+    is_right = cache.rewards == 1
     overlaps = np.array([row["overlap"] for row in scores[RECIPE]]).reshape(is_right.shape)
 
     def has_no_answer(row: Rollout) -> bool:
@@ -354,9 +358,9 @@ def student_metrics(bank: Bank, scores: Scores) -> dict[str, Interval | None]:
     values = {
         "accuracy": is_right.mean(axis=1),
         "both": (is_right.any(axis=1) & ~is_right.all(axis=1)).astype(float),
-        "truncated": bank.share(lambda row: row.completion.truncated),
-        "answerless": bank.share(has_no_answer),
-        "overlap_auc": overlap_auc(bank, overlaps),
+        "truncated": cache.share(lambda row: row.completion.truncated),
+        "answerless": cache.share(has_no_answer),
+        "overlap_auc": overlap_auc(cache, overlaps),
     }
     return {name: mean(shares, SHARE) for name, shares in values.items()}
 
@@ -383,12 +387,12 @@ def context_rows(
     return rows
 
 
-def answer_rows(bank: Bank, answers: Mapping[str, Bank]) -> list[Measurement]:
+def answer_rows(cache: RolloutCache, answers: Mapping[str, RolloutCache]) -> list[Measurement]:
     """The rows of the teacher's own answers, and of the student's if there are any."""
     rows: list[Measurement] = []
     if not answers:
         return rows
-    for name, own in {STUDENT: bank, **answers}.items():
+    for name, own in {STUDENT: cache, **answers}.items():
         n = len(own.rewards)
         tokens = float(np.mean([len(row.completion.ids) for row in own.rollouts]))
         truncated = mean(own.share(lambda row: row.completion.truncated), SHARE)
@@ -396,7 +400,7 @@ def answer_rows(bank: Bank, answers: Mapping[str, Bank]) -> list[Measurement]:
         rows += measure(name, TRAINING, "completion_tokens", tokens)
         rows += measure(name, TRAINING, "truncated_frac", truncated, n)
         if name in answers:
-            gain = gain_of(own, bank)
+            gain = gain_of(own, cache)
             rows += measure(name, TRAINING, "avg_at_k", gain, n, against=STUDENT)
             other = control_of(name, answers)
             if other is not None:
@@ -575,6 +579,6 @@ def _answer_table(rows: Sequence[Measurement], samples: int) -> Table:
     )
 
 
-def gain_of(bank: Bank, other: Bank) -> Interval:
-    """The accuracy of a bank less that of another one on the same problems."""
-    return compare([other.rewards == 1], [bank.rewards == 1]).difference
+def gain_of(cache: RolloutCache, other: RolloutCache) -> Interval:
+    """The accuracy of a cache less that of another one on the same problems."""
+    return compare([other.rewards == 1], [cache.rewards == 1]).difference

@@ -35,6 +35,7 @@ from paint.core.storage import digest, write_atomic
 from paint.core.workspace import Workspace
 from paint.data.contexts import Contexts
 from paint.data.problems import DataError, Problem, batch_indices, item_of, read_problems
+from paint.evaluation.evaluate import evaluate
 from paint.evaluation.frame import (
     Chart,
     Measurement,
@@ -49,7 +50,6 @@ from paint.evaluation.frame import (
 from paint.evaluation.generate import deployment_prompts, load_eval_policy, with_date
 from paint.evaluation.intervals import SHARE, bootstrap
 from paint.evaluation.metrics import auc
-from paint.evaluation.run import evaluate
 from paint.evaluation.summary import SUMMARY
 from paint.grading.registry import open_grader
 from paint.inference.engine import Completion, Engine, derive_seed, sampling_from

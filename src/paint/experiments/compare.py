@@ -12,8 +12,10 @@ from pathlib import Path
 from paint.config.schema import Config, RolloutConfig
 from paint.core.display import Display
 from paint.demo.files import NAME
+from paint.experiments.checkpoint_results import CheckpointResult
+from paint.experiments.comparison_report import publish
 from paint.experiments.eval_protocols import protocol_for
-from paint.experiments.report import Result, publish, side_by_side
+from paint.experiments.plots import side_by_side
 from paint.experiments.runner import ExperimentRun, run_experiment
 from paint.inference.registry import server_engine
 from paint.training.check import check_config
@@ -32,7 +34,7 @@ def compare(
     every_checkpoint: bool = False,
     against_last: bool = False,
     server_gpus: tuple[str, ...] = (),
-) -> list[Result]:
+) -> list[CheckpointResult]:
     """Train each recipe with each seed, evaluate them and the base model, print the tables.
 
     All pairs of recipes are compared, or each with the last one (``against_last``). With

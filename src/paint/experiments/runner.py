@@ -55,8 +55,14 @@ from paint.evaluation.generate import (
 )
 from paint.evaluation.grade import grade
 from paint.evaluation.metrics import GradedSamples
+from paint.experiments.checkpoint_results import (
+    BASE,
+    CheckpointResult,
+    append_results,
+    by_step,
+    read_results,
+)
 from paint.experiments.eval_protocols import EvalProtocol
-from paint.experiments.report import BASE, Result, append_results, by_step, read_results
 from paint.grading.registry import open_grader
 from paint.inference.machine import find_machine
 from paint.models.weights import trained_in
@@ -106,7 +112,7 @@ def run_experiment(
     display: Display,
     *,
     every_checkpoint: bool = False,
-) -> list[Result]:
+) -> list[CheckpointResult]:
     """Train and evaluate every run with every seed, and the base model; return their results.
 
     Results in results.jsonl are reused, and unfinished runs and evaluations are resumed. With
@@ -209,7 +215,7 @@ class RunDisplay(Display):
 
 def _run(
     run: ExperimentRun, steps: Sequence[int], folder: Path, protocol: EvalProtocol, display: Display
-) -> list[Result]:
+) -> list[CheckpointResult]:
     """Train the run unless it is the base, and return its results after these steps."""
     checkpoints: dict[int, Path | None] = dict.fromkeys(steps)
     history, trained_on = [], ""
@@ -228,11 +234,11 @@ def _run(
         history = read_history(run_folder, max(steps))
         trained_on = str(read_run_json(run_folder)["problems"])
     return [
-        Result(
-            cell=run.name,
+        CheckpointResult(
+            run=run.name,
             seed=run.seed,
             config=to_table(run.config),
-            exam=protocol.table,
+            protocol=protocol.table,
             trained_on=trained_on,
             steps=step,
             rollout_tokens=round(sum(row["rollout_tokens"] for row in history[:step])),
@@ -340,7 +346,7 @@ def _require_same(
     folder: Path,
     seeded: Sequence[ExperimentRun],
     missing: Sequence[ExperimentRun],
-    results: Sequence[Result],
+    results: Sequence[CheckpointResult],
     protocol: EvalProtocol,
 ) -> None:
     """Reject stored results and unfinished runs with other settings."""
@@ -348,8 +354,8 @@ def _require_same(
     for run in seeded:
         found = []
         for result in results:
-            if (result.cell, result.seed) == (run.name, run.seed):
-                found.append((from_table(result.config, source=str(path)), result.exam))
+            if (result.run, result.seed) == (run.name, run.seed):
+                found.append((from_table(result.config, source=str(path)), result.protocol))
         run_folder = folder / run.name / f"seed-{run.seed}"
         if run in missing and (run_folder / "run.json").exists():
             found.append((read_run(run_folder), protocol.table))
@@ -361,8 +367,8 @@ def _require_same(
             refuse_differences(f"{folder} holds {run.label},", lines, RunError)
 
 
-def _stored(folder: Path) -> dict[tuple[str, int, int], Result]:
-    return {(result.cell, result.seed, result.steps): result for result in read_results(folder)}
+def _stored(folder: Path) -> dict[tuple[str, int, int], CheckpointResult]:
+    return {(result.run, result.seed, result.steps): result for result in read_results(folder)}
 
 
 def _time_left(spent: Mapping[str, Sequence[float]], names: Sequence[str], processes: int) -> str:

@@ -1,7 +1,7 @@
-"""One bank of the student's rollouts, graded, and scored under several contexts of the teacher.
+"""The student's rollouts, cached and graded, and scored under several contexts of the teacher.
 
 The teacher can answer under the same contexts, too. Completions are stored as they come, so an
-interrupted collection goes on. ``rollouts.jsonl`` is a file that the engine "stored" reads.
+interrupted collection continues. ``rollouts.jsonl`` is a file that the engine "stored" reads.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -47,11 +47,11 @@ BOX = "\\boxed{"
 TENTHS = 10
 
 ROWS_AT_ONCE = 8  # completions whose hidden states are computed together
-Scores = Mapping[str, list[dict[str, Any]]]  # by context, the values of every rollout of the bank
+Scores = Mapping[str, list[dict[str, Any]]]  # by context, the values of every rollout of the cache
 
 
 @dataclass(frozen=True)
-class Bank:
+class RolloutCache:
     """Graded rollouts of the student, k of each problem, one problem after the other."""
 
     rollouts: list[Rollout]
@@ -80,7 +80,7 @@ class Bank:
 
 
 @dataclass(frozen=True)
-class Request:
+class CompletionRequest:
     """A completion that is wanted, of the student or, with the name of a context, the teacher."""
 
     problem: Problem
@@ -110,40 +110,40 @@ def collect(
     trained: str = "",
     *,
     falls_back: bool = False,
-) -> Bank:
+) -> RolloutCache:
     """Sample the student's missing rollouts, store each as it comes, and grade all.
 
     Args:
         trained: the digest of the student's trained weights; "" for the base model.
         falls_back: generate here if servers do not start, and have stored no rollout before. The
-            settings of the bank then have the engine that generated.
+            settings of the cache then have the engine that generated.
     """
     prompts = {p.id: policy.student_prompt(p) for p in problems}
-    wanted = [Request(p, k, prompts[p.id]) for p in problems for k in range(samples)]
+    wanted = [CompletionRequest(p, k, prompts[p.id]) for p in problems for k in range(samples)]
     rollouts = _sample(policy, config, wanted, folder, display, trained, falls_back=falls_back)
-    return Bank(rollouts, samples)
+    return RolloutCache(rollouts, samples)
 
 
-def answer(
+def teacher_answers(
     policy: Policy,
     config: Config,
-    bank: Bank,
+    cache: RolloutCache,
     contexts: Mapping[str, Contexts],
     folder: Path,
     display: Display,
-) -> dict[str, Bank]:
+) -> dict[str, RolloutCache]:
     """Let the teacher answer under each context: once for each rollout, by its prompt and seed."""
     run = check_config(config)
     wanted = [
-        Request(row.problem, row.row % bank.samples, prompt, name)
+        CompletionRequest(row.problem, row.row % cache.samples, prompt, name)
         for name, of_problem in contexts.items()
         for row, prompt in zip(
-            bank.rollouts, _prompts(policy, run, of_problem, bank, bank.rollouts)[0], strict=True
+            cache.rollouts, _prompts(policy, run, of_problem, cache, cache.rollouts)[0], strict=True
         )
     ]
-    answers, count = _sample(policy, config, wanted, folder, display), len(bank.rollouts)
+    answers, count = _sample(policy, config, wanted, folder, display), len(cache.rollouts)
     return {
-        name: Bank(answers[i * count : (i + 1) * count], bank.samples)
+        name: RolloutCache(answers[i * count : (i + 1) * count], cache.samples)
         for i, name in enumerate(contexts)
     }
 
@@ -151,7 +151,7 @@ def answer(
 def _sample(
     policy: Policy,
     config: Config,
-    wanted: Sequence[Request],
+    wanted: Sequence[CompletionRequest],
     folder: Path,
     display: Display,
     trained: str = "",
@@ -299,20 +299,24 @@ def annotate(policy: Policy, rollout: Rollout) -> TokenAnnotations:
 
 
 def score(
-    policy: Policy, config: Config, bank: Bank, contexts: Mapping[str, Contexts], display: Display
+    policy: Policy,
+    config: Config,
+    cache: RolloutCache,
+    contexts: Mapping[str, Contexts],
+    display: Display,
 ) -> Scores:
-    """Score the bank with a teacher that reads each of the contexts, as training would."""
+    """Score the rollouts with a teacher that reads each of the contexts, as training would."""
     run = check_config(config)
     options = run.objective
     heads = policy.lm_head, policy.lm_head
     scores: Scores = {name: [] for name in contexts}
-    with display.counting("rollouts scored", len(bank.rollouts)) as counter:
-        for start in range(0, len(bank.rollouts), ROWS_AT_ONCE):
-            rows = bank.rollouts[start : start + ROWS_AT_ONCE]
+    with display.counting("rollouts scored", len(cache.rollouts)) as counter:
+        for start in range(0, len(cache.rollouts), ROWS_AT_ONCE):
+            rows = cache.rollouts[start : start + ROWS_AT_ONCE]
             annotations = [annotate(policy, row) for row in rows]
             student = _states(policy, [row.prompt for row in rows], rows)
             for name, of_problem in contexts.items():
-                prompts, measured = _prompts(policy, run, of_problem, bank, rows)
+                prompts, measured = _prompts(policy, run, of_problem, cache, rows)
                 teacher = _states(policy, prompts, rows)
                 leakage = _answer_leakage(policy, prompts, annotations)
                 for i, row in enumerate(rows):
@@ -326,18 +330,18 @@ def score(
 
 
 @torch.no_grad()
-def held_out_kl(policy: Policy, config: Config, bank: Bank) -> float:
-    """KL(teacher ‖ student) in nats a token on the bank's rollouts, without clip, at temperature 1.
+def held_out_kl(policy: Policy, config: Config, cache: RolloutCache) -> float:
+    """KL(teacher ‖ student) in nats a token on the cached rollouts, without clip, at temperature 1.
 
     The teacher reads ``config.context`` of each rollout's problem, masked as in training.
     """
     run, teacher = check_config(config), open_teacher(policy, config.teacher)
-    problems = {row.problem.id: row.problem for row in bank.rollouts}  # each one once
+    problems = {row.problem.id: row.problem for row in cache.rollouts}  # each one once
     contexts = Contexts(config.context, list(problems.values()))
     kl, tokens = 0.0, 0
-    for start in range(0, len(bank.rollouts), ROWS_AT_ONCE):
-        rows = bank.rollouts[start : start + ROWS_AT_ONCE]
-        prompts, _ = _prompts(policy, run, contexts, bank, rows)
+    for start in range(0, len(cache.rollouts), ROWS_AT_ONCE):
+        rows = cache.rollouts[start : start + ROWS_AT_ONCE]
+        prompts, _ = _prompts(policy, run, contexts, cache, rows)
         own, ids = [row.prompt for row in rows], [row.completion.ids for row in rows]
         student = policy.hidden_states(own, ids)
         hidden = teacher.hidden_states(prompts, ids)
@@ -375,10 +379,10 @@ def kl_of_checkpoint(
     digest = checkpoint_digest(trained)
     load_trained(policy, trained)
     falls_back = resolved.falls_back
-    bank = collect(
+    cache = collect(
         policy, config, problems, samples, folder, display, digest, falls_back=falls_back
     )
-    return held_out_kl(policy, config, bank)
+    return held_out_kl(policy, config, cache)
 
 
 @torch.no_grad()
@@ -392,13 +396,13 @@ def _states(
 
 
 def _prompts(
-    policy: Policy, run: Resolved, contexts: Contexts, bank: Bank, rows: Sequence[Rollout]
+    policy: Policy, run: Resolved, contexts: Contexts, cache: RolloutCache, rows: Sequence[Rollout]
 ) -> tuple[list[list[int]], list[dict[str, float]]]:
     """The teacher's prompts of some rollouts; their overlaps, and what their contexts show."""
     prompts, measured = [], []
     for row in rows:
         seed = derive_seed(run.config.train.seed, 0, row.row)
-        references = contexts.references(row.problem, seed, bank.peers(row.row))
+        references = contexts.references(row.problem, seed, cache.peers(row.row))
         measured.append(contexts.measure(row.text, row.problem, references))
         shown = contexts.context(references, measured[-1]["mask_ratio"], seed)
         measured[-1]["visible"] = answer_is_visible(row.problem, shown.text or "")

@@ -26,8 +26,8 @@ from paint.evaluation.generate import (
     base_as_rank1_adapter,
     collect_samples,
     deployment_prompts,
+    fit_to_context,
     load_eval_policy,
-    shortened,
     with_date,
 )
 from paint.evaluation.grade import summarise
@@ -124,7 +124,7 @@ def evaluate(
         for benchmark in benchmarks
     }
     protocols = {
-        name: shortened(policy, protocol, name, prompts[name], display) for name in prompts
+        name: fit_to_context(policy, protocol, name, prompts[name], display) for name in prompts
     }
     tasks = [
         EvalTask(place, b.problems, prompts[b.name], protocols[b.name], t.checkpoint)

@@ -17,20 +17,22 @@ from paint.evaluation.intervals import (
     over_seeds,
     p_value_over_seeds,
 )
-from paint.experiments.report import (
-    COLOURS,
-    FAINT,
-    INK,
+from paint.experiments.checkpoint_results import CheckpointResult
+from paint.experiments.comparison_report import (
     LEAD,
-    Layout,
-    Result,
     comparison_report,
     comparison_rows,
     publish,
+    step_rows,
+)
+from paint.experiments.plots import (
+    COLOURS,
+    FAINT,
+    INK,
+    Layout,
     save_curves,
     save_plot,
     side_by_side,
-    step_rows,
 )
 from runs import row_of
 
@@ -39,16 +41,18 @@ LABELS = {"few": "Few", "many": "Many", "never": "Never", "off": "Off"}
 LAYOUT = Layout("results", "The demo", LABELS, {}, "", reference_run="few")
 
 
-def trained(cell: str, seed: int, steps: int, right: list[int], tokens: int = 100) -> Result:
+def trained(
+    cell: str, seed: int, steps: int, right: list[int], tokens: int = 100
+) -> CheckpointResult:
     """A result whose run takes so many tokens and half a second a step."""
     config = {"train": {"steps": 2 if cell == "few" else 8}}
     exam = {"samples": SAMPLES, "problems": 3, "benchmark": "demo"}
     problems = ["one", "two", "three"]
     spent = (steps * tokens, steps / 2)
-    return Result(cell, seed, config, exam, "same", steps, *spent, problems, right, 9.0)
+    return CheckpointResult(cell, seed, config, exam, "same", steps, *spent, problems, right, 9.0)
 
 
-def both(cell: str, steps: int, *rows: list[int], tokens: int = 100) -> list[Result]:
+def both(cell: str, steps: int, *rows: list[int], tokens: int = 100) -> list[CheckpointResult]:
     return [trained(cell, seed, steps, row, tokens) for seed, row in enumerate(rows)]
 
 
@@ -65,8 +69,8 @@ RESULTS = [
     *both("off", 8, [0, 1, 0], [0, 0, 0], tokens=0),
 ]
 SCORES = {
-    (cell, step): np.array([r.right for r in RESULTS if (r.cell, r.steps) == (cell, step)]) / 4
-    for cell, step in {(r.cell, r.steps) for r in RESULTS}
+    (cell, step): np.array([r.right for r in RESULTS if (r.run, r.steps) == (cell, step)]) / 4
+    for cell, step in {(r.run, r.steps) for r in RESULTS}
 }
 
 
@@ -237,7 +241,7 @@ def test_save_curves_draws_each_run_in_its_colour_at_its_values(tmp_path: Path) 
 
 
 def test_save_curves_without_any_rollout_token_draws_seconds_alone(tmp_path: Path) -> None:
-    results = [r for r in RESULTS if r.cell in ("base", "off")]
+    results = [r for r in RESULTS if r.run in ("base", "off")]
     save_curves(tmp_path / "plot", side_by_side("Title", ["off"]), results)
     tokens, seconds = marks_of((tmp_path / "plot.svg").read_text())[:2]
     counts = [sum(mark[0] == COLOURS[0] for mark in marks) for marks in (tokens, seconds)]
@@ -281,7 +285,7 @@ def test_save_plot_draws_means_seeds_and_intervals_at_their_values(tmp_path: Pat
 def test_save_plot_name_with_markup_is_drawn_verbatim(name: str, tmp_path: Path) -> None:
     pairs = {"few": ("few", "base")}
     report = Layout("results", name, {"few": name}, pairs, name, reference_run="few")
-    results = [r for r in RESULTS if r.cell in ("base", "few")]
+    results = [r for r in RESULTS if r.run in ("base", "few")]
     save_plot(tmp_path / "plot", report, [r for r in results if r.is_last])
     save_curves(tmp_path / "curves", report, results)
     shown = name.replace("\x1b", "\\x1b").replace("&", "&amp;")

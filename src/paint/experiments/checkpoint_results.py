@@ -1,0 +1,129 @@
+"""The results of an experiment: results.jsonl, with one line per evaluated checkpoint."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from paint.config.run_folder import RunError
+from paint.core import storage
+from paint.core.errors import wrap_errors
+from paint.core.workspace import Workspace
+
+BASE = "base"  # name of the untrained model's run
+
+
+@dataclass(frozen=True)
+class CheckpointResult:
+    """One line of results.jsonl: an evaluated checkpoint of one run and seed."""
+
+    run: str  # name of the experiment run
+    seed: int
+    config: dict[str, Any]  # the run's config and the evaluation protocol, as nested plain values
+    protocol: dict[str, Any]
+    trained_on: str  # digest of the training problems; empty for the base model
+    steps: int  # up to this checkpoint, as the next two; 0 for the base model
+    rollout_tokens: int
+    seconds: float  # wall time, without start-up, evaluation and work lost to a kill
+    problems: list[str]  # digest of each evaluation problem
+    right: list[int]  # number of correct samples of each problem
+    answer_tokens: float  # mean length of a sample in tokens
+
+    @property
+    def is_last(self) -> bool:
+        """Whether this is the last checkpoint of its run, or the base model."""
+        return self.run == BASE or self.steps == self.config["train"]["steps"]
+
+
+Results = Sequence[CheckpointResult]
+BySteps = Mapping[str, Mapping[int, list[CheckpointResult]]]  # by run and step
+
+
+def workspace_of(folder: Path) -> Workspace:
+    """The results of an experiment, as a folder that grows."""
+    hint = "delete it, and the same command writes it again from the runs and their samples"
+    return Workspace(folder, "results.jsonl", "an experiment", RunError, hint)
+
+
+def read_results(folder: Path) -> list[CheckpointResult]:
+    """Read results.jsonl; [] if it does not exist."""
+    workspace = workspace_of(folder)
+    results = []
+    for number, row in enumerate(workspace.rows(), start=1):
+        place = f"{workspace.rows_path} line {number}"
+        with wrap_errors(place, storage.CorruptFileError, workspace.hint):
+            results.append(CheckpointResult(**row))
+    return results
+
+
+def write_results(folder: Path, results: Results) -> None:
+    """Replace results.jsonl. Raises RunError if that fails."""
+    path = workspace_of(folder).rows_path
+    with wrap_errors(path, RunError, "free some space; the same command resumes"):
+        storage.write_jsonl(path, [asdict(result) for result in results])
+
+
+def append_results(folder: Path, results: Results) -> None:
+    """Append to results.jsonl, in a locked folder. Raises RunError if that fails."""
+    workspace = workspace_of(folder)
+    workspace.trim()
+    workspace.append(*(asdict(result) for result in results))
+
+
+def by_run(results: Results) -> dict[str, list[CheckpointResult]]:
+    """Group the last checkpoints' results by run, ordered by seed. Raises RunError."""
+    return {
+        name: [result for group in steps.values() for result in group if result.is_last]
+        for name, steps in by_step(results).items()
+    }
+
+
+def by_step(results: Results) -> dict[str, dict[int, list[CheckpointResult]]]:
+    """Group results by run and step, ordered by seed; RunError if their problems differ."""
+    trained = [result for result in results if result.trained_on]
+    for name, verb, same in (
+        ("trained_on", "trained", trained),
+        ("problems", "evaluated", results),
+    ):
+        for result in same:
+            if getattr(result, name) != getattr(same[0], name):
+                raise RunError(
+                    f"{result.run}, seed {result.seed} was {verb} on other problems than "
+                    f"{same[0].run}, seed {same[0].seed} (the file of problems has changed); "
+                    f"choose another place (--output-dir)"
+                )
+    ordered = sorted(results, key=lambda result: (result.run, result.steps, result.seed))
+    return {
+        name: {step: list(same) for step, same in groupby(group, key=lambda result: result.steps)}
+        for name, group in groupby(ordered, key=lambda result: result.run)
+    }
+
+
+def shares(results: Results) -> Float[np.ndarray, "s p"]:
+    """Share of correct samples by seed and problem."""
+    samples: int = results[0].protocol["samples"]
+    return np.array([result.right for result in results]) / samples
+
+
+def mean_cost(group: Results) -> tuple[float, float]:
+    """Mean rollout tokens and training seconds over the seeds."""
+    tokens = float(np.mean([result.rollout_tokens for result in group]))
+    return tokens, float(np.mean([result.seconds for result in group]))
+
+
+def score_name(results: Results) -> str:
+    return f"Avg@{results[0].protocol['samples']}"
+
+
+def benchmark_name(results: Results) -> str:
+    return str(results[0].protocol["benchmark"])
+
+
+def evaluation_name(results: Results) -> str:
+    protocol, seeds = results[0].protocol, sorted({result.seed for result in results})
+    trained = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
+    return f"{protocol['problems']} problems of {protocol['benchmark']}, {trained}"
