@@ -242,7 +242,7 @@ def plot(path: Path, folder: Path) -> None:
     axis.set_yscale("symlog", linthresh=30)  # some collapse by sixty points
     ticks = [-60, *range(-30, 31, 10)]
     axis.set_yticks(ticks, list(map(str, ticks)))
-    axis.set_ylim(-75, 32)  # the interval of GRPO at 20 % is larger
+    axis.set_ylim(-80, 32)
     axis.set_xticks([100 * share for share in WRONG_SHARES])
     axis.axhline(0, color=FAINT, linewidth=0.8)
     axis.set_xlabel("wrong share of every reference, from its end, %")

@@ -22,6 +22,7 @@ from paint.experiments.advise import (
     ContextMetrics,
     advise,
     advise_on,
+    agreed_wrong,
     context_options,
     metrics_of,
     overlap_auc,
@@ -36,6 +37,7 @@ from paint.experiments.rollout_cache import (
     score,
 )
 from paint.grading.base import Grade
+from paint.grading.math.grader import MathGrade, Verdict
 from paint.inference.engine import Completion
 from paint.models.policy import Policy
 from paint.objective.solution import KINDS
@@ -356,6 +358,19 @@ def test_overlap_auc_counts_pairs_within_problem(policy: Policy, problems: list[
     assert overlap_auc(RolloutCache(rows, 3), overlaps).tolist() == [0.75]
 
 
+def test_agreed_wrong_counts_one_wrong_answer_of_most_rollouts(
+    policy: Policy, problems: list[Problem]
+) -> None:
+    rows = []
+    for number, answer in enumerate(
+        ["7", "7", "7", "4", "7", "7", "4", "3", None, None, None, "7"]
+    ):
+        verdict = Verdict(answer == "4", answer, "right" if answer == "4" else "wrong")
+        grade = MathGrade(strict=verdict, lenient=verdict)
+        rows.append(replace(rollout(policy, problems[0], "1", 0.0, number), grade=grade))
+    assert agreed_wrong(RolloutCache(rows, 4)).tolist() == [1, 0, 0]
+
+
 def of_gradient(gradient: float, **changes: Any) -> ContextMetrics:
     """What 40 problems say that nearly agree."""
     noise = np.random.default_rng(int(1000 * gradient)).uniform(-0.01, 0.01, 40)
@@ -371,6 +386,7 @@ def of_gradient(gradient: float, **changes: Any) -> ContextMetrics:
 STUDENT: dict[str, Interval | None] = {
     "both": Interval(0.5, 0.4, 0.6),
     "truncated": Interval(0.0, 0.0, 0.1),
+    "agreed_wrong": Interval(0.0, 0.0, 0.1),
 }
 WHOLE = "--context.source solution --context.mask-ratio-wrong 0 --context.mask-ratio-correct 0"
 OWN = "the recipe's own context"
@@ -390,6 +406,7 @@ OWN = "the recipe's own context"
         ({}, {"recipe": 0.0, "other@0": 0.9}, ["no advice"]),
         ({"both": Interval(0.05, 0.0, 0.1)}, {"recipe": 0.3}, ["no advice"]),  # 2 of 40
         ({"truncated": Interval(0.6, 0.5, 0.7)}, {"recipe": 0.3}, ["max_new_tokens", OWN]),
+        ({"agreed_wrong": Interval(0.4, 0.3, 0.5)}, {"recipe": 0.3}, ["the rows' answers", OWN]),
     ],
 )
 def test_advise_on_recommends_only_what_intervals_tell(

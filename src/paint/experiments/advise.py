@@ -15,6 +15,7 @@ the same command goes on.
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -76,6 +77,7 @@ STUDENT_METRICS = {
     "both": "problems with right and wrong rollouts",
     "truncated": "truncated",
     "answerless": "no answer",
+    "agreed_wrong": "problems whose rollouts mostly agree on one wrong answer",
     "overlap_auc": "AUC of the overlap, right against wrong",
 }
 """What is measured of the student, and how the table calls it."""
@@ -360,9 +362,22 @@ def student_metrics(cache: RolloutCache, scores: Scores) -> dict[str, Interval |
         "both": (is_right.any(axis=1) & ~is_right.all(axis=1)).astype(float),
         "truncated": cache.share(lambda row: row.completion.truncated),
         "answerless": cache.share(has_no_answer),
+        "agreed_wrong": agreed_wrong(cache),
         "overlap_auc": overlap_auc(cache, overlaps),
     }
     return {name: mean(shares, SHARE) for name, shares in values.items()}
+
+
+def agreed_wrong(cache: RolloutCache) -> Float[np.ndarray, " p"]:
+    """1 for problems of which more than half of the rollouts agree on one wrong answer, or 0."""
+    values = []
+    for first in range(0, len(cache.rollouts), cache.samples):
+        wrong: Counter[str] = Counter()
+        for row in cache.rollouts[first : first + cache.samples]:
+            if isinstance(row.grade, MathGrade) and row.grade.strict.answer and not row.is_correct:
+                wrong[row.grade.strict.answer] += 1
+        values.append(max(wrong.values(), default=0) > cache.samples / 2)
+    return np.array(values, dtype=float)
 
 
 def context_rows(
@@ -421,6 +436,14 @@ def advise_on(
         lines.append(
             f"{truncated.points()} % of the rollouts are truncated, which makes them wrong: raise "
             f"rollout.max_new_tokens first"
+        )
+    agreed = student["agreed_wrong"]
+    assert agreed is not None
+    if agreed.low > FEW:
+        lines.append(
+            f"in {agreed.points()} % of the problems most rollouts agree on one answer, and the "
+            f"row has another: check the rows' answers; if they come from wrong references, they "
+            f"make right rollouts wrong, and the advice with them"
         )
     problems = len(contexts[RECIPE].accuracy_gradient)
     if both.mean < FEW and both.mean * problems < ENOUGH:
