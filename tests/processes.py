@@ -26,9 +26,15 @@ def write_recipe(path: Path, config: Config) -> str:
     for section, values in to_table(config).items():
         lines += [f"[{section}]"]
         given = {key: value for key, value in values.items() if value is not None}
-        lines += [f"{key} = {json.dumps(value)}" for key, value in given.items()]
+        lines += [f"{key} = {_toml(value)}" for key, value in given.items()]
     path.write_text("\n".join(lines), "utf-8")
     return str(path)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):  # options of an extension
+        return "{" + ", ".join(f"{key} = {_toml(one)}" for key, one in value.items()) + "}"
+    return json.dumps(value)
 
 
 def train_command(config: Config, folder: Path) -> list[str]:

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +43,7 @@ def changed(recipe: str, *changes: Sections) -> Config:
 
 def variant(algorithm: type[Algorithm], **options: Any) -> dict[str, dict[str, Any]]:
     """Settings that train with an algorithm of paint.variants and these options."""
-    changes = {"options": replace(algorithm.options, **options)} if options else {}  # type: ignore[attr-defined]
-    named = type(algorithm.__name__, (algorithm,), {**changes, "__module__": "variant"})
-    return {"train": {"method": spec_of(named, f"{algorithm.__name__}{next(_names)}", "variant")}}
-
-
-_names = count()
+    return {"train": {"method": spec_of(algorithm), "options": options}}
 
 
 def write_problems(path: Path, rows: Iterable[Mapping[str, Any]]) -> str:

@@ -146,7 +146,8 @@ def test_source_never_compares_names_of_engines_or_algorithms() -> None:
 
 # Packages beside the standard library that the method, the settings and a lone process may import.
 STANDARD = [
-    *("core.errors", "core.plugins", "core.settings", "algorithms.base", "training.check"),
+    *("core.errors", "core.options", "core.plugins", "core.settings", "algorithms.base"),
+    "training.check",
     *("config.schema", "config.recipe", "config.run_folder", "demo.files"),
     *("objective.masking", "objective.anchors", "objective.prompts", "objective.options"),
     "inference.registry",

@@ -12,7 +12,7 @@ import torch
 from extensions.reward_weighted import RewardWeighted
 from paint.algorithms.base import ALGORITHMS, Algorithm, find_algorithm
 from paint.config.run_folder import read_metrics, read_run
-from paint.config.schema import Config, GrpoConfig
+from paint.config.schema import Config, GrpoConfig, TrainConfig
 from paint.core.errors import ConfigError, NonFiniteError
 from paint.core.plugins import spec_of
 from paint.training import train_step as ts
@@ -27,7 +27,7 @@ SPEC = "extensions.reward_weighted:RewardWeighted"
 
 def test_find_algorithm_built_in_properties() -> None:
     config = Config(grpo=GrpoConfig(iterations=3))
-    found = {name: find_algorithm(name) for name in ALGORITHMS}
+    found = {name: find_algorithm(TrainConfig(method=name)) for name in ALGORITHMS}
     assert list(found) == ["distillation", "grpo", "sft"]
     assert [a.needs_teacher(config) for a in found.values()] == [True, False, False]
     assert found["grpo"].needs_teacher(replace(config, grpo=GrpoConfig(kl=0.1)))
@@ -41,7 +41,7 @@ def test_find_algorithm_built_in_properties() -> None:
 )
 def test_find_algorithm_unknown_name_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=rf"train\.method .*{name}|{name}.*train\.method"):
-        find_algorithm(name)
+        find_algorithm(TrainConfig(method=name))
 
 
 def test_train_outside_algorithm_learns_from_correct_completions(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ class Unmade(RewardWeighted):
 )
 def test_find_algorithm_outside_of_contract_is_refused(kind: type[Algorithm], message: str) -> None:
     with pytest.raises(ConfigError, match=rf"train\.method \S*{kind.__name__}.*{message}"):
-        find_algorithm(spec_of(kind))
+        find_algorithm(TrainConfig(method=spec_of(kind)))
 
 
 class Changed(RewardWeighted):

@@ -1,13 +1,20 @@
 """An algorithm that lives outside of the package: likelihood of completions, weighted by reward."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from paint.algorithms.base import Algorithm
 from paint.objective.loss import token_weights
 from paint.training import train_step as ts
 
 
+@dataclass(frozen=True)
+class RewardOptions:
+    baseline: float = 0.0
+    """What is subtracted from every reward."""
+
+
 class RewardWeighted(Algorithm):
+    options: RewardOptions
     needs_grades = True
 
     def step(self, setup, batch, step_index, clock):  # type: ignore[no-untyped-def]
@@ -17,7 +24,9 @@ class RewardWeighted(Algorithm):
 
         def score(micro):  # type: ignore[no-untyped-def]
             log_prob = ts.student_log_probs(setup, micro, 1.0).log_prob
-            rewards = [r.grade.reward for r in micro for _ in r.completion.ids]
+            rewards = [
+                r.grade.reward - self.options.baseline for r in micro for _ in r.completion.ids
+            ]
             loss = -log_prob.new_tensor(rewards) * log_prob
             weights = token_weights(ts.completion_lengths(micro)).to(loss)
             return (weights * loss).sum(), {"loss": loss.detach()}

@@ -1,17 +1,39 @@
 """The examples of docs/how-to/extend.md are the tested files, and work as they are printed."""
 
+import ast
 import re
 from pathlib import Path
-from typing import Any
+
+import pytest
+
+from extensions.length_grader import LengthOptions, grade
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/how-to/extend.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
-def test_printed_engine_and_divergence_equal_the_tested_files() -> None:
-    for name in ("shout_engine.py", "chi_squared.py", "reward_weighted.py", "lion.py"):
-        assert (Path(__file__).parent / name).read_text() in BLOCKS
+PRINTED = ("shout_engine", "length_grader", "alpha", "reward_weighted", "lion")
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_printed_extension_equals_the_tested_file_of_under_30_lines_of_code(name: str) -> None:
+    text = (Path(__file__).parent / f"{name}.py").read_text()
+    assert text in BLOCKS
+    assert lines_of_code(text) < 30
+
+
+def lines_of_code(text: str) -> int:
+    """Lines but for blank ones, docstrings and imports."""
+    tree = ast.parse(text)
+    left_out = set()
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Expr | ast.Import | ast.ImportFrom):
+            continue
+        if not isinstance(node, ast.Expr) or isinstance(node.value, ast.Constant):
+            left_out |= set(range(node.lineno, (node.end_lineno or 0) + 1))
+    lines = enumerate(text.splitlines(), start=1)
+    return sum(bool(line.strip()) and number not in left_out for number, line in lines)
 
 
 def test_printed_context_equals_the_tested_file() -> None:
@@ -20,10 +42,7 @@ def test_printed_context_equals_the_tested_file() -> None:
 
 
 def test_printed_grader_rewards_a_short_text_with_the_answer() -> None:
-    [block] = [block for block in BLOCKS if "def grade(" in block]
-    names: dict[str, Any] = {}
-    exec(block, names)
-    row = {"answer": "42"}
-    assert names["grade"]("so 42", row).reward == 1
-    assert names["grade"]("so 41", row).reward == 0
-    assert names["grade"]("42" * 1000, row).reward == 0
+    row, options = {"answer": "42"}, LengthOptions(longest=10)
+    assert grade("so 42", row, options).reward == 1
+    assert grade("so 41", row, options).reward == 0
+    assert grade("42" * 1000, row, options).reward == 0

@@ -176,7 +176,7 @@ def test_config_variants_by_verdict_need_grades_and_gold_answers() -> None:
         config = small(variant(algorithm)).changed("grading", grader=("none",))
         with pytest.raises(ConfigError, match=r"grading.grader must be other .*which needs grades"):
             check_config(config)
-    for grader, needs in (("math", True), ("mine:grade", False)):
+    for grader, needs in (("math", True), ("extensions.length_grader:grade", False)):
         config = small(variant(OnCorrect)).changed("grading", grader=(grader,))
         assert ("answer" in check_config(config).needed_fields) == needs
 

@@ -17,8 +17,9 @@ This module does not import torch: settings are checked by it.
 
 from typing import Any, ClassVar
 
-from paint.config.schema import Config
+from paint.config.schema import Config, TrainConfig
 from paint.core.errors import ConfigError, format_short, wrap_errors
+from paint.core.options import build_options
 from paint.core.plugins import load_object
 
 
@@ -35,6 +36,8 @@ class Algorithm:
         min_samples: fewest completions of a problem in a batch (``rollout.samples_per_problem``).
         uses_policy_gradient: its gradient is that of the policy that drew the tokens, so they must
             be on policy and drawn at the loss's temperature, and none is left out.
+        options: an instance of the frozen dataclass with which the class annotates it
+            (paint.core.options), made of ``train.options``; set after construction.
     """
 
     name: ClassVar[str] = ""
@@ -43,6 +46,7 @@ class Algorithm:
     needs_grades: ClassVar[bool] = False
     min_samples: ClassVar[int] = 1
     uses_policy_gradient: ClassVar[bool] = False
+    options: Any = None
 
     def needs_teacher(self, config: Config) -> bool:
         """Whether it scores under the teacher's weights; without, no copy of them is kept."""
@@ -117,18 +121,19 @@ class Sft(_BuiltIn):
 ALGORITHMS: dict[str, type[Algorithm]] = {a.name: a for a in (Distillation, Grpo, Sft)}
 
 
-def find_algorithm(name: str) -> Algorithm:
-    """The algorithm of this name, or of "module:Class". Raises ConfigError for an unknown one."""
-    if name in ALGORITHMS:
-        return ALGORITHMS[name]()
-    found = load_object(name, "train.method", ALGORITHMS)
+def find_algorithm(config: TrainConfig) -> Algorithm:
+    """The algorithm of ``train.method`` with its options. Raises ConfigError for an unknown one."""
+    name = config.method
+    found = ALGORITHMS.get(name) or load_object(name, "train.method", ALGORITHMS)
     if not (isinstance(found, type) and issubclass(found, Algorithm)):
         raise ConfigError(
             f"train.method is {format_short(name)}, which is not a subclass of "
             f"paint.algorithms.base.Algorithm"
         )
+    options = build_options(found, config.options, "train.options", f"train.method {name}")
     with wrap_errors(f"train.method {name}", ConfigError, "correct the class"):
         algorithm = found()
+    algorithm.options = options
     _require_contract(algorithm, name)
     return algorithm
 

@@ -21,6 +21,7 @@ from tyro.conf import Positional, arg, subcommand
 from tyro.constructors import PrimitiveConstructorSpec
 
 from paint.arguments import SettingsOf
+from paint.cli.extension_flags import CONFIG, OPTION_FLAGS, with_declared_options
 from paint.commands import Command
 from paint.config.recipe import find_recipe, read_recipe
 from paint.config.schema import ConfigError, EvaluationConfig
@@ -30,7 +31,6 @@ from paint.evaluation.defaults import defaults_of
 
 SECTION = re.compile(r"^(Args|Returns|Raises):$", re.MULTILINE)
 RECIPE = "recipe"
-CONFIG = "config"
 JSON = "json"
 GROUPS = {"data": "Make or validate training data (docs/how-to/own-data.md)."}
 """Commands of two words, by the first one."""
@@ -86,6 +86,8 @@ def parse(line: Sequence[str], commands: Mapping[str, Command], about: str) -> L
         raise ConfigError("the argument -- would hide the settings after it; leave it out")
     kind = options_of(command)
     default = _default(command, kind, words)
+    if default is not None:
+        default = with_declared_options(default, words)
     if {"-h", "--help"} & set(words):
         words = ["--help"]  # tyro's help lacks the positional arguments that were given
     options = _run_tyro(
@@ -233,8 +235,12 @@ def _default(command: Command, kind: type[Any], words: Sequence[str]) -> Any:
     if _settings_of(command) is EvaluationConfig:
         return kind(targets=(), config=defaults_of(words[0])) if words else None
     names = _before_recipe(command)
+    if not names:
+        fields = dataclasses.fields(kind)
+        has_section = any(field.default_factory is not dataclasses.MISSING for field in fields)
+        return kind() if has_section else None
     first = words[: len(names)]
-    if not names or len(first) < len(names) or any(word.startswith("-") for word in first):
+    if len(first) < len(names) or any(word.startswith("-") for word in first):
         return None
     for name, word in zip(names, first, strict=True):
         choices = plain_type(_parameters(command)[name].annotation)
@@ -289,7 +295,12 @@ def _run_tyro(kind: Any, words: Sequence[str], *, prog: str, description: str, d
     try:
         with nullcontext() if is_plain else redirect_stderr(messages):
             return tyro.cli(
-                kind, prog=prog, description=description, args=list(words), default=default
+                kind,
+                prog=prog,
+                description=description,
+                args=list(words),
+                default=default,
+                registry=OPTION_FLAGS,
             )
     finally:
         sys.stderr.write(sanitize_for_terminal(messages.getvalue()))

@@ -7,14 +7,14 @@ import dataclasses
 import difflib
 import importlib.util
 import tomllib
-import types
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any
 
 from paint.config.schema import Config
 from paint.core.errors import ConfigError, format_value, wrap_errors
-from paint.core.settings import MAX_FLOAT
+from paint.core.options import OptionTable, option_fields, plain_options
+from paint.core.settings import convert_value
 
 # Recipes have about a thousand bytes. Longer ones can nest so deep that Python ends with a
 # segmentation fault, or take hours.
@@ -62,11 +62,18 @@ def to_table(config: Config) -> dict[str, dict[str, Any]]:
     """Convert a config to nested dicts and lists for JSON; `from_table` is the inverse."""
     return {
         name: {
-            key: list(value) if isinstance(value, tuple) else value
-            for key, value in dataclasses.asdict(getattr(config, name)).items()
+            field.name: _plain(getattr(getattr(config, name), field.name))
+            for field in dataclasses.fields(section)
         }
-        for name in _SECTIONS
+        for name, section in _SECTIONS.items()
     }
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON and TOML have it."""
+    if isinstance(value, OptionTable):
+        return {name: _plain(option) for name, option in value.items()}
+    return list(value) if isinstance(value, tuple) else value
 
 
 def from_table(
@@ -87,31 +94,53 @@ def from_table(
 
 def differences(a: Config, b: Config) -> list[str]:
     """List the settings that differ, such as `train.seed: 0 -> 1`, in the config's order."""
-    before, after = to_table(a), to_table(b)
-    return [
-        f"{name}.{key}: {format_value(before[name][key])} -> {format_value(after[name][key])}"
-        for name, keys in _NAMES.items()
-        for key in keys
-        if before[name][key] != after[name][key]
-    ]
+    before, after = _by_name(a), _by_name(b)
+    lines = []
+    for name in [*before, *(name for name in after if name not in before)]:
+        if name not in before or name not in after or before[name] != after[name]:
+            shown = [
+                format_value(part[name]) if name in part else "unset" for part in (before, after)
+            ]
+            lines.append(f"{name}: {' -> '.join(shown)}")
+    return lines
+
+
+def _by_name(config: Config) -> dict[str, Any]:
+    """All settings by their full names, each option of an extension by its own."""
+    found = {}
+    for section, settings in to_table(config).items():
+        for key, value in settings.items():
+            if isinstance(value, dict):
+                for option, number in value.items():
+                    found[f"{section}.{key}.{option}"] = number
+            else:
+                found[f"{section}.{key}"] = value
+    return found
 
 
 def flags(config: Config, default: Config) -> list[str]:
     """List the flags of `paint train` that turn the recipe's config, the default, into this one."""
-    before, words = to_table(default), []
-    for section, settings in to_table(config).items():
-        kinds = {field.name: field.type for field in dataclasses.fields(_SECTIONS[section])}
-        for key, value in settings.items():
-            if value != before[section][key]:
-                is_switch = kinds[key] is bool
-                no = "no-" if is_switch and not value else ""
-                flag = f"--{section}.{no}{key.replace('_', '-')}"
-                values = value if isinstance(value, list) else [value]
-                texts = [] if is_switch else list(map(str, values))
-                # A separate argument that starts with a dash would be parsed as a flag.
-                is_dashed = len(texts) == 1 and texts[0].startswith("-")
-                words += [f"{flag}={texts[0]}"] if is_dashed else [flag, *texts]
+    before, words = _by_name(default), []
+    for name, value in _by_name(config).items():
+        if name in before and value == before[name]:
+            continue
+        section, *key = name.split(".")
+        is_switch = isinstance(value, bool) and _takes_no_value(section, key[0])
+        no = "no-" if is_switch and not value else ""
+        *outer, last = [section, *(part.replace("_", "-") for part in key)]
+        flag = f"--{'.'.join(outer)}.{no}{last}"
+        values = value if isinstance(value, list) else [value]
+        texts = [] if is_switch else list(map(str, values))
+        # A separate argument that starts with a dash would be parsed as a flag.
+        is_dashed = len(texts) == 1 and texts[0].startswith("-")
+        words += [f"{flag}={texts[0]}"] if is_dashed else [flag, *texts]
     return words
+
+
+def _takes_no_value(section: str, key: str) -> bool:
+    """Whether a setting that is true or false is a flag alone, as options are."""
+    [kind] = [f.type for f in dataclasses.fields(_SECTIONS[section]) if f.name == key]
+    return kind in (bool, OptionTable)
 
 
 def require_paths(config: Config) -> None:
@@ -144,24 +173,22 @@ def _section(name: str, table: Any, base: Config) -> Any:
         if key not in _NAMES[name]:
             raise ConfigError(f"unknown key {name}.{key}{_nearest(f'{name}.{key}')}")
 
+    section = getattr(base, name)
     values = {}
     for field in dataclasses.fields(_SECTIONS[name]):
-        if field.name not in table:
-            continue
-        value = table[field.name]
-        # TOML has no tuples, and people write 1 for 1.0.
-        if isinstance(value, list):
-            is_of_floats = get_args(field.type)[:1] == (float,)
-            value = tuple(float(one) if is_of_floats and type(one) is int else one for one in value)
-        elif isinstance(value, str) and get_origin(field.type) is tuple:
-            value = (value,)
-        elif type(value) is int and float in (field.type, *get_args(field.type)):
-            value = float(value) if abs(value) <= MAX_FLOAT else value
-        if not _fits(value, field.type):
-            got = format_value(table[field.name])
-            raise ConfigError(f"{name}.{field.name} must be {_words(field.type)}, got {got}")
-        values[field.name] = value
-    return dataclasses.replace(getattr(base, name), **values)
+        if field.name in table and field.type is not OptionTable:
+            full_name = f"{name}.{field.name}"
+            values[field.name] = convert_value(full_name, table[field.name], field.type)
+    for key, owner in option_fields(_SECTIONS[name]).items():
+        before = getattr(section, key)
+        # The options of another extension are none of this one.
+        is_same = values.get(owner, getattr(section, owner)) == getattr(section, owner)
+        if key in table:
+            given = plain_options(f"{name}.{key}", table[key])
+            values[key] = OptionTable({**before, **given}) if is_same else given
+        elif not is_same:
+            values[key] = OptionTable()
+    return dataclasses.replace(section, **values)
 
 
 def _nearest(name: str) -> str:
@@ -175,35 +202,3 @@ def _nearest(name: str) -> str:
     if matches:
         return f"; did you mean {' or '.join(matches)}?"
     return f"; there are {', '.join(_NAMES[section] if section else _NAMES)}"
-
-
-def _fits(value: object, annotation: Any) -> bool:
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Literal:
-        return isinstance(value, str) and value in arguments
-    if origin in (Union, types.UnionType):
-        return any(_fits(value, argument) for argument in arguments)
-    if origin is tuple:
-        return isinstance(value, tuple) and all(_fits(item, arguments[0]) for item in value)
-    # Not isinstance: bool is a subclass of int, and true is not a number of steps.
-    return type(value) is annotation
-
-
-def _words(annotation: Any) -> str:
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Literal:
-        return "one of " + ", ".join(arguments)
-    if origin in (Union, types.UnionType):
-        return " or ".join(_words(argument) for argument in arguments)
-    if origin is tuple:
-        item = _words(arguments[0])
-        is_choice = get_origin(arguments[0]) is Literal
-        return "a list of " + (f"values, each {item}" if is_choice else item)
-    names = {
-        bool: "true or false",
-        int: "an integer",
-        float: "a number",
-        str: "text",
-        types.NoneType: "None",
-    }
-    return names[annotation]

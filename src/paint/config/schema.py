@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from paint.core.errors import ConfigError as ConfigError
 from paint.core.errors import format_value
+from paint.core.options import NO_OPTIONS, OptionTable, options_of
 from paint.core.settings import MAX_COUNT as MAX_COUNT
 from paint.core.settings import (
     NOT_NEGATIVE,
@@ -240,6 +241,8 @@ class RolloutConfig(Section):
     colocate: bool = False
     """Let the servers free their GPU's memory for the trainer between rollouts (vLLM's sleep mode,
     level 1)."""
+    options: OptionTable = field(default=NO_OPTIONS, metadata=options_of("engine"))
+    """Options that an engine of your own declares, by name (docs/how-to/extend.md)."""
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
@@ -301,6 +304,9 @@ class ContextConfig(Section):
     """How the teacher's prompt announces the reference: as_shown is complete where nothing is
     hidden and partial otherwise, complete is always complete, part always partial (paper:
     part)."""
+    options: OptionTable = field(default=NO_OPTIONS, metadata=options_of("source"))
+    """Options that a function of yours in context.source declares, by name
+    (docs/how-to/extend.md)."""
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
@@ -390,6 +396,8 @@ class ObjectiveConfig(Section):
     """What computes the loss (paint.objective.fused): auto takes triton on a GPU where its kernels
     can be built (a C compiler and Python's headers are needed) and chunked elsewhere; reference
     holds the logits of a whole micro-batch. Changes speed and memory, never the result."""
+    options: OptionTable = field(default=NO_OPTIONS, metadata=options_of("divergence"))
+    """Options that a divergence of your own declares, by name (docs/how-to/extend.md)."""
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
@@ -461,6 +469,10 @@ class TrainConfig(Section):
     """Seed of the order of problems, of sampling and of the adapters, at least 0."""
     checkpoint_every: int = setting(20, POSITIVE, "steps; paper: 20")
     """Steps between checkpoints (paper: Experimental Details, evaluated every 20 steps)."""
+    options: OptionTable = field(default=NO_OPTIONS, metadata=options_of("method"))
+    """Options that an algorithm of your own declares, by name (docs/how-to/extend.md)."""
+    optimizer_options: OptionTable = field(default=NO_OPTIONS, metadata=options_of("optimizer"))
+    """Options that an optimizer of your own declares, by name (docs/how-to/extend.md)."""
 
     @property
     def row_limit(self) -> int:
@@ -505,6 +517,8 @@ class GradingConfig(Section):
     stop_on_failure: bool = True
     """Stop where the grader fails on every completion of a step or of an evaluation; otherwise
     their reward is 0 (ours)."""
+    options: OptionTable = field(default=NO_OPTIONS, metadata=options_of("grader"))
+    """Options that a grader of your own declares, by name (docs/how-to/extend.md)."""
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)

@@ -7,13 +7,15 @@ A section is a frozen dataclass that derives from ``Section``. Its ranges are in
 
 import dataclasses
 import math
+import types
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from paint.core.errors import (
     NAME_BYTES,
     ConfigError,
     format_short,
+    format_value,
     has_control_characters,
     path_error,
 )
@@ -71,31 +73,36 @@ class Section:
     __slots__ = ()
 
     def __post_init__(self) -> None:
-        fields = dataclasses.fields(self)  # type: ignore[arg-type]
-        for field in fields:
-            value = getattr(self, field.name)
-            texts = value if isinstance(value, tuple) else (value,)
-            are_plain = not any(
-                isinstance(text, str) and has_control_characters(text) for text in texts
-            )
+        section = section_name(type(self))
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            check_value(f"{section}.{field.name}", getattr(self, field.name), field)
+
+
+def check_value(name: str, value: Any, field: "dataclasses.Field[Any]") -> None:
+    """Raise ConfigError for a value that no setting can have, or out of its field's range."""
+    texts = value if isinstance(value, tuple) else (value,)
+    for text in texts:
+        if isinstance(text, str) and has_control_characters(text):
             allowed = "text without control characters"
-            require(self, field.name, are_plain, allowed, "line ends and tabs are allowed")
-            is_number = not isinstance(value, int) or abs(value) < 2**63
-            require(self, field.name, is_number, "below 2**63", "a number of 64 bits")
-            is_real = isinstance(value, float) and math.isfinite(value)
-            has_range = not is_real or abs(value) <= MAX_FLOAT
-            require(self, field.name, has_range, "a number of 32 bits", "at most 3.4e38")
-        for field in fields:
-            for allowed, accepts in field.metadata.get("checks", ()):
-                is_allowed = accepts(getattr(self, field.name))
-                require(self, field.name, is_allowed, allowed, field.metadata["note"])
+            raise ConfigError(_refusal(name, value, allowed, "line ends and tabs are allowed"))
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise ConfigError(_refusal(name, value, "below 2**63", "a number of 64 bits"))
+    if isinstance(value, float) and math.isfinite(value) and abs(value) > MAX_FLOAT:
+        raise ConfigError(_refusal(name, value, "a number of 32 bits", "at most 3.4e38"))
+    for allowed, accepts in field.metadata.get("checks", ()):
+        if not accepts(value):
+            raise ConfigError(_refusal(name, value, allowed, field.metadata["note"]))
+
+
+def _refusal(name: str, value: Any, allowed: str, note: str) -> str:
+    return f"{name} must be {allowed}, got {format_short(value)} ({note})"
 
 
 def require(section: object, key: str, is_allowed: bool, allowed: str, note: str) -> None:
     """Raise ConfigError with section.key, its value and the allowed ones, unless allowed."""
     if not is_allowed:
-        name, value = section_name(type(section)), format_short(getattr(section, key))
-        raise ConfigError(f"{name}.{key} must be {allowed}, got {value} ({note})")
+        name = f"{section_name(type(section))}.{key}"
+        raise ConfigError(_refusal(name, getattr(section, key), allowed, note))
 
 
 def require_count(name: str, value: Any, least: int = 1) -> None:
@@ -109,3 +116,68 @@ def require_count(name: str, value: Any, least: int = 1) -> None:
 def section_name(section: type) -> str:
     """Return the name of a config class in a recipe: "rollout" for RolloutConfig."""
     return section.__name__.removesuffix("Config").lower()
+
+
+def convert_value(name: str, value: Any, annotation: Any) -> Any:
+    """Convert a value of a table to a setting's type; raise ConfigError for one of another type.
+
+    Integers become floats, lists tuples and a text a list of one where needed, and nothing else is
+    converted: TOML has no tuples, and people write 1 for 1.0.
+    """
+    converted = value
+    if isinstance(value, list):
+        is_of_floats = get_args(annotation)[:1] == (float,)
+        converted = tuple(float(v) if is_of_floats and type(v) is int else v for v in value)
+    elif isinstance(value, str) and get_origin(annotation) is tuple:
+        converted = (value,)
+    elif type(value) is int and float in (annotation, *get_args(annotation)):
+        converted = float(value) if abs(value) <= MAX_FLOAT else value
+    if not _fits(converted, annotation):
+        raise ConfigError(f"{name} must be {_words(annotation)}, got {format_value(value)}")
+    return converted
+
+
+def is_setting_type(annotation: Any) -> bool:
+    """Whether a setting can have a type: what ``convert_value`` takes."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return all(isinstance(argument, str) for argument in arguments)
+    if origin in (Union, types.UnionType):
+        return all(map(is_setting_type, arguments))
+    if origin is tuple:
+        return arguments[1:] == (...,) and is_setting_type(arguments[0])
+    return annotation in _KINDS
+
+
+def _fits(value: object, annotation: Any) -> bool:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return isinstance(value, str) and value in arguments
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, argument) for argument in arguments)
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_fits(item, arguments[0]) for item in value)
+    # Not isinstance: bool is a subclass of int, and true is not a number of steps.
+    return type(value) is annotation
+
+
+_KINDS: dict[Any, str] = {
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+    str: "text",
+    types.NoneType: "None",
+}
+
+
+def _words(annotation: Any) -> str:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return "one of " + ", ".join(arguments)
+    if origin in (Union, types.UnionType):
+        return " or ".join(_words(argument) for argument in arguments)
+    if origin is tuple:
+        item = _words(arguments[0])
+        is_choice = get_origin(arguments[0]) is Literal
+        return "a list of " + (f"values, each {item}" if is_choice else item)
+    return _KINDS[annotation]

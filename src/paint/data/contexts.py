@@ -16,6 +16,7 @@ from typing import Any
 
 from paint.config.schema import CONTEXT_SOURCES, ConfigError, ContextConfig
 from paint.core.errors import format_short, wrap_errors
+from paint.core.options import bind_options
 from paint.core.plugins import load_object
 from paint.data.problems import Problem, row_of
 from paint.data.readers import DataError
@@ -201,7 +202,7 @@ class Contexts:
         return text
 
     def _by_function(self, source: str, problem: Problem, seed: int) -> str:
-        function: ContextFunction = load_object(source, "context.source", CONTEXT_SOURCES)
+        function = context_function(self.options, source)
         place = f"context.source {source}, problem {problem.id}"
         with wrap_errors(place, DataError, "correct the function"):
             found = function(row_of(problem), self._rows, seed)
@@ -236,6 +237,13 @@ class Contexts:
         words = set(re.findall(r"\w+", problem.problem.casefold()))
         is_by_anchors = self.options.alignment == "anchors"
         return [set(anchors(problem.problem)), words] if is_by_anchors else [words]
+
+
+def context_function(config: ContextConfig, source: str) -> ContextFunction:
+    """The function that a source names as "module:function", with its options bound to it."""
+    function = load_object(source, "context.source", CONTEXT_SOURCES)
+    setting = f"context.source {source}"
+    return bind_options(function, config.options, "context.options", setting)
 
 
 @lru_cache(maxsize=100_000)

@@ -20,12 +20,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from types import ModuleType
 from typing import IO, Any
 
 from paint.core.errors import PaintError
+from paint.core.options import NO_OPTIONS, bind_options
 from paint.core.plugins import is_importable, load_object
 
 DEADLINES = (0.01, 86_400.0)  # seconds, least and most
@@ -64,6 +65,7 @@ class Pool:
         workers: by default the number of cores.
         warm_up: calls that a worker makes before the first fork, for what is imported late.
         memory: bytes of address space that a worker and its children may use; 0 is no limit.
+        table: the options that the function declares (``grading.options``).
     """
 
     def __init__(
@@ -74,11 +76,13 @@ class Pool:
         workers: int | None = None,
         warm_up: Sequence[Arguments] = (),
         memory: int = 0,
+        table: Mapping[str, Any] = NO_OPTIONS,
     ) -> None:
         if (workers is not None and workers < 1) or not DEADLINES[0] <= deadline <= DEADLINES[1]:
             raise ValueError(f"{workers} workers with a deadline of {deadline} s")
         self._most_workers = workers or _cores()
-        self._settings = json.dumps([_portable(function), deadline, warm_up, memory])
+        name = _portable(function)
+        self._settings = json.dumps([name, deadline, warm_up, memory, dict(table)])
         self.workers: list[Worker] = []
 
     def call(self, calls: Sequence[Arguments]) -> list[Result]:
@@ -202,7 +206,13 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def _work(name: str, deadline: float, warm_up: Sequence[Arguments], memory: int) -> None:
+def _work(
+    name: str,
+    deadline: float,
+    warm_up: Sequence[Arguments],
+    memory: int,
+    table: Mapping[str, Any],
+) -> None:
     """Read a call a line and write a line with its result, until the input ends."""
     import resource
 
@@ -220,7 +230,7 @@ def _work(name: str, deadline: float, warm_up: Sequence[Arguments], memory: int)
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
-    function = _load(name)
+    function = bind_options(_load(name), table, "grading.options", "grading.grader")
     for arguments in warm_up:
         function(*arguments)
     gc.freeze()  # a child shares these objects' memory as long as no collection touches them

@@ -8,9 +8,11 @@ module:name    a custom function (paint.grading.functions)
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from paint.config.schema import GradingConfig
 from paint.core.errors import ConfigError
+from paint.core.options import NO_OPTIONS, bind_options, complete_options
 from paint.core.plugins import load_object
 from paint.grading.base import Cost, Grade, Grader, Item
 from paint.grading.choice import chosen_letter, named_letters
@@ -32,8 +34,9 @@ def open_grader(grading: GradingConfig) -> Grader:
     """The grader of the section grading; of several graders, their weighted sum.
 
     Raises:
-        ConfigError: there is no such grader, or it is not callable.
+        ConfigError: there is no such grader, it is not callable, or its options are refused.
     """
+    grading = complete_options(grading, "grading.")
     graders: dict[str, Grader] = {}
     for name, grader in zip(short_names(grading.grader), grading.grader, strict=True):
         graders[name] = find_grader(
@@ -42,6 +45,7 @@ def open_grader(grading: GradingConfig) -> Grader:
             concurrency=grading.concurrency,
             timeout=grading.timeout,
             attempts=grading.attempts,
+            table=grading.options,
         )
     if len(graders) == 1 and not grading.weights:
         return next(iter(graders.values()))
@@ -65,6 +69,7 @@ def find_grader(
     concurrency: int = 32,
     timeout: float = 60.0,
     attempts: int = 3,
+    table: Mapping[str, Any] = NO_OPTIONS,
 ) -> Grader:
     """The grader of a name.
 
@@ -74,6 +79,7 @@ def find_grader(
             take, in [0.01, 86400].
         workers: processes that compare answers or call the function; None is the number of cores.
         concurrency, timeout, attempts: of an async function (paint.grading.functions.AsyncCalls).
+        table: the options of the function (``grading.options``).
 
     Raises:
         ConfigError: there is no such grader, or it is not callable.
@@ -92,9 +98,10 @@ def find_grader(
         raise ConfigError(f"grading.grader is {grader}, which is not callable")
     caller: AsyncCalls | Pool
     if is_async(function):
-        caller = AsyncCalls(function, concurrency=concurrency, timeout=timeout, attempts=attempts)
+        bound = bind_options(function, table, "grading.options", f"grading.grader {grader}")
+        caller = AsyncCalls(bound, concurrency=concurrency, timeout=timeout, attempts=attempts)
     else:
-        caller = Pool(grader, deadline=deadline, workers=workers)
+        caller = Pool(grader, deadline=deadline, workers=workers, table=table)
     return FunctionGrader(caller, takes_batch=takes_batch(function))
 
 

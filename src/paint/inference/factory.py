@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from paint.config import schema as cfg
 from paint.core.device import own_device
@@ -15,7 +16,7 @@ from paint.inference.adapter_sync_check import check_adapter_sync
 from paint.inference.checked import CheckedEngine
 from paint.inference.engine import Engine, RemoteEngine, ServerStartError, sampling_from
 from paint.inference.rank0 import Rank0Engine
-from paint.inference.registry import LOCAL, engine_of, engine_type
+from paint.inference.registry import LOCAL, engine_of, engine_options, engine_type
 from paint.models.policy import Policy, move_policy
 from paint.models.sharding import is_sharded
 
@@ -35,6 +36,11 @@ class EngineSetup:
     problems: Sequence[Problem]  # those to sample; the adapter sync check takes the first
     server_flags: ServerFlags | None = None  # of an own server that shares the GPU
     falls_back: bool = False  # in one process: generate here if the own server does not start
+
+    @property
+    def options(self) -> Any:
+        """The options that the engine's class declares, made of ``rollout.options``."""
+        return engine_options(self.rollout)
 
     def has_fallen_back(self, engine: Engine) -> bool:
         """Whether this engine took the place of servers that did not start."""

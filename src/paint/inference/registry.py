@@ -9,6 +9,7 @@ from typing import Any
 
 from paint.config.schema import RolloutConfig
 from paint.core.errors import ConfigError, format_short
+from paint.core.options import build_options
 from paint.core.plugins import load_object
 
 
@@ -57,6 +58,16 @@ def engine_of(rollout: RolloutConfig) -> EngineType:
     """The engine that generates; ``auto`` with named servers generates on them."""
     name = resolved_engine(rollout.engine, bool(rollout.urls or rollout.server_gpus))
     return engine_type(name)
+
+
+def engine_options(rollout: RolloutConfig) -> Any:
+    """The options that an engine outside of the package declares; None where it declares none.
+
+    Raises ConfigError for options that it does not take.
+    """
+    name = rollout.engine
+    engine = None if name in ENGINES else load_object(name, "rollout.engine", ENGINES)
+    return build_options(engine, rollout.options, "rollout.options", f"rollout.engine {name}")
 
 
 def resolved_engine(name: str, has_servers: bool) -> str:

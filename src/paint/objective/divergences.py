@@ -19,12 +19,13 @@ outside of the package:
 This module does not import torch, because settings are validated with it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from paint.core.errors import ConfigError
-from paint.core.plugins import load_object, spec_of
+from paint.core.options import NO_OPTIONS, build_options
+from paint.core.plugins import extension_errors, load_object, spec_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -115,16 +116,32 @@ SAMPLED_TOKEN = Divergence(
 DIVERGENCES = {d.name: d for d in (FORWARD_KL, REVERSE_KL, JSD, SAMPLED_TOKEN)}
 
 
-def find_divergence(name: str, setting: str = "objective.divergence") -> Divergence:
+def find_divergence(
+    name: str,
+    setting: str = "objective.divergence",
+    table: Mapping[str, Any] = NO_OPTIONS,
+) -> Divergence:
     """Look up a divergence by name; "module:name" imports one from outside of the package.
 
-    setting is the setting's name, for messages. Raises ConfigError for an unknown name.
+    That is a Divergence, or a function of ``options`` that returns one.
+
+    Args:
+        setting: the setting's name, for messages.
+        table: the options of the function (``objective.options``).
+
+    Raises:
+        ConfigError: there is no such divergence, or its options are refused.
     """
-    if known := DIVERGENCES.get(name):
-        return known
-    found = load_object(name, setting, DIVERGENCES)
+    found: Any = DIVERGENCES.get(name) or load_object(name, setting, DIVERGENCES)
+    options = build_options(found, table, "objective.options", f"{setting} {name}")
+    if options is not None:
+        with extension_errors(setting, name):
+            found = found(options=options)
     if not isinstance(found, Divergence):
-        raise ConfigError(f"{setting} is {name}, which is not a paint.Divergence")
+        raise ConfigError(
+            f"{setting} is {name}, which is not a paint.Divergence, nor a function of options that "
+            f"returns one"
+        )
     return found
 
 

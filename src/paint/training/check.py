@@ -23,6 +23,7 @@ from paint.algorithms.base import Algorithm, find_algorithm
 from paint.config.recipe import require_bitsandbytes, require_paths
 from paint.config.schema import CONTEXT_SOURCES, CPU_ROWS, CPU_TOKENS, Config, RolloutConfig
 from paint.core.errors import ConfigError, format_short, format_value
+from paint.core.options import complete_options
 from paint.estimate.plan import (
     UTILIZATION,
     Plan,
@@ -424,9 +425,12 @@ TRAINING_RULES = (
 
 def check_config(config: Config) -> Resolved:
     """Load what a config names, and apply the rules. Raises ConfigError."""
-    divergence = find_divergence(config.objective.divergence)
-    algorithm, engine = find_algorithm(config.train.method), engine_of(config.rollout)
+    divergence = find_divergence(config.objective.divergence, table=config.objective.options)
+    algorithm, engine = find_algorithm(config.train), engine_of(config.rollout)
     optimizer = find_optimizer(config.train)
+    for section in ("rollout", "context", "objective", "train", "grading"):
+        complete = complete_options(getattr(config, section), f"{section}.")
+        config = replace(config, **{section: complete})
     run = Resolved(config, algorithm, engine, divergence, optimizer)
     _ = run.objective  # refuses a clip or kernels that the divergence does not take
     _apply(RULES, run)
@@ -453,6 +457,7 @@ def check_training(config: Config) -> Resolved:
 def check_engine(rollout: RolloutConfig) -> EngineType:
     """Look up the engine of an evaluation, by the rules of engines. Raises ConfigError."""
     engine = engine_of(rollout)
+    complete_options(rollout, "rollout.")
     _apply(ENGINE_RULES, ResolvedRollout(rollout, engine))
     return engine
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from paint.config.recipe import require_bitsandbytes
 from paint.config.schema import TrainConfig
 from paint.core.errors import ConfigError, format_short
+from paint.core.options import build_options
 from paint.core.plugins import extension_errors, load_object
 
 if TYPE_CHECKING:
@@ -38,10 +39,13 @@ class OptimizerFactory:
     Attributes:
         name: as in ``train.optimizer``.
         state_bytes: bytes of its state for each trained weight.
+        options: an instance of the frozen dataclass with which the class annotates it
+            (paint.core.options), made of ``train.optimizer_options``; set after construction.
     """
 
     name: ClassVar[str] = ""
     state_bytes: float
+    options: Any = None
 
     def check(self, config: TrainConfig) -> None:
         """Raise ConfigError for settings that it cannot take, before a model is loaded."""
@@ -135,16 +139,17 @@ def _adam_settings(config: TrainConfig) -> dict[str, Any]:
 def find_optimizer(config: TrainConfig) -> OptimizerFactory:
     """The factory that ``train.optimizer`` names. Raises ConfigError for an unknown one."""
     name = config.optimizer
-    if name in OPTIMIZERS:
-        return OPTIMIZERS[name]()
-    found = load_object(name, "train.optimizer", OPTIMIZERS)
+    found = OPTIMIZERS.get(name) or load_object(name, "train.optimizer", OPTIMIZERS)
     if not (isinstance(found, type) and issubclass(found, OptimizerFactory)):
         raise ConfigError(
             f"train.optimizer is {format_short(name)}, which is not a subclass of "
             f"paint.OptimizerFactory"
         )
+    setting = f"train.optimizer {name}"
+    options = build_options(found, config.optimizer_options, "train.optimizer_options", setting)
     with extension_errors("train.optimizer", name):
         factory = found()
+    factory.options = options
     if found.open is OptimizerFactory.open:
         raise ConfigError(f"train.optimizer {name} has no method open; define it")
     size = getattr(factory, "state_bytes", None)

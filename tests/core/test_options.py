@@ -1,0 +1,254 @@
+"""Options that extensions declare: their dataclass, and the table that a config holds."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pytest
+
+from paint.core.errors import ConfigError
+from paint.core.options import (
+    NO_OPTIONS,
+    OptionTable,
+    build_options,
+    complete_options,
+    declared_options,
+    field_helps,
+    options_of,
+    plain_options,
+)
+from paint.core.plugins import spec_of
+from paint.core.settings import setting, within
+
+
+@dataclass(frozen=True)
+class Some:
+    epsilon: float = setting(0.2, within("[0, 1]"), "paper: 0.2")
+    """Largest change,
+    in [0, 1]."""
+    count: int | None = None
+    """A number."""
+    kind: Literal["near", "far"] = "near"
+    names: tuple[str, ...] = ()
+    is_on: bool = True
+
+    def __post_init__(self) -> None:
+        if self.count == 13:
+            raise ValueError("count 13 brings bad luck")
+
+
+class Annotated:
+    options: Some
+
+
+class Derived(Annotated):
+    """Declares by its base."""
+
+
+class InText:
+    options: "Some"
+
+
+class Untyped:
+    options: Any = None
+
+
+def graded(text: str, row: Any, options: Some) -> float:
+    return options.epsilon
+
+
+def graded_in_text(text: str, row: Any, options: "Some") -> float:
+    return options.epsilon
+
+
+def plain(text: str, row: Any) -> float:
+    return 0.0
+
+
+@pytest.mark.parametrize(
+    ("extension", "expected"),
+    [
+        (Annotated, Some),
+        (Derived, Some),
+        (InText, Some),
+        (graded, Some),
+        (graded_in_text, Some),
+        (Untyped, None),
+        (plain, None),
+        (print, None),
+        ("text", None),
+    ],
+)
+def test_declared_options_of_class_and_function_is_their_annotation(
+    extension: Any, expected: type | None
+) -> None:
+    assert declared_options(extension, "x") is expected
+
+
+@dataclass
+class Thawed:
+    count: int = 0
+
+
+@dataclass(frozen=True)
+class Nested:
+    table: bytes = b""
+
+
+@dataclass(frozen=True)
+class Required:
+    path: str
+
+
+def unannotated(options) -> None:  # type: ignore[no-untyped-def]
+    pass
+
+
+def of_thawed(options: Thawed) -> None:
+    pass
+
+
+def of_nested(options: Nested) -> None:
+    pass
+
+
+def of_required(options: Required) -> None:
+    pass
+
+
+def of_number(options: int) -> None:
+    pass
+
+
+def of_unknown(options: "Unknown") -> None:  # type: ignore[name-defined]
+    pass
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (unannotated, "its parameter options has no annotation"),
+        (of_thawed, "Thawed is not frozen"),
+        (of_nested, r"Nested.table is annotated with .*bytes"),
+        (of_required, "Required.path has no default"),
+        (of_number, "annotated with <class 'int'>; annotate it with a frozen dataclass"),
+        (of_unknown, "name 'Unknown' is not defined"),
+    ],
+)
+def test_declared_options_other_annotation_is_refused(
+    function: Callable[..., Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"^grading.grader m:f: .*{message}"):
+        declared_options(function, "grading.grader m:f")
+
+
+def built(**table: Any) -> Any:
+    return build_options(Annotated, plain_options("train.options", table), "train.options", "m:A")
+
+
+def test_build_options_converts_values_and_keeps_defaults() -> None:
+    assert built() == Some()
+    assert built(epsilon=1, count=3, names=["a"]) == Some(1.0, 3, "near", ("a",))
+    assert built(names="a").names == ("a",)
+    assert build_options(plain, OptionTable(), "train.options", "m:A") is None
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"epsilon": "0.1"}, r'train\.options\.epsilon must be a number, got "0\.1"'),
+        ({"epsilon": 2}, r"train\.options\.epsilon must be in \[0, 1\], got 2\.0 \(paper: 0\.2\)"),
+        ({"kind": "wide"}, r'train\.options\.kind must be one of near, far, got "wide"'),
+        ({"is_on": 1}, r"train\.options\.is_on must be true or false, got 1"),
+        ({"count": 13}, r"^train\.options: count 13 brings bad luck; change it"),
+        ({"count": {}}, r"train\.options\.count must be a number, text, true, false"),
+        ({"a b": 1}, r'train\.options has "a b", which is no name'),
+    ],
+)
+def test_build_options_wrong_table_is_refused_with_name_and_value(
+    table: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        built(**table)
+
+
+@dataclass(frozen=True)
+class More(Some):
+    more: int = 0
+    """Further ones."""
+
+
+def test_field_helps_are_docstrings_below_fields_of_all_bases() -> None:
+    found = {"epsilon": "Largest change, in [0, 1].", "count": "A number."}
+    assert field_helps(Some) == found
+    assert field_helps(More) == found | {"more": "Further ones."}
+
+
+def test_option_table_has_value_equality_and_hash() -> None:
+    table = plain_options("train.options", {"a": [1, 2], "b": None})
+    assert table == {"b": None, "a": (1, 2)}
+    assert hash(table) == hash(OptionTable({"b": None, "a": (1, 2)}))
+    assert table != OptionTable()
+
+
+class Preset(Annotated):
+    options: Some = Some(count=5)
+
+
+def test_build_options_defaults_are_those_of_the_class() -> None:
+    assert build_options(Preset, {}, "train.options", "m:P") == Some(count=5)
+    assert build_options(Preset, {"count": 6}, "train.options", "m:P") == Some(count=6)
+
+
+@dataclass(frozen=True)
+class Other:
+    strength: float = 1.0
+
+
+@dataclass(frozen=True)
+class Part:
+    method: str = "distillation"
+    options: OptionTable = field(default=NO_OPTIONS, metadata=options_of("method"))
+    source: tuple[str, ...] = ("text",)
+    more: OptionTable = field(default=NO_OPTIONS, metadata=options_of("source"))
+
+
+def test_complete_options_holds_values_and_defaults() -> None:
+    part = Part(spec_of(Annotated), OptionTable({"count": 1}), ("text", spec_of(graded)))
+    complete = complete_options(part, "part.")
+    defaults = {"epsilon": 0.2, "count": None, "kind": "near", "names": (), "is_on": True}
+    assert complete.options == defaults | {"count": 1}
+    assert complete.more == defaults
+    assert complete_options(Part(), "part.") == Part()
+
+
+def other(options: Other) -> None:
+    pass
+
+
+def test_complete_options_of_several_extensions_are_shared() -> None:
+    part = Part(source=(spec_of(graded), spec_of(other)), more=OptionTable({"strength": 2}))
+    assert complete_options(part, "part.").more["strength"] == 2.0
+    assert complete_options(part, "part.").more["epsilon"] == 0.2
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        (
+            Part(options=OptionTable({"count": 1})),
+            r"part\.options\.count of part\.method distillation; it has none, remove it",
+        ),
+        (
+            Part(spec_of(Annotated), OptionTable({"epsilom": 1})),
+            r"part\.options\.epsilom of part\.method \S+Annotated; did you mean epsilon",
+        ),
+        (
+            Part(source=("text", spec_of(other)), more=OptionTable({"x": 1})),
+            r"part\.more\.x of part\.source text \S+other; there are strength",
+        ),
+    ],
+)
+def test_complete_options_unknown_name_is_refused(part: Part, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^unknown option {message}"):
+        complete_options(part, "part.")

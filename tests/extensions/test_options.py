@@ -1,0 +1,250 @@
+"""Options of extensions: from a recipe, the command line and Python to the code that uses them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import paint
+from extensions.length_grader import LengthOptions, grade
+from extensions.lion import LionFactory
+from extensions.reward_weighted import RewardWeighted
+from extensions.shout_engine import ShoutEngine
+from paint.cli.main import main, parse
+from paint.config.recipe import differences, flags, from_table, read_recipe, to_table
+from paint.config.run_folder import read_metrics, read_run, read_run_json
+from paint.config.schema import Config, ConfigError
+from paint.training.check import check_config
+from paint.training.trainer import train
+from runs import adapter, assert_same, changed, stored, train_in_parts, write_problems
+
+RECIPE = """
+[train]
+method = "extensions.reward_weighted:RewardWeighted"
+optimizer = "extensions.lion:LionFactory"
+[train.options]
+baseline = 0.5
+[train.optimizer_options]
+beta1 = 0.8
+[rollout]
+engine = "extensions.shout_engine:ShoutEngine"
+options = { signature = "loud" }
+[grading]
+grader = "extensions.length_grader:grade"
+options = { longest = 1 }
+"""
+NAMES = {
+    "train": {
+        "method": "extensions.reward_weighted:RewardWeighted",
+        "optimizer": "extensions.lion:LionFactory",
+    },
+    "rollout": {"engine": "extensions.shout_engine:ShoutEngine"},
+    "grading": {"grader": "extensions.length_grader:grade"},
+}
+FLAGS = [
+    *("--train.options.baseline", "0.5", "--train.optimizer-options.beta1", "0.8"),
+    *("--rollout.options.signature", "loud", "--grading.options.longest=1"),
+]
+SMALL: dict[str, dict[str, Any]] = {
+    "model": {"lora_rank": 4},
+    "rollout": {"max_new_tokens": 8},
+    "train": {"steps": 2, "batch_size": 4, "checkpoint_every": 1, "learning_rate": 1e-3},
+}
+
+
+def name_flags() -> list[str]:
+    return [
+        word
+        for section, settings in NAMES.items()
+        for key, spec in settings.items()
+        for word in (f"--{section}.{key}", spec)
+    ]
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> str:
+    path = tmp_path / "mine.toml"
+    path.write_text(RECIPE)
+    return str(path)
+
+
+def of_line(*words: str) -> Config:
+    config: Config = parse(["train", *words]).options.config
+    return config
+
+
+def complete(config: Config) -> dict[str, dict[str, Any]]:
+    return to_table(check_config(config).config)
+
+
+def test_options_are_one_config_from_recipe_line_and_python(recipe: str) -> None:
+    of_recipe = complete(read_recipe(recipe))
+    assert of_recipe["train"]["options"] == {"baseline": 0.5}
+    assert of_recipe["train"]["optimizer_options"] == {"beta1": 0.8, "beta2": 0.99}
+    assert of_recipe["rollout"]["options"] == {"signature": "loud"}
+    assert of_recipe["grading"]["options"] == {"longest": 1}
+
+    assert complete(of_line("paint", *name_flags(), *FLAGS)) == of_recipe
+    assert complete(of_line(recipe, "--train.options.baseline", "0.5")) == of_recipe
+    assert complete(from_table(NAMES, base=read_recipe(recipe))) == of_recipe
+
+
+def test_options_are_trained_with_recorded_and_resumed(tmp_path: Path) -> None:
+    own: dict[str, dict[str, Any]] = {
+        "train": {"method": RewardWeighted, "options": {"baseline": 0.5}},
+        "rollout": {"engine": ShoutEngine, "options": {"signature": "loud"}},
+        "grading": {"grader": grade, "options": LengthOptions(longest=1)},
+    }
+    own["train"] |= {"optimizer": LionFactory, "optimizer_options": {"beta1": 0.8}}
+    sections: Any = {name: SMALL.get(name, {}) | own.get(name, {}) for name in SMALL | own}
+    folder = tmp_path / "run"
+    paint.train("demo-paint", output_dir=folder, **sections)
+
+    recorded = read_run_json(folder)["config"]
+    assert recorded["train"]["options"] == {"baseline": 0.5}
+    assert recorded["train"]["optimizer_options"] == {"beta1": 0.8, "beta2": 0.99}
+    rows = stored(folder)
+    assert {row["source"] for row in rows} == {"loud"}
+    assert {row["reward"] for row in rows} == {0.0}  # no completion has one character
+    assert read_metrics(folder)[0]["loss"] < 0  # 0.5 log p
+    saved = torch.load(folder / "checkpoints/step-000002/optimizer.pt")
+    assert saved["param_groups"][0]["beta1"] == 0.8
+
+    train_in_parts(read_run(folder), tmp_path / "parts", first=1)
+    assert_same(adapter(tmp_path / "parts"), adapter(folder))
+
+
+def test_options_of_divergence_and_context_are_trained_with(tmp_path: Path) -> None:
+    rows = [
+        {"problem": f"What is {i}+{i}?", "solution": f"It is {i}.", "answer": 2 * i, "hint": "h"}
+        for i in range(1, 5)
+    ]
+    source = "extensions.earlier_context:earlier"
+    own: dict[str, dict[str, Any]] = {
+        "data": {"path": write_problems(tmp_path / "rows.jsonl", rows)},
+        "context": {"source": source, "options": {"most": 1}},
+        "objective": {"divergence": "extensions.alpha:alpha_divergence", "options": {"alpha": 0.3}},
+        "train": {"steps": 1},
+    }
+    kl = {}
+    for alpha in (0.3, 0.9):
+        own["objective"]["options"] = {"alpha": alpha}
+        folder = tmp_path / str(alpha)
+        train(changed("demo-paint", SMALL, own), folder)
+        kl[alpha] = read_metrics(folder)[0]["kl"]
+    assert kl[0.3] != kl[0.9]
+    for row in stored(folder):
+        number = int(row["problem_id"])
+        assert row["context"] == (f"It is {number - 1}." if number > 1 else "h")
+
+
+def test_options_of_a_grader_are_flags_of_eval_and_grade() -> None:
+    words = ["--grading.grader", NAMES["grading"]["grader"], "--grading.options.longest", "9"]
+    assert parse(["grade", "folder", *words]).options.grading.options == {"longest": 9}
+    assert parse(["eval", "demo", *words]).options.config.grading.options == {"longest": 9}
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--train.options.baseline=x", "train.options.baseline"),
+        ("--train.options.base=1", "Unrecognized options: --train.options.base=1"),
+        ("--grading.options.longest=0", "grading.options.longest must be at least 1, got 0 (char"),
+        ("--grading.options.other=0", "Unrecognized options: --grading.options.other=0"),
+        ("--context.options.most=1", "Unrecognized options: --context.options.most=1"),
+    ],
+)
+def test_options_wrong_on_the_line_are_refused(
+    flag: str, message: str, recipe: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", recipe, flag, "--model.path", "demo", "--data.path", "demo"]) == 2
+    assert message in " ".join(capsys.readouterr().err.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("section", "table", "message"),
+    [
+        (
+            "train",
+            {"options": {"base": 1}},
+            r"unknown option train\.options\.base of train\.method",
+        ),
+        (
+            "train",
+            {"options": {"baseline": "1"}},
+            r"train\.options\.baseline must be a number, got",
+        ),
+        ("train", {"optimizer_options": {"beta": 1}}, r"optimizer_options\.beta of .* mean beta"),
+        (
+            "rollout",
+            {"options": {"signature": 1}},
+            r"rollout\.options\.signature must be text, got",
+        ),
+        ("grading", {"options": {"longest": 0}}, r"grading\.options\.longest must be at least 1"),
+        (
+            "objective",
+            {"options": {"alpha": 0}},
+            r"objective\.options\.alpha of .*forward_kl; it h",
+        ),
+        (
+            "context",
+            {"options": {"most": 0}},
+            r"context\.options\.most of .* solution; it has none",
+        ),
+        (
+            "train",
+            {"options": 1},
+            r"train\.options must be a table, got 1; write \[train\.options\]",
+        ),
+    ],
+)
+def test_options_wrong_in_a_table_are_refused(
+    section: str, table: dict[str, Any], message: str, recipe: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_config(from_table({section: table}, base=read_recipe(recipe)))
+
+
+def test_options_of_another_extension_are_dropped(recipe: str) -> None:
+    base = read_recipe(recipe)
+    other = from_table({"train": {"method": "distillation"}}, base=base)
+    assert other.train.options == {}
+    assert other.train.optimizer_options == {"beta1": 0.8}
+    assert of_line(recipe, "--train.method", "grpo").train.options == {}
+    kept = from_table({"rollout": {"options": {}}}, base=base)
+    assert kept.rollout.options == {"signature": "loud"}
+
+
+def test_options_are_in_help_of_the_extension(
+    recipe: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", recipe, "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert (
+        "--train.options.baseline FLOAT What is subtracted from every reward. (default: 0.5)"
+        in text
+    )
+    assert "--grading.options.longest INT" in text
+    assert main(["train", "demo-paint", "--help"]) == 0
+    assert "options.baseline" not in capsys.readouterr().out
+
+
+def test_options_are_flags_and_differences_by_their_names(recipe: str) -> None:
+    default = from_table(NAMES, base=Config())
+    config = read_recipe(recipe)
+    assert flags(config, default) == [
+        *("--rollout.options.signature", "loud", "--train.options.baseline", "0.5"),
+        *("--train.optimizer-options.beta1", "0.8", "--grading.options.longest", "1"),
+    ]
+    assert differences(default, config)[:2] == [
+        'rollout.options.signature: unset -> "loud"',
+        "train.options.baseline: unset -> 0.5",
+    ]
+
+
+def test_options_of_a_record_are_read_without_the_extension() -> None:
+    table = {"train": {"method": "nowhere:Gone", "options": {"epsilon": 0.2, "names": ["a"]}}}
+    config = from_table(json.loads(json.dumps(table)))
+    assert to_table(config)["train"]["options"] == table["train"]["options"]
