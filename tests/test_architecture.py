@@ -64,18 +64,9 @@ def layer_of(module: str) -> int:
 
 
 def imports(module: str) -> set[str]:
-    """The modules of paint that a module imports, wherever in its file, but for annotations."""
+    """The modules of paint that a module imports, wherever in its file, annotations included."""
     imported = set()
-    tree = ast.parse(MODULES[module].read_text())
-    for_annotations = {
-        child
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        for child in ast.walk(node)
-    }
-    for node in ast.walk(tree):
-        if node in for_annotations and module != "__init__":
-            continue
+    for node in ast.walk(ast.parse(MODULES[module].read_text())):
         names = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -107,6 +98,13 @@ def test_imports_have_no_cycle() -> None:
 
     for module in MODULES:
         depth(module)
+
+
+def test_config_is_data_and_imports_core_alone() -> None:
+    for module in MODULES:
+        if module.startswith("config."):
+            others = {other for other in imports(module) if not other.startswith("config.")}
+            assert all(other.startswith("core.") for other in others), f"{module} imports {others}"
 
 
 def test_packages_match_import_table() -> None:

@@ -23,7 +23,7 @@ from paint.config.run_folder import (
     step_paths,
     with_resolved,
 )
-from paint.config.schema import Config, TeacherConfig
+from paint.config.schema import Config, TeacherConfig, TrainConfig
 from paint.core.display import Clock, Display
 from paint.core.distributed import (
     all_gather_objects,
@@ -115,8 +115,9 @@ def train(
             run = check_training(with_resolved(config, read_run(folder)))
         if note:
             display.note(note)
-        if accelerator.num_processes > 1:
-            display.note(f"{accelerator.num_processes} ranks")
+        ranks = accelerator.num_processes
+        if ranks > 1:
+            display.note(f"{ranks} ranks")
 
         # Refused now, not after the model is loaded or after the first rollouts.
         candidates = read_problems(run.config.data, needs=run.needed_fields)
@@ -127,7 +128,6 @@ def train(
 
         policy, run = _open_policy(run, accelerator.device, display)
         teacher = _open_teacher(run, policy, display)
-        ranks = accelerator.num_processes
         validation = load_validation(policy, run.config, folder, ranks, grader, display)
         file_content = contexts.file_content
         problems = filter_problems(policy, run, candidates, display, file_content)
@@ -135,17 +135,9 @@ def train(
             warn_template_mismatch(display, policy)
 
         def enter_folder() -> None:
-            digests = {
-                "problems": problems_digest(problems),
-                "context": digest(contexts.shared),
-                "model": model_digests(policy),
-            }
+            digests = _digests(policy, problems, contexts)
             lock.enter_context(_locked(folder, is_new=not resume))
-            if resume:
-                run_log.validate_resume(run.config, folder, digests, display)
-            else:
-                table, conventions = to_table(run.config), policy.conventions.table()
-                run_log.new_run(table, folder, digests, conventions=conventions)
+            _record(run, folder, digests, policy, display, resume=resume)
 
         run_on_rank0(enter_folder)
         last, done = _last_checkpoint(folder)
@@ -163,15 +155,9 @@ def train(
             _warn_off_policy(run, display)
             history = read_history(folder, done) if done else []
             health = Health(run.config.health, history, display.warn)
-            setup = Setup(
-                run,
-                policy,
-                teacher,
-                problems,
-                engine,
-                optimizer,
-                accelerator,
-                grader,
+            setup = Setup(run, policy, teacher, problems, engine, optimizer, accelerator, grader)
+            setup = replace(
+                setup,
                 callbacks=[health, *callbacks],
                 drift=open_drift(run.config, policy, teacher),
                 context_file=file_content,
@@ -262,6 +248,32 @@ def _locked(folder: Path, *, is_new: bool) -> AbstractContextManager[None]:
     return lock_folder(folder)
 
 
+def _digests(policy: Policy, problems: Sequence[Problem], contexts: Contexts) -> dict[str, Any]:
+    """Digests of what a run trains on, by which it is resumed."""
+    return {
+        "problems": problems_digest(problems),
+        "context": digest(contexts.shared),
+        "model": model_digests(policy),
+    }
+
+
+def _record(
+    run: Resolved,
+    folder: Path,
+    digests: Mapping[str, Any],
+    policy: Policy,
+    display: Display,
+    *,
+    resume: bool,
+) -> None:
+    """Write run.json of a new run, or check that the folder holds the run which is resumed."""
+    if resume:
+        run_log.validate_resume(run.config, folder, digests, display)
+        return
+    conventions = policy.conventions.table()
+    run_log.new_run(to_table(run.config), folder, digests, conventions=conventions)
+
+
 def _last_checkpoint(folder: Path) -> tuple[Path | None, int]:
     """The last checkpoint, if there is any, and its step. Raises RunError if ranks see others."""
     last = latest_checkpoint(folder)
@@ -334,19 +346,11 @@ def loop(
     """Run the steps after ``done``, with their logs, checkpoints and validations."""
     config, accelerator = setup.config.train, setup.accelerator
 
-    def raise_if_stopped(signal_number: int) -> None:
-        if signal_number:
-            raise Interrupted(
-                f"stopped by {Signals(signal_number).name}, all is saved; "
-                f"resume with `paint resume {folder}`",
-                signal_number,
-            )
-
     def validate_checkpoint() -> None:
         if validation is not None:
 
             def stop() -> None:
-                raise_if_stopped(any_rank_signal(signals))
+                _raise_if_stopped(any_rank_signal(signals), folder)
 
             accelerator.log(validate(validation, setup.engine, accelerator, done, stop), step=done)
 
@@ -356,24 +360,11 @@ def loop(
     updates_when_done = 0  # in the steps of this process that are complete
     with run_log.stop_signals(signals), display.running(config.steps, done):
         try:
-            if done % config.checkpoint_every == 0 or done == config.steps:
+            if _is_checkpoint(config, done):
                 validate_checkpoint()  # the initial student, or one that a kill interrupted
             while done < config.steps:
                 clock = Clock(display)
-                rows = minibatch(setup, done)
-                with (
-                    accelerator.split_between_processes(rows) as batch,
-                    extension_errors("train.method", setup.config.train.method),
-                ):
-                    stepped = setup.resolved.algorithm.step(setup, batch, done, clock)
-                if accelerator.is_main_process:
-                    require_step(setup.resolved, stepped, config.batch_size)
-                scored, gradient_norm = stepped
-                further = {"gradient_norm": gradient_norm, **grading_cost(setup)}
-                if setup.drift is not None:
-                    with clock("drift"):  # on all ranks, which may share layers
-                        further["drift"] = setup.drift.measure()
-
+                scored, further = _take_step(setup, done, clock)
                 is_stopped = False
                 if accelerator.is_main_process:
                     is_stopped = log_step(setup, folder, display, scored, further, clock, done + 1)
@@ -382,17 +373,15 @@ def loop(
                 if len(seconds) < measured:
                     seconds.append(clock.seconds)
                     if len(seconds) == measured:
-                        display.note(bottleneck(setup.resolved, accelerator.num_processes, seconds))
+                        ranks = accelerator.num_processes
+                        display.note(bottleneck(setup.resolved, ranks, seconds))
+
                 is_stopped = bool(any_rank_signal([int(is_stopped)]))
                 signal_number = any_rank_signal(signals)
-                is_due = done % config.checkpoint_every == 0 or done == config.steps or is_stopped
+                is_due = _is_checkpoint(config, done) or is_stopped
                 if is_due or signal_number:
-                    checkpoint.require_same_weights(folder, setup, done)
-                    if accelerator.is_main_process:
-                        saved = checkpoint.save(folder, setup, done)
-                        for callback in setup.callbacks:
-                            callback.on_checkpoint(saved)
-                raise_if_stopped(signal_number)
+                    _save_checkpoint(setup, folder, done)
+                _raise_if_stopped(signal_number, folder)
                 if is_due:
                     validate_checkpoint()
                 if is_stopped:
@@ -411,6 +400,49 @@ def loop(
                 with suppress(RunError):
                     checkpoint.save(folder, setup, done)
             raise
+
+
+def _take_step(
+    setup: Setup, step_index: int, clock: Clock
+) -> tuple[list[ScoredRollout], dict[str, float]]:
+    """One step of the algorithm: its rollouts with their values, and metrics beside theirs."""
+    rows = minibatch(setup, step_index)
+    with (
+        setup.accelerator.split_between_processes(rows) as batch,
+        extension_errors("train.method", setup.config.train.method),
+    ):
+        stepped = setup.resolved.algorithm.step(setup, batch, step_index, clock)
+    if setup.accelerator.is_main_process:
+        require_step(setup.resolved, stepped, setup.config.train.batch_size)
+    scored, gradient_norm = stepped
+    further = {"gradient_norm": gradient_norm, **grading_cost(setup)}
+    if setup.drift is not None:
+        with clock("drift"):  # on all ranks, which may share layers
+            further["drift"] = setup.drift.measure()
+    return scored, further
+
+
+def _is_checkpoint(config: TrainConfig, done: int) -> bool:
+    """Whether the student after so many steps is kept and validated."""
+    return done % config.checkpoint_every == 0 or done == config.steps
+
+
+def _save_checkpoint(setup: Setup, folder: Path, done: int) -> None:
+    checkpoint.require_same_weights(folder, setup, done)
+    if setup.accelerator.is_main_process:
+        saved = checkpoint.save(folder, setup, done)
+        for callback in setup.callbacks:
+            callback.on_checkpoint(saved)
+
+
+def _raise_if_stopped(signal_number: int, folder: Path) -> None:
+    """Raise Interrupted for a signal that a rank received; 0 is none."""
+    if signal_number:
+        raise Interrupted(
+            f"stopped by {Signals(signal_number).name}, all is saved; "
+            f"resume with `paint resume {folder}`",
+            signal_number,
+        )
 
 
 class _UpdateCount:
