@@ -48,7 +48,7 @@ class Grade:
 
     @property
     def correct(self) -> bool:
-        """Whether the reward is 1; of several graders, that of the first."""
+        """True if the reward is 1; of several graders, the reward of the first."""
         if self.parts:
             return next(iter(self.parts.values())).correct
         return self.reward == 1

@@ -132,7 +132,7 @@ def named_letters(text: str, *, in_sentence: bool = False) -> str:
 
 
 def _is_choice(letter: re.Match[str], in_sentence: bool) -> bool:
-    """Whether a letter is a choice by what follows it, and no part of a formula or sentence."""
+    """True if what follows a letter shows a choice, not a part of a formula or sentence."""
     text, end = letter.string, letter.end()
     if letter["opening"]:
         return any(pattern.match(text, end) for pattern in (_END, _SIGN, _REASON, _REMARK, _TEXT))

@@ -26,7 +26,7 @@ GRADERS = ("math", "exact", "choice", "none")
 
 
 def needs_answer(grader: str) -> bool:
-    """Whether the grader of this name compares with a gold answer."""
+    """True if the grader of this name compares with a gold answer."""
     return grader in GRADERS and grader != "none"
 
 
@@ -169,7 +169,7 @@ class NoGrader(Grader):
 def exact(item: Item) -> Grade:
     r"""Reward 1 where the answer's text is a gold answer.
 
-    The answer is the content of the last \boxed{}, or the whole text where there is none, in each
+    The answer is the content of the last \boxed{}, or the complete text if there is none, in each
     case after the last closed thought and without white space at its ends.
     """
     written = split_thought(item.text, item.tags).answer

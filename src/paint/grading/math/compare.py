@@ -3,8 +3,8 @@ r"""Equality of a boxed answer with the gold answer, by integers, text and algeb
     answers -> integers -> without conditions, units and names -> text -> algebra
 
 `compare_text` decides by integers and by normalised text, in linear time. `compare_symbolic` uses
-algebra, which may take for ever: paint.grading.math.grader gives each pair a process of its own,
-which can be ended.
+algebra, which may not terminate: paint.grading.math.grader compares each pair in a separate
+process, which can be ended.
 
 Forgiven: a unit, a percent or currency sign, a name (`x =`), a condition or a remark that only one
 side has, the order of a list, decimals that agree to six places, doubled backslashes, ASCII and
@@ -20,7 +20,7 @@ Left out: several boxes read as one list, bounds found by solving (x^2 < 4 for -
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 from paint.grading.math.ascii import GREEK, latex_of_ascii
 from paint.objective.anchors import normalize, plain_characters
@@ -32,15 +32,21 @@ Reason = Literal[
 
 @dataclass(frozen=True, slots=True)
 class GoldReading:
-    """What the grader understands of a gold answer."""
+    """How the grader reads a gold answer.
 
-    text: str  # what was understood; empty where nothing was
-    reason: str = ""  # why nothing was understood; empty where something was
-    suspicions: tuple[str, ...] = ()  # why a person should look at it; most readings have none
+    Attributes:
+        text: the answer as it is read; "" if it does not parse.
+        reason: why it does not parse; "" if it does.
+        suspicions: why it may be misread; mostly none.
+    """
+
+    text: str
+    reason: str = ""
+    suspicions: tuple[str, ...] = ()
 
     @property
     def parses(self) -> bool:
-        """Whether answers can be compared with it otherwise than by their text."""
+        """True if answers can be compared with it by more than their text."""
         return not self.reason
 
 
@@ -54,13 +60,13 @@ _ESCAPE_OR_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 
 _DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
 _WRAPPER = r"\\(?:text(?:bf|it|rm|normal)?|math(?:rm|bf|it|sf)|mbox)\s*\{"
-# What is said around an answer, and how large it is set.
-_SAID = re.compile(
+# Phrases around an answer, and commands of its size.
+_ANSWER_PHRASE = re.compile(
     rf"^(?:(?:(?:{_WRAPPER}\s*)?[Tt]he\s+(?:final\s+)?answer\s+is[\s:]*\}}?|\\therefore(?![A-Za-z]))\s*)*"
     rf"(?:(?:{_WRAPPER}\s*)?(?:Option|Choice|Answer)[\s:]*\}}?\s*(?=\(?[A-Z]\)?(?:\}}?$|[:.]?\s)))?"
     r"|\\(?:[lL]arge|LARGE|[hH]uge|small)(?![A-Za-z])\s*|\s*\\checkmark$"
 )
-_OF_CASES = re.compile(rf"{_WRAPPER}\s*(?:if|for|when)?\s*\}}|[,;.](?=\s*(?:&|\\\\|\\end))")
+_CASES_WORDS = re.compile(rf"{_WRAPPER}\s*(?:if|for|when)?\s*\}}|[,;.](?=\s*(?:&|\\\\|\\end))")
 _WRAPPED = re.compile(rf"{_WRAPPER}([^{{}}]*)\}}")
 _SEPARATOR = r"(?:,\\!\s*|\{,\}|\\[,;: ]|[, ~])"
 _INTEGER = re.compile(rf"([+\-\u2212]?)\s*([0-9]{{1,3}}(?:{_SEPARATOR}[0-9]{{3}})+|[0-9]+)")
@@ -121,7 +127,7 @@ _POWERS |= {"million": "10^6", "billion": "10^9", "trillion": "10^{12}"}
 _MAGNITUDE = re.compile(
     rf"(?<=[0-9])(?:[\s~]|\\[,;: ])*+({_WRAPPER}\s*)?({'|'.join(_POWERS)})(?![A-Za-z])"
 )
-# 1.5e-8 and 15e8. In a formula 3e-1 may have Euler's number; as a whole value it is a number.
+# 1.5e-8 and 15e8. In a formula 3e-1 may have Euler's number; as a complete value it is a number.
 _SCIENTIFIC = re.compile(
     r"(?<![A-Za-z0-9.}])(?:([0-9]+\.[0-9]+)[eE]([+-]?[0-9]+)|([0-9]+)[eE]([0-9]+))(?![A-Za-z0-9.])"
 )
@@ -148,7 +154,7 @@ _WORDS_ONLY = re.compile(rf"(?=.*{_SHORT_WORD})[A-Za-z\s.,'-]+", re.DOTALL)
 _ALTERNATIVE = re.compile(rf"{_WRAPPER}\s*OR\s*\}}|(?<![A-Za-z\\])OR(?![A-Za-z])")
 _WRAPPED_WORD = re.compile(rf"{_WRAPPER}\s*[A-Za-z]{{2,3}}\.?\s*\}}")
 
-# What is said of an answer behind it. Some of it restricts nothing.
+# Conditions and remarks after an answer. Some of them restrict nothing.
 _BEFORE_CONDITION = rf"(?:[\s,;~(]|\\[,;: ]|\\q?quad(?![A-Za-z])|{_WRAPPER}[\s,;(]*)*"
 _CONDITION_WORDS = (
     r"for|where|if|when|whenever|with|provided|such that|about|approximately|approx|by|i\.e\."
@@ -162,10 +168,12 @@ _CONDITION = re.compile(
 _ROMAN = re.compile("[ivx]+")
 _GREEK_WORDS = str.maketrans(dict(zip(GREEK.values(), GREEK, strict=True)))  # as in beta decay
 _OTHERWISE = re.compile(r"(?<![A-Za-z])(?:otherwise|else)(?![A-Za-z])")  # two answers in one
-_UNIVERSAL = re.compile(r"for\s+(?:all|any|every|each)|\\forall|where|with|about|approx|by|i\.e\.")
+_NEUTRAL_CONDITION = re.compile(
+    r"for\s+(?:all|any|every|each)|\\forall|where|with|about|approx|by|i\.e\."
+)
 
 _SMALL_WORD = re.compile(r"(?<![A-Za-z\\])(?:of|is|the|in|to|at|on|per|each)(?![A-Za-z])")
-_GOES_ON = re.compile(r"\.[0-9]++…")  # a decimal with dots is no list with dots
+_DOTS_AFTER_DECIMAL = re.compile(r"\.[0-9]++…")  # a decimal with dots is no list with dots
 # (A) 5, A: 5, A. 5 and A) 5, but not the ratio A:b and the product A.5
 _LETTER_AND_ANSWER = (
     r"(?:\((?P<letter>[A-J])\)|(?P<labelled>[A-J])(?:[:)]|\. |\.(?![0-9])))"
@@ -215,9 +223,9 @@ def alternatives(gold: str) -> list[str]:
 
 
 def compare_text(given: str, gold: str) -> Reason | None:
-    """Decides by integers and by text, in linear time; None where it takes algebra."""
+    """Compare by integers and by text, in linear time; None if only algebra can decide."""
     is_short_word = any(_WRAPPED_WORD.fullmatch(text.strip()) for text in (given, gold))
-    given, gold = _bare(given), _bare(gold)
+    given, gold = _plain_answer(given), _plain_answer(gold)
     integers = _integer(given), _integer(gold)
     if None not in integers:
         return "right" if integers[0] == integers[1] else "wrong"
@@ -230,20 +238,21 @@ def compare_text(given: str, gold: str) -> Reason | None:
         return "wrong"
     if _same_choice(given, gold):
         return "right"
-    labels = _labels(gold)
+    labels = _circled_labels(gold)
     if labels:
-        return "right" if _labels(given) == labels else "wrong"
+        return "right" if _circled_labels(given) == labels else "wrong"
 
-    given, condition = _condition(given)
-    gold, gold_condition = _condition(gold)
-    if not _compatible(condition, gold_condition):
+    given, condition = _split_condition(given)
+    gold, gold_condition = _split_condition(gold)
+    if not _have_compatible_conditions(condition, gold_condition):
         return "wrong"
-    given, unit, gold, gold_unit = _quantities(given, gold)
-    if unit and gold_unit and unit != gold_unit:
+    own, other = _split_units(given, gold)
+    if own.unit and other.unit and own.unit != other.unit:
         return "wrong"
+    given, gold = own.number, other.number
     if _same_text(given, gold):
         return "right"
-    if _leaves_out(given) or _leaves_out(gold):
+    if _has_ellipsis(given) or _has_ellipsis(gold):
         return "wrong"
     is_prose = any(_WORD.search(text) or _WORDS_ONLY.fullmatch(text) for text in (given, gold))
     if is_prose or is_short_word:
@@ -252,34 +261,36 @@ def compare_text(given: str, gold: str) -> Reason | None:
 
 
 def compare_symbolic(given: str, gold: str) -> Reason:
-    """Decides by algebra what compare_text leaves open. Never raises; may take for ever."""
+    """Compare by algebra what compare_text leaves undecided. Never raises; may not terminate."""
     from sympy import Rational, pi
 
     from paint.grading.math.parse import Scalar, parse_answer
     from paint.grading.math.symbolic import values_equal
 
-    given, gold = _condition(_bare(given))[0], _condition(_bare(gold))[0]
-    given, unit, gold, gold_unit = _quantities(given, gold)
-    for log in ("ln", "log_{10}") if _LOGARITHM.search(given + gold) else ("ln",):
+    given, _ = _split_condition(_plain_answer(given))
+    gold, _ = _split_condition(_plain_answer(gold))
+    own, other = _split_units(given, gold)
+    # A \log without a base is read as natural and as decimal, the same on both sides.
+    has_log = _LOGARITHM.search(own.number + other.number)
+    for log in ("ln", "log_{10}") if has_log else ("ln",):
         try:
-            expected = parse_answer(gold, log=log)
+            expected = parse_answer(other.number, log=log)
         except Exception:
             return "unparsable gold"
 
         try:
-            value = parse_answer(given, log=log)
+            value = parse_answer(own.number, log=log)
             if values_equal(value, expected):
                 return "right"
             if not (isinstance(value, Scalar) and isinstance(expected, Scalar)):
                 continue
             scales = {_PERCENT: Rational(1, 100), _PERMILLE: Rational(1, 1000), _DEGREE: pi / 180}
-            for sign, factor in scales.items():
-                if unit == gold_unit or sign not in (unit, gold_unit):
+            for unit, scale in scales.items():
+                # A unit that one side has scales its number: 50 % is 0.5.
+                if own.unit == other.unit or unit not in (own.unit, other.unit):
                     continue
-                a, b = (
-                    Scalar(side.expr * (factor if own == sign else 1), side.is_decimal)
-                    for side, own in ((value, unit), (expected, gold_unit))
-                )
+                a = _scaled(value, scale if own.unit == unit else 1)
+                b = _scaled(expected, scale if other.unit == unit else 1)
                 if values_equal(a, b):
                     return "right"
         except Exception:  # what cannot be read or compared is not right
@@ -287,21 +298,26 @@ def compare_symbolic(given: str, gold: str) -> Reason:
     return "wrong"
 
 
-def explain_gold(gold: str) -> GoldReading:
-    """How a gold answer is understood, for a person who checks data.
+def _scaled(value: Any, factor: Any) -> Any:
+    """A Scalar times a factor."""
+    return type(value)(value.expr * factor, value.is_decimal)
 
-    Never raises; may take for ever where an integral or a limit is to be found.
+
+def explain_gold(gold: str) -> GoldReading:
+    """How a gold answer is read, for a person who checks data.
+
+    Never raises; may not terminate for an integral or a limit.
     """
     from paint.grading.math.parse import Statement, free_symbols, has_value, parse_answer
 
-    bare = _bare(gold)
+    bare = _plain_answer(gold)
     if not normalize(bare):
         return GoldReading("", "it is empty")
     if len(bare) > LONGEST_ANSWER:
         return GoldReading("", f"it is longer than {LONGEST_ANSWER} characters")
 
-    answer, condition = _condition(bare)
-    quantity, unit = _quantity(answer)
+    answer, condition = _split_condition(bare)
+    quantity, unit = _split_unit(answer)
     suspicions = []
     if boxed(gold) and not gold.strip().startswith(("\\boxed", "$\\boxed")):
         suspicions.append("only its box is read")
@@ -310,10 +326,10 @@ def explain_gold(gold: str) -> GoldReading:
     if condition:
         suspicions.append(f"it is read without {condition!r}")
 
-    labels = _labels(quantity)
+    labels = _circled_labels(quantity)
     if labels:
         return GoldReading(labels, suspicions=tuple(suspicions))
-    if _WORD.search(quantity) or _WORDS_ONLY.fullmatch(quantity) or _leaves_out(quantity):
+    if _WORD.search(quantity) or _WORDS_ONLY.fullmatch(quantity) or _has_ellipsis(quantity):
         return GoldReading(_prose(quantity), suspicions=("it is read as text", *suspicions))
     try:
         value = parse_answer(_integer(quantity) or quantity)
@@ -339,7 +355,7 @@ def _same_text(given: str, gold: str) -> bool:
 
 
 def _same_choice(given: str, gold: str) -> bool:
-    """Whether one side is a choice, and the other the same choice with its answer: A and (A) 5."""
+    """True if one answer is a choice, and the other the same choice with its text: A and (A) 5."""
     choices = [_CHOICE.fullmatch(normalize(text)) for text in (given, gold)]
     letters = {
         choice["letter"] or choice["labelled"] or choice["alone"] for choice in choices if choice
@@ -348,14 +364,14 @@ def _same_choice(given: str, gold: str) -> bool:
     return None not in choices and len(letters) == 1 and has_letter_alone
 
 
-def _labels(text: str) -> str:
-    """The circled numbers of an answer that has nothing else, as of statements: ①, ③ is ①③."""
+def _circled_labels(text: str) -> str:
+    """The circled numbers of an answer that consists of them, such as ①③ of "①, ③"; else ""."""
     written = normalize(text)
     return re.sub("[^①-⑳]", "", written) if _LABELS.fullmatch(written) else ""
 
 
-def _condition(text: str) -> tuple[str, str]:
-    """An answer without what is said of it behind, and that: n^2, for all n > 2."""
+def _split_condition(text: str) -> tuple[str, str]:
+    """Split an answer from a condition or remark after it: "n^2, for all n > 2"."""
     condition = _CONDITION.search(text)
     if (
         condition is None
@@ -370,51 +386,61 @@ def _condition(text: str) -> tuple[str, str]:
     return answer + "}" * unclosed, condition[1]
 
 
-def _compatible(condition: str, other: str) -> bool:
-    """Whether two answers may be compared without what is said of them."""
-    if not (condition and other) or any(map(_UNIVERSAL.match, (condition, other))):
+def _have_compatible_conditions(condition: str, other: str) -> bool:
+    """True if two answers may be compared without their conditions."""
+    if not (condition and other) or any(map(_NEUTRAL_CONDITION.match, (condition, other))):
         return True
     return _prose(condition) == _prose(other)
 
 
 def _prose(text: str) -> str:
-    """Words in one spelling; Roman numerals, as of statements, in one order and without braces."""
+    """Words in one spelling; Roman numerals, as of statements, sorted and without braces."""
     words = normalize(text).translate(_GREEK_WORDS)
     words = re.sub(r",?\s*\band\b,?\s*", ", ", words.casefold())
     numerals = words.removeprefix(r"\{").removesuffix(r"\}").replace(" ", "").split(",")
     return ", ".join(sorted(numerals)) if all(map(_ROMAN.fullmatch, numerals)) else words
 
 
-def _leaves_out(text: str) -> bool:
-    """Whether dots stand for omitted terms. 1, 2, ..., 9 is not 1, 2, 9."""
-    return "…" in _GOES_ON.sub("", normalize(text))
+def _has_ellipsis(text: str) -> bool:
+    """True if dots stand for omitted terms: 1, 2, ..., 9 is not 1, 2, 9."""
+    return "…" in _DOTS_AFTER_DECIMAL.sub("", normalize(text))
 
 
-def _quantities(given: str, gold: str) -> tuple[str, frozenset[str], str, frozenset[str]]:
-    """Both answers, each followed by its unit, without the unit and without a lone side's name."""
-    given, gold = _result(given, gold), _result(gold, given)
+class _Quantity(NamedTuple):
+    """A number, and the parts of its unit in one spelling."""
+
+    number: str
+    unit: frozenset[str]
+
+
+def _split_units(given: str, gold: str) -> tuple[_Quantity, _Quantity]:
+    """Both answers as quantities, without a name that only one of them has."""
+    given, gold = _last_side(given, gold), _last_side(gold, given)
     if "=" not in gold:
-        given = _unnamed(given)
+        given = _without_name(given)
     elif "=" not in given:
-        gold = _unnamed(gold)
-    return (*_quantity(given), *_quantity(gold))
+        gold = _without_name(gold)
+    return _split_unit(given), _split_unit(gold)
 
 
-def _result(text: str, other: str) -> str:
-    """The last side of a chain with dots, for a value: 1 + 2 + ... + 9 = 45."""
+def _last_side(text: str, other: str) -> str:
+    """Of a chain with an ellipsis, the last side, if the other answer is a value.
+
+    1 + 2 + ... + 9 = 45 is 45.
+    """
     last = text.rpartition("=")[2]
-    is_chain = "=" not in other and _leaves_out(text) and not _leaves_out(last)
+    is_chain = "=" not in other and _has_ellipsis(text) and not _has_ellipsis(last)
     return last if is_chain else text
 
 
-def _unnamed(text: str) -> str:
-    """Without `x =`."""
+def _without_name(text: str) -> str:
+    """The answer without a leading `x =`."""
     name = _NAME.match(text)
     return text[name.end() :] if name else text
 
 
-def _quantity(text: str) -> tuple[str, frozenset[str]]:
-    """A number without its unit, and the unit in one spelling; empty where there is none."""
+def _split_unit(text: str) -> _Quantity:
+    """Split a number from its unit, which is empty if it has none."""
     text = _SCIENTIFIC.sub(r"\1\3\\cdot 10^{\2\4}", text)
     text = _SHORT_MAGNITUDE.sub(lambda letter: rf"\cdot {_SHORT_POWERS[letter[1]]}", text)
     text = _MAGNITUDE.sub(lambda word: rf"\cdot {_POWERS[word[2]]}{word[1] or ''}", text)
@@ -434,25 +460,30 @@ def _quantity(text: str) -> tuple[str, frozenset[str]]:
     if currency:
         parts.append(currency[1] if currency[1] in "€£" else "$")
     number = _SCIENTIFIC_VALUE.sub(_as_power, number.strip())
-    return number, frozenset(_SAME_UNIT.get(part, part) for part in parts) - {"per"}
+    unit_parts = {_SAME_UNIT.get(part, part) for part in parts} - {"per"}
+    return _Quantity(number, frozenset(unit_parts))
 
 
-def _bare(text: str) -> str:
-    r"""The content of its box, if any, in plain characters and LaTeX.
+def _plain_answer(text: str) -> str:
+    r"""The content of the box, if there is one, in plain characters and LaTeX.
 
-    It is without math delimiters, an outer \text and a full stop.
+    Math delimiters, an outer \text and a full stop are removed.
     """
     text = plain_characters(text)
-    text = _without_stop(_undoubled(boxed(text) or text)).removeprefix(r"\displaystyle").lstrip()
+    text = (
+        _without_full_stop(_with_single_backslashes(boxed(text) or text))
+        .removeprefix(r"\displaystyle")
+        .lstrip()
+    )
     for left, right in _DELIMITERS:
         if len(text) > len(left) + len(right) and text.startswith(left) and text.endswith(right):
-            text = _without_stop(text[len(left) : -len(right)])
+            text = _without_full_stop(text[len(left) : -len(right)])
             break
 
     wrapped = _WRAPPED.fullmatch(text)
-    text = _SAID.sub("", _without_stop(wrapped[1]) if wrapped else text)
+    text = _ANSWER_PHRASE.sub("", _without_full_stop(wrapped[1]) if wrapped else text)
     if r"\begin{cases}" in text:
-        text = _OF_CASES.sub("", text)
+        text = _CASES_WORDS.sub("", text)
     base = _WRITTEN_BASE.fullmatch(text)
     if base:
         return rf"{base[1]}_{{{base[2]}}}"
@@ -461,7 +492,7 @@ def _bare(text: str) -> str:
 
 
 def _as_power(number: re.Match[str]) -> str:
-    """1e-8 as a power of ten; a bracket on both sides, as in (3e-1)x, is that of a formula."""
+    """1e-8 as a power of ten; within brackets, as in (3e-1)x, it is a formula and stays."""
     before, digits, exponent = number.groups()
     after = number.string[number.end() :].lstrip()
     if before.startswith("(") and after.startswith(")"):
@@ -473,14 +504,14 @@ def _circled(number: re.Match[str]) -> str:
     return chr(ord("①") + int(number[1] or number[2]) - 1)
 
 
-def _undoubled(text: str) -> str:
-    r"""Commands with one backslash, where JSON has left two: \\frac; in a matrix two end a row."""
+def _with_single_backslashes(text: str) -> str:
+    r"""Commands with one backslash in place of JSON's two; in a matrix, two end a row."""
     if not re.search(r"(?<!\\)\\(?!\\)", text):
         return text.replace(r"\\", "\\")
     return text if r"\begin" in text else re.sub(r"\\\\(?=[A-Za-z])", r"\\", text)
 
 
-def _without_stop(text: str) -> str:
+def _without_full_stop(text: str) -> str:
     return text.strip().removesuffix(".").strip()
 
 

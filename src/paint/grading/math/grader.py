@@ -4,11 +4,11 @@ r"""The mathematics grader: compares the boxed answer with the gold answer, with
     box, gold answer -> integers -> text -> algebra -> verdict
 
 A verdict is for analysis and evaluation only: it never drives the method (paper: section
-'Overlap-Adaptive Partial Solution Conditioning'). When two answers are equal is the business of
-paint.grading.math.compare.
+'Overlap-Adaptive Partial Solution Conditioning'). paint.grading.math.compare decides whether two
+answers are equal.
 
-Where that takes algebra, which may take for ever, each pair of answers gets a process of its own
-(paint.grading.processes), and a verdict depends on nothing but the pair.
+Algebra may not terminate, so it compares each pair of answers in a separate process
+(paint.grading.processes). A verdict depends on nothing but the pair.
 
 Left out: answers without a box.
 """
@@ -41,7 +41,7 @@ _WARM_UP = (  # sympy loads some modules late; with these pairs it does so befor
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether one answer is right, and why not."""
+    """The verdict on one answer, with its reason."""
 
     correct: bool
     answer: str | None  # what was compared: the content of the box; None without one
@@ -84,14 +84,12 @@ class MathGrader(Grader):
 
     def grade(self, items: Sequence[Item]) -> list[MathGrade]:
         answers = [(answer_text(item.text, item.tags), boxed(item.text)) for item in items]
-        pairs = [
-            (given, gold)
-            for item, strict_and_lenient in zip(items, answers, strict=True)
-            for given in strict_and_lenient
-            if given is not None
-            for gold in accepted(item.gold)
-        ]
-        reasons, hard = _at_sight(pairs)
+        pairs = []
+        for item, strict_and_lenient in zip(items, answers, strict=True):
+            for given in strict_and_lenient:
+                if given is not None:
+                    pairs += [(given, gold) for gold in accepted(item.gold)]
+        reasons, hard = _decide_by_text(pairs)
         reasons |= self._compare(hard)
         return [
             MathGrade(
@@ -102,27 +100,28 @@ class MathGrader(Grader):
         ]
 
     def equal(self, pairs: Sequence[Pair]) -> list[bool]:
-        """Whether two answers are equal.
+        """True for each pair of equal answers, False where that is undecided.
 
-        False where that is undecidable: an answer that does not parse equals nothing but its own
-        text, and an empty answer not even that. So does one that costs its deadline alone.
+        An answer that does not parse, or that times out when compared with itself, equals only its
+        own text; an empty answer equals nothing.
 
-        All pairs share a budget, so they are those of one problem: after MOST_TIMEOUTS deadlines,
-        what still takes algebra is undecided.
+        All pairs share a budget, so they should be those of one problem: after MOST_TIMEOUTS
+        timeouts, the remaining symbolic comparisons count as unequal.
         """
-        reasons, hard = _at_sight(pairs)
+        reasons, hard = _decide_by_text(pairs)
         answers = dict.fromkeys(answer for pair in hard for answer in pair)
         waiting = iter([*((answer, answer) for answer in answers), *hard])
         hopeless: set[str] = set()
         timeouts = 0
 
         while batch := list(islice(waiting, MOST_TIMEOUTS - timeouts)):
-            asked = [pair for pair in batch if hopeless.isdisjoint(pair)]
-            for pair, reason in self._compare(asked).items():
+            decidable = [pair for pair in batch if hopeless.isdisjoint(pair)]
+            for pair, reason in self._compare(decidable).items():
                 reasons.setdefault(pair, reason)  # an answer equals its own text, whatever it costs
                 if reason == "timed out":
                     timeouts += 1
-                    hopeless |= {pair[0]} if pair[0] == pair[1] else set()
+                    if pair[0] == pair[1]:  # it takes too long with any other answer, too
+                        hopeless.add(pair[0])
 
         return [reasons.get(pair) == "right" for pair in pairs]
 
@@ -155,15 +154,15 @@ def accepted(gold: Gold) -> list[str]:
 def answer_text(completion: str, tags: Sequence[ThoughtTags] = ()) -> str | None:
     """The boxed answer after the last closed thought.
 
-    None without a boxed answer, or with a thought left open (``paint.grading.thoughts``). A
-    completion without a thought is searched as a whole.
+    None without a boxed answer, or with an open thought (``paint.grading.thoughts``). A completion
+    without a thought is searched completely.
     """
     answer = split_thought(completion, tags).answer
     return None if answer is None else boxed(answer)
 
 
-def _at_sight(pairs: Iterable[Pair]) -> tuple[dict[Pair, Reason], list[Pair]]:
-    """The reasons that take no algebra, and the pairs that take some."""
+def _decide_by_text(pairs: Iterable[Pair]) -> tuple[dict[Pair, Reason], list[Pair]]:
+    """The reasons of pairs that text decides, and the pairs that need algebra."""
     decided = {pair: compare_text(*pair) for pair in dict.fromkeys(pairs)}
     reasons = {pair: reason for pair, reason in decided.items() if reason}
     return reasons, [pair for pair in decided if pair not in reasons]

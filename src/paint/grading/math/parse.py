@@ -2,8 +2,8 @@ r"""Parser of answers: numbers, formulas, statements, lists, regions and sets by
 
     text -> one spelling -> parts -> relations -> brackets -> formulas (latex2sympy) -> value
 
-Lists, tuples, chains, unions and `\pm` are taken apart here, where their order, names and brackets
-are still seen. latex2sympy, math-verify's parser, reads formulas only, with four changes: factors
+Lists, tuples, chains, unions and `\pm` are split here, where their order, names and brackets are
+still known. latex2sympy, math-verify's parser, reads formulas only, with four changes: factors
 are multiplied (it adds 5(4), as if it were a mixed number), decimals are exact, `I` is a letter,
 and Greek letters are no constants. Its public function takes no such changes, so its class is used,
 which is private: pyproject.toml pins it.
@@ -41,7 +41,7 @@ class Scalar:
 
 @dataclass(frozen=True)
 class Statement:
-    """Sides and the relations between them: x = 3, 0 < x < 1, x ∈ A."""
+    """Sides and the relations between adjacent ones: x = 3, 0 < x < 1, x ∈ A."""
 
     sides: tuple["Value", ...]
     relations: tuple[str, ...]
@@ -53,7 +53,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class Listing:
-    """Several values. The brackets "" are a list's, "or" those of alternatives, [[ a matrix's."""
+    """Several values. Brackets are "" for a list, "or" for alternatives, "[[" for a matrix."""
 
     parts: tuple["Value", ...]
     brackets: str = ""
@@ -96,14 +96,14 @@ _SIGNS = """
 _COMMANDS = {name: sign for sign, *names in map(str.split, _SIGNS.split(";")) for name in names}
 
 
-def _as_closed(text: re.Match[str]) -> str:
-    """]0, 1] is (0, 1], in unions too."""
+def _with_usual_brackets(text: re.Match[str]) -> str:
+    """An interval with outward brackets by parentheses: ]0, 1] as (0, 1], in unions too."""
     open_end = r"([\[\]])([^\[\](),]+,[^\[\](),]+)([\[\]])"
     return re.sub(open_end, lambda m: "[("[m[1] == "]"] + m[2] + "])"[m[3] == "["], text[0])
 
 
-def _as_angle(angle: re.Match[str]) -> str:
-    """∠CBA is ∠ABC, and no product."""
+def _angle_name(angle: re.Match[str]) -> str:
+    """An angle as one name, for either direction: ∠CBA as angleABC."""
     points = re.findall(r"[A-Z](?:_\{[0-9]+\})?", angle[1])
     letters = "".join(min(points, points[::-1])).translate(str.maketrans("", "", "_{}"))
     return rf"\mathrm{{angle{letters}}}"
@@ -119,15 +119,15 @@ _SPELLINGS = [
         (r"(?<=lim_\{)([A-Za-z])→", r"\1\\to "),
         (r"(?<![A-Za-z])lg(?![A-Za-z])", "log_{10}"),
         (r"(?<![A-Za-z\\{])E(?=_)", r"\\mathrm{E}"),  # not Euler's number
-        (r"^\](.*)|(.*)\[$", _as_closed),
-        (r"∠((?:\s*[A-Z](?:_\{[0-9]+\})?){3})", _as_angle),
+        (r"^\](.*)|(.*)\[$", _with_usual_brackets),
+        (r"∠((?:\s*[A-Z](?:_\{[0-9]+\})?){3})", _angle_name),
     )
 ]
 _OR = re.compile(r"(?<![A-Za-z\\])or(?![A-Za-z])")
 _AND = re.compile(r"(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])")
 _RELATION = re.compile("[=≤≥<>≠≈∈]")
-_NO_MATHEMATICS = re.compile("[≡⇒⇔→…]")
-_NUMBERS = re.compile(r"\\mathbb\{([NZQRC])\}|([ℕℤℚℝℂ])")  # noqa: RUF001
+_NOT_MATHEMATICS = re.compile("[≡⇒⇔→…]")
+_NUMBER_SETS = re.compile(r"\\mathbb\{([NZQRC])\}|([ℕℤℚℝℂ])")  # noqa: RUF001
 _LETTER = re.compile("[A-Z]")
 _TOKEN = re.compile(r"\\[A-Za-z]+|\\.|.", re.DOTALL)
 _DEPTH = dict.fromkeys(["(", "[", "{", r"\{"], 1) | dict.fromkeys([")", "]", "}", r"\}"], -1)
@@ -142,7 +142,7 @@ _PERIOD = r"\\(?:overline|bar|dot)\s*\{\s*([0-9]{1,20})\s*\}"
 _REPEATING = re.compile(rf"([0-9]*)\.([0-9]*){_PERIOD}")
 _MIXED = re.compile(r"(?<![0-9.,}\])A-Za-z])([0-9]+)\\frac\{([0-9]+)\}\{([0-9]+)\}(?![\^])")
 _DIGITS = re.compile(r"-?[0-9]*(?:\.([0-9]+))?")
-_NO_NUMBER = re.compile(r"[0-9]_|[0-9] [0-9]|[0-9]\s*(?:\^\{)?'")
+_NOT_A_NUMBER = re.compile(r"[0-9]_|[0-9] [0-9]|[0-9]\s*(?:\^\{)?'")
 _ANGLE_FUNCTION = "sin|cos|tan|cot|sec|csc"
 _FUNCTION = re.compile(
     rf"(?<![A-Za-z\\])(?<!_\{{)((?:arc)?(?:{_ANGLE_FUNCTION})h?|log|ln|exp|max|min)(?![A-Za-z])"
@@ -162,9 +162,9 @@ _LATEX = str.maketrans(
 
 
 def parse_answer(text: str, *, log: str = "ln") -> Value:
-    r"""What a text says; ``log`` is how a `\log` without a base is read, "ln" or "log_{10}".
+    r"""Parse an answer; ``log`` is the reading of `\log` without a base, "ln" or "log_{10}".
 
-    Raises AnswerParseError. May take for ever where an integral or a limit is to be found.
+    Raises AnswerParseError. May not terminate for an integral or a limit.
     """
     matrix = _MATRIX.fullmatch(text.strip())
     if matrix:
@@ -181,13 +181,13 @@ def parse_answer(text: str, *, log: str = "ln") -> Value:
     for spelling, replacement in _SPELLINGS:
         plain = spelling.sub(replacement, plain)
     plain = re.sub(r"(?<=[0-9])…", "", plain) if "." in plain else plain
-    if _NO_MATHEMATICS.search(plain):
+    if _NOT_MATHEMATICS.search(plain):
         raise AnswerParseError
-    return _value(_PLAIN_LOG.sub("log_{10}" if log != "ln" else "ln", plain))
+    return _parse_value(_PLAIN_LOG.sub("log_{10}" if log != "ln" else "ln", plain))
 
 
 def has_value(value: Value) -> bool:
-    """Whether no part of a value is 1/0 or the like at sight."""
+    """True if no part of a value is 1/0 or another undefined constant."""
     match value:
         case Scalar(expr):
             return not expr.has(zoo, nan)
@@ -197,7 +197,7 @@ def has_value(value: Value) -> bool:
 
 
 def free_symbols(value: Value) -> bool:
-    """Whether a value holds unknowns, as x and f(2) are."""
+    """True if a value has unknowns, such as x and f(2)."""
     match value:
         case Scalar(expr):
             return bool(expr.free_symbols or expr.atoms(AppliedUndef))
@@ -206,9 +206,9 @@ def free_symbols(value: Value) -> bool:
     return True
 
 
-def _value(text: str) -> Value:
-    """One value, or a list of several."""
-    parts = _parts(text)
+def _parse_value(text: str) -> Value:
+    """The value of a text; a list if commas separate several."""
+    parts = _parse_parts(text)
     if not parts:
         raise AnswerParseError
     if len(parts) == 1:
@@ -222,10 +222,12 @@ def _value(text: str) -> Value:
     return Listing(tuple(parts), "or" if _OR.search(text) else "", is_ranking)
 
 
-def _parts(text: str) -> list[Value]:
+def _parse_parts(text: str) -> list[Value]:
     """The values between commas."""
     pieces, _ = _split(_AND.sub(",", text), re.compile("[,;]"))
-    parts = [_part(sign) for piece in pieces if piece.strip() for sign in _signs(piece)]
+    parts = [
+        _parse_part(sign) for piece in pieces if piece.strip() for sign in _sign_choices(piece)
+    ]
     first = parts[0] if parts else None
     if isinstance(first, Statement) and first.relations == ("=",):  # x = 1, 2 are two values of x
         name = first.sides[0]
@@ -233,49 +235,49 @@ def _parts(text: str) -> list[Value]:
             part if isinstance(part, Statement) else replace(first, sides=(name, part))
             for part in parts
         ]
-    return [_in_order(part, _names(first)) for part in parts]
+    return [_with_order_of(part, _assigned_sides(first)) for part in parts]
 
 
-def _names(value: Value | None) -> list[Value]:
+def _assigned_sides(value: Value | None) -> list[Value]:
     """The left sides of a tuple of assignments."""
     parts = value.parts if isinstance(value, Listing) else ()
     return [part.sides[0] for part in parts if isinstance(part, Statement)]
 
 
-def _in_order(value: Value, names: list[Value]) -> Value:
-    """(n, m) = (2, 3) after (m, n) = (1, 1) is (m, n) = (3, 2)."""
-    own = _names(value)
+def _with_order_of(value: Value, names: list[Value]) -> Value:
+    """A tuple of assignments in the order of ``names``: (n, m) = (2, 3) as (m, n) = (3, 2)."""
+    own = _assigned_sides(value)
     if not names or len(own) != len(names) or any(name not in names for name in own):
         return value
     assert isinstance(value, Listing)
-    parts = sorted(value.parts, key=lambda part: names.index(_names(Listing((part,)))[0]))
+    parts = sorted(value.parts, key=lambda part: names.index(_assigned_sides(Listing((part,)))[0]))
     return replace(value, parts=tuple(parts))
 
 
-def _signs(text: str) -> Iterator[str]:
+def _sign_choices(text: str) -> Iterator[str]:
     r"""The text with each choice of its \pm; \mp is the opposite of the first."""
     if text.strip().startswith(r"\{") or not re.search("[±∓]", text):
         yield text
         return
     for signs in product("+-", repeat=min(text.count("±"), 5) or 1):
-        turned = text.replace("∓", "-" if signs[0] == "+" else "+")
+        signed = text.replace("∓", "-" if signs[0] == "+" else "+")
         for sign in signs:
-            turned = turned.replace("±", sign, 1)
-        yield turned
+            signed = signed.replace("±", sign, 1)
+        yield signed
 
 
-def _part(text: str) -> Value:
+def _parse_part(text: str) -> Value:
     text = text.strip()
     sides, relations = _split(text, _RELATION)
     if relations:
-        return _statement(sides, relations)
+        return _parse_statement(sides, relations)
 
     for operation in "∪∩∖":  # noqa: RUF001
         regions, found = _split(text, re.compile(operation))
         if found:
-            return Region(operation, tuple(map(_part, regions)))
+            return Region(operation, tuple(map(_parse_part, regions)))
 
-    numbers = _NUMBERS.fullmatch(text)
+    numbers = _NUMBER_SETS.fullmatch(text)
     if numbers:
         return Region(numbers[1] or "NZQRC"["ℕℤℚℝℂ".index(numbers[2])])  # noqa: RUF001
     if text in ("∅", r"\{∅\}"):
@@ -288,23 +290,23 @@ def _part(text: str) -> Value:
         closing = text[-1]
         inner = text[len(opening) : -len(opening)]
         if opening == r"\{":
-            return _braces(inner)
-        parts = _parts(inner)
+            return _parse_braces(inner)
+        parts = _parse_parts(inner)
         if len(parts) == 1 and opening != "[":
             return parts[0]
         if len(parts) > 1 and opening != "{":
             return Listing(tuple(parts), opening + closing)
-    return _scalar(text)
+    return _parse_scalar(text)
 
 
-def _statement(sides: list[str], relations: list[str]) -> Value:
+def _parse_statement(sides: list[str], relations: list[str]) -> Value:
     if not sides[0].strip() and relations[0] in "=≈":  # = 5
         sides, relations = sides[1:], relations[1:]
-    values = tuple(map(_part, sides))
+    values = tuple(map(_parse_part, sides))
     if not relations:
         return values[0]
 
-    # (x, y) = (1, 2) says x = 1 and y = 2.
+    # (x, y) = (1, 2) is x = 1 and y = 2.
     names, last = values[0], values[-1]
     if relations == ["="] and isinstance(names, Listing) and isinstance(last, Listing):
         if len(names.parts) == len(last.parts) and "" not in (names.brackets, last.brackets):
@@ -314,17 +316,17 @@ def _statement(sides: list[str], relations: list[str]) -> Value:
     return Statement(values, tuple(relations))
 
 
-def _braces(inner: str) -> Value:
+def _parse_braces(inner: str) -> Value:
     """A set by its elements, or by a condition."""
     (element, *rest), _ = _split(inner, re.compile(r"[:|]"))
     condition = "|".join(rest).strip()
     if not (element and _RELATION.search(condition)):
-        return Listing(tuple(_parts(inner)), "{}")
+        return Listing(tuple(_parse_parts(inner)), "{}")
 
     name = re.fullmatch(r"([A-Za-z])(?:∈\\mathbb\{R\})?", element.strip())
     if name and name[1] in condition:
-        return _value(condition)
-    return Builder(_part(element), _value(condition))
+        return _parse_value(condition)
+    return Builder(_parse_part(element), _parse_value(condition))
 
 
 def _split(text: str, separator: re.Pattern[str]) -> tuple[list[str], list[str]]:
@@ -344,8 +346,8 @@ def _split(text: str, separator: re.Pattern[str]) -> tuple[list[str], list[str]]
     return pieces, found
 
 
-def _scalar(text: str) -> Scalar:
-    if not text or _NO_NUMBER.search(text):
+def _parse_scalar(text: str) -> Scalar:
+    if not text or _NOT_A_NUMBER.search(text):
         raise AnswerParseError
     latex = _MIXED.sub(_as_sum, _REPEATING.sub(_as_fraction, text))
     turn = r"(\1\\cdot\\frac{\\pi}{180})" if _TRIGONOMETRIC.search(latex) else r"\1"
@@ -356,8 +358,8 @@ def _scalar(text: str) -> Scalar:
         if _IMAGINARY in value.free_symbols:  # the i of a sum is bound
             value = value.xreplace({_IMAGINARY: I})
         if value.has(Sum, Product, Integral, Limit):
-            done = value.doit()
-            value = value if done.has(Piecewise) else done
+            evaluated = value.doit()
+            value = value if evaluated.has(Piecewise) else evaluated
     except Exception:
         value = None
     if not isinstance(value, Expr):
@@ -373,7 +375,7 @@ _IMAGINARY = Symbol("i")
 
 class _Formula(_Latex2Sympy):  # type: ignore[misc]
     def convert_postfix_list(self, arr: Any, i: int = 0) -> Any:
-        """The product of factors that stand side by side."""
+        """The product of adjacent factors."""
         first = self.convert_postfix(arr[i])
         if not isinstance(first, Expr):  # d/dx, or a matrix
             return super().convert_postfix_list(arr, i)
@@ -390,12 +392,16 @@ class _Formula(_Latex2Sympy):  # type: ignore[misc]
 
 def _as_fraction(decimal: re.Match[str]) -> str:
     r"""The fraction of a repeating decimal: 0.1\overline{6} is 15/90."""
-    whole, start, period = decimal.groups()
-    nines = f"{'9' * len(period)}{'0' * len(start)}"
-    return rf"\frac{{{int(whole + start + period) - int(whole + start or '0')}}}{{{nines}}}"
+    integer_part, start, period = decimal.groups()
+    numerator = int(integer_part + start + period) - int(integer_part + start or "0")
+    denominator = "9" * len(period) + "0" * len(start)
+    return rf"\frac{{{numerator}}}{{{denominator}}}"
 
 
 def _as_sum(number: re.Match[str]) -> str:
-    r"""2\frac{1}{3} is 2 + 1/3, but 2\frac{4}{3} is a product."""
-    whole, top, bottom = number.groups()
-    return f"({whole}+{number[0][len(whole) :]})" if int(top) < int(bottom) else number[0]
+    r"""A mixed number as a sum: 2\frac{1}{3} as 2 + 1/3; 2\frac{4}{3} is a product."""
+    integer_part, numerator, denominator = number.groups()
+    if int(numerator) >= int(denominator):
+        return number[0]
+    fraction = number[0][len(integer_part) :]
+    return f"({integer_part}+{fraction})"

@@ -1,7 +1,7 @@
 r"""Equality of two parsed answers, with one rule for each kind; undecided counts as different.
 
 - Numbers: exactly, as fractions or at rising precision. With a decimal point, to six places.
-- Formulas: at random points, where names are real, or complex, or, in exponents, whole numbers.
+- Formulas: at random points, where names are real, or complex, or, in exponents, integers.
 - Equations and inequalities: their differences of sides have a constant ratio.
 - Tuples by their order, assignments by their names, lists and sets in any order.
 - Regions: as sets of real numbers, however they are written.
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise, product
 from math import comb, factorial, prod
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import sympy
@@ -28,24 +28,30 @@ class Undefined(Exception):
     """A formula has no value at a point, or none that can be computed."""
 
 
-class _Different(BaseException):
-    """Two formulas differ exactly, so that no other point can make them equal."""
+class _ProvenUnequal(BaseException):
+    """Raised when exact evaluation proves two formulas unequal."""
 
 
-OF_NUMBERS, OF_POINTS = 1920, 300  # digits; at points, of which there are many, fewer will do
-POINTS, WHOLE_POINTS, FEWEST_POINTS = 9, 40, 3
-MOST_BITS = 1 << 21  # of an exact power; larger ones are computed with rounding
-MOST_OF_FACTORIAL = 100_000
-ABSOLUTE, RELATIVE = 1e-6, 1e-5  # what rounding may change in a number with a decimal point
+NUMBER_DIGITS = 1920  # precision for formulas without names
+POINT_DIGITS = 300  # precision at random points, of which there are many
+POINTS = 9  # random real or complex points
+INTEGER_POINTS = 40
+FEWEST_POINTS = 3  # at which both formulas must be defined
+MAX_BITS = 1 << 21  # of an exact power; larger ones are computed with rounding
+MAX_FACTORIAL = 100_000
+
+# Tolerances for numbers with a decimal point.
+ABSOLUTE = 1e-6
+RELATIVE = 1e-5
 
 _COMPLEX_NAMES = {"z", "w", "math{omega}"}
-_WHOLE_NAMES = {"k", "m", "n", "N"}
+_INTEGER_NAMES = {"k", "m", "n", "N"}
 _STEPS = (sympy.floor, sympy.ceiling, sympy.Mod)
 
 
 def values_equal(a: Value, b: Value) -> bool:
-    """Whether two values say the same; symmetric. May take for ever."""
-    a, b = _lone(a), _lone(b)
+    """True if two values are equal; symmetric. May not terminate."""
+    a, b = _single(a), _single(b)
     match a, b:
         case Scalar(), Scalar():
             return _same_scalars(a, b)
@@ -55,7 +61,9 @@ def values_equal(a: Value, b: Value) -> bool:
             return values_equal(a.condition, b.condition) and values_equal(a.element, b.element)
         case Listing(), Listing() if _same_listings(a, b):
             return True
-        case Region(), Region() if a.operation == b.operation and _matched(a.parts, b.parts):
+        case Region(), Region() if a.operation == b.operation and _equal_in_any_order(
+            a.parts, b.parts
+        ):
             return True
 
     for one, other in ((a, b), (b, a)):
@@ -64,8 +72,8 @@ def values_equal(a: Value, b: Value) -> bool:
     return _same_regions(a, b)
 
 
-def _lone(value: Value) -> Value:
-    """A list, or a set of a tuple, with one part is its part."""
+def _single(value: Value) -> Value:
+    """The only part of a list or set with one part; other values unchanged."""
     if isinstance(value, Listing) and len(value.parts) == 1 and value.brackets != "[[":
         part = value.parts[0]
         if not (isinstance(part, Listing) and not part.parts):
@@ -77,21 +85,30 @@ def _lone(value: Value) -> Value:
 
 
 @dataclass(frozen=True)
-class _World:
-    """What names stand for: real numbers, complex ones, or whole ones where they are exponents."""
+class _Point:
+    """A pseudorandom point at which formulas are evaluated: a value for each name.
 
-    kind: str
+    Attributes:
+        domain: of the values, "real" or "complex".
+        seed: of the draw.
+        integers: names whose values are integers, as those in exponents.
+    """
+
+    domain: str
     seed: int = 0
-    whole: frozenset[str] = frozenset()
+    integers: frozenset[str] = frozenset()
 
     def value(self, name: str) -> Any:
         draw = crc32(f"{self.seed} {name}".encode())
-        if name in self.whole:
-            if len(self.whole) > 1:
-                return Fraction(draw % 24 + 1 if self.seed % 4 else -(draw % 6) - 1)
-            return Fraction(self.seed - 4)
+        if name in self.integers:
+            if len(self.integers) == 1:
+                return Fraction(self.seed - 4)  # -4, -3, ...
+            if self.seed % 4 == 0:
+                return Fraction(-(draw % 6) - 1)
+            return Fraction(draw % 24 + 1)
+
         real = Fraction((draw % 1999 - 999) or 1, 101)
-        if self.kind == "complex":
+        if self.domain == "complex":
             return mp.mpmathify(real) + mpc(0, mpf((draw >> 12) % 1999 - 999) / 103)
         return real
 
@@ -100,24 +117,27 @@ def _same_scalars(a: Scalar, b: Scalar) -> bool:
     if any(value.expr.has(oo) for value in (a, b)):
         ends = [sympy.sympify(value.expr).doit() for value in (a, b)]
         return ends[0] == ends[1] and ends[0] in (oo, -oo)
-    return _everywhere(a.expr, b.expr, is_rounded=a.is_decimal or b.is_decimal)
+    return _agree_everywhere(a.expr, b.expr, is_rounded=a.is_decimal or b.is_decimal)
 
 
-def _everywhere(
+def _agree_everywhere(
     a: Any, b: Any, *, is_rounded: bool, factors: Sequence[Any] = (Fraction(1), Fraction(1))
 ) -> bool:
-    """Whether two formulas, times a factor each, agree wherever they are defined."""
+    """True if two formulas, each times its factor, agree wherever they are defined."""
     names = _names(a) | _names(b)
-    whole = _exponents(a) | _exponents(b) | names & _WHOLE_NAMES
-    at_real = [_World("real", seed) for seed in range(POINTS if names else 1)]
-    at_complex = [_World("complex", seed) for seed in range(POINTS if names else 1)]
-    at_whole = [_World("real", seed, whole) for seed in range(WHOLE_POINTS if whole else 0)]
+    integers = _names_in_exponents(a) | _names_in_exponents(b) | names & _INTEGER_NAMES
+    count = POINTS if names else 1
+    at_reals = [_Point("real", seed) for seed in range(count)]
+    at_complexes = [_Point("complex", seed) for seed in range(count)]
+    at_integers = []
+    if integers:
+        at_integers = [_Point("real", seed, integers) for seed in range(INTEGER_POINTS)]
 
-    def agree(worlds: Sequence[_World]) -> bool:
+    def agree(points: Sequence[_Point]) -> bool:
         defined = 0
-        for world in worlds:
+        for point in points:
             try:
-                if not _agree_at(world, (a, b), factors, is_rounded):
+                if not _agree_at(point, (a, b), factors, is_rounded):
                     return False
             except Exception:  # no value at this point
                 continue
@@ -126,31 +146,32 @@ def _everywhere(
 
     try:
         if names and (a.has(*_STEPS) or b.has(*_STEPS)):  # points seldom meet the steps
-            return agree(at_whole) and (names <= _WHOLE_NAMES or agree(at_real))
+            return agree(at_integers) and (names <= _INTEGER_NAMES or agree(at_reals))
         if names & _COMPLEX_NAMES:
-            return agree(at_complex)
-        return any(map(agree, (at_whole, at_real, at_complex)))
-    except _Different:
+            return agree(at_complexes)
+        return any(map(agree, (at_integers, at_reals, at_complexes)))
+    except _ProvenUnequal:
         return False
 
 
 def _agree_at(
-    world: _World, exprs: Sequence[Any], factors: Sequence[Any], is_rounded: bool
+    point: _Point, exprs: Sequence[Any], factors: Sequence[Any], is_rounded: bool
 ) -> bool:
-    """Whether two formulas, times a factor each, agree at a point."""
-    with mp.workdps(OF_POINTS if any(map(_names, exprs)) else OF_NUMBERS):
-        values = [_number(expr, world) for expr in exprs]
+    """True if two formulas, each times its factor, agree at a point."""
+    have_names = any(map(_names, exprs))
+    with mp.workdps(POINT_DIGITS if have_names else NUMBER_DIGITS):
+        values = [_number(expr, point) for expr in exprs]
         x, y = map(_product, values, factors)
         if _all_exact((x, y)) and not is_rounded:
             if x != y:
-                raise _Different
+                raise _ProvenUnequal
             return True
         x, y = mp.mpmathify(x), mp.mpmathify(y)
         gap, size = abs(x - y), max(abs(x), abs(y))
         if not mp.isfinite(gap):
             raise Undefined
-        if not any(map(_names, exprs)) and mp.mag(size) > mp.prec // 2:
-            raise Undefined  # so large that the last digits are not seen
+        if not have_names and mp.mag(size) > mp.prec // 2:
+            raise Undefined  # too large to compare the last digits
         if is_rounded:
             return bool(gap <= min(ABSOLUTE, RELATIVE * size))
         return bool(gap <= mpf(10) ** (-mp.dps // 2) * max(size, 1))
@@ -166,31 +187,35 @@ def _names(expr: Any) -> set[str]:
     return {str(expr)} if _is_name(expr) else set().union(*map(_names, expr.args))
 
 
-def _exponents(expr: Any) -> frozenset[str]:
+def _names_in_exponents(expr: Any) -> frozenset[str]:
     """The unknowns in exponents, factorials and the like."""
     if _is_name(expr):
         return frozenset()
-    inside = expr.args[1:] if expr.is_Pow else expr.args if type(expr).__name__ in _DISCRETE else ()
-    return frozenset().union(*map(_names, inside), *map(_exponents, expr.args))
+    discrete: tuple[Any, ...] = ()
+    if expr.is_Pow:
+        discrete = expr.args[1:]
+    elif type(expr).__name__ in _DISCRETE:
+        discrete = expr.args
+    return frozenset().union(*map(_names, discrete), *map(_names_in_exponents, expr.args))
 
 
-def _number(expr: Any, world: _World) -> Any:
+def _number(expr: Any, point: _Point) -> Any:
     """The value of a formula at a point: a Fraction as long as it is rational, else of mpmath."""
     if expr.is_Rational:
         return Fraction(expr.p, expr.q)
     if _is_name(expr):
-        return world.value(str(expr))
+        return point.value(str(expr))
     if expr is I:
-        if world.kind == "real":
+        if point.domain == "real":
             raise Undefined
         return mpc(0, 1)
     if expr in _CONSTANTS:
         return +_CONSTANTS[expr]
 
-    values = [_number(part, world) for part in expr.args]
+    values = [_number(part, point) for part in expr.args]
     name = type(expr).__name__
-    value = _power(world, *values) if name == "Pow" else _RULES[name](*values)
-    if world.kind == "real" and isinstance(value, mpc):
+    value = _power(point, *values) if name == "Pow" else _RULES[name](*values)
+    if point.domain == "real" and isinstance(value, mpc):
         if value.imag:
             raise Undefined
         return value.real
@@ -209,39 +234,38 @@ def _product(*factors: Any) -> Any:
     return prod(factors, start=Fraction(1)) if _all_exact(factors) else mp.fprod(factors)
 
 
-def _power(world: _World, base: Any, exponent: Any) -> Any:
+def _power(point: _Point, base: Any, exponent: Any) -> Any:
     if _all_exact((base, exponent)) and exponent.denominator == 1:
         bits = (abs(base.numerator) | base.denominator).bit_length() * abs(exponent)
-        if bits <= MOST_BITS:
+        if bits <= MAX_BITS:
             return base**exponent.numerator
 
-    if mp.mag(exponent) > 60:  # a tower
+    if mp.mag(exponent) > 60:  # a power tower
         raise Undefined
+    # The real cube root of -8 is -2.
     is_odd_root = isinstance(exponent, Fraction) and exponent.denominator % 2
-    if (
-        is_odd_root and world.kind == "real" and mp.mpmathify(base) < 0
-    ):  # the real cube root of -8 is -2
+    if is_odd_root and point.domain == "real" and mp.mpmathify(base) < 0:
         value = mp.power(-base, exponent)
         return -value if exponent.numerator % 2 else value
     return mp.power(base, exponent)
 
 
-def _whole(value: Any, most: int) -> int:
-    """A whole number that is not negative; Undefined if it is not, or too large."""
+def _small_integer(value: Any, most: int) -> int:
+    """A number as an integer from 0 to ``most``. Raises Undefined for any other."""
     if not isinstance(value, Fraction) or value.denominator != 1 or not 0 <= value <= most:
         raise Undefined
     return value.numerator
 
 
 def _floor(value: Any) -> Any:
-    """Rounding must not make 2 of log_2 8."""
+    """The floor; a number that is an integer up to rounding, such as log_2 8, is that integer."""
     if isinstance(value, Fraction):
         return Fraction(value.numerator // value.denominator)
     if isinstance(value, mpc) or mp.mag(value) > 3 * mp.dps:
         raise Undefined
-    near = mp.nint(value)
-    is_whole = abs(value - near) < mpf(10) ** (-mp.dps // 2)
-    return Fraction(int(near if is_whole else mp.floor(value)))
+    nearest = mp.nint(value)
+    is_integer = abs(value - nearest) < mpf(10) ** (-mp.dps // 2)
+    return Fraction(int(nearest if is_integer else mp.floor(value)))
 
 
 def _logarithm(value: Any, base: Any = mp.e) -> Any:
@@ -258,9 +282,9 @@ _RULES: dict[str, Callable[..., Any]] = {
     "Mul": _product,
     "exp": mp.exp,
     "log": _logarithm,
-    "factorial": lambda n: Fraction(factorial(_whole(n, MOST_OF_FACTORIAL))),
+    "factorial": lambda n: Fraction(factorial(_small_integer(n, MAX_FACTORIAL))),
     "binomial": lambda n, k: Fraction(
-        comb(_whole(n, 10 * MOST_OF_FACTORIAL), _whole(k, MOST_OF_FACTORIAL))
+        comb(_small_integer(n, 10 * MAX_FACTORIAL), _small_integer(k, MAX_FACTORIAL))
     ),
     "floor": _floor,
     "ceiling": lambda value: -_floor(-value),
@@ -279,13 +303,13 @@ _RULES: dict[str, Callable[..., Any]] = {
 
 
 def _values(statement: Statement) -> list[Value]:
-    """The sides that are a statement's value: x = 4/2 = 2 says 4/2 and 2, 1 = 2 says nothing."""
+    """The sides that are values of a statement: 4/2 and 2 of x = 4/2 = 2, none of 1 = 2."""
     sides, relations = statement.sides, set(statement.relations)
     if relations == {"∈"}:
         return [sides[-1]]
     if not relations <= {"=", "≈"}:
         return []
-    has_name = _name(statement) is not None
+    has_name = _leading_name(statement) is not None
     values = sides[1:] if has_name else sides
     if len(values) == 1:
         return list(values)
@@ -293,33 +317,33 @@ def _values(statement: Statement) -> list[Value]:
     scalars = [side for side in reversed(values) if isinstance(side, Scalar)]
     if len(scalars) != len(values):
         return []
-    said: list[Value] = [scalars[0]]
+    accepted: list[Value] = [scalars[0]]
     signs = reversed(statement.relations)
     for (later, earlier), sign in zip(pairwise(scalars), signs, strict=False):
-        if _consistent(earlier, later, is_rounded=sign == "≈"):
-            said.append(earlier)
+        if _is_true_step(earlier, later, is_rounded=sign == "≈"):
+            accepted.append(earlier)
         elif has_name and _names(earlier.expr):  # A = pi r^2 = 9 pi
             break
         else:
             return []
-    return said
+    return accepted
 
 
-def _consistent(a: Scalar, b: Scalar, *, is_rounded: bool) -> bool:
-    """Whether a step of a chain is true, if need be to one unit of its last written place."""
+def _is_true_step(a: Scalar, b: Scalar, *, is_rounded: bool) -> bool:
+    """True if a step of a chain holds, for rounded numbers to one unit of the last place."""
     if _same_scalars(a, b):
         return True
     places = [side.place for side in (a, b) if side.place and (side.is_decimal or is_rounded)]
     if not places or _names(a.expr) | _names(b.expr):
         return False
     try:
-        x, y = (mp.mpmathify(_number(side.expr, _World("real"))) for side in (a, b))
+        x, y = (mp.mpmathify(_number(side.expr, _Point("real"))) for side in (a, b))
         return bool(abs(x - y) <= mp.mpmathify(max(places)))
     except Exception:
         return False
 
 
-def _name(statement: Statement) -> Any:
+def _leading_name(statement: Statement) -> Any:
     """The unknown that a statement begins with, or None."""
     first = statement.sides[0]
     if not isinstance(first, Scalar):
@@ -334,39 +358,44 @@ def _name(statement: Statement) -> Any:
 
 
 def _same_statements(a: Statement, b: Statement) -> bool:
-    name, other = _name(a), _name(b)
+    name, other = _leading_name(a), _leading_name(b)
     if isinstance(name, AppliedUndef) and isinstance(other, AppliedUndef):
-        b = _renamed(b, name, other)
+        b = _with_arguments(b, name, other)
 
-    if name == _name(b) and any(values_equal(x, y) for x in _values(a) for y in _values(b)):
+    if name == _leading_name(b) and any(values_equal(x, y) for x in _values(a) for y in _values(b)):
         return True
     try:
-        if _matched(_links(a), _links(b), _same_links):
+        if _equal_in_any_order(_relations_to_zero(a), _relations_to_zero(b), _same_relations):
             return True
     except Undefined:
         pass
     return _same_regions(a, b)
 
 
-def _renamed(statement: Statement, name: Any, other: Any) -> Statement:
-    """f(t) = t^2 with the x of f(x)."""
-    olds, news = other.args, name.args
-    is_free = all(str(arg).islower() for arg in (*olds, *news)) and name.func == other.func
-    if not is_free or len(olds) != len(news):
+def _with_arguments(statement: Statement, name: Any, other: Any) -> Statement:
+    """A statement with other arguments of its function: f(t) = t^2 as f(x) = x^2."""
+    are_variables = all(str(argument).islower() for argument in (*other.args, *name.args))
+    if not are_variables or name.func != other.func or len(other.args) != len(name.args):
         return statement
-    names = dict(zip(olds, news, strict=True))
-    return replace(
-        statement,
-        sides=tuple(
-            replace(side, expr=side.expr.xreplace(names)) if isinstance(side, Scalar) else side
-            for side in statement.sides
-        ),
-    )
+    new_names = dict(zip(other.args, name.args, strict=True))
+    sides = [
+        replace(side, expr=side.expr.xreplace(new_names)) if isinstance(side, Scalar) else side
+        for side in statement.sides
+    ]
+    return replace(statement, sides=tuple(sides))
 
 
-def _links(statement: Statement) -> list[tuple[str, Any, bool]]:
-    """Each relation as one to zero: 2 < x is x - 2 > 0; and whether it has a decimal point."""
-    links = []
+class _Relation(NamedTuple):
+    """A relation of a formula to zero, such as x - 2 > 0."""
+
+    sign: str
+    formula: Any
+    is_decimal: bool  # a side has a decimal point
+
+
+def _relations_to_zero(statement: Statement) -> list[_Relation]:
+    """Each relation between two sides as one to zero: 2 < x as x - 2 > 0."""
+    found = []
     for left, relation, right in zip(
         statement.sides, statement.relations, statement.sides[1:], strict=False
     ):
@@ -375,27 +404,29 @@ def _links(statement: Statement) -> list[tuple[str, Any, bool]]:
         if relation in "<≤":
             left, right, relation = right, left, {"<": ">", "≤": "≥"}[relation]
         is_decimal = left.is_decimal or right.is_decimal
-        links.append((relation, Add(left.expr, Mul(-1, right.expr)), is_decimal))
-    return links
+        found.append(_Relation(relation, Add(left.expr, Mul(-1, right.expr)), is_decimal))
+    return found
 
 
-def _same_links(a: tuple[str, Any, bool], b: tuple[str, Any, bool]) -> bool:
-    (relation, f, f_decimal), (other, g, g_decimal) = a, b
-    if relation != other or _names(f) != _names(g) or not _names(f):
+def _same_relations(a: _Relation, b: _Relation) -> bool:
+    names = _names(a.formula)
+    if a.sign != b.sign or names != _names(b.formula) or not names:
         return False
-    is_rounded = f_decimal or g_decimal
-    if _proportional(f, g, is_rounded, is_positive=relation in ">≥"):
+    is_rounded = a.is_decimal or b.is_decimal
+    is_inequality = a.sign in ">≥"
+    if _proportional(a.formula, b.formula, is_rounded, is_positive=is_inequality):
         return True
-    tops = [sympy.fraction(sympy.together(formula))[0] for formula in (f, g)]
-    return relation not in ">≥" and _proportional(tops[0], tops[1], is_rounded)
+    # An equation may also be multiplied by its denominators.
+    numerators = [sympy.fraction(sympy.together(side.formula))[0] for side in (a, b)]
+    return not is_inequality and _proportional(numerators[0], numerators[1], is_rounded)
 
 
 def _proportional(f: Any, g: Any, is_rounded: bool, *, is_positive: bool = False) -> bool:
-    """Whether f/g is the same number everywhere, and not 0."""
-    for world in (_World("real"), _World("complex")):
+    """True if f/g is one number everywhere, other than 0."""
+    for point in (_Point("real"), _Point("complex")):
         try:
-            with mp.workdps(OF_POINTS):
-                scale = [_number(formula, world) for formula in (g, f)]
+            with mp.workdps(POINT_DIGITS):
+                scale = [_number(formula, point) for formula in (g, f)]
             break
         except Exception:  # no value at this point
             continue
@@ -403,49 +434,58 @@ def _proportional(f: Any, g: Any, is_rounded: bool, *, is_positive: bool = False
         return False
     if any(abs(mp.mpmathify(value)) < mpf(10) ** -100 for value in scale):
         return False
-    if is_positive and (world.kind == "complex" or (scale[0] > 0) != (scale[1] > 0)):
+    if is_positive and (point.domain == "complex" or (scale[0] > 0) != (scale[1] > 0)):
         return False
-    return _everywhere(f, g, is_rounded=is_rounded, factors=scale)
+    return _agree_everywhere(f, g, is_rounded=is_rounded, factors=scale)
 
 
 # --- Lists, tuples and sets
 
 
 def _same_listings(a: Listing, b: Listing) -> bool:
-    a, b = _without_twins(a), _without_twins(b)
+    a, b = _without_duplicates(a), _without_duplicates(b)
     if len(a.parts) != len(b.parts):
         return False
 
-    orders = [{"{}": "set", "": "list", "or": "list"}.get(x.brackets, "tuple") for x in (a, b)]
-    if set(orders) == {"set", "tuple"}:
+    kinds = [_kind(listing) for listing in (a, b)]
+    if set(kinds) == {"set", "tuple"}:
         return False
-    if len(a.parts) == 2 and "list" in orders and "[" in f"{a.brackets}{b.brackets}"[:1]:
+    is_pair = len(a.parts) == 2
+    if is_pair and "list" in kinds and "[" in f"{a.brackets}{b.brackets}"[:1]:
         return False  # an interval
-    if orders == ["tuple", "tuple"] and len(a.parts) == 2 and a.brackets != b.brackets:
-        return False
+    if is_pair and kinds == ["tuple", "tuple"] and a.brackets != b.brackets:
+        return False  # open or closed at other ends
 
-    names = [_names_of(x) for x in (a, b)]
-    is_ordered = "tuple" in orders or a.is_ranking or b.is_ranking or any(len(x) > 1 for x in names)
+    names = [_assigned_names(listing) for listing in (a, b)]
+    are_assignments = [len(own) > 1 for own in names]
+    is_ordered = "tuple" in kinds or a.is_ranking or b.is_ranking or any(are_assignments)
     if is_ordered and not all(names):
-        # y = 3, x = 1 is (1, 3).
-        a, b = (_by_name(x) if len(own) > 1 else x for x, own in zip((a, b), names, strict=True))
+        # Assignments without brackets in the order of their names: y = 3, x = 1 is (1, 3).
+        if are_assignments[0]:
+            a = _sorted_by_name(a)
+        if are_assignments[1]:
+            b = _sorted_by_name(b)
         return all(values_equal(x, y) for x, y in zip(a.parts, b.parts, strict=True))
-    return _matched(a.parts, b.parts)
+    return _equal_in_any_order(a.parts, b.parts)
 
 
-def _names_of(listing: Listing) -> set[Any]:
+def _kind(listing: Listing) -> str:
+    return {"{}": "set", "": "list", "or": "list"}.get(listing.brackets, "tuple")
+
+
+def _assigned_names(listing: Listing) -> set[Any]:
     """The names of assignments; none if other parts are among them."""
-    names = {_name(part) if isinstance(part, Statement) else None for part in listing.parts}
+    names = {_leading_name(part) if isinstance(part, Statement) else None for part in listing.parts}
     return set() if None in names else names
 
 
-def _by_name(listing: Listing) -> Listing:
+def _sorted_by_name(listing: Listing) -> Listing:
     if listing.brackets:
         return listing
     return replace(listing, parts=tuple(sorted(listing.parts, key=str)))
 
 
-def _without_twins(listing: Listing) -> Listing:
+def _without_duplicates(listing: Listing) -> Listing:
     """A set with each element once; other brackets as they are."""
     if listing.brackets != "{}":
         return listing
@@ -456,48 +496,50 @@ def _without_twins(listing: Listing) -> Listing:
     return replace(listing, parts=tuple(parts))
 
 
-def _matched(a: Sequence[Any], b: Sequence[Any], equal: Callable[..., bool] = values_equal) -> bool:
-    """Whether the parts are the same in some order."""
-    left = list(b)
+def _equal_in_any_order(
+    a: Sequence[Any], b: Sequence[Any], equal: Callable[..., bool] = values_equal
+) -> bool:
+    """True if the parts can be paired so that both of each pair are equal."""
+    unpaired = list(b)
     for part in a:
-        twin = next((i for i, other in enumerate(left) if equal(part, other)), None)
-        if twin is None:
+        match = next((i for i, other in enumerate(unpaired) if equal(part, other)), None)
+        if match is None:
             return False
-        del left[twin]
-    return not left
+        del unpaired[match]
+    return not unpaired
 
 
 # --- Regions of the number line
 
 
 def _same_regions(a: Value, b: Value) -> bool:
-    """Whether both are regions with the same numbers: at their ends, and around each of them."""
+    """True if both are regions with the same numbers, tested at their ends and between these."""
     try:
         variables = [_variables(x) for x in (a, b)]
         if all(variables) and variables[0] != variables[1]:
             return False
-        with mp.workdps(OF_POINTS):
+        with mp.workdps(POINT_DIGITS):
             ends = _numbers([end for x in (a, b) for end in _ends(x)])
             finite = sorted({mpf(0), *filter(mp.isfinite, ends.values())})
-            beside = [(low + high) / 2 for low, high in pairwise(finite)]
-            beyond = [mp.floor(finite[0]) - 1, mp.ceil(finite[-1]) + 1]
-            # Whole numbers, a fraction and an irrational number tell sets such as the integers.
-            beyond += [*map(mp.floor, beside), beyond[1] + mpf(1) / 2, beyond[1] + mp.sqrt(2)]
-            points = [*finite, *beside, *beyond]
+            between = [(low + high) / 2 for low, high in pairwise(finite)]
+            below, above = mp.floor(finite[0]) - 1, mp.ceil(finite[-1]) + 1
+            # Integers, a fraction and an irrational number distinguish sets such as ℤ and ℚ.
+            of_sets = [*map(mp.floor, between), above + mpf(1) / 2, above + mp.sqrt(2)]
+            points = [*finite, *between, below, above, *of_sets]
             return all(_is_in(x, a, ends) == _is_in(x, b, ends) for x in points)
     except Exception:  # a value that is no region
         return False
 
 
 def _numbers(ends: Sequence[Scalar]) -> dict[Value, Any]:
-    """The value of each end; ends that are equal within the rounding of decimals have the same."""
+    """The value of each end; ends that are equal up to decimal rounding get the same value."""
     values: dict[Value, Any] = {
         end: mpf(str(end.expr).replace("oo", "inf")) for end in ends if end.expr in (oo, -oo)
     }
     finite = [end for end in ends if end not in values]
     if any(_names(end.expr) for end in finite):
         raise Undefined
-    values |= {end: mp.mpmathify(_number(end.expr, _World("real"))) for end in finite}
+    values |= {end: mp.mpmathify(_number(end.expr, _Point("real"))) for end in finite}
     for earlier, end in pairwise(sorted(finite, key=lambda end: values[end])):
         if _same_scalars(earlier, end):
             values[end] = values[earlier]
@@ -529,11 +571,11 @@ def _is_variable(value: Value) -> bool:
 
 
 def _is_in(x: Any, region: Value, ends: dict[Value, Any]) -> bool:
-    """Whether a number is in a region; Undefined if that is none."""
+    """True if a number is in a region. Raises Undefined for a value that is no region."""
     match region:
         case Region(operation, ()):
-            is_whole = bool(mp.isint(x))
-            sets = {"N": is_whole and x > 0, "Z": is_whole, "Q": mp.isint(2 * x), "R": True}
+            is_integer = bool(mp.isint(x))
+            sets = {"N": is_integer and x > 0, "Z": is_integer, "Q": mp.isint(2 * x), "R": True}
             return bool(sets[operation])
         case Region(operation, parts):
             inside = [_is_in(x, part, ends) for part in parts]
@@ -545,7 +587,7 @@ def _is_in(x: Any, region: Value, ends: dict[Value, Any]) -> bool:
         case Listing(parts, "or"):
             for part in parts:
                 if isinstance(part, Listing) and not {oo, -oo} & {end.expr for end in _ends(part)}:
-                    raise Undefined  # perhaps pairs of numbers
+                    raise Undefined  # may be pairs of numbers
             inside = [_is_in(x, part, ends) for part in parts]
             return any(inside)
         case Listing((left, right), brackets):
@@ -556,9 +598,9 @@ def _is_in(x: Any, region: Value, ends: dict[Value, Any]) -> bool:
                 low < x < high or (x == low and "[" in brackets) or (x == high and "]" in brackets)
             )
         case Statement(sides, relations):
-            links = zip(sides, relations, sides[1:], strict=False)
-            held = [_holds(x, *link, ends) for link in links]
-            return all(held)
+            relations_between = zip(sides, relations, sides[1:], strict=False)
+            holds = [_holds(x, left, sign, right, ends) for left, sign, right in relations_between]
+            return all(holds)
     raise Undefined
 
 
