@@ -135,67 +135,97 @@ def training_memory(
         kernels: what computes the layers.
         capacity: memory of the GPU, of which keys and values may keep a part.
     """
-    model, width = config.model, WIDTHS[config.model.dtype]
-    is_full, is_ema = model.train_mode == "full", config.teacher.weights == "ema"
-    trained = shape.parameters if is_full else shape.adapters(model.lora_rank, model.lora_targets)
-
-    read = rows.rows * (rows.prompt + rows.completion)
-    layer = saved_by_layer(config, shape, kernels)
-    if model.gradient_checkpointing is True:
-        last_norm = norm_width(model, kernels) * shape.hidden + WIDE
-        saved = read * (shape.layers * width * shape.hidden + last_norm + layer)
+    model = config.model
+    width = WIDTHS[model.dtype]
+    is_full = model.train_mode == "full"
+    if is_full:
+        trained = shape.parameters
+        adapters = 0.0
     else:
-        # The first norm's input is the frozen embedding: it is not saved, and the last norm's is.
-        saved = read * shape.layers * layer
-
-    chunk = min(CHUNK, rows.rows * rows.completion)
+        trained = shape.adapters(model.lora_rank, model.lora_targets)
+        adapters = WIDE * trained
     views = 2 if has_teacher else 1
-    grad_width = width if width < WIDE else 0  # float32 gradients overwrite the logits
-    logits = chunk * shape.vocabulary * (views * WIDE + grad_width)
-    if is_full:
-        logits += WIDE * shape.head  # the head's gradient, before it is added
-
-    # The teacher's separate weights, and with smaller dtypes their rounded copy in its forward pass
-    # (paint.models.teacher).
-    averaged = sum(
-        layer.number * layer.inputs * layer.outputs for layer in shape.targeted(model.lora_targets)
-    )
-    if is_full:
-        copy, view = WIDE * shape.parameters * (config.teacher.weights != "live"), 0
-    else:
-        copy, view = WIDE * averaged * is_ema, grad_width * averaged * is_ema
+    read = rows.rows * (rows.prompt + rows.completion)
+    copy, view = teacher_copy(config, shape) if has_teacher else (0.0, 0.0)
+    taught = rows.rows * (rows.teacher_prompt + rows.completion) if has_teacher else 0
     # At the widest point of a block: gate, up and their product, and the block's input and output.
     working = 3 * width * shape.intermediate + 4 * width * shape.hidden
-    taught = rows.rows * (rows.teacher_prompt + rows.completion)
 
     sampled = rows.prompt + rows.completion
+    kept = 0.0
     if kernels != "cpu":
         sampled = buffered(sampled)
-    keys = generating * sampled * width * shape.cache
-    # More than that is released; but rows may end early, and leave less.
-    kept = min(keys, KEPT * capacity) if kernels != "cpu" else 0.0
+        # More than this share is released; but rows may end early, and leave less.
+        kept = min(generating * sampled * width * shape.cache, KEPT * capacity)
 
-    a_layer = width * shape.weights / shape.layers
-    widest = max(layer.inputs * layer.outputs for layer in shape.linear)
-    unrounded = width * widest if model.quantization == "nf4" else 0.0
+    gathered = 0.0
+    if shards > 1:
+        gathered = 2 * width * shape.weights / shape.layers
+    elif model.quantization == "nf4":
+        gathered = width * max(layer.inputs * layer.outputs for layer in shape.linear)
+    message = min(trained, MESSAGE) if ranks > 1 else 0
     return Memory(
         kept=kept,
         layers=frozen_bytes(model, shape) / shards,
         ends=width * (shape.parameters - shape.weights),
-        gathered=2 * a_layer if shards > 1 else unrounded,
-        adapters=0.0 if is_full else WIDE * trained,
+        gathered=gathered,
+        adapters=adapters,
         gradients=WIDE * trained,
         optimizer=state_bytes * trained,
-        copy=copy if has_teacher else 0.0,
-        teacher=taught * working + view if has_teacher else 0.0,
-        saved=saved,
+        copy=copy,
+        teacher=taught * working + view,
+        saved=saved_by_forward(config, shape, read, kernels),
         states=rows.rows * rows.completion * shape.hidden * (views * width + WIDE),
-        logits=logits,
+        logits=logits_of_chunk(config, shape, rows, views),
         # Gradients of gate and up, and of an adapter's input in float32.
         backward=read * (WIDE + width) * shape.intermediate + read * WIDE * shape.hidden,
-        update=2 * WIDE * (min(trained, MESSAGE) if ranks > 1 else 0) + 2 * WIDE * trained,
+        update=2 * WIDE * message + 2 * WIDE * trained,
         cache=generating * sampled_row(model, shape, sampled) - kept,
     )
+
+
+def saved_by_forward(config: Config, shape: Shape, tokens: int, kernels: Kernels) -> float:
+    """Bytes that the student's forward pass of so many tokens saves for its backward pass."""
+    model = config.model
+    layer = saved_by_layer(config, shape, kernels)
+    if model.gradient_checkpointing is not True:
+        # The first norm's input is the frozen embedding: it is not saved, and the last norm's is.
+        return tokens * shape.layers * layer
+    inputs = shape.layers * WIDTHS[model.dtype] * shape.hidden
+    last_norm = norm_width(model, kernels) * shape.hidden + WIDE
+    return tokens * (inputs + last_norm + layer)  # one layer is computed again at a time
+
+
+def logits_of_chunk(config: Config, shape: Shape, rows: Rows, views: int) -> float:
+    """Bytes of a chunk's logits of all views, and of their gradient in the head's dtype."""
+    chunk = min(CHUNK, rows.rows * rows.completion)
+    logits = chunk * shape.vocabulary * (views * WIDE + _narrow_width(config.model))
+    if config.model.train_mode == "full":
+        logits += WIDE * shape.head  # the head's gradient, before it is added
+    return logits
+
+
+def teacher_copy(config: Config, shape: Shape) -> tuple[float, float]:
+    """Bytes of the teacher's separate weights, and of their rounded copy in its forward pass.
+
+    The copy is made where weights have less than 32 bits (paint.models.teacher).
+    """
+    if config.model.train_mode == "full":
+        if config.teacher.weights == "live":
+            return 0.0, 0.0
+        return WIDE * shape.parameters, 0.0
+    if config.teacher.weights != "ema":
+        return 0.0, 0.0
+    averaged = 0
+    for layer in shape.targeted(config.model.lora_targets):
+        averaged += layer.number * layer.inputs * layer.outputs
+    return WIDE * averaged, _narrow_width(config.model) * averaged
+
+
+def _narrow_width(model: ModelConfig) -> int:
+    """Bytes of a number in the model's dtype; 0 for float32, whose values need no other copy."""
+    width = WIDTHS[model.dtype]
+    return width if width < WIDE else 0
 
 
 def buffered(tokens: int) -> int:
@@ -214,12 +244,16 @@ def sampled_row(model: ModelConfig, shape: Shape, tokens: int) -> float:
 
 def frozen_bytes(model: ModelConfig, shape: Shape) -> float:
     """Bytes of the decoder's layers in their storage format."""
-    return (NF4 if model.quantization == "nf4" else WIDTHS[model.dtype]) * shape.weights
+    if model.quantization == "nf4":
+        return NF4 * shape.weights
+    return WIDTHS[model.dtype] * shape.weights
 
 
 def norm_width(model: ModelConfig, kernels: Kernels) -> int:
     """Bytes of a number that a norm saves: its input is converted to float32 unless it is fused."""
-    return WIDE if kernels == "cpu" else WIDTHS[model.dtype]
+    if kernels == "cpu":
+        return WIDE
+    return WIDTHS[model.dtype]
 
 
 def saved_by_layer(config: Config, shape: Shape, kernels: Kernels = "cpu") -> float:
@@ -234,7 +268,10 @@ def saved_by_layer(config: Config, shape: Shape, kernels: Kernels = "cpu") -> fl
     """
     model, width = config.model, WIDTHS[config.model.dtype]
     is_full = model.train_mode == "full"
-    targets = (ALL_LINEAR,) if is_full else model.lora_targets
+    if is_full:
+        targets: tuple[str, ...] = (ALL_LINEAR,)
+    else:
+        targets = model.lora_targets
 
     widths = [shape.hidden, shape.hidden]
     vectors = 2
@@ -248,9 +285,13 @@ def saved_by_layer(config: Config, shape: Shape, kernels: Kernels = "cpu") -> fl
 
     inputs = shape.adapter_inputs(targets)
     adapters = sum(layer.number for layer in shape.targeted(targets)) / shape.layers
-    multiplies_short = kernels != "cpu" and model.dtype == "bfloat16"
-    inner = 0 if is_full else (width if multiplies_short else WIDE) * model.lora_rank * adapters
-    activation = width * (2 if kernels == "liger" else 3) * shape.intermediate
+    inner = 0.0
+    if not is_full:
+        has_short_products = kernels != "cpu" and model.dtype == "bfloat16"
+        inner_width = width if has_short_products else WIDE
+        inner = inner_width * model.lora_rank * adapters
+    vectors_of_activation = 2 if kernels == "liger" else 3
+    activation = width * vectors_of_activation * shape.intermediate
     return norms + attention + activation + width * inputs + inner
 
 

@@ -187,8 +187,9 @@ class Plan:
         def typical_rows(plan: Plan) -> int:
             return min(plan.config.train.row_limit, plan.config.train.token_limit // typical)
 
-        has_more_rows = typical_rows(by_rows) > max(typical_rows(by_tokens), 1)
-        return by_rows.config if has_more_rows else by_tokens.config
+        if typical_rows(by_rows) > max(typical_rows(by_tokens), 1):
+            return by_rows.config
+        return by_tokens.config
 
     def _sized(self, rows: int, tokens: int, checkpointing: bool) -> "Plan":
         return replace(self, config=with_micro_batch(self.config, rows, tokens, checkpointing))
@@ -200,7 +201,9 @@ class Plan:
     @property
     def shards(self) -> int:
         """Number of GPUs of one machine over which the frozen layers are sharded."""
-        return min(self.split.trainers, max(self.gpus, 1)) if self.config.model.shard else 1
+        if not self.config.model.shard:
+            return 1
+        return min(self.split.trainers, max(self.gpus, 1))
 
     @property
     def sleeps(self) -> bool:
@@ -219,7 +222,8 @@ class Plan:
         Without the flag, a server on a shared GPU gets what the trainer leaves between steps: vLLM
         refuses to start where less than its share is free.
         """
-        if flag := server_flag(self.config.rollout, UTILIZATION):
+        flag = server_flag(self.config.rollout, UTILIZATION)
+        if flag:
             with suppress(ValueError):  # vLLM itself reports the error
                 return float(flag)
         if not self.split.shared:
@@ -232,7 +236,9 @@ class Plan:
         """Bytes of a GPU that training may use, less those of a server on the same GPU."""
         if self.split.shared and not self.sleeps:
             return (USABLE - self.server_share) * self.capacity
-        return USABLE * self.capacity - (SLEEPING if self.split.shared else 0.0)
+        if self.split.shared:
+            return USABLE * self.capacity - SLEEPING
+        return USABLE * self.capacity
 
     @property
     def _typical_length(self) -> int:
@@ -301,7 +307,9 @@ class Plan:
     def _kernels(self) -> Kernels:
         if not self.gpus:
             return "cpu"
-        return "liger" if self.liger else "cuda"
+        if self.liger:
+            return "liger"
+        return "cuda"
 
     def peak(self, rows: Rows) -> float:
         """Peak bytes of a training GPU for a micro-batch."""
@@ -390,14 +398,17 @@ def server_flag(rollout: RolloutConfig, name: str) -> str | None:
     for i, part in enumerate(parts):
         flag, _, after_equals = part.partition("=")
         if flag == name:
-            value = after_equals or (parts[i + 1] if i + 1 < len(parts) else None)
+            following = parts[i + 1 : i + 2]
+            value = after_equals or next(iter(following), None)
     return value
 
 
 def tensor_parallel_size(rollout: RolloutConfig) -> int | None:
     """Tensor-parallel size in the server's arguments, or None."""
     size = server_flag(rollout, "--tensor-parallel-size") or server_flag(rollout, "-tp") or ""
-    return max(int(size), 1) if size.isdecimal() else None
+    if not size.isdecimal():  # vLLM itself reports the error
+        return None
+    return max(int(size), 1)
 
 
 def server_of(plan: Plan) -> ServerMemory:
@@ -407,10 +418,11 @@ def server_of(plan: Plan) -> ServerMemory:
     sizes = [1]
     while sizes[-1] * 2 <= plan.gpus:
         sizes.append(sizes[-1] * 2)
-    if configured := tensor_parallel_size(config.rollout):
+    configured = tensor_parallel_size(config.rollout)
+    if configured:
         sizes = [configured]
-    servers = [
-        server_memory(
+    for size in sizes:
+        server = server_memory(
             config,
             plan.shape,
             memory=plan.capacity,
@@ -418,9 +430,9 @@ def server_of(plan: Plan) -> ServerMemory:
             longest=min(longest, plan.shape.positions),
             gpus=size,
         )
-        for size in sizes
-    ]
-    return next((server for server in servers if server.fits), servers[-1])
+        if server.fits:
+            break
+    return server
 
 
 def require_fit(plan: Plan) -> None:

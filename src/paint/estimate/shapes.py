@@ -119,9 +119,12 @@ class Shape:
         if self.counted_weights:
             return self.counted_weights
         # Two norms a block, those of queries and keys, and the last one.
-        of_heads = self.head_size if self.norms_heads else 0
-        norms = self.layers * 2 * (self.hidden + of_heads) + self.hidden
-        return self.weights + norms + self.head * (1 if self.tied else 2)
+        widths = self.hidden
+        if self.norms_heads:
+            widths += self.head_size
+        norms = self.layers * 2 * widths + self.hidden
+        ends = self.head if self.tied else 2 * self.head
+        return self.weights + norms + ends
 
     @property
     def cache(self) -> int:
@@ -136,16 +139,21 @@ class Shape:
     def adapter_inputs(self, targets: Iterable[str]) -> float:
         """Width of all inputs of a block's adapters; where known, one that several read is once."""
         if self.counted_layers:
-            return (
-                sum(layer.number * layer.inputs for layer in self.targeted(targets)) / self.layers
-            )
+            inputs = 0
+            for layer in self.targeted(targets):
+                inputs += layer.number * layer.inputs
+            return inputs / self.layers
         readers = {
             ("q_proj", "k_proj", "v_proj"): self.hidden,
             ("gate_proj", "up_proj"): self.hidden,
             ("down_proj",): self.intermediate,
         }
         names = {layer.name for layer in self.targeted(targets)}
-        return sum(width for layers, width in readers.items() if names & {*layers})
+        width = 0
+        for layers, inputs in readers.items():
+            if not names.isdisjoint(layers):
+                width += inputs
+        return width
 
 
 SHAPES = {
@@ -185,8 +193,11 @@ def shape_of(path: str) -> Shape:
         config = json.loads(file.read_bytes())
         if any(config.get(f"{name}_experts") for name in ("num", "num_local", "n_routed")):
             raise ValueError("it has experts, whose memory and time are not estimated")
-        shape = _shape(config) if config.get("model_type", "") in LLAMA_KIND else _counted(file)
-        _require_usual(shape)
+        if config.get("model_type", "") in LLAMA_KIND:
+            shape = _shape(config)
+        else:
+            shape = _counted(file)
+        _require_plausible(shape)
     return shape
 
 
@@ -248,7 +259,7 @@ def _counted(file: Path) -> Shape:
     )
 
 
-def _require_usual(shape: Shape) -> None:
+def _require_plausible(shape: Shape) -> None:
     """Raise ValueError for a size that no model has."""
     for name, value in vars(shape).items():
         is_size = isinstance(value, int) and not isinstance(value, bool)

@@ -101,7 +101,7 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
         RunError: no such run, step or row, or files of a checkpoint are missing.
         CorruptFileError: a file cannot be read, or was changed since it was written.
     """
-    config, facts = read_run(run), read_run_json(run)
+    config, run_info = read_run(run), read_run_json(run)
     saved = latest_checkpoint(run)
     done = step_of(saved) if saved else 0
     read_history(run, done)
@@ -109,10 +109,14 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
         require_rollouts(run, done)
     chosen = choose(run, config, spec)
     is_scored = spec.again and check_config(config).algorithm.needs_context and bool(chosen)
-    scorer = Scorer(run, config, display) if is_scored else None
-    tokenizer = scorer.policy.tokenizer if scorer else load_tokenizer(config.model.path)
-
-    problems = {problem.id: problem for problem in scorer.problems} if scorer else {}
+    scorer: Scorer | None = None
+    problems: dict[str, Problem] = {}
+    if is_scored:
+        scorer = Scorer(run, config, display)
+        tokenizer = scorer.policy.tokenizer
+        problems = {problem.id: problem for problem in scorer.problems}
+    else:
+        tokenizer = load_tokenizer(config.model.path)
     shared = RenderContext(config, spec.contexts, scorer, tokenizer, problems, {})
     steps = []
     with display.counting("tokens", sum(map(len, chosen.values()))) as count:
@@ -135,19 +139,20 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
                 count.add(len(rollout["completion_ids"]))
 
     vocabulary = list(shared.vocabulary)
+    objective = {name: getattr(config.objective, name) for name in OF_THE_CLIP}
+    objective["temperature"] = config.loss_temperature
     return {
         "name": run.resolve().name,
         "method": config.train.method,
-        "facts": {
+        "run_info": {
             "model": config.model.path,
             "data": config.data.path,
             "steps": config.train.steps,
-            "git": facts.get("git"),
-            **facts["versions"],
+            "git": run_info.get("git"),
+            **run_info["versions"],
         },
         "settings": settings_of(config),
-        "objective": {name: getattr(config.objective, name) for name in OF_THE_CLIP}
-        | {"temperature": config.loss_temperature, "shown": " and ".join(config.context.source)},
+        "objective": objective,
         "metrics": columns_of(read_metrics(run)),
         "warnings": warning_history(read_metrics(run), config.health.window),
         "validation": validation_metrics(graded_validation(run, display)),
@@ -174,8 +179,11 @@ def choose(run: Path, config: Config, spec: PageSpec) -> dict[int, list[dict[str
             raise RunError(f"{run} holds no rollouts of step {step}; {there}")
 
     # Rows with logged values; without any, the first few. Of steps or a row that are named, all.
-    logged, is_named = config.log.token_rows, bool(spec.steps) or spec.row is not None
-    most = None if is_named or logged == "all" else logged or FEW_ROWS
+    logged = config.log.token_rows
+    is_named = bool(spec.steps) or spec.row is not None
+    most: int | None = None
+    if not is_named and logged != "all":
+        most = logged or FEW_ROWS
     kept: dict[int, list[dict[str, Any]]] = {}
     for step in sorted(set(spec.steps)) or paths:
         rows = list(read_jsonl(paths[step], START_ANEW))[:most]
@@ -187,15 +195,19 @@ def choose(run: Path, config: Config, spec: PageSpec) -> dict[int, list[dict[str
         return kept
 
     # All steps if they fit, else as many as fit, evenly spaced, with the first and the last.
-    sizes = {step: sum(len(r["completion_ids"]) for r in rows) for step, rows in kept.items()}
+    sizes = {step: _tokens_of(rows) for step, rows in kept.items()}
     return {step: kept[step] for step in spread(sorted(kept), sizes)}
+
+
+def _tokens_of(rows: Sequence[Mapping[str, Any]]) -> int:
+    return sum(len(row["completion_ids"]) for row in rows)
 
 
 def spread(steps: Sequence[int], sizes: Mapping[int, int]) -> list[int]:
     """Select as many evenly spaced steps as fit into MOST_TOKENS."""
     for count in range(len(steps), 1, -1):
-        places = {round(i * (len(steps) - 1) / (count - 1)) for i in range(count)}
-        chosen = [steps[i] for i in sorted(places)]
+        gap = (len(steps) - 1) / (count - 1)
+        chosen = [steps[i] for i in sorted({round(n * gap) for n in range(count)})]
         if sum(sizes[step] for step in chosen) <= MOST_TOKENS:
             return chosen
     return list(steps[-1:])
@@ -233,7 +245,8 @@ def row_data(
         scored = dict(found.values)
         if logged is None:
             values = scored
-            if log_probs := rollout["engine_log_probs"]:  # none for tokens that no engine sampled
+            log_probs = rollout["engine_log_probs"]
+            if log_probs:  # none for tokens that no engine sampled
                 values["engine_log_prob"] = np.array(log_probs, np.float32)
         else:
             data["moved"] = float(
@@ -246,17 +259,7 @@ def row_data(
             **{view: packed(log_probs) for view, log_probs in found.log_probs.items()},
             "term": packed(found.terms),
         }
-        data["contexts"] = {}
-        for shown in shared.contexts:
-            place = (rollout["mask_ratio"], shown, step, rollout["row"])
-            view = scorer.view(problem, *place) if problem else None
-            if view is not None:
-                others = scorer.score(rollout, view.prompt).values
-                data["contexts"][shown] = {
-                    "context": view.context,
-                    "is_the_runs": view.prompt == rollout["teacher_prompt_ids"],
-                    "values": {name: packed(others[name]) for name in CONTEXT_VALUES},
-                }
+        data["contexts"] = contexts_of(shared, scorer, step, rollout)
     data["is_kept"] = logged is not None
     data["values"] = {name: packed(array) for name, array in values.items()}
     if problem is not None:
@@ -264,14 +267,35 @@ def row_data(
     return data
 
 
+def contexts_of(
+    shared: RenderContext, scorer: Scorer, step: int, rollout: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The completion's values under each further context that its problem has."""
+    problem = shared.problems.get(rollout["problem_id"])
+    if problem is None:
+        return {}
+    contexts = {}
+    for source in shared.contexts:
+        view = scorer.view(problem, rollout["mask_ratio"], source, step, rollout["row"])
+        if view is None:
+            continue
+        values = scorer.score(rollout, view.prompt).values
+        contexts[source] = {
+            "context": view.context,
+            "is_the_runs": view.prompt == rollout["teacher_prompt_ids"],
+            "values": {name: packed(values[name]) for name in CONTEXT_VALUES},
+        }
+    return contexts
+
+
 def prompts_of(rollout: Mapping[str, Any], tokenizer: Any) -> dict[str, str]:
     """Both prompts as text, special tokens included."""
     ids = {"student": rollout["prompt_ids"], "teacher": rollout.get("teacher_prompt_ids")}
-    return {
-        name: tokenizer.decode(list(prompt), skip_special_tokens=False)
-        for name, prompt in ids.items()
-        if prompt
-    }
+    prompts = {}
+    for name, prompt in ids.items():
+        if prompt:
+            prompts[name] = tokenizer.decode(list(prompt), skip_special_tokens=False)
+    return prompts
 
 
 def solution_of(
@@ -279,35 +303,43 @@ def solution_of(
 ) -> dict[str, Any]:
     """The solution, its masked part, and its anchors with their tokens."""
     text, owners = written(pieces)
-    is_masked_solution = config.context.source == ("solution",)
-    anchors = [
-        {
-            "text": anchor.text,
-            "boxed": anchor.boxed,
-            "found": anchor.found,
-            "place": anchor.place,
-            "tokens": anchor.met
-            and [owners[anchor.met[0]], owners[min(anchor.met[1], len(text)) - 1]],
-        }
-        for anchor in anchors_of(problem.solution, text)
-    ]
-    hidden = hidden_part(problem.solution, rollout.get("context")) if is_masked_solution else None
+    anchors = []
+    for anchor in anchors_of(problem.solution, text):
+        tokens = None  # the first and the last that write the anchor, if the completion has it
+        if anchor.met:
+            start, end = anchor.met
+            tokens = [owners[start], owners[min(end, len(text)) - 1]]
+        anchors.append(
+            {
+                "text": anchor.text,
+                "boxed": anchor.boxed,
+                "found": anchor.found,
+                "place": anchor.place,
+                "tokens": tokens,
+            }
+        )
+    hidden = None
+    if config.context.source == ("solution",):
+        hidden = hidden_part(problem.solution, rollout.get("context"))
     return {"text": problem.solution, "hidden": hidden, "anchors": anchors}
 
 
 def settings_of(config: Config) -> list[list[Any]]:
     """Name and value of every setting, and whether it differs from the default."""
     defaults = to_table(Config())
-    return [
-        [f"{section}.{key}", json.dumps(value, ensure_ascii=False), value != defaults[section][key]]
-        for section, keys in to_table(config).items()
-        for key, value in keys.items()
-    ]
+    settings: list[list[Any]] = []
+    for section, keys in to_table(config).items():
+        for key, value in keys.items():
+            text = json.dumps(value, ensure_ascii=False)
+            settings.append([f"{section}.{key}", text, value != defaults[section][key]])
+    return settings
 
 
 def columns_of(metrics: Sequence[Mapping[str, float]]) -> dict[str, list[float | None]]:
     """The metrics of all steps by name; None if a step has no value."""
-    names = list(dict.fromkeys(name for row in metrics for name in row))
+    names: dict[str, None] = {}  # in the order of their first steps
+    for row in metrics:
+        names |= dict.fromkeys(row)
     return {name: [row.get(name) for row in metrics] for name in names}
 
 
@@ -332,23 +364,21 @@ def compare_data(runs: Sequence[Path], display: Display) -> dict[str, Any]:
         RunError: a folder holds no run, or metrics of finished steps are missing.
         CorruptFileError: a file was changed since it was written.
     """
-    short = [run.resolve().name for run in runs]
-    names = short if len(set(short)) == len(short) else [str(run) for run in runs]
+    names = [run.resolve().name for run in runs]
+    if len(set(names)) < len(names):
+        names = [str(run) for run in runs]
     configs = [read_run(run) for run in runs]
     for run in runs:
         saved = latest_checkpoint(run)
         read_history(run, step_of(saved) if saved else 0)
     validated = [graded_validation(run, display) for run in runs]
+    curves = []
+    for name, run, graded in zip(names, runs, validated, strict=True):
+        metrics, validation = columns_of(read_metrics(run)), validation_metrics(graded)
+        curves.append({"name": name, "metrics": metrics, "validation": validation})
     return {
         "name": " · ".join(names),
-        "runs": [
-            {
-                "name": name,
-                "metrics": columns_of(read_metrics(run)),
-                "validation": validation_metrics(graded),
-            }
-            for name, run, graded in zip(names, runs, validated, strict=True)
-        ],
+        "runs": curves,
         "settings": differing(configs),
         "differences": paired(names, validated),
     }
@@ -357,12 +387,13 @@ def compare_data(runs: Sequence[Path], display: Display) -> dict[str, Any]:
 def differing(configs: Sequence[Config]) -> list[list[str]]:
     """Name and values of every setting that differs between runs."""
     tables = [to_table(config) for config in configs]
-    return [
-        [f"{section}.{key}", *(str(table[section][key]) for table in tables)]
-        for section, keys in tables[0].items()
-        for key in keys
-        if len({str(table[section][key]) for table in tables}) > 1
-    ]
+    settings = []
+    for section, keys in tables[0].items():
+        for key in keys:
+            values = [str(table[section][key]) for table in tables]
+            if len(set(values)) > 1:
+                settings.append([f"{section}.{key}", *values])
+    return settings
 
 
 def paired(

@@ -344,7 +344,7 @@ function kinds(rows) {
 
 function buildSettings(section) {
   section.append(el("h2", {}, "Settings"), el("p.soft", {}, "In the recipe's order; \u2022 differs from the default."), settingsTable(DATA.settings.map(([name, value, differs]) => [(differs ? "\u2022 " : "  ") + name, value]), ["value"]),
-    el("h2", {}, "Made by"), settingsTable(Object.entries(DATA.facts), ["value"]));
+    el("h2", {}, "Made by"), settingsTable(Object.entries(DATA.run_info), ["value"]));
 }
 
 // --- keys ---
@@ -368,7 +368,7 @@ addEventListener("keydown", (event) => {
 });
 addEventListener("hashchange", () => { if (ROWS.length && order.length) goTo(address.get()); });
 
-const showView = tabs(DATA.name, `${DATA.method}, ${STEPS.length} of ${DATA.facts.steps} steps, model ${DATA.facts.model}`, {
+const showView = tabs(DATA.name, `${DATA.method}, ${STEPS.length} of ${DATA.run_info.steps} steps, model ${DATA.run_info.model}`, {
   run: { title: "Run", build: buildRun },
   rollouts: { title: "Rollouts", build: buildRollouts },
   shape: { title: "Shape", build: buildShape },
