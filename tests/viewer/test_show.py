@@ -222,6 +222,6 @@ def test_log_page_tracker_failure_does_not_fail_run(
 ) -> None:
     monkeypatch.setitem(sys.modules, "trackio", SimpleNamespace())
     said: list[str] = []
-    monkeypatch.setattr(Display, "note", lambda _, text: said.append(text))
+    monkeypatch.setattr(Display, "log", lambda _, level, text: said.append(text))
     log_page(run, tracked, QUIET)
     assert any("was not logged" in text for text in said)
