@@ -402,7 +402,9 @@ def test_sample_text_includes_opening_of_prompt(policy: Policy) -> None:
     assert stored.text == "<think>\nThe answer is $\\boxed{7}$."
 
 
-def test_require_room_prompts_are_never_truncated(policy: Policy, problems: list[Problem]) -> None:
+def test_require_context_length_prompts_are_never_truncated(
+    policy: Policy, problems: list[Problem]
+) -> None:
     def room(max_new_tokens: int) -> int:
         protocol = SamplingProtocol(1, False, Sampling(1.0, 1.0, -1, max_new_tokens))
         return require_context_length(policy, task_of(policy, Path(), problems[:20], protocol))

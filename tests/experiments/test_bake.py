@@ -16,7 +16,8 @@ from paint.config.schema import Config, ConfigError
 from paint.core.errors import Interrupted
 from paint.data.problems import Problem
 from paint.evaluation.frame import Report, select
-from paint.experiments.bake import BAKED, PLAIN, PROMPTED, PromptEvaluator, bake
+from paint.experiments.bake import bake
+from paint.experiments.prompt_evaluator import BAKED, PLAIN, PROMPTED, PromptEvaluator
 from paint.inference.local import LocalEngine
 from paint.models.policy import Policy
 from paint.models.teacher import open_teacher

@@ -454,8 +454,8 @@ DEMO, LARGE = (read_recipe(find_recipe(name)) for name in ("demo-paint", "paint-
             r"^data\.path of two is 'mine\.jsonl', and that of one 'demo'",
         ),
         (
-            {"one": DEMO, "two": DEMO.changed("grading", grader="exact")},
-            r"^grading\.grader of two is 'exact', and that of one 'math'",
+            {"one": DEMO, "two": DEMO.changed("grading", grader=("exact",))},
+            r"^grading\.grader of two is \('exact',\), and that of one \('math',\)",
         ),
     ],
 )
