@@ -366,7 +366,7 @@ def drip(handler: Any, path: str, *good: object) -> bool:
     ("settings", "message"),
     [
         ({"seconds": 1.0}, r"without an answer in time .*raise rollout\.timeout"),
-        ({"send": drip}, r".*no whole answer within 0\.3 s"),
+        ({"send": drip}, r".*no complete answer within 0\.3 s"),
     ],
 )
 def test_pool_completion_that_always_times_out_ends_run(

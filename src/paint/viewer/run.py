@@ -139,8 +139,6 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
                 count.add(len(rollout["completion_ids"]))
 
     vocabulary = list(shared.vocabulary)
-    objective = {name: getattr(config.objective, name) for name in OF_THE_CLIP}
-    objective["temperature"] = config.loss_temperature
     return {
         "name": run.resolve().name,
         "method": config.train.method,
@@ -152,7 +150,7 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
             **run_info["versions"],
         },
         "settings": settings_of(config),
-        "objective": objective,
+        "objective": clip_settings(config),
         "metrics": columns_of(read_metrics(run)),
         "warnings": warning_history(read_metrics(run), config.health.window),
         "validation": validation_metrics(graded_validation(run, display)),
@@ -162,6 +160,12 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
         "vocabulary": [text_of(piece) for piece in token_bytes(tokenizer, vocabulary)],
         "special": [i in tokenizer.all_special_ids for i in vocabulary],
     }
+
+
+def clip_settings(config: Config) -> dict[str, Any]:
+    """The settings of the objective that determine clipped entries, with the loss's temperature."""
+    settings = {name: getattr(config.objective, name) for name in OF_THE_CLIP}
+    return settings | {"temperature": config.loss_temperature}
 
 
 def choose(run: Path, config: Config, spec: PageSpec) -> dict[int, list[dict[str, Any]]]:

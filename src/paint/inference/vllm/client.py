@@ -235,12 +235,12 @@ class VllmServer:
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as fault:
                 raise Unreachable(
                     f"{self.url}{path} answers, but not as a vLLM server does: {reason(fault)} (it "
-                    f"sent {self._said(response.content)}); look at what listens there, and at its "
-                    f"version"
+                    f"sent {self._error_body(response.content)}); look at what listens there, and "
+                    f"at its version"
                 ) from None
 
         status = response.status_code
-        text = f"{self.url}{path} answered {status}: {self._said(response.content)}"
+        text = f"{self.url}{path} answered {status}: {self._error_body(response.content)}"
         # 404 for a model: the server was started again and has no adapter yet.
         is_adapter_missing = status == 404 and "does not exist" in text
         if not 400 <= status < 500 or status in (408, 429) or is_adapter_missing:
@@ -257,13 +257,13 @@ class VllmServer:
             async with asyncio.timeout(seconds):
                 return await self.client.request(method, path, json=body)
         except TimeoutError as error:
-            raise TooSlow(f"{self.url}{path}: no whole answer within {seconds:g} s") from error
+            raise TooSlow(f"{self.url}{path}: no complete answer within {seconds:g} s") from error
         except Exception as error:  # whatever the library raises at what a server sends
-            said = self._said(reason(error).encode())
-            raise Unreachable(f"{self.url}{path}: {type(error).__name__} {said}") from error
+            text = self._error_body(reason(error).encode())
+            raise Unreachable(f"{self.url}{path}: {type(error).__name__} {text}") from error
 
-    def _said(self, content: bytes) -> str:
-        """What the body of a response says, in one plain line and without our key."""
+    def _error_body(self, content: bytes) -> str:
+        """The message in the body of a response, in one plain line and without our key."""
         content = content.replace(self.key.encode(), b"***") if self.key else content
         try:
             text = json.loads(content)["error"]["message"]
