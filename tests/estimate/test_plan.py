@@ -5,7 +5,6 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -16,6 +15,7 @@ from paint.config.schema import Config, ConfigError, TrainConfig
 from paint.estimate.memory import Rows
 from paint.estimate.plan import (
     STEP,
+    Machine,
     Plan,
     Split,
     choose_split,
@@ -28,7 +28,7 @@ from paint.estimate.plan import (
 )
 from paint.estimate.report import lines, start_line
 from paint.inference.machine import find_machine
-from paint.training.check import Machine, check_config, check_training, resolve
+from paint.training.check import check_config, check_training, resolve
 from tiny_models import tiny_config
 
 DOCUMENT = Path(__file__).parents[2] / "docs/how-to/large-models.md"
@@ -37,8 +37,16 @@ SERVED = RECIPE.changed("rollout", engine="vllm")
 LLAMA = "meta-llama/Llama-3.3-70B-Instruct"
 
 
-def plan_of(config: Config, *machine: Any, **options: Any) -> Plan:
-    return make_plan(check_config(config), *machine, **options)
+def plan_of(
+    config: Config,
+    gpus: int = 1,
+    nodes: int = 1,
+    memory: float = 0.0,
+    split: Split | None = None,
+    liger: bool = False,
+) -> Plan:
+    machine = Machine(gpus, memory, nodes=nodes, has_liger=liger)
+    return make_plan(check_config(config), machine, split)
 
 
 def split_of(config: Config, gpus: int, nodes: int = 1, *, server: int = 1) -> Split:

@@ -11,6 +11,7 @@ from paint.config.schema import ConfigError
 from paint.estimate.plan import (
     BESIDE,
     SERVER_SHARE,
+    Machine,
     Plan,
     Split,
     gb,
@@ -26,7 +27,7 @@ SHARED = Split(1, 1, True, "")
 
 def planned(model: str, memory: float, split: Split | None = SHARED, gpus: int = 1) -> Plan:
     config = read_recipe(find_recipe(f"paint-qwen3-{model}")).changed("rollout", engine="vllm")
-    return make_plan(check_config(config), gpus, memory=memory, split=split)
+    return make_plan(check_config(config), Machine(gpus, memory), split)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ import torch
 
 from paint.config.recipe import find_recipe, read_recipe
 from paint.config.schema import Config, ConfigError, RolloutConfig
+from paint.estimate.plan import Machine
 from paint.inference.machine import find_machine
-from paint.training.check import Machine, check_training, resolve_engine, resolve_evaluation
+from paint.training.check import check_training, resolve_engine, resolve_evaluation
 
 H100, RTX_4090 = 85.0e9, 25.4e9
 LONG: dict[str, Any] = {"max_new_tokens": 8192}  # so that auto looks for vLLM

@@ -40,7 +40,8 @@ def plan(
     """
     from paint.core.display import Display
     from paint.estimate import report
-    from paint.training.check import Machine, check_config, enable_servers, plan_placement
+    from paint.estimate.plan import Machine
+    from paint.training.check import check_config, enable_servers, plan_placement
 
     run = check_config(configure(open_recipe(recipe).config, Path(), model, sections=sections))
     if gpus * nodes > 1:

@@ -71,6 +71,26 @@ class Split:
     reason: str
 
 
+@dataclass(frozen=True)
+class Machine:
+    """What "auto", the plan and its refusals depend on; paint.inference.machine finds it.
+
+    Attributes:
+        gpus: GPUs of each computer that train; 0 without any.
+        memory: bytes of each GPU, or of a computer for each process; 0: those of ``make_plan``.
+        ranks, nodes: processes that train, and computers.
+        has_server: whether the command of ``rollout.server`` is on the PATH.
+        has_liger: whether liger-kernel is installed.
+    """
+
+    gpus: int = 0
+    memory: float = 0.0
+    ranks: int = 1
+    nodes: int = 1
+    has_server: bool = False
+    has_liger: bool = False
+
+
 @runtime_checkable
 class Run(Protocol):
     """What a plan reads of a run (paint.training.check.Resolved)."""
@@ -344,23 +364,12 @@ def worst_peak(plan: Plan) -> float:
     return max(plan.peak(longest), plan.peak(shorter))
 
 
-def make_plan(
-    run: Run,
-    gpus: int = 1,
-    nodes: int = 1,
-    memory: float | None = None,
-    *,
-    split: Split | None = None,
-    liger: bool = False,
-) -> Plan:
+def make_plan(run: Run, machine: Machine, split: Split | None = None) -> Plan:
     """Make the memory plan of a run.
 
     Args:
-        gpus: number of GPUs in each machine; 0 for a laptop's CPU.
-        nodes: number of machines.
-        memory: bytes of each GPU; None is 80 GB, or 16 GB for a laptop.
+        machine: memory of 0 is 80 GB, or 16 GB for a laptop.
         split: the split into trainers and servers; None chooses one by ``choose_split``.
-        liger: whether liger-kernel computes the layers.
 
     Raises:
         ConfigError: there is no config.json, or adapters are on layers that the model lacks.
@@ -373,22 +382,23 @@ def make_plan(
             f"model.lora_targets names {', '.join(sorted(unknown))}, which is no linear layer of "
             f"the model; those are {', '.join(sorted({layer.name for layer in shape.linear}))}"
         )
-    capacity = memory or (80e9 if gpus else LAPTOP)
+    capacity = machine.memory or (80e9 if machine.gpus else LAPTOP)
     plan = Plan(
         config,
         run.algorithm,
         run.optimizer,
         shape,
         capacity,
-        gpus,
-        nodes,
+        machine.gpus,
+        machine.nodes,
         split or Split(1, 0, False, ""),
-        liger,
+        liger=machine.has_liger and config.model.liger,
     )
     if split:
         return plan
     size = server_of(plan).gpus
-    return replace(plan, split=choose_split(run, max(gpus, 1), nodes, server=size))
+    split = choose_split(run, max(machine.gpus, 1), machine.nodes, server=size)
+    return replace(plan, split=split)
 
 
 def server_flag(rollout: RolloutConfig, name: str) -> str | None:

@@ -17,7 +17,8 @@ from typing import Any
 from paint.config.recipe import find_recipe, read_recipe
 from paint.core.errors import PaintError
 from paint.core.versions import __version__
-from paint.training.check import INSTALL, Machine, check_config, plan_placement
+from paint.estimate.plan import Machine
+from paint.training.check import INSTALL, check_config, plan_placement
 
 LIBRARIES = ("torch", "transformers", "peft", "accelerate", "tokenizers", "numpy")
 """The libraries that are shown where paint is not installed."""

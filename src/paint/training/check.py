@@ -26,6 +26,7 @@ from paint.core.errors import ConfigError, format_short, format_value
 from paint.core.options import complete_options
 from paint.estimate.plan import (
     UTILIZATION,
+    Machine,
     Plan,
     Split,
     make_plan,
@@ -425,9 +426,9 @@ TRAINING_RULES = (
 
 def check_config(config: Config) -> Resolved:
     """Load what a config names, and apply the rules. Raises ConfigError."""
+    optimizer, engine = find_optimizer(config.train), engine_of(config.rollout)
     divergence = find_divergence(config.objective.divergence, table=config.objective.options)
-    algorithm, engine = find_algorithm(config.train), engine_of(config.rollout)
-    optimizer = find_optimizer(config.train)
+    algorithm = find_algorithm(config.train)
     for section in ("rollout", "context", "objective", "train", "grading"):
         complete = complete_options(getattr(config, section), f"{section}.")
         config = replace(config, **{section: complete})
@@ -462,26 +463,6 @@ def check_engine(rollout: RolloutConfig) -> EngineType:
     return engine
 
 
-@dataclass(frozen=True)
-class Machine:
-    """What "auto", the plan and its refusals depend on; paint.inference.machine finds it.
-
-    Attributes:
-        gpus: GPUs of each computer that train; 0 without any.
-        memory: bytes of each GPU, or of a computer for each process; 0: those of ``make_plan``.
-        ranks, nodes: processes that train, and computers.
-        has_server: whether the command of ``rollout.server`` is on the PATH.
-        has_liger: whether liger-kernel is installed.
-    """
-
-    gpus: int = 0
-    memory: float = 0.0
-    ranks: int = 1
-    nodes: int = 1
-    has_server: bool = False
-    has_liger: bool = False
-
-
 def resolve(run: Resolved, machine: Machine) -> Resolved:
     """Choose what is "auto" in a training that was checked, and plan its memory.
 
@@ -498,7 +479,7 @@ def resolve(run: Resolved, machine: Machine) -> Resolved:
     shares = run.owns_servers and run.rollout.colocate
     split = Split(machine.ranks, int(run.owns_servers), shares, "as it was started")
     try:
-        plan = _make_plan(run, machine, split)
+        plan = make_plan(run, machine, split)
         line = start_line(plan)
     except ConfigError as error:  # a model that the plan does not know may be trained all the same
         config = with_micro_batch(run.config, CPU_ROWS, CPU_TOKENS, False)
@@ -544,7 +525,7 @@ def plan_placement(run: Resolved, machine: Machine) -> Plan:
     Raises:
         ConfigError: the plan does not know the model.
     """
-    return _make_plan(run, machine, None)
+    return make_plan(run, machine)
 
 
 def enable_servers(run: Resolved) -> Resolved:
@@ -632,7 +613,7 @@ def _sharing_problem(run: Resolved, machine: Machine) -> str:
         )
     one = Machine(1, machine.memory)
     try:
-        plan = _make_plan(run.changed("rollout", colocate=True), one, Split(1, 1, True, "in turns"))
+        plan = make_plan(run.changed("rollout", colocate=True), one, Split(1, 1, True, "in turns"))
     except ConfigError:  # a model that the plan does not know may be trained all the same
         return ""
     try:
@@ -641,13 +622,6 @@ def _sharing_problem(run: Resolved, machine: Machine) -> str:
     except ConfigError as error:
         return str(error)
     return ""
-
-
-def _make_plan(run: Resolved, machine: Machine, split: Split | None) -> Plan:
-    uses_liger = machine.has_liger and run.config.model.liger
-    return make_plan(
-        run, machine.gpus, machine.nodes, machine.memory, split=split, liger=uses_liger
-    )
 
 
 def _apply(rules: Sequence[Rule], run: Resolved | ResolvedRollout) -> None:

@@ -26,7 +26,7 @@ from paint.core.errors import PaintError, format_short, wrap_errors
 from paint.core.hub import local_file
 from paint.data.sources import check_sources
 from paint.demo.files import model_path
-from paint.estimate.plan import Plan, Split, choose_split, server_of, tensor_parallel_size
+from paint.estimate.plan import Machine, Plan, Split, choose_split, server_of, tensor_parallel_size
 from paint.estimate.report import start_line
 from paint.estimate.sizing import server_flags
 from paint.inference.registry import (
@@ -47,7 +47,6 @@ from paint.inference.vllm.process import (
 from paint.launch import GPUS, SHUTDOWN_SECONDS
 from paint.training.callbacks import Callback
 from paint.training.check import (
-    Machine,
     Resolved,
     check_config,
     check_training,

@@ -37,6 +37,7 @@ from paint.core.plugins import extension_errors
 from paint.core.storage import digest, lock_folder
 from paint.data.contexts import Contexts
 from paint.data.problems import Problem, batch_indices, problems_digest, read_problems
+from paint.estimate.plan import Machine
 from paint.evaluation.grade import summarise_folders
 from paint.evaluation.validation import Validation, load_validation, validate
 from paint.grading.base import Cost, Grade
@@ -59,7 +60,7 @@ from paint.training import checkpoint, run_log
 from paint.training.async_rollouts import AsyncRollouts
 from paint.training.batched_rollouts import BatchedRollouts
 from paint.training.callbacks import Callback
-from paint.training.check import Machine, Resolved, check_training, resolve
+from paint.training.check import Resolved, check_training, resolve
 from paint.training.drift import open_drift
 from paint.training.health import Health
 from paint.training.off_policy_rollouts import OffPolicyRollouts
