@@ -14,7 +14,6 @@ OF_EXTENSIONS = [
     ("train", "method"),
     ("train", "optimizer"),
     ("objective", "divergence"),
-    ("objective", "position_weights"),
     ("rollout", "engine"),
     ("grading", "grader"),
 ]
