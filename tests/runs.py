@@ -18,7 +18,6 @@ from paint.algorithms.base import Algorithm
 from paint.config.recipe import find_recipe, from_table, read_recipe, to_table
 from paint.config.run_folder import latest_checkpoint, read_metrics, read_run, step_of
 from paint.config.schema import Config
-from paint.core.plugins import spec_of
 from paint.core.storage import read_jsonl
 from paint.data.problems import Problem
 from paint.evaluation.frame import Measurement, Report, read_report, select
@@ -43,7 +42,8 @@ def changed(recipe: str, *changes: Sections) -> Config:
 
 def variant(algorithm: type[Algorithm], **options: Any) -> dict[str, dict[str, Any]]:
     """Settings that train with an algorithm of paint.variants and these options."""
-    return {"train": {"method": spec_of(algorithm), "options": options}}
+    method = f"{algorithm.__module__}:{algorithm.__qualname__}"
+    return {"train": {"method": method, "options": options}}
 
 
 def write_problems(path: Path, rows: Iterable[Mapping[str, Any]]) -> str:

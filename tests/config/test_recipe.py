@@ -249,7 +249,13 @@ def test_read_recipe_on_base_changes_only_what_the_file_names() -> None:
     base = read_recipe(find_recipe("demo-paint"))
     for name, changes in (
         ("paint", []),
-        ("paint-anchored", ['train.method: "distillation" -> "paint.variants.anchored:Anchored"']),
+        (
+            "paint-anchored",
+            [
+                'train.method: "distillation" -> "paint.variants.anchored:Anchored"',
+                "train.options.base_weight: unset -> 0.2",
+            ],
+        ),
     ):
         assert differences(base, read_recipe(find_recipe(name), base)) == changes
 

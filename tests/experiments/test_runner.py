@@ -599,6 +599,10 @@ def test_strong_interpolation_rows_change_target_and_teacher() -> None:
     assert changed.context.mask_ratio_wrong == 0.0
     assert (changed.objective.interpolation_weight, changed.objective.top_fraction) == (0.5, 1.0)
     assert (changed.teacher.weights, changed.teacher.decay) == ("ema", 0.9)
+    still = rows["base model, 0.50"].of(recipe)
+    assert (still.objective.top_fraction, still.teacher.weights) == (0.0, "frozen")
+    assert still.train.method == "paint.variants.anchored:Anchored"
+    assert dict(still.train.options) == {"base_weight": 0.5}
 
 
 def test_ablation_of_model_uses_paper_evaluation_and_recipe_engine(tmp_path: Path) -> None:

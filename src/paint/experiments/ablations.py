@@ -13,6 +13,7 @@ from typing import Any
 from paint.config.schema import Config, ConfigError
 from paint.core.display import Display
 from paint.core.errors import format_value
+from paint.core.options import OptionTable
 from paint.experiments.checkpoint_results import CheckpointResult
 from paint.experiments.comparison_report import publish
 from paint.experiments.eval_protocols import protocol_for
@@ -33,6 +34,7 @@ class AblationRow:
     top_fraction: float = 0.0
     shown: str = "solution"
     teacher: tuple[tuple[str, Any], ...] = ()
+    base_weight: float = 0.0  # of a teacher that is held near the base model
 
     @property
     def name(self) -> str:
@@ -40,6 +42,8 @@ class AblationRow:
         masking = f"{self.placement}-{self.correct:.2f}-{self.wrong:.2f}"
         control = "" if self.shown == "solution" else f"-{self.shown.replace('_', '-')}"
         teacher = "".join(f"-{name.replace('_', '-')}-{value}" for name, value in self.teacher)
+        if self.base_weight:
+            teacher += f"-base-weight-{self.base_weight}"
         return f"{masking}-mix-{self.mix:.2f}-{self.top_fraction:.2f}{teacher}{control}"
 
     def of(self, config: Config) -> Config:
@@ -47,7 +51,11 @@ class AblationRow:
         ratios = {"mask_ratio_correct": self.correct, "mask_ratio_wrong": self.wrong}
         target = {"interpolation_weight": self.mix, "top_fraction": self.top_fraction}
         config = config.changed("context", placement=self.placement, source=(self.shown,), **ratios)
-        return config.changed("objective", **target).changed("teacher", **dict(self.teacher))
+        config = config.changed("objective", **target).changed("teacher", **dict(self.teacher))
+        if not self.base_weight:
+            return config
+        options = OptionTable({"base_weight": self.base_weight})
+        return config.changed("train", method="paint.variants.anchored:Anchored", options=options)
 
 
 @dataclass(frozen=True)
@@ -108,8 +116,10 @@ def strong_interpolation(correct: float, wrong: float) -> dict[str, AblationRow]
             for mix in (0.03, *weights)
             for share in (0.03, 0.1, 0.3, 1.0)
         },
+        **{f"base model, {k:.2f}": replace(row, base_weight=k) for k in weights},
         "ema, 0.00/0.00": replace(row, teacher=ema),
         "ema, 0.50/1.00": replace(row, teacher=ema, mix=0.5, top_fraction=1.0),
+        "ema, base model, 0.50": replace(row, teacher=ema, base_weight=0.5),
     }
 
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from paint.algorithms.base import Algorithm
 from paint.algorithms.paint import add_teacher_prompts, rollout_loss, teacher_hidden_states
 from paint.core.display import Clock
-from paint.core.settings import Section, setting, within
+from paint.core.settings import setting, within
 from paint.training import train_step as ts
 from paint.training.rollouts import Rollout
 
 
-@dataclass(frozen=True, slots=True)
-class Options(Section):
+@dataclass(frozen=True)
+class Options:
     """How near the teacher is to the base model."""
 
     base_weight: float = setting(0.2, within("[0, 1]"), "default: 0.2")
@@ -31,7 +31,7 @@ class Anchored(Algorithm):
     """PAINT with a teacher between its own distribution and the base model's."""
 
     needs_context = True
-    options: Options = Options()
+    options: Options
 
     def step(
         self, setup: ts.Setup, batch: ts.Batch, step_index: int, clock: Clock

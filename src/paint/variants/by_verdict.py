@@ -20,15 +20,14 @@ import torch
 from paint.algorithms.base import Algorithm
 from paint.algorithms.paint import add_teacher_prompts, rollout_loss, teacher_hidden_states
 from paint.core.display import Clock
-from paint.core.settings import Section
 from paint.objective.divergences import find_divergence
 from paint.training import train_step as ts
 from paint.training.rollouts import Rollout
 from paint.variants.weighting import factors
 
 
-@dataclass(frozen=True, slots=True)
-class Options(Section):
+@dataclass(frozen=True)
+class Options:
     """The divergence of wrong completions."""
 
     wrong_divergence: Literal["forward_kl", "reverse_kl", "jsd"] = "reverse_kl"
@@ -40,7 +39,7 @@ class ByVerdict(Algorithm):
 
     needs_context = True
     needs_grades = True
-    options: Options = Options()
+    options: Options
 
     def step(
         self, setup: ts.Setup, batch: ts.Batch, step_index: int, clock: Clock

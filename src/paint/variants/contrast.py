@@ -13,13 +13,12 @@ from dataclasses import dataclass, replace
 from paint.algorithms.base import Algorithm
 from paint.algorithms.paint import add_teacher_prompts, rollout_loss, teacher_hidden_states
 from paint.core.display import Clock
-from paint.core.settings import Section
 from paint.training import train_step as ts
 from paint.training.rollouts import Rollout
 
 
-@dataclass(frozen=True, slots=True)
-class Options(Section):
+@dataclass(frozen=True)
+class Options:
     """The other context, and how far the target goes away from it."""
 
     strength: float = 0.5
@@ -32,7 +31,7 @@ class Contrast(Algorithm):
     """PAINT with a contrast of two contexts as target."""
 
     needs_context = True
-    options: Options = Options()
+    options: Options
 
     def step(
         self, setup: ts.Setup, batch: ts.Batch, step_index: int, clock: Clock

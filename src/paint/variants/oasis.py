@@ -18,7 +18,6 @@ from paint.algorithms.base import Algorithm
 from paint.algorithms.paint import add_teacher_prompts
 from paint.core.display import Clock
 from paint.core.distributed import all_gather_objects
-from paint.core.settings import Section
 from paint.training.rollouts import Rollout
 from paint.training.train_step import Batch, Setup, StepResult, generate_rollouts
 from paint.variants.weighting import learn_from
@@ -26,8 +25,8 @@ from paint.variants.weighting import learn_from
 Keep = Literal["shortest_correct", "correct", "wrong"]
 
 
-@dataclass(frozen=True, slots=True)
-class Options(Section):
+@dataclass(frozen=True)
+class Options:
     """Which completions are learned from."""
 
     keep: Keep = "shortest_correct"
@@ -40,7 +39,7 @@ class Oasis(Algorithm):
 
     needs_context = True
     needs_grades = True
-    options: Options = Options()
+    options: Options
 
     def step(self, setup: Setup, batch: Batch, step_index: int, clock: Clock) -> StepResult:
         rollouts = generate_rollouts(setup, batch, step_index, clock)

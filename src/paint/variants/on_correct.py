@@ -14,14 +14,14 @@ from functools import partial
 from paint.algorithms.base import Algorithm
 from paint.algorithms.paint import add_teacher_prompts
 from paint.core.display import Clock
-from paint.core.settings import NOT_NEGATIVE, Section, setting
+from paint.core.settings import NOT_NEGATIVE, setting
 from paint.training.rollouts import Rollout
 from paint.training.train_step import Batch, Setup, StepResult, accumulate, generate_rollouts, learn
 from paint.variants.weighting import mean_one, score_weighted
 
 
-@dataclass(frozen=True, slots=True)
-class Options(Section):
+@dataclass(frozen=True)
+class Options:
     """Weights of completions by their verdicts."""
 
     correct_weight: float = setting(1.0, NOT_NEGATIVE, "default: 1")
@@ -35,7 +35,7 @@ class OnCorrect(Algorithm):
 
     needs_context = True
     needs_grades = True
-    options: Options = Options()
+    options: Options
 
     def step(self, setup: Setup, batch: Batch, step_index: int, clock: Clock) -> StepResult:
         rollouts = generate_rollouts(setup, batch, step_index, clock)

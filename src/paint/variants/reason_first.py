@@ -16,7 +16,7 @@ from paint.algorithms.base import Algorithm
 from paint.algorithms.paint import add_teacher_prompts, score_rollouts
 from paint.core.display import Clock
 from paint.core.errors import ConfigError
-from paint.core.settings import POSITIVE, Section, setting
+from paint.core.settings import POSITIVE, setting
 from paint.inference.engine import derive_seed, sampling_from
 from paint.inference.local import LocalEngine
 from paint.training import train_step as ts
@@ -24,8 +24,8 @@ from paint.training.prompt_filter import require_prompt_fits
 from paint.training.rollouts import Rollout, TeacherPrompt
 
 
-@dataclass(frozen=True, slots=True)
-class Options(Section):
+@dataclass(frozen=True)
+class Options:
     """The teacher's rationale."""
 
     rationale_tokens: int = setting(512, POSITIVE, "tokens; default: 512")
@@ -36,7 +36,7 @@ class ReasonFirst(Algorithm):
     """PAINT whose teacher reasons before it scores."""
 
     needs_context = True
-    options: Options = Options()
+    options: Options
 
     def step(
         self, setup: ts.Setup, batch: ts.Batch, step_index: int, clock: Clock

@@ -16,13 +16,13 @@ from paint.algorithms.base import Algorithm
 from paint.algorithms.grpo import reward, score_group
 from paint.algorithms.paint import add_teacher_prompts, rollout_loss, teacher_hidden_states
 from paint.core.display import Clock
-from paint.core.settings import NOT_NEGATIVE, Section, setting
+from paint.core.settings import NOT_NEGATIVE, setting
 from paint.training import train_step as ts
 from paint.training.rollouts import Rollout
 
 
-@dataclass(frozen=True, slots=True)
-class Options(Section):
+@dataclass(frozen=True)
+class Options:
     """The part of the reward in the loss."""
 
     reward_weight: float = setting(0.1, NOT_NEGATIVE, "default: 0.1")
@@ -36,7 +36,7 @@ class Rewarded(Algorithm):
     needs_grades = True
     min_samples = 2
     uses_policy_gradient = True
-    options: Options = Options()
+    options: Options
 
     def step(
         self, setup: ts.Setup, batch: ts.Batch, step_index: int, clock: Clock

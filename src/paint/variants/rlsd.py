@@ -19,14 +19,14 @@ from paint.algorithms.base import Algorithm
 from paint.algorithms.grpo import reward
 from paint.algorithms.paint import add_teacher_prompts, teacher_hidden_states
 from paint.core.display import Clock
-from paint.core.settings import Section, setting, within
+from paint.core.settings import setting, within
 from paint.objective.loss import weighted_sum
 from paint.training import train_step as ts
 from paint.training.rollouts import Rollout
 
 
-@dataclass(frozen=True, slots=True)
-class Options(Section):
+@dataclass(frozen=True)
+class Options:
     """The teacher's part in the advantage."""
 
     epsilon: float = setting(0.2, within("[0, 1)"), "default: 0.2")
@@ -40,7 +40,7 @@ class Rlsd(Algorithm):
     needs_grades = True
     min_samples = 2
     uses_policy_gradient = True
-    options: Options = Options()
+    options: Options
 
     def step(
         self, setup: ts.Setup, batch: ts.Batch, step_index: int, clock: Clock

@@ -20,15 +20,15 @@ from paint.algorithms.grpo import reward
 from paint.algorithms.paint import add_teacher_prompts, teacher_hidden_states
 from paint.core.display import Clock
 from paint.core.distributed import all_gather_objects
-from paint.core.settings import NOT_NEGATIVE, Section, setting
+from paint.core.settings import NOT_NEGATIVE, setting
 from paint.grading.math.grader import answer_text
 from paint.objective.loss import weighted_sum
 from paint.training import train_step as ts
 from paint.training.rollouts import Rollout
 
 
-@dataclass(frozen=True, slots=True)
-class Options(Section):
+@dataclass(frozen=True)
+class Options:
     """The credit of a token."""
 
     kappa: float = setting(0.5, NOT_NEGATIVE, "default: 0.5")
@@ -44,7 +44,7 @@ class Sipo(Algorithm):
     needs_grades = True
     uses_policy_gradient = True
     min_samples = 2
-    options: Options = Options()
+    options: Options
 
     def step(
         self, setup: ts.Setup, batch: ts.Batch, step_index: int, clock: Clock

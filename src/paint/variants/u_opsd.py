@@ -16,15 +16,15 @@ from dataclasses import dataclass, replace
 from paint.algorithms.base import Algorithm
 from paint.core.display import Clock
 from paint.core.distributed import all_gather_objects
-from paint.core.settings import Section, setting, within
+from paint.core.settings import setting, within
 from paint.grading.math.grader import answer_text
 from paint.training import train_step as ts
 from paint.training.rollouts import Rollout, TeacherPrompt
 from paint.variants.weighting import learn_from
 
 
-@dataclass(frozen=True, slots=True)
-class Options(Section):
+@dataclass(frozen=True)
+class Options:
     """What a majority is."""
 
     threshold: float = setting(0.5, within("(0, 1]"), "default: 0.5")
@@ -36,7 +36,7 @@ class UOpsd(Algorithm):
 
     needs_context = True
     min_samples = 3
-    options: Options = Options()
+    options: Options
 
     def step(
         self, setup: ts.Setup, batch: ts.Batch, step_index: int, clock: Clock
