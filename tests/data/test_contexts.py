@@ -145,10 +145,11 @@ def test_needed_fields_are_those_of_the_sources() -> None:
         context = ContextConfig(source=source, text="x" * ("text" in source))
         return set(check_config(Config(context=context, **sections)).needed_fields)
 
-    assert needed("text", "neighbour", "a:b") == set()
+    assert needed("text", "neighbour", "extensions.earlier_context:earlier") == set()
     assert needed("guide", "other") == {"guide", "solution"}
     assert needed("rollout") == needed("answer") == {"answer"}
-    assert needed("rollout", grading=GradingConfig(grader=("a:b",))) == set()
+    grading = GradingConfig(grader=("extensions.length_grader:grade",))
+    assert needed("rollout", grading=grading) == set()
 
 
 def test_context_function_returning_half_a_character_is_refused_by_name() -> None:

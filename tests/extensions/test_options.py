@@ -231,6 +231,15 @@ def test_options_are_in_help_of_the_extension(
     assert "options.baseline" not in capsys.readouterr().out
 
 
+def test_options_are_shown_by_config_with_their_source(
+    recipe: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["config", recipe, "--grading.options.longest", "5"]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "options = { baseline = 0.5 } # recipe" in lines
+    assert "options = { longest = 5 } # given" in lines
+
+
 def test_options_are_flags_and_differences_by_their_names(recipe: str) -> None:
     default = from_table(NAMES, base=Config())
     config = read_recipe(recipe)

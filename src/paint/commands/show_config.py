@@ -68,9 +68,16 @@ def report(found: dict[str, dict[str, dict[str, Any]]]) -> str:
     for section, settings in found.items():
         lines.append(f"[{section}]")
         for key, setting in settings.items():
-            text = f"{key} = {format_value(setting['value'])}"
+            text = f"{key} = {_text_of(setting['value'])}"
             if setting["source"] != "default":
                 text = f"{text:50}  # {setting['source']}"
             lines.append(text)
         lines.append("")
     return "\n".join(lines).rstrip()
+
+
+def _text_of(value: Any) -> str:
+    if isinstance(value, dict):  # options of an extension
+        inner = ", ".join(f"{name} = {format_value(option)}" for name, option in value.items())
+        return f"{{ {inner} }}" if inner else "{}"
+    return format_value(value)

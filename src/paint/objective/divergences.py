@@ -145,6 +145,13 @@ def find_divergence(
     return found
 
 
+def full_name(divergence: Divergence) -> str:
+    """Name of a divergence in messages: with its module, unless it is built in."""
+    if DIVERGENCES.get(divergence.name) is divergence:
+        return divergence.name
+    return f"{divergence.term.__module__}:{divergence.name}"
+
+
 def divergence_name(divergence: str | Divergence) -> str:
     """Name of a divergence in the settings, from which ``find_divergence`` returns it.
 

@@ -33,7 +33,7 @@ from torch.autograd.function import once_differentiable
 
 from paint.core.errors import PaintError, reason
 from paint.objective import loss
-from paint.objective.divergences import DIVERGENCES, Divergence
+from paint.objective.divergences import DIVERGENCES, Divergence, full_name
 from paint.objective.loss import Lengths, Loss
 from paint.objective.options import PAPER_LOSS, LossOptions, Objective, with_changes
 
@@ -478,7 +478,7 @@ def choose_row_work(options: Objective, device: torch.device) -> tuple[RowWork, 
     elif options.divergence not in DIVERGENCES.values():
         return (
             plain,
-            f"there is no kernel of objective.divergence {options.divergence.name}",
+            f"there is no kernel of objective.divergence {full_name(options.divergence)}",
         )
     elif problem := _kernel_problem(device):
         return plain, problem

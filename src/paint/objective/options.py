@@ -14,6 +14,7 @@ from paint.objective.divergences import (
     FORWARD_KL,
     Divergence,
     find_divergence,
+    full_name,
 )
 
 ClipMode = Literal["pointwise", "token", "none"]
@@ -56,7 +57,7 @@ class Objective(Section):
         off = 'tau; paper: 0.06; off: objective.clip_mode "none"'
         require(self, "clip", is_positive, "above 0", off)
 
-        name = self.divergence.name
+        name = full_name(self.divergence)
         has_kernel = self.impl != "triton" or self.divergence in DIVERGENCES.values()
         note = f"there is no kernel of the divergence {name}"
         require(self, "impl", has_kernel, "auto, chunked or reference", note)
