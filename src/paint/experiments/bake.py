@@ -83,12 +83,7 @@ def bake(
     continues an interrupted one. The config has the rules as context.file; the other arguments are
     those of ``paint.bake``.
     """
-    require_paths(config)
-    require_count("held_out", held_out)
-    require_count("samples", samples)
-    require_one_process("paint bake")
-    if config.model.train_mode != "lora" or config.context.source != ("file",):
-        raise ConfigError('`paint bake` needs model.train_mode "lora" and context.source "file"')
+    _require_bakeable(config, held_out, samples)
     rules, display = config.context.file, Display()
     workspace = Workspace(folder, "measurements.jsonl", "a bake", ConfigError, "bake again")
     config, groups = _prepare(config, workspace, held_out)
@@ -135,6 +130,15 @@ def bake(
     if benchmark:
         _evaluate_adapter(config, folder, checkpoint, benchmark, samples)
     return report
+
+
+def _require_bakeable(config: Config, held_out: int, samples: int) -> None:
+    require_paths(config)
+    require_count("held_out", held_out)
+    require_count("samples", samples)
+    require_one_process("paint bake")
+    if config.model.train_mode != "lora" or config.context.source != ("file",):
+        raise ConfigError('`paint bake` needs model.train_mode "lora" and context.source "file"')
 
 
 def _evaluate_adapter(

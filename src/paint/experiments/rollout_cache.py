@@ -24,7 +24,7 @@ from paint.data.problems import Problem, batch_indices, item_of, read_problems
 from paint.evaluation.generate import checkpoint_digest, load_eval_policy
 from paint.grading.math.compare import boxed
 from paint.grading.registry import open_grader
-from paint.inference.engine import Completion, derive_seed, sampling_from
+from paint.inference.engine import Completion, Engine, derive_seed, sampling_from
 from paint.inference.factory import EngineSetup, open_engine
 from paint.inference.machine import find_machine
 from paint.inference.registry import LOCAL
@@ -47,6 +47,7 @@ BOX = "\\boxed{"
 TENTHS = 10
 
 ROWS_AT_ONCE = 8  # completions whose hidden states are computed together
+Stored = dict[tuple[str, str, int], dict[str, Any]]  # rows by context, problem and sample
 Scores = Mapping[str, list[dict[str, Any]]]  # by context, the values of every rollout of the cache
 
 
@@ -173,13 +174,12 @@ def _sample(
     workspace.require_same(settings)
     workspace.begin(settings)
     prompts = {request.key: request.prompt for request in wanted}
-    stored: dict[tuple[str, str, int], dict[str, Any]] = {}
+    stored: Stored = {}
     for row in workspace.rows():
         key = row.get("context", ""), row["problem_id"], row["sample"]
         if prompts.get(key) == row["prompt_ids"]:
             stored[key] = row
-    missing = [request for request in wanted if request.key not in stored]
-    if missing:
+    if len(stored) < len(prompts):
         longest = max(map(len, prompts.values())) + config.rollout.max_new_tokens
         problems = list({request.problem.id: request.problem for request in wanted}.values())
         setup = EngineSetup(
@@ -192,38 +192,58 @@ def _sample(
             problems,
             falls_back=falls_back and not workspace.has_rows,
         )
-        with (
-            open_engine(setup) as engine,
-            display.counting("rollouts", len(wanted), len(wanted) - len(missing)) as counter,
-        ):
+        with open_engine(setup) as engine:
             if setup.has_fallen_back(engine):
                 workspace.begin(settings | {"engine": LOCAL})
-
-            def add(index: int, completion: Completion) -> None:
-                request = missing[index]
-                row = {
-                    **({"context": request.context} if request.context else {}),
-                    "problem_id": request.problem.id,
-                    "sample": request.sample,
-                    "prompt_ids": request.prompt,
-                    "completion_ids": list(completion.ids),
-                    "engine_log_probs": list(completion.log_probs),
-                    "truncated": completion.truncated,
-                    "source": completion.source,
-                }
-                workspace.append(row)
-                stored[request.key] = row
-                counter.add(len(completion.ids))
-
-            engine.sync_weights()
-            engine.stream(
-                [request.prompt for request in missing],
-                sampling_from(config.rollout),
-                [derive_seed(config.train.seed, r.sample, r.problem.id) for r in missing],
-                add,
-            )
+            _generate(engine, config, wanted, stored, workspace, display)
 
     workspace.finish()
+    return _graded_rollouts(policy, config, wanted, stored)
+
+
+def _generate(
+    engine: Engine,
+    config: Config,
+    wanted: Sequence[CompletionRequest],
+    stored: Stored,
+    workspace: Workspace,
+    display: Display,
+) -> None:
+    """Generate the completions that are not stored, and store each as it comes."""
+    missing = [request for request in wanted if request.key not in stored]
+    done = len(wanted) - len(missing)
+    with display.counting("rollouts", len(wanted), done) as counter:
+
+        def add(index: int, completion: Completion) -> None:
+            request = missing[index]
+            row = {
+                "problem_id": request.problem.id,
+                "sample": request.sample,
+                "prompt_ids": request.prompt,
+                "completion_ids": list(completion.ids),
+                "engine_log_probs": list(completion.log_probs),
+                "truncated": completion.truncated,
+                "source": completion.source,
+            }
+            if request.context:
+                row["context"] = request.context
+            workspace.append(row)
+            stored[request.key] = row
+            counter.add(len(completion.ids))
+
+        engine.sync_weights()
+        engine.stream(
+            [request.prompt for request in missing],
+            sampling_from(config.rollout),
+            [derive_seed(config.train.seed, r.sample, r.problem.id) for r in missing],
+            add,
+        )
+
+
+def _graded_rollouts(
+    policy: Policy, config: Config, wanted: Sequence[CompletionRequest], stored: Stored
+) -> list[Rollout]:
+    """The stored completions as rollouts, graded."""
     rollouts: list[Rollout] = []
     for request in wanted:
         row = stored[request.key]
@@ -235,15 +255,16 @@ def _sample(
         )
         text = policy.decode(completion.ids)
         rollouts.append(Rollout(len(rollouts), request.problem, request.prompt, completion, text))
-    items = [
-        item_of(
-            r.problem,
-            policy.transcript(r.prompt, r.completion.ids),
-            truncated=r.completion.truncated,
-            tags=policy.conventions.tags,
+    items = []
+    for rollout in rollouts:
+        items.append(
+            item_of(
+                rollout.problem,
+                policy.transcript(rollout.prompt, rollout.completion.ids),
+                truncated=rollout.completion.truncated,
+                tags=policy.conventions.tags,
+            )
         )
-        for r in rollouts
-    ]
     with open_grader(config.grading) as grader:
         grades = grader.grade(items)
     return [replace(r, grade=grade) for r, grade in zip(rollouts, grades, strict=True)]

@@ -118,36 +118,22 @@ def run_experiment(
     Results in results.jsonl are reused, and unfinished runs and evaluations are resumed. With
     ``every_checkpoint``, all checkpoints of each run are evaluated, in order, not the last alone.
     """
-    seeds = list(seeds)
-    for seed in seeds:
-        require_count("a seed", seed, least=0)
-    if not seeds or len(set(seeds)) < len(seeds):
-        raise ConfigError(f"seeds must be distinct, at least one, got {format_short(seeds)}")
+    _require_seeds(list(seeds))
     require_count("samples", protocol.samples)
     is_full = any(run.config.model.train_mode == "full" for run in runs)
     machine = find_machine(protocol.rollout.server)
     resolved = resolve_evaluation(protocol.rollout, machine, is_full=is_full)
     display.notes(resolved.notes)
     protocol = replace(protocol, rollout=resolved.rollout)
-    runs = [run.resolved() for run in runs]
-    base = _require_comparable(runs)
-    model = with_date(runs[0].config.model, folder)  # one date for all runs
-    base, *runs = [
-        replace(run, config=run.config.changed("model", date=model.date)) for run in [base, *runs]
-    ]
-    steps = {run.name: run.steps(every_checkpoint=every_checkpoint) for run in [base, *runs]}
+    seeded = _seeded_runs([run.resolved() for run in runs], seeds, folder)
+    steps = {run.name: run.steps(every_checkpoint=every_checkpoint) for run in seeded}
     if every_checkpoint and all(len(evaluated) == 1 for evaluated in steps.values()):
         raise ConfigError(
             "every checkpoint is to be evaluated, and no run has one before its last; set "
             "train.checkpoint_every below train.steps"
         )
-    benchmark, grader = protocol.benchmark, open_grader(base.config.grading)
+    benchmark, grader = protocol.benchmark, open_grader(seeded[0].config.grading)
     name_unparsed(grader, benchmark.name, benchmark.problems, display.note)
-    seeded = [
-        replace(run, config=run.config.changed("train", seed=seed))
-        for seed in seeds
-        for run in [base, *runs]
-    ]
     with wrap_errors(folder, RunError, "choose another place (--output-dir)"):
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -195,6 +181,27 @@ def run_experiment(
 
     results = _stored(folder)
     return [results[run.name, run.seed, step] for run in seeded for step in steps[run.name]]
+
+
+def _require_seeds(seeds: list[int]) -> None:
+    for seed in seeds:
+        require_count("a seed", seed, least=0)
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise ConfigError(f"seeds must be distinct, at least one, got {format_short(seeds)}")
+
+
+def _seeded_runs(
+    runs: Sequence[ExperimentRun], seeds: Sequence[int], folder: Path
+) -> list[ExperimentRun]:
+    """The base model's run and the others with each seed, ordered by seed, all with one date."""
+    base = _require_comparable(runs)
+    date = with_date(runs[0].config.model, folder).date
+    seeded = []
+    for seed in seeds:
+        for run in [base, *runs]:
+            config = run.config.changed("model", date=date).changed("train", seed=seed)
+            seeded.append(replace(run, config=config))
+    return seeded
 
 
 class RunDisplay(Display):
