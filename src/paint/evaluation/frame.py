@@ -93,7 +93,9 @@ def measure(
 
 
 def select(rows: Iterable[Measurement], **columns: Any) -> list[Measurement]:
-    """The rows with these values, such as ``metric="avg_at_k"``; of differences, if asked for."""
+    """The rows with these values, such as ``metric="avg_at_k"``; of differences only with
+    ``against``, and of parts of a benchmark only with ``group``; ``...`` stands for any value.
+    """
     wanted = {"against": "", "group": "", **columns}
     found = []
     for row in rows:

@@ -152,7 +152,7 @@ def _shared_metrics(rows: Sequence[Measurement]) -> set[str]:
 
 
 def _scores(rows: Sequence[Measurement], k: str) -> dict[str, tuple[str, Unit]]:
-    """Columns of scores beside the main one, of metrics that all have."""
+    """Columns of the scores but the main one, of metrics that all have."""
     shared = _shared_metrics(rows)
     columns: dict[str, tuple[str, Unit]] = {}
     if "reward" in shared:

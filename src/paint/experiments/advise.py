@@ -10,8 +10,8 @@ student q moves towards the teacher p, token by token, along q^(1-a) p^a:
     dJ/da at a = 0   =   E[(R - mean R) sum_n (l_n - E_q l_n)],     l = log p - log q
 
 R is the verdict of a rollout, and the mean is over the other rollouts of its problem. It needs no
-answers of the teacher, but can sample them beside it. All completions are stored as they come, and
-the same command goes on.
+answers of the teacher, but can sample them, too. All completions are stored as they come, and the
+same command continues.
 """
 
 import math
