@@ -1,5 +1,6 @@
 """Several ranks: failures, kills and signals end all of them with one message."""
 
+import os
 import re
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from paint.config.schema import Config
 from paint.inference.vllm.process import free_port
 from paint.training import run_log
 from processes import in_two_processes, started, train_command
-from runs import changed, last_checkpoint, resume_command, wait_for
+from runs import changed, last_checkpoint, resume_command, stored, wait_for
 
 SMALL: dict[str, dict[str, Any]] = {
     "data": {"limit": 100},
@@ -120,6 +121,52 @@ def test_ranks_diverging_weights_are_refused_and_not_saved(tmp_path: Path) -> No
     assert output.count("after step 3, the weights of rank 1 differ from those of rank 0") == 1
     assert "did not expect" not in output
     assert not list((folder / "checkpoints").iterdir())
+
+
+JUDGE = """
+import os
+
+async def grade(completion, row):
+    if "JUDGE_IS_DOWN" in os.environ:
+        raise ConnectionError("nobody answers")
+    return {"reward": 0.5, "reason": f"process {os.getpid()}"}
+"""
+
+
+def judged_by_ranks(folder: Path, method: str, **environment: str) -> subprocess.Popen[str]:
+    """Two ranks whose completions an async function grades."""
+    (folder / "rank_judge.py").write_text(JUDGE)
+    grading = {"grader": "rank_judge:grade", "attempts": 1}
+    config = changed(method, SMALL, {"train": {"steps": 1}, "grading": grading})
+    if method == "demo-grpo":
+        config = config.changed("rollout", samples_per_problem=2)
+    line = train_command(config, folder / "run")
+    flags = ["--nproc-per-node", "2", "--master-port", str(free_port())]
+    command = [sys.executable, "-m", "paint.launch", *flags, *line[3:]]
+    path = os.pathsep.join([str(folder), *filter(None, sys.path)])
+    return started(command, ACCELERATE_USE_CPU="true", PYTHONPATH=path, **environment)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["demo-paint", "demo-grpo"])
+def test_ranks_each_grades_its_own_completions(method: str, tmp_path: Path) -> None:
+    process = judged_by_ranks(tmp_path, method)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    [metrics] = read_metrics(tmp_path / "run")
+    assert metrics["grader_calls"] == 4
+    reasons = [row["reason"] for row in stored(tmp_path / "run")]
+    assert reasons[0] == reasons[1] != reasons[2] == reasons[3]
+
+
+@pytest.mark.slow
+def test_ranks_grader_that_fails_on_all_stops_the_run_once(tmp_path: Path) -> None:
+    process = judged_by_ranks(tmp_path, "demo-grpo", JUDGE_IS_DOWN="1")
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode != 0
+    failure = "step 1: the grader failed on all 4 completions"
+    assert output.count(failure) == 1, output
+    assert "ConnectionError: nobody answers" in output
 
 
 def test_stop_signals_second_signal_ends_at_once() -> None:
