@@ -1,4 +1,4 @@
-"""Contexts: what the teacher reads beside the problem, before and after masking.
+"""The teacher's privileged contexts, before and after masking.
 
     sources -> references -> overlap with the completion -> mask ratio -> context
 
@@ -62,7 +62,7 @@ class Contexts:
 
     @property
     def needs_peers(self) -> bool:
-        """Whether a source shows other completions of the step."""
+        """True if a source shows other completions of the step."""
         return "rollout" in self.options.source
 
     def references(self, problem: Problem, seed: int, peers: Sequence[str] = ()) -> dict[str, str]:
@@ -115,7 +115,7 @@ class Contexts:
         return {**scores, "mask_ratio": ratio if self.is_masked(text) else 0.0}
 
     def is_masked(self, reference: str) -> bool:
-        """Whether a reference has what the overlap compares: by anchors, any of them."""
+        """True if a reference has anchors, or is compared by other pieces than anchors."""
         return self.options.alignment != "anchors" or _has_anchors(reference)
 
     def context(self, references: Mapping[str, str], ratio: float, seed: int) -> Context:

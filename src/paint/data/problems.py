@@ -407,7 +407,7 @@ def _columns_of(fields: Mapping[str, object]) -> str:
 
 
 def is_chat(value: object) -> TypeGuard[list[dict[str, Any]]]:
-    """Whether a value is a list of chat messages, as TRL takes them."""
+    """True for a list of chat messages, as TRL takes them."""
     return isinstance(value, list) and bool(value) and all(isinstance(m, dict) for m in value)
 
 

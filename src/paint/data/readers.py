@@ -98,7 +98,7 @@ def read_rows(source: str | Path) -> Iterator[Row]:
 
 
 def is_on_hub(source: str | Path) -> bool:
-    """Whether a source names a data set of the hub: owner/name, and no file here has this name."""
+    """True for owner/name, if no file here has this name: a data set of the hub."""
     path = Path(source)
     if path.suffix.lower() in _READERS or not _HUB.fullmatch(str(source)):
         return False

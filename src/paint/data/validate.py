@@ -20,7 +20,7 @@ from paint.config.schema import Config
 from paint.core.display import Display
 from paint.data.benchmarks import Benchmark
 from paint.data.contexts import Contexts
-from paint.data.decontaminate import Pass, build_index, contaminated
+from paint.data.decontaminate import Index, Pass, build_index, contaminated
 from paint.data.formats import convert_rows, describe_formats
 from paint.data.gold_answer_checks import gold_warnings
 from paint.data.problems import DataError, Problem, validate_rows
@@ -123,19 +123,19 @@ def check_file(
         PolicyError: the tokenizer cannot be loaded, or has no working chat template.
     """
     display = display or Display()
-    loaded = load_tokenizer(config.model.path)
+    tokenizer = load_tokenizer(config.model.path)
     check = FileCheck(problems_path(config.data.path), config.data.max_prompt_tokens)
-    lengths: dict[str, list[int]] = defaultdict(list)
     index = build_index(benchmarks, masked=True)
     check.contaminated = {FOUND_BY[pieces.name]: [] for pieces in index.passes if benchmarks}
+    row_checks = _RowChecks(config, tokenizer, index, check)
 
     total = count_rows(Path(check.path)) if Path(check.path).is_file() else 0
     formats: Counter[str] = Counter()
-    checked = _checked_rows(config, loaded, check, formats)
+    rows = _checked_rows(config, tokenizer, check, formats)
     replaced = 0
     are_asked_for_boxes = False
     with find_grader() as grader, display.counting("rows", total) as counter:
-        while chunk := list(islice(checked, CHUNK)):
+        while chunk := list(islice(rows, CHUNK)):
             good = [problem for _, problem in chunk if isinstance(problem, Problem)]
             contexts = Contexts(config.context, good)
             replaced += replaced_system_turns(config.prompts, good)
@@ -143,33 +143,8 @@ def check_file(
             for row, problem in chunk:
                 if isinstance(problem, BadRow):
                     check.bad.setdefault(problem.reason, []).append((row, str(problem)))
-                    continue
-                check.good += 1
-                aligned = contexts.aligned(problem, contexts.of_own_row(problem))
-                check.without_anchors += not anchors(aligned)
-                views = prompts_of(loaded, problem, config, contexts.longest(problem))
-                if not check.views:
-                    references = contexts.references(problem, config.train.seed)
-                    ratio = contexts.measure("", problem, references)["mask_ratio"]
-                    shown = contexts.context(references, ratio, config.train.seed)
-                    read = prompts_of(loaded, problem, config, shown.text, complete=shown.complete)
-                    check.views = {name: str(loaded.decode(ids)) for name, ids in read.items()}
-                if found := gold_warnings([problem]):
-                    texts = (f"{shorten(warning.answer)}: {warning.why}" for warning in found)
-                    check.gold_warnings.append((row, ", ".join(texts)))
-                if match := contaminated(problem.problem, index):
-                    message = f"{match.benchmark}, problem {match.id}: {shorten(match.shared)}"
-                    check.contaminated[FOUND_BY[match.found_by]].append((row, message))
-
-                tokens = {
-                    "problem": len(loaded.encode(problem.problem, add_special_tokens=False)),
-                    "solution": len(loaded.encode(problem.solution, add_special_tokens=False)),
-                    **{f"{name} prompt": len(ids) for name, ids in views.items()},
-                }
-                for name, length in tokens.items():
-                    lengths[name].append(length)
-                if (length := tokens["teacher prompt"]) > check.limit:
-                    check.too_long.append((row, f"a teacher prompt of {length} tokens"))
+                else:
+                    row_checks.add(row, problem, contexts)
 
             graded = [problem for problem in good if problem.solution and problem.answer]
             items = [Item(problem.solution, problem.answers) for problem in graded]
@@ -185,8 +160,62 @@ def check_file(
     if are_asked_for_boxes and not config.prompts.student and set(check.boxed) == {"no box"}:
         check.notes.append(NO_BOXES)
     check.notes = [note for note in check.notes if note]
-    check.lengths = {name: length_quantiles(tokens) for name, tokens in lengths.items()}
+    check.lengths = {
+        name: length_quantiles(lengths) for name, lengths in row_checks.lengths.items()
+    }
     return check
+
+
+@dataclass
+class _RowChecks:
+    """The checks of valid rows, whose findings are added to ``check``."""
+
+    config: Config
+    tokenizer: PreTrainedTokenizerBase
+    index: Index
+    check: FileCheck
+    lengths: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+
+    def add(self, row: int, problem: Problem, contexts: Contexts) -> None:
+        """Check one row; ``contexts`` are those of its chunk."""
+        check = self.check
+        check.good += 1
+        aligned = contexts.aligned(problem, contexts.of_own_row(problem))
+        check.without_anchors += not anchors(aligned)
+        if not check.views:
+            check.views = self._texts_of_prompts(problem, contexts)
+
+        warnings = gold_warnings([problem])
+        if warnings:
+            texts = (f"{shorten(warning.answer)}: {warning.why}" for warning in warnings)
+            check.gold_warnings.append((row, ", ".join(texts)))
+        match = contaminated(problem.problem, self.index)
+        if match:
+            message = f"{match.benchmark}, problem {match.id}: {shorten(match.shared)}"
+            check.contaminated[FOUND_BY[match.found_by]].append((row, message))
+
+        prompts = prompts_of(self.tokenizer, problem, self.config, contexts.longest(problem))
+        length = len(prompts["teacher"])
+        if length > check.limit:
+            check.too_long.append((row, f"a teacher prompt of {length} tokens"))
+        self.lengths["problem"].append(self._count_tokens(problem.problem))
+        self.lengths["solution"].append(self._count_tokens(problem.solution))
+        for name, ids in prompts.items():
+            self.lengths[f"{name} prompt"].append(len(ids))
+
+    def _texts_of_prompts(self, problem: Problem, contexts: Contexts) -> dict[str, str]:
+        """The prompts of a row by view, with the context of the first step, before a completion."""
+        seed = self.config.train.seed
+        references = contexts.references(problem, seed)
+        ratio = contexts.measure("", problem, references)["mask_ratio"]
+        context = contexts.context(references, ratio, seed)
+        prompts = prompts_of(
+            self.tokenizer, problem, self.config, context.text, complete=context.complete
+        )
+        return {name: str(self.tokenizer.decode(ids)) for name, ids in prompts.items()}
+
+    def _count_tokens(self, text: str) -> int:
+        return len(self.tokenizer.encode(text, add_special_tokens=False))
 
 
 def prompts_of(
