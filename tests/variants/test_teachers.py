@@ -14,8 +14,9 @@ from paint.config.schema import ConfigError
 from paint.data.problems import Problem
 from paint.inference.engine import derive_seed, sampling_from
 from paint.inference.local import LocalEngine
-from paint.models.policy import PolicyError, load_policy
+from paint.models.policy import load_policy
 from paint.objective.masking import mask_solution
+from paint.training.check import check_config
 from paint.training.trainer import train
 from paint.variants.anchored import Anchored
 from paint.variants.reason_first import ReasonFirst
@@ -95,11 +96,11 @@ def test_reason_first_teacher_scores_with_its_rationale(
             assert row["rationale"] not in policy.decode(row["prompt_ids"], special=True)
 
 
-def test_reason_first_without_reference_is_refused(tmp_path: Path) -> None:
+def test_reason_first_without_reference_is_refused() -> None:
     sections: dict[str, Any] = {"context": {"source": "none"}}
     config = changed("demo-paint", TINY, variant(ReasonFirst), sections)
     with pytest.raises(ConfigError, match="there is nothing to reason about"):
-        train(config, tmp_path / "run")
+        check_config(config)
 
 
 def test_train_base_alone_as_teacher_asks_nothing_of_fresh_student(tmp_path: Path) -> None:
@@ -121,8 +122,8 @@ def test_train_anchored_target_is_between_teacher_and_base(tmp_path: Path) -> No
     assert kls[0] > 2 * kls[1] > 4 * kls[2] > 0
 
 
-def test_train_anchored_without_base_model_is_refused(tmp_path: Path) -> None:
+def test_anchored_without_base_model_is_refused() -> None:
     sections: dict[str, Any] = {"teacher": {"weights": "ema"}, "model": {"train_mode": "full"}}
     config = changed("demo-paint", TINY, variant(Anchored), sections)
-    with pytest.raises(PolicyError, match=r"base model is not kept.*weights ema; set .*frozen"):
-        train(config, tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"weights must be frozen .*got ema.*base .*not kept"):
+        check_config(config)

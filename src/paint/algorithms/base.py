@@ -35,7 +35,7 @@ class Algorithm:
         needs_grades: it learns from rewards.
         min_samples: fewest completions of a problem in a batch (``rollout.samples_per_problem``).
         uses_policy_gradient: its gradient is that of the policy that drew the tokens, so they must
-            be on policy and drawn at the loss's temperature, and none is left out.
+            be on policy and drawn at the loss's temperature.
         options: an instance of the frozen dataclass with which the class annotates it
             (paint.core.options), made of ``train.options``; set after construction.
     """
@@ -59,6 +59,10 @@ class Algorithm:
     def generates(self, config: Config) -> bool:
         """Whether a run samples completions: to learn from them, or to validate."""
         return self.needs_rollouts or bool(config.validation.path)
+
+    def check(self, config: Config) -> None:
+        """Raise ConfigError for settings that it cannot take, before a model is loaded."""
+        return
 
     def step(self, setup: Any, batch: Any, step_index: int, clock: Any) -> Any:
         """Update the student on this rank's rows of a batch.

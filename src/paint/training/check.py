@@ -435,6 +435,7 @@ def check_config(config: Config) -> Resolved:
     run = Resolved(config, algorithm, engine, divergence, optimizer)
     _ = run.objective  # refuses a clip or kernels that the divergence does not take
     _apply(RULES, run)
+    algorithm.check(config)
     return run
 
 

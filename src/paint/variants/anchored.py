@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 from paint.algorithms.base import Algorithm
 from paint.algorithms.paint import add_teacher_prompts, rollout_loss, teacher_hidden_states
+from paint.config.schema import Config
 from paint.core.display import Clock
+from paint.core.errors import ConfigError
 from paint.core.settings import setting, within
 from paint.training import train_step as ts
 from paint.training.rollouts import Rollout
@@ -33,17 +35,23 @@ class Anchored(Algorithm):
     needs_context = True
     options: Options
 
+    def check(self, config: Config) -> None:
+        if config.model.train_mode == "full" and config.teacher.weights != "frozen":
+            raise ConfigError(
+                "teacher.weights must be frozen with model.train_mode full and an anchored "
+                f"teacher, got {config.teacher.weights}: the base model is not kept"
+            )
+
     def step(
         self, setup: ts.Setup, batch: ts.Batch, step_index: int, clock: Clock
     ) -> ts.StepResult:
-        base = setup.teacher.base  # raises where the base model is not kept
         rollouts = ts.generate_rollouts(setup, batch, step_index, clock)
         with clock("context"):
             rollouts = add_teacher_prompts(setup, rollouts, step_index)
 
         def score(micro: Sequence[Rollout]) -> ts.Scores:
             teacher = teacher_hidden_states(setup, micro)
-            with base.view():
+            with setup.teacher.base.view():
                 base_hidden = ts.student_hidden_states(setup, micro)
             # The head is linear, so this interpolates energies.
             target = teacher.lerp(base_hidden, self.options.base_weight)

@@ -14,6 +14,7 @@ from functools import partial
 
 from paint.algorithms.base import Algorithm
 from paint.algorithms.paint import add_teacher_prompts, score_rollouts
+from paint.config.schema import Config
 from paint.core.display import Clock
 from paint.core.errors import ConfigError
 from paint.core.settings import POSITIVE, setting
@@ -38,14 +39,16 @@ class ReasonFirst(Algorithm):
     needs_context = True
     options: Options
 
-    def step(
-        self, setup: ts.Setup, batch: ts.Batch, step_index: int, clock: Clock
-    ) -> ts.StepResult:
-        if setup.config.context.source == ("none",):
+    def check(self, config: Config) -> None:
+        if config.context.source == ("none",):
             raise ConfigError(
                 'context.source must be other than "none" with a reason-first teacher: there is '
                 "nothing to reason about"
             )
+
+    def step(
+        self, setup: ts.Setup, batch: ts.Batch, step_index: int, clock: Clock
+    ) -> ts.StepResult:
         rollouts = ts.generate_rollouts(setup, batch, step_index, clock)
         with clock("context"):
             rollouts = add_teacher_prompts(setup, rollouts, step_index)
