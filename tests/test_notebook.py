@@ -65,7 +65,7 @@ DATA = "{TRAINING_PROBLEMS}"
 TRAIN = {{"steps": 2, "batch_size": 8}}
 VALIDATION = {{"limit": 4, "samples": 4, "thinking": False, "max_new_tokens": 48}}
 EVALUATION = {{
-    "benchmark": "{HELD_OUT_PROBLEMS}",
+    "benchmarks": "{HELD_OUT_PROBLEMS}",
     "limit": 4,
     "samples": 4,
     "rollout": {{"max_new_tokens": 48}},
