@@ -405,7 +405,7 @@ TRAINING_RULES = (
             and (run.config.model.shard or _updates_weights(run))
         ),
         "model.quantization",
-        "none without model.train_mode lora, teacher.weights frozen or live, and no model.shard",
+        '"none" without model.train_mode lora, teacher.weights frozen or live, and no model.shard',
         "nf4 stores weights that cannot be updated",
     ),
     Rule(
