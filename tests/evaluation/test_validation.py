@@ -14,11 +14,13 @@ import pytest
 from paint.cli import main
 from paint.config.run_folder import read_run
 from paint.config.schema import Config, ConfigError, ValidationConfig
+from paint.core.display import Display, shown_on_terminal
 from paint.data.readers import DataError
 from paint.demo.files import HELD_OUT_PROBLEMS
 from paint.evaluation.frame import Report, select
 from paint.evaluation.store import StoreError
 from paint.training.trainer import train
+from paint.viewer.run import PageSpec, run_data
 from processes import in_two_processes, train_command, until
 from runs import changed, compared_in, policies_of, report_in, rows_of, write_problems
 
@@ -34,7 +36,7 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def finished(mine: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A run that was validated, and what it printed."""
     run = tmp_path_factory.mktemp("validated") / "run"
-    with redirect_stdout(StringIO()) as said:
+    with redirect_stdout(StringIO()) as said, shown_on_terminal():
         train(config(mine), run)
     return run, said.getvalue()
 
@@ -66,8 +68,19 @@ def test_validation_evaluates_every_checkpoint(finished: tuple[Path, str], tmp_p
     assert (asked[0]["temperature"], asked[0]["top_p"], asked[0]["top_k"]) == (1.0, 0.95, -1)
     # The table can be made again from the run alone.
     before = (run / "validation" / "summary.json").read_text()
-    assert main(["grade", str(run), "--out", str(tmp_path)]) == 0
+    assert main(["grade", str(run), "--output-dir", str(tmp_path)]) == 0
     assert (tmp_path / "summary.json").read_text() == before
+
+
+def test_training_ends_with_the_sentence_of_its_page(finished: tuple[Path, str]) -> None:
+    run, said = finished
+    sentence = run_data(run, PageSpec(again=False), Display(enabled=False))["change"]
+    assert sentence.startswith("Validation ")
+    *_, took, last, done = said.splitlines()
+    assert last == sentence
+    assert done == f"done: {run / 'checkpoints/step-000003'}"
+    assert took.startswith("took ")
+    assert "set-up, validation and saving" in took
 
 
 @pytest.mark.slow

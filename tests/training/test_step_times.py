@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from paint.training.check import check_config
-from paint.training.step_times import bottleneck, measured_steps
+from paint.training.step_times import bottleneck, describe_phases, measured_steps
 from paint.training.trainer import train
 from runs import changed
 
@@ -70,3 +70,11 @@ def test_train_says_what_bounds_it_once(tmp_path: Path, capsys: pytest.CaptureFi
     few = {"steps": 4, "batch_size": 2}
     train(changed("demo-paint", {"rollout": {"max_new_tokens": 8}, "train": few}), tmp_path)
     assert capsys.readouterr().out.count("s: rollouts ") == 1
+
+
+def test_describe_phases_adds_up_steps_and_the_rest() -> None:
+    steps = [{"seconds_rollout": 40.0, "seconds_loss": 50.0, "seconds_left": 9.0}] * 2
+    steps.append({"seconds_update": 0.1})
+    assert describe_phases(steps, 200) == (
+        "took 3 min 20 s: loss 1 min 40 s, rollout 1 min 20 s, set-up, validation and saving 20 s"
+    )

@@ -196,15 +196,50 @@ def test_page_anchors_link_to_their_place(browser: Any, page: Path, run: Path) -
 
 
 def test_page_run_curves_read_step_and_link_rollouts(browser: Any, page: Path, run: Path) -> None:
+    name = "figure[data-chart='Distance from the teacher (KL)']"
     with opened(browser, page, "view=run") as at:
-        chart = at.locator("figure[data-chart='Loss and KL'] svg")
-        chart.hover(position={"x": 60, "y": 60})
-        assert "step 1: loss" in at.inner_text("figure[data-chart='Loss and KL'] .read")
-        assert "step 1" in at.inner_text("figure[data-chart='Overlap'] .read")
-        chart.click(position={"x": 60, "y": 60})
+        at.locator(f"{name} svg").hover(position={"x": 60, "y": 60})
+        assert "step 1: kl" in at.inner_text(f"{name} .read")
+        overlap = "figure[data-chart='Overlap with the solution'] .read"
+        assert at.is_hidden(overlap)  # folded, and reads the same step
+        assert "step 1" in str(at.text_content(overlap))
+        at.click("#more summary")
+        assert at.is_visible(overlap)
+        at.locator(f"{name} svg").click(position={"x": 60, "y": 60})
         assert "Step 1, row 0" in at.inner_text("#rollout h2")
         at.click("[role=tab] >> nth=2")
         assert at.locator("figure").filter(has_text="KL by tenth").count() == 1
+
+
+def test_page_run_begins_with_its_change_and_three_charts(browser: Any, page: Path) -> None:
+    with opened(browser, page, "view=run") as at:
+        assert at.inner_text("section .change") == at.evaluate("DATA.change")
+        assert at.evaluate("DATA.change").startswith("Validation ")
+        charts = at.locator(".charts.large figure")
+        titles = [str(chart.get_attribute("data-chart")) for chart in charts.all()]
+        assert titles[0].startswith("Validation on")
+        assert titles[1:] == ["Distance from the teacher (KL)", "Length of completions"]
+        large, small = charts.nth(1).bounding_box(), None
+        at.click("#more summary")
+        small = at.locator("#more figure").first.bounding_box()
+        assert large["height"] > 1.2 * small["height"]
+
+
+def test_page_run_shows_the_metric_of_a_collapse_warning(
+    browser: Any, run: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(run, tmp_path / "collapsed")
+    record = storage.read_json(folder / "run.json", "")
+    record["config"]["health"]["window"] = 1
+    storage.write_json(folder / "run.json", record)
+    rows = list(storage.read_jsonl(folder / "metrics.jsonl", ""))
+    rows[-1]["truncated_frac"] = rows[0]["truncated_frac"] + 0.5
+    storage.write_jsonl(folder / "metrics.jsonl", rows)
+    page = show_targets([folder], Display(enabled=False), PageSpec(again=False))
+    with opened(browser, page, "view=run") as at:
+        assert "truncated" in at.inner_text(".warnings")
+        last = at.locator(".charts.large figure").last
+        assert last.get_attribute("data-chart") == "Cut off, without an answer, repetitive"
 
 
 @pytest.mark.parametrize("dark", [False, True])
@@ -346,6 +381,15 @@ def test_page_of_tables_draws_lines_intervals_and_cells(browser: Any, tmp_path: 
             "solution: 25.0 % [0.0 %, 100.0 %]",
         ]
         assert at.locator("td").all_text_contents() == table.rows[0]
+
+        # A picture of 330 units on a telephone: its letters of 11 keep nearly that size.
+        at.set_viewport_size({"width": 390, "height": 800})
+        at.reload()
+        at.wait_for_selector("figure svg")
+        width = figures.locator("svg").first.bounding_box()["width"]
+        drawn = float(str(figures.locator("svg").first.get_attribute("viewBox")).split()[2])
+        assert width / drawn > 0.9
+        assert figures.locator("circle title").all_text_contents() == titles
 
 
 def test_page_overlays_several_runs(browser: Any, run: Path, tmp_path: Path) -> None:

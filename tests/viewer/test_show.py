@@ -18,10 +18,11 @@ from paint.config.run_folder import RunError
 from paint.config.schema import ConfigError
 from paint.core.display import Display
 from paint.evaluation.frame import Chart, Measurement, Report, Table, measure, write_report
+from paint.evaluation.graded import graded_validation
 from paint.evaluation.intervals import Interval
 from paint.evaluation.store import StoreError, find_stores
 from paint.training.trainer import train
-from paint.viewer.evaluation import evaluation_data, graded_validation, shortened
+from paint.viewer.evaluation import evaluation_data, shortened
 from paint.viewer.run import PageSpec, compare_data, log_page
 from paint.viewer.show import show_targets, tables_data
 from runs import changed, policies_of, report_in, row_of

@@ -119,7 +119,10 @@ def warning_history(rows: Sequence[Metrics], window: int) -> list[dict[str, Any]
         now = collapse_warnings(rows[:count], window)
         for name in now.keys() - before:
             text = describe(name, *now[name])
-            history.append({"step": rows[count - 1]["step"], "warning": name, "text": text})
+            metric = COLLAPSE_WARNINGS[name].metric
+            history.append(
+                {"step": rows[count - 1]["step"], "warning": name, "metric": metric, "text": text}
+            )
         before = set(now)
     return history
 

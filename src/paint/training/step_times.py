@@ -2,12 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 
+from paint.core.display import format_duration
 from paint.training.check import Resolved
 
 COUNTED = 2
 """Fewest steps that are counted before a run says what bounds it."""
 
 GENERATING = ("sync", "rollout", "wait")  # phases in which the trainer waits for completions
+PHASE = "seconds_"
+"""Prefix of the metrics that are seconds of a phase."""
+
 WORTH = 0.9  # a split is named if a step would take at most this fraction of the present one
 
 
@@ -64,6 +68,28 @@ def bottleneck(run: Resolved, ranks: int, steps: Sequence[Mapping[str, float]]) 
         return text
     split = f"{gpus - best}+{best}"
     return f"{text}; with `--split {split}` a step would take about {_seconds(seconds(best))}"
+
+
+def describe_phases(steps: Sequence[Mapping[str, float]], seconds: float) -> str:
+    """The time of a run by phase of its steps, longest first, and the rest.
+
+    Args:
+        steps: metrics of the steps (docs/reference/metrics.md).
+        seconds: of the complete run, set-up and validation included.
+    """
+    phases: dict[str, float] = {}
+    for row in steps:
+        for name, value in row.items():
+            if name.startswith(PHASE) and name != "seconds_left":
+                phase = name.removeprefix(PHASE)
+                phases[phase] = phases.get(phase, 0.0) + value
+    parts = []
+    for phase in sorted(phases, key=phases.__getitem__, reverse=True):
+        if round(phases[phase]):
+            parts.append(f"{phase} {format_duration(phases[phase])}")
+    rest = max(seconds - sum(phases.values()), 0.0)
+    parts.append(f"set-up, validation and saving {format_duration(rest)}")
+    return f"took {format_duration(seconds)}: {', '.join(parts)}"
 
 
 def _seconds(value: float) -> str:

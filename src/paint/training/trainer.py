@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from signal import Signals
+from time import monotonic
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from paint.config.run_folder import (
     RunError,
     latest_checkpoint,
     read_history,
+    read_metrics,
     read_run,
     read_run_json,
     step_of,
@@ -39,6 +41,7 @@ from paint.data.contexts import Contexts
 from paint.data.problems import Problem, batch_indices, problems_digest, read_problems
 from paint.estimate.plan import Machine
 from paint.evaluation.grade import summarise_folders
+from paint.evaluation.graded import describe_change, graded_validation
 from paint.evaluation.validation import Validation, load_validation, validate
 from paint.grading.base import Cost, Grade
 from paint.grading.registry import open_grader
@@ -76,7 +79,7 @@ from paint.training.rollouts import (
     ScoredRollout,
 )
 from paint.training.step_checks import require_step
-from paint.training.step_times import bottleneck, measured_steps
+from paint.training.step_times import bottleneck, describe_phases, measured_steps
 from paint.training.token_log import write_tokens
 from paint.training.train_step import Setup, generation_request, grade_rollouts
 
@@ -103,6 +106,7 @@ def train(
     SIGTERM raise Interrupted when the step under way is finished and saved. Callbacks are called on
     the first rank, and so is ``at_end``, before trackers are closed. The note is printed first.
     """
+    began = monotonic()
     run = check_training(config)
     accelerator = _open_accelerator(config, folder)
     is_main = accelerator.is_main_process
@@ -177,6 +181,11 @@ def train(
             folders = step_paths(folder / "validation")
             summarise_folders(folders, folder / "validation", display, run.config.grading)
         trained = latest_checkpoint(folder) or folder
+        if is_main:
+            steps = read_metrics(folder)
+            change = describe_change(graded_validation(folder, display), steps)
+            display.note(describe_phases(steps[done:], monotonic() - began))
+            display.notes([change] if change else [])
         display.note(f"done: {trained}")
         return trained
 

@@ -29,11 +29,12 @@ from paint.config.run_folder import (
     step_paths,
 )
 from paint.config.schema import Config
-from paint.core.display import Display
+from paint.core.display import Counter, Display
 from paint.core.errors import reason
 from paint.core.storage import read_jsonl
 from paint.data.problems import Problem
 from paint.evaluation.grade import is_repetitive
+from paint.evaluation.graded import describe_change, graded_validation
 from paint.evaluation.intervals import compare
 from paint.evaluation.metrics import GradedSamples, compute_metrics
 from paint.grading.math.compare import boxed
@@ -42,7 +43,6 @@ from paint.objective.solution import KINDS, anchors_of, hidden_part, kinds_of_to
 from paint.training.check import check_config
 from paint.training.health import warning_history
 from paint.training.token_log import ABOUT, read_tokens, token_bytes, tokens_path
-from paint.viewer.evaluation import graded_validation
 from paint.viewer.page import packed, places_of, render, text_of
 from paint.viewer.score import Scorer
 
@@ -109,39 +109,27 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
         require_rollouts(run, done)
     chosen = choose(run, config, spec)
     is_scored = spec.again and check_config(config).algorithm.needs_context and bool(chosen)
-    scorer: Scorer | None = None
+    scorer = Scorer(run, config, display) if is_scored else None
     problems: dict[str, Problem] = {}
-    if is_scored:
-        scorer = Scorer(run, config, display)
+    if scorer is None:
+        tokenizer = load_tokenizer(config.model.path)
+    else:
         tokenizer = scorer.policy.tokenizer
         problems = {problem.id: problem for problem in scorer.problems}
-    else:
-        tokenizer = load_tokenizer(config.model.path)
     shared = RenderContext(config, spec.contexts, scorer, tokenizer, problems, {})
     steps = []
-    with display.counting("tokens", sum(map(len, chosen.values()))) as count:
+    total = sum(len(rollouts) for rollouts in chosen.values())
+    with display.counting("rollouts", total) as count:
         for step, rollouts in chosen.items():
-            path = tokens_path(run, step)
-            logged = read_tokens(path) if path.exists() else {}
-            for rollout in rollouts:
-                tokens = logged.get(rollout["row"], {}).get("token_id")
-                if tokens is not None and tokens.tolist() != rollout["completion_ids"]:
-                    raise RunError(
-                        f"row {rollout['row']} of {run / 'rollouts' / path.stem}.jsonl is not the "
-                        f"completion in {path}; put back the one that was changed"
-                    )
-            student = scorer.become_student(step) if scorer else None
-            is_exact = student == step - 1
-            rows: list[dict[str, Any]] = []
-            steps.append({"step": step, "student": student, "is_exact": is_exact, "rows": rows})
-            for rollout in rollouts:
-                rows.append(row_data(shared, step, rollout, logged.get(rollout["row"])))
-                count.add(len(rollout["completion_ids"]))
+            steps.append(_step_data(run, shared, step, rollouts, count))
 
+    metrics = read_metrics(run)
+    validation = graded_validation(run, display)
     vocabulary = list(shared.vocabulary)
     return {
         "name": run.resolve().name,
         "method": config.train.method,
+        "change": describe_change(validation, metrics),
         "run_info": {
             "model": config.model.path,
             "data": config.data.path,
@@ -151,15 +139,44 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
         },
         "settings": settings_of(config),
         "objective": clip_settings(config),
-        "metrics": columns_of(read_metrics(run)),
-        "warnings": warning_history(read_metrics(run), config.health.window),
-        "validation": validation_metrics(graded_validation(run, display)),
+        "metrics": columns_of(metrics),
+        "warnings": warning_history(metrics, config.health.window),
+        "validation": validation_metrics(validation),
         "stored_steps": [step_of(path) for path in step_paths(run / "rollouts", ".jsonl")],
         "steps": steps,
         "kinds": list(KINDS),
         "vocabulary": [text_of(piece) for piece in token_bytes(tokenizer, vocabulary)],
         "special": [i in tokenizer.all_special_ids for i in vocabulary],
     }
+
+
+def _step_data(
+    run: Path,
+    shared: RenderContext,
+    step: int,
+    rollouts: Sequence[Mapping[str, Any]],
+    count: Counter,
+) -> dict[str, Any]:
+    """The data of a step's rollouts.
+
+    Raises:
+        RunError: logged tokens are not those of the rollouts.
+    """
+    path = tokens_path(run, step)
+    logged = read_tokens(path) if path.exists() else {}
+    for rollout in rollouts:
+        tokens = logged.get(rollout["row"], {}).get("token_id")
+        if tokens is not None and tokens.tolist() != rollout["completion_ids"]:
+            raise RunError(
+                f"row {rollout['row']} of {run / 'rollouts' / path.stem}.jsonl is not the "
+                f"completion in {path}; put back the one that was changed"
+            )
+    student = shared.scorer.become_student(step) if shared.scorer else None
+    rows = []
+    for rollout in rollouts:
+        rows.append(row_data(shared, step, rollout, logged.get(rollout["row"])))
+        count.add(len(rollout["completion_ids"]))
+    return {"step": step, "student": student, "is_exact": student == step - 1, "rows": rows}
 
 
 def clip_settings(config: Config) -> dict[str, Any]:

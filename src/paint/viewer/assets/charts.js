@@ -44,8 +44,8 @@ function extent(values, { zero = false, share = false } = {}) {
 }
 
 // Lines over x. series: {name, y, low?, high?}; onpick(x) follows a click or Enter.
-function lineChart({ title, note, x: xs, series, zero = false, format = number, onpick, xname = "step" }) {
-  const width = 380, height = 178, margin = [46, 10, 8, 22];
+function lineChart({ title, note, x: xs, series, zero = false, format = number, onpick, xname = "step", width = 380, height = 178 }) {
+  const margin = [46, 10, 8, 22];
   const all = series.flatMap((s) => [...s.y, ...(s.low || []), ...(s.high || [])]);
   const [x0, x1] = extent(xs), whole = xs.every(Number.isInteger);
   const f = frame(width, height, margin, [x0, x1], extent(all, { zero, share: format === percent }), { xticks: ticks(x0, x1, 6, { whole }), yformat: tickLabel(format) });
@@ -154,15 +154,19 @@ function pathChart({ title, note, points, xname, yname, diagonal = false }) {
 
 // Rows with an interval each: {label, mean, low, high}; zero draws the line at 0.
 function intervalChart({ title, note, rows, format = percent }) {
-  const width = 560, line = 26, height = rows.length * line + 34, left = 205;
+  // On a telephone labels stand above their intervals; beside them, both would be too small to read.
+  const isNarrow = innerWidth < 600, most = isNarrow ? 44 : 32;
+  const width = isNarrow ? 330 : 560, line = isNarrow ? 42 : 26, left = isNarrow ? 14 : 205, above = isNarrow ? 22 : 0;
+  const height = rows.length * line + 34;
   const [x0, x1] = extent(rows.flatMap((r) => [r.mean, r.low, r.high]), { share: format === percent });
-  const f = frame(width, height, [left, 16, 6, 24], [x0, x1], [0, rows.length], { yticks: [], xformat: tickLabel(format) });
+  const f = frame(width, height, [left, 16, 6, 24], [x0, x1], [0, rows.length], { xticks: ticks(x0, x1, isNarrow ? 4 : 6), yticks: [], xformat: tickLabel(format) });
   const parts = rows.map((row, i) => {
-    const y = 6 + (i + .5) * line;
-    return svg("g.s0", {}, svg("text", { x: left - 10, y: y + 4, "text-anchor": "end" }, row.label.length > 32 ? `${row.label.slice(0, 31)}\u2026` : row.label),
+    const y = 6 + i * line + above + (line - above) / 2, label = row.label.length > most ? `${row.label.slice(0, most - 1)}\u2026` : row.label;
+    const name = isNarrow ? svg("text", { x: 0, y: y - 13 }, label) : svg("text", { x: left - 10, y: y + 4, "text-anchor": "end" }, label);
+    const value = isNarrow ? svg("text", { x: width, y: y - 13, "text-anchor": "end" }, format(row.mean)) : svg("text", { x: Math.min(f.x(row.mean), width - 90), y: y - 7, "text-anchor": "middle" }, format(row.mean));
+    return svg("g.s0", {}, name,
       svg("line.whisker", { x1: f.x(row.low ?? row.mean), x2: f.x(row.high ?? row.mean), y1: y, y2: y }),
-      svg("circle.dot", { cx: f.x(row.mean), cy: y, r: 4.5 }, svg("title", {}, `${row.label}: ${format(row.mean)} [${format(row.low)}, ${format(row.high)}]`)),
-      svg("text", { x: Math.min(f.x(row.mean), width - 90), y: y - 7, "text-anchor": "middle" }, format(row.mean)));
+      svg("circle.dot", { cx: f.x(row.mean), cy: y, r: 4.5 }, svg("title", {}, `${row.label}: ${format(row.mean)} [${format(row.low)}, ${format(row.high)}]`)), value);
   });
   if (x0 < 0 && x1 > 0) parts.push(svg("line.zero", { x1: f.x(0), x2: f.x(0), y1: 4, y2: height - 24 }));
   const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": title }, f.parts, parts);

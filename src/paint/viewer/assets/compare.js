@@ -25,7 +25,7 @@ function buildCurves(section) {
 function differenceCharts(set) {
   const rows = DATA.differences.filter((d) => d.benchmark === set);
   if (!rows.length) return [];
-  return [intervalChart({ title: `Less ${NAMES[0]}, at the same step`, note: "paired difference of Avg@k on the same problems, in points, with 95 % interval", rows: rows.map((d) => ({ label: `${d.run}, step ${d.step}`, mean: d.mean, low: d.low, high: d.high })), format: points })];
+  return [intervalChart({ title: `Difference to ${NAMES[0]}, at the same step`, note: "paired difference of Avg@k on the same problems, in points, with 95 % interval", rows: rows.map((d) => ({ label: `${d.run}, step ${d.step}`, mean: d.mean, low: d.low, high: d.high })), format: points })];
 }
 
 tabs(`${NAMES.length} runs`, NAMES.join(" \u00b7 "), {

@@ -20,7 +20,7 @@ function buildFigures(section) {
   section.append(el("h2", {}, "Accuracy"), grid);
   const differences = DATA.rows.filter((r) => r.against);
   if (differences.length) {
-    section.append(el("h2", {}, `Less ${POLICIES[0]}, on the same problems`), el("div.charts.wide", {}, [...new Set(differences.map((d) => d.benchmark))].map((set) => intervalChart({ title: set, note: "paired difference of Avg@k, with 95 % interval", rows: differences.filter((d) => d.benchmark === set).map((d) => ({ ...d, label: `${d.policy} (p ${number(d.p, 1)})` })), format: points }))));
+    section.append(el("h2", {}, `Difference to ${POLICIES[0]}, on the same problems`), el("div.charts.wide", {}, [...new Set(differences.map((d) => d.benchmark))].map((set) => intervalChart({ title: set, note: "paired difference of Avg@k, with 95 % interval", rows: differences.filter((d) => d.benchmark === set).map((d) => ({ ...d, label: `${d.policy} (p ${number(d.p, 1)})` })), format: points }))));
   }
   const shown = [["reward", number], ["avg_at_k", percent], ["maj_at_k", percent], ["lenient_avg_at_k", percent], ["truncated_frac", percent], ["unboxed_frac", percent], ["repetitive_frac", percent], ["completion_tokens", number]].filter(([name]) => DATA.rows.some((r) => r.metric === name && !r.against));
   section.append(el("h2", {}, "All metrics"), el("div.scroll", {}, el("table", {}, el("thead", {}, el("tr", {}, ["policy", "benchmark", ...shown.map(([name]) => name)].map((c, i) => el(i < 2 ? "th.left" : "th", {}, c)))),

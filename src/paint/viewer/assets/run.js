@@ -5,20 +5,25 @@ const stepsThere = new Map(DATA.steps.map((step) => [step.step, step]));
 
 // --- the run ---
 
+// Of each: its title, its metrics, a note, and how numbers are written.
 const CURVES = [
-  ["Loss and KL", ["loss", "kl", "first_kl"], "nats; loss is the clipped divergence and may be negative, first_kl that of first tokens", number],
-  ["Clipped tokens and P_A", ["clip_frac", "unclipped_mass"], "share of tokens with a clipped entry; target mass that is not clipped", percent],
-  ["Overlap", ["overlap", "overlap_without_answer"], "share of the solution's anchors in the completion", percent],
-  ["Mask ratio", ["mask_ratio"], "hidden share of the solution", percent],
-  ["Entropies", ["student_entropy", "teacher_entropy"], "nats: H_S and H_T", number],
-  ["Correct, truncated, without an answer, repetitive", ["accuracy", "truncated_frac", "unboxed_frac", "repetitive_frac"], "share of the step's completions", percent],
-  ["Reward", ["reward", "frac_reward_zero_std"], "", number],
-  ["Length", ["completion_tokens", "rationale_tokens"], "tokens a completion", number],
-  ["Selected tokens", ["selected_kl"], "KL of the tokens that are interpolated, nats", number],
-  ["Drift", ["drift"], "KL(base ‖ student) on fixed prompts, nats", number],
-  ["Engine gap", ["logprob_mismatch_mean", "logprob_mismatch_p99"], "nats between engine and trainer, mean and 99th percentile", number],
-  ["Gradient norm", ["gradient_norm"], "before clipping", number],
+  ["Right answers while training", ["accuracy"], "share of the step's completions; each step has other problems", percent],
+  ["Reward", ["reward"], "mean over the step's completions", number],
+  ["Distance from the teacher (KL)", ["kl", "loss"], "nats a token; loss is the same with the clip, and may be negative", number],
+  ["Loss", ["loss"], "", number],
+  ["Length of completions", ["completion_tokens", "rationale_tokens"], "tokens; a fall or a rise of half and more tells a collapse", number],
+  ["Entropy of student and teacher", ["student_entropy", "teacher_entropy"], "nats a token, H_S and H_T; near 0 the student explores no more", number],
+  ["Cut off, without an answer, repetitive", ["truncated_frac", "unboxed_frac", "repetitive_frac"], "share of the step's completions", percent],
+  ["Overlap with the solution", ["overlap", "overlap_without_answer"], "share of the solution's anchors (numbers, formulas) in the completion", percent],
+  ["Hidden part of the solution", ["mask_ratio"], "mask ratio: the share that the teacher does not see", percent],
+  ["Clipped tokens", ["clip_frac", "unclipped_mass"], "share of tokens with a clipped entry; unclipped_mass is the target's mass without them, P_A", percent],
+  ["KL of some tokens", ["selected_kl", "first_kl"], "nats; of tokens whose target is mixed with the student, and of first tokens", number],
+  ["Groups without a gradient", ["frac_reward_zero_std"], "share of groups whose completions have one reward", percent],
+  ["Drift from the base model", ["drift"], "KL(base \u2016 student) on fixed prompts, nats", number],
+  ["Engine against trainer", ["logprob_mismatch_mean", "logprob_mismatch_p99"], "difference of log-probs in nats, mean and 99th percentile", number],
+  ["Size of the gradient", ["gradient_norm"], "norm before it is limited", number],
 ];
+const LARGE = { width: 400, height: 290 };
 
 function openStep(step) {
   address.set({ step, row: null, token: null });
@@ -26,25 +31,54 @@ function openStep(step) {
   selectRow(ROWS.find((row) => row.step === step) ?? null, { step });
 }
 
-function buildRun(section) {
-  const grid = el("div.charts");
-  for (const [title, names, note, format] of CURVES) {
-    const there = names.filter((name) => M[name]);
-    if (there.length) grid.append(lineChart({ title, note, x: STEPS, series: there.map((name) => ({ name, y: M[name] })), zero: format === percent ? false : there.includes("loss"), format, onpick: openStep }));
-  }
-  const seconds = Object.keys(M).filter((name) => name.startsWith("seconds_") && name !== "seconds_left");
-  if (seconds.length) grid.append(lineChart({ title: "Seconds by phase", note: "wall time", x: STEPS, series: seconds.map((name) => ({ name: name.slice(8), y: M[name] })), zero: true, onpick: openStep }));
+function curve([title, names, note, format], size = {}) {
+  const series = names.filter((name) => M[name]).map((name) => ({ name, y: M[name] }));
+  return lineChart({ title, note, x: STEPS, series, zero: format !== percent, format, onpick: openStep, ...size });
+}
 
-  const sets = [...new Set(DATA.validation.map((v) => v.benchmark))];
-  const validated = sets.map((set) => {
-    const points = DATA.validation.filter((v) => v.benchmark === set), pick = (key) => points.map((v) => v.figures.avg_at_k[key]);
-    return lineChart({ title: `Validation on ${set}`, note: `Avg@${points[0].k} of ${countOf(points[0].problems, "problem")} with 95 % interval`, x: points.map((v) => v.step), series: [{ name: `Avg@${points[0].k}`, y: pick("mean"), low: pick("low"), high: pick("high") }], format: percent });
-  });
-  section.append(el("p.soft", {}, "Hover a curve, or focus it and use \u2190 \u2192: all curves read the same step. A click (Enter) leads to that step's rollouts."));
+function secondsCurve() {
+  const names = Object.keys(M).filter((name) => name.startsWith("seconds_") && name !== "seconds_left");
+  const series = names.map((name) => ({ name: name.slice(8), y: M[name] }));
+  return series.length ? lineChart({ title: "Seconds a step", note: "wall time by phase", x: STEPS, series, zero: true, onpick: openStep }) : null;
+}
+
+function validationChart(set, size) {
+  const points = DATA.validation.filter((v) => v.benchmark === set), first = points[0];
+  const metric = first.figures.reward ? "reward" : "avg_at_k";
+  const name = metric === "reward" ? "mean reward" : `Avg@${first.k}`;
+  const pick = (key) => points.map((v) => v.figures[metric][key]);
+  return lineChart({ title: `Validation on ${set}`, note: `${name} of ${countOf(first.problems, "problem")} with 95 % interval`, x: points.map((v) => v.step), series: [{ name, y: pick("mean"), low: pick("low"), high: pick("high") }], format: metric === "reward" ? number : percent, ...size });
+}
+
+// Three curves tell most runs: whether answers improve, whether the student learns, and whether it
+// collapses. The last is the metric of the first collapse warning, else the length.
+function chosenCurves() {
+  const has = (curve) => curve[1].some((name) => M[name]);
+  const of = (metric) => CURVES.find((curve) => curve[1].includes(metric) && has(curve));
+  const warned = DATA.warnings.length ? of(DATA.warnings[0].metric) : null;
+  const ends = M.accuracy || M.reward ? of("completion_tokens") : of("student_entropy");
+  const wanted = [of("reward") ?? of("accuracy"), of("kl") ?? of("loss"), warned, ends, of("student_entropy"), of("gradient_norm")];
+  return [...new Set(wanted.filter(Boolean))];
+}
+
+function buildRun(section) {
+  const [change, ...details] = DATA.change.split("; ");
+  if (change) section.append(el("p.change", {}, el("b", {}, change), details.length ? `; ${details.join("; ")}` : ""));
   if (!STEPS.length) section.append(el("p.note", {}, "This run has no finished step yet."));
   if (DATA.warnings.length) section.append(el("h2", {}, "Collapse warnings"), el("ul.warnings", {}, DATA.warnings.map(({ step, warning, text }) => el("li", {}, `step ${step}, ${warning}: ${text}`))));
-  if (validated.length) section.append(el("h2", {}, "Validation"), el("div.charts", {}, validated));
-  section.append(el("h2", {}, "Steps"), grid);
+
+  const sets = [...new Set(DATA.validation.map((v) => v.benchmark))];
+  const validated = sets.map((set) => validationChart(set, LARGE));
+  const first = chosenCurves().filter((curve) => !validated.length || !["accuracy", "reward"].includes(curve[1][0]));
+  const large = first.slice(0, Math.max(3 - validated.length, 1));
+  section.append(el("div.charts.large", {}, validated, large.map((curve_) => curve(curve_, LARGE))));
+  if (!STEPS.length) return;
+
+  const shown = new Set(large.flatMap((curve) => curve[1]));
+  const rest = CURVES.filter((curve) => curve[1].some((name) => M[name] && !shown.has(name)));
+  section.append(el("p.soft", {}, "Hover a curve, or focus it and use \u2190 \u2192: all curves read the same step. A click (Enter) leads to that step's rollouts."),
+    el("details", { id: "more" }, el("summary", {}, `All metrics: ${countOf(rest.length + 1, "further chart")}`),
+      el("div.charts", {}, rest.map((curve_) => curve(curve_)), secondsCurve())));
 }
 
 // --- one rollout, and where to look ---

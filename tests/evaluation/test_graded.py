@@ -1,0 +1,67 @@
+"""What a run changed, in one sentence."""
+
+import numpy as np
+import pytest
+
+from paint.evaluation.graded import NO_CHANGE, describe_change
+from paint.evaluation.intervals import compare
+from paint.evaluation.metrics import GradedSamples
+
+
+def samples(right: list[list[int]], *, rewards: bool = False) -> GradedSamples:
+    """Graded samples with these verdicts, or rewards."""
+    values = np.array(right)
+    none = np.zeros(values.shape, bool)
+    return GradedSamples(
+        problems=[str(i) for i in range(len(right))],
+        correct=values == 1,
+        lenient=None,
+        votes=None,
+        tokens=np.ones(values.shape, int),
+        truncated=none,
+        unboxed=None,
+        repetitive=none,
+        rewards=values.astype(float) if rewards else None,
+    )
+
+
+WEAK = samples([[1, 0], [0, 0], [0, 1]] * 8)
+STRONG = samples([[1, 1], [1, 0], [1, 1]] * 8)
+
+
+def test_describe_change_has_paired_difference_of_first_and_last_validation() -> None:
+    validation = {(4, "set"): STRONG, (0, "set"): WEAK, (2, "set"): WEAK}
+    found = compare([WEAK.correct], [STRONG.correct])
+    assert found.detectable is None  # every problem gains one sample
+    text = describe_change(validation, [])
+    assert text.startswith(f"Validation {found.difference.points(sign=True)} points over the base")
+    assert "(33.3 before, 83.3 after)" in text
+    assert NO_CHANGE not in text
+
+
+def test_describe_change_reports_zero_in_the_interval_and_what_could_be_detected() -> None:
+    other = samples([[0, 0], [1, 0], [0, 1]] * 8)
+    found = compare([WEAK.correct], [other.correct])
+    assert found.detectable is not None
+    text = describe_change({(2, "set"): WEAK, (4, "set"): other}, [])
+    assert "over step 2" in text
+    assert NO_CHANGE in text
+    assert text.endswith(f"{100 * found.detectable:.1f} could have been detected")
+
+
+@pytest.mark.parametrize(
+    ("scale", "words"), [(1, "hundredths of reward"), (3, "mean reward 1 of the base, 2.5 after")]
+)
+def test_describe_change_of_rewards_names_their_unit(scale: int, words: str) -> None:
+    before = samples((scale * WEAK.correct).tolist(), rewards=True)
+    after = samples((scale * STRONG.correct).tolist(), rewards=True)
+    assert words in describe_change({(0, "set"): before, (4, "set"): after}, [])
+
+
+def test_describe_change_without_validation_compares_first_and_last_steps() -> None:
+    rows = [{"step": n, "accuracy": n / 10, "loss": 1.0} for n in range(1, 9)]
+    assert describe_change({(0, "set"): WEAK}, rows).startswith("Validated only once: ")
+    text = describe_change({}, rows)
+    assert text.startswith("Not validated")
+    assert "right answers while training 0.15 in the first 2 steps, 0.75 in the last" in text
+    assert describe_change({}, []) == ""
