@@ -1,11 +1,16 @@
 """The package itself: its functions by name, and the systems that it runs on."""
 
+import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
 import paint
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("name", paint.__all__)
@@ -29,3 +34,21 @@ def test_package_import_on_windows_names_wsl() -> None:
     assert run.stderr.splitlines()[-1].startswith(
         "ImportError: paint runs on Linux and macOS; on Windows, install it in WSL"
     )
+
+
+def test_changelog_names_lower_bounds_of_pyproject() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    bounds = dict(
+        re.findall(r"^(torch|transformers)>=([\d.]+)", "\n".join(project["dependencies"]), re.M)
+    )
+    text = (ROOT / "CHANGELOG.md").read_text()
+    assert dict(re.findall(r"(torch|transformers) ([\d.]+) to [\d.]+", text)) == bounds
+
+
+def test_installation_page_names_versions_of_constraints() -> None:
+    constraints = (ROOT / "constraints.txt").read_text()
+    tested = dict(re.findall(r"^(torch|transformers)==([\d.]+)$", constraints, re.M))
+    page = (ROOT / "docs/getting-started/install.md").read_text()
+    named = re.findall(r"\b(torch|transformers) (\d+\.\d+\.\d+)", page)
+    assert len(named) >= 4
+    assert all(tested[package] == version for package, version in named)

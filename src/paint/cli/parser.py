@@ -24,6 +24,7 @@ from paint.arguments import SettingsOf
 from paint.cli.extension_flags import CONFIG, OPTION_FLAGS, with_declared_options
 from paint.commands import Command
 from paint.config.recipe import find_recipe, read_recipe
+from paint.config.removed import require_no_removed_flag
 from paint.config.schema import ConfigError, EvaluationConfig
 from paint.configure import Recipe
 from paint.core.errors import format_value, has_control_characters, sanitize_for_terminal
@@ -84,6 +85,7 @@ def parse(line: Sequence[str], commands: Mapping[str, Command], about: str) -> L
     words = _with_recipe(command, line[depth:])
     if "--" in words:
         raise ConfigError("the argument -- would hide the settings after it; leave it out")
+    require_no_removed_flag(command.name, words)
     kind = options_of(command)
     default = _default(command, kind, words)
     if default is not None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from paint.config.removed import require_not_removed
 from paint.config.schema import Config
 from paint.core.errors import ConfigError, format_value, wrap_errors
 from paint.core.options import OptionTable, option_fields, plain_options
@@ -169,6 +170,7 @@ def _section(name: str, table: Any, base: Config) -> Any:
         raise ConfigError(f"unknown {kind} {name}{_nearest(name)}")
     if not isinstance(table, Mapping):
         raise ConfigError(f"{name} must be a section, got {format_value(table)}; write [{name}]")
+    require_not_removed(name, table)
     for key in table:
         if key not in _NAMES[name]:
             raise ConfigError(f"unknown key {name}.{key}{_nearest(f'{name}.{key}')}")

@@ -1,0 +1,102 @@
+"""Settings and flags that were removed or renamed, and what replaces each.
+
+Versions 0.x may rename or remove a setting. Its old name is then in this table, and is refused with
+its successor, in a recipe, on the command line and from Python. Nothing else reads an old name.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from paint.core.errors import ConfigError
+
+_WEIGHTS = (
+    'train.method "paint.variants.on_correct:OnCorrect" with train.options.{} (recipe '
+    "paint-on-correct)"
+)
+
+REMOVED_SETTINGS = {
+    "objective.correct_weight": _WEIGHTS.format("correct_weight"),
+    "objective.wrong_weight": _WEIGHTS.format("wrong_weight"),
+    "objective.wrong_divergence": (
+        'train.method "paint.variants.by_verdict:ByVerdict" with train.options.wrong_divergence '
+        "(recipe paint-by-verdict)"
+    ),
+    "objective.position_weights": (
+        'train.method "paint.variants.entropy_gap:EntropyGap" (recipe paint-entropy-gap) or '
+        '"paint.variants.answer:AnswerAlone" (recipe paint-answer)'
+    ),
+    "teacher.base_weight": (
+        'train.method "paint.variants.anchored:Anchored" with train.options.base_weight (recipe '
+        "paint-anchored)"
+    ),
+    "teacher.reason_first": (
+        'train.method "paint.variants.reason_first:ReasonFirst" (recipe paint-reason-first)'
+    ),
+    "teacher.rationale_tokens": (
+        'train.method "paint.variants.reason_first:ReasonFirst" with '
+        "train.options.rationale_tokens (recipe paint-reason-first)"
+    ),
+    "rollout.keep": (
+        'train.method "paint.variants.oasis:Oasis" with train.options.keep (recipe oasis)'
+    ),
+    "grpo.weight": (
+        'train.method "paint.variants.rewarded:Rewarded" with train.options.reward_weight (recipe '
+        "paint-rewarded)"
+    ),
+}
+"""By "section.key"."""
+
+REMOVED_VALUES = {
+    ("train.method", "mixed"): '"paint.variants.rewarded:Rewarded" (recipe paint-rewarded)',
+    ("rollout.engine", "merged"): '"local", which keeps base and adapter apart',
+}
+"""By setting and value."""
+
+REMOVED_FLAGS = {
+    "ablate": {"folder": "--output-dir"},
+    "advise": {"folder": "--output-dir", "context": "--contexts"},
+    "bake": {"folder": "--output-dir", "model": "--model.path"},
+    "compare": {"folder": "--output-dir", "model": "--model.path", "data": "--data.path"},
+    "demo": {"folder": "--output-dir"},
+    "eval": {
+        "folder": "--output-dir",
+        "grader": "--grading.grader",
+        "deadline": "--grading.deadline",
+    },
+    "export": {"to": "the folder after the checkpoint: paint export CHECKPOINT FOLDER"},
+    "grade": {
+        "out": "--output-dir",
+        "grader": "--grading.grader",
+        "deadline": "--grading.deadline",
+    },
+    "show": {"step": "--steps"},
+}
+"""By command and flag without its dashes."""
+
+
+def require_not_removed(section: str, table: Mapping[str, object]) -> None:
+    """Raise ConfigError, with the successor, for a removed setting or value of a section."""
+    for key, value in table.items():
+        name = f"{section}.{key}"
+        if name in REMOVED_SETTINGS:
+            raise ConfigError(_refusal(name, REMOVED_SETTINGS[name]))
+        if isinstance(value, str) and (name, value) in REMOVED_VALUES:
+            raise ConfigError(_refusal(f"{name} {value}", REMOVED_VALUES[name, value]))
+
+
+def require_no_removed_flag(command: str, words: Sequence[str]) -> None:
+    """Raise ConfigError, with the successor, for a removed flag or value on a command line."""
+    flags = REMOVED_FLAGS.get(command, {})
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if not word.startswith("--"):
+            continue
+        flag, is_joined, value = word.partition("=")
+        name = flag.removeprefix("--").replace("-", "_")
+        if name in flags:
+            raise ConfigError(_refusal(flag, flags[name]))
+        section, _, key = name.partition(".")
+        key = key.removeprefix("no_")
+        require_not_removed(section, {key: value if is_joined else following})
+
+
+def _refusal(name: str, successor: str) -> str:
+    return f"{name} was removed; use {successor}"
