@@ -39,7 +39,9 @@ def _read_by(
         return parse(words[0])
 
     def words_of(value: Any) -> list[str]:
-        return [str(one) for one in value] if isinstance(value, tuple) else [str(value)]
+        if isinstance(value, tuple):
+            return [str(one) for one in value]
+        return [str(value)]
 
     return PrimitiveConstructorSpec(
         nargs="*" if many else 1,
@@ -67,7 +69,8 @@ def bounded(
 def _path(text: str) -> Path:
     if not text.strip():  # of a ValueError in a list of paths, tyro would not give the reason
         raise PaintError("a path is empty; name a file or a folder")
-    if wrong := path_error(text):
+    wrong = path_error(text)
+    if wrong:
         raise ValueError(f"{format_short(text)} {wrong}; name a file or a folder")
     return Path(text)
 

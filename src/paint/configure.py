@@ -86,7 +86,9 @@ def as_named(value: Any) -> Any:
         return str(value)
     if isinstance(value, list | tuple):
         return [as_named(one) for one in value]
-    return spec_of(value) if callable(value) else value
+    if callable(value):
+        return spec_of(value)
+    return value
 
 
 def write_rows(rows: Any, folder: Path, name: str = "") -> str:

@@ -52,7 +52,9 @@ class Run:
     def metrics(self) -> "pd.DataFrame":
         """One row per step, indexed by it; docs/reference/metrics.md has the columns."""
         rows = read_metrics(self.path) if (self.path / "metrics.jsonl").exists() else []
-        return frame_of(rows).set_index("step") if rows else frame_of(rows)
+        if rows:
+            return frame_of(rows).set_index("step")
+        return frame_of(rows)
 
     @property
     def steps(self) -> list[int]:
@@ -258,7 +260,9 @@ def load_run(run: Run | str | Path) -> Run:
 
 def path_of(target: Run | Evaluation | Result | str | Path) -> Path:
     """The path of a handle, or of what names one."""
-    return Path(target) if isinstance(target, str | Path) else target.path
+    if isinstance(target, str | Path):
+        return Path(target)
+    return target.path
 
 
 def write_page_of(

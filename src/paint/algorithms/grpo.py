@@ -63,10 +63,11 @@ def grpo_step(
         with clock("update"):
             gradient_norm = update(setup, step_index)
 
-    as_sampled = [
-        replace(last, tokens=last.tokens | {"student_log_prob": s.tokens["student_log_prob"]})
-        for s, last in zip(first, scored, strict=True)
-    ]
+    as_sampled = []
+    for s, last in zip(first, scored, strict=True):
+        as_sampled.append(
+            replace(last, tokens=last.tokens | {"student_log_prob": s.tokens["student_log_prob"]})
+        )
     return as_sampled, gradient_norm
 
 
@@ -81,19 +82,21 @@ def reward(setup: Setup, rollouts: Sequence[Rollout]) -> list[Rollout]:
     size = setup.config.rollout.samples_per_problem
     advantage = advantages(rewards, size)
     is_flat = (rewards.view(-1, size).std(dim=1) == 0).double().repeat_interleave(size)
-    return [
-        replace(
-            r,
-            grade=grade,
-            metrics={
-                **r.metrics,
-                "reward": float(rewards[r.row]),
-                "advantage": float(advantage[r.row]),
-                "frac_reward_zero_std": float(is_flat[r.row]),
-            },
+    rewarded: list[Rollout] = []
+    for r, grade in zip(rollouts, grades, strict=True):
+        rewarded.append(
+            replace(
+                r,
+                grade=grade,
+                metrics={
+                    **r.metrics,
+                    "reward": float(rewards[r.row]),
+                    "advantage": float(advantage[r.row]),
+                    "frac_reward_zero_std": float(is_flat[r.row]),
+                },
+            )
         )
-        for r, grade in zip(rollouts, grades, strict=True)
-    ]
+    return rewarded
 
 
 def score_group(

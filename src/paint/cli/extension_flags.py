@@ -63,10 +63,9 @@ def _option_flags(info: StructTypeInfo) -> StructConstructorSpec | None:
     if not isinstance(table, _DeclaredTable):
         known = table if isinstance(table, OptionTable) else NO_OPTIONS
         return StructConstructorSpec(instantiate=lambda: known, fields=())
-    fields = [
-        StructFieldSpec(name, kind, table[name], table.helps.get(name))
-        for name, kind in table.types.items()
-    ]
+    fields = []
+    for name, kind in table.types.items():
+        fields.append(StructFieldSpec(name, kind, table[name], table.helps.get(name)))
 
     def instantiate(**values: Any) -> OptionTable:
         return OptionTable({**table, **values})

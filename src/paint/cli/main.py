@@ -117,7 +117,9 @@ def _run(line: Sequence[str]) -> int:
     try:
         parsed = parse(line)
     except SystemExit as ended:  # of tyro, after help or its own message
-        return ended.code if isinstance(ended.code, int) else 0
+        if isinstance(ended.code, int):
+            return ended.code
+        return 0
     result = parsed.call()
     command = parsed.command
     if command.report is not None:
@@ -125,7 +127,9 @@ def _run(line: Sequence[str]) -> int:
 
         text = _json(result) if parsed.options.json else command.report(result)
         Terminal().print(text)
-    return 0 if command.status is None else command.status(result)
+    if command.status is None:
+        return 0
+    return command.status(result)
 
 
 def parse(line: Sequence[str]) -> parser.Line:
@@ -137,7 +141,9 @@ def _json(result: Any) -> str:
     """A result as JSON; rows of a DataFrame as a list of objects without missing values."""
     if hasattr(result, "to_dict"):
         rows = result.to_dict("records")
-        result = [{key: value for key, value in row.items() if value == value} for row in rows]
+        result = []
+        for row in rows:
+            result.append({key: value for key, value in row.items() if value == value})
     return json.dumps(result, indent=2)
 
 

@@ -125,7 +125,11 @@ def options_of(command: Command) -> type[Any]:
         if is_short_form(parameter, settings):
             continue
         notes = _notes(parameter)
-        if sections := [note for note in notes if isinstance(note, SettingsOf)]:
+        sections = []
+        for note in notes:
+            if isinstance(note, SettingsOf):
+                sections.append(note)
+        if sections:
             section = sections[0].kind
             fields.append((parameter.name, section, dataclasses.field(default_factory=section)))
             continue
@@ -163,7 +167,9 @@ def is_short_form(parameter: inspect.Parameter, settings: type[Any] | None) -> b
 
 def plain_type(annotation: Any) -> Any:
     """A type without its annotations."""
-    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+    if get_origin(annotation) is Annotated:
+        return get_args(annotation)[0]
+    return annotation
 
 
 def description_of(command: Command) -> str:
@@ -218,7 +224,9 @@ def _fields_of(config: Any) -> dict[str, Any]:
 def _before_recipe(command: Command) -> list[str]:
     """The names of the positional parameters up to the recipe; none without a recipe."""
     names = list(_parameters(command))
-    return names[: names.index(RECIPE) + 1] if RECIPE in names else []
+    if RECIPE in names:
+        return names[: names.index(RECIPE) + 1]
+    return []
 
 
 def _with_recipe(command: Command, words: Sequence[str]) -> list[str]:
@@ -235,12 +243,16 @@ def _with_recipe(command: Command, words: Sequence[str]) -> list[str]:
 def _default(command: Command, kind: type[Any], words: Sequence[str]) -> Any:
     """The options with the values of the recipe or run before the flags; None without."""
     if _settings_of(command) is EvaluationConfig:
-        return kind(targets=(), config=defaults_of(words[0])) if words else None
+        if words:
+            return kind(targets=(), config=defaults_of(words[0]))
+        return None
     names = _before_recipe(command)
     if not names:
         fields = dataclasses.fields(kind)
         has_section = any(field.default_factory is not dataclasses.MISSING for field in fields)
-        return kind() if has_section else None
+        if has_section:
+            return kind()
+        return None
     first = words[: len(names)]
     if len(first) < len(names) or any(word.startswith("-") for word in first):
         return None

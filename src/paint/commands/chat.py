@@ -68,7 +68,9 @@ def chat(
 
 def status(is_read: bool) -> int:
     """That of a program which a closed pipe has ended, if nobody reads the answers."""
-    return 0 if is_read else 128 + signal.SIGPIPE
+    if is_read:
+        return 0
+    return 128 + signal.SIGPIPE
 
 
 def _ask(what: str) -> str:

@@ -28,7 +28,9 @@ def doctor(recipes: Recipes = ()) -> dict[str, Any]:
 
 def status(found: dict[str, Any]) -> int:
     """1 if a library does not fit."""
-    return 0 if all(package["fits"] for package in found["packages"].values()) else 1
+    if all(package["fits"] for package in found["packages"].values()):
+        return 0
+    return 1
 
 
 def report(found: dict[str, Any]) -> str:

@@ -67,7 +67,10 @@ def prepare_openthoughts(
     from paint.demo.files import NAME as DEMO
 
     if benchmarks is None:
-        benchmarks = [name for name in PUBLISHED if name != DEMO]
+        benchmarks = []
+        for name in PUBLISHED:
+            if name != DEMO:
+                benchmarks.append(name)
     preparation = make_training_data(
         Path(out),
         source=source,

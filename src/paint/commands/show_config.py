@@ -79,5 +79,7 @@ def report(found: dict[str, dict[str, dict[str, Any]]]) -> str:
 def _text_of(value: Any) -> str:
     if isinstance(value, dict):  # options of an extension
         inner = ", ".join(f"{name} = {format_value(option)}" for name, option in value.items())
-        return f"{{ {inner} }}" if inner else "{}"
+        if inner:
+            return f"{{ {inner} }}"
+        return "{}"
     return format_value(value)

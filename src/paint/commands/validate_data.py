@@ -59,4 +59,6 @@ def validate_data(
 
 def status(result: "FileCheck") -> int:
     """1 if a run would refuse the file."""
-    return 1 if result.bad or result.too_long else 0
+    if result.bad or result.too_long:
+        return 1
+    return 0

@@ -61,20 +61,22 @@ def read_recipe(path: str | Path, base: Config | None = None) -> Config:
 
 def to_table(config: Config) -> dict[str, dict[str, Any]]:
     """Convert a config to nested dicts and lists for JSON; `from_table` is the inverse."""
-    return {
-        name: {
+    table: dict[str, dict[str, Any]] = {}
+    for name, section in _SECTIONS.items():
+        table[name] = {
             field.name: _plain(getattr(getattr(config, name), field.name))
             for field in dataclasses.fields(section)
         }
-        for name, section in _SECTIONS.items()
-    }
+    return table
 
 
 def _plain(value: Any) -> Any:
     """A value as JSON and TOML have it."""
     if isinstance(value, OptionTable):
         return {name: _plain(option) for name, option in value.items()}
-    return list(value) if isinstance(value, tuple) else value
+    if isinstance(value, tuple):
+        return list(value)
+    return value
 
 
 def from_table(
@@ -99,9 +101,9 @@ def differences(a: Config, b: Config) -> list[str]:
     lines = []
     for name in [*before, *(name for name in after if name not in before)]:
         if name not in before or name not in after or before[name] != after[name]:
-            shown = [
-                format_value(part[name]) if name in part else "unset" for part in (before, after)
-            ]
+            shown = []
+            for part in (before, after):
+                shown.append(format_value(part[name]) if name in part else "unset")
             lines.append(f"{name}: {' -> '.join(shown)}")
     return lines
 
@@ -196,7 +198,10 @@ def _section(name: str, table: Any, base: Config) -> Any:
 def _nearest(name: str) -> str:
     """Format a hint at the key of the same name in another section, or at a similar one."""
     section, _, key = name.rpartition(".")
-    known = [(part, other) for part, keys in _NAMES.items() for other in keys]
+    known = []
+    for part, keys in _NAMES.items():
+        for other in keys:
+            known.append((part, other))
     near = {other: f"{part}.{other}" for part, other in known if section in ("", part)}
     near |= {} if section else {part: part for part in _NAMES}
     matches = [f"{part}.{other}" for part, other in known if other == key]

@@ -75,7 +75,9 @@ def run_of(path: Path) -> Path | None:
     if (path / "run.json").exists():
         return path
     run = path.resolve().parent.parent
-    return run if (path / "state.json").exists() and (run / "run.json").exists() else None
+    if (path / "state.json").exists() and (run / "run.json").exists():
+        return run
+    return None
 
 
 def read_run(folder: Path) -> Config:
@@ -93,10 +95,9 @@ def read_run(folder: Path) -> Config:
 def with_resolved(config: Config, begun: Config) -> Config:
     """The config with what its "auto" became in a run that has begun."""
     resolved = to_table(begun)
-    table = {
-        section: {k: resolved[section][k] if v == "auto" else v for k, v in values.items()}
-        for section, values in to_table(config).items()
-    }
+    table = {}
+    for section, values in to_table(config).items():
+        table[section] = {k: resolved[section][k] if v == "auto" else v for k, v in values.items()}
     return from_table(table)
 
 
@@ -108,14 +109,13 @@ def fixed_differences(before: Config, after: Config) -> list[str]:
 
 def run_id(config: Mapping[str, Mapping[str, Any]], *digests: str) -> str:
     """Return the identity of a run: a digest of its config, its problems and its model."""
-    fixed = {
-        section: {
+    fixed = {}
+    for section, keys in config.items():
+        fixed[section] = {
             key: value
             for key, value in keys.items()
             if f"{section}.{key}" not in CHANGEABLE_ON_RESUME
         }
-        for section, keys in config.items()
-    }
     return digest(json.dumps(fixed, sort_keys=True), *digests)[:16]
 
 
@@ -193,7 +193,11 @@ def require_rollouts(folder: Path, steps: int) -> None:
 
 def checkpoints(folder: Path) -> list[Path]:
     """List the complete checkpoints of a run, by step."""
-    return [path for path in step_paths(folder / "checkpoints") if path.is_dir()]
+    checkpoints: list[Path] = []
+    for path in step_paths(folder / "checkpoints"):
+        if path.is_dir():
+            checkpoints.append(path)
+    return checkpoints
 
 
 def latest_checkpoint(folder: Path) -> Path | None:

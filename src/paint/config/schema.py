@@ -477,12 +477,16 @@ class TrainConfig(Section):
     @property
     def row_limit(self) -> int:
         """``micro_batch_size`` as a number; that of a CPU until a plan has chosen it."""
-        return self.micro_batch_size if isinstance(self.micro_batch_size, int) else CPU_ROWS
+        if isinstance(self.micro_batch_size, int):
+            return self.micro_batch_size
+        return CPU_ROWS
 
     @property
     def token_limit(self) -> int:
         """``micro_batch_tokens`` as a number; those of a CPU until a plan has chosen them."""
-        return self.micro_batch_tokens if isinstance(self.micro_batch_tokens, int) else CPU_TOKENS
+        if isinstance(self.micro_batch_tokens, int):
+            return self.micro_batch_tokens
+        return CPU_TOKENS
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)

@@ -38,7 +38,9 @@ def require_dtype(device: torch.device | str, dtype: torch.dtype) -> None:
 
 def float64_device(device: torch.device) -> torch.device:
     """Return the device itself if it supports float64, else the CPU (Apple's GPUs lack it)."""
-    return device if _has(str(device), torch.float64) else torch.device("cpu")
+    if _has(str(device), torch.float64):
+        return device
+    return torch.device("cpu")
 
 
 def wait_for_device() -> None:

@@ -354,7 +354,10 @@ class Clock:
         ``tokens`` are those of the step.
         """
         rates = {f"seconds_{phase}": seconds for phase, seconds in self.seconds.items()}
-        on_tokens = [phase for phase in ("rollout", "loss") if phase in self.seconds]
+        on_tokens = []
+        for phase in ("rollout", "loss"):
+            if phase in self.seconds:
+                on_tokens.append(phase)
         return rates | {
             f"tokens_per_second_{phase}": self.tokens.get(phase, tokens) / self.seconds[phase]
             for phase in on_tokens
@@ -376,4 +379,6 @@ def format_duration(seconds: float) -> str:
     hours, minutes = divmod(minutes, 60)
     if hours:
         return f"{hours} h {minutes:02d} min"
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+    if minutes:
+        return f"{minutes} min {rest:02d} s"
+    return f"{rest} s"

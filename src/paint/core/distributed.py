@@ -123,7 +123,9 @@ def _status(error: BaseException) -> int:
         return 128 + error.signal_number
     if isinstance(error, KeyboardInterrupt):
         return 130
-    return 2 if isinstance(error, PaintError) else 70
+    if isinstance(error, PaintError):
+        return 2
+    return 70
 
 
 def run_on_rank0(work: Callable[[], T]) -> T:
@@ -153,7 +155,10 @@ def all_gather_objects(rows: Sequence[T]) -> list[T]:
         return list(rows)
     parts: list[Any] = [None] * PartialState().num_processes
     distributed.all_gather_object(parts, list(rows), group=_objects())
-    return [row for part in parts for row in part]
+    objects: list[T] = []
+    for part in parts:
+        objects.extend(part)
+    return objects
 
 
 def all_gather_slice(rows: Sequence[T]) -> tuple[list[T], slice]:
@@ -170,7 +175,12 @@ def gather_on_rank0(rows: Sequence[T]) -> list[T]:
     is_first = PartialState().is_main_process
     parts: list[Any] | None = [None] * PartialState().num_processes if is_first else None
     distributed.gather_object(list(rows), parts, dst=0, group=_objects())
-    return list(rows) if parts is None else [row for part in parts for row in part]
+    if parts is None:
+        return list(rows)
+    gathered: list[T] = []
+    for part in parts:
+        gathered.extend(part)
+    return gathered
 
 
 def barrier() -> None:
@@ -190,7 +200,9 @@ def sum_gradients(accelerator: Accelerator, parameters: Sequence[torch.nn.Parame
         return
 
     for group in _message_groups(parameters):
-        grads = [p.grad if p.grad is not None else torch.zeros_like(p) for p in group]
+        grads = []
+        for p in group:
+            grads.append(p.grad if p.grad is not None else torch.zeros_like(p))
         flat = accelerator.reduce(torch.cat([grad.flatten() for grad in grads]), "sum")
         for parameter, part in zip(group, flat.split([p.numel() for p in group]), strict=True):
             parameter.grad = part.view_as(parameter)

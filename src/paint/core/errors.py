@@ -57,7 +57,9 @@ def path_error(path: str) -> str:
     encoded = path.encode("utf-8", "surrogatepass")
     if any(len(part) > NAME_BYTES for part in encoded.split(b"/")):
         return f"has a name of more than {NAME_BYTES} bytes"
-    return f"has more than {PATH_BYTES:,} bytes" if len(encoded) > PATH_BYTES else ""
+    if len(encoded) > PATH_BYTES:
+        return f"has more than {PATH_BYTES:,} bytes"
+    return ""
 
 
 def has_control_characters(text: str) -> bool:
@@ -68,7 +70,9 @@ def has_control_characters(text: str) -> bool:
 def format_value(value: object) -> str:
     """Format text as in a TOML recipe, any other value as its repr."""
     try:
-        return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+        if isinstance(value, str):
+            return json.dumps(value, ensure_ascii=False)
+        return repr(value)
     except ValueError:  # Python writes no integer of more than 4,300 digits in decimal
         return "a number of too many digits"
 
@@ -76,7 +80,9 @@ def format_value(value: object) -> str:
 def format_short(value: object) -> str:
     """Format a value for a message, cut to SHOWN_CHARACTERS."""
     shown = format_value(value)
-    return shown if len(shown) <= SHOWN_CHARACTERS else f"{shown[: SHOWN_CHARACTERS - 3]}..."
+    if len(shown) <= SHOWN_CHARACTERS:
+        return shown
+    return f"{shown[: SHOWN_CHARACTERS - 3]}..."
 
 
 @contextmanager
@@ -101,14 +107,17 @@ def reason(error: BaseException) -> str:
     if isinstance(error, MemoryError):
         return "there is not enough memory"
 
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = []
+    for line in str(error).splitlines():
+        if line.strip():
+            lines.append(line.strip())
     # A line such as "Errors in loading:" is a heading; the reason follows it.
     count = 1 + next((i for i, line in enumerate(lines) if not line.endswith(":")), 0)
     message = " ".join(lines[:count])[:MAX_REASON_CHARACTERS]
     # The message of a KeyError is the key alone.
-    return (
-        message if " " in message else f"{type(error).__name__}{': ' if message else ''}{message}"
-    )
+    if " " in message:
+        return message
+    return f"{type(error).__name__}{': ' if message else ''}{message}"
 
 
 def crash_report(error: Exception, command: Sequence[str]) -> str:

@@ -36,12 +36,16 @@ def local_file(model: str, name: str) -> Path | None:
     """Return a file of a model, from its folder or the hub's cache; None if it is not there."""
     if Path(model).is_dir():
         file = Path(model, name)
-        return file if file.is_file() else None
+        if file.is_file():
+            return file
+        return None
     try:
         cached = try_to_load_from_cache(model, name)
     except HFValidationError:  # a path that cannot be a hub name
         return None
-    return Path(cached) if isinstance(cached, str) else None
+    if isinstance(cached, str):
+        return Path(cached)
+    return None
 
 
 def fetch_file(model: str, name: str) -> Path:

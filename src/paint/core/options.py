@@ -64,11 +64,11 @@ def options_of(owner: str) -> dict[str, str]:
 
 def option_fields(section: type) -> dict[str, str]:
     """The fields of a section that hold options, each with the setting that they belong to."""
-    return {
-        field.name: field.metadata["options_of"]
-        for field in dataclasses.fields(section)
-        if "options_of" in field.metadata
-    }
+    fields: dict[str, str] = {}
+    for field in dataclasses.fields(section):
+        if "options_of" in field.metadata:
+            fields[field.name] = field.metadata["options_of"]
+    return fields
 
 
 def plain_options(name: str, table: Any) -> OptionTable:
@@ -239,7 +239,9 @@ def bind_options(
 ) -> Callable[..., Any]:
     """A function with its argument ``options`` given, as ``build_options`` makes it."""
     options = build_options(function, table, name, setting)
-    return function if options is None else partial(function, options=options)
+    if options is None:
+        return function
+    return partial(function, options=options)
 
 
 def complete_options(section: Any, prefix: str) -> Any:
@@ -281,4 +283,8 @@ def complete_options(section: Any, prefix: str) -> Any:
 
 def extensions_of(named: str | tuple[str, ...]) -> list[str]:
     """The extensions, "module:name", in the value of a setting."""
-    return [spec for spec in (named if isinstance(named, tuple) else (named,)) if ":" in spec]
+    extensions: list[str] = []
+    for spec in named if isinstance(named, tuple) else (named,):
+        if ":" in spec:
+            extensions.append(spec)
+    return extensions

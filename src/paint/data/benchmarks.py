@@ -137,7 +137,8 @@ def folder_name(name: str, what: str) -> str:
 
 
 def _require_path(path: str) -> None:
-    if wrong := path_error(path):
+    wrong = path_error(path)
+    if wrong:
         raise DataError(f"the evaluation set {format_short(path)} {wrong}; rename it")
 
 

@@ -82,7 +82,10 @@ class Contexts:
 
     def of_own_row(self, problem: Problem) -> dict[str, str]:
         """The references that come from no other row."""
-        sources = [s for s in self.options.source if s not in OTHER_ROWS + CONTROLS]
+        sources = []
+        for s in self.options.source:
+            if s not in OTHER_ROWS + CONTROLS:
+                sources.append(s)
         return {source: self._reference(source, problem, 0, ()) or "" for source in sources}
 
     def longest(self, problem: Problem) -> str:
@@ -95,7 +98,10 @@ class Contexts:
 
         For controls, and where nothing is masked, it is the problem's own solution.
         """
-        masked = [text for s, text in references.items() if s not in IN_FULL + CONTROLS]
+        masked = []
+        for s, text in references.items():
+            if s not in IN_FULL + CONTROLS:
+                masked.append(text)
         return _joined(masked) or problem.solution
 
     def measure(
@@ -153,7 +159,9 @@ class Contexts:
             case "neighbour":
                 return self._neighbour(problem).solution
             case "rollout":
-                return random.Random(seed).choice(peers) if peers else problem.solution
+                if peers:
+                    return random.Random(seed).choice(peers)
+                return problem.solution
             case "other" | "wrong_answer":
                 return self._of_another(source, problem, seed)
         if ":" in source:
@@ -175,15 +183,16 @@ class Contexts:
             if source == "wrong_answer" and compare_text(other.answer, problem.answer) == "wrong":
                 return f"The answer is $\\boxed{{{other.answer}}}$."
 
-        needed = (
-            "a second problem"
-            if source == "other"
-            else f"a problem with another answer than {problem.answer!r}"
-        )
+        if source == "other":
+            needed = "a second problem"
+        else:
+            needed = f"a problem with another answer than {problem.answer!r}"
         raise DataError(f"context.source {source} needs {needed}, and there is none")
 
     def _shared_text(self, source: str) -> str:
-        return self.options.text if source == "text" else self.file_content or ""
+        if source == "text":
+            return self.options.text
+        return self.file_content or ""
 
     @cached_property
     def file_content(self) -> str | None:
@@ -224,7 +233,10 @@ class Contexts:
             pairs = zip(mine, self._features[other.id], strict=True)
             return [len(a & b) / max(len(a | b), 1) for a, b in pairs]
 
-        others = [p for p in self.problems if p.solution and p.id != problem.id]
+        others = []
+        for p in self.problems:
+            if p.solution and p.id != problem.id:
+                others.append(p)
         if not others:
             raise DataError("context.source neighbour needs a second problem with a solution")
         return max(others, key=similarity)
@@ -236,7 +248,9 @@ class Contexts:
     def _features_of(self, problem: Problem) -> list[set[str]]:
         words = set(re.findall(r"\w+", problem.problem.casefold()))
         is_by_anchors = self.options.alignment == "anchors"
-        return [set(anchors(problem.problem)), words] if is_by_anchors else [words]
+        if is_by_anchors:
+            return [set(anchors(problem.problem)), words]
+        return [words]
 
 
 def context_function(config: ContextConfig, source: str) -> ContextFunction:

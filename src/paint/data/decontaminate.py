@@ -97,9 +97,10 @@ def build_index(
         raise ValueError(f"ngram must be at least 1 and share in [0, 1], got {ngram} and {share}")
 
     names: list[Pass] = ["words", "masked"] if masked else ["words"]
-    problems = [
-        (benchmark.name, problem.id) for benchmark in benchmarks for problem in benchmark.problems
-    ]
+    problems = []
+    for benchmark in benchmarks:
+        for problem in benchmark.problems:
+            problems.append((benchmark.name, problem.id))
     texts = [problem.problem for benchmark in benchmarks for problem in benchmark.problems]
     return Index(ngram, share, problems, [_pieces(name, texts, ngram) for name in names])
 

@@ -128,8 +128,13 @@ def find_format(fields: Mapping[str, object], data: DataConfig) -> RowFormat | N
     names = {name.casefold() for name in fields}
     if data.problem_field != "problem" or not names.isdisjoint(("problem", "messages")):
         return None
-    matching = [row_format for row_format in FORMATS if row_format.column in fields]
-    return matching[0] if len(matching) == 1 else None
+    matching = []
+    for row_format in FORMATS:
+        if row_format.column in fields:
+            matching.append(row_format)
+    if len(matching) == 1:
+        return matching[0]
+    return None
 
 
 def describe_formats(found: Counter[str]) -> list[str]:

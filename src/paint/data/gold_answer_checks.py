@@ -66,7 +66,10 @@ def name_unparsed(
     """
     if not isinstance(grader, MathGrader):
         return
-    unparsed = [warning for warning in gold_warnings(problems) if not warning.parses]
+    unparsed = []
+    for warning in gold_warnings(problems):
+        if not warning.parses:
+            unparsed.append(warning)
     if not unparsed:
         return
     count = sum(len(problem.answers) for problem in problems)

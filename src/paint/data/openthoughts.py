@@ -312,7 +312,8 @@ def _write_sample(
             elif "dropped" in decision:
                 dropped[decision["dropped"]] += 1
 
-            if match := decision.get("contaminated"):
+            match = decision.get("contaminated")
+            if match:
                 repeats[match["benchmark"]] += 1
                 found_by[match["found_by"]] += 1
                 repeated.append({"row": rows, **match})

@@ -69,7 +69,9 @@ class Problem:
     @property
     def answers(self) -> tuple[str, ...]:
         """All accepted answers; () if the row has none."""
-        return (self.answer, *self.also) if self.answer else ()
+        if self.answer:
+            return (self.answer, *self.also)
+        return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +195,9 @@ def validate_rows(
 
 def problems_digest(problems: Sequence[Problem]) -> str:
     """Digest of the problems and their order: 16 hexadecimal digits."""
-    parts = [part for p in problems for part in (p.id, p.problem, p.solution, *p.answers)]
+    parts: list[str] = []
+    for p in problems:
+        parts.extend((p.id, p.problem, p.solution, *p.answers))
     others = [{k: v for k, v in p.fields.items() if k not in ROLES} for p in problems]
     parts += [json.dumps(fields, sort_keys=True, default=str) for fields in others if fields]
     return digest(*parts)[:16]
@@ -292,7 +296,10 @@ def _split_turns(
         return [fields]
     roles = [message.get("role") for message in messages]
     pairs = enumerate(pairwise(roles), start=2)
-    ends = [end for end, pair in pairs if pair == ("user", "assistant")]
+    ends = []
+    for end, pair in pairs:
+        if pair == ("user", "assistant"):
+            ends.append(end)
     if len(messages) not in ends:
         ends.append(len(messages))
     if len(ends) == 1:
@@ -326,7 +333,9 @@ def _problem(
     column_hint = DATA_FIELD if solutions else OTHER_COLUMNS
 
     def hint(role: str) -> str:
-        return f"{needs[role]} needs it; {column_hint}" if needs.get(role) else column_hint
+        if needs.get(role):
+            return f"{needs[role]} needs it; {column_hint}"
+        return column_hint
 
     def is_left_out(role: str, name: str) -> bool:
         value = fields.get(_column(fields, name) or "")
@@ -402,7 +411,9 @@ def _require_columns(
 
 
 def _columns_of(fields: Mapping[str, object]) -> str:
-    columns = [column if len(column) <= 60 else shorten(column) for column in fields]
+    columns = []
+    for column in fields:
+        columns.append(column if len(column) <= 60 else shorten(column))
     return f"fields of the row: {', '.join(columns) or 'none'}"
 
 
@@ -417,7 +428,10 @@ def read_chat(messages: Sequence[Mapping[str, Any]], name: str) -> list[tuple[st
     for number, message in enumerate(messages, start=1):
         role, content = message.get("role"), message.get("content")
         # Null and an empty list, as of tool_calls, say nothing.
-        given = [key for key, value in message.items() if value is not None and value != []]
+        given = []
+        for key, value in message.items():
+            if value is not None and value != []:
+                given.append(key)
         if not (isinstance(role, str) and isinstance(content, str) and len(given) == 2):
             detail = f": message {number} is {shorten(message)}; it must be a role and a content"
             raise BadRow(f'field "{name}" is no chat', f"{detail}, both text")
@@ -481,8 +495,13 @@ def _column(fields: Mapping[str, object], name: str) -> str | None:
     """The column of that name, or else the only one that differs only in case."""
     if name in fields:
         return name
-    near = [column for column in fields if column.casefold() == name.casefold()]
-    return near[0] if len(near) == 1 else None
+    near = []
+    for column in fields:
+        if column.casefold() == name.casefold():
+            near.append(column)
+    if len(near) == 1:
+        return near[0]
+    return None
 
 
 def _text(fields: dict[str, object], field_name: str, role: str, column_hint: str) -> str:

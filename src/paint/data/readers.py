@@ -187,7 +187,9 @@ def count_rows(path: Path) -> int:
             return int(pyarrow.parquet.read_metadata(file).num_rows)
     with _open(path) as file:
         lines = sum(1 for line in _lines(file) if line.strip())
-    return max(lines - 1, 0) if kind in (".csv", ".tsv") else lines
+    if kind in (".csv", ".tsv"):
+        return max(lines - 1, 0)
+    return lines
 
 
 def describe_separator(source: str | Path) -> str:
@@ -198,7 +200,9 @@ def describe_separator(source: str | Path) -> str:
     with _open(path) as file:
         separator = _separator(file, path)
     names = {";": "semicolons", "\t": "tabs", "|": "bars"}
-    return f"{path}: columns are separated by {names[separator]}" if separator != "," else ""
+    if separator != ",":
+        return f"{path}: columns are separated by {names[separator]}"
+    return ""
 
 
 def read_hub(name: str, config: str | None, split: str) -> Iterator[Row]:
@@ -319,7 +323,8 @@ def _csv(file: IO[bytes], path: Path) -> Iterator[Row]:
                     continue
                 if not names:
                     names = cells
-                    if doubled := {name for name in names if name and names.count(name) > 1}:
+                    doubled = {name for name in names if name and names.count(name) > 1}
+                    if doubled:
                         name = shorten(min(doubled))
                         raise DataError(f"{path}: two columns are named {name}; rename one of them")
                 elif len(cells) == len(names):
@@ -376,7 +381,10 @@ def _cells(column: Any) -> list[object]:
         return list(column.to_pylist())
     # Arrow writes the fewest digits that round-trip, for 32-bit floats too.
     texts = column.cast(pyarrow.string()).to_pylist()
-    return [text and (Number(text) if text[-1].isdigit() else float(text)) for text in texts]
+    cells: list[object] = []
+    for text in texts:
+        cells.append(text and (Number(text) if text[-1].isdigit() else float(text)))
+    return cells
 
 
 _READERS: dict[str, Callable[[IO[bytes], Path], Iterator[Row]]] = {
@@ -402,4 +410,6 @@ def kind_of(value: object) -> str:
 def shorten(value: object) -> str:
     """Format a cell for a message, in at most 60 characters."""
     text = str(value) if isinstance(value, Number) else repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    if len(text) <= 60:
+        return text
+    return text[:57] + "..."

@@ -225,7 +225,9 @@ def teacher_copy(config: Config, shape: Shape) -> tuple[float, float]:
 def _narrow_width(model: ModelConfig) -> int:
     """Bytes of a number in the model's dtype; 0 for float32, whose values need no other copy."""
     width = WIDTHS[model.dtype]
-    return width if width < WIDE else 0
+    if width < WIDE:
+        return width
+    return 0
 
 
 def buffered(tokens: int) -> int:

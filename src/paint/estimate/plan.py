@@ -376,7 +376,10 @@ def make_plan(run: Run, machine: Machine, split: Split | None = None) -> Plan:
     """
     config, shape = run.config, shape_of(run.config.model.path)
     targets = config.model.lora_targets
-    unknown = [target for target in targets if not shape.targeted([target])]
+    unknown = []
+    for target in targets:
+        if not shape.targeted([target]):
+            unknown.append(target)
     if unknown and config.model.train_mode == "lora":
         raise ConfigError(
             f"model.lora_targets names {', '.join(sorted(unknown))}, which is no linear layer of "

@@ -90,11 +90,15 @@ def chosen_letter(completion: str, tags: Sequence[ThoughtTags] = ()) -> str | No
         letters = _stated_letters(written)
     if not letters and box is None:
         letters = named_letters(written.strip().partition("\n")[0])
-    return letters if len(letters) == 1 else None
+    if len(letters) == 1:
+        return letters
+    return None
 
 
 def _joined(boxes: re.Match[str]) -> str:
-    return rf"\boxed{{{boxes[1]} and " if named_letters(boxes[1]) else boxes[0]
+    if named_letters(boxes[1]):
+        return rf"\boxed{{{boxes[1]} and "
+    return boxes[0]
 
 
 def named_letters(text: str, *, in_sentence: bool = False) -> str:

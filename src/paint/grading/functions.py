@@ -174,7 +174,9 @@ def reward_word(reward: float) -> str:
     """The reason of a grade that has no other."""
     if reward == 1:
         return "right"
-    return "wrong" if reward == 0 else "partial"
+    if reward == 0:
+        return "wrong"
+    return "partial"
 
 
 def _is_finite(value: float) -> bool:

@@ -104,7 +104,8 @@ class Pool:
                     for key, _ in selector.select():
                         index, result = key.data.answer()
                         results[index] = result
-                        if following := next(waiting, None):
+                        following = next(waiting, None)
+                        if following:
                             key.data.ask(*following)
                         else:
                             selector.unregister(key.fileobj)

@@ -55,10 +55,10 @@ def open_grader(grading: GradingConfig) -> Grader:
 def short_names(graders: Sequence[str]) -> list[str]:
     """Names of graders in metrics: of module:name the name, if no other grader has it."""
     short = [grader.rpartition(":")[2] for grader in graders]
-    return [
-        name if short.count(name) == 1 else grader
-        for name, grader in zip(short, graders, strict=True)
-    ]
+    names: list[str] = []
+    for name, grader in zip(short, graders, strict=True):
+        names.append(name if short.count(name) == 1 else grader)
+    return names
 
 
 def find_grader(
@@ -135,11 +135,10 @@ class WeightedGrader(Grader):
         return [self._sum(dict(zip(self._graders, row, strict=True))) for row in rows]
 
     def _sum(self, parts: Mapping[str, Grade]) -> Grade:
-        rewards = [
-            weight * part.reward
-            for weight, part in zip(self._weights, parts.values(), strict=True)
-            if part.reward is not None
-        ]
+        rewards = []
+        for weight, part in zip(self._weights, parts.values(), strict=True):
+            if part.reward is not None:
+                rewards.append(weight * part.reward)
         failed = {name: part for name, part in parts.items() if part.failed}
         reasons = [f"{name}: {part.reason}" for name, part in (failed or parts).items()]
         feedback = [part.feedback for part in parts.values() if part.feedback]
@@ -200,7 +199,9 @@ def choice(item: Item) -> Grade:
 
 
 def _golds(item: Item) -> Sequence[str]:
-    return [item.gold] if isinstance(item.gold, str) else item.gold
+    if isinstance(item.gold, str):
+        return [item.gold]
+    return item.gold
 
 
 def _compared(is_equal: bool) -> Grade:

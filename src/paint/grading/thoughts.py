@@ -107,7 +107,9 @@ def split_thought(text: str, tags: Sequence[ThoughtTags] = ()) -> Split:
 def open_thought(text: str, tags: Sequence[ThoughtTags] = ()) -> str:
     """The end of a text from the tag that leaves a thought open; "" if none is open."""
     _, open_at = _scan(text, tags)
-    return "" if open_at is None else text[open_at:]
+    if open_at is None:
+        return ""
+    return text[open_at:]
 
 
 def is_thought_tag(text: str) -> bool:
@@ -160,7 +162,8 @@ def _tags(text: str, own: Sequence[ThoughtTags]) -> list[_Tag]:
             is_plain = re.fullmatch(spelling.marks_answer, m[0]) is None
             found.append(_Tag(number, m.start(), m.end(), opens=False, needs_opening=is_plain))
     for m in _BRACKETED.finditer(text):
-        if (known := _known_tag(m[0])) is not None:
+        known = _known_tag(m[0])
+        if known is not None:
             kind, opens = known
             found.append(_Tag(kind, m.start(), m.end(), opens))
     return sorted(found, key=lambda tag: tag.start)
@@ -173,7 +176,10 @@ def _known_tag(text: str) -> tuple[object, bool] | None:
     if found is None:
         return None
     name, bracket = found["name"], found["bracket"]
-    parts = [part for part in re.split(r"[^a-z0-9]+", name.lower()) if part]
+    parts = []
+    for part in re.split(r"[^a-z0-9]+", name.lower()):
+        if part:
+            parts.append(part)
     if WORDS.isdisjoint(parts) or not _NOT.isdisjoint(parts):
         return None
     if bracket == "[" and not name.isupper() and "think" not in parts:

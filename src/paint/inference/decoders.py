@@ -260,7 +260,9 @@ class _StaticLayer(DynamicLayer):  # type: ignore[misc]
     def get_seq_length(self) -> int:
         """Number of tokens before those of a prefill."""
         prefill = self.layout.prefill
-        return prefill.start if prefill else 0
+        if prefill:
+            return prefill.start
+        return 0
 
     def update(
         self,

@@ -184,7 +184,9 @@ class _Sampler:
             self.joint.refresh()
 
     def _using_joint_layers(self) -> AbstractContextManager[None]:
-        return self.joint.used() if self.joint else nullcontext()
+        if self.joint:
+            return self.joint.used()
+        return nullcontext()
 
     def refill(self, waiting: deque[Row], beginning: Text) -> None:
         """Give waiting rows the free slots, if enough are free."""
@@ -307,4 +309,6 @@ def _common_beginning(prompts: Sequence[Text]) -> Text:
     first, last = min(prompts), max(prompts)  # all others lie between them
     shared = list(takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False)))
     length = min(len(shared), min(map(len, prompts)) - 1)
-    return () if first == last or length < WORTH_SHARING else first[:length]
+    if first == last or length < WORTH_SHARING:
+        return ()
+    return first[:length]

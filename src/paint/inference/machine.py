@@ -120,7 +120,9 @@ def _liger() -> str:
     """Whether Liger's kernels would compute the layers of a model on CUDA."""
     from paint.models.liger import INSTALL, is_installed
 
-    return "installed" if is_installed() else f"not installed ({INSTALL}); used on CUDA alone"
+    if is_installed():
+        return "installed"
+    return f"not installed ({INSTALL}); used on CUDA alone"
 
 
 def _needs(name: str, gpus: int, capacity: float) -> str:

@@ -45,7 +45,11 @@ def engine_type(name: str) -> EngineType:
         return ENGINES[name]
     engine = load_object(name, "rollout.engine", ENGINES)
     required = ("is_remote", "from_setup")
-    if missing := [attribute for attribute in required if not hasattr(engine, attribute)]:
+    missing = []
+    for attribute in required:
+        if not hasattr(engine, attribute):
+            missing.append(attribute)
+    if missing:
         raise ConfigError(
             f"rollout.engine is {format_short(name)}, which has no {' and no '.join(missing)}; see "
             f"paint.inference.engine.Engine"
@@ -74,12 +78,15 @@ def resolved_engine(name: str, has_servers: bool) -> str:
     """The engine that ``auto`` is with servers, or without; any other is itself."""
     if name != AUTO:
         return name
-    return VLLM if has_servers else LOCAL
+    if has_servers:
+        return VLLM
+    return LOCAL
 
 
 def server_engine(name: str) -> str:
     """The engine that generates on servers for an engine of this name; ConfigError for none."""
-    if not (found := engine_type(name).server_engine):
+    found = engine_type(name).server_engine
+    if not found:
         raise ConfigError(
             f"rollout.engine {format_short(name)} generates in the training process and uses no "
             "servers; choose another engine, or no GPUs for servers (--split)"

@@ -57,7 +57,11 @@ class Slots:
     @property
     def free(self) -> list[int]:
         """Slots without a row."""
-        return [slot for slot, row in enumerate(self.rows) if row is None]
+        free: list[int] = []
+        for slot, row in enumerate(self.rows):
+            if row is None:
+                free.append(slot)
+        return free
 
     @property
     def longest(self) -> int:
@@ -152,7 +156,10 @@ class Slots:
         size = self.size
         while size // 2 >= max(count, smallest):
             size //= 2
-        origins = [slot for slot in range(size, self.size) if self.rows[slot] is not None]
+        origins = []
+        for slot in range(size, self.size):
+            if self.rows[slot] is not None:
+                origins.append(slot)
         targets = [slot for slot in range(size) if self.rows[slot] is None][: len(origins)]
         self.size = size
         if not origins:

@@ -71,7 +71,11 @@ class StoredEngine(Engine):
             if key in by_key:
                 by_key[key].append(row)
         rows_of = {p.id: by_key[p.problem] or by_key[p.id] for p in setup.problems}
-        if missing := [name for name, rows in rows_of.items() if not rows]:
+        missing = []
+        for name, rows in rows_of.items():
+            if not rows:
+                missing.append(name)
+        if missing:
             raise DataError(
                 f"{source} holds no rollout of {len(missing)} of the {len(rows_of)} problems that "
                 f"this run draws: {', '.join(missing[:MOST_NAMED])}"
@@ -181,7 +185,8 @@ def _completion(
         )
     log_probs = values.get("engine_log_probs")
     log_probs = [] if log_probs is None else log_probs
-    if error := completion_error(ids, log_probs, truncated, policy.lm_head.out_features):
+    error = completion_error(ids, log_probs, truncated, policy.lm_head.out_features)
+    if error:
         raise DataError(
             f"{row.place} {error} (problem {problem.id}); correct the row, or leave it out"
         )

@@ -175,7 +175,8 @@ def template_arguments(
     """
     arguments: dict[str, Any] = {"enable_thinking": thinking}
     for name, values in _switches(tokenizer, _template_text(tokenizer)).items():
-        if (value := values[thinking]) is not None:
+        value = values[thinking]
+        if value is not None:
             arguments[name] = value
     return arguments | _clock_arguments(tokenizer, day or today())
 
@@ -192,7 +193,9 @@ def today() -> str:
 
 def _clock_arguments(tokenizer: PreTrainedTokenizerBase, day: str) -> dict[str, Any]:
     """The clock of a template: midnight of a day, in place of transformers' own."""
-    return {_CLOCK: datetime.fromisoformat(day).strftime} if reads_clock(tokenizer) else {}
+    if reads_clock(tokenizer):
+        return {_CLOCK: datetime.fromisoformat(day).strftime}
+    return {}
 
 
 def _template_text(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -292,7 +295,9 @@ def _values(template: _Template, name: str) -> tuple[Any, Any] | None:
     if off and on and off != on and not prints_value:
         # Of a variable such as no_thinking, True is off.
         is_inverse = _closes_thought(on) and not _closes_thought(off)
-        return (True, False) if is_inverse else (False, True)
+        if is_inverse:
+            return (True, False)
+        return (False, True)
     for value in (0, "none"):  # of a budget, of an effort
         if _closes_thought(prompt(value)) and not _closes_thought(plain):
             return value, None
@@ -311,7 +316,10 @@ def _thought_tags(template: _Template) -> tuple[ThoughtTags, ...]:
     for thinking in (False, True):
         found.append(_tags_in_header(template, template.header(thinking=thinking), plain))
     if not any(found):
-        openings = [token for token in _vocabulary(template) if open_thought(token)]
+        openings = []
+        for token in _vocabulary(template):
+            if open_thought(token):
+                openings.append(token)
         found += [_tags_of(opening, template) for opening in openings]
     return tuple(dict.fromkeys(tags for tags in found if tags is not None))
 
@@ -327,10 +335,15 @@ def _tags_around_thought(template: _Template, plain: str) -> ThoughtTags | None:
     opening = open_thought(before).strip()
     if not opening:  # another spelling: what a turn without a thought does not have
         shared = common_length(before, plain)
-        begins = [mark.start() for mark in _MARK.finditer(before) if mark.end() > shared]
+        begins = []
+        for mark in _MARK.finditer(before):
+            if mark.end() > shared:
+                begins.append(mark.start())
         opening = before[min([shared, *begins]) :].strip()
     closing = after.strip()
-    return ThoughtTags(opening, closing) if opening and closing else None
+    if opening and closing:
+        return ThoughtTags(opening, closing)
+    return None
 
 
 def _tags_in_header(template: _Template, header: str, plain: str) -> ThoughtTags | None:
@@ -339,7 +352,10 @@ def _tags_in_header(template: _Template, header: str, plain: str) -> ThoughtTags
     ``plain`` precedes the answer of a turn without a thought.
     """
     marks = _MARK.findall(header)
-    openings = [mark for mark in marks if open_thought(mark)]
+    openings = []
+    for mark in marks:
+        if open_thought(mark):
+            openings.append(mark)
     if plain:  # other spellings
         openings += [mark for mark in marks if mark not in plain]
     for opening in openings:
@@ -347,7 +363,8 @@ def _tags_in_header(template: _Template, header: str, plain: str) -> ThoughtTags
         closings = [mark for mark in _MARK.findall(rest) if _closes(opening, mark)]
         if closings:
             return ThoughtTags(opening, closings[0])
-        if (tags := _tags_of(opening, template)) is not None:
+        tags = _tags_of(opening, template)
+        if tags is not None:
             return tags
     return None
 
@@ -355,11 +372,16 @@ def _tags_in_header(template: _Template, header: str, plain: str) -> ThoughtTags
 def _tags_of(opening: str, template: _Template) -> ThoughtTags | None:
     """An opening tag with its closing one, by vocabulary and template; None if there is none."""
     text = _template_text(template.tokenizer)
-    closings = [token for token in _vocabulary(template) if _closes(opening, token)]
+    closings = []
+    for token in _vocabulary(template):
+        if _closes(opening, token):
+            closings.append(token)
     closings += [tag for tag in closing_spellings(opening) if tag in text]
     if not closings and open_thought(opening):
         closings = closing_spellings(opening)
-    return ThoughtTags(opening, closings[0]) if closings else None
+    if closings:
+        return ThoughtTags(opening, closings[0])
+    return None
 
 
 def _closes(opening: str, mark: str) -> bool:
@@ -390,7 +412,9 @@ def _end_of_turn(template: _Template, declared_ends: Sequence[int]) -> tuple[str
         shared = common_length(after_last, after_first) if after_first else len(after_last)
         ids = _encode(tokenizer, after_last[:shared].rstrip())
     text = str(tokenizer.decode(ids, skip_special_tokens=False))
-    return (text, tuple(ids)) if text.strip() else ("", ())
+    if text.strip():
+        return (text, tuple(ids))
+    return ("", ())
 
 
 def _after_turns(template: _Template, declared_ends: set[int]) -> tuple[str, str]:
@@ -448,11 +472,18 @@ def _before_reference(
     is_continued = turn.startswith(prompt) and bool(found)
     if not opened:
         opens = any(open_thought(mark, tags) for mark in _MARK.findall(written))
-        return written if is_continued and written.strip() and not opens else ""
+        if is_continued and written.strip() and not opens:
+            return written
+        return ""
     if is_continued and not open_thought(opened + written, tags):
         return written
     _, after_thought = template.thought()
     if after_thought and not open_thought(opened + after_thought, tags):
         return after_thought
-    closings = [pair.closing for pair in tags if opened.startswith(pair.opening)]
-    return f"\n{closings[0]}\n\n" if closings else ""
+    closings = []
+    for pair in tags:
+        if opened.startswith(pair.opening):
+            closings.append(pair.closing)
+    if closings:
+        return f"\n{closings[0]}\n\n"
+    return ""

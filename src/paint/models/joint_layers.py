@@ -39,7 +39,9 @@ class Part:
     @property
     def rank(self) -> int:
         """Rank of the adapter; 0 for none."""
-        return 0 if self.a is None else len(self.a)
+        if self.a is None:
+            return 0
+        return len(self.a)
 
 
 class JointLayer:
@@ -101,7 +103,10 @@ class JointLayer:
     @property
     def _has_adapters(self) -> bool:
         """Whether adapters apply: they are off in the teacher, and may be merged."""
-        layers = [part.layer for part in self.parts if part.rank]
+        layers = []
+        for part in self.parts:
+            if part.rank:
+                layers.append(part.layer)
         return not any(layer.disable_adapters or layer.merged for layer in layers)
 
     def output(self, number: int, x: Tensor) -> Tensor:

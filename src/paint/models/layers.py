@@ -129,11 +129,10 @@ def _fused_norm(norm: Any, hidden_states: Float[Tensor, "*rows h"]) -> Float[Ten
 
 def checkpoint_layers(model: PreTrainedModel) -> int:
     """Make the decoder's layers store only their inputs; return their number."""
-    layers = [
-        module
-        for module in model.get_decoder().modules()
-        if isinstance(module, GradientCheckpointingLayer)
-    ]
+    layers = []
+    for module in model.get_decoder().modules():
+        if isinstance(module, GradientCheckpointingLayer):
+            layers.append(module)
     for layer in layers:
         kind: Any = type(layer)
         layer.__class__ = _checkpointed(kind)

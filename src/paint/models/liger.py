@@ -54,7 +54,10 @@ def use_liger(model: PreTrainedModel) -> str:
 def _use_norms(model: nn.Module) -> bool:
     from liger_kernel.transformers.rms_norm import LigerRMSNorm
 
-    norms: list[Any] = [part for part in model.modules() if _is_as(part, llama.LlamaRMSNorm)]
+    norms: list[Any] = []
+    for part in model.modules():
+        if _is_as(part, llama.LlamaRMSNorm):
+            norms.append(part)
     for norm in norms:
         norm.offset, norm.casting_mode, norm.row_mode = 0.0, "llama", None
         # In place, the gradient would be overwritten, which a residual connection may share.
@@ -66,12 +69,12 @@ def _use_norms(model: nn.Module) -> bool:
 def _use_swiglu(model: nn.Module) -> bool:
     from liger_kernel.transformers.swiglu import LigerSwiGLUMLP
 
-    layers = [
-        part
-        for part in model.modules()
-        if _is_as(part, llama.LlamaMLP)
-        and isinstance(part.act_fn, nn.SiLU | type(llama.ACT2FN["silu"]))
-    ]
+    layers = []
+    for part in model.modules():
+        if _is_as(part, llama.LlamaMLP) and isinstance(
+            part.act_fn, nn.SiLU | type(llama.ACT2FN["silu"])
+        ):
+            layers.append(part)
     for layer in layers:
         layer.forward = MethodType(LigerSwiGLUMLP.forward, layer)
     return bool(layers)
@@ -134,11 +137,10 @@ def _calls_rotary(kind: type[nn.Module]) -> bool:
         for name in ("apply_rotary_pos_emb", "rotate_half")
     )
     tree = ast.parse(textwrap.dedent(inspect.getsource(forward)))
-    calls = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "apply_rotary_pos_emb"
-    ]
+    calls = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "apply_rotary_pos_emb":
+            calls.append(node)
     has_four = all(len(call.args) == 4 and not call.keywords for call in calls)
     return is_llamas and bool(calls) and has_four
 

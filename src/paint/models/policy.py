@@ -122,21 +122,25 @@ class Policy:
     @property
     def tuning(self) -> Literal["lora", "full"]:
         """Train mode: an adapter, or every weight."""
-        return "lora" if isinstance(self.model, peft.PeftModel) else "full"
+        if isinstance(self.model, peft.PeftModel):
+            return "lora"
+        return "full"
 
     @property
     def base(self) -> PreTrainedModel:
         """The model without peft's wrapper; its layers keep their adapters."""
-        return self.model.get_base_model() if self.tuning == "lora" else self.model
+        if self.tuning == "lora":
+            return self.model.get_base_model()
+        return self.model
 
     @cached_property
     def adapted(self) -> dict[str, LoraLayer]:
         """Layers with an adapter, by name; none if every weight is trained."""
-        return {
-            name: module
-            for name, module in self.base.named_modules()
-            if isinstance(module, LoraLayer)
-        }
+        layers: dict[str, LoraLayer] = {}
+        for name, module in self.base.named_modules():
+            if isinstance(module, LoraLayer):
+                layers[name] = module
+        return layers
 
     @cached_property
     def joint_layers(self) -> JointLayers | None:
@@ -148,7 +152,11 @@ class Policy:
     @property
     def trainable(self) -> list[nn.Parameter]:
         """The parameters that are trained, in the model's order."""
-        return [p for p in self.model.parameters() if p.requires_grad]
+        parameters: list[nn.Parameter] = []
+        for p in self.model.parameters():
+            if p.requires_grad:
+                parameters.append(p)
+        return parameters
 
     @property
     def end_ids(self) -> list[int]:
@@ -254,7 +262,9 @@ class Policy:
         has_ended = len(completion) > 0 and completion[-1] in self.end_ids
         text = self.decode(completion[:-1] if has_ended else completion, special=True)
         opening = self._opened_by(prompt)
-        return f"{opening}\n{text}" if opening else text
+        if opening:
+            return f"{opening}\n{text}"
+        return text
 
     def _opened_by(self, prompt: Sequence[int]) -> str:
         """The text by which a prompt leaves a thought open; "" if it leaves none."""
@@ -263,7 +273,9 @@ class Policy:
             if opened and end.endswith(opened.rstrip()):
                 return opened.rstrip()
         opened = open_thought(end, self.conventions.tags)
-        return opened if is_thought_tag(opened) else ""
+        if is_thought_tag(opened):
+            return opened
+        return ""
 
     def require_mergeable(self) -> None:
         """Raise PolicyError for weights of 4 bits, and for an embedding that is the head, too."""
@@ -272,7 +284,10 @@ class Policy:
                 "an adapter cannot be added to weights of 4 bits: it would be rounded away; load "
                 "the model with model.quantization none"
             )
-        tied = [name for name, layer in self.adapted.items() if self._is_head(layer)]
+        tied = []
+        for name, layer in self.adapted.items():
+            if self._is_head(layer):
+                tied.append(name)
         if tied:
             raise PolicyError(
                 f"the adapter of {tied[0]} cannot be added to its weights: they are the head's, "
@@ -363,7 +378,9 @@ class Policy:
 
 
 def _problem_of(problem: Problem | str) -> Problem:
-    return Problem(problem, "", "", "") if isinstance(problem, str) else problem
+    if isinstance(problem, str):
+        return Problem(problem, "", "", "")
+    return problem
 
 
 def encode(
@@ -392,7 +409,8 @@ def encode(
 
 
 def _require_no_control(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
-    if piece := special_text(tokenizer, text):
+    piece = special_text(tokenizer, text)
+    if piece:
         raise PolicyError(
             f"a text contains {piece!r}, which the model's chat format takes for control; it "
             f"would change the conversation; spell it differently ({text[:60]!r} ...)"
@@ -438,7 +456,9 @@ def load_policy(
     )
     if config.gradient_checkpointing is True:
         _checkpoint_gradients(policy, config)
-    return _packing(policy, config) if config.packed else policy
+    if config.packed:
+        return _packing(policy, config)
+    return policy
 
 
 def _use_kernels(base: PreTrainedModel, config: cfg.ModelConfig, device: torch.device | str) -> str:
@@ -621,11 +641,10 @@ def _require_whole(
         missing.add(embedding)
     kinds = {re.sub(r"\d+", "#", name) for name in base.state_dict()}
     modules = {name for name, _ in base.named_modules()}
-    unexpected = {
-        name
-        for name in loading["unexpected_keys"]
-        if re.sub(r"\d+", "#", name) in kinds or name.rpartition(".")[0] in modules
-    }
+    unexpected = set()
+    for name in loading["unexpected_keys"]:
+        if re.sub(r"\d+", "#", name) in kinds or name.rpartition(".")[0] in modules:
+            unexpected.add(name)
     faults = (("lacks", missing), ("has, in addition to what its config describes,", unexpected))
     for fault, names in faults:
         if names:
@@ -693,7 +712,8 @@ def _require_usable(base: Any, tokenizer: PreTrainedTokenizerBase, config: cfg.M
     # model samples from. Small logits are not changed by a cap, so the config is read, too.
     text_config = base.config.get_text_config()
     for name in LOGIT_SCALES:
-        if (value := getattr(text_config, name, None)) not in (None, 1):
+        value = getattr(text_config, name, None)
+        if value not in (None, 1):
             raise PolicyError(
                 f"model.path {config.path!r} changes its logits after lm_head ({name} {value}), "
                 f"which the loss does not model"
@@ -719,7 +739,11 @@ def _declared_ends(model: Any, tokenizer: PreTrainedTokenizerBase) -> list[Any]:
     """The end tokens of the model's generation settings and of the tokenizer."""
     own = model.generation_config.eos_token_id
     ids = own if isinstance(own, list) else [own]
-    return [i for i in [*ids, tokenizer.eos_token_id] if i is not None]
+    ends: list[Any] = []
+    for i in [*ids, tokenizer.eos_token_id]:
+        if i is not None:
+            ends.append(i)
+    return ends
 
 
 def _with_adapter(base: PreTrainedModel, config: cfg.ModelConfig, seed: int) -> peft.PeftModel:

@@ -116,7 +116,10 @@ def _with_system(
     if not options.teacher_system:
         return messages
     [*_, system] = _render(options, "teacher_system", problem, names)
-    others = [message for message in messages if message["role"] != "system"]
+    others = []
+    for message in messages:
+        if message["role"] != "system":
+            others.append(message)
     return [{"role": "system", "content": system["content"]}, *others]
 
 
@@ -128,7 +131,8 @@ def _render(
     roles = {"problem": problem.problem, "solution": problem.solution, "answer": problem.answer}
     given = {name: text for name, text in roles.items() if text}
     known = {"system": "", **fields, "id": problem.id, **given, "row": fields, **names}
-    if system := _system_of(problem):
+    system = _system_of(problem)
+    if system:
         known["system"] = system
     place = f"prompts.{key} {format_short(template)}"
     found = f"problem {problem.id} has the fields {', '.join(fields) or 'problem'}"

@@ -62,7 +62,10 @@ def shard(base: PreTrainedModel, device: torch.device | str) -> None:
             f"of them; train this model without it"
         )
 
-    shared = {weight for weight in layers.parameters() if not weight.requires_grad}
+    shared = set()
+    for weight in layers.parameters():
+        if not weight.requires_grad:
+            shared.add(weight)
     # The norm is replicated, too: weights of the root module would stay gathered after a forward
     # pass, and state_dict, which rank 0 calls alone, would reshard them on that rank only.
     replicated = set(base.parameters()) - shared
@@ -82,7 +85,10 @@ def is_sharded(model: nn.Module) -> bool:
 @contextmanager
 def gather_parameters(model: nn.Module) -> Iterator[None]:
     """Gather all layers on each rank within the block, which all ranks enter together."""
-    layers = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    layers = []
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            layers.append(module)
     for layer in layers:
         layer.set_reshard_after_forward(False, recurse=False)
         layer.unshard()

@@ -33,7 +33,9 @@ def special_text(tokenizer: PreTrainedTokenizerBase, text: str) -> str | None:
     """First piece of control text in a text, or None."""
     control = _control(tokenizer, str(tokenizer.chat_template), len(tokenizer))
     found = control.pattern.search(text) or control.pattern.search(control.normalize(text))
-    return found[0] if found else None
+    if found:
+        return found[0]
+    return None
 
 
 def drop_special_text(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
@@ -48,8 +50,13 @@ def drop_special_text(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
 def special_text_finder(tokenizer: PreTrainedTokenizerBase, **texts: str) -> str | None:
     """Describe control text in the named texts, as a continuation of ``REASON``; None if none."""
     found = {name: special_text(tokenizer, text) for name, text in texts.items()}
-    pieces = [f"{piece!r} in its {name}" for name, piece in found.items() if piece]
-    return f": {', '.join(pieces)}" if pieces else None
+    pieces = []
+    for name, piece in found.items():
+        if piece:
+            pieces.append(f"{piece!r} in its {name}")
+    if pieces:
+        return f": {', '.join(pieces)}"
+    return None
 
 
 class _Control(NamedTuple):
@@ -99,7 +106,10 @@ def _turn_marks(tokenizer: PreTrainedTokenizerBase) -> set[str]:
     if -1 in places:
         return set()
 
-    within_turns = {str(t) for t in tokenizer.added_tokens_decoder.values() if not t.special}
+    within_turns = set()
+    for t in tokenizer.added_tokens_decoder.values():
+        if not t.special:
+            within_turns.add(str(t))
     marks = set()
     for i in (0, 1):
         between = text[places[i] + len(contents[i]) : places[i + 1]]

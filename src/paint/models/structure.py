@@ -39,7 +39,10 @@ def embedding(model: Any) -> dict[str, nn.Module]:
     """The embedding of the tokens by its full name, with or without an adapter."""
     layer = model.get_input_embeddings()
     layer = getattr(layer, "base_layer", layer)
-    names = [name for name, module in model.named_modules() if module is layer]
+    names = []
+    for name, module in model.named_modules():
+        if module is layer:
+            names.append(name)
     return {name.removesuffix(".base_layer"): layer for name in names[:1]}
 
 
@@ -113,7 +116,9 @@ def position_limit(config: PreTrainedConfig) -> PositionLimit:
 def context_length(config: PreTrainedConfig) -> int | None:
     """Most positions of a row by the model's config; None for a model without a limit."""
     positions = getattr(config.get_text_config(), "max_position_embeddings", None)
-    return positions if isinstance(positions, int) else None
+    if isinstance(positions, int):
+        return positions
+    return None
 
 
 def rope_range(config: PreTrainedConfig) -> int | None:
@@ -125,7 +130,10 @@ def rope_range(config: PreTrainedConfig) -> int | None:
     """
     text = config.get_text_config()
     parameters = getattr(text, "rope_parameters", None) or {}
-    by_layer = [value for value in parameters.values() if isinstance(value, dict)]
+    by_layer = []
+    for value in parameters.values():
+        if isinstance(value, dict):
+            by_layer.append(value)
     ranges = [_range_of(rope, text) for rope in by_layer or [parameters]]
     return min((positions for positions in ranges if positions is not None), default=None)
 

@@ -25,7 +25,10 @@ def target_modules(base: Any, targets: Sequence[str]) -> list[str]:
     if ALL_LINEAR in targets and not experts:
         targets = layers
     known = {**linear, **embedding(base)}
-    unknown = [target for target in targets if not any(matches(name, target) for name in known)]
+    unknown = []
+    for target in targets:
+        if not any(matches(name, target) for name in known):
+            unknown.append(target)
     if unknown and experts:
         raise ValueError(
             f"the model has experts ({', '.join(experts)}), whose weights adapters do not train; "

@@ -221,17 +221,17 @@ def export_merged(policy: Policy, trained: Path, folder: Path, dtype: torch.dtyp
 
 def save_generation_settings(name: str, folder: Path) -> None:
     """Copy a model's generation_config.json, by which others sample as before, if it has one."""
-    if settings := local_file(model_path(name), GENERATION_CONFIG_NAME):
+    settings = local_file(model_path(name), GENERATION_CONFIG_NAME)
+    if settings:
         storage.write_atomic(folder / GENERATION_CONFIG_NAME, settings.read_bytes())
 
 
 def _save_model(policy: Policy, folder: Path) -> None:
     """Save the base's weights as they are now, without adapters, with tokenizer and settings."""
-    weights = {
-        name.replace(".base_layer", ""): value
-        for name, value in policy.base.state_dict().items()
-        if ".lora_" not in name
-    }
+    weights = {}
+    for name, value in policy.base.state_dict().items():
+        if ".lora_" not in name:
+            weights[name.replace(".base_layer", "")] = value
     policy.base.save_pretrained(folder, state_dict=weights)
     policy.tokenizer.save_pretrained(folder)
     save_generation_settings(policy.tokenizer.name_or_path, folder)
@@ -244,7 +244,9 @@ def _rounding(updates: Iterable[tuple[Tensor, Tensor]]) -> Rounding:
         along += float((stored * update).sum(dtype=torch.float64))
         squares += float(update.square().sum(dtype=torch.float64))
         errors += float((stored - update).square().sum(dtype=torch.float64))
-    return Rounding(along / squares, math.sqrt(errors / squares)) if squares else Rounding(1.0, 0.0)
+    if squares:
+        return Rounding(along / squares, math.sqrt(errors / squares))
+    return Rounding(1.0, 0.0)
 
 
 @contextmanager

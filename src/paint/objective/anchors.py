@@ -280,7 +280,9 @@ def _join_thousands(match: re.Match[str]) -> str:
     before = match.string[max(match.start() - 2, 0) : match.start()]
     after = match.string[match.end() : match.end() + 1]
     is_list = before.endswith(("(", "[", "\\{")) and after in (")", "]", "\\", ",")
-    return match[0] if is_list else match[0].replace(",", "")
+    if is_list:
+        return match[0]
+    return match[0].replace(",", "")
 
 
 _FIRST_DIGITS = r"[1-9](?<![0-9.^_].)(?<![0-9…],.)[0-9]{0,2}+"
@@ -399,7 +401,10 @@ def boxed_anchors(solution: str) -> dict[str, bool]:
     marked = _PICTURE.sub(CUT, without_drawings)
 
     boxes = [(box.start(), _trim(box[1] or box[2] or "")) for box in _MARKED_BOX.finditer(marked)]
-    placed = [(start, answer) for start, answer in boxes if 0 < len(answer) <= LONGEST_ANSWER]
+    placed = []
+    for start, answer in boxes:
+        if 0 < len(answer) <= LONGEST_ANSWER:
+            placed.append((start, answer))
     answers = {answer for _, answer in placed}
     placed += _formulas(marked)
     numbers = (match for match in _NUMBER.finditer(marked) if match["index"] is None)
@@ -450,7 +455,10 @@ def _informative_sides(span: str, edges: list[int]) -> list[tuple[int, str]]:
         return []
 
     sides = [(start, _trim(span[start : stop - 1])) for start, stop in pairwise(edges)]
-    informative = [(start, side) for start, side in sides if _is_informative(side)]
+    informative = []
+    for start, side in sides:
+        if _is_informative(side):
+            informative.append((start, side))
 
     if not informative and len(sides) == 2 and all(side for _, side in sides):
         statement = _trim(span[edges[0] : edges[-1] - 1])

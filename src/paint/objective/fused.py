@@ -471,7 +471,8 @@ def choose_row_work(options: Objective, device: torch.device) -> tuple[RowWork, 
     """
     plain, problem = RowWork(measure, differentiate), ""
     if options.impl == "triton":
-        if problem := _kernel_problem(device):
+        problem = _kernel_problem(device)
+        if problem:
             raise ImplError(f"impl='triton' cannot run here: {problem}; use impl='chunked'")
     elif options.impl != "auto" or device.type != "cuda":
         return plain, ""
@@ -517,7 +518,9 @@ def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, buffer: Tensor)
         with _products_in(torch.promote_types(hidden.dtype, weight.dtype)):
             for part in _slices(weight):
                 torch.mm(hidden.to(out.dtype), weight[part].to(out.dtype).T, out=out[:, part])
-    return out if bias is None else out.add_(bias)
+    if bias is None:
+        return out
+    return out.add_(bias)
 
 
 def _logits_of_both(

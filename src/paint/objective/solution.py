@@ -43,16 +43,18 @@ class Anchor:
 def anchors_of(solution: str, completion: str) -> list[Anchor]:
     """Every anchor of a solution, in order; the overlap counts those with ``found``."""
     written = normalize(completion)
-    return [
-        Anchor(
-            text,
-            boxed,
-            contains(written, text),
-            locate(text, solution),
-            locate(text, completion) if contains(written, text) else None,
+    anchors: list[Anchor] = []
+    for text, boxed in boxed_anchors(solution).items():
+        anchors.append(
+            Anchor(
+                text,
+                boxed,
+                contains(written, text),
+                locate(text, solution),
+                locate(text, completion) if contains(written, text) else None,
+            )
         )
-        for text, boxed in boxed_anchors(solution).items()
-    ]
+    return anchors
 
 
 def locate(anchor: str, text: str) -> tuple[int, int] | None:
@@ -73,7 +75,9 @@ def locate(anchor: str, text: str) -> tuple[int, int] | None:
 
     end = 1 + bisect_left(range(1, len(text)), True, key=lambda end: is_in(0, end))
     start = bisect_left(range(1, end), True, key=lambda start: not is_in(start, end))
-    return (start, end) if is_in(start, end) else None
+    if is_in(start, end):
+        return (start, end)
+    return None
 
 
 def hidden_part(solution: str, context: str | None) -> tuple[int, int] | None:
@@ -133,7 +137,9 @@ def kinds_of_tokens(pieces: Sequence[bytes]) -> list[int]:
 
 def written(pieces: Sequence[bytes]) -> tuple[str, list[int]]:
     """The text of some tokens, and the index of the token in which each character begins."""
-    starts = [i for i, piece in enumerate(pieces) for _ in piece]
+    starts = []
+    for i, piece in enumerate(pieces):
+        starts.extend([i] * len(piece))  # one for each byte
     text = b"".join(pieces).decode("utf-8", "surrogateescape")
     owners: list[int] = []
     position = 0

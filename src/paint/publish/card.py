@@ -134,7 +134,10 @@ def write_card(export: Export, evaluations: Sequence[CheckpointEvaluation], fold
         trim_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined
     )
     template = environment.from_string((files("paint.publish") / "card.md").read_text("utf-8"))
-    settings = [line for line in differences(Config(), config) if not line.startswith(LOCAL)]
+    settings = []
+    for line in differences(Config(), config):
+        if not line.startswith(LOCAL):
+            settings.append(line)
     text = template.render(
         export=export,
         config=config,
@@ -187,7 +190,9 @@ def _results(found: CheckpointEvaluation) -> list[EvalResult]:
     metric = "reward" if found.rows("reward") else "avg_at_k"
     results = []
     for row in found.rows(metric):
-        ends = [None if end is None else round(100 * end, 2) for end in (row.low, row.high)]
+        ends = []
+        for end in (row.low, row.high):
+            ends.append(None if end is None else round(100 * end, 2))
         samples = found.settings["samples"]
         results.append(
             EvalResult(
@@ -226,7 +231,9 @@ def _source(benchmark: str) -> str:
     """The hub data set of a known benchmark; the name itself for others."""
     known = PUBLISHED.get(benchmark)
     is_on_hub = known is not None and not Path(known.source).exists()
-    return known.source.split("@")[0] if known is not None and is_on_hub else benchmark
+    if known is not None and is_on_hub:
+        return known.source.split("@")[0]
+    return benchmark
 
 
 def _license_of(base: str) -> str | None:
@@ -235,7 +242,9 @@ def _license_of(base: str) -> str | None:
     if card is None:
         return None
     found = ModelCard.load(card, ignore_metadata_errors=True).data.license
-    return found if isinstance(found, str) else None
+    if isinstance(found, str):
+        return found
+    return None
 
 
 def _public(path: str) -> str:

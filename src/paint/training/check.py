@@ -134,7 +134,9 @@ class Resolved:
     @property
     def needs_grades(self) -> str:
         """The setting by which the training needs grades; empty if it needs none."""
-        return self.method if self.algorithm.needs_grades else ""
+        if self.algorithm.needs_grades:
+            return self.method
+        return ""
 
     @property
     def needed_fields(self) -> dict[str, str]:
@@ -503,7 +505,9 @@ def resolve_engine(run: Resolved, machine: Machine) -> Resolved:
     """
     is_auto = run.rollout.engine == AUTO
     if not run.generates:
-        return run.changed("rollout", engine=LOCAL) if is_auto else run
+        if is_auto:
+            return run.changed("rollout", engine=LOCAL)
+        return run
 
     falls_back = _may_fall_back(run.rollout) and machine.ranks == 1
     engine, why = _choose(run.rollout, machine, is_full=_trains_all(run))

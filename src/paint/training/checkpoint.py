@@ -22,7 +22,10 @@ class RanksDiffer(RunError):
 def require_same_weights(folder: Path, setup: Setup, step: int) -> None:
     """Raise RanksDiffer on rank 0 unless all ranks, which call it together, have equal weights."""
     digests = all_gather_objects([trained_digest(setup.policy)])
-    others = [str(rank) for rank, digest in enumerate(digests) if digest != digests[0]]
+    others = []
+    for rank, digest in enumerate(digests):
+        if digest != digests[0]:
+            others.append(str(rank))
 
     def refuse() -> None:
         raise RanksDiffer(
@@ -83,7 +86,9 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]
     ``load_state_dict`` converts tensors to the dtype of their parameter.
     """
     optimizer.load_state_dict(state)
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    parameters = []
+    for group in optimizer.param_groups:
+        parameters.extend(group["params"])
     for index, values in state["state"].items():
         loaded = optimizer.state[parameters[index]]
         for name, value in values.items():

@@ -114,7 +114,10 @@ class Placement:
     @property
     def environment(self) -> dict[str, str]:
         """The variables by which the ranks see their GPUs and no others."""
-        gpus = [gpu for gpu in self.trainers if gpu != NO_GPU]
+        gpus = []
+        for gpu in self.trainers:
+            if gpu != NO_GPU:
+                gpus.append(gpu)
         on_cpu = {} if gpus else {"ACCELERATE_USE_CPU": "true"}
         return {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} | on_cpu
 
@@ -271,7 +274,9 @@ def train_on(
 def with_gpus(text: str) -> str:
     """A message whose `paint resume` is told of --gpus, too, where this is started by it."""
     gpus = os.environ.get(GPUS)
-    return re.sub(r"(`paint resume [^`]+)`", rf"\1 --gpus {gpus}`", text) if gpus else text
+    if gpus:
+        return re.sub(r"(`paint resume [^`]+)`", rf"\1 --gpus {gpus}`", text)
+    return text
 
 
 def serve(request: Request, config: Config, *, host: str, port: int) -> int:
@@ -364,7 +369,9 @@ def _run_ranks(command: Sequence[str], pins: dict[str, str], folder: Path) -> in
                 time.sleep(0.1)
         finally:
             ranks.stop()
-    return 128 + signals[0] if signals and ranks.status else ranks.status or 0
+    if signals and ranks.status:
+        return 128 + signals[0]
+    return ranks.status or 0
 
 
 @contextmanager
@@ -401,7 +408,8 @@ def _as_begun(config: Config, folder: Path) -> Config:
     before, wanted = (
         one.changed("rollout", **places, urls=(), server_gpus=()) for one in (begun, config)
     )
-    if changes := fixed_differences(before, wanted):
+    changes = fixed_differences(before, wanted)
+    if changes:
         raise RunError(
             f"{folder} holds a run in another setting:\n  "
             + "\n  ".join(changes)
@@ -445,7 +453,8 @@ def _split(request: Request, run: Resolved, ranks: tuple[int, int], size: int) -
             return choose_split(run, gpus, server=size)
         if most and not run.engine.is_remote:
             return Split(most, 0, False, f'one process; rollout.engine is "{run.rollout.engine}"')
-        if whole := (gpus - most) // size * size:
+        whole = (gpus - most) // size * size
+        if whole:
             return Split(most, whole, False, "one process, and as many servers as the others hold")
         return Split(most, gpus, True, "one process, and its server beside it")
     if request.split == "shared":
@@ -518,7 +527,8 @@ def _max_model_len(config: Config) -> int:
 
     tokens = training_tokens(config)
     # Of a model elsewhere, its loading tells.
-    if file := local_file(model_path(config.model.path), "config.json"):
+    file = local_file(model_path(config.model.path), "config.json")
+    if file:
         with wrap_errors(file, ConfigError, "it must describe a model that transformers knows"):
             model_config = AutoConfig.from_pretrained(file.parent, trust_remote_code=False)
         return int(min(tokens, position_limit(model_config).positions))

@@ -175,8 +175,12 @@ def open_optimizer(
             f"train.optimizer {config.optimizer}: open returned {format_short(optimizer)}, and "
             f"must return a torch.optim.Optimizer"
         )
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    if missing := sum(id(parameter) not in held for parameter in trained):
+    held = set()
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            held.add(id(p))
+    missing = sum(id(parameter) not in held for parameter in trained)
+    if missing:
         raise ConfigError(
             f"train.optimizer {config.optimizer}: open left out {missing} of {len(trained)} "
             f"parameters; give the optimizer all of them"

@@ -99,7 +99,10 @@ def filter_problems(
         longest = max(len(policy.solution_ids(p.solution)) for p in measured)
         longest = max(longest, reserved if contexts.needs_peers else 0)
         measured = display.track("measured with another's solution", problems)
-        problems = [p for p in measured if fits(p, longest)]
+        problems = []
+        for p in measured:
+            if fits(p, longest):
+                problems.append(p)
     if not problems:
         raise DataError(f"{data.path}: no problem is left; all {count} are over {limit} tokens")
 
@@ -110,7 +113,8 @@ def filter_problems(
     for reason, rows in (candidates.skipped | skipped).items():
         if rows:
             display.note(f"skipped {rows} rows: {reason}")
-    if replaced := replaced_system_turns(config.prompts, problems):
+    replaced = replaced_system_turns(config.prompts, problems)
+    if replaced:
         display.note(describe_replaced(replaced, len(problems)))
     if algorithm.needs_context:
         note_unmasked(contexts, problems, display)
@@ -151,12 +155,18 @@ def require_prompt_fits(
 
 def _reserved(run: Resolved) -> int:
     """The tokens that follow a prompt."""
-    return run.rollout.max_new_tokens if run.algorithm.needs_rollouts else 0
+    if run.algorithm.needs_rollouts:
+        return run.rollout.max_new_tokens
+    return 0
 
 
 def note_unmasked(contexts: Contexts, problems: Sequence[Problem], display: Display) -> None:
     """Name the contexts that the teacher reads in full."""
-    if shared := [source for source in contexts.options.source if source in ("text", "file")]:
+    shared = []
+    for source in contexts.options.source:
+        if source in ("text", "file"):
+            shared.append(source)
+    if shared:
         display.note(f"the context of {' and '.join(shared)} is shown in full to every problem")
     masked = [source for source in contexts.options.source if source not in IN_FULL]
     if masked and contexts.options.alignment == "anchors":
@@ -164,7 +174,8 @@ def note_unmasked(contexts: Contexts, problems: Sequence[Problem], display: Disp
             contexts.aligned(problem, contexts.of_own_row(problem))
             for problem in display.track("contexts searched for anchors", problems)
         )
-        if without_anchors := sum(not contexts.is_masked(text) for text in texts):
+        without_anchors = sum(not contexts.is_masked(text) for text in texts)
+        if without_anchors:
             display.note(
                 f"{without_anchors} of {len(problems)} contexts have no anchors: their overlap "
                 f"counts as 0, and they are shown in full (context.alignment words or fixed masks "
@@ -190,7 +201,9 @@ def warn_template_mismatch(display: Display, policy: Policy) -> None:
 
 
 def _or_nothing(text: str) -> str:
-    return repr(text) if text else "nothing"
+    if text:
+        return repr(text)
+    return "nothing"
 
 
 def print_first_prompts(display: Display, policy: Policy, rollout: Rollout) -> None:

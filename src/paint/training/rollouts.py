@@ -79,14 +79,13 @@ def off_policy_metrics(scored: Sequence[ScoredRollout]) -> dict[str, float]:
 
     Empty when the data is on-policy or behavior log-probs are missing.
     """
-    logs = [
-        now - then
-        for s in scored
-        if s.tokens and s.rollout.behavior_log_probs
-        for now, then in zip(
-            s.tokens["student_log_prob"], s.rollout.behavior_log_probs, strict=True
-        )
-    ]
+    logs = []
+    for s in scored:
+        if s.tokens and s.rollout.behavior_log_probs:
+            for now, then in zip(
+                s.tokens["student_log_prob"], s.rollout.behavior_log_probs, strict=True
+            ):
+                logs.append(now - then)
     if not logs:
         return {}
 

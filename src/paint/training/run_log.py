@@ -140,21 +140,30 @@ def step_metrics(
     Metrics that a method does not have are left out: references have no grades, baselines no
     teacher, and a step that learns from no rollout no loss.
     """
-    kept = [s for s in scored if s.tokens]
+    kept = []
+    for s in scored:
+        if s.tokens:
+            kept.append(s)
     metrics = loss_metrics(kept, options) if kept else {}
     if len(kept) < len(scored):
         metrics["kept_completions"] = len(kept)
     tokens = sum(len(s.rollout.completion.ids) for s in scored)
     metrics["completion_tokens"] = tokens / len(scored)
     completions = [s.rollout.completion for s in scored]
-    sampled = [completion for completion in completions if completion.source != "reference"]
+    sampled = []
+    for completion in completions:
+        if completion.source != "reference":
+            sampled.append(completion)
     metrics["rollout_tokens"] = sum(len(completion.ids) for completion in sampled)
     if sampled:
         gaps = logprob_mismatches(scored)
         metrics["truncated_frac"] = sum(c.truncated for c in sampled) / len(sampled)
         repetitive = sum(is_repetitive(s.rollout.text) for s in scored)
         metrics["repetitive_frac"] = repetitive / len(sampled)
-        answers = [grade.strict.answer for grade in grades if isinstance(grade, MathGrade)]
+        answers = []
+        for grade in grades:
+            if isinstance(grade, MathGrade):
+                answers.append(grade.strict.answer)
         if answers:
             metrics["unboxed_frac"] = answers.count(None) / len(answers)
         rewards = [grade.reward for grade in grades if grade.reward is not None]

@@ -59,10 +59,15 @@ def bottleneck(run: Resolved, ranks: int, steps: Sequence[Mapping[str, float]]) 
     def seconds(servers: int) -> float:
         generating = generated * serving / servers
         updating = update * ranks / (gpus - servers)
-        return max(generating, updating) if is_async else generating + updating
+        if is_async:
+            return max(generating, updating)
+        return generating + updating
 
     most_trainers = run.config.train.batch_size  # every rank needs a row
-    splits = [count for count in range(size, gpus, size) if gpus - count <= most_trainers]
+    splits = []
+    for count in range(size, gpus, size):
+        if gpus - count <= most_trainers:
+            splits.append(count)
     best = min(splits, key=seconds, default=serving)
     if best == serving or seconds(best) > WORTH * total:
         return text

@@ -41,7 +41,10 @@ def write_tokens(
     tokenizer: PreTrainedTokenizerBase,
 ) -> None:
     """Write the token values of a step's first ``rows`` rows, of those that are trained on."""
-    kept = [s for s in scored if s.tokens and (rows == "all" or s.rollout.row < rows)]
+    kept = []
+    for s in scored:
+        if s.tokens and (rows == "all" or s.rollout.row < rows):
+            kept.append(s)
     if not kept:
         return
 

@@ -101,17 +101,18 @@ def generate_rollouts(setup: Setup, batch: Batch, step_index: int, clock: Clock)
 
     # Stored completions have their engine's log-probs, if any: the behavior policy is not here.
     is_stored = setup.resolved.engine.is_stored
-    rollouts = [
-        Rollout(
-            row,
-            problem,
-            prompt,
-            completion,
-            policy.decode(completion.ids),
-            behavior_log_probs=completion.log_probs if is_stored else None,
+    rollouts = []
+    for (row, problem), prompt, completion in zip(batch, prompts, completions, strict=True):
+        rollouts.append(
+            Rollout(
+                row,
+                problem,
+                prompt,
+                completion,
+                policy.decode(completion.ids),
+                behavior_log_probs=completion.log_probs if is_stored else None,
+            )
         )
-        for (row, problem), prompt, completion in zip(batch, prompts, completions, strict=True)
-    ]
     if off_policy is not None:
         with clock("behavior"):
             rollouts = off_policy.score_under_behavior_policy(rollouts, step_index)
@@ -155,7 +156,11 @@ def student_log_probs(
 
 def grade_rollouts(setup: Setup, rollouts: Sequence[Rollout]) -> list[Grade]:
     """The grade of each completion, graded once; without a gold answer that it needs, None."""
-    if graded := [r.grade for r in rollouts if r.grade is not None]:
+    graded = []
+    for r in rollouts:
+        if r.grade is not None:
+            graded.append(r.grade)
+    if graded:
         return graded
     needs_answer = setup.resolved.needs_answer
     items = [
@@ -190,10 +195,12 @@ def verified_peers(setup: Setup, rollouts: Sequence[Rollout]) -> dict[int, list[
     right = all_gather_objects(
         [(r.row, r.problem.id, r.text) for r, g in zip(rollouts, grades, strict=True) if g.correct]
     )
-    return {
-        r.row: [text for row, problem, text in right if problem == r.problem.id and row != r.row]
-        for r in rollouts
-    }
+    peers: dict[int, list[str]] = {}
+    for r in rollouts:
+        peers[r.row] = [
+            text for row, problem, text in right if problem == r.problem.id and row != r.row
+        ]
+    return peers
 
 
 def accumulate(setup: Setup, rollouts: Sequence[Rollout], score: Score) -> list[ScoredRollout]:

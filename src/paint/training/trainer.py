@@ -519,13 +519,18 @@ def log_step(
     metrics["learning_rate"] = learning_rate(setup.config.train, step_number - 1)
     metrics["seconds_left"] = display.seconds_left(step_number)
 
-    if (kl := metrics.get("off_policy_kl", 0.0)) > OFF_POLICY_KL_WARNING:
+    kl = metrics.get("off_policy_kl", 0.0)
+    if kl > OFF_POLICY_KL_WARNING:
         lag = "" if setup.resolved.engine.is_stored else "rollout.off_policy_steps or "
         note(
             f"the completions are off-policy: off_policy_kl is {kl:.2g} nats, over "
             f"{OFF_POLICY_KL_WARNING:g}; lower {lag}train.learning_rate"
         )
-    if failed := [i for i, grade in enumerate(grades) if grade.failed]:
+    failed = []
+    for i, grade in enumerate(grades):
+        if grade.failed:
+            failed.append(i)
+    if failed:
         note(
             f"the grader failed on {len(failed)} of {len(grades)} completions, which count 0; "
             f"first on problem {rollouts[failed[0]].problem.id}: {grades[failed[0]].reason}"

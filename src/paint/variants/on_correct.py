@@ -54,4 +54,6 @@ class OnCorrect(Algorithm):
         return scored, 0.0
 
     def weight(self, rollout: Rollout) -> float:
-        return self.options.correct_weight if rollout.is_correct else self.options.wrong_weight
+        if rollout.is_correct:
+            return self.options.correct_weight
+        return self.options.wrong_weight

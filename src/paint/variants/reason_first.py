@@ -91,4 +91,8 @@ class ReasonFirst(Algorithm):
 def contexts_of(rollouts: Sequence[Rollout]) -> list[tuple[Rollout, str, bool]]:
     """The rollouts whose teacher has a context, with it and whether it is complete."""
     views = [(rollout, rollout.teacher_prompt) for rollout in rollouts]
-    return [(r, v.context, v.complete) for r, v in views if v and v.context is not None]
+    contexts: list[tuple[Rollout, str, bool]] = []
+    for r, v in views:
+        if v and v.context is not None:
+            contexts.append((r, v.context, v.complete))
+    return contexts

@@ -54,7 +54,10 @@ class Sipo(Algorithm):
             rollouts = reward(setup, rollouts)
         with clock("context"):
             rollouts = add_teacher_prompts(setup, rollouts, step_index)
-        given = [(r.problem.id, answer_text(r.text)) for r in rollouts if not r.is_correct]
+        given = []
+        for r in rollouts:
+            if not r.is_correct:
+                given.append((r.problem.id, answer_text(r.text)))
         mistakes = Counter(all_gather_objects(given))
         temperature, head = setup.config.rollout.temperature, setup.teacher.lm_head
 

@@ -218,8 +218,13 @@ def boxed(text: str) -> str | None:
 
 def alternatives(gold: str) -> list[str]:
     """The gold answer, and each of those that a capital OR joins: `1/2 OR 0.5`."""
-    answers = [part for part in _ALTERNATIVE.split(gold) if part.strip()]
-    return [*answers, gold] if len(answers) > 1 else [gold]
+    answers = []
+    for part in _ALTERNATIVE.split(gold):
+        if part.strip():
+            answers.append(part)
+    if len(answers) > 1:
+        return [*answers, gold]
+    return [gold]
 
 
 def compare_text(given: str, gold: str) -> Reason | None:
@@ -228,7 +233,9 @@ def compare_text(given: str, gold: str) -> Reason | None:
     given, gold = _plain_answer(given), _plain_answer(gold)
     integers = _integer(given), _integer(gold)
     if None not in integers:
-        return "right" if integers[0] == integers[1] else "wrong"
+        if integers[0] == integers[1]:
+            return "right"
+        return "wrong"
     if _same_text(given, gold):
         return "right"
 
@@ -240,7 +247,9 @@ def compare_text(given: str, gold: str) -> Reason | None:
         return "right"
     labels = _circled_labels(gold)
     if labels:
-        return "right" if _circled_labels(given) == labels else "wrong"
+        if _circled_labels(given) == labels:
+            return "right"
+        return "wrong"
 
     given, condition = _split_condition(given)
     gold, gold_condition = _split_condition(gold)
@@ -256,7 +265,9 @@ def compare_text(given: str, gold: str) -> Reason | None:
         return "wrong"
     is_prose = any(_WORD.search(text) or _WORDS_ONLY.fullmatch(text) for text in (given, gold))
     if is_prose or is_short_word:
-        return "right" if _prose(given) == _prose(gold) else "wrong"
+        if _prose(given) == _prose(gold):
+            return "right"
+        return "wrong"
     return None
 
 
@@ -357,9 +368,10 @@ def _same_text(given: str, gold: str) -> bool:
 def _same_choice(given: str, gold: str) -> bool:
     """True if one answer is a choice, and the other the same choice with its text: A and (A) 5."""
     choices = [_CHOICE.fullmatch(normalize(text)) for text in (given, gold)]
-    letters = {
-        choice["letter"] or choice["labelled"] or choice["alone"] for choice in choices if choice
-    }
+    letters = set()
+    for choice in choices:
+        if choice:
+            letters.add(choice["letter"] or choice["labelled"] or choice["alone"])
     has_letter_alone = any(choice and choice["alone"] for choice in choices)
     return None not in choices and len(letters) == 1 and has_letter_alone
 
@@ -367,7 +379,9 @@ def _same_choice(given: str, gold: str) -> bool:
 def _circled_labels(text: str) -> str:
     """The circled numbers of an answer that consists of them, such as ①③ of "①, ③"; else ""."""
     written = normalize(text)
-    return re.sub("[^①-⑳]", "", written) if _LABELS.fullmatch(written) else ""
+    if _LABELS.fullmatch(written):
+        return re.sub("[^①-⑳]", "", written)
+    return ""
 
 
 def _split_condition(text: str) -> tuple[str, str]:
@@ -398,7 +412,9 @@ def _prose(text: str) -> str:
     words = normalize(text).translate(_GREEK_WORDS)
     words = re.sub(r",?\s*\band\b,?\s*", ", ", words.casefold())
     numerals = words.removeprefix(r"\{").removesuffix(r"\}").replace(" ", "").split(",")
-    return ", ".join(sorted(numerals)) if all(map(_ROMAN.fullmatch, numerals)) else words
+    if all(map(_ROMAN.fullmatch, numerals)):
+        return ", ".join(sorted(numerals))
+    return words
 
 
 def _has_ellipsis(text: str) -> bool:
@@ -430,13 +446,17 @@ def _last_side(text: str, other: str) -> str:
     """
     last = text.rpartition("=")[2]
     is_chain = "=" not in other and _has_ellipsis(text) and not _has_ellipsis(last)
-    return last if is_chain else text
+    if is_chain:
+        return last
+    return text
 
 
 def _without_name(text: str) -> str:
     """The answer without a leading `x =`."""
     name = _NAME.match(text)
-    return text[name.end() :] if name else text
+    if name:
+        return text[name.end() :]
+    return text
 
 
 def _split_unit(text: str) -> _Quantity:
@@ -454,9 +474,9 @@ def _split_unit(text: str) -> _Quantity:
         if re.search(r"[0-9]|\\pi|π", before) and not _TRIGONOMETRIC.search(before):
             number, written = before, normalize(unit[0]).lower().replace("mph", "mi/h")
 
-    parts = [
-        part.removesuffix("s") if len(part) > 2 else part for part in _UNIT_PART.findall(written)
-    ]
+    parts = []
+    for part in _UNIT_PART.findall(written):
+        parts.append(part.removesuffix("s") if len(part) > 2 else part)
     if currency:
         parts.append(currency[1] if currency[1] in "€£" else "$")
     number = _SCIENTIFIC_VALUE.sub(_as_power, number.strip())
@@ -508,7 +528,9 @@ def _with_single_backslashes(text: str) -> str:
     r"""Commands with one backslash in place of JSON's two; in a matrix, two end a row."""
     if not re.search(r"(?<!\\)\\(?!\\)", text):
         return text.replace(r"\\", "\\")
-    return text if r"\begin" in text else re.sub(r"\\\\(?=[A-Za-z])", r"\\", text)
+    if r"\begin" in text:
+        return text
+    return re.sub(r"\\\\(?=[A-Za-z])", r"\\", text)
 
 
 def _without_full_stop(text: str) -> str:
@@ -522,7 +544,9 @@ def _integer(text: str) -> str | None:
         return None
     digits = re.sub("[^0-9]", "", integer[2]).lstrip("0")
     is_negative = digits and integer[1] not in ("", "+")
-    return f"-{digits}" if is_negative else digits or "0"
+    if is_negative:
+        return f"-{digits}"
+    return digits or "0"
 
 
 def _closing_brace(text: str, opening: int) -> int | None:

@@ -148,7 +148,10 @@ def accepted(gold: Gold) -> list[str]:
     answers = [gold] if isinstance(gold, str) else list(gold)
     if not answers:
         raise ValueError("a list of accepted answers is empty")
-    return [each for answer in answers for each in alternatives(answer)]
+    accepted_answers: list[str] = []
+    for answer in answers:
+        accepted_answers.extend(alternatives(answer))
+    return accepted_answers
 
 
 def answer_text(completion: str, tags: Sequence[ThoughtTags] = ()) -> str | None:
@@ -158,7 +161,9 @@ def answer_text(completion: str, tags: Sequence[ThoughtTags] = ()) -> str | None
     without a thought is searched completely.
     """
     answer = split_thought(completion, tags).answer
-    return None if answer is None else boxed(answer)
+    if answer is None:
+        return None
+    return boxed(answer)
 
 
 def _decide_by_text(pairs: Iterable[Pair]) -> tuple[dict[Pair, Reason], list[Pair]]:

@@ -169,7 +169,10 @@ def parse_answer(text: str, *, log: str = "ln") -> Value:
     matrix = _MATRIX.fullmatch(text.strip())
     if matrix:
         factor, _, rows = matrix.groups()
-        cells = [row.split("&") for row in rows.split(r"\\") if row.strip()]
+        cells = []
+        for row in rows.split(r"\\"):
+            if row.strip():
+                cells.append(row.split("&"))
         if factor.strip():
             cells = [[f"{factor}({cell})" for cell in row] for row in cells]
         values = [tuple(parse_answer(cell, log=log) for cell in row) for row in cells]
@@ -213,7 +216,9 @@ def _parse_value(text: str) -> Value:
         raise AnswerParseError
     if len(parts) == 1:
         return parts[0]
-    letters = [str(part) if isinstance(part, Scalar) else "" for part in parts]
+    letters = []
+    for part in parts:
+        letters.append(str(part) if isinstance(part, Scalar) else "")
     is_ranking = (
         all(map(_LETTER.fullmatch, letters))
         and letters != sorted(letters)
@@ -225,9 +230,11 @@ def _parse_value(text: str) -> Value:
 def _parse_parts(text: str) -> list[Value]:
     """The values between commas."""
     pieces, _ = _split(_AND.sub(",", text), re.compile("[,;]"))
-    parts = [
-        _parse_part(sign) for piece in pieces if piece.strip() for sign in _sign_choices(piece)
-    ]
+    parts = []
+    for piece in pieces:
+        if piece.strip():
+            for sign in _sign_choices(piece):
+                parts.append(_parse_part(sign))
     first = parts[0] if parts else None
     if isinstance(first, Statement) and first.relations == ("=",):  # x = 1, 2 are two values of x
         name = first.sides[0]
@@ -241,7 +248,11 @@ def _parse_parts(text: str) -> list[Value]:
 def _assigned_sides(value: Value | None) -> list[Value]:
     """The left sides of a tuple of assignments."""
     parts = value.parts if isinstance(value, Listing) else ()
-    return [part.sides[0] for part in parts if isinstance(part, Statement)]
+    sides: list[Value] = []
+    for part in parts:
+        if isinstance(part, Statement):
+            sides.append(part.sides[0])
+    return sides
 
 
 def _with_order_of(value: Value, names: list[Value]) -> Value:
@@ -380,11 +391,15 @@ class _Formula(_Latex2Sympy):  # type: ignore[misc]
         if not isinstance(first, Expr):  # d/dx, or a matrix
             return super().convert_postfix_list(arr, i)
         is_last = i + 1 == len(arr)
-        return first if is_last else self.mul_flat(first, self.convert_postfix_list(arr, i + 1))
+        if is_last:
+            return first
+        return self.mul_flat(first, self.convert_postfix_list(arr, i + 1))
 
     def convert_atom_expr(self, atom_expr: Any) -> Any:
         value = super().convert_atom_expr(atom_expr)
-        return Symbol("I") if value is I else value
+        if value is I:
+            return Symbol("I")
+        return value
 
     def parse_number(self, text: str) -> Rational:
         return Rational(text)

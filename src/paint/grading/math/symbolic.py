@@ -184,7 +184,9 @@ def _is_name(expr: Any) -> bool:
 
 def _names(expr: Any) -> set[str]:
     """The unknowns of a formula: x, f(2) and dy/dx."""
-    return {str(expr)} if _is_name(expr) else set().union(*map(_names, expr.args))
+    if _is_name(expr):
+        return {str(expr)}
+    return set().union(*map(_names, expr.args))
 
 
 def _names_in_exponents(expr: Any) -> frozenset[str]:
@@ -227,11 +229,15 @@ def _all_exact(values: Iterable[Any]) -> bool:
 
 
 def _sum(*terms: Any) -> Any:
-    return sum(terms) if _all_exact(terms) else mp.fsum(terms)
+    if _all_exact(terms):
+        return sum(terms)
+    return mp.fsum(terms)
 
 
 def _product(*factors: Any) -> Any:
-    return prod(factors, start=Fraction(1)) if _all_exact(factors) else mp.fprod(factors)
+    if _all_exact(factors):
+        return prod(factors, start=Fraction(1))
+    return mp.fprod(factors)
 
 
 def _power(point: _Point, base: Any, exponent: Any) -> Any:
@@ -246,7 +252,9 @@ def _power(point: _Point, base: Any, exponent: Any) -> Any:
     is_odd_root = isinstance(exponent, Fraction) and exponent.denominator % 2
     if is_odd_root and point.domain == "real" and mp.mpmathify(base) < 0:
         value = mp.power(-base, exponent)
-        return -value if exponent.numerator % 2 else value
+        if exponent.numerator % 2:
+            return -value
+        return value
     return mp.power(base, exponent)
 
 
@@ -314,7 +322,10 @@ def _values(statement: Statement) -> list[Value]:
     if len(values) == 1:
         return list(values)
 
-    scalars = [side for side in reversed(values) if isinstance(side, Scalar)]
+    scalars = []
+    for side in reversed(values):
+        if isinstance(side, Scalar):
+            scalars.append(side)
     if len(scalars) != len(values):
         return []
     accepted: list[Value] = [scalars[0]]
@@ -333,7 +344,10 @@ def _is_true_step(a: Scalar, b: Scalar, *, is_rounded: bool) -> bool:
     """True if a step of a chain holds, for rounded numbers to one unit of the last place."""
     if _same_scalars(a, b):
         return True
-    places = [side.place for side in (a, b) if side.place and (side.is_decimal or is_rounded)]
+    places = []
+    for side in (a, b):
+        if side.place and (side.is_decimal or is_rounded):
+            places.append(side.place)
     if not places or _names(a.expr) | _names(b.expr):
         return False
     try:
@@ -349,12 +363,14 @@ def _leading_name(statement: Statement) -> Any:
     if not isinstance(first, Scalar):
         return None
     factors = Mul.make_args(first.expr)
-    bases = [
-        factor.args[0] if factor.is_Pow or factor.func is Abs else factor for factor in factors
-    ]
+    bases = []
+    for factor in factors:
+        bases.append(factor.args[0] if factor.is_Pow or factor.func is Abs else factor)
     is_name = all(map(_is_name, bases))
     is_inverse = all(factor.exp == -1 for factor in factors if factor.is_Pow)  # f^{-1}(x)
-    return first.expr if is_name and is_inverse else None
+    if is_name and is_inverse:
+        return first.expr
+    return None
 
 
 def _same_statements(a: Statement, b: Statement) -> bool:
@@ -378,10 +394,11 @@ def _with_arguments(statement: Statement, name: Any, other: Any) -> Statement:
     if not are_variables or name.func != other.func or len(other.args) != len(name.args):
         return statement
     new_names = dict(zip(other.args, name.args, strict=True))
-    sides = [
-        replace(side, expr=side.expr.xreplace(new_names)) if isinstance(side, Scalar) else side
-        for side in statement.sides
-    ]
+    sides = []
+    for side in statement.sides:
+        sides.append(
+            replace(side, expr=side.expr.xreplace(new_names)) if isinstance(side, Scalar) else side
+        )
     return replace(statement, sides=tuple(sides))
 
 
@@ -475,8 +492,12 @@ def _kind(listing: Listing) -> str:
 
 def _assigned_names(listing: Listing) -> set[Any]:
     """The names of assignments; none if other parts are among them."""
-    names = {_leading_name(part) if isinstance(part, Statement) else None for part in listing.parts}
-    return set() if None in names else names
+    names = set()
+    for part in listing.parts:
+        names.add(_leading_name(part) if isinstance(part, Statement) else None)
+    if None in names:
+        return set()
+    return names
 
 
 def _sorted_by_name(listing: Listing) -> Listing:
@@ -551,7 +572,11 @@ def _ends(value: Value) -> list[Scalar]:
         case Scalar():
             return [value]
         case Statement(sides):
-            return [end for side in sides if not _is_variable(side) for end in _ends(side)]
+            ends: list[Scalar] = []
+            for side in sides:
+                if not _is_variable(side):
+                    ends.extend(_ends(side))
+            return ends
         case Listing(parts) | Region(_, parts):
             return [end for part in parts for end in _ends(part)]
     raise Undefined
@@ -560,7 +585,11 @@ def _ends(value: Value) -> list[Scalar]:
 def _variables(value: Value) -> set[str]:
     match value:
         case Statement(sides):
-            return {str(side) for side in sides if _is_variable(side)}
+            variables: set[str] = set()
+            for side in sides:
+                if _is_variable(side):
+                    variables.add(str(side))
+            return variables
         case Listing(parts) | Region(_, parts):
             return set().union(*map(_variables, parts))
     return set()

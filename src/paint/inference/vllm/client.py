@@ -273,7 +273,8 @@ class VllmServer:
 
     def _explain_refusal(self, text: str, adapter: Path) -> str:
         """The fix for a refusal to load an adapter; "" where its reason is not known."""
-        if ranks := re.search(r"LoRA rank (\d+) is greater than max_lora_rank (\d+)", text):
+        ranks = re.search(r"LoRA rank (\d+) is greater than max_lora_rank (\d+)", text)
+        if ranks:
             rank, limit = int(ranks[1]), ranks[2]
             return (
                 f"{self.url} takes adapters up to rank {limit}, this one has {rank} "
@@ -307,13 +308,15 @@ def read_completion(
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """The sampled token ids of a response, at most ``longest``, and their log-probs."""
     [choice] = json.loads(content)["choices"]
-    if (read := choice["prompt_token_ids"]) != list(prompt):
+    read = choice["prompt_token_ids"]
+    if read != list(prompt):
         raise ValueError(f"it read other token ids than it was sent: {_show(read)}")
 
     ids, log_probs = choice["token_ids"], choice["logprobs"]["token_logprobs"]
     if len(ids) != len(log_probs):
         raise ValueError(f"{len(ids)} token ids and {len(log_probs)} log-probs")
-    if error := completion_error(ids, log_probs, False, vocabulary.size):
+    error = completion_error(ids, log_probs, False, vocabulary.size)
+    if error:
         raise ValueError(f"a completion {error}")
 
     # A completion ends with its first end token, or where it is as long as it may be.

@@ -97,10 +97,9 @@ class VllmEngine(RemoteEngine):
         if not servers:
             # Several, and the ranks beside them, have one log (docs/how-to/several-gpus.md).
             log = setup.folder / LOG if options.server_gpus else folder / "server.log"
-            servers = [
-                _own_server(setup, log, number, gpus)
-                for number, gpus in enumerate(options.server_gpus or ("",))
-            ]
+            servers = []
+            for number, gpus in enumerate(options.server_gpus or ("",)):
+                servers.append(_own_server(setup, log, number, gpus))
             counted = "a vLLM server" if len(servers) == 1 else f"{len(servers)} vLLM servers"
             setup.display.note(f"engine: starting {counted}; the log is {log}")
             if options.adapter_folder is None:
@@ -306,7 +305,11 @@ class VllmEngine(RemoteEngine):
         async with self.changed:
             while True:
                 live = [server for server in self.servers if server.live]
-                if free := [s for s in live if len(s.requests) < self.in_flight]:
+                free = []
+                for s in live:
+                    if len(s.requests) < self.in_flight:
+                        free.append(s)
+                if free:
                     return min(free, key=lambda server: len(server.requests))
                 await self.changed.wait()
 
@@ -445,7 +448,9 @@ def memory_folder(run_folder: Path, versions: int, policy: Policy) -> Path | Non
         return None
     if is_ours:
         delete_adapters(folder)
-    return folder if is_ours else None
+    if is_ours:
+        return folder
+    return None
 
 
 def delete_adapters(folder: Path) -> None:
@@ -456,7 +461,9 @@ def delete_adapters(folder: Path) -> None:
 
 def _log_of(server: VllmServer) -> str:
     process = server.process
-    return f"; {process.log} ends with\n{process.tail()}" if process is not None else ""
+    if process is not None:
+        return f"; {process.log} ends with\n{process.tail()}"
+    return ""
 
 
 async def _gather(work: Iterator[Coroutine[Any, Any, None]]) -> None:

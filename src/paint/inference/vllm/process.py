@@ -76,7 +76,10 @@ def server_command(
         settings["--tensor-parallel-size"] = len(gpus.split(","))
     if model.quantization == "nf4":  # in flight, vLLM's is nf4 with scales of 8 bits, as ours
         settings["--quantization"] = "bitsandbytes"
-    flags = [str(part) for setting in settings.items() for part in setting]
+    flags = []
+    for setting in settings.items():
+        for part in setting:
+            flags.append(str(part))
     flags += ["--enable-lora", *(["--enable-sleep-mode"] if options.colocate else [])]
     return [*start, *model_arguments, *flags, *shlex.split(options.server_args)]
 
@@ -106,7 +109,9 @@ def inherited_environment(command: Sequence[str]) -> dict[str, str]:
 
 def gpu_environment(gpus: str) -> dict[str, str]:
     """CUDA_VISIBLE_DEVICES for an entry of ``rollout.server_gpus``; "" is those of this process."""
-    return {"CUDA_VISIBLE_DEVICES": "" if gpus == NO_GPU else gpus} if gpus else {}
+    if gpus:
+        return {"CUDA_VISIBLE_DEVICES": "" if gpus == NO_GPU else gpus}
+    return {}
 
 
 def training_tokens(config: cfg.Config) -> int:
@@ -188,7 +193,10 @@ class OwnedProcess:
         except OSError as error:
             return f"({reason(error)})"
         prefix = f"{self.name} | " if self.name else ""
-        own = [line for line in text.rstrip().splitlines() if line.startswith(prefix)]
+        own = []
+        for line in text.rstrip().splitlines():
+            if line.startswith(prefix):
+                own.append(line)
         return sanitize_for_terminal("\n".join(_COLOUR.sub("", line) for line in own[-lines:]))
 
     def stop(self) -> None:

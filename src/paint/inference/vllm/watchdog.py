@@ -70,7 +70,9 @@ def main(parent: int, grace: float, name: str, command: list[str]) -> int:
     reader.join(1.0)
     if has_ended and name != QUIET:
         _say(f"{prefix}the command ended with status {status}")
-    return status if status >= 0 else 128 - status
+    if status >= 0:
+        return status
+    return 128 - status
 
 
 def _say(line: str) -> None:
