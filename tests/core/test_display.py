@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,6 +60,51 @@ def test_command_prints_each_message_once(host: None, capsys: pytest.CaptureFixt
     assert len(lines) == 4
     work()
     assert capsys.readouterr().out == ""
+
+
+METRICS = {
+    "step": 1000,
+    "loss": -0.1234,
+    "kl": 123.4567,
+    "accuracy": 1.0,
+    "completion_tokens": 40.0,
+    "seconds_rollout": 1200.0,
+    "seconds_loss": 34.56,
+    "seconds_left": 359_940.0,
+}
+
+
+def test_step_line_has_four_values_in_80_columns(host: None, caplog: Any) -> None:
+    LOGGER.setLevel("INFO")
+    display = Display()
+    with display.running(1000, 0):
+        display.step(METRICS)
+        display.step(METRICS | {"reward": 0.25})
+    first, second = caplog.messages
+    assert first == "step 1000/1000  KL 123.4567  correct 100%  1234.6 s  99 h 59 min left"
+    assert "reward 0.250" in second
+    assert "correct" not in second
+    assert len(first) <= 80
+
+
+def test_step_line_has_all_metrics_at_level_debug(host: None, caplog: Any) -> None:
+    LOGGER.setLevel("DEBUG")
+    display = Display()
+    with display.running(1000, 0):
+        display.step(METRICS)
+    [line] = caplog.messages
+    for value in ("loss -0.1234", "KL to target 123.4567", "answers correct 100%", "40 tokens"):
+        assert value in line
+
+
+def test_counter_of_unknown_or_low_total_never_counts_beyond_it(host: None) -> None:
+    display = Display()
+    with display.counting("rows", 0) as counter:
+        counter.to(40)
+        assert counter.line() == "rows: 40, 0 s"
+    with display.counting("rows", 3) as counter:
+        counter.to(5)
+        assert counter.line() == "rows: 5/5, 0 s"
 
 
 TRAIN = """

@@ -285,6 +285,8 @@ def test_count_rows_does_not_read_rows(tmp_path: Path) -> None:
     assert count_rows(write(tmp_path / "p.jsonl", b"{}\n\n{}")) == 2
     assert count_rows(write(tmp_path / "p.csv", b"a,b\n1,2\n\n3,4\n")) == 2
     assert count_rows(write(tmp_path / "p.csv", b"")) == 0
+    assert count_rows(write(tmp_path / "p.json", b"{}\n{}\n")) == 2
+    assert count_rows(write(tmp_path / "p.json", b' [{"a": 1},\n{"a": 2}]')) == 0  # unknown
 
 
 def test_read_rows_row_over_size_limit_is_bad_and_next_row_is_read(tmp_path: Path) -> None:

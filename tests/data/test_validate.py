@@ -199,6 +199,14 @@ def test_print_check_names_equal_errors_once(tmp_path: Path) -> None:
     assert "rows 2, 3, 4, 5, 6: fields" in text
 
 
+def test_print_check_says_in_words_that_no_context_has_anchors() -> None:
+    counts = {0: "anchors is 0): 0.0%", 1: "anchors is 0): 50.0%", 2: "no context has anchors"}
+    for without_anchors, words in counts.items():
+        text = shown(FileCheck("rows.jsonl", 100, 2, good=2, without_anchors=without_anchors))
+        assert words in text
+        assert "()" not in text
+
+
 def test_print_check_names_the_cost_of_wrong_boxes_where_there_are_some(tmp_path: Path) -> None:
     page = "demo.md#references-that-go-wrong"
     assert page in shown(check_of(write(tmp_path, row(0), row(1, answer="1"))))

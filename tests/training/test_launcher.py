@@ -206,8 +206,9 @@ def test_dry_run_prints_commands_and_starts_nothing(
     machine(4)
     line = ["train", "demo-paint", "--gpus", "4", "--split", "2+2", "--dry-run"]
     line += ["--rollout.engine", "auto"]  # the recipe names local, which uses no servers
-    assert main([*line, "--log.folder", str(tmp_path), "--log.name", "one"]) == 0
+    assert main([*line, "--log.folder", str(tmp_path), "--log.name", "one", "-v"]) == 0
     output = capsys.readouterr().out
+    assert " --verbose" in output  # the ranks are commands, too
     assert "CUDA_VISIBLE_DEVICES=0,1 " in output
     assert "-m paint.launch --standalone --nproc-per-node 2 train " in output
     assert "--rollout.engine vllm --rollout.server-gpus 2 3" in output

@@ -200,11 +200,11 @@ def test_page_run_curves_read_step_and_link_rollouts(browser: Any, page: Path, r
     with opened(browser, page, "view=run") as at:
         at.locator(f"{name} svg").hover(position={"x": 60, "y": 60})
         assert "step 1: kl" in at.inner_text(f"{name} .read")
-        overlap = "figure[data-chart='Overlap with the solution'] .read"
-        assert at.is_hidden(overlap)  # folded, and reads the same step
-        assert "step 1" in str(at.text_content(overlap))
+        overlap = "figure[data-chart='Overlap with the solution']"
+        assert at.is_hidden(f"{overlap} svg")  # folded, and reads the same step
+        assert "step 1" in str(at.text_content(f"{overlap} .read"))
         at.click("#more summary")
-        assert at.is_visible(overlap)
+        assert at.is_visible(f"{overlap} svg")
         at.locator(f"{name} svg").click(position={"x": 60, "y": 60})
         assert "Step 1, row 0" in at.inner_text("#rollout h2")
         at.click("[role=tab] >> nth=2")

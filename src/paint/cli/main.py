@@ -19,7 +19,7 @@ from paint import __version__
 from paint.cli import parser
 from paint.commands import load_commands
 from paint.config.recipe import shipped_recipes
-from paint.core.display import shown_on_terminal
+from paint.core.display import LOGGER, shown_on_terminal
 from paint.core.errors import (
     Interrupted,
     PaintError,
@@ -120,6 +120,8 @@ def _run(line: Sequence[str]) -> int:
         if isinstance(ended.code, int):
             return ended.code
         return 0
+    if getattr(parsed.options, parser.VERBOSE, False):
+        LOGGER.setLevel(logging.DEBUG)  # shown_on_terminal sets it back
     result = parsed.call()
     command = parsed.command
     if command.report is not None:

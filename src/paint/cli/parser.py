@@ -33,6 +33,8 @@ from paint.evaluation.defaults import defaults_of
 SECTION = re.compile(r"^(Args|Returns|Raises):$", re.MULTILINE)
 RECIPE = "recipe"
 JSON = "json"
+VERBOSE = "verbose"
+VERBOSE_HELP = "Print all metrics of each step, in a long line, instead of four."
 GROUPS = {"data": "Make or validate training data (docs/how-to/own-data.md)."}
 """Commands of two words, by the first one."""
 
@@ -154,6 +156,9 @@ def options_of(command: Command) -> type[Any]:
         fields.append(
             (JSON, Annotated[bool, arg(help="Print JSON.")], dataclasses.field(default=False))
         )
+    if command.has_steps:
+        note = arg(aliases=["-v"], help=VERBOSE_HELP)
+        fields.append((VERBOSE, Annotated[bool, note], dataclasses.field(default=False)))
     name = "".join(word.capitalize() for word in command.function.__name__.split("_"))
     return dataclasses.make_dataclass(name, fields, kw_only=True, frozen=True)
 

@@ -9,6 +9,8 @@ from paint.results import Run, load_run
 from paint.training.callbacks import complete_callbacks
 from paint.training.launcher import Request, run_training
 
+HAS_STEPS = True
+
 
 def resume(
     run: Annotated[RunPath, arg(metavar="RUN")],

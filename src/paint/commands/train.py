@@ -22,6 +22,7 @@ from paint.results import Run
 from paint.training.callbacks import complete_callbacks
 from paint.training.launcher import Request, run_training
 
+HAS_STEPS = True
 SHOWN_CHANGES = 6
 
 

@@ -65,9 +65,16 @@ METRICS = {
     "tokens_per_second_rollout": ("tokens/s, rollout", "rollout {:,.0f} tokens/s"),
     "tokens_per_second_loss": ("tokens/s, loss and gradient", "loss {:,.0f} tokens/s"),
 }
-"""Labels of metrics in the live table, and their formats in a step's line; "" if not in it."""
+"""Labels of metrics in the live table, and formats in a step's complete line; "" if not in it."""
+
+SHORT_LINE = (
+    {"kl": "KL {:.4f}", "loss": "loss {:.4f}"},
+    {"reward": "reward {:.3f}", "accuracy": "correct {:.0%}"},
+)
+"""Formats of a step's short line: of each group the first metric that the step has."""
 
 SAY_SECONDS = 20.0  # seconds between progress lines without a terminal
+REDRAW_SECONDS = 0.25  # between updates of the bar on a terminal
 LOG_WIDTH = 200  # width of tables without a terminal, in characters
 
 
@@ -196,7 +203,10 @@ class Display:
         if self.console.is_terminal and not self.console.quiet and self.live is None:
             with Progress(*_columns(), console=self.console, transient=True) as counter.bar:
                 shown = sanitize_for_terminal(title)
-                counter.task = counter.bar.add_task(shown, total=total, completed=done, status="")
+                # rich shows a total of None as "?".
+                counter.task = counter.bar.add_task(
+                    shown, total=total or None, completed=done, status=""
+                )
                 yield counter
         else:
             over = threading.Event()
@@ -229,7 +239,10 @@ class Display:
         now = time.monotonic()
         if self.count is not None:
             self.count.under_way = under_way
-        if now - self.shown < (0.25 if self.console.is_terminal else SAY_SECONDS):
+        pause = SAY_SECONDS
+        if self.console.is_terminal:
+            pause = REDRAW_SECONDS
+        if now - self.shown < pause:
             return
 
         self.shown = now
@@ -244,20 +257,21 @@ class Display:
             self.note(status)
 
     def step(self, metrics: Mapping[str, float]) -> None:
-        """Show the metrics of a finished step."""
+        """Show the metrics of a finished step: in a line, or in the table of a terminal.
+
+        The line has four values and fits in 80 columns; at level DEBUG it has all.
+        """
         self.metrics = metrics
         number = int(metrics["step"])
         if self.live is not None:
             self.bar.update(self.task, completed=number)
             self.live.update(self._picture())
-        else:
-            shown = (
-                form.format(metrics[name])
-                for name, (_, form) in METRICS.items()
-                if form and name in metrics
-            )
-            left = format_duration(metrics["seconds_left"])
-            self.note(f"step {number}/{self.steps}  {'  '.join(shown)}  {left} left")
+            return
+        is_complete = LOGGER.isEnabledFor(logging.DEBUG)
+        values = _complete_values(metrics) if is_complete else _short_values(metrics)
+        left = format_duration(metrics["seconds_left"])
+        parts = [f"step {number}/{self.steps}", *values, f"{left} left"]
+        self.note("  ".join(parts))
 
     def seconds_left(self, done: int) -> float:
         """Estimate the remaining seconds from the steps so far."""
@@ -265,10 +279,12 @@ class Display:
 
     def _show(self, status: str) -> None:
         """Show a status next to the progress bar, if there is one."""
-        if self.live is not None:
-            left = f"{format_duration(self.metrics['seconds_left'])} left, " if self.metrics else ""
-            self.bar.update(self.task, status=f"{left}{status}")
-            self.live.update(self._picture())
+        if self.live is None:
+            return
+        if self.metrics:
+            status = f"{format_duration(self.metrics['seconds_left'])} left, {status}"
+        self.bar.update(self.task, status=status)
+        self.live.update(self._picture())
 
     def _picture(self) -> Group:
         table = Table(box=None, show_header=False)
@@ -282,7 +298,10 @@ class Display:
 
 
 class Counter:
-    """Progress of a count: ``add`` counts one more, ``to`` sets the count."""
+    """Progress of a count: ``add`` counts one more, ``to`` sets the count.
+
+    A total of 0 is unknown, and one that was estimated too low grows with the count.
+    """
 
     def __init__(self, display: Display, title: str, total: int, done: int) -> None:
         self.display, self.title, self.total = display, title, total
@@ -300,6 +319,8 @@ class Counter:
     def to(self, done: int) -> None:
         """Set the count."""
         self.done = done
+        if self.total:
+            self.total = max(self.total, done)
         if self.bar is not None:
             self.bar.update(self.task, completed=done, status=self.status())
         elif self.display.live is not None:
@@ -315,19 +336,23 @@ class Counter:
         """Format the speed and the estimated time left."""
         seconds = time.monotonic() - self.began
         tokens = self.tokens + self.under_way
-        rate = f"{tokens / max(seconds, 1e-9):,.0f} tok/s, " if tokens else ""
-
+        rate, written = "", "nothing"
+        if tokens:
+            rate = f"{tokens / max(seconds, 1e-9):,.0f} tok/s, "
+            written = f"{tokens:,} tokens"
         if self.done >= self.total:
             return f"{rate}{format_duration(seconds)}"
         if self.done == self.first:
-            written = f"{tokens:,} tokens" if tokens else "nothing"
             return f"{rate}{written} yet after {format_duration(seconds)}"
         left = seconds / (self.done - self.first) * (self.total - self.done)
         return f"{rate}{format_duration(left)} left"
 
     def line(self) -> str:
         """Format title, count and status in one line."""
-        return f"{self.title}: {self.done:,}/{self.total:,}, {self.status()}"
+        count = f"{self.done:,}"
+        if self.total:
+            count += f"/{self.total:,}"
+        return f"{self.title}: {count}, {self.status()}"
 
 
 class Clock:
@@ -362,6 +387,30 @@ class Clock:
             f"tokens_per_second_{phase}": self.tokens.get(phase, tokens) / self.seconds[phase]
             for phase in on_tokens
         }
+
+
+def _complete_values(metrics: Mapping[str, float]) -> list[str]:
+    """All metrics that have a format, in words."""
+    values = []
+    for name, (_, form) in METRICS.items():
+        if form and name in metrics:
+            values.append(form.format(metrics[name]))
+    return values
+
+
+def _short_values(metrics: Mapping[str, float]) -> list[str]:
+    """What is learned, what is right, and the seconds of the step."""
+    values = []
+    for group in SHORT_LINE:
+        for name, form in group.items():
+            if name in metrics:
+                values.append(form.format(metrics[name]))
+                break
+    phases = [name for name in metrics if name.startswith("seconds_") and name != "seconds_left"]
+    if phases:
+        seconds = sum(metrics[name] for name in phases)
+        values.append(f"{seconds:.1f} s")
+    return values
 
 
 def _columns() -> list[ProgressColumn]:

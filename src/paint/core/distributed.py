@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -100,7 +101,8 @@ def report_once(folder: Path) -> Iterator[list[int]]:
 
 def _wait_for_agent(signals: Sequence[int]) -> None:
     """Sleep until torchrun's agent ends this rank; return at once if its signal was collected."""
-    time.sleep(0 if signals else AGENT_SECONDS)
+    if not signals:
+        time.sleep(AGENT_SECONDS)
 
 
 def _is_first_to_report(store: Store) -> bool:
@@ -143,8 +145,9 @@ def run_on_rank0(work: Callable[[], T]) -> T:
     if PartialState().num_processes > 1:
         distributed.broadcast_object_list(outcome, group=_objects())
     if isinstance(outcome[0], PaintError):
-        is_first = PartialState().is_main_process
-        raise outcome[0] if is_first else PeerExit(_status(outcome[0]))
+        if PartialState().is_main_process:
+            raise outcome[0]
+        raise PeerExit(_status(outcome[0]))
     result: T = outcome[0]
     return result
 
@@ -155,10 +158,7 @@ def all_gather_objects(rows: Sequence[T]) -> list[T]:
         return list(rows)
     parts: list[Any] = [None] * PartialState().num_processes
     distributed.all_gather_object(parts, list(rows), group=_objects())
-    objects: list[T] = []
-    for part in parts:
-        objects.extend(part)
-    return objects
+    return list(chain.from_iterable(parts))
 
 
 def all_gather_slice(rows: Sequence[T]) -> tuple[list[T], slice]:
@@ -172,15 +172,12 @@ def gather_on_rank0(rows: Sequence[T]) -> list[T]:
     """Gather the rows of all ranks on rank 0, in rank order; other ranks get their own rows."""
     if PartialState().num_processes == 1:
         return list(rows)
-    is_first = PartialState().is_main_process
-    parts: list[Any] | None = [None] * PartialState().num_processes if is_first else None
-    distributed.gather_object(list(rows), parts, dst=0, group=_objects())
-    if parts is None:
+    if not PartialState().is_main_process:
+        distributed.gather_object(list(rows), None, dst=0, group=_objects())
         return list(rows)
-    gathered: list[T] = []
-    for part in parts:
-        gathered.extend(part)
-    return gathered
+    parts: list[Any] = [None] * PartialState().num_processes
+    distributed.gather_object(list(rows), parts, dst=0, group=_objects())
+    return list(chain.from_iterable(parts))
 
 
 def barrier() -> None:
@@ -201,8 +198,12 @@ def sum_gradients(accelerator: Accelerator, parameters: Sequence[torch.nn.Parame
 
     for group in _message_groups(parameters):
         grads = []
-        for p in group:
-            grads.append(p.grad if p.grad is not None else torch.zeros_like(p))
+        for parameter in group:
+            # A rank whose rows do not reach a parameter has no gradient of it, and others may.
+            if parameter.grad is None:
+                grads.append(torch.zeros_like(parameter))
+            else:
+                grads.append(parameter.grad)
         flat = accelerator.reduce(torch.cat([grad.flatten() for grad in grads]), "sum")
         for parameter, part in zip(group, flat.split([p.numel() for p in group]), strict=True):
             parameter.grad = part.view_as(parameter)

@@ -114,10 +114,11 @@ def reason(error: BaseException) -> str:
     # A line such as "Errors in loading:" is a heading; the reason follows it.
     count = 1 + next((i for i, line in enumerate(lines) if not line.endswith(":")), 0)
     message = " ".join(lines[:count])[:MAX_REASON_CHARACTERS]
-    # The message of a KeyError is the key alone.
     if " " in message:
         return message
-    return f"{type(error).__name__}{': ' if message else ''}{message}"
+    # The message of a KeyError is the key alone, and others have none.
+    name = type(error).__name__
+    return f"{name}: {message}" if message else name
 
 
 def crash_report(error: Exception, command: Sequence[str]) -> str:

@@ -22,7 +22,7 @@ import difflib
 import inspect
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any, get_type_hints
@@ -86,7 +86,8 @@ def plain_options(name: str, table: Any) -> OptionTable:
     for key, value in table.items():
         if not isinstance(key, str) or not key.isidentifier():
             raise ConfigError(f"{name} has {format_short(key)}, which is no name of an option")
-        value = tuple(value) if isinstance(value, list) else value
+        if isinstance(value, list):
+            value = tuple(value)
         items = value if isinstance(value, tuple) else (value,)
         if not all(item is None or isinstance(item, bool | int | float | str) for item in items):
             raise ConfigError(
@@ -153,8 +154,9 @@ def field_helps(kind: type) -> dict[str, str]:
             [node] = ast.parse(textwrap.dedent(inspect.getsource(base))).body
         except (OSError, TypeError, SyntaxError):
             continue
-        body = node.body if isinstance(node, ast.ClassDef) else []
-        for field, after in pairwise(body):
+        if not isinstance(node, ast.ClassDef):
+            continue
+        for field, after in pairwise(node.body):
             if not (isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr)):
                 continue
             if isinstance(after.value, ast.Constant):
@@ -226,7 +228,9 @@ def build_options(extension: Any, table: Mapping[str, Any], name: str, setting: 
             return kind(**values)
     except PaintError as error:  # of the dataclass, which does not know the name of the table
         message = str(error)
-        raise ConfigError(message if message.startswith(name) else f"{name}: {message}") from None
+        if not message.startswith(name):
+            message = f"{name}: {message}"
+        raise ConfigError(message) from None
 
 
 def values_of(options: Any) -> dict[str, Any]:
@@ -271,14 +275,22 @@ def complete_options(section: Any, prefix: str) -> Any:
         for name in table:
             if name not in complete:
                 names = " ".join(named) if isinstance(named, tuple) else named
-                close = difflib.get_close_matches(name, complete, n=1)
-                hint = f"there are {', '.join(complete)}" if complete else "it has none, remove it"
                 raise ConfigError(
                     f"unknown option {prefix}{key}.{name} of {prefix}{owner} {names}; "
-                    f"{f'did you mean {close[0]}?' if close else hint}"
+                    f"{_hint(name, list(complete))}"
                 )
         changes[key] = OptionTable(complete)
     return dataclasses.replace(section, **changes)
+
+
+def _hint(name: str, options: Sequence[str]) -> str:
+    """What to write in place of an option that there is not."""
+    close = difflib.get_close_matches(name, options, n=1)
+    if close:
+        return f"did you mean {close[0]}?"
+    if options:
+        return f"there are {', '.join(options)}"
+    return "it has none, remove it"
 
 
 def extensions_of(named: str | tuple[str, ...]) -> list[str]:

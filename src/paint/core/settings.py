@@ -126,11 +126,14 @@ def convert_value(name: str, value: Any, annotation: Any) -> Any:
     """
     converted = value
     if isinstance(value, list):
-        is_of_floats = get_args(annotation)[:1] == (float,)
-        converted = tuple(float(v) if is_of_floats and type(v) is int else v for v in value)
+        items = list(value)
+        if get_args(annotation)[:1] == (float,):
+            items = [float(item) if type(item) is int else item for item in items]
+        converted = tuple(items)
     elif isinstance(value, str) and get_origin(annotation) is tuple:
         converted = (value,)
     elif type(value) is int and float in (annotation, *get_args(annotation)):
+        # A larger integer would overflow; it stays one, and is refused as such.
         converted = float(value) if abs(value) <= MAX_FLOAT else value
     if not _fits(converted, annotation):
         raise ConfigError(f"{name} must be {_words(annotation)}, got {format_value(value)}")
@@ -178,6 +181,7 @@ def _words(annotation: Any) -> str:
         return " or ".join(_words(argument) for argument in arguments)
     if origin is tuple:
         item = _words(arguments[0])
-        is_choice = get_origin(arguments[0]) is Literal
-        return "a list of " + (f"values, each {item}" if is_choice else item)
+        if get_origin(arguments[0]) is Literal:
+            return f"a list of values, each {item}"
+        return f"a list of {item}"
     return _KINDS[annotation]

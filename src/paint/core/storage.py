@@ -48,7 +48,10 @@ def write_atomic(path: Path, content: str | bytes | Iterable[bytes]) -> None:
 
     path.parent.mkdir(parents=True, exist_ok=True)
     with partial.open("wb") as file:
-        file.writelines([content] if isinstance(content, bytes) else content)
+        if isinstance(content, bytes):
+            file.write(content)
+        else:
+            file.writelines(content)
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)

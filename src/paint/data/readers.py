@@ -176,8 +176,8 @@ def data_files(path: Path) -> list[Path]:
 def count_rows(path: Path) -> int:
     """Estimate the number of rows: of a text file its lines that are not blank, without a header.
 
-    A CSV row with line breaks in its cells counts as several, and so does an object of a JSON list
-    that is written over several lines.
+    A CSV row with line breaks in its cells counts as several. 0 for a JSON list, whose rows are
+    known when it is read.
     """
     kind = path.suffix.lower()
     if kind == ".parquet":
@@ -186,6 +186,8 @@ def count_rows(path: Path) -> int:
         with wrap_errors(path, DataError, REWRITE), _open(path) as file:
             return int(pyarrow.parquet.read_metadata(file).num_rows)
     with _open(path) as file:
+        if kind == ".json" and _is_list(file):
+            return 0
         lines = sum(1 for line in _lines(file) if line.strip())
     if kind in (".csv", ".tsv"):
         return max(lines - 1, 0)
@@ -232,9 +234,7 @@ def _jsonl(file: IO[bytes], path: Path) -> Iterator[Row]:
 
 def _json(file: IO[bytes], path: Path) -> Iterator[Row]:
     """The rows of a file with one JSON list of objects, or with an object a line."""
-    start = file.read(ROW_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
-    file.seek(0)
-    if not start.startswith(b"["):
+    if not _is_list(file):
         yield from _jsonl(file, path)
         return
     try:
@@ -248,6 +248,13 @@ def _json(file: IO[bytes], path: Path) -> Iterator[Row]:
             yield row, fields
         else:
             yield row, BadRow("not a JSON object", f" but {kind_of(fields)}")
+
+
+def _is_list(file: IO[bytes]) -> bool:
+    """Whether a JSON file holds one list; it is left at its beginning."""
+    start = file.read(ROW_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
+    file.seek(0)
+    return start.startswith(b"[")
 
 
 def _lines(file: IO[bytes]) -> Iterator[bytes]:

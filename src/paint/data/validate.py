@@ -289,10 +289,11 @@ def print_check(check: FileCheck, console: Console) -> None:
         right = check.boxed.get("right", 0) / check.boxed.total()
         verdicts = ", ".join(f"{count:,} {reason}" for reason, count in sorted(check.boxed.items()))
         console.print(f"solutions whose box holds the answer: {right:.1%} ({verdicts})")
-    without_anchors = check.without_anchors / check.good
-    console.print(
-        f"contexts without anchors (their overlap by anchors is 0): {without_anchors:.1%}"
-    )
+    if check.without_anchors == check.good:  # as of chats, whose contexts need none
+        console.print("no context has anchors (numbers, formulas): overlap is not measured")
+    else:
+        share = check.without_anchors / check.good
+        console.print(f"contexts without anchors (their overlap by anchors is 0): {share:.1%}")
 
     if check.boxed.get("wrong"):
         console.print(WRONG_REFERENCES)

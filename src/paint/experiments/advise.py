@@ -459,10 +459,17 @@ def advise_on(
     highest = _mean(gradients[best])
     if highest.low <= 0:
         lines.append(
-            f"no advice: the highest accuracy gradient but for controls, "
-            f"{highest.points(sign=True)}, is that of {best}, and 0 is in its interval; take more "
+            f"no advice: of the contexts that are no controls, {best} has the highest accuracy "
+            f"gradient, {highest.points(sign=True)}, and 0 is in its interval; take more "
             f"--problems, or other --contexts"
         )
+        if len(candidates) < len(gradients):
+            control = max(set(gradients) - set(candidates), key=lambda name: gradients[name].mean())
+            points = _mean(gradients[control]).points(sign=True)
+            lines.append(
+                f"controls, such as {control} with {points}, show what is not content, and are "
+                f"never advised"
+            )
         return lines
 
     gain = _mean(gradients[best] - gradients[RECIPE])

@@ -255,6 +255,8 @@ def train_on(
         task += ["--server-gpus", *placement.servers] if placement.servers else []
         task += ["--max-logprob-mismatch", str(config.rollout.max_logprob_mismatch)]
         task += ["--urls", *config.rollout.urls] if config.rollout.urls else []
+    if LOGGER.isEnabledFor(logging.DEBUG):  # the ranks are commands of their own
+        task.append("--verbose")
     count = len(placement.trainers)
     several = ["paint.launch", "--standalone", "--nproc-per-node", str(count)]
     command = [sys.executable, "-m", *(several if count > 1 else ["paint.cli"]), *task]
