@@ -12,6 +12,7 @@ import torch
 import paint
 from paint.cli.main import parse
 from paint.demo.files import HELD_OUT_PROBLEMS, MODEL
+from runs import tight_and_loose
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"]
@@ -72,4 +73,13 @@ def test_documented_python_block_runs(
         "student_logits": hidden @ torch.randn(4, 7),
         "teacher_logits": torch.randn(5, 7),
     }
-    exec(block.replace("Qwen/Qwen3-1.7B", str(MODEL)).replace("step-000100", "step-000003"), names)
+    short = tight_and_loose(tmp_path, {"train": {"steps": 2}})
+    small = {
+        "Qwen/Qwen3-1.7B": str(MODEL),
+        "step-000100": "step-000003",
+        '["demo-opsd", "demo-paint"]': repr(short),
+        '"steps": 10': '"steps": 2',
+    }
+    for given, replacement in small.items():
+        block = block.replace(given, replacement)
+    exec(block, names)

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 
 from config_tables import TABLES
 from paint.cli.main import parse
@@ -19,6 +19,7 @@ def config_of(*arguments: str) -> Config:
 
 
 @pytest.mark.slow
+@settings(max_examples=30)
 @given(TABLES)
 @example({"rollout": {"top_k": -1, "server_args": "--gpu-memory-utilization 0.4"}})
 @example({"log": {"name": "-a", "token_rows": "all"}, "model": {"lora_targets": ["q_proj"]}})

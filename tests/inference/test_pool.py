@@ -222,7 +222,7 @@ def test_pool_server_out_of_memory_gets_half_as_many_rows(
     assert text.count("rows at once on each server from now on") == 2
 
 
-def drip(handler: Any, path: str, *_: object) -> bool:
+def drip(handler: Any, path: str, *good: object) -> bool:
     """A response that comes a byte at a time."""
     if path != "/v1/completions":
         return False

@@ -30,7 +30,7 @@ from runs import changed
         pytest.param("demo-paint", {"impl": "reference"}, marks=pytest.mark.slow),
         pytest.param("demo-opsd", {}, marks=pytest.mark.slow),
         pytest.param("demo-grpo", {}, marks=pytest.mark.slow),
-        ("demo-sft", {}),
+        pytest.param("demo-sft", {}, marks=pytest.mark.slow),
     ],
 )
 def test_training_step_without_float64_matches_cpu(
