@@ -42,7 +42,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))  # paint ma
 from paint.config.schema import Config, TrainConfig
 from paint.estimate.memory import CHUNK, Kernels, Rows, training_memory
 from paint.estimate.shapes import SHAPES, Shape
-from paint.objective.options import Impl
+from paint.objective.loss_options import Impl
 from paint.training.check import check_config
 from workers import chosen, seconds_of
 

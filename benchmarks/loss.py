@@ -37,7 +37,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from paint.objective import fused
 from paint.objective.fused import fused_paint_loss
-from paint.objective.options import Impl
+from paint.objective.loss_options import Impl
 from workers import Worker, answers_alone, chosen, seconds_of, serve
 
 VOCABULARY = 151_936

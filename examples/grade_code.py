@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Mapping
 from typing import Any
 
-from paint.grading.base import Grade
+from paint.grading.contract import Grade
 from paint.grading.thoughts import split_thought
 
 CPU_SECONDS, WALL_SECONDS, MEMORY_BYTES, FILE_BYTES = 2, 4, 1 << 30, 1 << 20

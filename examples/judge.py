@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx2
 
-from paint.grading.base import Grade
+from paint.grading.contract import Grade
 from paint.grading.thoughts import split_thought
 
 CERTIFICATES = ssl.create_default_context()  # takes long, so once for all calls

@@ -15,8 +15,8 @@ from itertools import cycle
 from math import gcd
 from random import Random
 
-from paint.grading.base import Item
-from paint.grading.registry import find_grader
+from paint.grading.contract import Item
+from paint.grading.graders import find_grader
 
 Rewriting = tuple[str, list[str], list[str]]  # a gold answer, right answers, wrong ones
 Rule = Callable[[Random], Rewriting]

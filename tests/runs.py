@@ -20,7 +20,7 @@ from paint.config.run_folder import latest_checkpoint, read_metrics, read_run, s
 from paint.config.schema import Config
 from paint.core.storage import read_jsonl
 from paint.data.problems import Problem
-from paint.evaluation.frame import Measurement, Report, read_report, select
+from paint.evaluation.frame import Measurement, Report, read_report, select_rows
 from paint.evaluation.generate import EvalTask, SamplingProtocol, deployment_prompts, open_task
 from paint.evaluation.store import Sample, prompt_digest
 from paint.inference.engine import Sampling
@@ -68,7 +68,7 @@ def report_in(folder: Path, name: str = "summary") -> Report:
 
 def row_of(rows: Report | Sequence[Measurement], **columns: Any) -> Measurement:
     """The one row with these values."""
-    [row] = select(rows.rows if isinstance(rows, Report) else rows, **columns)
+    [row] = select_rows(rows.rows if isinstance(rows, Report) else rows, **columns)
     return row
 
 

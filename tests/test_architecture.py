@@ -17,7 +17,7 @@ from paint.algorithms.base import ALGORITHMS
 from paint.config.recipe import find_recipe, read_recipe, shipped_recipes, to_table
 from paint.config.schema import Config
 from paint.inference.engine import Completion
-from paint.inference.registry import AUTO, ENGINES
+from paint.inference.engines import AUTO, ENGINES
 from paint.inference.sampling import invert
 from paint.objective import anchors
 
@@ -30,7 +30,7 @@ LAYERS = [
     ["core"],
     ["config"],
     ["objective"],
-    ["inference.registry", "algorithms.base"],
+    ["inference.engines", "algorithms.base"],
     ["demo", "models.structure", "training.optim"],
     ["estimate"],
     ["grading"],
@@ -118,9 +118,48 @@ def test_packages_match_import_table() -> None:
     }
 
 
+def names_of(module: str) -> list[str]:
+    """Public names of a module's own classes, type aliases and functions, and its file's name."""
+    names = [f"{module.rpartition('.')[2]}.py"]
+    for node in ast.parse(MODULES[module].read_text()).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            names.append(node.name)
+        elif isinstance(node, ast.Assign):
+            for target in node.targets:
+                # A type alias; constants are in capitals.
+                if isinstance(target, ast.Name) and re.fullmatch("[A-Z]+[a-z].*", target.id):
+                    names.append(target.id)
+    return [name for name in names if not name.startswith("_")]
+
+
+# Names that stand for one thing in several modules.
+SAME_THING = {
+    "Options": "the options that each variant declares",
+    "main": "the entry point of a program",
+    "measure": "the same work on rows, in torch and in Triton",
+    "differentiate": "the same work on rows, in torch and in Triton",
+}
+
+
+def test_names_stand_for_one_thing() -> None:
+    modules: dict[str, list[str]] = {}
+    for module in MODULES:
+        for name in names_of(module):
+            modules.setdefault(name, []).append(module)
+    for name, places in modules.items():
+        # A command has the name of its implementation; ``report`` and ``status`` are its hooks.
+        others = [place for place in places if not place.startswith("commands.")]
+        is_hook = name in ("report", "status")
+        is_one_command = is_hook or len(places) - len(others) < 2
+        if name not in SAME_THING:
+            assert len(others) < 2, f"{name}: {places}"
+            assert is_one_command, f"{name}: {places}"
+    assert {name for name in SAME_THING if len(modules[name]) > 1} == set(SAME_THING)
+
+
 def test_masking_and_prompts_import_at_most_anchors() -> None:
     assert imports("objective.masking") == {"objective.anchors"}
-    assert imports("objective.anchors") == imports("objective.prompts") == set()
+    assert imports("objective.anchors") == imports("objective.messages") == set()
 
 
 def compared(code: str) -> set[Any]:
@@ -147,8 +186,8 @@ STANDARD = [
     *("core.errors", "core.options", "core.plugins", "core.settings", "algorithms.base"),
     "training.check",
     *("config.schema", "config.recipe", "config.removed", "config.run_folder", "demo.files"),
-    *("objective.masking", "objective.anchors", "objective.prompts", "objective.options"),
-    "inference.registry",
+    *("objective.masking", "objective.anchors", "objective.messages", "objective.loss_options"),
+    "inference.engines",
 ]
 OUTSIDE: dict[str, set[str]] = {
     **{module: set() for module in STANDARD},

@@ -1,7 +1,7 @@
 r"""Verdicts on answers in forms that occur in data sets and completions: gold | given | why."""
 
-from paint.grading.base import Gold
-from paint.grading.math.compare import compare_symbolic, compare_text
+from paint.grading.contract import Gold
+from paint.grading.math.equality import compare_symbolic, compare_text
 from paint.grading.math.grader import accepted, answer_text
 
 

@@ -25,7 +25,7 @@ from tyro.constructors import PrimitiveConstructorSpec
 import paint
 from paint import arguments
 from paint.cli.main import COMMANDS
-from paint.cli.parser import description_of, options_of, parameter_helps, plain_type
+from paint.cli.parser import command_options, description_of, parameter_helps, plain_type
 from paint.commands import Command, function_names
 from paint.config.schema import Config, EvaluationConfig, GradingConfig
 from paint.core.options import OptionTable
@@ -115,7 +115,7 @@ def python_page() -> str:
 
 def options_of_command(command: Command) -> tuple[list[list[str]], list[list[str]], list[str]]:
     """Rows of positional arguments, rows of options, and links to settings that are flags."""
-    kind = options_of(command)
+    kind = command_options(command)
     hints = get_type_hints(kind, include_extras=True)
     positional, options, links = [], [], []
     for field in dataclasses.fields(kind):

@@ -49,7 +49,7 @@ from demo_problems import (
 )
 from paint.core import storage
 from paint.objective.masking import MARKER, mask_solution
-from paint.objective.prompts import rationale_messages, student_messages, teacher_messages
+from paint.objective.messages import rationale_messages, student_messages, teacher_messages
 
 SLIP_RATE = 0.03
 SHARE_THINKING = 0.06

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from paint.objective.masking import mask_solution
-from paint.objective.prompts import INSTRUCTION, student_messages, teacher_messages
+from paint.objective.messages import INSTRUCTION, student_messages, teacher_messages
 
 Split = Literal["train", "validation", "evaluation"]
 

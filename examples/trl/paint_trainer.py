@@ -14,7 +14,7 @@ from paint.config.schema import Config
 from paint.models.policy import encode
 from paint.objective.fused import fused_paint_loss
 from paint.objective.masking import anchors, mask_ratio, mask_solution, overlap
-from paint.objective.prompts import student_messages, teacher_messages
+from paint.objective.messages import student_messages, teacher_messages
 
 PAPER = Config()
 LOGGED = ("kl", "clipped", "student_entropy", "teacher_entropy", "entropy_ratio")

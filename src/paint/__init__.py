@@ -35,7 +35,7 @@ _HOMES = {
     "Config": "config.schema",
     "Divergence": "objective.divergences",
     "Evaluation": "results",
-    "Grade": "grading.base",
+    "Grade": "grading.contract",
     "Loss": "objective.loss",
     "OptimizerFactory": "training.optim",
     "Page": "results",
@@ -53,8 +53,8 @@ _HOMES = {
     "overlap": "objective.masking",
     "paint_loss": "objective.loss",
     "select_positions": "objective.loss",
-    "student_messages": "objective.prompts",
-    "teacher_messages": "objective.prompts",
+    "student_messages": "objective.messages",
+    "teacher_messages": "objective.messages",
 }
 # The public names beside the commands, each with its module.
 
@@ -85,7 +85,7 @@ if TYPE_CHECKING:  # for type checkers, which do not see what is found at run ti
     from paint.commands.train import train as train
     from paint.commands.validate_data import validate_data as validate_data
     from paint.config.schema import Config as Config
-    from paint.grading.base import Grade as Grade
+    from paint.grading.contract import Grade as Grade
     from paint.objective.divergences import Divergence as Divergence
     from paint.objective.fused import fused_paint_loss as fused_paint_loss
     from paint.objective.loss import Loss as Loss
@@ -99,8 +99,8 @@ if TYPE_CHECKING:  # for type checkers, which do not see what is found at run ti
     from paint.objective.masking import mask_solution as mask_solution
     from paint.objective.masking import normalize as normalize
     from paint.objective.masking import overlap as overlap
-    from paint.objective.prompts import student_messages as student_messages
-    from paint.objective.prompts import teacher_messages as teacher_messages
+    from paint.objective.messages import student_messages as student_messages
+    from paint.objective.messages import teacher_messages as teacher_messages
     from paint.results import Evaluation as Evaluation
     from paint.results import Page as Page
     from paint.results import Result as Result

@@ -81,7 +81,7 @@ Counts = Annotated[Sequence[int], bounded(int, 1, MAX_COUNT, many=True)]
 Seed = Annotated[int, bounded(int, 0, 2**63 - 1)]
 Seconds = Annotated[float, bounded(float, 0.01, 86_400)]
 Share = Annotated[float, bounded(float, 0, 1)]
-Text = Annotated[str | Path, _read_by(str, "STR")]
+TextArgument = Annotated[str | Path, _read_by(str, "STR")]
 Texts = Annotated[Sequence[str], _read_by(str, "STR", many=True)]
 
 FilePath = Annotated[str | Path, _read_by(_path, "PATH")]
@@ -93,7 +93,7 @@ EvaluationPaths = Annotated[Sequence[Evaluation | str | Path], _read_by(_path, "
 Target = Annotated[Run | str | Path, _read_by(str, "STR")]
 Targets = Annotated[Run | str | Path | Sequence[Run | str | Path], _read_by(str, "STR", many=True)]
 
-Rows = Annotated[Any, _read_by(str, "FILE")]
+RowsArgument = Annotated[Any, _read_by(str, "FILE")]
 """A file, a hub data set or "demo"; in Python also a list of dicts, a Dataset or a DataFrame."""
 
 OutputDir = Annotated[str | Path | None, _read_by(_path, "PATH", optional=True)]
@@ -122,7 +122,7 @@ Data = Annotated[
     ),
 ]
 
-Section = Annotated[
+SectionArgument = Annotated[
     Mapping[str, Any],
     SettingsOf(Config),
     arg(help='Settings of the recipe by section, such as `train={"steps": 4}`.'),
@@ -162,7 +162,7 @@ Gpus = Annotated[
     ),
 ]
 
-Split = Annotated[
+SplitArgument = Annotated[
     str | None,
     arg(
         help="With --gpus: how many train and how many serve, such as 4+4, or shared, by which all "
@@ -187,7 +187,7 @@ Samples = Annotated[
     arg(help="Samples per problem: the k of Avg@k (paper: Experimental Details, 12)."),
 ]
 
-Benchmark = Annotated[
+BenchmarkArgument = Annotated[
     str | Path | None,
     _read_by(str, "STR", optional=True),
     arg(

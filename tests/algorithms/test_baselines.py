@@ -23,14 +23,14 @@ from paint.algorithms.sft import reference, score_reference
 from paint.config.run_folder import latest_checkpoint, read_metrics
 from paint.config.schema import Config
 from paint.data.problems import Problem, batch_indices
-from paint.grading.base import Grade
+from paint.grading.contract import Grade
 from paint.grading.math.grader import MathGrader
 from paint.inference.engine import Completion
 from paint.inference.local import LocalEngine
 from paint.models.policy import Policy, load_policy
 from paint.models.teacher import open_teacher
 from paint.objective.loss import weighted_sum
-from paint.objective.options import Objective, Reduction
+from paint.objective.loss_options import Objective, Reduction
 from paint.training.check import check_config
 from paint.training.rollouts import Rollout
 from paint.training.run_log import step_metrics

@@ -11,7 +11,7 @@ import paint
 from paint import commands
 from paint.cli import main
 from paint.cli.main import COMMANDS
-from paint.cli.parser import is_short_form, options_of, parse, settings_of
+from paint.cli.parser import command_options, is_short_form, parse_line, settings_type
 from paint.config.recipe import find_recipe, read_recipe
 from paint.core.errors import ConfigError
 from runs import write_problems
@@ -54,7 +54,7 @@ def test_command_of_one_file_is_on_both_faces(
     notes = str(tmp_path / "notes.txt")
     assert paint.count(notes, times=3) == 6  # type: ignore[attr-defined]
     found = commands.load_commands()
-    line = parse(["count", notes, "--times", "2"], found, "")
+    line = parse_line(["count", notes, "--times", "2"], found, "")
     assert line.call() == 4
     assert found["count"].report is not None
     assert found["count"].report(4) == "4 lines"
@@ -64,8 +64,8 @@ def test_command_of_one_file_is_on_both_faces(
 @pytest.mark.parametrize("name", COMMANDS)
 def test_parameters_are_options_but_short_forms_of_settings(name: str) -> None:
     command = COMMANDS[name]
-    settings = settings_of(command.function)
-    options = inspect.signature(options_of(command)).parameters
+    settings = settings_type(command.function)
+    options = inspect.signature(command_options(command)).parameters
     for parameter in inspect.signature(command.function).parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
             assert "config" in options

@@ -7,7 +7,7 @@ import pytest
 from paint.algorithms.base import find_algorithm
 from paint.cli import main
 from paint.cli.main import COMMANDS
-from paint.cli.parser import options_of
+from paint.cli.parser import command_options
 from paint.config.recipe import find_recipe, from_table, read_recipe, shipped_recipes, to_table
 from paint.config.removed import REMOVED_FLAGS, REMOVED_SETTINGS, REMOVED_VALUES
 from paint.config.schema import Config, ConfigError
@@ -57,7 +57,7 @@ def test_removed_setting_on_command_line_is_refused_with_successor(
 
 def test_replacements_exist() -> None:
     for command, flags in REMOVED_FLAGS.items():
-        names = set(options_of(COMMANDS[command]).__dataclass_fields__)
+        names = set(command_options(COMMANDS[command]).__dataclass_fields__)
         for successor in flags.values():
             key = successor.removeprefix("--").partition(".")[0].replace("-", "_")
             assert not successor.startswith("--") or {key, "config"} & names, (command, successor)

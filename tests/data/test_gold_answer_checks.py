@@ -9,8 +9,8 @@ from paint.cli import main
 from paint.data.benchmarks import load_benchmark
 from paint.data.gold_answer_checks import SHOWN, gold_warnings, name_unparsed
 from paint.data.problems import DataError, Problem
+from paint.grading.graders import find_grader
 from paint.grading.math.grader import MathGrader
-from paint.grading.registry import find_grader
 from runs import report_in
 
 GOOD = ["7", r"\frac{1}{2}", "(0, 1)", "x = 3", r"12\text{ cm}", "1,000"]

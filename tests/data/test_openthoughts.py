@@ -17,7 +17,7 @@ from paint.data import openthoughts
 from paint.data.benchmarks import Benchmark, load_benchmark
 from paint.data.openthoughts import REASONS, Preparation, make_training_data, print_preparation
 from paint.data.problems import DataError, Problem, read_problems
-from paint.grading.base import Item
+from paint.grading.contract import Item
 from paint.grading.math.grader import MathGrader
 from runs import rows_of, write_problems
 

@@ -28,8 +28,8 @@ from paint.data.problems import Problem
 from paint.demo.files import MODEL
 from paint.estimate.memory import sampled_row
 from paint.estimate.shapes import shape_of
-from paint.evaluation.evaluate import resolve
-from paint.evaluation.frame import select
+from paint.evaluation.evaluate import resolve_targets
+from paint.evaluation.frame import select_rows
 from paint.evaluation.generate import (
     EvalTask,
     SamplingProtocol,
@@ -362,7 +362,7 @@ def test_resolve_unsupported_adapter_kind_is_refused(
     path = tmp_path / "adapter_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     with pytest.raises(PolicyError, match="plain LoRA adapter"):
-        resolve(EvaluationConfig(), [str(tmp_path)])
+        resolve_targets(EvaluationConfig(), [str(tmp_path)])
 
 
 def test_resolve_targets_of_other_models_are_refused(policy: Policy, tmp_path: Path) -> None:
@@ -370,21 +370,21 @@ def test_resolve_targets_of_other_models_are_refused(policy: Policy, tmp_path: P
     config = json.loads((tmp_path / "one" / "adapter_config.json").read_text())
     (tmp_path / "two").mkdir()
     (tmp_path / "two" / "adapter_config.json").write_text(json.dumps(config | {"r": 4}))
-    model, contestants = resolve(EvaluationConfig(), ["demo", str(tmp_path / "one")])
+    model, contestants = resolve_targets(EvaluationConfig(), ["demo", str(tmp_path / "one")])
     assert (model.path, model.lora_rank, model.dtype) == ("demo", 8, "float32")
     found = [(c.name, c.checkpoint) for c in contestants]
     assert found == [("base", None), ("one", tmp_path / "one")]
-    assert len(resolve(EvaluationConfig(base=False), [str(tmp_path / "one")])[1]) == 1
+    assert len(resolve_targets(EvaluationConfig(base=False), [str(tmp_path / "one")])[1]) == 1
     with pytest.raises(ConfigError, match=r"lora_rank\b.*\b4\b.*\b8\b"):
-        resolve(EvaluationConfig(), [str(tmp_path / "one"), str(tmp_path / "two")])
+        resolve_targets(EvaluationConfig(), [str(tmp_path / "one"), str(tmp_path / "two")])
     with pytest.raises(ConfigError, match=r"path\b.*'other'"):
-        resolve(EvaluationConfig(), ["other", str(tmp_path / "one")])
+        resolve_targets(EvaluationConfig(), ["other", str(tmp_path / "one")])
     (tmp_path / "one").rename(tmp_path / "base")
     with pytest.raises(ConfigError, match="called base"):
-        resolve(EvaluationConfig(), [str(tmp_path / "base")])
+        resolve_targets(EvaluationConfig(), [str(tmp_path / "base")])
     (tmp_path / "base").rename(tmp_path / "one")
     with pytest.raises(ConfigError, match="called one"):
-        resolve(EvaluationConfig(), [str(tmp_path / "one"), str(tmp_path / "one")])
+        resolve_targets(EvaluationConfig(), [str(tmp_path / "one"), str(tmp_path / "one")])
 
 
 def test_sample_text_includes_opening_of_prompt(policy: Policy) -> None:
@@ -476,7 +476,7 @@ def test_summary_has_rows_by_level_and_subject(policy: Policy, tmp_path: Path) -
     texts = {(str(i), k): rf"\boxed{{{answer}}}" for i, k, answer in given}
     place = evaluated(policy, tmp_path / "evals/base/mine", problems, texts)
     summarise_folders([place], tmp_path, QUIET, GradingConfig())
-    by_group = select(report_in(tmp_path).rows, metric="avg_at_k", group=...)
+    by_group = select_rows(report_in(tmp_path).rows, metric="avg_at_k", group=...)
     found = [(row.group, row.n, row.mean) for row in by_group if row.group]
     # One subject is the whole set, and tells nothing.
     assert found == [("level 9", 2, 0.5), ("level 10", 1, 1.0), ("level ", 1, 1.0)]
@@ -546,6 +546,6 @@ def test_stored_evaluations_with_same_names_are_distinguished(
 @pytest.mark.parametrize("family", ["gpt2", "mixtral", "phi3"])
 def test_resolve_base_of_any_family_can_be_loaded(family: str, tmp_path: Path) -> None:
     path = save_tiny(tiny_config(family), tmp_path)
-    model, targets = resolve(EvaluationConfig(dtype="float32"), [path])
+    model, targets = resolve_targets(EvaluationConfig(dtype="float32"), [path])
     assert [target.name for target in targets] == ["base"]
     assert load_policy(model, seed=0).adapted

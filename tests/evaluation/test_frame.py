@@ -16,14 +16,14 @@ from paint.evaluation.frame import (
     Measurement,
     Report,
     Table,
-    measure,
     read_report,
-    select,
+    select_rows,
     split_table,
     table_of,
     to_frame,
     to_json,
     to_markdown,
+    to_measurement,
     to_terminal,
     write_report,
 )
@@ -56,7 +56,7 @@ NEW = {"x": graded([1, 1], [0, 1]), "y": graded([1, 1], [1, 1])}
 
 def test_summary_rows_match_hand_computed_means() -> None:
     rows = summary_rows({"base": BASE, "new": NEW})
-    means = {(r.policy, r.benchmark): r.mean for r in select(rows, metric="avg_at_k")}
+    means = {(r.policy, r.benchmark): r.mean for r in select_rows(rows, metric="avg_at_k")}
     assert means == {
         ("base", "x"): 0.25,
         ("base", "y"): 0.75,
@@ -65,7 +65,7 @@ def test_summary_rows_match_hand_computed_means() -> None:
         ("new", "y"): 1.0,
         ("new", "macro"): 0.875,
     }
-    differences = select(rows, against="base")
+    differences = select_rows(rows, against="base")
     assert [(r.policy, r.benchmark, r.mean) for r in differences] == [
         ("new", "x", 0.5),
         ("new", "y", 0.25),
@@ -101,16 +101,16 @@ def test_summary_rows_of_other_problems_are_refused() -> None:
 
 @pytest.mark.parametrize("value", [None, math.nan, Interval(math.nan, math.nan, math.nan)])
 def test_measure_without_a_value_has_no_row(value: Interval | float | None) -> None:
-    assert measure("a", "x", "kl", value) == []
+    assert to_measurement("a", "x", "kl", value) == []
 
 
 def test_measurement_text_has_a_word_for_an_end_without_bound() -> None:
-    [row] = measure("a", "x", "kl", Interval(0.5, 0.25, math.inf))
+    [row] = to_measurement("a", "x", "kl", Interval(0.5, 0.25, math.inf))
     assert (row.low, row.high) == (0.25, None)
     assert row.text("") == "0.5 [0.25, unbounded]"
-    [row] = measure("a", "x", "kl", Interval(0.5, -math.inf, math.inf))
+    [row] = to_measurement("a", "x", "kl", Interval(0.5, -math.inf, math.inf))
     assert row.text("points") == "+50.0"
-    assert measure("a", "x", "seconds", 3725.2)[0].text("time") == "1:02:05"
+    assert to_measurement("a", "x", "seconds", 3725.2)[0].text("time") == "1:02:05"
 
 
 WIDE = table_of(
@@ -152,6 +152,6 @@ def test_write_report_is_read_back(tmp_path: Path) -> None:
 
 
 def test_to_frame_leaves_out_columns_that_are_empty() -> None:
-    frame = to_frame(measure("a", "x", "kl", Interval(0.5, 0.4, 0.6), 3))
+    frame = to_frame(to_measurement("a", "x", "kl", Interval(0.5, 0.4, 0.6), 3))
     assert list(frame) == ["policy", "benchmark", "metric", "mean", "low", "high", "n"]
     assert frame.iloc[0]["high"] == 0.6

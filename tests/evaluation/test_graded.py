@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from paint.evaluation.graded import NO_CHANGE, describe_change
-from paint.evaluation.intervals import compare
+from paint.evaluation.intervals import compare_paired
 from paint.evaluation.metrics import GradedSamples
 
 
@@ -31,7 +31,7 @@ STRONG = samples([[1, 1], [1, 0], [1, 1]] * 8)
 
 def test_describe_change_has_paired_difference_of_first_and_last_validation() -> None:
     validation = {(4, "set"): STRONG, (0, "set"): WEAK, (2, "set"): WEAK}
-    found = compare([WEAK.correct], [STRONG.correct])
+    found = compare_paired([WEAK.correct], [STRONG.correct])
     assert found.detectable is None  # every problem gains one sample
     text = describe_change(validation, [])
     assert text.startswith(f"Validation {found.difference.points(sign=True)} points over the base")
@@ -41,7 +41,7 @@ def test_describe_change_has_paired_difference_of_first_and_last_validation() ->
 
 def test_describe_change_reports_zero_in_the_interval_and_what_could_be_detected() -> None:
     other = samples([[0, 0], [1, 0], [0, 1]] * 8)
-    found = compare([WEAK.correct], [other.correct])
+    found = compare_paired([WEAK.correct], [other.correct])
     assert found.detectable is not None
     text = describe_change({(2, "set"): WEAK, (4, "set"): other}, [])
     assert "over step 2" in text

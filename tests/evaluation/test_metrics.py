@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from paint.evaluation.intervals import (
     SHARE,
     bootstrap,
-    compare,
+    compare_paired,
     compare_seeds,
     holm,
     over_seeds,
@@ -125,7 +125,7 @@ def test_paired_difference_interval_covers_rare_gains(leap: bool) -> None:
         leapt = np.where(rng.random(30) < 0.1, 1, skills)
         better = leapt if leap else skills + 0.2 * skills * (1 - skills)
         before, after = simulated(rng, skills, 12), simulated(rng, better, 12)
-        interval = compare([before], [after]).difference
+        interval = compare_paired([before], [after]).difference
         hits += interval.low <= truth <= interval.high
     assert hits / RUNS >= 0.93
 
@@ -136,7 +136,7 @@ def test_paired_difference_interval_covers_truth_and_is_narrower() -> None:
         skills = rng.beta(0.5, 0.5, size=30)
         better = np.clip(skills + 0.2 * skills * (1 - skills), 0, 1)
         before, after = simulated(rng, skills, 12), simulated(rng, better, 12)
-        interval = compare([before], [after]).difference
+        interval = compare_paired([before], [after]).difference
         hits += interval.low <= 0.2 * 0.125 <= interval.high  # E[p(1-p)] of Beta(0.5, 0.5) is 1/8
         alone = avg_at_k(after)
         widths.append((interval.high - interval.low) / (alone.high - alone.low))
@@ -168,7 +168,7 @@ def test_detectable_difference_has_eighty_percent_power(problems: int) -> None:
     rng, skills = np.random.default_rng(16), np.random.default_rng(17).beta(0.5, 0.5, size=3000)
     gain = {30: 0.66, 100: 0.34}[problems]
     better = skills + gain * skills * (1 - skills)
-    whole = compare([simulated(rng, skills, 12)], [simulated(rng, better, 12)])
+    whole = compare_paired([simulated(rng, skills, 12)], [simulated(rng, better, 12)])
     assert whole.detectable is not None
     # The detectable difference falls with the root of the number; this gain is about that large.
     reach = (students_t(problems - 1) + students_t(problems - 1, 0.6)) / (1.959964 + 0.841621)
@@ -179,7 +179,7 @@ def test_detectable_difference_has_eighty_percent_power(problems: int) -> None:
     for run in range(400):
         chosen = np.random.default_rng(run).integers(3000, size=problems)
         a, b = simulated(rng, skills[chosen], 12), simulated(rng, better[chosen], 12)
-        comparison = compare([a], [b])
+        comparison = compare_paired([a], [b])
         found += comparison.p_value <= 0.05
         estimates.append(comparison.detectable)
     assert 0.74 <= found / 400 <= 0.86
@@ -190,7 +190,7 @@ def test_detectable_difference_over_benchmarks_follows_sizes() -> None:
     rng = np.random.default_rng(17)
     before = [rng.random((n, 12)) < 0.4 for n in (30, 90)]
     after = [rng.random((n, 4)) < 0.6 for n in (30, 90)]
-    comparison = compare(before, after)
+    comparison = compare_paired(before, after)
     differences = [b.mean(axis=1) - a.mean(axis=1) for a, b in zip(before, after, strict=True)]
     assert comparison.difference.mean == pytest.approx(np.mean([d.mean() for d in differences]))
     one, two = (d.var(ddof=1) / len(d) for d in differences)
@@ -205,15 +205,15 @@ def test_detectable_difference_over_benchmarks_follows_sizes() -> None:
 
 def test_detectable_difference_without_spread_is_none() -> None:
     correct = np.array([[True, False], [False, True], [True, True]])
-    same = compare([correct], [correct])
+    same = compare_paired([correct], [correct])
     assert (same.difference.mean, same.p_value, same.detectable) == (0, 1.0, None)
-    assert compare([correct[:1]], [correct[1:2]]).detectable is None
-    assert compare([correct, correct[:1]], [correct[::-1], correct[:1]]).detectable is None
-    everywhere = compare([np.zeros((5, 4), dtype=bool)], [np.ones((5, 4), dtype=bool)])
+    assert compare_paired([correct[:1]], [correct[1:2]]).detectable is None
+    assert compare_paired([correct, correct[:1]], [correct[::-1], correct[:1]]).detectable is None
+    everywhere = compare_paired([np.zeros((5, 4), dtype=bool)], [np.ones((5, 4), dtype=bool)])
     assert everywhere.detectable is None
     assert everywhere.difference.low < 0
     with pytest.raises(ValueError, match="same problems"):
-        compare([correct], [correct[1:]])
+        compare_paired([correct], [correct[1:]])
 
 
 def test_bootstrap_few_problems_widen_interval_to_unseen_ones() -> None:

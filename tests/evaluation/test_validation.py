@@ -17,7 +17,7 @@ from paint.config.schema import Config, ConfigError, ValidationConfig
 from paint.core.display import Display, shown_on_terminal
 from paint.data.readers import DataError
 from paint.demo.files import HELD_OUT_PROBLEMS
-from paint.evaluation.frame import Report, select
+from paint.evaluation.frame import Report, select_rows
 from paint.evaluation.store import StoreError
 from paint.training.trainer import train
 from paint.viewer.run import PageSpec, run_data
@@ -58,7 +58,7 @@ def test_validation_evaluates_every_checkpoint(finished: tuple[Path, str], tmp_p
     # Every second step, the last one, and the student as it starts.
     assert policies_of(report) == ["step-000000", "step-000002", "step-000003"]
     assert compared_in(report) == ["step-000002", "step-000003"]
-    rows = select(report.rows, metric="avg_at_k")
+    rows = select_rows(report.rows, metric="avg_at_k")
     assert [(row.benchmark, row.n) for row in rows] == [("mine", 8)] * 3
     assert "validation after step 2: Avg@2" in said
     assert "Avg@2 less that of step-000000" in said
@@ -127,7 +127,9 @@ def test_validation_two_ranks_agree(mine: Path, finished: tuple[Path, str], tmp_
     result = subprocess.run(line, check=True, capture_output=True, text=True)
     assert "2 ranks" in result.stdout
     one, two = report_of(finished[0]), report_of(tmp_path / "two")
-    assert select(two.rows, policy="step-000000") == select(one.rows, policy="step-000000")
+    assert select_rows(two.rows, policy="step-000000") == select_rows(
+        one.rows, policy="step-000000"
+    )
     assert policies_of(two) == policies_of(one)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from paint.grading.base import Grade, Item
-from paint.grading.registry import find_grader
+from paint.grading.contract import Grade, Item
+from paint.grading.graders import find_grader
 from paint.training.trainer import train
 from runs import changed, stored, write_problems
 

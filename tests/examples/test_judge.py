@@ -12,8 +12,8 @@ import pytest
 from paint.core.display import Display
 from paint.demo.files import MODEL
 from paint.grading import functions
-from paint.grading.base import Grade, Grader, GradingError, Item
-from paint.grading.registry import find_grader
+from paint.grading.contract import Grade, Grader, GradingError, Item
+from paint.grading.graders import find_grader
 from paint.training.trainer import train
 from real_vllm import needs_vllm, serving
 from runs import changed, stored

@@ -29,7 +29,7 @@ from paint.experiments.checkpoint_results import BASE
 from paint.experiments.runner import ExperimentRun
 from paint.models.policy import load_tokenizer
 from paint.objective.masking import mask_solution
-from paint.objective.prompts import student_messages, teacher_messages
+from paint.objective.messages import student_messages, teacher_messages
 from problems import (
     HELD_OUT,
     HIDDEN,

@@ -16,7 +16,7 @@ from paint.core.display import Display
 from paint.core.storage import CorruptFileError
 from paint.data.contexts import Contexts
 from paint.data.problems import Problem
-from paint.evaluation.frame import Report, select
+from paint.evaluation.frame import Report, select_rows
 from paint.evaluation.intervals import Interval
 from paint.experiments.advise import (
     ContextMetrics,
@@ -36,7 +36,7 @@ from paint.experiments.rollout_cache import (
     rollout_metrics,
     score,
 )
-from paint.grading.base import Grade
+from paint.grading.contract import Grade
 from paint.grading.math.grader import MathGrade, Verdict
 from paint.inference.engine import Completion
 from paint.models.policy import Policy
@@ -56,7 +56,7 @@ def advised(folder: Path, config: Config = DEMO, **options: Any) -> Report:
 
 def means_of(report: Report, metric: str, **columns: Any) -> dict[str, float]:
     """The means of a metric by context."""
-    rows = select(report.rows, metric=metric, **columns)
+    rows = select_rows(report.rows, metric=metric, **columns)
     return {row.policy: row.mean for row in rows if row.policy != "student"}
 
 
@@ -94,7 +94,7 @@ def test_advise_report_has_every_context(folder: Path) -> None:
     assert list(masked) == ["recipe", "solution@0", "other@0"]
     assert masked["solution@0"] == 0 < masked["recipe"]
     for name in masked:
-        shares = select(report.rows, policy=name, metric="kl_share", group=...)
+        shares = select_rows(report.rows, policy=name, metric="kl_share", group=...)
         assert len(shares) == len(KINDS) + 10
         assert sum(row.mean for row in shares) == pytest.approx(2)  # by kind, and by tenth
 
@@ -103,7 +103,7 @@ def test_advise_page_draws_the_rows_of_the_report(folder: Path) -> None:
     report = report_in(folder)
     [page] = tables_data([folder])["reports"]
     drawn = page["charts"][0]["rows"]
-    rows = select(report.rows, metric="accuracy_gradient")
+    rows = select_rows(report.rows, metric="accuracy_gradient")
     assert drawn == {r.policy: {"mean": r.mean, "low": r.low, "high": r.high} for r in rows}
     assert page["lines"] == report.lines
 
@@ -117,10 +117,10 @@ def test_advise_both_modes_adds_figures_of_the_other_mode(folder: Path, tmp_path
     names = list(means_of(other, "kl"))
     assert list(means_of(both, "kl")) == [*names, *(f"{name} (thinking)" for name in names)]
     for name in names:
-        found = select(other.rows, policy=name, group=...)
-        same = select(both.rows, policy=f"{name} (thinking)", group=...)
+        found = select_rows(other.rows, policy=name, group=...)
+        same = select_rows(both.rows, policy=f"{name} (thinking)", group=...)
         assert [replace(row, policy=name) for row in same] == found
-        assert select(both.rows, policy=name, group=...) != found
+        assert select_rows(both.rows, policy=name, group=...) != found
 
 
 def test_advise_interrupted_goes_on_with_stored_rollouts(folder: Path) -> None:
@@ -172,7 +172,7 @@ def test_advise_on_stored_rollouts_finds_the_same(folder: Path, tmp_path: Path) 
     stored = {"engine": "stored", "stored": str(folder / "rollouts.jsonl")}
     config = changed("demo-paint", {"rollout": {"max_new_tokens": 60, **stored}})
     report = advise(config, tmp_path, problems=4, samples=2, sources=("solution",), ratios=(0.0,))
-    for row in select(report.rows, policy="solution@0"):
+    for row in select_rows(report.rows, policy="solution@0"):
         before = row_of(report_in(folder), policy="solution@0", metric=row.metric)
         assert row.mean == pytest.approx(before.mean)
     with pytest.raises(ConfigError, match="leave out --answers"):

@@ -15,7 +15,7 @@ from paint.config.recipe import find_recipe, read_recipe
 from paint.config.schema import Config, ConfigError
 from paint.core.errors import Interrupted
 from paint.data.problems import Problem
-from paint.evaluation.frame import Report, select
+from paint.evaluation.frame import Report, select_rows
 from paint.experiments.bake import bake
 from paint.experiments.prompt_evaluator import BAKED, PLAIN, PROMPTED, PromptEvaluator
 from paint.inference.local import LocalEngine
@@ -135,7 +135,7 @@ def test_bake_measures_segments_and_resumes_to_same_rows(config: Config, tmp_pat
     assert report_in(tmp_path) == report
     assert steps_of(report) == [1, 2]
     for group in ("held_out", "unrelated"):
-        rows = select(report.rows, benchmark=group, step=None, metric="completion_tokens")
+        rows = select_rows(report.rows, benchmark=group, step=None, metric="completion_tokens")
         assert [row.policy for row in rows] == [PROMPTED, PLAIN, BAKED]
     assert len(rows_of(tmp_path / "questions.jsonl")) == 32
 
@@ -155,7 +155,7 @@ def test_bake_teaches_invented_rules(config: Config, tmp_path: Path) -> None:
     """Two answers in three follow rules that the plain base never follows, after forty steps."""
     longer = {"steps": 40, "checkpoint_every": 40, "batch_size": 32}
     report = bake(of(config, train=longer), tmp_path, held_out=16, samples=4)
-    rows = select(report.rows, benchmark="held_out", metric="follows", step=None)
+    rows = select_rows(report.rows, benchmark="held_out", metric="follows", step=None)
     follows = {row.policy: row.mean for row in rows}
     assert follows[PLAIN] < 0.05
     assert follows[BAKED] > 0.67 * follows[PROMPTED] > 0.5

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from paint.core.display import Display
-from paint.evaluation.frame import Measurement, select
+from paint.evaluation.frame import Measurement, select_rows
 from paint.evaluation.intervals import (
     Interval,
     compare_seeds,
@@ -102,7 +102,7 @@ def test_comparison_tables_have_the_settings_that_differ() -> None:
 
 
 def test_comparison_rows_pass_at_k_counts_problems_with_a_right_sample() -> None:
-    rows = select(comparison_rows(LAYOUT, RESULTS), metric="pass_at_4")
+    rows = select_rows(comparison_rows(LAYOUT, RESULTS), metric="pass_at_4")
     passed = {row.policy: row.mean for row in rows}
     # Of Off, one problem of one of two seeds.
     assert passed == dict.fromkeys(("base", "Few", "Many", "Never"), 1.0) | {
@@ -125,8 +125,8 @@ def test_step_rows_checkpoint_has_score_cost_and_lead() -> None:
         assert row_of(rows, **found, metric="seconds").mean == seconds
         lead = row_of(rows, step=step, metric=LEAD, group=LABELS[cell], against=LABELS[cell])
         assert interval_of(lead) == compare_seeds(scores, end)
-    assert not select(rows, metric=LEAD, group="Few", against="Few", step=2)
-    assert [row.metric for row in select(rows, policy="base")] == ["avg_at_k"]
+    assert not select_rows(rows, metric=LEAD, group="Few", against="Few", step=2)
+    assert [row.metric for row in select_rows(rows, policy="base")] == ["avg_at_k"]
 
 
 def test_step_tables_have_a_line_for_each_checkpoint() -> None:

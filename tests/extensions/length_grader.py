@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from paint.core.settings import POSITIVE, setting
-from paint.grading.base import Grade
+from paint.grading.contract import Grade
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from paint.grading.base import Grade
+from paint.grading.contract import Grade
 
 SHORT = 40  # characters
 

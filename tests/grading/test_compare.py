@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paint.grading.base import Item
-from paint.grading.math.compare import explain_gold
+from paint.grading.contract import Item
+from paint.grading.math.equality import explain_gold
 from paint.grading.math.grader import MathGrader
 from paint.grading.math.parse import _Formula
 from verdicts import ROWS as TABLE

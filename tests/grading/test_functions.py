@@ -14,8 +14,8 @@ from paint.core.errors import ConfigError
 from paint.core.plugins import spec_of
 from paint.evaluation.grade import summarise_folders
 from paint.grading import functions
-from paint.grading.base import Cost, Grade, GradingError, Item
-from paint.grading.registry import find_grader, open_grader, short_names
+from paint.grading.contract import Cost, Grade, GradingError, Item
+from paint.grading.graders import find_grader, open_grader, short_names
 from paint.training.trainer import train
 from runs import changed, rows_of, stored
 

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paint import PaintError
-from paint.grading.base import Item
-from paint.grading.math.compare import LONGEST_ANSWER, boxed
+from paint.grading.contract import Item
+from paint.grading.math.equality import LONGEST_ANSWER, boxed
 from paint.grading.math.grader import MathGrade, MathGrader, Verdict, answer_text
 from paint.grading.processes import Worker
 from processes import alive, until

@@ -18,9 +18,9 @@ from paint.core.display import Display
 from paint.core.errors import ConfigError
 from paint.core.plugins import spec_of
 from paint.evaluation.grade import summarise_folders
-from paint.grading.base import Grade, Item
 from paint.grading.choice import chosen_letter
-from paint.grading.registry import find_grader
+from paint.grading.contract import Grade, Item
+from paint.grading.graders import find_grader
 from paint.training.check import check_config
 from paint.training.trainer import train
 from runs import changed, report_in, row_of, rows_of, stored

@@ -2,10 +2,10 @@
 
 import pytest
 
-from paint.grading.base import Item
 from paint.grading.choice import chosen_letter
+from paint.grading.contract import Item
+from paint.grading.graders import choice, exact
 from paint.grading.math.grader import MathGrader
-from paint.grading.registry import choice, exact
 from paint.grading.thoughts import ThoughtTags, open_thought, split_thought
 
 PAIRS = [

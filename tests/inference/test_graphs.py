@@ -19,7 +19,7 @@ from paint.inference.decoders import StaticDecoder
 from paint.inference.engine import Sampling
 from paint.inference.graphs import GraphedStep
 from paint.inference.local import LocalEngine
-from paint.inference.slots import Row
+from paint.inference.slots import SlotRow
 from paint.models.policy import Policy
 from paint.models.teacher import open_teacher
 
@@ -216,7 +216,7 @@ def test_generate_drops_graphs_when_a_prefill_moves_buffers(
     sampling = dataclasses.replace(SAMPLING, max_new_tokens=20)
     sampler = local._Sampler(policy, sampling, 2, 320, print, graphs=True)
     assert isinstance(sampler.decoder, StaticDecoder)
-    first, long = (Row(i, tuple(ids), i) for i, ids in enumerate([short, (short * 9)[:300]]))
+    first, long = (SlotRow(i, tuple(ids), i) for i, ids in enumerate([short, (short * 9)[:300]]))
     with torch.no_grad():
         sampler.fill([first], ())
         sampler.run(1)

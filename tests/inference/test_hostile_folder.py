@@ -23,7 +23,7 @@ said = process.tail(50)
 process.stop()
 """,
     "grader": """
-from paint.grading.base import Item
+from paint.grading.contract import Item
 from paint.grading.math.grader import MathGrader
 with MathGrader(workers=1) as grader:
     [grade] = grader.grade([Item("\\\\boxed{2\\\\cdot 21x}", "42x")])

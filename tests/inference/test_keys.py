@@ -19,7 +19,7 @@ from paint.data.problems import Problem
 from paint.inference.engine import EngineError
 from paint.inference.factory import EngineSetup, open_engine
 from paint.inference.vllm.client import VllmServer
-from paint.inference.vllm.engine import VllmEngine
+from paint.inference.vllm.pool import VllmEngine
 from paint.inference.vllm.process import API_KEY
 from paint.models.policy import Policy
 from processes import until

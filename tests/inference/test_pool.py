@@ -23,10 +23,9 @@ from paint.data.problems import Problem
 from paint.inference.adapter_sync_check import LogprobMismatchError
 from paint.inference.engine import EngineError, Sampling
 from paint.inference.factory import EngineSetup, open_engine
-from paint.inference.vllm import client
-from paint.inference.vllm import engine as vllm_engine
+from paint.inference.vllm import client, pool
 from paint.inference.vllm.client import VllmServer
-from paint.inference.vllm.engine import VllmEngine
+from paint.inference.vllm.pool import VllmEngine
 from paint.models.policy import Policy
 from processes import until
 
@@ -41,7 +40,7 @@ Open = Callable[..., VllmEngine]
 def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stand-ins come back within milliseconds, so nobody waits longer for them."""
     monkeypatch.setattr(client, "PAUSE_SECONDS", 0.02)
-    monkeypatch.setattr(vllm_engine, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(pool, "RETRY_SECONDS", 0.05)
 
 
 @pytest.fixture
@@ -139,7 +138,7 @@ def test_pool_with_faulty_server_completes_step(
     engine = opened(*servers)
     engine.sync_weights()
     if "after" in settings:
-        monkeypatch.setattr(vllm_engine, "HEARTBEAT_SECONDS", 0.1)
+        monkeypatch.setattr(pool, "HEARTBEAT_SECONDS", 0.1)
         monkeypatch.setattr(client, "HEALTH_SECONDS", 0.2)
         later(0.05, lambda: settings["after"](faulty))
     completions = engine.generate(PROMPTS, SHORT, range(len(PROMPTS)))
@@ -310,7 +309,7 @@ def test_sync_weights_adapter_that_is_not_there_is_named(
     serve: Any, opened: Open, monkeypatch: pytest.MonkeyPatch, save: Any, message: str
 ) -> None:
     engine = opened(serve())
-    monkeypatch.setattr(vllm_engine, "save_served", save)
+    monkeypatch.setattr(pool, "save_served", save)
     with pytest.raises(EngineError, match=message.format(engine.folder)):
         engine.sync_weights()
     assert not list(engine.folder.iterdir())
@@ -384,7 +383,7 @@ def test_adapters_of_own_servers_are_in_shared_memory_with_room(
     for name in ("memory", "run"):
         (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("paint.inference.vllm.engine.MEMORY", tmp_path / "memory")
+    monkeypatch.setattr("paint.inference.vllm.pool.MEMORY", tmp_path / "memory")
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=room))
     monkeypatch.setattr("os.getuid", lambda: uid)
     rollout = RolloutConfig(engine="vllm", **options)

@@ -16,7 +16,7 @@ from paint.core.display import Display
 from paint.estimate.sizing import ServerFlags
 from paint.inference.engine import EngineError
 from paint.inference.vllm.client import VllmServer
-from paint.inference.vllm.engine import VllmEngine
+from paint.inference.vllm.pool import VllmEngine
 from paint.inference.vllm.process import (
     OwnedProcess,
     free_port,

@@ -9,7 +9,7 @@ from paint.config.recipe import from_table
 from paint.config.run_folder import read_metrics
 from paint.config.schema import Config, ConfigError, RolloutConfig
 from paint.inference.engine import Engine
-from paint.inference.registry import ENGINES, engine_of, engine_type, server_engine
+from paint.inference.engines import ENGINES, engine_of, engine_type, server_engine
 from paint.training.check import check_config, check_engine, check_training, enable_servers
 from paint.training.trainer import train
 from runs import adapter, assert_same, changed, stored

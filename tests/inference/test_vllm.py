@@ -30,7 +30,7 @@ from paint.inference.adapter_sync_check import trainer_log_probs
 from paint.inference.engine import EngineError, Sampling
 from paint.inference.local import LocalEngine
 from paint.inference.vllm.client import VllmServer
-from paint.inference.vllm.engine import VllmEngine
+from paint.inference.vllm.pool import VllmEngine
 from paint.models.policy import Policy, load_policy
 from paint.models.weights import save_trained
 from paint.training.trainer import train

@@ -12,12 +12,12 @@ from paint.data.problems import Problem, validate_rows
 from paint.data.readers import DataError
 from paint.models.policy import Policy
 from paint.models.prompts import (
-    rationale_messages,
+    rationale_chat,
     replaced_system_turns,
-    student_messages,
-    teacher_messages,
+    student_chat,
+    teacher_chat,
 )
-from paint.objective import prompts as paper
+from paint.objective import messages as paper
 from paint.training.check import check_config
 
 ROW = {"problem": "Is {{ answer }} {% x %} even?", "solution": "It is {{ 1 }}.", "answer": "2"}
@@ -44,12 +44,12 @@ def user(text: str) -> dict[str, str]:
 @pytest.mark.parametrize("complete", [False, True])
 def test_messages_default_is_the_papers(complete: bool) -> None:
     options, problem, text = PromptsConfig(), problem_of(ROW), str(ROW["problem"])
-    assert student_messages(options, problem) == paper.student_messages(text)
-    asked = rationale_messages(options, problem, "c", complete=complete)
+    assert student_chat(options, problem) == paper.student_messages(text)
+    asked = rationale_chat(options, problem, "c", complete=complete)
     assert asked == paper.rationale_messages(text, "c", complete=complete)
     for rationale in (None, "r"):
         given: Any = {"complete": complete, "rationale": rationale}
-        shown = teacher_messages(options, problem, "c", **given)
+        shown = teacher_chat(options, problem, "c", **given)
         assert shown == paper.teacher_messages(text, "c", **given)
 
 
@@ -61,12 +61,12 @@ def test_messages_template_sees_fields_and_braces_are_data() -> None:
     )
     problem = problem_of(ROW)
     asked = user(f"{ROW['problem']} look seen")
-    assert student_messages(options, problem) == [asked]
+    assert student_chat(options, problem) == [asked]
     context = "{{ problem }}"
-    assert teacher_messages(options, problem, context, complete=True) == [
+    assert teacher_chat(options, problem, context, complete=True) == [
         user(f"{ROW['problem']} look seen|{{{{ problem }}}}|all|2")
     ]
-    assert teacher_messages(options, problem, context, complete=False, rationale="r") == [
+    assert teacher_chat(options, problem, context, complete=False, rationale="r") == [
         user("Why {{ problem }}?"), {"role": "assistant", "content": "r"}, asked
     ]  # fmt: skip
 
@@ -74,8 +74,8 @@ def test_messages_template_sees_fields_and_braces_are_data() -> None:
 def test_messages_complete_wording_is_used_only_where_announced() -> None:
     options = PromptsConfig(teacher="part", teacher_complete="whole {{ context }}")
     problem = Problem("p", "", "", "1", fields={"part": "of it"})
-    assert teacher_messages(options, problem, "c", complete=True) == [user("whole c")]
-    assert teacher_messages(options, problem, "c", complete=False) == [user("of it")]
+    assert teacher_chat(options, problem, "c", complete=True) == [user("whole c")]
+    assert teacher_chat(options, problem, "c", complete=False) == [user("of it")]
 
 
 @pytest.mark.parametrize(
@@ -90,39 +90,39 @@ def test_messages_complete_wording_is_used_only_where_announced() -> None:
 )
 def test_messages_template_that_cannot_be_rendered_is_refused(template: str, said: str) -> None:
     with pytest.raises(DataError, match=rf"^prompts\.student .*{said}"):
-        student_messages(PromptsConfig(student=template), problem_of(ROW))
+        student_chat(PromptsConfig(student=template), problem_of(ROW))
 
 
 def test_messages_of_chat_are_its_turns_and_reference_its_reply() -> None:
     problem = problem_of({"messages": CHAT})
     assert (problem.problem, problem.solution) == ("Where is it?", "On its way.")
-    assert student_messages(PromptsConfig(), problem) == CHAT[:-1]
+    assert student_chat(PromptsConfig(), problem) == CHAT[:-1]
 
-    *before, last = teacher_messages(PromptsConfig(), problem, "Rules", complete=False)
+    *before, last = teacher_chat(PromptsConfig(), problem, "Rules", complete=False)
     assert before == CHAT[:-2]
     assert last == user("=== Reference Begin ===\nRules\n=== Reference End ===\n\nWhere is it?")
     short = PromptsConfig(student="{{ problem }} In a word.")
-    assert student_messages(short, problem) == [*CHAT[:-2], user("Where is it? In a word.")]
+    assert student_chat(short, problem) == [*CHAT[:-2], user("Where is it? In a word.")]
 
 
 def test_messages_teacher_system_replaces_system_turn() -> None:
     problem = problem_of({"messages": CHAT})
     options = PromptsConfig(teacher_system="{{ context }}")
     ruled = {"role": "system", "content": "Rules"}
-    assert teacher_messages(options, problem, "Rules", complete=True) == [ruled, *CHAT[1:-1]]
-    assert student_messages(options, problem) == CHAT[:-1]
-    plain = teacher_messages(options, Problem("p", "", "", "1"), "Rules", complete=True)
+    assert teacher_chat(options, problem, "Rules", complete=True) == [ruled, *CHAT[1:-1]]
+    assert student_chat(options, problem) == CHAT[:-1]
+    plain = teacher_chat(options, Problem("p", "", "", "1"), "Rules", complete=True)
     assert plain == [ruled, *paper.student_messages("p")]
 
 
 def test_messages_system_is_the_rows_system_turn() -> None:
     options = PromptsConfig(teacher_system="{{ system }} {{ context }}")
-    [system, *_] = teacher_messages(options, problem_of({"messages": CHAT}), "Rules", complete=True)
+    [system, *_] = teacher_chat(options, problem_of({"messages": CHAT}), "Rules", complete=True)
     assert system == {"role": "system", "content": "Be kind. Rules"}
     # Without such a turn it is the row's field of that name, or nothing.
     for row, text in (({"system": "Be brief."}, "Be brief."), ({}, "")):
         problem = problem_of({"problem": "p", **row})
-        [system, *_] = teacher_messages(options, problem, "Rules", complete=True)
+        [system, *_] = teacher_chat(options, problem, "Rules", complete=True)
         assert system["content"] == f"{text} Rules"
 
 
@@ -140,7 +140,7 @@ def test_replaced_system_turns_are_those_that_the_template_does_not_read(
 
 def test_messages_field_of_chat_is_the_prompt() -> None:
     problem = problem_of({"problem": "Where is it?", "asked": CHAT[:2]})
-    assert student_messages(PromptsConfig(student="asked"), problem) == CHAT[:2]
+    assert student_chat(PromptsConfig(student="asked"), problem) == CHAT[:2]
 
 
 def test_policy_prompts_are_those_of_its_settings(policy: Policy) -> None:
@@ -162,7 +162,7 @@ def test_printed_templates_are_the_papers_wording() -> None:
     [block] = [b for b in re.findall(r"```toml\n(.*?)```", page, re.DOTALL) if "boxed" in b]
     options = PromptsConfig(**tomllib.loads(block)["prompts"])
     problem, own = Problem("What is 1 + 1?", "", "", "1"), PromptsConfig()
-    assert student_messages(options, problem) == student_messages(own, problem)
+    assert student_chat(options, problem) == student_chat(own, problem)
     for complete in (False, True):
-        shown = [teacher_messages(o, problem, "c", complete=complete) for o in (options, own)]
+        shown = [teacher_chat(o, problem, "c", complete=complete) for o in (options, own)]
         assert shown[0] == shown[1]

@@ -26,7 +26,7 @@ from paint.demo.files import MODEL
 from paint.inference.adapter_sync_check import check_adapter_sync
 from paint.inference.engine import Engine, Sampling
 from paint.inference.factory import EngineSetup, open_engine
-from paint.inference.vllm.engine import VllmEngine
+from paint.inference.vllm.pool import VllmEngine
 from paint.inference.vllm.process import free_port
 from paint.models.policy import Policy, PolicyError, load_policy
 from paint.models.sharding import ShardError, gather_parameters, is_sharded, passes_missing, shard

@@ -20,7 +20,7 @@ from paint.demo.files import MODEL
 from paint.evaluation.generate import deployment_prompts
 from paint.models.policy import Policy, PolicyError, encode
 from paint.models.special_tokens import REASON, drop_special_text, special_text
-from paint.objective.prompts import student_messages
+from paint.objective.messages import student_messages
 from paint.training.check import check_config
 from paint.training.prompt_filter import filter_problems
 

@@ -15,7 +15,7 @@ from conftest import DEMO
 from paint.config.schema import ModelConfig
 from paint.core.display import Display
 from paint.models.policy import Policy, load_policy
-from paint.objective.prompts import rationale_messages, student_messages, teacher_messages
+from paint.objective.messages import rationale_messages, student_messages, teacher_messages
 from paint.training.prompt_filter import warn_template_mismatch
 
 NEWLINE, PARAGRAPH, USER, ASSISTANT = 198, 271, 872, 77091

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from paint.objective.detail import detail
 from paint.objective.loss import paint_loss
-from paint.objective.options import Objective
+from paint.objective.loss_options import Objective
 
 
 def heads(vocabulary: int, hidden: int) -> tuple[nn.Linear, nn.Linear]:

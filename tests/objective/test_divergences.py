@@ -15,7 +15,7 @@ from paint.core.errors import ConfigError
 from paint.objective.divergences import DIVERGENCES, Divergence, divergence_name, find_divergence
 from paint.objective.fused import fused_paint_loss
 from paint.objective.loss import paint_loss, require_slope
-from paint.objective.options import Objective
+from paint.objective.loss_options import Objective
 from paint.training.trainer import train
 
 SPEC = "extensions.chi_squared:chi_squared"

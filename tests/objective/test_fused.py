@@ -34,7 +34,7 @@ from paint.objective.fused import (
     fused_paint_loss,
 )
 from paint.objective.loss import ENTROPY_FLOOR, Loss, entropy, paint_loss
-from paint.objective.options import PAPER_LOSS, ClipMode, Impl, Objective, with_changes
+from paint.objective.loss_options import PAPER_LOSS, ClipMode, Impl, Objective, with_changes
 
 KINDS, CLIP_MODES = list(DIVERGENCES), get_args(ClipMode)
 LOSSES: list[tuple[str, ClipMode]] = [

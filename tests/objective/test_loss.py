@@ -30,7 +30,7 @@ from paint.objective.loss import (
     token_log_probs,
     token_weights,
 )
-from paint.objective.options import PAPER_LOSS, ClipMode, LossOptions, Objective, Reduction
+from paint.objective.loss_options import PAPER_LOSS, ClipMode, LossOptions, Objective, Reduction
 from paint.training.check import check_config
 
 KINDS = [name for name, d in DIVERGENCES.items() if not d.is_sampled]

@@ -7,7 +7,7 @@ import torch
 
 from paint.objective.fused import fused_paint_loss
 from paint.objective.loss import paint_loss
-from paint.objective.options import Impl
+from paint.objective.loss_options import Impl
 
 LENGTHS = [5, 3, 1]
 

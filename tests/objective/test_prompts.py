@@ -2,7 +2,7 @@
 
 from typing import Any, get_args
 
-from paint.objective.prompts import (
+from paint.objective.messages import (
     INSTRUCTION,
     Wording,
     announces_complete,

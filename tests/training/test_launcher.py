@@ -24,7 +24,7 @@ from paint.launch import GPUS, resume_command
 from paint.training import launcher
 from paint.training.check import check_config, check_engine, enable_servers
 from paint.training.launcher import (
-    Request,
+    LaunchRequest,
     place_ranks,
     train_on,
     with_gpus,
@@ -59,7 +59,7 @@ def vllm(**rollout: Any) -> Config:
 @pytest.mark.parametrize("split", ["two", "4", "+4", "4+", "4+4+4", "\u0664+4", ""])
 def test_split_invalid_text_is_refused(split: str) -> None:
     with pytest.raises(ConfigError, match=r"--split must be .*, got"):
-        Request(8, split, False)
+        LaunchRequest(8, split, False)
 
 
 TWO_GPUS = "--tensor-parallel-size 2"
@@ -94,7 +94,7 @@ def test_place_divides_gpus_into_trainers_and_servers(
     servers: str,
 ) -> None:
     machine(count)
-    placed = place_ranks(Request(gpus, split), check_config(config), ranks)
+    placed = place_ranks(LaunchRequest(gpus, split), check_config(config), ranks)
     assert (" ".join(placed.trainers), " ".join(placed.servers)) == (trainers, servers)
     assert placed.shared == (split == "shared")  # on a CPU, vLLM does not sleep
     on_cpu = {"CUDA_VISIBLE_DEVICES": "", "ACCELERATE_USE_CPU": "true"}
@@ -113,7 +113,7 @@ LOCAL = DEMO.changed("rollout", engine="local")
 def test_local_engine_starts_no_server_beside_it(machine: Machine, ranks: tuple[int, int]) -> None:
     machine(2)
     run = enable_servers(check_config(LOCAL))
-    placed = place_ranks(Request(2), run, ranks)
+    placed = place_ranks(LaunchRequest(2), run, ranks)
     assert placed.servers == ()
     assert with_servers(run.config, placed).rollout.engine == "local"
 
@@ -123,7 +123,7 @@ def test_train_local_engine_with_gpus_for_servers_is_refused(
     machine: Machine, tmp_path: Path, split: str
 ) -> None:
     machine(2)
-    request = Request(2, split, dry_run=True)
+    request = LaunchRequest(2, split, dry_run=True)
     with pytest.raises(ConfigError, match="engine local generates in the training process"):
         train_on(request, LOCAL, tmp_path, find_recipe("demo-paint"), lambda _: None)
 
@@ -131,7 +131,7 @@ def test_train_local_engine_with_gpus_for_servers_is_refused(
 def test_place_uses_visible_devices(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine(3)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-1f,7")
-    placed = place_ranks(Request(2, "1+1"), check_config(vllm()), (1, 2))
+    placed = place_ranks(LaunchRequest(2, "1+1"), check_config(vllm()), (1, 2))
     assert (placed.trainers, placed.servers) == (("5",), ("GPU-1f",))
     assert gpu_environment("cpu") == {"CUDA_VISIBLE_DEVICES": ""}
     assert gpu_environment("4,5") == {"CUDA_VISIBLE_DEVICES": "4,5"}
@@ -154,7 +154,7 @@ def test_place_impossible_split_is_refused(
     machine(4)
     run = check_config(vllm(server_args=TWO_GPUS))
     with pytest.raises(ConfigError, match=message):
-        place_ranks(Request(gpus, split), run, (1, most))
+        place_ranks(LaunchRequest(gpus, split), run, (1, most))
 
 
 def test_place_large_model_uses_enough_gpus_per_server(
@@ -163,22 +163,22 @@ def test_place_large_model_uses_enough_gpus_per_server(
     machine(8)
     llama = replace(DEMO.model, path="meta-llama/Llama-3.3-70B-Instruct", dtype="bfloat16")
     large = replace(vllm(), model=llama)
-    asked = place_ranks(Request(8), check_config(large), (0, 0))
+    asked = place_ranks(LaunchRequest(8), check_config(large), (0, 0))
     assert asked.servers == ("0,1,2,3", "4,5,6,7")
-    assert place_ranks(Request(8), check_config(large), (1, 1)).servers == ("4,5,6,7",)
+    assert place_ranks(LaunchRequest(8), check_config(large), (1, 1)).servers == ("4,5,6,7",)
     shared = replace(large, model=replace(llama, shard=True, gradient_checkpointing=True))
-    trained = place_ranks(Request(8), check_config(shared), (1, 8))
+    trained = place_ranks(LaunchRequest(8), check_config(shared), (1, 8))
     assert (trained.trainers, trained.servers) == (("0", "1", "2", "3"), ("4,5,6,7",))
     run = check_config(large)
     with pytest.raises(ConfigError, match=r"2 GPUs .*, and a server takes 4 .*fewest"):
-        place_ranks(Request(8, "6+2"), run, (1, 8))
+        place_ranks(LaunchRequest(8, "6+2"), run, (1, 8))
 
-    launcher.serve(Request(8, dry_run=True), large, host="127.0.0.1", port=8000)
+    launcher.serve(LaunchRequest(8, dry_run=True), large, host="127.0.0.1", port=8000)
     lines = capsys.readouterr().out.splitlines()
     for line, gpus in zip(lines, asked.servers, strict=True):
         assert line.startswith(f"CUDA_VISIBLE_DEVICES={gpus} ")
         assert "--tensor-parallel-size 4 " in line
-    launcher.serve(Request(1, dry_run=True), DEMO, host="127.0.0.1", port=8000)
+    launcher.serve(LaunchRequest(1, dry_run=True), DEMO, host="127.0.0.1", port=8000)
     assert "--tensor-parallel-size" not in capsys.readouterr().out
 
 
@@ -264,7 +264,7 @@ def test_serve_dry_run_names_host_that_is_open_to_network(
     machine: Machine, capsys: pytest.CaptureFixture[str], host: str, is_open: bool
 ) -> None:
     machine(1)
-    launcher.serve(Request(1, dry_run=True), DEMO, host=host, port=8000)
+    launcher.serve(LaunchRequest(1, dry_run=True), DEMO, host=host, port=8000)
     printed = capsys.readouterr()
     [command] = printed.out.splitlines()  # launch/slurm.sbatch counts them
     notes = printed.err.splitlines()
@@ -276,7 +276,7 @@ def test_serve_on_any_host_requires_key(machine: Machine, monkeypatch: pytest.Mo
     machine(1)
     monkeypatch.delenv("VLLM_API_KEY", raising=False)
     with pytest.raises(ConfigError, match="set VLLM_API_KEY"):
-        launcher.serve(Request(1), DEMO, host="127.0.0.1", port=8000)
+        launcher.serve(LaunchRequest(1), DEMO, host="127.0.0.1", port=8000)
 
 
 # A launcher whose worker is in a session of its own, as a rank of torchrun is.

@@ -8,7 +8,7 @@ import pytest
 from paint.config.run_folder import RunError, read_metrics, read_run_json
 from paint.config.schema import EvaluationConfig
 from paint.data.problems import DataError
-from paint.evaluation.evaluate import resolve
+from paint.evaluation.evaluate import resolve_targets
 from paint.models.policy import load_policy
 from paint.training.trainer import train
 from runs import changed, stored, write_problems
@@ -44,7 +44,7 @@ def test_train_on_chats_without_answers_by_own_prompts(tmp_path: Path) -> None:
         assert f"user\n{row['problem']} Please.<|im_end|>" in student
         assert f"user\n{row['context']} | {row['problem']} Please.<|im_end|>" in teacher
 
-    policies = resolve(EvaluationConfig(), [str(tmp_path / "run")])[1]
+    policies = resolve_targets(EvaluationConfig(), [str(tmp_path / "run")])[1]
     assert [policy.prompts for policy in policies] == [config.prompts] * 2
 
 

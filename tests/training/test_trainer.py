@@ -29,7 +29,7 @@ from paint.config.schema import Config
 from paint.core.distributed import sum_gradients
 from paint.core.storage import CorruptFileError, digest_of_file, write_json
 from paint.data.problems import DataError, Problem, batch_indices
-from paint.grading.base import Grade
+from paint.grading.contract import Grade
 from paint.inference.adapter_sync_check import LogprobMismatchError
 from paint.inference.engine import Completion, EngineError
 from paint.inference.local import LocalEngine
@@ -37,8 +37,8 @@ from paint.models.policy import load_policy
 from paint.models.structure import linear_layers
 from paint.objective import fused
 from paint.objective.loss import paint_loss, token_log_probs
+from paint.objective.loss_options import Objective, Reduction
 from paint.objective.masking import mask_ratio, mask_solution, overlap, overlap_metrics
-from paint.objective.options import Objective, Reduction
 from paint.training.rollouts import Rollout, ScoredRollout
 from paint.training.run_log import append_metrics, step_metrics
 from paint.training.trainer import train

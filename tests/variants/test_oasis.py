@@ -8,7 +8,7 @@ import pytest
 from paint.config.run_folder import read_metrics
 from paint.core.display import Display
 from paint.data.problems import Problem
-from paint.grading.base import Grade
+from paint.grading.contract import Grade
 from paint.inference.engine import Completion
 from paint.models.policy import load_policy
 from paint.training.rollouts import Rollout

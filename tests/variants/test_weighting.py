@@ -11,7 +11,7 @@ from paint.algorithms.base import Algorithm
 from paint.config.run_folder import read_metrics
 from paint.config.schema import Config, ConfigError, ObjectiveConfig
 from paint.data.problems import Problem
-from paint.grading.base import Grade
+from paint.grading.contract import Grade
 from paint.inference.engine import Completion
 from paint.training import train_step
 from paint.training.check import check_config

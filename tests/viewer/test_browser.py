@@ -12,7 +12,7 @@ from paint.config.run_folder import read_run
 from paint.config.schema import ConfigError
 from paint.core import storage
 from paint.core.display import Display
-from paint.evaluation.frame import Chart, Report, Table, measure, write_report
+from paint.evaluation.frame import Chart, Report, Table, to_measurement, write_report
 from paint.evaluation.intervals import Interval
 from paint.models.policy import Policy, load_policy
 from paint.models.teacher import open_teacher
@@ -357,10 +357,10 @@ def test_page_of_evaluation_shows_failure_reason(browser: Any, run: Path, tmp_pa
 
 
 def test_page_of_tables_draws_lines_intervals_and_cells(browser: Any, tmp_path: Path) -> None:
-    rows = measure("solution", "", "gradient", Interval(0.612, 0.3721, 0.756))
-    rows += measure("none", "", "gradient", Interval(0, 0, 0))
-    rows += measure("solution", "", "kl", Interval(0.0107, 0.007, 0.012))
-    rows += measure("solution", "", "leakage", Interval(0.25, 0, 1))
+    rows = to_measurement("solution", "", "gradient", Interval(0.612, 0.3721, 0.756))
+    rows += to_measurement("none", "", "gradient", Interval(0, 0, 0))
+    rows += to_measurement("solution", "", "kl", Interval(0.0107, 0.007, 0.012))
+    rows += to_measurement("solution", "", "leakage", Interval(0.25, 0, 1))
     charts = [
         Chart("Accuracy gradient", "gradient", "points"),
         Chart("KL a token", "kl"),

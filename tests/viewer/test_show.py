@@ -17,7 +17,7 @@ from paint.cli import main
 from paint.config.run_folder import RunError
 from paint.config.schema import ConfigError
 from paint.core.display import Display
-from paint.evaluation.frame import Chart, Measurement, Report, Table, measure, write_report
+from paint.evaluation.frame import Chart, Measurement, Report, Table, to_measurement, write_report
 from paint.evaluation.graded import graded_validation
 from paint.evaluation.intervals import Interval
 from paint.evaluation.store import StoreError, find_stores
@@ -167,8 +167,8 @@ def test_show_targets_missing_file_is_named(copied: Path, name: str, words: str)
 
 def test_tables_data_has_intervals_and_cells_of_every_folder(tmp_path: Path) -> None:
     table = Table("Title", ["", "share"], [["<b>", "1.0 [0.5, 2.0]"]])
-    rows = measure("a", "", "slope", Interval(0.1, -0.2, 0.3))
-    rows += measure("one", "", "slope", Interval(1, -inf, inf))
+    rows = to_measurement("a", "", "slope", Interval(0.1, -0.2, 0.3))
+    rows += to_measurement("one", "", "slope", Interval(1, -inf, inf))
     chart = Chart("Slope", "slope", "points")
     for name in ("first", "second"):
         (tmp_path / name).mkdir()

@@ -135,8 +135,8 @@ def _run(line: Sequence[str]) -> int:
 
 
 def parse(line: Sequence[str]) -> parser.Line:
-    """Parse a command line (``parser.parse``)."""
-    return parser.parse(line, COMMANDS, ABOUT)
+    """Parse a command line (``parser.parse_line``)."""
+    return parser.parse_line(line, COMMANDS, ABOUT)
 
 
 def _json(result: Any) -> str:

@@ -67,7 +67,7 @@ class Line:
         return self.command.function(*positional, **keywords)
 
 
-def parse(line: Sequence[str], commands: Mapping[str, Command], about: str) -> Line:
+def parse_line(line: Sequence[str], commands: Mapping[str, Command], about: str) -> Line:
     """Parse a command line; a recipe's values are the defaults of its settings.
 
     Raises:
@@ -88,7 +88,7 @@ def parse(line: Sequence[str], commands: Mapping[str, Command], about: str) -> L
     if "--" in words:
         raise ConfigError("the argument -- would hide the settings after it; leave it out")
     require_no_removed_flag(command.name, words)
-    kind = options_of(command)
+    kind = command_options(command)
     default = _default(command, kind, words)
     if default is not None:
         default = with_declared_options(default, words)
@@ -114,7 +114,7 @@ def find_command(line: Sequence[str], commands: Mapping[str, Command]) -> Comman
     return commands.get(" ".join(line[:2])) or commands.get(" ".join(line[:1]))
 
 
-def options_of(command: Command) -> type[Any]:
+def command_options(command: Command) -> type[Any]:
     """The dataclass of a command's options, with a field for each parameter."""
     settings = _settings_of(command)
     helps = parameter_helps(command.function)
@@ -197,7 +197,7 @@ def parameter_helps(function: Callable[..., Any]) -> dict[str, str]:
     return helps
 
 
-def settings_of(function: Callable[..., Any]) -> type[Any] | None:
+def settings_type(function: Callable[..., Any]) -> type[Any] | None:
     """The dataclass whose fields are a function's ``**sections``; None without."""
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
@@ -208,7 +208,7 @@ def settings_of(function: Callable[..., Any]) -> type[Any] | None:
 
 
 def _settings_of(command: Command) -> Any:
-    return settings_of(command.function)
+    return settings_type(command.function)
 
 
 def _parameters(command: Command) -> Mapping[str, inspect.Parameter]:
@@ -300,7 +300,7 @@ def _union(tree: Mapping[str, Any]) -> Any:
     options = []
     for name, command in tree.items():
         if isinstance(command, Command):
-            kind, summary = options_of(command), description_of(command).partition("\n")[0]
+            kind, summary = command_options(command), description_of(command).partition("\n")[0]
         else:
             kind, summary = _union(command), GROUPS[name]
         options.append(Annotated[kind, subcommand(name, description=summary)])

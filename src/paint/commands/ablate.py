@@ -7,7 +7,7 @@ from tyro.conf import arg
 
 from paint.arguments import (
     AnyRecipe,
-    Benchmark,
+    BenchmarkArgument,
     Data,
     DryRun,
     EvaluatedProblems,
@@ -17,9 +17,9 @@ from paint.arguments import (
     Model,
     OutputDir,
     Samples,
-    Section,
+    SectionArgument,
     Seeds,
-    Split,
+    SplitArgument,
 )
 from paint.config.recipe import read_recipe
 from paint.config.schema import ConfigError
@@ -28,14 +28,14 @@ from paint.core.settings import require_count
 from paint.data.sources import check_sources
 from paint.results import frame_of_results
 from paint.training.check import check_training
-from paint.training.launcher import Request, on_gpus
+from paint.training.launcher import LaunchRequest, on_gpus
 
 if TYPE_CHECKING:
     import pandas as pd
 
 CONTINUES = True
 
-Table = Literal[
+TableName = Literal[
     "mask-ratio",
     "mask-placement",
     "interpolation",
@@ -46,12 +46,12 @@ Table = Literal[
 
 
 def ablate(
-    table: Annotated[Table, arg(metavar="TABLE")],
+    table: Annotated[TableName, arg(metavar="TABLE")],
     recipe: AnyRecipe,
     *,
     model: Model = None,
     data: Data = None,
-    benchmark: Benchmark = None,
+    benchmark: BenchmarkArgument = None,
     problems: EvaluatedProblems = None,
     seeds: Seeds = 3,
     seed: FirstSeed = 0,
@@ -59,9 +59,9 @@ def ablate(
     every_checkpoint: EveryCheckpoint = False,
     output_dir: OutputDir = None,
     gpus: Gpus = 0,
-    split: Split = None,
+    split: SplitArgument = None,
     dry_run: DryRun = False,
-    **sections: Section,
+    **sections: SectionArgument,
 ) -> "pd.DataFrame":
     """Train and evaluate the rows of one of the paper's ablation tables, or controls.
 
@@ -95,7 +95,7 @@ def ablate(
         )
     check_sources(configured, check_training(configured).needed_fields)
     results = []
-    with on_gpus(Request(gpus, split, dry_run), configured, ranks=1) as config:
+    with on_gpus(LaunchRequest(gpus, split, dry_run), configured, ranks=1) as config:
         if config is not None:
             from paint.experiments import ablations
 

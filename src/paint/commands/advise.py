@@ -11,8 +11,8 @@ from paint.arguments import (
     Gpus,
     Model,
     OutputDir,
-    Section,
-    Split,
+    SectionArgument,
+    SplitArgument,
     Texts,
     bounded,
 )
@@ -22,7 +22,7 @@ from paint.configure import configure, open_recipe
 from paint.data.sources import check_sources
 from paint.results import Result
 from paint.training.check import check_config
-from paint.training.launcher import Request, on_gpus
+from paint.training.launcher import LaunchRequest, on_gpus
 
 CONTINUES = True
 
@@ -40,9 +40,9 @@ def advise(
     answers: bool = False,
     both_modes: bool = False,
     gpus: Gpus = 0,
-    split: Split = None,
+    split: SplitArgument = None,
     dry_run: DryRun = False,
-    **sections: Section,
+    **sections: SectionArgument,
 ) -> Result:
     """Measure, before any training, what each context would teach, and advise on it.
 
@@ -67,7 +67,7 @@ def advise(
     configured = configure(start.config, folder, model, data, sections)
     require_paths(configured)
     check_sources(configured, check_config(configured).needed_fields)
-    with on_gpus(Request(gpus, split, dry_run), configured, ranks=0) as config:
+    with on_gpus(LaunchRequest(gpus, split, dry_run), configured, ranks=0) as config:
         if config is not None:
             from paint.experiments import advise
 

@@ -5,7 +5,15 @@ from typing import Annotated
 
 from tyro.conf import arg
 
-from paint.arguments import AnyRecipe, Count, Model, OutputDir, Rows, Section, Text
+from paint.arguments import (
+    AnyRecipe,
+    Count,
+    Model,
+    OutputDir,
+    RowsArgument,
+    SectionArgument,
+    TextArgument,
+)
 from paint.config.recipe import require_paths
 from paint.configure import configure, open_recipe
 from paint.data.sources import check_sources
@@ -16,18 +24,18 @@ CONTINUES = True
 
 
 def bake(
-    rules: Annotated[Text, arg(metavar="RULES")],
-    questions: Annotated[Rows, arg(metavar="QUESTIONS")],
+    rules: Annotated[TextArgument, arg(metavar="RULES")],
+    questions: Annotated[RowsArgument, arg(metavar="QUESTIONS")],
     recipe: AnyRecipe = "bake",
     *,
     model: Model = None,
     output_dir: OutputDir = None,
     held_out: Count = 50,
     samples: Count = 4,
-    unrelated: Text = "",
-    benchmark: Text = "",
+    unrelated: TextArgument = "",
+    benchmark: TextArgument = "",
     force: bool = False,
-    **sections: Section,
+    **sections: SectionArgument,
 ) -> Result:
     """Train an adapter that answers as if a text were its system prompt.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import arg
 
 from paint.arguments import (
-    Benchmark,
+    BenchmarkArgument,
     DryRun,
     EvaluatedProblems,
     EveryCheckpoint,
@@ -18,15 +18,15 @@ from paint.arguments import (
     Recipes,
     Samples,
     Seeds,
-    Split,
-    Text,
+    SplitArgument,
+    TextArgument,
 )
 from paint.core.settings import require_count
 from paint.data.sources import check_sources
 from paint.experiments.recipes import read_recipes
 from paint.results import frame_of_results
 from paint.training.check import check_training
-from paint.training.launcher import Request, on_gpus
+from paint.training.launcher import LaunchRequest, on_gpus
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,14 +37,14 @@ CONTINUES = True
 def compare(
     recipes: Recipes,
     *,
-    base: Text = "",
-    model: Annotated[Text, arg(name="model.path")] = "",
-    data: Annotated[Text, arg(name="data.path")] = "",
-    benchmark: Benchmark = None,
+    base: TextArgument = "",
+    model: Annotated[TextArgument, arg(name="model.path")] = "",
+    data: Annotated[TextArgument, arg(name="data.path")] = "",
+    benchmark: BenchmarkArgument = None,
     problems: EvaluatedProblems = None,
     thinking: bool | None = None,
     max_new_tokens: OptionalCount = None,
-    stored: Text = "",
+    stored: TextArgument = "",
     controls: Sequence[Literal["none", "other", "answer", "wrong_answer"]] = (),
     against_last: bool = False,
     seeds: Seeds = 3,
@@ -53,7 +53,7 @@ def compare(
     every_checkpoint: EveryCheckpoint = False,
     output_dir: OutputDir = "runs/compare",
     gpus: Gpus = 0,
-    split: Split = None,
+    split: SplitArgument = None,
     dry_run: DryRun = False,
 ) -> "pd.DataFrame":
     """Train and evaluate several recipes from the same model, and print one table.
@@ -97,7 +97,7 @@ def compare(
     for _, recipe_config in read:
         check_sources(recipe_config, check_training(recipe_config).needed_fields)
     results = []
-    with on_gpus(Request(gpus, split, dry_run), read[-1][1], ranks=1) as config:
+    with on_gpus(LaunchRequest(gpus, split, dry_run), read[-1][1], ranks=1) as config:
         if config is not None:
             from paint.experiments import compare
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from tyro.conf import arg
 
-from paint.arguments import DryRun, EvaluationSetting, Gpus, Split, Targets, agrees
+from paint.arguments import DryRun, EvaluationSetting, Gpus, SplitArgument, Targets, agrees
 from paint.config.recipe import from_table
 from paint.config.schema import Config, ConfigError, EvaluationConfig, ModelConfig
 from paint.configure import as_named, write_rows
@@ -15,7 +15,7 @@ from paint.data.sources import check_benchmark
 from paint.evaluation.defaults import defaults_of
 from paint.results import Evaluation, Run, path_of
 from paint.training.check import check_engine
-from paint.training.launcher import Request, on_gpus
+from paint.training.launcher import LaunchRequest, on_gpus
 
 NAME = "eval"
 CONTINUES = True
@@ -27,7 +27,7 @@ def evaluate(
     benchmarks: Any = None,
     yes: bool = False,
     gpus: Gpus = 0,
-    split: Split = None,
+    split: SplitArgument = None,
     dry_run: DryRun = False,
     **settings: EvaluationSetting,
 ) -> Evaluation:
@@ -62,10 +62,10 @@ def evaluate(
         check_benchmark(spec)
 
     from paint.evaluation.evaluate import evaluate as evaluate_targets
-    from paint.evaluation.evaluate import resolve
+    from paint.evaluation.evaluate import resolve_targets
 
-    model = resolve(evaluation, paths)[0] if gpus else ModelConfig()
-    request = Request(gpus, split, dry_run)
+    model = resolve_targets(evaluation, paths)[0] if gpus else ModelConfig()
+    request = LaunchRequest(gpus, split, dry_run)
     with on_gpus(request, Config(model, rollout=evaluation.rollout), ranks=0) as config:
         if config is None:
             return Evaluation(Path(evaluation.output_dir))

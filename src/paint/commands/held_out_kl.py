@@ -6,14 +6,14 @@ from typing import Annotated, Any
 
 from tyro.conf import arg
 
-from paint.arguments import Count, OptionalCount, OutputDir, Rows, RunPath
+from paint.arguments import Count, OptionalCount, OutputDir, RowsArgument, RunPath
 from paint.configure import configure
 from paint.results import load_run
 
 
 def held_out_kl(
     run: Annotated[RunPath, arg(metavar="RUN")],
-    data: Annotated[Rows, arg(metavar="DATA")],
+    data: Annotated[RowsArgument, arg(metavar="DATA")],
     *,
     problems: OptionalCount = 128,
     samples: Count = 2,

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from paint.arguments import AnyRecipe, Model, Section, bounded
+from paint.arguments import AnyRecipe, Model, SectionArgument, bounded
 from paint.configure import configure, open_recipe
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ def plan(
     gpus: Annotated[int, bounded(int, 0, 1024)] = 1,
     nodes: Annotated[int, bounded(int, 1, 1024)] = 1,
     memory: Annotated[float | None, bounded(float, 1, 10_000, optional=True)] = None,
-    **sections: Section,
+    **sections: SectionArgument,
 ) -> "Plan":
     """Print an estimate of memory use and the split of GPUs between training and serving.
 

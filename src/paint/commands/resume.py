@@ -4,10 +4,10 @@ from typing import Annotated, Any
 
 from tyro.conf import arg
 
-from paint.arguments import Callbacks, DryRun, Gpus, OptionalCount, RunPath, Split
+from paint.arguments import Callbacks, DryRun, Gpus, OptionalCount, RunPath, SplitArgument
 from paint.results import Run, load_run
 from paint.training.callbacks import complete_callbacks
-from paint.training.launcher import Request, run_training
+from paint.training.launcher import LaunchRequest, run_training
 
 HAS_STEPS = True
 
@@ -21,7 +21,7 @@ def resume(
     max_logprob_mismatch: float | None = None,
     callbacks: Callbacks = (),
     gpus: Gpus = 0,
-    split: Split = None,
+    split: SplitArgument = None,
     dry_run: DryRun = False,
 ) -> Run:
     """Resume a run from its last checkpoint; the result is bit for bit that of an unstopped run.
@@ -40,7 +40,7 @@ def resume(
     Raises:
         PaintError, Interrupted: as ``train``.
     """
-    request = Request(gpus, split, dry_run)
+    request = LaunchRequest(gpus, split, dry_run)
     callbacks = complete_callbacks(callbacks)
     run = load_run(run)
     changes: dict[str, Any] = {}

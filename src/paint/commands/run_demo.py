@@ -11,7 +11,7 @@ from paint.arguments import (
     Recipes,
     Samples,
     Seeds,
-    Split,
+    SplitArgument,
     Texts,
     bounded,
 )
@@ -38,7 +38,7 @@ def run_demo(
     every_checkpoint: EveryCheckpoint = False,
     output_dir: OutputDir = "runs/demo",
     gpus: Gpus = 0,
-    split: Split = None,
+    split: SplitArgument = None,
     dry_run: DryRun = False,
 ) -> "pd.DataFrame":
     """Train and evaluate on the embedded model, on any laptop, and print one table.

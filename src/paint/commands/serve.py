@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Annotated
 
-from paint.arguments import AnyRecipe, DryRun, Gpus, Model, Section, Split, bounded
+from paint.arguments import AnyRecipe, DryRun, Gpus, Model, SectionArgument, SplitArgument, bounded
 from paint.configure import configure, open_recipe
 from paint.training import launcher
-from paint.training.launcher import Request
+from paint.training.launcher import LaunchRequest
 
 
 def serve(
@@ -16,9 +16,9 @@ def serve(
     host: str = "0.0.0.0",
     port: Annotated[int, bounded(int, 1, 65_000)] = 8000,
     gpus: Gpus = 0,
-    split: Split = None,
+    split: SplitArgument = None,
     dry_run: DryRun = False,
-    **sections: Section,
+    **sections: SectionArgument,
 ) -> int:
     """Run vLLM servers for a recipe's trainers on other machines, until they are stopped.
 
@@ -35,7 +35,7 @@ def serve(
         128 + n after signal n; 0 after a dry run.
     """
     config = configure(open_recipe(recipe).config, Path(), model, sections=sections)
-    return launcher.serve(Request(gpus, split, dry_run), config, host=host, port=port)
+    return launcher.serve(LaunchRequest(gpus, split, dry_run), config, host=host, port=port)
 
 
 def status(result: int) -> int:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from paint.arguments import AnyRecipe, Data, Model, Section
+from paint.arguments import AnyRecipe, Data, Model, SectionArgument
 from paint.config.recipe import read_recipe, to_table
 from paint.config.schema import Config
 from paint.configure import configure, open_recipe
@@ -18,7 +18,7 @@ def show_config(
     model: Model = None,
     data: Data = None,
     machine: bool = False,
-    **sections: Section,
+    **sections: SectionArgument,
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """Show the settings of a run, each with the source of its value.
 

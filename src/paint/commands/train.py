@@ -11,8 +11,8 @@ from paint.arguments import (
     Gpus,
     Model,
     OutputDir,
-    Section,
-    Split,
+    SectionArgument,
+    SplitArgument,
 )
 from paint.config.recipe import differences, read_recipe
 from paint.config.run_folder import RunError
@@ -20,7 +20,7 @@ from paint.config.schema import Config
 from paint.configure import configure, open_recipe
 from paint.results import Run
 from paint.training.callbacks import complete_callbacks
-from paint.training.launcher import Request, run_training
+from paint.training.launcher import LaunchRequest, run_training
 
 HAS_STEPS = True
 SHOWN_CHANGES = 6
@@ -34,9 +34,9 @@ def train(
     output_dir: OutputDir = None,
     callbacks: Callbacks = (),
     gpus: Gpus = 0,
-    split: Split = None,
+    split: SplitArgument = None,
     dry_run: DryRun = False,
-    **sections: Section,
+    **sections: SectionArgument,
 ) -> Run:
     """Train by a recipe, and return the run.
 
@@ -56,7 +56,7 @@ def train(
         Interrupted: after Ctrl-C, when the current step is finished and saved; ``resume`` continues
             the run.
     """
-    request = Request(gpus, split, dry_run)
+    request = LaunchRequest(gpus, split, dry_run)
     callbacks = complete_callbacks(callbacks)
     start = open_recipe(recipe)
     rows_given = data is not None and not isinstance(data, str | Path)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import arg
 
-from paint.arguments import AnyRecipe, Model, Rows, Section, Texts
+from paint.arguments import AnyRecipe, Model, RowsArgument, SectionArgument, Texts
 from paint.config.recipe import require_paths
 from paint.configure import configure, open_recipe
 from paint.data.sources import require_rows
@@ -18,12 +18,12 @@ NAME = "data validate"
 
 
 def validate_data(
-    data: Annotated[Rows, arg(metavar="FILE")],
+    data: Annotated[RowsArgument, arg(metavar="FILE")],
     recipe: AnyRecipe = "paint",
     *,
     model: Model = None,
     benchmarks: Texts = (),
-    **sections: Section,
+    **sections: SectionArgument,
 ) -> "FileCheck":
     """Count the rows of a file that are good, bad, long, doubled or without a verified answer.
 

@@ -20,9 +20,9 @@ from paint.core.options import bind_options
 from paint.core.plugins import load_object
 from paint.data.problems import Problem, row_of
 from paint.data.readers import DataError
-from paint.grading.math.compare import compare_text
+from paint.grading.math.equality import compare_text
 from paint.objective.masking import MARKER, anchors, mask_ratio, mask_solution, overlap_metrics
-from paint.objective.prompts import announces_complete
+from paint.objective.messages import announces_complete
 
 IN_FULL = ("text", "file", "answer", "wrong_answer")
 """Sources that are never masked."""

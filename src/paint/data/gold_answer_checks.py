@@ -13,8 +13,8 @@ from functools import lru_cache
 
 from paint.data.problems import Problem
 from paint.data.readers import DataError, shorten
-from paint.grading.base import Grader
-from paint.grading.math.compare import explain_gold
+from paint.grading.contract import Grader
+from paint.grading.math.equality import explain_gold
 from paint.grading.math.grader import MathGrader
 
 SHOWN = 20

@@ -43,10 +43,10 @@ from paint.data.readers import (
     read_rows,
     report_of,
 )
-from paint.grading.base import Grader, Item
-from paint.grading.math.compare import boxed
+from paint.grading.contract import Grader, Item
+from paint.grading.graders import find_grader
+from paint.grading.math.equality import boxed
 from paint.grading.math.grader import answer_text
-from paint.grading.registry import find_grader
 from paint.objective.anchors import normalize
 
 HUB = "open-thoughts/OpenThoughts-114k:metadata"

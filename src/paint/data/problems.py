@@ -34,7 +34,7 @@ from paint.data.readers import (
 )
 from paint.data.readers import DataError as DataError
 from paint.demo.files import problems_path
-from paint.grading.base import Item
+from paint.grading.contract import Item
 from paint.grading.thoughts import ThoughtTags
 
 ROLES = ("id", "problem", "solution", "answer")

@@ -26,14 +26,14 @@ from paint.data.gold_answer_checks import gold_warnings
 from paint.data.problems import DataError, Problem, validate_rows
 from paint.data.readers import BadRow, Row, count_rows, describe_separator, read_rows, shorten
 from paint.demo.files import problems_path
-from paint.grading.base import Item
-from paint.grading.registry import find_grader
+from paint.grading.contract import Item
+from paint.grading.graders import find_grader
 from paint.models.policy import encode, load_tokenizer
 from paint.models.prompts import (
     describe_replaced,
     replaced_system_turns,
-    student_messages,
-    teacher_messages,
+    student_chat,
+    teacher_chat,
 )
 from paint.models.special_tokens import REASON, special_text_finder
 from paint.objective.masking import anchors
@@ -68,7 +68,7 @@ class LengthQuantiles:
     longest: int
 
 
-Rows = list[tuple[int, str]]  # number and message of each
+RowMessages = list[tuple[int, str]]  # number and message of each
 
 
 @dataclass(slots=True)
@@ -99,13 +99,13 @@ class FileCheck:
     columns: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
     good: int = 0
-    bad: dict[str, Rows] = field(default_factory=dict)
+    bad: dict[str, RowMessages] = field(default_factory=dict)
     lengths: dict[str, LengthQuantiles] = field(default_factory=dict)
-    too_long: Rows = field(default_factory=list)
+    too_long: RowMessages = field(default_factory=list)
     without_anchors: int = 0
     boxed: Counter[str] = field(default_factory=Counter)
-    gold_warnings: Rows = field(default_factory=list)
-    contaminated: dict[str, Rows] = field(default_factory=dict)
+    gold_warnings: RowMessages = field(default_factory=list)
+    contaminated: dict[str, RowMessages] = field(default_factory=dict)
     views: dict[str, str] = field(default_factory=dict)
 
 
@@ -194,7 +194,7 @@ class _RowChecks:
             message = f"{match.benchmark}, problem {match.id}: {shorten(match.shared)}"
             check.contaminated[FOUND_BY[match.found_by]].append((row, message))
 
-        prompts = prompts_of(self.tokenizer, problem, self.config, contexts.longest(problem))
+        prompts = longest_prompts(self.tokenizer, problem, self.config, contexts.longest(problem))
         length = len(prompts["teacher"])
         if length > check.limit:
             check.too_long.append((row, f"a teacher prompt of {length} tokens"))
@@ -209,7 +209,7 @@ class _RowChecks:
         references = contexts.references(problem, seed)
         ratio = contexts.measure("", problem, references)["mask_ratio"]
         context = contexts.context(references, ratio, seed)
-        prompts = prompts_of(
+        prompts = longest_prompts(
             self.tokenizer, problem, self.config, context.text, complete=context.complete
         )
         return {name: str(self.tokenizer.decode(ids)) for name, ids in prompts.items()}
@@ -218,7 +218,7 @@ class _RowChecks:
         return len(self.tokenizer.encode(text, add_special_tokens=False))
 
 
-def prompts_of(
+def longest_prompts(
     tokenizer: PreTrainedTokenizerBase,
     problem: Problem,
     config: Config,
@@ -228,9 +228,9 @@ def prompts_of(
 ) -> dict[str, list[int]]:
     """Token ids of the student's prompt, and of the teacher's with a context."""
     options = config.prompts
-    student = teacher = student_messages(options, problem)
+    student = teacher = student_chat(options, problem)
     if context is not None:
-        teacher = teacher_messages(options, problem, context, complete=complete)
+        teacher = teacher_chat(options, problem, context, complete=complete)
     return {
         "student": encode(tokenizer, student, thinking=config.model.student_thinking),
         "teacher": encode(tokenizer, teacher, thinking=config.model.teacher_thinking),

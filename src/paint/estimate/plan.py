@@ -28,7 +28,7 @@ from paint.estimate.memory import (
     training_memory,
 )
 from paint.estimate.shapes import Shape, shape_of
-from paint.inference.registry import EngineType
+from paint.inference.engines import EngineType
 from paint.training.optim import OptimizerFactory
 
 USABLE = 0.9
@@ -92,7 +92,7 @@ class Machine:
 
 
 @runtime_checkable
-class Run(Protocol):
+class PlannedRun(Protocol):
     """What a plan reads of a run (paint.training.check.Resolved)."""
 
     @property
@@ -105,7 +105,7 @@ class Run(Protocol):
     def optimizer(self) -> OptimizerFactory: ...
 
 
-def choose_split(run: Run, gpus: int, nodes: int = 1, *, server: int = 1) -> Split:
+def choose_split(run: PlannedRun, gpus: int, nodes: int = 1, *, server: int = 1) -> Split:
     """Choose the default split of GPUs into trainers and servers.
 
     - If no server is to be started, all GPUs train.
@@ -364,7 +364,7 @@ def worst_peak(plan: Plan) -> float:
     return max(plan.peak(longest), plan.peak(shorter))
 
 
-def make_plan(run: Run, machine: Machine, split: Split | None = None) -> Plan:
+def make_plan(run: PlannedRun, machine: Machine, split: Split | None = None) -> Plan:
     """Make the memory plan of a run.
 
     Args:

@@ -32,7 +32,7 @@ from paint.evaluation.generate import (
 )
 from paint.evaluation.grade import summarise
 from paint.evaluation.store import recorded_engines, stored_samples
-from paint.grading.registry import open_grader
+from paint.grading.graders import open_grader
 from paint.inference.engine import sampling_from
 from paint.inference.machine import find_machine
 from paint.models.weights import own_dtype, read_adapter_shape, trained_in
@@ -68,7 +68,7 @@ def evaluate(
     """
     display = Display()
     require_one_process("paint eval")
-    model, policies = resolve(evaluation, targets)
+    model, policies = resolve_targets(evaluation, targets)
     benchmarks = [load_benchmark(name, limit=evaluation.limit) for name in evaluation.benchmarks]
     names = [benchmark.name for benchmark in benchmarks]
     for name in names:
@@ -160,7 +160,7 @@ def estimate(
     return f"{line}; at most {duration} at the run's {rates[-1]:,.0f} tokens/s", seconds
 
 
-def resolve(
+def resolve_targets(
     evaluation: EvaluationConfig, targets: Sequence[str]
 ) -> tuple[ModelConfig, list[EvalTarget]]:
     """Resolve the targets to a model and the policies to evaluate; a run is all its checkpoints.

@@ -73,7 +73,7 @@ COLUMNS = [column.name for column in fields(Measurement)]
 REQUIRED = COLUMNS[:6]  # up to the interval: that every row and every DataFrame has
 
 
-def measure(
+def to_measurement(
     policy: str,
     benchmark: str,
     metric: str,
@@ -92,7 +92,7 @@ def measure(
     return [Measurement(policy, benchmark, metric, found.mean, low, high, n, **columns)]
 
 
-def select(rows: Iterable[Measurement], **columns: Any) -> list[Measurement]:
+def select_rows(rows: Iterable[Measurement], **columns: Any) -> list[Measurement]:
     """The rows with these values, such as ``metric="avg_at_k"``; of differences only with
     ``against``, and of parts of a benchmark only with ``group``; ``...`` stands for any value.
     """
@@ -287,7 +287,7 @@ def reports_in(folder: Path) -> dict[str, Report]:
 def chart_rows(report: Report, chart: Chart) -> dict[str, dict[str, float | None]]:
     """The intervals of a chart, by label."""
     drawn = {}
-    for row in select(report.rows, metric=chart.metric, step=None, against=...):
+    for row in select_rows(report.rows, metric=chart.metric, step=None, against=...):
         is_on_benchmark = chart.benchmark in ("", row.benchmark)
         is_of_chart = row.p is not None if chart.is_difference else not row.against
         if is_on_benchmark and is_of_chart:

@@ -27,8 +27,8 @@ from paint.estimate.shapes import WIDTHS, shape_of
 from paint.estimate.sizing import size_sampling
 from paint.evaluation.store import Sample, Store, StoreError, open_store, prompt_digest
 from paint.inference.engine import Completion, Engine, Sampling, derive_seed
+from paint.inference.engines import LOCAL, engine_of
 from paint.inference.factory import EngineSetup, open_engine
-from paint.inference.registry import LOCAL, engine_of
 from paint.models.conventions import reads_clock, today
 from paint.models.policy import Policy, PolicyError, load_policy, load_tokenizer
 from paint.models.special_tokens import REASON, special_text_finder
@@ -41,7 +41,7 @@ from paint.models.weights import (
     weights_digest,
 )
 
-Prompts = Mapping[str, list[int]]  # prompt token ids by problem id
+PromptIds = Mapping[str, list[int]]  # prompt token ids by problem id
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class EvalTask:
 
     folder: Path  # the store's: POLICY/PROBLEM_SET
     problems: Sequence[Problem]
-    prompts: Prompts
+    prompts: PromptIds
     protocol: SamplingProtocol
     trained: Path | None = None  # folder of an adapter or a trained model; None for the base model
 
@@ -125,7 +125,7 @@ def _has_room(device: torch.device, model: cfg.ModelConfig) -> bool:
     return False
 
 
-def deployment_prompts(policy: Policy, problems: Sequence[Problem], *, thinking: bool) -> Prompts:
+def deployment_prompts(policy: Policy, problems: Sequence[Problem], *, thinking: bool) -> PromptIds:
     """The deployment prompt of each problem, without a reference.
 
     Raises DataError for text that the chat format reads as a special token: none is skipped.
@@ -274,7 +274,7 @@ def open_task(
 
 
 def fit_to_context(
-    policy: Policy, protocol: SamplingProtocol, name: str, prompts: Prompts, display: Display
+    policy: Policy, protocol: SamplingProtocol, name: str, prompts: PromptIds, display: Display
 ) -> SamplingProtocol:
     """The protocol with answers that fit in the context length after a set's longest prompt."""
     sampling, room = protocol.sampling, tokens_left(policy, prompts)
@@ -287,7 +287,7 @@ def fit_to_context(
     return replace(protocol, sampling=replace(sampling, max_new_tokens=int(room)))
 
 
-def tokens_left(policy: Policy, prompts: Prompts) -> float:
+def tokens_left(policy: Policy, prompts: PromptIds) -> float:
     """Tokens that fit after the longest prompt; infinite for a model without a limit."""
     return position_limit(policy.base.config).positions - max(map(len, prompts.values()))
 

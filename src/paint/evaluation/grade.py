@@ -30,9 +30,9 @@ from paint.evaluation.store import (
     write_grades,
 )
 from paint.evaluation.summary import SUMMARY, summary_report, worth_showing
-from paint.grading.base import Grade, Grader, require_some_grade
+from paint.grading.contract import Grade, Grader, require_some_grade
+from paint.grading.graders import NoGrader, open_grader
 from paint.grading.math.grader import MathGrade, MathGrader
-from paint.grading.registry import NoGrader, open_grader
 from paint.grading.thoughts import ThoughtTags
 from paint.objective.anchors import normalize
 

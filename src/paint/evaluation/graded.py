@@ -10,7 +10,7 @@ from paint.core.display import Display
 from paint.core.errors import reason
 from paint.core.storage import SUMS, FolderInUse
 from paint.evaluation.grade import to_graded_samples
-from paint.evaluation.intervals import Comparison, compare
+from paint.evaluation.intervals import Comparison, compare_paired
 from paint.evaluation.metrics import GradedSamples
 from paint.evaluation.store import Sample, Store, StoreError, find_stores, read_grades, reopen_store
 
@@ -104,7 +104,7 @@ def _describe_validation(base: GradedSamples, after: GradedSamples, first: int, 
             f"Validation: mean reward {base.scores.mean():.3g} of {before}, "
             f"{after.scores.mean():.3g} after step {last}; rewards beyond 0 and 1 are not compared"
         )
-    found = compare([base.scores], [after.scores])
+    found = compare_paired([base.scores], [after.scores])
     unit = "points" if base.rewards is None else "hundredths of reward"
     levels = f"{100 * base.scores.mean():.1f} before, {100 * after.scores.mean():.1f} after"
     text = f"Validation {found.difference.points(sign=True)} {unit} over {before} ({levels})"

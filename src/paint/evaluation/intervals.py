@@ -189,7 +189,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(p) for p in adjusted]
 
 
-def compare(
+def compare_paired(
     before: Sequence[Bool[np.ndarray, "_ _"] | Float[np.ndarray, "_ _"]],
     after: Sequence[Bool[np.ndarray, "_ _"] | Float[np.ndarray, "_ _"]],
 ) -> Comparison:

@@ -74,13 +74,13 @@ class Store:
 
     def add(self, sample: Sample) -> None:
         """Append a sample, which then survives a kill. Raises StoreError if that fails."""
-        workspace_of(self.folder).append(asdict(sample))
+        evaluation_workspace(self.folder).append(asdict(sample))
         self.written.add((sample.problem, sample.sample))
 
     def record_engine(self, engine: str) -> None:
         """Record another engine, before the first sample. Raises StoreError if that fails."""
         self.settings["engine"] = engine
-        workspace_of(self.folder).begin(self.settings)
+        evaluation_workspace(self.folder).begin(self.settings)
 
     def write_sums(self) -> None:
         """Write SHA256SUMS, unless a sample is missing. Raises StoreError if that fails."""
@@ -88,7 +88,7 @@ class Store:
             names = [SETTINGS, PROBLEMS, COMPLETIONS]
             if (self.folder / GRADES).exists():
                 names.append(GRADES)
-            workspace_of(self.folder).finish(*names)
+            evaluation_workspace(self.folder).finish(*names)
 
     def samples(self) -> Iterator[Sample]:
         """Iterate over the stored samples of ``rows``, in order of completion."""
@@ -116,7 +116,7 @@ def open_store(
         to_row(problem) | {"prompt": prompt}
         for problem, prompt in zip(problems, digests, strict=True)
     ]
-    workspace = workspace_of(folder)
+    workspace = evaluation_workspace(folder)
     with storage.lock_folder(folder):
         if workspace.settings_path.exists():
             read_settings(folder)
@@ -139,7 +139,7 @@ def open_store(
 def reopen_store(folder: Path) -> Iterator[Store]:
     """Open an existing store for reading; no file is written. Raises as ``open_store``."""
     read_settings(folder)
-    workspace = workspace_of(folder)
+    workspace = evaluation_workspace(folder)
     with storage.lock_folder(folder):
         workspace.verify(SETTINGS, COMPLETIONS)
         workspace.verify(PROBLEMS, hint=PROBLEMS_HINT)
@@ -196,7 +196,7 @@ def prompt_digest(prompt: Sequence[int]) -> str:
     return storage.digest(" ".join(map(str, prompt)))[:16]
 
 
-def workspace_of(folder: Path) -> Workspace:
+def evaluation_workspace(folder: Path) -> Workspace:
     """The settings and samples of a store, as a folder that grows."""
     return Workspace(
         folder, COMPLETIONS, "an evaluation", StoreError, PUT_BACK.format(folder=folder)
@@ -214,7 +214,7 @@ def _opened(folder: Path, *, dropped: bool = False) -> Store:
 
 def _samples(folder: Path) -> Iterator[Sample]:
     """Iterate over all stored samples, in order of completion."""
-    workspace = workspace_of(folder)
+    workspace = evaluation_workspace(folder)
     for number, row in enumerate(workspace.rows(), start=1):
         place = f"{workspace.rows_path} line {number}"
         with wrap_errors(place, storage.CorruptFileError, workspace.hint):
@@ -225,7 +225,7 @@ def _samples(folder: Path) -> Iterator[Sample]:
 def _verify_grades(folder: Path) -> None:
     """Verify grades.jsonl against SHA256SUMS, if both exist. Raises CorruptFileError."""
     if (folder / GRADES).exists():
-        workspace_of(folder).verify(GRADES, hint=GRADES_HINT.format(folder=folder))
+        evaluation_workspace(folder).verify(GRADES, hint=GRADES_HINT.format(folder=folder))
 
 
 def _require_same_prompts(folder: Path, prompts: Mapping[str, str]) -> None:
@@ -245,7 +245,7 @@ def _require_same_prompts(folder: Path, prompts: Mapping[str, str]) -> None:
 
 def read_settings(folder: Path) -> dict[str, Any]:
     """Read the settings of a store. Raises StoreError where there is none."""
-    workspace = workspace_of(folder)
+    workspace = evaluation_workspace(folder)
     path = workspace.settings_path
     if not path.exists():
         raise StoreError(f"{folder} holds no evaluation (no {SETTINGS})")

@@ -8,8 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from paint.data.gold_answer_checks import SHOWN
 from paint.data.problems import LABELS
-from paint.evaluation.frame import Measurement, Report, Table, Unit, measure, select, table_of
-from paint.evaluation.intervals import Comparison, compare
+from paint.evaluation.frame import (
+    Measurement,
+    Report,
+    Table,
+    Unit,
+    select_rows,
+    table_of,
+    to_measurement,
+)
+from paint.evaluation.intervals import Comparison, compare_paired
 from paint.evaluation.metrics import GradedSamples, by_label, compute_metrics
 from paint.evaluation.store import StoreError
 
@@ -40,15 +48,17 @@ def summary_rows(graded: ByPolicy) -> list[Measurement]:
         for name, metrics in compute_metrics(benchmarks, shared).items():
             n = len(benchmarks[name].problems) if name in benchmarks else None
             for metric, interval in metrics.items():
-                rows += measure(policy, name, metric, interval, n)
+                rows += to_measurement(policy, name, metric, interval, n)
     for policy, name, part in _parts(graded):
-        rows += measure(policy, name, "samples", part.correct.shape[1])
-        rows += measure(policy, name, "grader_failures", len(part.failures))
+        rows += to_measurement(policy, name, "samples", part.correct.shape[1])
+        rows += to_measurement(policy, name, "grader_failures", len(part.failures))
         for reason, count in part.reasons.items():
-            rows += measure(policy, name, "reason", count, group=reason)
+            rows += to_measurement(policy, name, "reason", count, group=reason)
         for label in part.labels:
             for value, (n, interval) in by_label(part, label).items():
-                rows += measure(policy, name, "avg_at_k", interval, n, group=f"{label} {value}")
+                rows += to_measurement(
+                    policy, name, "avg_at_k", interval, n, group=f"{label} {value}"
+                )
     return rows + difference_rows(graded)
 
 
@@ -58,7 +68,7 @@ def difference_rows(graded: ByPolicy) -> list[Measurement]:
     metric = "reward" if _have_rewards(graded) else "avg_at_k"
     rows = []
     for policy, name, found in comparisons(graded):
-        rows += measure(
+        rows += to_measurement(
             policy,
             name,
             metric,
@@ -88,11 +98,11 @@ def comparisons(graded: ByPolicy) -> Iterator[tuple[str, str, Comparison]]:
                     f"{name} has other problems or gold answers for {policy} than for {first}; "
                     f"evaluate both on the same problems"
                 )
-            yield policy, name, compare([base[name].scores], [benchmarks[name].scores])
+            yield policy, name, compare_paired([base[name].scores], [benchmarks[name].scores])
         if len(shared) > 1:
             before = [base[name].scores for name in shared]
             after = [benchmarks[name].scores for name in shared]
-            yield policy, MACRO, compare(before, after)
+            yield policy, MACRO, compare_paired(before, after)
 
 
 def summary_tables(rows: Sequence[Measurement], graded: ByPolicy) -> list[Table]:
@@ -108,13 +118,13 @@ def summary_tables(rows: Sequence[Measurement], graded: ByPolicy) -> list[Table]
         names.remove(MACRO)
         names.append(MACRO)
     average = table_of(
-        select(rows, metric=metric),
+        select_rows(rows, metric=metric),
         f"{score}, in {unit} with 95 % interval",
         {name: (name, "%") for name in names},
         column_of=lambda row: row.benchmark,
         is_main=True,
     )
-    plain = select(rows)
+    plain = select_rows(rows)
     return [
         average,
         table_of(plain, "Other scores of the same samples", _scores(plain, k), labels=_both),
@@ -180,7 +190,7 @@ def _completion_columns(rows: Sequence[Measurement]) -> dict[str, tuple[str, Uni
 
 def _reasons(rows: Sequence[Measurement]) -> Table:
     """Counts of the most common reasons of verdicts."""
-    counted = select(rows, metric="reason", group=...)
+    counted = select_rows(rows, metric="reason", group=...)
     totals = Counter[str]()
     for row in counted:
         totals[row.group] += round(row.mean)
@@ -216,7 +226,7 @@ def _gold_warnings(graded: ByPolicy) -> Table:
 
 def _labelled(rows: Sequence[Measurement], label: str, policies: Sequence[str], k: str) -> Table:
     """Avg@k of the problems of each level or subject."""
-    found = [row for row in select(rows, group=...) if row.group.startswith(f"{label} ")]
+    found = [row for row in select_rows(rows, group=...) if row.group.startswith(f"{label} ")]
 
     def labels(row: Measurement) -> tuple[str, ...]:
         value = row.group.removeprefix(f"{label} ") or "none"
@@ -235,7 +245,7 @@ def _differences(rows: Sequence[Measurement], score: str) -> Table:
     """The paired differences to the first policy."""
     body = []
     first = ""
-    for row in select(rows, against=...):
+    for row in select_rows(rows, against=...):
         if row.against:
             first = row.against
             p = "" if row.p is None else f"{row.p:.4f}"

@@ -30,7 +30,7 @@ from paint.evaluation.generate import (
 from paint.evaluation.grade import grade
 from paint.evaluation.metrics import avg_at_k
 from paint.evaluation.store import Store, StoreError, find_stores, reopen_store
-from paint.grading.base import Grader
+from paint.grading.contract import Grader
 from paint.inference.engine import Engine, sampling_from
 from paint.models.policy import Policy
 from paint.models.weights import trained_in

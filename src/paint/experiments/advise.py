@@ -39,20 +39,20 @@ from paint.evaluation.frame import (
     Report,
     Table,
     Unit,
-    measure,
-    select,
+    select_rows,
     table_of,
+    to_measurement,
     to_terminal,
     write_report,
 )
 from paint.evaluation.generate import base_as_rank1_adapter, load_eval_policy, with_date
-from paint.evaluation.intervals import SHARE, Interval, bootstrap, compare
+from paint.evaluation.intervals import SHARE, Interval, bootstrap, compare_paired
 from paint.evaluation.metrics import auc, avg_at_k
 from paint.evaluation.summary import SUMMARY
 from paint.experiments.rollout_cache import (
     TENTHS,
+    CacheScores,
     RolloutCache,
-    Scores,
     collect,
     first_problems,
     recorded_engine,
@@ -201,7 +201,7 @@ def advise(
             scores |= score(teacher, config, cache, named, display)
             if answers:
                 found |= teacher_answers(teacher, config, cache, named, folder / "answers", display)
-        return report(folder, cache, scores, found, display)
+        return advice_report(folder, cache, scores, found, display)
 
 
 def validate_arguments(
@@ -320,10 +320,10 @@ def overlap_auc(cache: RolloutCache, overlaps: Float[np.ndarray, "p k"]) -> np.n
     return np.array(values)
 
 
-def report(
+def advice_report(
     folder: Path,
     cache: RolloutCache,
-    scores: Scores,
+    scores: CacheScores,
     answers: Mapping[str, RolloutCache],
     display: Display,
 ) -> Report:
@@ -332,7 +332,7 @@ def report(
     contexts = {name: metrics_of(rows, cache.rewards) for name, rows in scores.items()}
     rows: list[Measurement] = []
     for name, interval in student.items():
-        rows += measure(STUDENT, TRAINING, name, interval, len(cache.rewards))
+        rows += to_measurement(STUDENT, TRAINING, name, interval, len(cache.rewards))
     for name, metrics in contexts.items():
         rows += context_rows(name, metrics, control_of(name, contexts))
     rows += answer_rows(cache, answers)
@@ -349,7 +349,7 @@ def report(
     return made
 
 
-def student_metrics(cache: RolloutCache, scores: Scores) -> dict[str, Interval | None]:
+def student_metrics(cache: RolloutCache, scores: CacheScores) -> dict[str, Interval | None]:
     """What is measured of the student (STUDENT_METRICS)."""
     is_right = cache.rewards == 1
     overlaps = np.array([row["overlap"] for row in scores[RECIPE]]).reshape(is_right.shape)
@@ -387,18 +387,18 @@ def context_rows(
     rows: list[Measurement] = []
     for metric, bounds in BOUNDS.items():
         values = getattr(metrics, metric)
-        rows += measure(name, TRAINING, metric, mean(values, bounds), len(values))
+        rows += to_measurement(name, TRAINING, metric, mean(values, bounds), len(values))
     if control is not None:
         content = mean(metrics.accuracy_gradient - control.accuracy_gradient)
-        rows += measure(name, TRAINING, "accuracy_gradient", content, against="other")
-    rows += measure(name, TRAINING, "masked", metrics.masked)
+        rows += to_measurement(name, TRAINING, "accuracy_gradient", content, against="other")
+    rows += to_measurement(name, TRAINING, "masked", metrics.masked)
     for metric, share in zip(("masked_p5", "masked_p95"), metrics.masked_spread, strict=True):
-        rows += measure(name, TRAINING, metric, float(share))
-    rows += measure(name, TRAINING, "visible", metrics.visible)
+        rows += to_measurement(name, TRAINING, metric, float(share))
+    rows += to_measurement(name, TRAINING, "visible", metrics.visible)
     for kind, share in zip(KINDS, metrics.kinds, strict=True):
-        rows += measure(name, TRAINING, "kl_share", float(share), group=kind)
+        rows += to_measurement(name, TRAINING, "kl_share", float(share), group=kind)
     for tenth, share in enumerate(metrics.tenths, start=1):
-        rows += measure(name, TRAINING, "kl_share", float(share), group=f"tenth {tenth}")
+        rows += to_measurement(name, TRAINING, "kl_share", float(share), group=f"tenth {tenth}")
     return rows
 
 
@@ -411,16 +411,16 @@ def answer_rows(cache: RolloutCache, answers: Mapping[str, RolloutCache]) -> lis
         n = len(own.rewards)
         tokens = float(np.mean([len(row.completion.ids) for row in own.rollouts]))
         truncated = mean(own.share(lambda row: row.completion.truncated), SHARE)
-        rows += measure(name, TRAINING, "avg_at_k", avg_at_k(own.rewards == 1), n)
-        rows += measure(name, TRAINING, "completion_tokens", tokens)
-        rows += measure(name, TRAINING, "truncated_frac", truncated, n)
+        rows += to_measurement(name, TRAINING, "avg_at_k", avg_at_k(own.rewards == 1), n)
+        rows += to_measurement(name, TRAINING, "completion_tokens", tokens)
+        rows += to_measurement(name, TRAINING, "truncated_frac", truncated, n)
         if name in answers:
             gain = gain_of(own, cache)
-            rows += measure(name, TRAINING, "avg_at_k", gain, n, against=STUDENT)
+            rows += to_measurement(name, TRAINING, "avg_at_k", gain, n, against=STUDENT)
             other = control_of(name, answers)
             if other is not None:
                 gain = gain_of(own, other)
-                rows += measure(name, TRAINING, "avg_at_k", gain, n, against="other")
+                rows += to_measurement(name, TRAINING, "avg_at_k", gain, n, against="other")
     return rows
 
 
@@ -558,7 +558,7 @@ def _flags(name: str) -> str:
 
 def _student_table(rows: Sequence[Measurement], problems: int, samples: int) -> Table:
     cells = []
-    for row in select(rows, policy=STUDENT):
+    for row in select_rows(rows, policy=STUDENT):
         if row.metric in STUDENT_METRICS:
             cells.append([STUDENT_METRICS[row.metric], row.text("%")])
     title = f"The student: {problems} problems, {samples} rollouts each, in % with 95 % interval"
@@ -570,7 +570,10 @@ def _context_tables(
 ) -> list[Table]:
     """What each context would teach, its risks, and where its divergence is."""
     chosen = [row for row in rows if row.policy in contexts]
-    gradients = [*select(chosen), *select(chosen, against="other", metric="accuracy_gradient")]
+    gradients = [
+        *select_rows(chosen),
+        *select_rows(chosen, against="other", metric="accuracy_gradient"),
+    ]
     shares: dict[str, tuple[str, Unit]] = {kind: (kind, "%") for kind in KINDS}
     shares |= {"tenth 1": ("first tenth", "%"), f"tenth {TENTHS}": ("last tenth", "%")}
     return [
@@ -583,7 +586,7 @@ def _context_tables(
         ),
         table_of(chosen, "Risks", RISK_COLUMNS),
         table_of(
-            select(chosen, metric="kl_share", group=...),
+            select_rows(chosen, metric="kl_share", group=...),
             "Where the divergence is, in % of it",
             shares,
             column_of=lambda row: row.group,
@@ -601,7 +604,7 @@ def _answer_table(rows: Sequence[Measurement], samples: int) -> Table:
         "visible": ("answer visible", "%"),
     }
     return table_of(
-        select(rows, against=...),
+        select_rows(rows, against=...),
         "The teacher's own answers, in % with 95 % interval",
         columns,
         column_of=lambda row: f"{row.metric} less {row.against}" if row.against else row.metric,
@@ -611,4 +614,4 @@ def _answer_table(rows: Sequence[Measurement], samples: int) -> Table:
 
 def gain_of(cache: RolloutCache, other: RolloutCache) -> Interval:
     """The accuracy of a cache less that of another one on the same problems."""
-    return compare([other.rewards == 1], [cache.rewards == 1]).difference
+    return compare_paired([other.rewards == 1], [cache.rewards == 1]).difference

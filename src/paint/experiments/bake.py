@@ -26,7 +26,7 @@ from paint.evaluation.frame import (
     Measurement,
     Report,
     Unit,
-    select,
+    select_rows,
     table_of,
     to_terminal,
     write_report,
@@ -95,7 +95,7 @@ def bake(
     with open_evaluator(config, folder, groups, display) as evaluator:
         base = evaluator.base_answers(groups, samples)
         rows = evaluator.base_rows(groups, base)
-    found = f"{describe(rows, PROMPTED)}\n{describe(rows, PLAIN)}"
+    found = f"{describe_auc(rows, PROMPTED)}\n{describe_auc(rows, PLAIN)}"
     display.note(found)
     if not (force or is_told_apart(rows, PLAIN) or _follows_differ(rows)):
         raise ConfigError(
@@ -114,7 +114,7 @@ def bake(
             step = step_of(checkpoint)
             with open_evaluator(config, folder, groups, display, checkpoint) as evaluator:
                 baked = evaluator.baked_rows(groups, base, samples)
-            display.note(f"step {step}: {describe(baked, BAKED)}")
+            display.note(f"step {step}: {describe_auc(baked, BAKED)}")
             workspace.append({"step": step, "key": key, "rows": [asdict(row) for row in baked]})
             if step >= config.train.steps or not is_told_apart(baked, BAKED):
                 break
@@ -168,13 +168,13 @@ def _train_to_next_checkpoint(config: Config, run: Path, display: Display) -> No
 
 def is_told_apart(rows: Sequence[Measurement], view: str) -> bool:
     """Whether held-out answers of the view can be told from the reference's: AUC above 1/2."""
-    found = select(rows, policy=view, benchmark=HELD_OUT, metric="auc")
+    found = select_rows(rows, policy=view, benchmark=HELD_OUT, metric="auc")
     return any(row.low is not None and row.low > 0.5 for row in found)
 
 
 def _follows_differ(rows: Sequence[Measurement]) -> bool:
     """Whether the intervals of *follows* of the two base views do not overlap."""
-    found = select(rows, benchmark=HELD_OUT, metric="follows")
+    found = select_rows(rows, benchmark=HELD_OUT, metric="follows")
     if not found:
         return False
     lows = [row.low for row in found if row.low is not None]
@@ -182,10 +182,10 @@ def _follows_differ(rows: Sequence[Measurement]) -> bool:
     return max(lows) > min(highs)
 
 
-def describe(rows: Sequence[Measurement], view: str) -> str:
+def describe_auc(rows: Sequence[Measurement], view: str) -> str:
     """A view's metrics of held-out questions in one line."""
     parts = []
-    for row in select(rows, policy=view, benchmark=HELD_OUT):
+    for row in select_rows(rows, policy=view, benchmark=HELD_OUT):
         head, unit = COLUMNS[row.metric]
         parts.append(f"{head}{' (%)' if unit == '%' else ''} {row.text(unit)}")
     return f"{view}: {', '.join(parts)}"
@@ -210,7 +210,7 @@ def _report(rows: list[Measurement], groups: Sequence[str]) -> Report:
     for group in groups:
         columns = {**COLUMNS, "kl": (f"KL a token to the {REFERENCES[group]}", COLUMNS["kl"][1])}
         title = f"{group.replace('_', ' ')} questions, with 95 % intervals (follows in %)"
-        tables.append(table_of(select(rows, benchmark=group, step=None), title, columns))
+        tables.append(table_of(select_rows(rows, benchmark=group, step=None), title, columns))
     charts = []
     for group in groups:
         name = group.replace("_", " ")

@@ -43,7 +43,7 @@ Results = Sequence[CheckpointResult]
 BySteps = Mapping[str, Mapping[int, list[CheckpointResult]]]  # by run and step
 
 
-def workspace_of(folder: Path) -> Workspace:
+def results_workspace(folder: Path) -> Workspace:
     """The results of an experiment, as a folder that grows."""
     hint = "delete it, and the same command writes it again from the runs and their samples"
     return Workspace(folder, "results.jsonl", "an experiment", RunError, hint)
@@ -51,7 +51,7 @@ def workspace_of(folder: Path) -> Workspace:
 
 def read_results(folder: Path) -> list[CheckpointResult]:
     """Read results.jsonl; [] if it does not exist."""
-    workspace = workspace_of(folder)
+    workspace = results_workspace(folder)
     results = []
     for number, row in enumerate(workspace.rows(), start=1):
         place = f"{workspace.rows_path} line {number}"
@@ -62,14 +62,14 @@ def read_results(folder: Path) -> list[CheckpointResult]:
 
 def write_results(folder: Path, results: Results) -> None:
     """Replace results.jsonl. Raises RunError if that fails."""
-    path = workspace_of(folder).rows_path
+    path = results_workspace(folder).rows_path
     with wrap_errors(path, RunError, "free some space; the same command resumes"):
         storage.write_jsonl(path, [asdict(result) for result in results])
 
 
 def append_results(folder: Path, results: Results) -> None:
     """Append to results.jsonl, in a locked folder. Raises RunError if that fails."""
-    workspace = workspace_of(folder)
+    workspace = results_workspace(folder)
     workspace.trim()
     workspace.append(*(asdict(result) for result in results))
 

@@ -17,7 +17,7 @@ from paint.experiments.comparison_report import publish
 from paint.experiments.eval_protocols import protocol_for
 from paint.experiments.plots import side_by_side
 from paint.experiments.runner import ExperimentRun, run_experiment
-from paint.inference.registry import server_engine
+from paint.inference.engines import server_engine
 from paint.training.check import check_config
 
 

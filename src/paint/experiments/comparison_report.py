@@ -22,9 +22,9 @@ from paint.evaluation.frame import (
     Report,
     Table,
     Unit,
-    measure,
-    select,
+    select_rows,
     table_of,
+    to_measurement,
     to_terminal,
     write_report,
 )
@@ -112,7 +112,7 @@ def comparison_rows(layout: Layout, results: Results) -> list[Measurement]:
         for result in last[name]:
             score = float(shares([result]).mean())
             group = f"seed {result.seed}"
-            rows += measure(label, benchmark_name(results), "avg_at_k", score, group=group)
+            rows += to_measurement(label, benchmark_name(results), "avg_at_k", score, group=group)
     return rows + _pair_rows(layout, last)
 
 
@@ -131,9 +131,9 @@ def _rows_of(
     if group[0].run != BASE:
         values["rollout_tokens"], values["seconds"] = mean_cost(group)
         gain = compare_seeds(shares(base), shares(group))
-        rows += measure(label, benchmark, "avg_at_k", gain, n, step=step, against=BASE)
+        rows += to_measurement(label, benchmark, "avg_at_k", gain, n, step=step, against=BASE)
     for metric, value in values.items():
-        rows += measure(label, benchmark, metric, value, n, step=step)
+        rows += to_measurement(label, benchmark, metric, value, n, step=step)
     return rows
 
 
@@ -147,7 +147,7 @@ def _pair_rows(layout: Layout, last: Mapping[str, Results]) -> list[Measurement]
         p_values.append(p_value_over_seeds(shares(last[before]), shares(last[after])))
     rows = []
     for (before, after), p, corrected in zip(pairs, p_values, holm(p_values), strict=True):
-        rows += measure(
+        rows += to_measurement(
             layout.rows[after],
             benchmark_name(last[after]),
             "avg_at_k",
@@ -173,7 +173,7 @@ def step_rows(layout: Layout, results: Results) -> list[Measurement]:
             if reference and group is not end:
                 lead = compare_seeds(shares(group), shares(end))
                 ahead = layout.rows[reference]
-                rows += measure(
+                rows += to_measurement(
                     ahead, benchmark_name(group), LEAD, lead, step=step, group=label, against=label
                 )
     return rows
@@ -184,7 +184,7 @@ def comparison_tables(layout: Layout, rows: list[Measurement], results: Results)
     score, tried = score_name(results), results[0].protocol["samples"]
     tables = [
         table_of(
-            [*select(rows), *select(rows, against=BASE, p=None)],
+            [*select_rows(rows), *select_rows(rows, against=BASE, p=None)],
             f"{layout.title}: {score} on {evaluation_name(results)}, in % with 95 % interval",
             {
                 "avg_at_k": (score, "%"),
@@ -195,7 +195,7 @@ def comparison_tables(layout: Layout, rows: list[Measurement], results: Results)
             column_of=_column,
         )
     ]
-    differences = [row for row in select(rows, against=...) if row.p is not None]
+    differences = [row for row in select_rows(rows, against=...) if row.p is not None]
     if differences:
         cells = []
         for row in differences:
@@ -207,7 +207,7 @@ def comparison_tables(layout: Layout, rows: list[Measurement], results: Results)
         )
         tables.append(Table(title, ["", "difference", "p", "corrected p"], cells))
     tables += _setting_tables(layout, results)
-    seeds = [row for row in select(rows, group=...) if row.group.startswith("seed ")]
+    seeds = [row for row in select_rows(rows, group=...) if row.group.startswith("seed ")]
     columns: dict[str, tuple[str, Unit]] = {row.group: (row.group, "%") for row in seeds}
     if len(columns) > 1:
         title = f"{score} of each seed, in %"
@@ -301,7 +301,7 @@ def _reach(checkpoints: list[list[CheckpointResult]], end: Results) -> list[str]
     level = shares(end).mean()
     nearest = min(checkpoints, key=lambda group: abs(mean_cost(group)[0] - end_tokens))
     lead = compare_seeds(shares(nearest), shares(end))
-    [difference] = measure("", "", "avg_at_k", lead)
+    [difference] = to_measurement("", "", "avg_at_k", lead)
 
     below = "nowhere"
     for group in checkpoints:

@@ -8,7 +8,7 @@ from paint.data.benchmarks import Benchmark, load_benchmark
 from paint.data.problems import problems_digest
 from paint.demo.files import NAME
 from paint.inference.engine import Sampling, sampling_from
-from paint.inference.registry import AUTO, engine_of
+from paint.inference.engines import AUTO, engine_of
 
 
 @dataclass(frozen=True)

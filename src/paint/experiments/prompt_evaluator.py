@@ -28,12 +28,12 @@ from paint.data.contexts import Contexts
 from paint.data.problems import Problem, item_of
 from paint.evaluation.frame import (
     Measurement,
-    measure,
+    to_measurement,
 )
 from paint.evaluation.generate import deployment_prompts, load_eval_policy
 from paint.evaluation.intervals import SHARE, bootstrap
 from paint.evaluation.metrics import auc
-from paint.grading.registry import open_grader
+from paint.grading.graders import open_grader
 from paint.inference.engine import Completion, Engine, derive_seed, sampling_from
 from paint.inference.factory import EngineSetup, open_engine
 from paint.inference.machine import find_machine
@@ -107,7 +107,7 @@ class PromptEvaluator:
         rows: list[Measurement] = []
         if group == HELD_OUT and not self.config.grading.is_off:
             follows = bootstrap([self._follow_rates(problems, own)], bounds=SHARE)
-            rows += measure(view, group, "follows", follows, n)
+            rows += to_measurement(view, group, "follows", follows, n)
         if view != reference:
             kls, areas = [], []
             for problem, mine, theirs in zip(problems, own, others, strict=True):
@@ -116,11 +116,13 @@ class PromptEvaluator:
                 ratios = [self._score(view, reference, problem, c)[1] for c in theirs]
                 areas.append(auc(np.array(ratios), np.array([ratio for _, ratio in scores])))
             kl = bootstrap([np.array(kls)], bounds=(0, math.inf))
-            rows += measure(view, group, "kl", kl, n)
-            rows += measure(view, group, "auc", bootstrap([np.array(areas)], bounds=SHARE), n)
+            rows += to_measurement(view, group, "kl", kl, n)
+            rows += to_measurement(
+                view, group, "auc", bootstrap([np.array(areas)], bounds=SHARE), n
+            )
         lengths = np.array([np.mean([len(c.ids) for c in row]) for row in own])
         tokens = bootstrap([lengths], bounds=(0, self.config.rollout.max_new_tokens))
-        return rows + measure(view, group, "completion_tokens", tokens, n)
+        return rows + to_measurement(view, group, "completion_tokens", tokens, n)
 
     def _score(
         self, view: str, reference: str, problem: Problem, completion: Completion

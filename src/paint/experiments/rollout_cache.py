@@ -22,12 +22,12 @@ from paint.core.workspace import Workspace
 from paint.data.contexts import Contexts
 from paint.data.problems import Problem, batch_indices, item_of, read_problems
 from paint.evaluation.generate import checkpoint_digest, load_eval_policy
-from paint.grading.math.compare import boxed
-from paint.grading.registry import open_grader
+from paint.grading.graders import open_grader
+from paint.grading.math.equality import boxed
 from paint.inference.engine import Completion, Engine, derive_seed, sampling_from
+from paint.inference.engines import LOCAL
 from paint.inference.factory import EngineSetup, open_engine
 from paint.inference.machine import find_machine
-from paint.inference.registry import LOCAL
 from paint.models.policy import Policy
 from paint.models.teacher import open_teacher
 from paint.models.weights import load_trained, model_digests, trained_in
@@ -47,8 +47,10 @@ BOX = "\\boxed{"
 TENTHS = 10
 
 ROWS_AT_ONCE = 8  # completions whose hidden states are computed together
-Stored = dict[tuple[str, str, int], dict[str, Any]]  # rows by context, problem and sample
-Scores = Mapping[str, list[dict[str, Any]]]  # by context, the values of every rollout of the cache
+StoredRows = dict[tuple[str, str, int], dict[str, Any]]  # rows by context, problem and sample
+CacheScores = Mapping[
+    str, list[dict[str, Any]]
+]  # by context, the values of every rollout of the cache
 
 
 @dataclass(frozen=True)
@@ -170,11 +172,11 @@ def _sample(
         "stored": config.rollout.stored,
         **asdict(sampling_from(config.rollout)),
     }
-    workspace = workspace_of(folder)
+    workspace = cache_workspace(folder)
     workspace.require_same(settings)
     workspace.begin(settings)
     prompts = {request.key: request.prompt for request in wanted}
-    stored: Stored = {}
+    stored: StoredRows = {}
     for row in workspace.rows():
         key = row.get("context", ""), row["problem_id"], row["sample"]
         if prompts.get(key) == row["prompt_ids"]:
@@ -205,7 +207,7 @@ def _generate(
     engine: Engine,
     config: Config,
     wanted: Sequence[CompletionRequest],
-    stored: Stored,
+    stored: StoredRows,
     workspace: Workspace,
     display: Display,
 ) -> None:
@@ -241,7 +243,7 @@ def _generate(
 
 
 def _graded_rollouts(
-    policy: Policy, config: Config, wanted: Sequence[CompletionRequest], stored: Stored
+    policy: Policy, config: Config, wanted: Sequence[CompletionRequest], stored: StoredRows
 ) -> list[Rollout]:
     """The stored completions as rollouts, graded."""
     rollouts: list[Rollout] = []
@@ -272,14 +274,14 @@ def _graded_rollouts(
 
 def recorded_engine(folder: Path) -> list[str]:
     """The engine that samples the rollouts of a folder; none where none were sampled."""
-    path = workspace_of(folder).settings_path
+    path = cache_workspace(folder).settings_path
     if not path.exists():
         return []
     engine = read_json(path, ANEW).get("engine")
     return [engine] if engine else []
 
 
-def workspace_of(folder: Path) -> Workspace:
+def cache_workspace(folder: Path) -> Workspace:
     """The settings and rollouts of a folder."""
     return Workspace(folder, "rollouts.jsonl", "rollouts", ConfigError, ANEW)
 
@@ -325,12 +327,12 @@ def score(
     cache: RolloutCache,
     contexts: Mapping[str, Contexts],
     display: Display,
-) -> Scores:
+) -> CacheScores:
     """Score the rollouts with a teacher that reads each of the contexts, as training would."""
     run = check_config(config)
     options = run.objective
     heads = policy.lm_head, policy.lm_head
-    scores: Scores = {name: [] for name in contexts}
+    scores: CacheScores = {name: [] for name in contexts}
     with display.counting("rollouts scored", len(cache.rollouts)) as counter:
         for start in range(0, len(cache.rollouts), ROWS_AT_ONCE):
             rows = cache.rollouts[start : start + ROWS_AT_ONCE]

@@ -63,7 +63,7 @@ from paint.experiments.checkpoint_results import (
     read_results,
 )
 from paint.experiments.eval_protocols import EvalProtocol
-from paint.grading.registry import open_grader
+from paint.grading.graders import open_grader
 from paint.inference.machine import find_machine
 from paint.models.weights import trained_in
 from paint.training.check import check_training, resolve_engine, resolve_evaluation

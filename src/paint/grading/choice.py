@@ -12,7 +12,7 @@ sentence (A polygenic score, I don't know) names nothing.
 import re
 from collections.abc import Sequence
 
-from paint.grading.math.compare import boxed
+from paint.grading.math.equality import boxed
 from paint.grading.thoughts import ThoughtTags, split_thought
 from paint.objective.anchors import plain_characters
 

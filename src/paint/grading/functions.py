@@ -20,8 +20,8 @@ from typing import Any
 from tenacity import AsyncRetrying, stop_after_attempt, wait_exponential
 
 from paint.core.background import Background
-from paint.grading.base import Cost, Grade, Grader, Item
-from paint.grading.processes import Arguments, Pool, Result, describe, to_plain
+from paint.grading.contract import Cost, Grade, Grader, Item
+from paint.grading.processes import Arguments, CallResult, Pool, describe_error, to_plain
 
 BATCH_PARAMETER = "completions"
 """Name of the first parameter of a function that takes many completions in one call."""
@@ -52,7 +52,7 @@ class AsyncCalls:
         # One loop for all calls: the function's client may keep connections, which belong to it.
         self._background: Background | None = None
 
-    def call(self, calls: Sequence[Arguments]) -> list[Result]:
+    def call(self, calls: Sequence[Arguments]) -> list[CallResult]:
         if self._background is None:
             self._background = Background("grading")
         return self._background.run(self._call_all(calls))
@@ -63,11 +63,11 @@ class AsyncCalls:
             self._background.close()
             self._background = None
 
-    async def _call_all(self, calls: Sequence[Arguments]) -> list[Result]:
+    async def _call_all(self, calls: Sequence[Arguments]) -> list[CallResult]:
         slots = asyncio.Semaphore(self._concurrency)
         return await asyncio.gather(*(self._call(slots, arguments) for arguments in calls))
 
-    async def _call(self, slots: asyncio.Semaphore, arguments: Arguments) -> Result:
+    async def _call(self, slots: asyncio.Semaphore, arguments: Arguments) -> CallResult:
         """The result of a call, which is repeated while it fails, in one slot all the time."""
         pause = wait_exponential(multiplier=PAUSE_SECONDS, max=LONGEST_PAUSE_SECONDS)
         attempts = AsyncRetrying(stop=stop_after_attempt(self._attempts), wait=pause, reraise=True)
@@ -83,8 +83,8 @@ class AsyncCalls:
                         finally:
                             seconds += time.monotonic() - began
             except Exception as failure:
-                error = describe(failure)
-        return Result(value, error, seconds, made)
+                error = describe_error(failure)
+        return CallResult(value, error, seconds, made)
 
     async def _attempt(self, arguments: Arguments) -> Any:
         """What the function returns, as JSON takes it."""
@@ -125,10 +125,10 @@ class FunctionGrader(Grader):
             return [to_grade(result)] * len(items)
         if not isinstance(result.value, list) or len(result.value) != len(items):
             error = f"returned {result.value!r}, not a list of {len(items)} rewards"[:200]
-            return [to_grade(Result(error=error))] * len(items)
-        return [to_grade(Result(value)) for value in result.value]
+            return [to_grade(CallResult(error=error))] * len(items)
+        return [to_grade(CallResult(value)) for value in result.value]
 
-    def _call(self, calls: Sequence[Arguments]) -> list[Result]:
+    def _call(self, calls: Sequence[Arguments]) -> list[CallResult]:
         results = self._caller.call(calls)
         for result in results:
             self._cost += Cost(result.attempts, result.seconds)
@@ -157,7 +157,7 @@ def takes_batch(function: Callable[..., Any]) -> bool:
     return parameters[:1] == [BATCH_PARAMETER]
 
 
-def to_grade(result: Result) -> Grade:
+def to_grade(result: CallResult) -> Grade:
     """The grade of a call's result, which is decoded from JSON."""
     if result.error:
         return Grade(0.0, result.error, failed=True)

@@ -40,7 +40,7 @@ Arguments = Sequence[Any]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Result:
+class CallResult:
     """What a call returned, as JSON takes it, or why it returned nothing.
 
     Attributes:
@@ -85,12 +85,12 @@ class Pool:
         self._settings = json.dumps([name, deadline, warm_up, memory, dict(table)])
         self.workers: list[Worker] = []
 
-    def call(self, calls: Sequence[Arguments]) -> list[Result]:
+    def call(self, calls: Sequence[Arguments]) -> list[CallResult]:
         """The results in the order of the calls.
 
         Raises PaintError when a worker cannot be started.
         """
-        results = [Result()] * len(calls)
+        results = [CallResult()] * len(calls)
         try:
             while len(self.workers) < min(self._most_workers, len(calls)):
                 self.workers.append(Worker(self._settings))
@@ -153,14 +153,14 @@ class Worker:
             self._process.stdin.flush()
         return self._process.stdout
 
-    def answer(self) -> tuple[int, Result]:
+    def answer(self) -> tuple[int, CallResult]:
         """The index of the call that the worker was handed, and its result; waits for it."""
         assert self._process.stdout
         line = self._process.stdout.readline()
         if not line.endswith(b"\n"):
             status = self._process.wait()
             raise PaintError(f"A process that grades answers ended with status {status}.")
-        result = Result(**json.loads(line), seconds=time.monotonic() - self._began)
+        result = CallResult(**json.loads(line), seconds=time.monotonic() - self._began)
         return self._index, result
 
     def kill(self) -> None:
@@ -275,11 +275,11 @@ def _answer(function: Callable[..., Any], line: bytes) -> bytes:
     try:
         answer = json.dumps({"value": function(*json.loads(line))}, default=to_plain)
     except Exception as error:
-        answer = json.dumps({"error": describe(error)})
+        answer = json.dumps({"error": describe_error(error)})
     return answer.encode() + b"\n"
 
 
-def describe(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """Why a call returned nothing, in at most REASON_CHARACTERS."""
     return f"{type(error).__name__}: {error}"[:REASON_CHARACTERS]
 

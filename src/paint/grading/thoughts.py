@@ -46,7 +46,7 @@ class ThoughtTags:
         return bool(open_thought(self.opening)) and not open_thought(self.opening + self.closing)
 
 
-class Split(NamedTuple):
+class ThoughtSplit(NamedTuple):
     """A completion's thought and its answer."""
 
     thought: str  # with its tags; "" without one
@@ -87,7 +87,7 @@ class _Tag(NamedTuple):
     needs_opening: bool = False  # it closes nothing but an open thought of its kind
 
 
-def split_thought(text: str, tags: Sequence[ThoughtTags] = ()) -> Split:
+def split_thought(text: str, tags: Sequence[ThoughtTags] = ()) -> ThoughtSplit:
     """Split a completion behind its last closed thought.
 
     A closing tag without an opening one ends a thought, too, which the prompt opened. Where the
@@ -100,8 +100,8 @@ def split_thought(text: str, tags: Sequence[ThoughtTags] = ()) -> Split:
     """
     begin, open_at = _scan(text, tags)
     if open_at is not None:
-        return Split(text[open_at:], None)
-    return Split(text[:begin], text[begin:])
+        return ThoughtSplit(text[open_at:], None)
+    return ThoughtSplit(text[:begin], text[begin:])
 
 
 def open_thought(text: str, tags: Sequence[ThoughtTags] = ()) -> str:

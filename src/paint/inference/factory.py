@@ -15,8 +15,8 @@ from paint.estimate.sizing import ServerFlags
 from paint.inference.adapter_sync_check import check_adapter_sync
 from paint.inference.checked import CheckedEngine
 from paint.inference.engine import Engine, RemoteEngine, ServerStartError, sampling_from
+from paint.inference.engines import LOCAL, engine_of, engine_options, engine_type
 from paint.inference.rank0 import Rank0Engine
-from paint.inference.registry import LOCAL, engine_of, engine_options, engine_type
 from paint.models.policy import Policy, move_policy
 from paint.models.sharding import is_sharded
 

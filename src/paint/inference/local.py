@@ -20,7 +20,7 @@ from paint.inference.engine import Completion, Engine, EngineError, OnCompletion
 from paint.inference.factory import EngineSetup
 from paint.inference.graphs import GraphedStep
 from paint.inference.sampling import LIKELIEST, WIDER, draw
-from paint.inference.slots import Row, Slots
+from paint.inference.slots import SlotRow, Slots
 from paint.models.policy import Policy
 from paint.models.sharding import gather_parameters, is_sharded
 
@@ -76,7 +76,7 @@ class LocalEngine(Engine):
         longest = len(prompt) + sampling.max_new_tokens
         self.policy.require_rope_range(longest)
         sampler = self._new_sampler(sampling, 1, longest)
-        sampler.fill([Row(0, tuple(prompt), seed)], ())
+        sampler.fill([SlotRow(0, tuple(prompt), seed)], ())
         while not sampler.slots.free:
             sampler.run(1)
             yield int(sampler.slots.tokens[0])
@@ -84,7 +84,7 @@ class LocalEngine(Engine):
     def _generate(
         self, prompts: Prompts, sampling: Sampling, seeds: Sequence[int], finished: OnCompletion
     ) -> None:
-        rows = [Row(i, tuple(prompt), seeds[i]) for i, prompt in enumerate(prompts)]
+        rows = [SlotRow(i, tuple(prompt), seeds[i]) for i, prompt in enumerate(prompts)]
         # Sort prompts by length, for little padding, and equal prompts next to each other.
         waiting = deque(sorted(rows, key=lambda row: (-len(row.prompt), row.prompt)))
         beginning = _common_beginning([row.prompt for row in rows])
@@ -115,7 +115,7 @@ class LocalEngine(Engine):
         if sampler and sampler.can_be_kept:
             self._kept = sampler
 
-    def _sampler(self, sampling: Sampling, waiting: Sequence[Row]) -> "_Sampler":
+    def _sampler(self, sampling: Sampling, waiting: Sequence[SlotRow]) -> "_Sampler":
         """The kept sampler, or a new one where it does not fit."""
         count = min(self.batch_size, len(waiting))
         longest = sampling.max_new_tokens + max(len(row.prompt) for row in waiting)
@@ -188,7 +188,7 @@ class _Sampler:
             return self.joint.used()
         return nullcontext()
 
-    def refill(self, waiting: deque[Row], beginning: Text) -> None:
+    def refill(self, waiting: deque[SlotRow], beginning: Text) -> None:
         """Give waiting rows the free slots, if enough are free."""
         free = len(self.slots.free)
         count = len(self.slots.rows)
@@ -203,7 +203,7 @@ class _Sampler:
             waiting.extendleft(row for row in reversed(rows) if row not in self.slots.rows)
             raise
 
-    def fill(self, rows: Sequence[Row], beginning: Text) -> None:
+    def fill(self, rows: Sequence[SlotRow], beginning: Text) -> None:
         """Read rows, whose texts have this common beginning, into free slots."""
         size = len(self.slots.rows) if self.decoder.is_static else len(rows)
         slots = self.slots.put(rows, size)
@@ -211,7 +211,7 @@ class _Sampler:
         with self._using_joint_layers():
             self.decoder.read([row.text[:-1] for row in rows], slots, beginning)
 
-    def run(self, steps: int) -> list[Row]:
+    def run(self, steps: int) -> list[SlotRow]:
         """Append tokens to every row, and return those that have ended. Raises NonFiniteError."""
         slots = self.slots
         fewest = FEWEST if self.step.enabled else 1

@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Row:
+class SlotRow:
     """A completion, as far as the host has read it."""
 
     index: int  # of its prompt
@@ -37,7 +37,7 @@ class Slots:
     def __init__(self, count: int, limit: int, device: torch.device) -> None:
         self.device = device
         self.limit = limit
-        self.rows: list[Row | None] = [None] * count
+        self.rows: list[SlotRow | None] = [None] * count
         self.lengths = [0] * count  # new tokens of every row, as far as the host has read
         self.size = count
         self.tokens = torch.zeros(count, dtype=torch.long, device=device)  # the next inputs
@@ -72,7 +72,7 @@ class Slots:
                 lengths.append(len(row.prompt) + length)
         return max(lengths)
 
-    def put(self, rows: Sequence[Row], size: int) -> list[int]:
+    def put(self, rows: Sequence[SlotRow], size: int) -> list[int]:
         """Put rows into free slots, and decode the first ``size`` slots; return the rows' slots."""
         self.size = size
         slots = self.free[: len(rows)]
@@ -126,7 +126,7 @@ class Slots:
         is_end: Bool[Tensor, " b"] = (tokens[:, None] == end_ids).any(-1)
         ended |= is_end | (counts == self.limit)
 
-    def take(self, slots: Sequence[int]) -> list[Row]:
+    def take(self, slots: Sequence[int]) -> list[SlotRow]:
         """Take rows out of their slots, with the tokens of ``lengths``."""
         index = torch.tensor(slots, device=self.device, dtype=torch.long)
         ids, log_probs = self.ids[index].tolist(), self.log_probs[index].tolist()
@@ -143,7 +143,7 @@ class Slots:
         self.ended[index] = True
         return taken
 
-    def take_all(self) -> list[Row]:
+    def take_all(self) -> list[SlotRow]:
         """Take all rows out of their slots."""
         return self.take([slot for slot, row in enumerate(self.rows) if row is not None])
 

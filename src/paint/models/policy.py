@@ -62,7 +62,7 @@ from paint.models.sharding import digest_of_weights, is_sharded, ranks_here, sha
 from paint.models.special_tokens import drop_special_text, special_text
 from paint.models.structure import position_limit, rope_range
 from paint.models.targets import target_modules
-from paint.objective.prompts import student_messages
+from paint.objective.messages import student_messages
 
 STATE_ERROR = 1e-3
 """Relative difference of states up to which two ways to compute them are the same, in float32."""
@@ -169,7 +169,7 @@ class Policy:
         A text is a problem without further fields (paper: figure 'Prompt views').
         """
         thinking = self.student_thinking if thinking is None else thinking
-        messages = views.student_messages(self.prompts, _problem_of(problem))
+        messages = views.student_chat(self.prompts, _problem_of(problem))
         return self._encode(messages, thinking=thinking)
 
     def _encode(self, messages: views.Messages, *, thinking: bool) -> list[int]:
@@ -189,7 +189,7 @@ class Policy:
 
         if rationale is not None:  # generated text, which the user cannot correct
             rationale = drop_special_text(self.tokenizer, rationale)
-        messages = views.teacher_messages(
+        messages = views.teacher_chat(
             self.prompts, _problem_of(problem), context, complete=complete, rationale=rationale
         )
         return self._encode(messages, thinking=self.teacher_thinking)
@@ -214,7 +214,7 @@ class Policy:
         self, problem: Problem | str, context: str, *, complete: bool
     ) -> list[int]:
         """Token ids of the request for a rationale; thinking is off, since that is the reply."""
-        messages = views.rationale_messages(
+        messages = views.rationale_chat(
             self.prompts, _problem_of(problem), context, complete=complete
         )
         return self._encode(messages, thinking=False)

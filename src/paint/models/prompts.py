@@ -1,6 +1,6 @@
 """Chat messages of the views: the paper's, those of the section [prompts], or chats of the data.
 
-    problem -> student_messages;    problem, masked reference -> teacher_messages
+    problem -> student_chat;    problem, masked reference -> teacher_chat
 
 Templates are rendered once, in the sandbox in which transformers renders chat templates. What they
 insert is data: braces in it stay as they are.
@@ -18,7 +18,7 @@ from paint.config.schema import PromptsConfig
 from paint.core.errors import format_short, wrap_errors
 from paint.data.problems import Problem, is_chat, read_chat
 from paint.data.readers import DataError
-from paint.objective import prompts as paper
+from paint.objective import messages as paper
 
 REFERENCE = "=== Reference Begin ===\n{{ context }}\n=== Reference End ===\n\n"
 TEACHER = REFERENCE + "{{ student }}"
@@ -28,7 +28,7 @@ RATIONALE = TEACHER + "\n\nBefore you answer, explain what in the reference abov
 Messages = list[dict[str, str]]
 
 
-def student_messages(options: PromptsConfig, problem: Problem) -> Messages:
+def student_chat(options: PromptsConfig, problem: Problem) -> Messages:
     """Deployment prompt: the problem in the paper's wording, a template's, or the chat as it is.
 
     Raises DataError where a template cannot be rendered, as for a field that the row has not.
@@ -40,7 +40,7 @@ def student_messages(options: PromptsConfig, problem: Problem) -> Messages:
     return paper.student_messages(problem.problem)
 
 
-def teacher_messages(
+def teacher_chat(
     options: PromptsConfig,
     problem: Problem,
     context: str,
@@ -54,7 +54,7 @@ def teacher_messages(
     student's turn (of the paper's wording: a request for the answer).
     """
     is_paper = not (options.student or problem.turns)
-    student = student_messages(options, problem)
+    student = student_chat(options, problem)
     names = {"context": context, "complete": complete, "student": student[-1]["content"]}
     if rationale is not None:
         reply = {"role": "assistant", "content": rationale}
@@ -63,7 +63,7 @@ def teacher_messages(
             last = paper.teacher_messages(
                 problem.problem, context, complete=complete, rationale=rationale
             )[-1:]
-        asked = rationale_messages(options, problem, context, complete=complete)
+        asked = rationale_chat(options, problem, context, complete=complete)
         return [*asked, reply, *last]
     if complete and options.teacher_complete:
         messages = _render(options, "teacher_complete", problem, names)
@@ -94,11 +94,11 @@ def describe_replaced(replaced: int, rows: int) -> str:
     )
 
 
-def rationale_messages(
+def rationale_chat(
     options: PromptsConfig, problem: Problem, context: str, *, complete: bool
 ) -> Messages:
     """Prompt for the rationale that a reason-first teacher writes (the wording is ours)."""
-    student = student_messages(options, problem)
+    student = student_chat(options, problem)
     names = {"context": context, "complete": complete, "student": student[-1]["content"]}
     if options.rationale:
         messages = _render(options, "rationale", problem, names)

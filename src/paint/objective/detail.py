@@ -19,7 +19,7 @@ from paint.objective.loss import (
     paint_loss,
     select,
 )
-from paint.objective.options import Objective
+from paint.objective.loss_options import Objective
 
 LIKELIEST = 5
 """Most likely tokens of each distribution per position, in addition to the sampled one."""

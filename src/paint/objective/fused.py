@@ -35,7 +35,7 @@ from paint.core.errors import PaintError, reason
 from paint.objective import loss
 from paint.objective.divergences import DIVERGENCES, Divergence, full_name
 from paint.objective.loss import Lengths, Loss
-from paint.objective.options import PAPER_LOSS, LossOptions, Objective, with_changes
+from paint.objective.loss_options import PAPER_LOSS, LossOptions, Objective, with_changes
 
 Columns = dict[str, Float[Tensor, "n"]]
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from paint.core.errors import ConfigError, format_short, wrap_errors
 from paint.objective.divergences import Divergence
-from paint.objective.options import (
+from paint.objective.loss_options import (
     PAPER_LOSS,
     ClipMode,
     LossOptions,

@@ -4,7 +4,7 @@
 
 Source: section 'Overlap-Adaptive Partial Solution Conditioning'. The mask ratio depends on the
 overlap alone, never on whether the completion's answer is right. paint.objective.anchors
-normalises mathematics and finds the anchors; paint.objective.prompts writes the prompts.
+normalises mathematics and finds the anchors; paint.objective.messages writes the prompts.
 """
 
 import random

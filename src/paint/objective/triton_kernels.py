@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from paint.objective.options import Objective
+from paint.objective.loss_options import Objective
 
 # At 1,024 entries a block, a multiprocessor of an H100 holds 48 or more warps of either kernel; at
 # 2,048, 24 to 32, by the registers of the compiled kernels. Which is faster is for a GPU to say, as

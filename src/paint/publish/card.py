@@ -29,12 +29,18 @@ from paint.data.benchmarks import PUBLISHED, Benchmark
 from paint.data.decontaminate import NGRAM, build_index, contaminated
 from paint.data.problems import from_row, problems_digest, read_problems
 from paint.demo.files import model_path
-from paint.evaluation.frame import Measurement, Report, read_report, select, to_markdown
+from paint.evaluation.frame import (
+    Measurement,
+    Report,
+    read_report,
+    select_rows,
+    to_markdown,
+)
 from paint.evaluation.generate import checkpoint_digest
 from paint.evaluation.store import StoreError, find_stores, read_settings
 from paint.evaluation.summary import MACRO, SUMMARY
 from paint.models.weights import Rounding
-from paint.objective.prompts import student_messages
+from paint.objective.messages import student_messages
 from paint.training.check import check_config
 
 LOCAL = (
@@ -77,7 +83,7 @@ class CheckpointEvaluation:
 
     def rows(self, metric: str) -> list[Measurement]:
         """The checkpoint's rows of a metric, without the mean over benchmarks."""
-        rows = select(self.report.rows, policy=self.policy, metric=metric)
+        rows = select_rows(self.report.rows, policy=self.policy, metric=metric)
         return [row for row in rows if row.benchmark != MACRO]
 
 

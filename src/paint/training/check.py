@@ -36,10 +36,10 @@ from paint.estimate.plan import (
 )
 from paint.estimate.report import start_line
 from paint.estimate.sizing import ServerFlags, server_flags
-from paint.grading.registry import needs_answer
-from paint.inference.registry import AUTO, LOCAL, VLLM, EngineType, engine_of
+from paint.grading.graders import needs_answer
+from paint.inference.engines import AUTO, LOCAL, VLLM, EngineType, engine_of
 from paint.objective.divergences import Divergence, find_divergence
-from paint.objective.options import Objective
+from paint.objective.loss_options import Objective
 from paint.training.optim import OptimizerFactory, find_optimizer
 
 INSTALL = "`pip install 'paint-distill[vllm]'` installs it (docs/how-to/vllm.md)"

@@ -20,7 +20,7 @@ from paint.inference.local import LocalEngine
 from paint.models.policy import Policy
 from paint.models.teacher import Teacher
 from paint.objective.fused import fused_paint_loss
-from paint.objective.options import Objective
+from paint.objective.loss_options import Objective
 
 MOST_TOKENS = 256  # longest completion of the base
 

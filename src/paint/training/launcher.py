@@ -29,7 +29,7 @@ from paint.demo.files import model_path
 from paint.estimate.plan import Machine, Plan, Split, choose_split, server_of, tensor_parallel_size
 from paint.estimate.report import start_line
 from paint.estimate.sizing import server_flags
-from paint.inference.registry import (
+from paint.inference.engines import (
     resolved_engine,
     server_engine,
 )
@@ -67,7 +67,7 @@ RESTARTS = 3  # how often `paint serve` starts a server again
 
 
 @dataclass(frozen=True)
-class Request:
+class LaunchRequest:
     """Which GPUs of this machine train, and which serve."""
 
     gpus: int = 0
@@ -102,7 +102,7 @@ class RanksEnded(PaintError):
 
 
 @dataclass(frozen=True)
-class Placement:
+class GpuPlacement:
     """What runs where."""
 
     trainers: tuple[str, ...]  # the GPU of each rank
@@ -126,7 +126,7 @@ class Placement:
         return f"train on {trained}; serve on {served} ({self.reason})"
 
 
-def place_ranks(request: Request, run: Resolved, ranks: tuple[int, int]) -> Placement:
+def place_ranks(request: LaunchRequest, run: Resolved, ranks: tuple[int, int]) -> GpuPlacement:
     """Which GPUs train, from the fewest to the most of ``ranks``, and which serve."""
     gpus, memory = _gpus_of_machine(request)
     plan, size = None, tensor_parallel_size(run.rollout) or 1
@@ -145,10 +145,10 @@ def place_ranks(request: Request, run: Resolved, ranks: tuple[int, int]) -> Plac
     size = 1 if is_cpu else size
     servers = [",".join(served[i : i + size]) for i in range(0, len(served), size)]
     trainers, shared = tuple(gpus[: split.trainers]), split.shared and not is_cpu
-    return Placement(trainers, tuple(servers), shared, split.reason, plan)
+    return GpuPlacement(trainers, tuple(servers), shared, split.reason, plan)
 
 
-def with_servers(config: Config, placement: Placement) -> Config:
+def with_servers(config: Config, placement: GpuPlacement) -> Config:
     """The config with the servers of a placement; without any, the ranks generate."""
     rollout = config.rollout
     if not placement.servers:
@@ -163,7 +163,7 @@ def with_servers(config: Config, placement: Placement) -> Config:
 
 
 @contextmanager
-def on_gpus(request: Request, config: Config, *, ranks: int) -> Iterator[Config | None]:
+def on_gpus(request: LaunchRequest, config: Config, *, ranks: int) -> Iterator[Config | None]:
     """The config for one process that trains on ``ranks`` GPUs, with servers on the others.
 
     Without --gpus it is unchanged. None after a dry run, which prints the commands.
@@ -187,7 +187,7 @@ def on_gpus(request: Request, config: Config, *, ranks: int) -> Iterator[Config 
 def run_training(
     config: Config,
     folder: Path,
-    request: Request,
+    request: LaunchRequest,
     recipe: Path | None,
     callbacks: Sequence[Callback],
     *,
@@ -226,7 +226,7 @@ def run_training(
 
 
 def train_on(
-    request: Request,
+    request: LaunchRequest,
     config: Config,
     folder: Path,
     recipe: Path | None,
@@ -281,7 +281,7 @@ def with_gpus(text: str) -> str:
     return text
 
 
-def serve(request: Request, config: Config, *, host: str, port: int) -> int:
+def serve(request: LaunchRequest, config: Config, *, host: str, port: int) -> int:
     """Run one vLLM server on each GPU, at ``port`` and the ports after it, until told to stop.
 
     A server that ends is started again. The key is VLLM_API_KEY, as on the trainers' side.
@@ -390,7 +390,7 @@ def _signals() -> Iterator[list[int]]:
 
 
 @contextmanager
-def _visible_gpus(placement: Placement) -> Iterator[None]:
+def _visible_gpus(placement: GpuPlacement) -> Iterator[None]:
     """Show the trainers' GPUs alone within the block; enter it before torch's CUDA is asked."""
     before = dict(os.environ)
     os.environ.update(placement.environment)
@@ -424,7 +424,7 @@ def _as_begun(config: Config, folder: Path) -> Config:
     return resumed.changed("train", steps=steps)
 
 
-def _require_same_engine(run: Resolved, placement: Placement, folder: Path) -> None:
+def _require_same_engine(run: Resolved, placement: GpuPlacement, folder: Path) -> None:
     """Raise RunError where servers appear or are gone; the message names the split that goes on."""
     rollout, has_servers = run.rollout, run.owns_servers
     is_shared = has_servers and rollout.colocate
@@ -437,7 +437,7 @@ def _require_same_engine(run: Resolved, placement: Placement, folder: Path) -> N
         )
 
 
-def _require_servers_used(run: Resolved, placement: Placement) -> None:
+def _require_servers_used(run: Resolved, placement: GpuPlacement) -> None:
     """Raise ConfigError where GPUs are to serve, and the engine generates without servers."""
     if placement.servers and not run.engine.is_remote:
         raise ConfigError(
@@ -446,7 +446,7 @@ def _require_servers_used(run: Resolved, placement: Placement) -> None:
         )
 
 
-def _split(request: Request, run: Resolved, ranks: tuple[int, int], size: int) -> Split:
+def _split(request: LaunchRequest, run: Resolved, ranks: tuple[int, int], size: int) -> Split:
     """How many GPUs train, and how many serve, of which each server takes ``size``."""
     fewest, most = ranks
     gpus = request.gpus
@@ -475,7 +475,7 @@ def _split(request: Request, run: Resolved, ranks: tuple[int, int], size: int) -
     return Split(trainers, servers, False, "--split")
 
 
-def _gpus_of_machine(request: Request) -> tuple[list[str], float]:
+def _gpus_of_machine(request: LaunchRequest) -> tuple[list[str], float]:
     """Names of the requested GPUs, and the bytes of the smallest; NO_GPU and 0 without any."""
     # In another process: one that has asked CUDA cannot be pinned any more.
     line = [sys.executable, "-P", "-c", COUNT]
@@ -493,7 +493,7 @@ def _gpus_of_machine(request: Request) -> tuple[list[str], float]:
 
 
 def _print_plan(
-    config: Config, placement: Placement, max_model_len: int | str, ranks: Sequence[str] = ()
+    config: Config, placement: GpuPlacement, max_model_len: int | str, ranks: Sequence[str] = ()
 ) -> None:
     """Print a placement, the command of its ranks, and those of its servers."""
     print(f"# {placement}")

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from paint.data.problems import Problem
-from paint.grading.base import Grade
+from paint.grading.contract import Grade
 from paint.inference.adapter_sync_check import CAUSES, LogprobMismatchError
 from paint.inference.engine import STORED, Completion
 

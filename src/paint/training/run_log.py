@@ -32,20 +32,20 @@ from paint.core.display import Display
 from paint.core.errors import wrap_errors
 from paint.core.versions import versions
 from paint.evaluation.grade import is_repetitive
-from paint.grading.base import Grade
+from paint.grading.contract import Grade
 from paint.grading.math.grader import MathGrade
-from paint.objective.options import Objective
+from paint.objective.loss_options import Objective
 from paint.training.rollouts import ScoredRollout, logprob_mismatches, off_policy_metrics
 
 FRACTIONS = {"clipped": "clip_frac", "selected": "selected_frac"}
 UNAVERAGED = {"student_log_prob", "teacher_log_prob", "tempered_log_prob", "entropy_ratio"}
 
-Table = Mapping[str, Mapping[str, Any]]  # a config as run.json stores it, by section and key
+ConfigTable = Mapping[str, Mapping[str, Any]]  # a config as run.json stores it, by section and key
 
 LIBRARIES = ("torch", "transformers", "peft", "accelerate", "tokenizers", "numpy")
 
 
-def new_run(table: Table, folder: Path, digests: Mapping[str, Any], **info: Any) -> None:
+def new_run(table: ConfigTable, folder: Path, digests: Mapping[str, Any], **info: Any) -> None:
     """Create the run folder and write run.json.
 
     digests are those of the training "problems", of the "context" that all share, and of the
@@ -230,13 +230,13 @@ def write_rollouts(folder: Path, step: int, records: Sequence[Mapping[str, objec
         storage.write_jsonl(path, records)
 
 
-def replace_config(folder: Path, table: Table) -> None:
+def replace_config(folder: Path, table: ConfigTable) -> None:
     """Write another config to run.json. Raises RunError if that fails."""
     with _or_run_error(folder, folder):
         storage.write_json(folder / "run.json", read_run_json(folder) | {"config": table})
 
 
-def truncate_to_step(table: Table, folder: Path, step: int) -> None:
+def truncate_to_step(table: ConfigTable, folder: Path, step: int) -> None:
     """Delete what was written after a step, to be repeated; write the config to run.json."""
     rows = read_history(folder, step)
     if table["log"]["keep_rollouts"]:

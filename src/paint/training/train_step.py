@@ -19,7 +19,7 @@ from paint.core.errors import NonFiniteError
 from paint.core.plugins import extension_errors
 from paint.data.contexts import Contexts
 from paint.data.problems import Problem, item_of
-from paint.grading.base import Grade, Grader, require_some_grade
+from paint.grading.contract import Grade, Grader, require_some_grade
 from paint.inference.engine import Engine, Sampling, derive_seed, sampling_from
 from paint.models.policy import Policy
 from paint.models.sharding import passes_missing

@@ -43,13 +43,13 @@ from paint.estimate.plan import Machine
 from paint.evaluation.grade import summarise_folders
 from paint.evaluation.graded import describe_change, graded_validation
 from paint.evaluation.validation import Validation, load_validation, validate
-from paint.grading.base import Cost, Grade
-from paint.grading.registry import open_grader
+from paint.grading.contract import Cost, Grade
+from paint.grading.graders import open_grader
 from paint.inference.engine import Engine, PendingCompletions, sampling_from
+from paint.inference.engines import LOCAL
 from paint.inference.factory import EngineSetup, open_engine
 from paint.inference.local import LocalEngine
 from paint.inference.machine import find_machine
-from paint.inference.registry import LOCAL
 from paint.inference.vllm.process import training_tokens
 from paint.models.conventions import today
 from paint.models.policy import Policy, load_policy

@@ -33,10 +33,10 @@ class AnswerAlone(Algorithm):
         rollouts = ts.generate_rollouts(setup, batch, step_index, clock)
         with clock("context"):
             rollouts = add_teacher_prompts(setup, rollouts, step_index)
-        return ts.learn(setup, rollouts, partial(score, setup), step_index, clock)
+        return ts.learn(setup, rollouts, partial(score_answer_tokens, setup), step_index, clock)
 
 
-def score(setup: ts.Setup, rollouts: Sequence[Rollout]) -> ts.Scores:
+def score_answer_tokens(setup: ts.Setup, rollouts: Sequence[Rollout]) -> ts.Scores:
     teacher = teacher_hidden_states(setup, rollouts)
     student = ts.student_hidden_states(setup, rollouts)
     is_answer: list[bool] = []

@@ -3,7 +3,7 @@
     r ~ p_T(· | x, ỹ*, "explain why it works"),     p_T^n = p_T(· | x, ỹ*, r, ŷ_<n)
 
 Source: the paper's appendix 'Training Algorithm' names reason-first teachers and reports none; the
-wording is ours (paint.objective.prompts.rationale_messages).
+wording is ours (paint.objective.messages.rationale_messages).
 
     paint train paint-reason-first --model.path MODEL --data.path FILE
 """
@@ -62,7 +62,7 @@ class ReasonFirst(Algorithm):
         """Sample the teacher's rationale of its context, and append it to its prompt."""
         policy, config = setup.policy, setup.config
         prompts, seeds = [], []
-        for rollout, context, is_complete in contexts_of(rollouts):
+        for rollout, context, is_complete in teacher_contexts(rollouts):
             prompts.append(policy.rationale_prompt(rollout.problem, context, complete=is_complete))
             seeds.append(derive_seed(config.train.seed, "rationale", step_index, rollout.row))
         tokens = self.options.rationale_tokens
@@ -75,7 +75,7 @@ class ReasonFirst(Algorithm):
         without = {"rationale_tokens": 0}
         by_row = {r.row: replace(r, metrics={**r.metrics, **without}) for r in rollouts}
         for (rollout, context, is_complete), completion in zip(
-            contexts_of(rollouts), written, strict=True
+            teacher_contexts(rollouts), written, strict=True
         ):
             rationale, problem = policy.decode(completion.ids).strip(), rollout.problem
             prompt = policy.teacher_prompt(
@@ -88,7 +88,7 @@ class ReasonFirst(Algorithm):
         return list(by_row.values())
 
 
-def contexts_of(rollouts: Sequence[Rollout]) -> list[tuple[Rollout, str, bool]]:
+def teacher_contexts(rollouts: Sequence[Rollout]) -> list[tuple[Rollout, str, bool]]:
     """The rollouts whose teacher has a context, with it and whether it is complete."""
     views = [(rollout, rollout.teacher_prompt) for rollout in rollouts]
     contexts: list[tuple[Rollout, str, bool]] = []

@@ -35,9 +35,9 @@ from paint.core.storage import read_jsonl
 from paint.data.problems import Problem
 from paint.evaluation.grade import is_repetitive
 from paint.evaluation.graded import describe_change, graded_validation
-from paint.evaluation.intervals import compare
+from paint.evaluation.intervals import compare_paired
 from paint.evaluation.metrics import GradedSamples, compute_metrics
-from paint.grading.math.compare import boxed
+from paint.grading.math.equality import boxed
 from paint.models.policy import load_tokenizer
 from paint.objective.solution import KINDS, anchors_of, hidden_part, kinds_of_tokens, written
 from paint.training.check import check_config
@@ -428,7 +428,7 @@ def paired(
             after = other.get((step, benchmark))
             if after is None or after.problems != base.problems:
                 continue
-            found = compare([base.correct], [after.correct])
+            found = compare_paired([base.correct], [after.correct])
             differences.append(
                 {
                     "run": name,

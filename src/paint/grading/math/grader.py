@@ -4,7 +4,7 @@ r"""The mathematics grader: compares the boxed answer with the gold answer, with
     box, gold answer -> integers -> text -> algebra -> verdict
 
 A verdict is for analysis and evaluation only: it never drives the method (paper: section
-'Overlap-Adaptive Partial Solution Conditioning'). paint.grading.math.compare decides whether two
+'Overlap-Adaptive Partial Solution Conditioning'). paint.grading.math.equality decides whether two
 answers are equal.
 
 Algebra may not terminate, so it compares each pair of answers in a separate process
@@ -17,8 +17,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from paint.grading.base import Gold, Grade, Grader, Item
-from paint.grading.math.compare import Reason, alternatives, boxed, compare_text
+from paint.grading.contract import Gold, Grade, Grader, Item
+from paint.grading.math.equality import Reason, alternatives, boxed, compare_text
 from paint.grading.processes import Pool
 from paint.grading.thoughts import ThoughtTags, split_thought
 
@@ -75,7 +75,7 @@ class MathGrader(Grader):
 
     def __init__(self, *, workers: int | None = None, deadline: float = 5.0) -> None:
         self._pool = Pool(
-            "paint.grading.math.compare:compare_symbolic",
+            "paint.grading.math.equality:compare_symbolic",
             deadline=deadline,
             workers=workers,
             warm_up=_WARM_UP,

@@ -14,7 +14,7 @@ the reward 1 or 0.
 How a function is called is read from its declaration (paint.grading.functions): an `async def`
 waits, for an endpoint, and another function computes; one whose first parameter is named
 `completions` takes many at once. A call that fails costs its completions: their reward is 0 and
-`failed` is set. The names of graders are in paint.grading.registry.
+`failed` is set. The names of graders are in paint.grading.graders.
 """
 
 from collections.abc import Mapping, Sequence

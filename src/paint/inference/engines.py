@@ -34,7 +34,7 @@ AUTO = "auto"
 ENGINES = {
     AUTO: EngineType("paint.inference.local:LocalEngine", server_engine=VLLM),
     LOCAL: EngineType("paint.inference.local:LocalEngine", server_engine=VLLM),
-    VLLM: EngineType("paint.inference.vllm.engine:VllmEngine", is_remote=True, server_engine=VLLM),
+    VLLM: EngineType("paint.inference.vllm.pool:VllmEngine", is_remote=True, server_engine=VLLM),
     "stored": EngineType("paint.inference.stored:StoredEngine", is_stored=True),
 }
 

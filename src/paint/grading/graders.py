@@ -14,10 +14,10 @@ from paint.config.schema import GradingConfig
 from paint.core.errors import ConfigError
 from paint.core.options import NO_OPTIONS, bind_options, complete_options
 from paint.core.plugins import load_object
-from paint.grading.base import Cost, Grade, Grader, Item
 from paint.grading.choice import chosen_letter, named_letters
+from paint.grading.contract import Cost, Grade, Grader, Item
 from paint.grading.functions import AsyncCalls, FunctionGrader, is_async, reward_word, takes_batch
-from paint.grading.math.compare import boxed
+from paint.grading.math.equality import boxed
 from paint.grading.math.grader import MathGrader
 from paint.grading.processes import Pool
 from paint.grading.thoughts import split_thought
