@@ -20,7 +20,7 @@ from paint.config.recipe import find_recipe, read_recipe
 from paint.config.run_folder import RunError
 from paint.config.schema import Config
 from paint.configure import configure
-from paint.core.errors import ConfigError, PaintError
+from paint.core.errors import ConfigError, NotConfirmed, PaintError
 from paint.core.storage import read_json, write_json
 from paint.data.readers import DataError
 from paint.demo.files import problems_path
@@ -341,6 +341,47 @@ def test_evaluate_run_without_benchmark_is_as_by_command(run: paint.Run, tmp_pat
     asked = read_json(next(results.path.rglob("settings.json")), "")
     assert asked["max_new_tokens"] == run.config.rollout.max_new_tokens < 1000
     assert asked["thinking"] == run.config.model.student_thinking
+
+
+def test_rows_without_answers_are_validated_and_evaluated_by_own_grader(tmp_path: Path) -> None:
+    questions = [{"problem": row["problem"], "style": "short"} for row in ROWS[:4]]
+
+    def grade(completion: str, row: Mapping[str, Any]) -> float:
+        return 0.5 if row["style"] == "short" and row["answer"] == "" else 0.0
+
+    run = paint.train(
+        "demo-paint",
+        data=questions,
+        output_dir=tmp_path / "support",
+        train={"steps": 1, "batch_size": 4},
+        rollout={"max_new_tokens": 16},
+        context={"source": "text", "text": "Be brief."},
+        validation={"path": write_problems(tmp_path / "mine.jsonl", questions[:2]), "samples": 1},
+        grading={"grader": grade},
+    )
+    assert set(paint.Evaluation(run.path / "validation").samples["reward"]) == {0.5}
+    results = paint.evaluate(run, benchmarks=questions, samples=1, output_dir=tmp_path / "evals")
+    assert set(results.samples["reward"]) == {0.5}
+    assert results.path == tmp_path / "evals/support"
+    settings = read_json(next(results.path.rglob("settings.json")), "")
+    trained = run.config.rollout
+    asked = ("max_new_tokens", "temperature", "top_k", "thinking")
+    expected = [16, trained.temperature, trained.top_k, False]
+    assert [settings[name] for name in asked] == expected
+    results.show(out=tmp_path / "page.html")
+
+
+def test_evaluate_above_an_hour_is_refused_unless_confirmed(
+    run: paint.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from paint.evaluation import evaluate
+
+    monkeypatch.setattr(evaluate, "LONG", 0.0)
+    options: dict[str, Any] = {"benchmarks": ROWS[:2], "samples": 1, "output_dir": tmp_path}
+    with pytest.raises(NotConfirmed, match=r"confirm=True .* nothing was generated"):
+        paint.evaluate(run, **options)
+    assert not list(tmp_path.rglob("completions.jsonl"))
+    assert len(paint.evaluate(run, confirm=True, **options).samples) == 4
 
 
 def test_rows_as_columns_are_those_of_a_list(tmp_path: Path) -> None:

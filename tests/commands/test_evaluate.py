@@ -10,7 +10,7 @@ from paint.config.run_folder import read_metrics, read_run
 from paint.config.schema import EvaluationConfig
 from paint.core.display import format_duration
 from paint.evaluation import evaluate as evaluation_run
-from paint.evaluation.defaults import evaluation_of
+from paint.evaluation.defaults import evaluation_of, protocol_of
 from runs import changed
 
 
@@ -25,7 +25,8 @@ def test_evaluation_of_run_is_its_validation_or_the_demos_problems(run: Path) ->
     own = changed("demo-paint", {"data": {"path": "own.jsonl"}})
     assert evaluation_of(own).benchmarks == ("demo",)
     larger = changed("demo-paint", {"data": {"path": "own.jsonl"}, "model": {"path": "owner/name"}})
-    assert evaluation_of(larger) == EvaluationConfig()
+    assert protocol_of(evaluation_of(larger)) == protocol_of(EvaluationConfig())
+    assert evaluation_of(larger).benchmarks == EvaluationConfig().benchmarks
 
 
 def test_eval_of_run_takes_its_defaults_and_flags_override_them(run: Path) -> None:

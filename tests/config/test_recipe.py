@@ -63,11 +63,6 @@ SCORING: Sourced = {
 }
 EVALUATION: Sourced = {
     "validation.samples": (12, "Experimental Details: 12 samples per prompt"),
-    "validation.thinking": (True, "Experimental Details: thinking mode enabled"),
-    "validation.temperature": (1.0, "Experimental Details: temperature 1.0"),
-    "validation.top_p": (0.95, "Experimental Details: top-p 0.95"),
-    "validation.top_k": (-1, "Experimental Details: top-k -1"),
-    "validation.max_new_tokens": (38_912, "Experimental Details: maximum generation length 38,912"),
 }
 PAPER: dict[str, Sourced] = {
     "paint": {

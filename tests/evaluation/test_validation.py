@@ -65,7 +65,9 @@ def test_validation_evaluates_every_checkpoint(finished: tuple[Path, str], tmp_p
     places = [run / f"validation/step-00000{i}/mine/settings.json" for i in (0, 2, 3)]
     asked = [json.loads(place.read_text()) for place in places]
     assert len({setting["adapter"] for setting in asked}) == 3
-    assert (asked[0]["temperature"], asked[0]["top_p"], asked[0]["top_k"]) == (1.0, 0.95, -1)
+    trained = changed("demo-paint").rollout
+    expected = (trained.temperature, trained.top_p, trained.top_k)
+    assert (asked[0]["temperature"], asked[0]["top_p"], asked[0]["top_k"]) == expected
     # The table can be made again from the run alone.
     before = (run / "validation" / "summary.json").read_text()
     assert main(["grade", str(run), "--output-dir", str(tmp_path)]) == 0

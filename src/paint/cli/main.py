@@ -16,12 +16,14 @@ from contextlib import suppress
 from typing import Any
 
 from paint import __version__
+from paint.arguments import agrees
 from paint.cli import parser
 from paint.commands import load_commands
 from paint.config.recipe import shipped_recipes
 from paint.core.display import LOGGER, shown_on_terminal
 from paint.core.errors import (
     Interrupted,
+    NotConfirmed,
     PaintError,
     PeerExit,
     crash_report,
@@ -122,7 +124,13 @@ def _run(line: Sequence[str]) -> int:
         return 0
     if getattr(parsed.options, parser.VERBOSE, False):
         LOGGER.setLevel(logging.DEBUG)  # shown_on_terminal sets it back
-    result = parsed.call()
+    try:
+        result = parsed.call()
+    except NotConfirmed as asked:
+        print(sanitize_for_terminal(str(asked)))
+        if not agrees():
+            raise
+        result = parsed.call(confirm=True)
     command = parsed.command
     if command.report is not None:
         from paint.core.display import Terminal

@@ -46,8 +46,8 @@ class Line:
     command: Command
     options: Any  # an instance of ``options_of(command)``
 
-    def call(self) -> Any:
-        """Call the command's function with the options."""
+    def call(self, **further: Any) -> Any:
+        """Call the command's function with the options, and with further arguments."""
         positional: list[Any] = []
         keywords: dict[str, Any] = {}
         for parameter in _parameters(self.command).values():
@@ -64,7 +64,7 @@ class Line:
                 positional.append(getattr(self.options, name))
             elif hasattr(self.options, name):
                 keywords[name] = getattr(self.options, name)
-        return self.command.function(*positional, **keywords)
+        return self.command.function(*positional, **{**keywords, **further})
 
 
 def parse_line(line: Sequence[str], commands: Mapping[str, Command], about: str) -> Line:
@@ -248,9 +248,9 @@ def _with_recipe(command: Command, words: Sequence[str]) -> list[str]:
 def _default(command: Command, kind: type[Any], words: Sequence[str]) -> Any:
     """The options with the values of the recipe or run before the flags; None without."""
     if _settings_of(command) is EvaluationConfig:
-        if words:
-            return kind(targets=(), config=defaults_of(words[0]))
-        return None
+        if not words:
+            return None
+        return kind(targets=(), config=defaults_of(words[0], _words_of("benchmarks", words)))
     names = _before_recipe(command)
     if not names:
         fields = dataclasses.fields(kind)
@@ -267,6 +267,16 @@ def _default(command: Command, kind: type[Any], words: Sequence[str]) -> Any:
             return None  # tyro names the choices
     given = dict(zip(names, first, strict=True))
     return kind(**given, config=read_recipe(find_recipe(first[-1])))
+
+
+def _words_of(name: str, words: Sequence[str]) -> list[str]:
+    """The values of a flag that takes several."""
+    for place, word in enumerate(words):
+        if word.startswith(f"--{name}="):
+            return [word.partition("=")[2]]
+        if word == f"--{name}":
+            return list(takewhile(lambda value: not value.startswith("--"), words[place + 1 :]))
+    return []
 
 
 def _parse_without_command(

@@ -27,6 +27,7 @@ from paint.core.settings import (
     POSITIVE,
     Check,
     Section,
+    or_none,
     require,
     setting,
     within,
@@ -573,29 +574,31 @@ class HealthConfig(Section):
 
 @dataclass(frozen=True, slots=True)
 class ValidationConfig(Section):
-    """Your own problems on which every checkpoint is evaluated, in the paper's evaluation
-    setting."""
+    """Your own problems on which every checkpoint is evaluated, as it is trained."""
 
     path: str = setting("", PATH, "problems and their answers")
-    """Problems with their answers, named as for `paint eval --benchmarks`; empty: checkpoints are
-    not evaluated. Use your own problems, not the test benchmarks: the test score of a checkpoint
-    that was chosen by it is biased."""
+    """Problems, with answers where the grader compares with them, named as for `paint eval
+    --benchmarks`; empty: checkpoints are not evaluated. Use your own problems, not the test
+    benchmarks: the test score of a checkpoint that was chosen by it is biased."""
     limit: int | None = setting(None, LIMIT, "None: all problems")
     """Number of problems to use, from the first; None is all."""
     samples: int = setting(12, POSITIVE, "samples a problem; paper: 12")
     """Samples per problem: the k of Avg@k (paper: Experimental Details, 12)."""
-    thinking: bool = True
-    """Thinking mode of the prompt (paper: Experimental Details, on)."""
-    temperature: float = setting(1.0, *TEMPERATURE)
-    """Sampling temperature, in [0.001, 1000] (paper: Experimental Details, 1.0)."""
-    top_p: float = setting(0.95, *TOP_P)
-    """Nucleus sampling: share of probability kept, in (0, 1] (paper: Experimental Details,
-    0.95)."""
-    top_k: int = setting(-1, *TOP_K)
-    """Number of most likely tokens kept, at least 1; -1 is off (paper: Experimental Details,
-    -1)."""
-    max_new_tokens: int = setting(38_912, POSITIVE, "tokens")
-    """Longest answer, in tokens (paper: Experimental Details, 38,912)."""
+    thinking: bool | None = None
+    """Thinking mode of the prompt; None: model.student_thinking, and on a published benchmark on
+    (paper: Experimental Details, on)."""
+    temperature: float | None = setting(None, or_none(TEMPERATURE[0]), "None: as trained")
+    """Sampling temperature, in [0.001, 1000]; None: rollout.temperature, and on a published
+    benchmark 1.0 (paper: Experimental Details, 1.0)."""
+    top_p: float | None = setting(None, or_none(TOP_P[0]), "1 is off; None: as trained")
+    """Nucleus sampling: share of probability kept, in (0, 1]; None: rollout.top_p, and on a
+    published benchmark 0.95 (paper: Experimental Details, 0.95)."""
+    top_k: int | None = setting(None, or_none(TOP_K[0]), "-1 is off; None: as trained")
+    """Number of most likely tokens kept, at least 1, or -1, which is off; None: rollout.top_k, and
+    on a published benchmark -1 (paper: Experimental Details, -1)."""
+    max_new_tokens: int | None = setting(None, or_none(POSITIVE), "tokens; None: as trained")
+    """Longest answer, in tokens; None: rollout.max_new_tokens, and on a published benchmark 38,912
+    (paper: Experimental Details, 38,912)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -664,7 +667,8 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationConfig(Section):
-    """Settings of `paint eval`. The defaults are the paper's (section 'Experimental Details')."""
+    """Settings of `paint eval`. The defaults are the paper's (section 'Experimental Details'), and
+    for a run its own (docs/how-to/evaluate.md)."""
 
     benchmarks: tuple[str, ...] = setting(
         ("aime_2024", "aime_2025", "hmmt_feb_2025"),
@@ -686,7 +690,8 @@ class EvaluationConfig(Section):
     seed: int = setting(0, NOT_NEGATIVE, "default: 0")
     """Seed of sampling, at least 0."""
     output_dir: str = setting("evals", FOLDER, 'default: "evals"')
-    """Folder in which evaluations are stored, each in a folder of its model's name."""
+    """Folder in which evaluations are stored, each in a folder of its run's name, or its
+    model's."""
     dtype: Dtype | None = None
     """Number format of the weights; None is that of the run, or else that of the model's files."""
     grading: GradingConfig = field(default_factory=GradingConfig)

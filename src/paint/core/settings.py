@@ -51,6 +51,15 @@ def setting(default: Any, checks: Sequence[Check], note: str) -> Any:
     return dataclasses.field(default=default, metadata={"checks": checks, "note": note})
 
 
+def or_none(checks: Sequence[Check]) -> Sequence[Check]:
+    """The same checks, for a value that may be None."""
+    return [Check(f"{allowed} or None", _unless_none(accepts)) for allowed, accepts in checks]
+
+
+def _unless_none(accepts: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or accepts(value)
+
+
 def within(interval: str) -> Sequence[Check]:
     """Check that a value is in an interval, written as in mathematics: "(0, 1]"."""
     low, high = map(float, interval[1:-1].split(","))

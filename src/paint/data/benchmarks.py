@@ -16,7 +16,15 @@ from typing import NamedTuple
 from paint.config.schema import DataConfig
 from paint.core.errors import format_short, path_error
 from paint.data.problems import OTHER_COLUMNS, Problem, read_problems
-from paint.data.readers import ENDINGS, DataError, HubError, data_files, shorten
+from paint.data.readers import (
+    ENDINGS,
+    BadRow,
+    DataError,
+    HubError,
+    data_files,
+    read_rows,
+    shorten,
+)
 from paint.demo.files import HELD_OUT_PROBLEMS, NAME
 
 
@@ -52,7 +60,19 @@ _FILE_AND_COLUMNS = re.compile(
 )
 
 
-def load_benchmark(spec: str, *, limit: int | None = None) -> Benchmark:
+def is_published(spec: str) -> bool:
+    """Whether a spec names a published set, or a local copy of one: not a file or the demo's."""
+    name = spec.partition("=")[0]
+    return name in PUBLISHED and name != NAME
+
+
+def load_benchmark(
+    spec: str,
+    *,
+    limit: int | None = None,
+    needs_answer: bool = True,
+    trained_on: DataConfig | None = None,
+) -> Benchmark:
     """Load the evaluation set that `spec` names, or its first `limit` (at least 1) problems.
 
     Args:
@@ -62,6 +82,9 @@ def load_benchmark(spec: str, *, limit: int | None = None) -> Benchmark:
             FILE is the user's own file or hub data set (owner/name), named by its stem. It has the
             columns problem, answer and, optionally, id; other column names are appended, as
             FILE:problem_column,answer_column or FILE:problem_column,answer_column,id_column.
+        needs_answer: False if rows of a file may lack an answer, since the grader needs none.
+        trained_on: settings of a run's training rows. A file that names no columns, and has the
+            training's problem column, is read by the training's columns.
 
     Raises:
         DataError: the name is unknown (the message has the nearest known one), the hub cannot be
@@ -78,7 +101,7 @@ def load_benchmark(spec: str, *, limit: int | None = None) -> Benchmark:
             f"unknown evaluation set {name}; {hint} "
             f"(a file is named with its ending, such as .jsonl)"
         )
-    return _own_set(spec, limit)
+    return _own_set(spec, limit, needs_answer, trained_on)
 
 
 def _published_set(name: str, copy: str | None, limit: int | None) -> Benchmark:
@@ -92,7 +115,7 @@ def _published_set(name: str, copy: str | None, limit: int | None) -> Benchmark:
 
     data = DataConfig(path=source, id_field=known.id_field, limit=limit)
     try:
-        problems = read_problems(data, solutions=False).problems
+        problems = read_problems(data, needs={"answer": ""}, solutions=False).problems
     except HubError as error:
         message = f"{name}: {error}; with a copy on this machine, write {name}=PATH"
         raise DataError(message) from None
@@ -108,7 +131,9 @@ def _published_set(name: str, copy: str | None, limit: int | None) -> Benchmark:
     return Benchmark(name, problems)
 
 
-def _own_set(spec: str, limit: int | None) -> Benchmark:
+def _own_set(
+    spec: str, limit: int | None, needs_answer: bool, trained_on: DataConfig | None
+) -> Benchmark:
     columns = _FILE_AND_COLUMNS.fullmatch(spec)
     source = columns["file"] if columns else spec
     _require_path(source)
@@ -120,11 +145,20 @@ def _own_set(spec: str, limit: int | None) -> Benchmark:
             answer_field=columns["answer"],
             id_field=columns["id"] or "id",
         )
+    elif trained_on is not None and _has_column(source, trained_on.problem_field):
+        data = replace(trained_on, path=source, limit=limit, turns="last", on_bad_row="error")
 
     is_file = Path(source).suffix.lower() in ENDINGS
     path = Path(source if is_file else re.split("[:@]", source)[0])  # owner/name:config@split
     name = folder_name(path.stem, f"the evaluation set {shorten(spec)}")
-    return Benchmark(name, read_problems(data, solutions=False).problems)
+    needs = {"answer": ""} if needs_answer else {}
+    return Benchmark(name, read_problems(data, needs=needs, solutions=False).problems)
+
+
+def _has_column(source: str, column: str) -> bool:
+    """Whether the first row of a file, or of a hub data set, has a column."""
+    _, fields = next(iter(read_rows(source)), (1, {}))
+    return not isinstance(fields, BadRow) and column in fields
 
 
 def folder_name(name: str, what: str) -> str:

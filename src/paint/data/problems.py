@@ -169,7 +169,8 @@ def validate_rows(
 
     Validation and arguments are those of `read_problems`.
     """
-    needs = needs if solutions else {"answer": ""}
+    if not solutions:
+        needs = {name: why for name, why in needs.items() if name != "solution"}
     first_rows: dict[tuple[str, str], int] = {}
     split = ((row, part) for row, fields in rows for part in _split_turns(fields, row, data))
     for row, fields in split:

@@ -13,6 +13,7 @@ from paint.data.contexts import Contexts
 from paint.data.problems import read_problems
 from paint.data.readers import is_on_hub, read_rows
 from paint.demo.files import problems_path
+from paint.grading.registry import needs_answer
 
 FIRST_ROWS = 100
 
@@ -30,16 +31,21 @@ def check_sources(config: Config, needs: Mapping[str, str]) -> None:
         first = read_problems(_first(config.data), needs=needs).problems
         _ = Contexts(config.context, first).file_content  # reads the file, if a source names one
     if config.validation.path:
-        check_benchmark(config.validation.path)
+        has_gold = any(map(needs_answer, config.grading.grader))
+        check_benchmark(config.validation.path, needs_answer=has_gold, trained_on=config.data)
 
 
-def check_benchmark(spec: str) -> None:
-    """Read the first problems of an evaluation set that is a file. Raises DataError."""
+def check_benchmark(
+    spec: str, *, needs_answer: bool = True, trained_on: DataConfig | None = None
+) -> None:
+    """Read the first problems of an evaluation set that is a file, by the arguments of
+    ``load_benchmark``. Raises DataError.
+    """
     name, has_copy, _ = spec.partition("=")
     source = spec.partition(":")[0]
     if (name in PUBLISHED and not has_copy) or is_on_hub(source):
         return
-    load_benchmark(spec, limit=FIRST_ROWS)
+    load_benchmark(spec, limit=FIRST_ROWS, needs_answer=needs_answer, trained_on=trained_on)
 
 
 def require_rows(path: str) -> None:

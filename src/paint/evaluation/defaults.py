@@ -1,40 +1,124 @@
-"""Settings of an evaluation that fit what is evaluated."""
+"""Settings of an evaluation that fit what is evaluated: a run is evaluated as it was trained.
 
+Published benchmarks are evaluated by the paper's protocol (section 'Experimental Details').
+"""
+
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from paint.config.run_folder import read_run, run_of
-from paint.config.schema import Config, EvaluationConfig
+from paint.config.schema import (
+    PAPER_PROMPTS,
+    Config,
+    EvaluationConfig,
+    GradingConfig,
+    RolloutConfig,
+    ValidationConfig,
+)
+from paint.core.errors import format_value
+from paint.data.benchmarks import is_published
 from paint.demo.files import NAME
+from paint.grading.registry import needs_answer
 from paint.inference.engine import sampling_from
 
+Protocol = dict[str, Any]
+"""Thinking mode and sampling by the names that the section validation gives them."""
 
-def defaults_of(target: str) -> EvaluationConfig:
-    """Settings that fit a run or a checkpoint of one; of other targets, the paper's."""
+
+def protocol_as_trained(config: Config) -> Protocol:
+    """Thinking mode and sampling of a run's own completions."""
+    thinking = config.model.student_thinking
+    return {"thinking": thinking, **asdict(sampling_from(config.rollout))}
+
+
+def protocol_of(evaluation: EvaluationConfig) -> Protocol:
+    """Thinking mode and sampling of an evaluation."""
+    return {"thinking": evaluation.thinking, **asdict(sampling_from(evaluation.rollout))}
+
+
+def fitting_protocol(config: Config, benchmarks: Sequence[str]) -> Protocol:
+    """The paper's protocol if a published benchmark is among these, or else the training's."""
+    if any(map(is_published, benchmarks)):
+        return protocol_of(EvaluationConfig())
+    return protocol_as_trained(config)
+
+
+def with_protocol(rollout: RolloutConfig, protocol: Protocol) -> RolloutConfig:
+    """A section rollout with the sampling of a protocol."""
+    sampling = {name: value for name, value in protocol.items() if name != "thinking"}
+    return replace(rollout, **sampling)
+
+
+def validation_of(config: Config) -> ValidationConfig:
+    """The section validation, with values in place of None."""
+    fitting = fitting_protocol(config, [config.validation.path])
+    missing = {k: v for k, v in fitting.items() if getattr(config.validation, k) is None}
+    return replace(config.validation, **missing)
+
+
+def protocol_differences(config: Config, protocol: Protocol) -> str:
+    """What differs from the training, such as "thinking: False -> True"; "" for nothing."""
+    changes = []
+    for name, value in protocol_as_trained(config).items():
+        if value != protocol[name]:
+            changes.append(f"{name}: {format_value(value)} -> {format_value(protocol[name])}")
+    return ", ".join(changes)
+
+
+def training_tokens(config: Config) -> int:
+    """The most tokens of prompt and completion together that a run requests."""
+    longest = config.rollout.max_new_tokens
+    validated = validation_of(config).max_new_tokens if config.validation.path else None
+    return config.data.max_prompt_tokens + max(longest, validated or 0)
+
+
+def grader_needs_answer(grading: GradingConfig) -> bool:
+    """Whether a grader compares with a gold answer."""
+    return any(map(needs_answer, grading.grader))
+
+
+def has_own_task(config: Config) -> bool:
+    """Whether prompts or grader are the user's own: mathematics would measure something else."""
+    has_own_grader = config.grading.grader not in (GradingConfig().grader, ("none",))
+    return config.prompts != PAPER_PROMPTS or (has_own_grader and config.data.path != NAME)
+
+
+def defaults_of(target: str, benchmarks: Sequence[str] = ()) -> EvaluationConfig:
+    """Settings that fit a run or a checkpoint of one; of other targets, the paper's.
+
+    ``benchmarks`` are those that are named; empty: those of the run.
+    """
     run = run_of(Path(target))
-    return EvaluationConfig() if run is None else evaluation_of(read_run(run))
+    return EvaluationConfig() if run is None else evaluation_of(read_run(run), benchmarks)
 
 
-def evaluation_of(config: Config) -> EvaluationConfig:
-    """Settings that fit a run: its grader, and problems of its validation or the demo."""
-    default, validation = EvaluationConfig(), config.validation
+def evaluation_of(config: Config, benchmarks: Sequence[str] = ()) -> EvaluationConfig:
+    """Settings that fit a run: its grader, and its thinking mode and sampling.
+
+    Without benchmarks, the problems are those of its validation, sampled as there; for tasks of the
+    user's own its training rows; for the demo the held-out ones; and else the paper's benchmarks.
+    """
+    default = EvaluationConfig()
     if not config.grading.is_off:
         default = replace(default, grading=config.grading)
-    if validation.path:
-        return replace(
-            default,
-            benchmarks=(validation.path,),
-            samples=validation.samples,
-            thinking=validation.thinking,
-            limit=validation.limit,
-            rollout=replace(default.rollout, **asdict(sampling_from(validation))),
-        )
-    if NAME in (config.model.path, config.data.path):
-        top_p, longest = config.rollout.top_p, config.rollout.max_new_tokens
-        return replace(
-            default,
-            benchmarks=(NAME,),
-            thinking=config.model.student_thinking,
-            rollout=replace(default.rollout, top_p=top_p, max_new_tokens=longest),
-        )
-    return default
+    validation, names = config.validation, tuple(benchmarks)
+    if not names and validation.path:
+        complete = validation_of(config)
+        protocol = {name: getattr(complete, name) for name in protocol_as_trained(config)}
+        default = replace(default, samples=validation.samples, limit=validation.limit)
+        names = (validation.path,)
+    else:
+        if not names and has_own_task(config):
+            names, default = (config.data.path,), replace(default, limit=config.data.limit)
+        if not names and NAME in (config.model.path, config.data.path):
+            names = (NAME,)
+        names = names or default.benchmarks
+        protocol = fitting_protocol(config, names)
+    return replace(
+        default,
+        benchmarks=names,
+        thinking=protocol["thinking"],
+        rollout=with_protocol(default.rollout, protocol),
+    )

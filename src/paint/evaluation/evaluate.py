@@ -4,7 +4,7 @@ The base model and the policies trained from it get the same problems and seeds,
 problem by problem. The same command resumes. No checkpoint is selected.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,8 +18,11 @@ from paint.config.schema import (
 )
 from paint.core.display import Display, format_duration
 from paint.core.distributed import require_one_process
+from paint.core.errors import NotConfirmed
 from paint.data.benchmarks import folder_name, load_benchmark
 from paint.data.gold_answer_checks import name_unparsed
+from paint.demo.files import NAME
+from paint.evaluation.defaults import grader_needs_answer, protocol_differences, protocol_of
 from paint.evaluation.generate import (
     EvalTask,
     SamplingProtocol,
@@ -50,26 +53,39 @@ class EvalTarget:
     prompts: PromptsConfig = PAPER_PROMPTS  # of its run
 
 
-LONG = 3600.0  # seconds from which an evaluation is asked about before it starts
+LONG = 3600.0  # seconds from which an evaluation must be confirmed before it starts
 
 
 def evaluate(
     evaluation: EvaluationConfig,
     targets: Sequence[str],
     *,
-    agree: Callable[[], None] = lambda: None,
+    confirm: bool = False,
 ) -> Path:
     """Evaluate base and trained policies on all benchmarks, print the tables, return their folder.
 
     Args:
         targets: runs (all their checkpoints), checkpoints, adapters, or a model; all with one base
             model.
-        agree: called before an evaluation that may take more than an hour; it raises to prevent it.
+        confirm: start an evaluation that may take more than an hour.
+
+    Raises:
+        NotConfirmed: it may take more than an hour, and nothing was generated.
     """
     display = Display()
     require_one_process("paint eval")
     model, policies = resolve_targets(evaluation, targets)
-    benchmarks = [load_benchmark(name, limit=evaluation.limit) for name in evaluation.benchmarks]
+    run = run_of(Path(targets[0]))
+    trained = read_run(run) if run else None
+    benchmarks = [
+        load_benchmark(
+            name,
+            limit=evaluation.limit,
+            needs_answer=grader_needs_answer(evaluation.grading),
+            trained_on=trained.data if trained else None,
+        )
+        for name in evaluation.benchmarks
+    ]
     names = [benchmark.name for benchmark in benchmarks]
     for name in names:
         if names.count(name) > 1 or name == "macro":
@@ -80,10 +96,7 @@ def evaluate(
     for benchmark in benchmarks:
         name_unparsed(grader, benchmark.name, benchmark.problems, display.note)
     pairs = [(target, benchmark) for target in policies for benchmark in benchmarks]
-    # A model named .. or a/.. is named after its folder; a lone dot has no name.
-    path = Path(model.path)
-    model_name = (path.resolve().name if path.name == ".." else path.name) or "model"
-    folder = Path(evaluation.output_dir) / folder_name(model_name, f"the model {model.path}")
+    folder = Path(evaluation.output_dir) / name_of(targets, model)
     places = [folder / target.name / benchmark.name for target, benchmark in pairs]
 
     is_full = model.train_mode == "full"
@@ -111,9 +124,21 @@ def evaluate(
         answers += len(rows - stored_samples(place))
     if answers:
         line, seconds = estimate(evaluation, targets, answers)
+        if seconds > LONG and not confirm:
+            raise NotConfirmed(
+                f"{line}. That is more than an hour: confirm=True (--yes) starts it; nothing was "
+                f"generated. Fewer targets, samples, limit and rollout.max_new_tokens make it "
+                f"shorter, rollout.engine vllm faster"
+            )
         display.note(line)
-        if seconds > LONG:
-            agree()
+    if trained is not None:
+        if changes := protocol_differences(trained, protocol_of(evaluation)):
+            display.note(f"not sampled as in training: {changes}")
+        if evaluation.benchmarks == (trained.data.path,) != (NAME,):
+            display.note(
+                f"{trained.data.path} holds the rows that {run} was trained on; --benchmarks names "
+                f"others"
+            )
     model = with_date(model, folder)
     policy = load_eval_policy(model, evaluation.rollout, prompts=policies[0].prompts)
     display.note(policy.conventions.line())
@@ -135,6 +160,20 @@ def evaluate(
     ) as stores:
         summarise(stores, folder, display, evaluation.grading)
     return folder
+
+
+def name_of(targets: Sequence[str], model: ModelConfig) -> str:
+    """The name of an evaluation's folder: that of its runs, or else of the model.
+
+    Raises DataError for a name that is no valid folder name.
+    """
+    runs = [run.resolve().name for run in map(run_of, map(Path, targets)) if run is not None]
+    if runs:
+        return "+".join(dict.fromkeys(runs))
+    # A model named .. or a/.. is named after its folder; a lone dot has no name.
+    path = Path(model.path)
+    name = (path.resolve().name if path.name == ".." else path.name) or "model"
+    return folder_name(name, f"the model {model.path}")
 
 
 def estimate(

@@ -292,18 +292,20 @@ def tokens_left(policy: Policy, prompts: PromptIds) -> float:
     return position_limit(policy.base.config).positions - max(map(len, prompts.values()))
 
 
-def require_context_length(policy: Policy, task: EvalTask) -> int:
+def require_context_length(
+    policy: Policy, task: EvalTask, setting: str = "rollout.max_new_tokens"
+) -> int:
     """Return the longest prompt plus completion in tokens.
 
-    Raises ConfigError if it exceeds the context length.
+    Raises ConfigError, which names the setting of the completion, if it exceeds the context length.
     """
     longest = max(map(len, task.prompts.values()))
     new = task.protocol.sampling.max_new_tokens
     room = tokens_left(policy, task.prompts)
     if new > room:
         raise ConfigError(
-            f"a prompt of {longest} tokens and max_new_tokens {new} do not fit in "
-            f"{position_limit(policy.base.config).reason}; max_new_tokens can be at most {room}"
+            f"a prompt of {longest} tokens and {setting} {new} do not fit in "
+            f"{position_limit(policy.base.config).reason}; {setting} can be at most {room}"
         )
     return longest + new
 

@@ -18,6 +18,13 @@ from paint.core.distributed import all_gather_objects, run_on_rank0
 from paint.data.benchmarks import load_benchmark
 from paint.data.gold_answer_checks import name_unparsed
 from paint.data.problems import Problem
+from paint.evaluation.defaults import (
+    grader_needs_answer,
+    protocol_as_trained,
+    protocol_differences,
+    validation_of,
+    with_protocol,
+)
 from paint.evaluation.generate import (
     EvalTask,
     SamplingProtocol,
@@ -62,20 +69,28 @@ def load_validation(
     policy: Policy, config: Config, run: Path, ranks: int, grader: Grader, display: Display
 ) -> Validation | None:
     """Load the validation of ``config.validation``; None if it names no problems."""
-    options, rollout = config.validation, config.rollout
-    if not options.path:
+    if not config.validation.path:
         return None
 
-    benchmark = load_benchmark(options.path, limit=options.limit)
+    options, rollout = validation_of(config), config.rollout
+    protocol = {name: getattr(options, name) for name in protocol_as_trained(config)}
+    thinking = protocol["thinking"]
+    sampling = sampling_from(with_protocol(rollout, protocol))
+    benchmark = load_benchmark(
+        options.path,
+        limit=options.limit,
+        needs_answer=grader_needs_answer(config.grading),
+        trained_on=config.data,
+    )
+    if changes := protocol_differences(config, protocol):
+        display.note(f"validation on {benchmark.name} is not sampled as in training: {changes}")
     start = EvalTask(
         step_folder(run / "validation", 0) / benchmark.name,
         benchmark.problems,
-        deployment_prompts(policy, benchmark.problems, thinking=options.thinking),
-        SamplingProtocol(
-            options.samples, options.thinking, sampling_from(options), config.train.seed
-        ),
+        deployment_prompts(policy, benchmark.problems, thinking=thinking),
+        SamplingProtocol(options.samples, thinking, sampling, config.train.seed),
     )
-    require_context_length(policy, start)
+    require_context_length(policy, start, "validation.max_new_tokens")
 
     def check_problems() -> None:
         expected = [(p.id, p.problem, p.answers) for p in benchmark.problems]

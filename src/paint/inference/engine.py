@@ -33,8 +33,8 @@ class Sampling:
     max_new_tokens: int  # tokens after which a completion is truncated
 
 
-def sampling_from(section: cfg.RolloutConfig | cfg.ValidationConfig) -> Sampling:
-    """Sampling parameters of a section of the config."""
+def sampling_from(section: cfg.RolloutConfig) -> Sampling:
+    """Sampling parameters of the section rollout."""
     return Sampling(section.temperature, section.top_p, section.top_k, section.max_new_tokens)
 
 

@@ -29,6 +29,7 @@ from paint.demo.files import model_path
 from paint.estimate.plan import Machine, Plan, Split, choose_split, server_of, tensor_parallel_size
 from paint.estimate.report import start_line
 from paint.estimate.sizing import server_flags
+from paint.evaluation.defaults import training_tokens
 from paint.inference.engines import (
     resolved_engine,
     server_engine,
@@ -42,7 +43,6 @@ from paint.inference.vllm.process import (
     inherited_environment,
     server_command,
     server_environment,
-    training_tokens,
 )
 from paint.launch import GPUS, SHUTDOWN_SECONDS
 from paint.training.callbacks import Callback

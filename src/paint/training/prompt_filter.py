@@ -131,7 +131,8 @@ def prompt_limit(policy: Policy, run: Resolved) -> int:
     if limit < 1:
         raise ConfigError(
             f"rollout.max_new_tokens {run.rollout.max_new_tokens} leaves no room for a prompt "
-            f"in {model_limit.reason}"
+            f"in {model_limit.reason}; try {int(model_limit.positions) // 2}, which leaves as much "
+            f"for prompts"
         )
     return int(limit)
 

@@ -40,6 +40,7 @@ from paint.core.storage import digest, lock_folder
 from paint.data.contexts import Contexts
 from paint.data.problems import Problem, batch_indices, problems_digest, read_problems
 from paint.estimate.plan import Machine
+from paint.evaluation.defaults import training_tokens
 from paint.evaluation.grade import summarise_folders
 from paint.evaluation.graded import describe_change, graded_validation
 from paint.evaluation.validation import Validation, load_validation, validate
@@ -50,7 +51,6 @@ from paint.inference.engines import LOCAL
 from paint.inference.factory import EngineSetup, open_engine
 from paint.inference.local import LocalEngine
 from paint.inference.machine import find_machine
-from paint.inference.vllm.process import training_tokens
 from paint.models.conventions import today
 from paint.models.policy import Policy, load_policy
 from paint.models.targets import describe_adapters

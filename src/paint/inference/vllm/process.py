@@ -114,12 +114,6 @@ def gpu_environment(gpus: str) -> dict[str, str]:
     return {}
 
 
-def training_tokens(config: cfg.Config) -> int:
-    """The most tokens of prompt and completion together that a run requests."""
-    validated = config.validation.max_new_tokens if config.validation.path else 0
-    return config.data.max_prompt_tokens + max(config.rollout.max_new_tokens, validated)
-
-
 def max_rank_flag(rank: int) -> int:
     """The smallest --max-lora-rank for adapters of this rank."""
     return next((allowed for allowed in RANKS if allowed >= rank), rank)

@@ -1,0 +1,93 @@
+"""A run is evaluated as it was trained, and by the paper's protocol on published benchmarks."""
+
+from pathlib import Path
+
+import pytest
+
+from paint.cli.main import parse
+from paint.config.schema import Config, ConfigError
+from paint.evaluation.defaults import (
+    defaults_of,
+    evaluation_of,
+    protocol_as_trained,
+    protocol_differences,
+    protocol_of,
+    training_tokens,
+    validation_of,
+)
+from paint.training.trainer import train
+from runs import changed, write_problems
+
+PAPER = {  # section 'Experimental Details'
+    "thinking": True,
+    "temperature": 1.0,
+    "top_p": 0.95,
+    "top_k": -1,
+    "max_new_tokens": 38_912,
+}
+TRAINED = {
+    "thinking": False,
+    "temperature": 1.1,
+    "top_p": 0.95,
+    "top_k": 20,
+    "max_new_tokens": 1024,
+}
+OWN = Config().changed("data", path="own.jsonl").changed("model", path="owner/name")
+
+
+def values(config: Config) -> dict[str, object]:
+    """The protocol of a validation."""
+    return {name: getattr(validation_of(config), name) for name in PAPER}
+
+
+def test_validation_samples_as_in_training_but_for_published_sets() -> None:
+    mine = OWN.changed("validation", path="mine.jsonl")
+    assert values(mine) == protocol_as_trained(mine) == TRAINED
+    assert training_tokens(mine) == 8192 + 1024
+    for name in ("aime_2024", "math_500=copy.jsonl"):
+        published = OWN.changed("validation", path=name)
+        assert values(published) == PAPER
+        assert training_tokens(published) == 8192 + 38_912
+    short = mine.changed("validation", max_new_tokens=64, thinking=True)
+    assert values(short) == TRAINED | {"max_new_tokens": 64, "thinking": True}
+
+
+def test_evaluation_of_run_on_own_rows_is_as_trained_and_of_published_sets_the_papers() -> None:
+    assert protocol_of(evaluation_of(OWN, ["mine.jsonl"])) == TRAINED
+    assert protocol_of(evaluation_of(OWN, ["mine.jsonl", "aime_2025"])) == PAPER
+    changes = protocol_differences(OWN, PAPER)
+    assert changes == (
+        "thinking: False -> True, temperature: 1.1 -> 1.0, top_k: 20 -> -1, "
+        "max_new_tokens: 1024 -> 38912"
+    )
+    assert protocol_differences(OWN, TRAINED) == ""
+
+
+def test_evaluation_of_own_task_is_never_on_mathematics() -> None:
+    support = OWN.changed("prompts", student="{{ problem }}")
+    judged = OWN.changed("grading", grader=("mine:grade",))
+    for config in (support, judged, judged.changed("model", path="demo")):
+        assert evaluation_of(config).benchmarks == ("own.jsonl",)
+        assert protocol_of(evaluation_of(config)) == TRAINED
+        validated = config.changed("validation", path="held-out.jsonl")
+        assert evaluation_of(validated).benchmarks == ("held-out.jsonl",)
+
+
+def test_flags_of_eval_have_the_defaults_of_the_benchmarks_that_are_named(run: Path) -> None:
+    lengths = {}
+    for words in (["mine.jsonl"], ["mine.jsonl", "aime_2024"], ["aime_2024"]):
+        for flags in (["--benchmarks", *words], [f"--benchmarks={words[-1]}"]):
+            options = parse(["eval", str(run), *flags, "--samples", "2"]).options
+            lengths[words[-1]] = options.config.rollout.max_new_tokens
+    assert lengths == {"mine.jsonl": 60, "aime_2024": 38_912}
+    assert defaults_of("demo", ["mine.jsonl"]).rollout.max_new_tokens == 38_912
+
+
+def test_validation_without_room_names_its_setting_and_what_fits(tmp_path: Path) -> None:
+    path = write_problems(tmp_path / "mine.jsonl", [{"problem": "1 + 1?", "answer": "2"}])
+    validation = {"path": path, "max_new_tokens": 2000}
+    with pytest.raises(ConfigError, match=r"validation\.max_new_tokens 2000 do not fit .* at most"):
+        train(changed("demo-paint", {"validation": validation}), tmp_path / "run")
+    long = changed("demo-paint", {"rollout": {"max_new_tokens": 1024}})
+    with pytest.raises(ConfigError, match=r"leaves no room for a prompt .* try 512"):
+        train(long, tmp_path / "run")
