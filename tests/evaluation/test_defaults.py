@@ -80,7 +80,8 @@ def test_flags_of_eval_have_the_defaults_of_the_benchmarks_that_are_named(run: P
             options = parse(["eval", str(run), *flags, "--samples", "2"]).options
             lengths[words[-1]] = options.config.rollout.max_new_tokens
     assert lengths == {"mine.jsonl": 60, "aime_2024": 38_912}
-    assert defaults_of("demo", ["mine.jsonl"]).rollout.max_new_tokens == 38_912
+    model = defaults_of("demo", ["mine.jsonl"])
+    assert (model.benchmarks, protocol_of(model)) == (("mine.jsonl",), PAPER)
 
 
 def test_validation_without_room_names_its_setting_and_what_fits(tmp_path: Path) -> None:

@@ -160,13 +160,13 @@ RESULTS = "demo/results.jsonl"
 EVAL_RUN = f"eval {{at}}/{CHECKPOINT} {EVAL}"
 RESUME = "resume {at}/run/run --steps 3"
 GRADE_RUN = "grade {at}/run/run --output-dir {at}/out"
-SHOW = "show {at}/evals/demo --no-open --out {at}/page.html"
+SHOW = "show {at}/evals/run --no-open --out {at}/page.html"
 OUT = "data/out.jsonl data/out.report.json"
 VERBS = [
     Verb("resume", "run", RESUME, lambda at: run_figures(at, 3), "run"),
     Verb("grade a run", "run", GRADE_RUN, summary("out"), "run/run/validation"),
-    Verb("eval", "run evals", EVAL_RUN, summary("evals/demo"), f"evals {CHECKPOINT}"),
-    Verb("grade", "evals", "grade {at}/evals/demo", summary("evals/demo"), "evals"),
+    Verb("eval", "run evals", EVAL_RUN, summary("evals/run"), f"evals {CHECKPOINT}"),
+    Verb("grade", "evals", "grade {at}/evals/run", summary("evals/run"), "evals"),
     Verb("show", "evals", SHOW, lambda at: (at / "page.html").read_text("utf-8"), "evals"),
     Verb("demo", "demo", DEMO, rows_in(RESULTS), "demo"),
     Verb("demo without its results", "demo", DEMO, rows_in(RESULTS), "demo", RESULTS),

@@ -90,8 +90,10 @@ def defaults_of(target: str, benchmarks: Sequence[str] = ()) -> EvaluationConfig
 
     ``benchmarks`` are those that are named; empty: those of the run.
     """
-    run = run_of(Path(target))
-    return EvaluationConfig() if run is None else evaluation_of(read_run(run), benchmarks)
+    run, default = run_of(Path(target)), EvaluationConfig()
+    if run is not None:
+        return evaluation_of(read_run(run), benchmarks)
+    return replace(default, benchmarks=tuple(benchmarks) or default.benchmarks)
 
 
 def evaluation_of(config: Config, benchmarks: Sequence[str] = ()) -> EvaluationConfig:
