@@ -13,7 +13,7 @@ from paint.data.contexts import Contexts
 from paint.data.problems import read_problems
 from paint.data.readers import is_on_hub, read_rows
 from paint.demo.files import problems_path
-from paint.grading.registry import needs_answer
+from paint.grading.graders import needs_answer
 
 FIRST_ROWS = 100
 

@@ -20,7 +20,7 @@ from paint.config.schema import (
 from paint.core.errors import format_value
 from paint.data.benchmarks import is_published
 from paint.demo.files import NAME
-from paint.grading.registry import needs_answer
+from paint.grading.graders import needs_answer
 from paint.inference.engine import sampling_from
 
 Protocol = dict[str, Any]
