@@ -2,12 +2,9 @@
 
 import io
 import re
-import unicodedata
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 from rich.progress import Progress
 from rich.table import Table
 
@@ -33,8 +30,15 @@ def test_sanitize_for_terminal_escapes_what_controls_a_terminal() -> None:
     assert sanitize_for_terminal(shown) == shown
 
 
-@given(st.text(max_size=60))
-@example("a|b`c`<b>**x**_y_ [a](http://x) $\\frac12$ &amp; ~~z~~ \\| __init__")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a|b`c`<b>**x**_y_ [a](http://x) $\\frac12$ &amp; ~~z~~ \\| __init__",
+        "\\\\|\\|",
+        "two\nlines\tand # a hash",
+        STEERING,
+    ],
+)
 def test_escape_markdown_cell_is_one_reversible_line(text: str) -> None:
     shown = escape_markdown_cell(text)
     assert "\n" not in shown
@@ -50,7 +54,7 @@ def test_escape_markdown_cell_keeps_metrics_and_names() -> None:
     assert escape_markdown_cell("train.seed: 0 -> 1") == "train.seed: 0 -> 1"
 
 
-@pytest.mark.parametrize("text", [STEERING, "한국어", "👍🏽", "cafe\u0301"])
+@pytest.mark.parametrize("text", [STEERING, "한국어 👍🏽 cafe\u0301"])
 def test_terminal_prints_any_text_verbatim(text: str) -> None:
     file = io.StringIO()
     terminal = Terminal(file, width=4000)
@@ -65,7 +69,7 @@ def test_terminal_prints_any_text_verbatim(text: str) -> None:
     assert file.getvalue().replace("\0", "").count(sanitize_for_terminal(text).strip()) >= 3
 
 
-@pytest.mark.parametrize("title", ["[best] {task.nonesuch}", "{x}", "[/]", STEERING])
+@pytest.mark.parametrize("title", ["[best] {task.nonesuch} [/]", STEERING])
 def test_progress_prints_title_verbatim(title: str) -> None:
     file = io.StringIO()
     terminal = Terminal(file, width=400)
@@ -126,22 +130,22 @@ def test_crash_report_is_private_and_has_command_and_traceback(
         assert part in report, part
 
 
-@given(st.text(max_size=400))
-@example("a" * 256)
-@example("é" * 128)
-@example("a\0b")
-@example("a/" * 2100)
-def test_path_error_matches_file_system(name: str) -> None:
-    def is_name() -> bool:
-        try:
-            Path("/", name).stat()
-        except (FileNotFoundError, NotADirectoryError):
-            return True
-        except (OSError, ValueError):
-            return False
-        return True
-
-    if not path_error(name):
-        assert is_name() or len(name.encode()) > 4000
-    elif not any(unicodedata.category(c) == "Cc" for c in name):
-        assert not is_name() or len(name.encode()) > 4095
+@pytest.mark.parametrize(
+    ("name", "is_name"),
+    [
+        ("runs/demo-1", True),
+        ("é" * 127, True),
+        ("a" * 256, False),
+        ("é" * 128, False),
+        ("a\0b", False),
+        ("a/" * 2100, False),
+    ],
+)
+def test_path_error_matches_file_system(name: str, is_name: bool) -> None:
+    assert (path_error(name) == "") == is_name
+    try:
+        Path("/", name).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        assert is_name
+    except (OSError, ValueError):
+        assert not is_name
