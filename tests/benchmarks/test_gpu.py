@@ -147,22 +147,6 @@ def test_decode_part_times_two_calls_and_bounds_logprob_mismatch(tmp_path: Path)
         assert row["calls_with_the_same_tokens"] == f"{row['rows']} of {row['rows']}"
 
 
-def test_decode_part_that_fails_for_some_rows_keeps_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = gpu._decode_rows
-
-    def decode(policy: Any, decoded: gpu.Decoded, say: gpu.Say) -> None:
-        if decoded.rows == 2:
-            raise RuntimeError("no room")
-        real(policy, decoded, say)
-
-    monkeypatch.setattr(gpu, "_decode_rows", decode)
-    broken, sound = cells_of(rehearsed("decode", tmp_path), "Decoding")
-    assert broken == {"rows": 2, "failed": "RuntimeError: no room"}
-    assert sound["tokens_per_second"] > 0
-
-
 @pytest.mark.slow
 def test_start_parts_run_first_commands_to_their_end(tmp_path: Path) -> None:
     parts = ("start-demo", "start-1.7B", "start-eval")
@@ -190,16 +174,6 @@ def test_starts_part_command_that_fails_costs_its_row(
     found = cells_of(rehearsed("start-demo", tmp_path), "Starts")
     assert ["failed" in row for row in found] == [False, False, True]
     assert found[2]["failed"] == "RuntimeError: ended with 1: the reason"
-
-
-def test_starts_part_command_without_time_left_shows_its_last_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _command(monkeypatch, 'import time; print("still here", flush=True); time.sleep(60)')
-    rows: Rows = []
-    place = Place(tmp_path, time.time() + 4, smollm2="")
-    gpu.start_eval(REHEARSAL, lambda table="", **cells: rows.append((table, cells)), place)
-    assert rows[0][1]["failed"] == "RuntimeError: had no time left: still here"
 
 
 @pytest.mark.slow

@@ -2,8 +2,6 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -50,21 +48,6 @@ def test_main_contender_that_dies_or_is_absent_costs_its_own_figures(
     began = started.read_text().splitlines()
     assert began.index("one good") < began.index("one late") < began.index("two good")
     assert "two late" not in began
-
-
-def test_main_stores_figures_of_each_contender(tmp_path: Path, monkeypatch: Any) -> None:
-    path, seen = tmp_path / "figures.json", list[list[str]]()
-
-    def measured(name: str, size: Size, *_: object) -> dict[str, str]:
-        found = json.loads(path.read_text())["sizes"][size.name]["contenders"] if seen else {}
-        seen.append(list(found))
-        return {"error": name}
-
-    monkeypatch.setattr(loss, "measured", measured)
-    bound = SimpleNamespace(first={}, close=lambda: None)
-    monkeypatch.setattr(loss, "Worker", lambda *_: bound)
-    loss.main(Options(only=("products", "paint chunked", "trl"), json=path))
-    assert seen == [[], ["products"], ["products", "paint chunked"]]
 
 
 def test_products_of_sum_in_another_dtype_counts_its_multiplications() -> None:

@@ -49,7 +49,6 @@ from run import (
     Method,
     Options,
     in_cache,
-    main,
     prepare,
     recipe_of,
     run_smollm2,
@@ -99,11 +98,6 @@ def test_word_problems_depend_on_seed_and_cover_families() -> None:
     assert some() == some()
     assert some() != word_problems(FAMILIES, "train", 280, seed=4)
     assert {p.family for p in some()} == set(FAMILIES)
-
-
-def test_word_problems_too_many_requested_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"60.*evaluation"):
-        word_problems({"hand": HELD_OUT["hand"]}, "evaluation", 60, seed=0)
 
 
 def test_write_problems_files_are_disjoint(tmp_path: Path) -> None:
@@ -289,19 +283,6 @@ def test_run_smollm2_from_rates_to_tables_repeats_without_work(
     assert len(list((tmp_path / "demo/rates").glob("*/kl.json"))) == 2
     monkeypatch.setattr("paint.experiments.runner.train", None)
     assert run_smollm2(recipes, options) == results
-
-
-def test_smollm2_main_compares_reported_methods_in_its_folders(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[Any] = []
-    monkeypatch.setattr("run.run_smollm2", lambda *arguments: asked.append(arguments))
-    monkeypatch.setattr("sys.argv", ["run.py", "--cache", "c", "--methods", "opsd-none", "opsd"])
-    main()
-    [(recipes, options)] = asked
-    assert [recipe.stem for recipe in recipes] == ["smollm2-opsd-none", "smollm2-opsd"]
-    assert options == Options(methods=("opsd-none", "opsd"), cache=Path("c"))
-    assert all(recipe_of(method).exists() for method in Options().methods)
 
 
 def test_smollm2_opsd_recipe_is_paint_without_masking_and_interpolation() -> None:

@@ -525,7 +525,7 @@ def test_formula_overrides_methods_that_the_parser_has() -> None:
 FRACTIONS = st.fractions(max_denominator=60).filter(lambda number: abs(number) < 100)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(FRACTIONS, FRACTIONS, st.integers(2, 9))
 def test_is_correct_fractions_compare_by_value(a: Fraction, b: Fraction, factor: int) -> None:
     def latex(number: Fraction, factor: int) -> str:
@@ -536,7 +536,7 @@ def test_is_correct_fractions_compare_by_value(a: Fraction, b: Fraction, factor:
     assert is_correct(rf"\boxed{{{latex(b, factor)}}}", latex(a, 1)) == (a == b)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.permutations("abcd"), st.lists(st.integers(-9, 9), min_size=4, max_size=4), st.data())
 def test_is_correct_assignments_compare_by_name(
     names: list[str], values: list[int], data: st.DataObject
@@ -553,7 +553,7 @@ def test_is_correct_assignments_compare_by_name(
     assert is_correct(rf"\boxed{{({','.join(map(str, others))})}}", gold) == is_right
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.integers(2, 12), st.integers(1, 3000), st.integers(1, 3000))
 def test_is_correct_powers_compare_by_exponent(base: int, a: int, b: int) -> None:
     assert is_correct(rf"\boxed{{{base}^{{-{b}}}}}", rf"\frac{{1}}{{{base}^{{{a}}}}}") == (a == b)
