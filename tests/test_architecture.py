@@ -1,6 +1,7 @@
 """Import order, lean imports, shipped recipes, and what documents name."""
 
 import ast
+import inspect
 import re
 import subprocess
 import sys
@@ -13,13 +14,15 @@ import torch
 from beartype.roar import BeartypeCallHintViolation
 from jaxtyping import TypeCheckError
 
-from paint.algorithms.base import ALGORITHMS
+from paint.algorithms.base import ALGORITHMS, Algorithm
 from paint.config.recipe import find_recipe, read_recipe, shipped_recipes, to_table
 from paint.config.schema import Config
-from paint.inference.engine import Completion
+from paint.inference.engine import Completion, RemoteEngine
 from paint.inference.engines import AUTO, ENGINES
 from paint.inference.sampling import invert
 from paint.objective import anchors
+from paint.objective.divergences import Divergence
+from paint.training.optim import OptimizerFactory
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "paint"
@@ -277,6 +280,17 @@ def test_architecture_page_lists_every_module() -> None:
     commands = {name for name in MODULES if name.startswith("commands.")}  # docs/reference/cli.md
     for module in MODULES.keys() - commands:
         assert re.search(rf"\b{module.rpartition('.')[2]}\.py\b", tree), module
+
+
+@pytest.mark.parametrize("contract", [Algorithm, RemoteEngine, Divergence, OptimizerFactory])
+def test_architecture_page_names_every_attribute_of_a_contract(contract: type) -> None:
+    page = (ROOT / "docs/dev/architecture.md").read_text()
+    row = page.partition(f"\n| {contract.__name__.removeprefix('Remote')} |")[2].partition("\n")[0]
+    names: set[str] = set()
+    for part in contract.__mro__[:-1]:
+        names |= {*vars(part), *inspect.get_annotations(part)}
+    written = {name for name in names if not name.startswith("_")} - {"evaluate"}
+    assert written <= set(re.findall(r"`(\w+)`", row))
 
 
 def test_documentation_options_exist_and_parse() -> None:
