@@ -1,6 +1,5 @@
 """Own algorithm: likelihood of the student's completions, weighted by their reward."""
 
-from dataclasses import replace
 from typing import Any
 
 import paint
@@ -13,8 +12,6 @@ class RewardWeighted(paint.Algorithm):
 
     def step(self, setup: Any, batch: Any, step_index: int, clock: Any) -> Any:
         rollouts = ts.generate_rollouts(setup, batch, step_index, clock)
-        grades = ts.grade_rollouts(setup, rollouts)
-        rollouts = [replace(r, grade=g) for r, g in zip(rollouts, grades, strict=True)]
 
         def score(micro: Any) -> Any:
             log_prob = ts.student_log_probs(setup, micro, 1.0).log_prob

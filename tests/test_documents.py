@@ -31,7 +31,7 @@ COMMANDS = [
 ]
 
 # test_notebook.py and test_extend_page.py run these; the reference has signatures.
-OTHERS = ("notebook.md", "extend.md", "python-api.md", "log.md", "README.md")
+OTHERS = ("notebook.md", "extend.md", "python-api.md", "log.md")
 BLOCKS = [
     pytest.param(block, id=document.stem)
     for document in DOCUMENTS

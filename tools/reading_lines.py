@@ -29,7 +29,7 @@ def lines_of(path: str, name: str) -> tuple[int, int]:
     for part in name.split("."):
         node = next(inner for inner in ast.iter_child_nodes(node) if _name_of(inner) == part)
     decorators = getattr(node, "decorator_list", [])
-    first = min(inner.lineno for inner in (*decorators, node))  # type: ignore[attr-defined]
+    first = min(inner.lineno for inner in (*decorators, node))
     return first, node.end_lineno  # type: ignore[attr-defined]
 
 

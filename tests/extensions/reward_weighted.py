@@ -1,6 +1,6 @@
 """An algorithm that lives outside of the package: likelihood of completions, weighted by reward."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from paint.algorithms.base import Algorithm
 from paint.objective.loss import token_weights
@@ -19,8 +19,6 @@ class RewardWeighted(Algorithm):
 
     def step(self, setup, batch, step_index, clock):  # type: ignore[no-untyped-def]
         rollouts = ts.generate_rollouts(setup, batch, step_index, clock)
-        grades = ts.grade_rollouts(setup, rollouts)
-        rollouts = [replace(r, grade=g) for r, g in zip(rollouts, grades, strict=True)]
 
         def score(micro):  # type: ignore[no-untyped-def]
             log_prob = ts.student_log_probs(setup, micro, 1.0).log_prob
