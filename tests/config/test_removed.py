@@ -9,7 +9,12 @@ from paint.cli import main
 from paint.cli.main import COMMANDS
 from paint.cli.parser import command_options
 from paint.config.recipe import find_recipe, from_table, read_recipe, shipped_recipes, to_table
-from paint.config.removed import REMOVED_FLAGS, REMOVED_SETTINGS, REMOVED_VALUES
+from paint.config.removed import (
+    REMOVED_FLAGS,
+    REMOVED_SETTINGS,
+    REMOVED_VALUES,
+    require_no_removed_flag,
+)
 from paint.config.schema import Config, ConfigError
 
 FLAGS = [(command, flag) for command, flags in REMOVED_FLAGS.items() for flag in flags]
@@ -53,6 +58,13 @@ def test_removed_setting_on_command_line_is_refused_with_successor(
 ) -> None:
     assert main(line.split()) == 2
     assert successor in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["demo"], ["--json"], ["--train.method"], ["--train.method=sft"]]
+)
+def test_line_without_removed_flag_is_accepted(words: list[str]) -> None:
+    require_no_removed_flag("doctor", words)
 
 
 def test_replacements_exist() -> None:

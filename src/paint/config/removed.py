@@ -86,7 +86,7 @@ def require_not_removed(section: str, table: Mapping[str, object]) -> None:
 def require_no_removed_flag(command: str, words: Sequence[str]) -> None:
     """Raise ConfigError, with the successor, for a removed flag or value on a command line."""
     flags = REMOVED_FLAGS.get(command, {})
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for index, word in enumerate(words):
         if not word.startswith("--"):
             continue
         flag, is_joined, value = word.partition("=")
@@ -95,7 +95,9 @@ def require_no_removed_flag(command: str, words: Sequence[str]) -> None:
             raise ConfigError(_refusal(flag, flags[name]))
         section, _, key = name.partition(".")
         key = key.removeprefix("no_")
-        require_not_removed(section, {key: value if is_joined else following})
+        if not is_joined:
+            value = "".join(words[index + 1 : index + 2])  # "" for a flag that ends the line
+        require_not_removed(section, {key: value})
 
 
 def _refusal(name: str, successor: str) -> str:
