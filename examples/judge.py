@@ -1,17 +1,19 @@
 """A judge as grader: any OpenAI-compatible endpoint (vLLM, a provider) that rates completions.
 
     vllm serve Qwen/Qwen3-8B --port 8001
-    JUDGE_URL=http://localhost:8001/v1 JUDGE_MODEL=Qwen/Qwen3-8B \
-        paint train RECIPE --data.path support.jsonl --grading.grader examples.judge:grade
+    paint train RECIPE --data.path support.jsonl --grading.grader examples.judge:grade \
+        --grading.options.url http://localhost:8001/v1 --grading.options.model Qwen/Qwen3-8B
 
 The reward is the judge's score from 0 to 10, over 10, and its remark is the feedback. A row may
-have a field `rubric`, by which the judge goes. The key of the endpoint is JUDGE_API_KEY.
+have a field `rubric`, by which the judge goes. The key of the endpoint is the environment variable
+JUDGE_API_KEY, since options are recorded in run.json.
 """
 
 import json
 import os
 import ssl
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import httpx2
@@ -40,7 +42,15 @@ SCHEMA = {
 }
 
 
-async def grade(completion: str, row: Mapping[str, Any]) -> Grade:
+@dataclass(frozen=True)
+class JudgeOptions:
+    url: str = "http://localhost:8001/v1"
+    """Address of the endpoint, which ends in /v1."""
+    model: str = "Qwen/Qwen3-8B"
+    """Name of the model at the endpoint."""
+
+
+async def grade(completion: str, row: Mapping[str, Any], options: JudgeOptions) -> Grade:
     reply = split_thought(completion).answer
     if reply is None:
         return Grade(0.0, "unclosed thought")
@@ -48,7 +58,7 @@ async def grade(completion: str, row: Mapping[str, Any]) -> Grade:
         rubric=row.get("rubric", RUBRIC), problem=row["problem"], reply=reply.strip()
     )
     request = {
-        "model": os.environ["JUDGE_MODEL"],
+        "model": options.model,
         "messages": [{"role": "user", "content": prompt}],
         "temperature": 0,
         "max_tokens": 400,
@@ -57,11 +67,11 @@ async def grade(completion: str, row: Mapping[str, Any]) -> Grade:
             "json_schema": {"name": "rating", "schema": SCHEMA, "strict": True},
         },
     }
-    url, key = os.environ["JUDGE_URL"], os.environ.get("JUDGE_API_KEY")
+    key = os.environ.get("JUDGE_API_KEY")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     # grading.timeout limits the time of a call.
     async with httpx2.AsyncClient(headers=headers, timeout=None, verify=CERTIFICATES) as client:
-        response = await client.post(f"{url}/chat/completions", json=request)
+        response = await client.post(f"{options.url}/chat/completions", json=request)
     response.raise_for_status()
     rating = json.loads(response.json()["choices"][0]["message"]["content"])
     score = min(max(int(rating["score"]), 0), 10)

@@ -30,6 +30,7 @@ class Endpoint:
 
     def __init__(self, *, failures: int = 0) -> None:
         self.failures = failures
+        self.options: dict[str, str] = {}  # of the grader, once the address is known
         self.requests: list[dict[str, Any]] = []
         self.keys: list[str] = []
         self.under_way = self.most = 0
@@ -80,8 +81,8 @@ def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
     server.daemon_threads = True
     server.block_on_close = False
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
-    monkeypatch.setenv("JUDGE_URL", f"http://127.0.0.1:{server.server_address[1]}/v1")
-    monkeypatch.setenv("JUDGE_MODEL", "a-judge")
+    url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+    found.options = {"url": url, "model": "a-judge"}
     monkeypatch.setenv("JUDGE_API_KEY", "a-key")
     monkeypatch.setattr(functions, "PAUSE_SECONDS", 0.001)
     yield found
@@ -97,7 +98,7 @@ def graded(grader: Grader, count: int) -> list[Grade]:
 
 
 def test_judge_asks_the_endpoint_four_at_once(endpoint: Endpoint) -> None:
-    with find_grader(SPEC, concurrency=4) as grader:
+    with find_grader(SPEC, concurrency=4, table=endpoint.options) as grader:
         grades = graded(grader, 12)
     assert endpoint.most == 4
     assert grades == [Grade(0.7, "7 of 10", feedback="It could be shorter.")] * 12
@@ -116,14 +117,14 @@ def test_judge_asks_the_endpoint_four_at_once(endpoint: Endpoint) -> None:
 
 def test_judge_is_asked_again_where_the_endpoint_is_overloaded(endpoint: Endpoint) -> None:
     endpoint.failures = 4
-    with find_grader(SPEC, concurrency=4) as grader:
+    with find_grader(SPEC, concurrency=4, table=endpoint.options) as grader:
         grades = graded(grader, 4)
         assert grader.take_cost().calls == 8
     assert [grade.reward for grade in grades] == [0.7] * 4
 
 
 def test_judge_unclosed_thought_is_not_sent(endpoint: Endpoint) -> None:
-    with find_grader(SPEC) as grader:
+    with find_grader(SPEC, table=endpoint.options) as grader:
         assert grader.grade([Item("<think>Is", "", row=ROWS[0])]) == [Grade(0, "unclosed thought")]
     assert endpoint.requests == []
 
@@ -140,17 +141,19 @@ def small(grading: dict[str, Any]) -> Any:
 
 
 def test_train_with_judge_stores_its_scores_and_remarks(endpoint: Endpoint, tmp_path: Path) -> None:
-    train(small({}), tmp_path / "run", display=Display(enabled=False))
+    train(small({"options": endpoint.options}), tmp_path / "run", display=Display(enabled=False))
     for row in stored(tmp_path / "run"):
         assert (row["reward"], row["feedback"]) == (0.7, "It could be shorter.")
 
 
-def test_train_with_judge_that_is_down_names_its_error(
-    endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("JUDGE_URL", "http://127.0.0.1:9/v1")  # nothing listens there
+def test_train_with_judge_that_is_down_names_its_error(endpoint: Endpoint, tmp_path: Path) -> None:
+    nowhere = {"url": "http://127.0.0.1:9/v1"}  # nothing listens there
     with pytest.raises(GradingError, match=r"step 1: .* all 4 completions.*ConnectError: "):
-        train(small({"attempts": 2}), tmp_path / "run", display=Display(enabled=False))
+        train(
+            small({"attempts": 2, "options": nowhere}),
+            tmp_path / "run",
+            display=Display(enabled=False),
+        )
     assert endpoint.requests == []
 
 
@@ -160,10 +163,9 @@ def test_judge_of_real_vllm_rates_completions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving(MODEL, [], tmp_path / "log") as url:
-        monkeypatch.setenv("JUDGE_URL", f"{url}/v1")
-        monkeypatch.setenv("JUDGE_MODEL", str(MODEL))
         monkeypatch.delenv("JUDGE_API_KEY", raising=False)
-        with find_grader(SPEC, concurrency=4, timeout=300) as grader:
+        options = {"url": f"{url}/v1", "model": str(MODEL)}
+        with find_grader(SPEC, concurrency=4, timeout=300, table=options) as grader:
             grades = graded(grader, 4)
     assert [grade.failed for grade in grades] == [False] * 4
     assert all(0 <= (grade.reward or 0) <= 1 for grade in grades)
