@@ -43,7 +43,7 @@ from paint.evaluation.generate import (
     sample_of,
 )
 from paint.evaluation.grade import cast_votes, grade, is_repetitive, stored_in, summarise_folders
-from paint.evaluation.store import Store, StoreError, reopen_store
+from paint.evaluation.store import Sample, Store, StoreError, prompt_digest, reopen_store
 from paint.grading.math.grader import MathGrade, MathGrader, Verdict
 from paint.inference import local
 from paint.inference.engine import Completion, OnCompletion, Sampling
@@ -271,8 +271,11 @@ def test_store_other_weights_under_same_path_are_refused(
     policy: Policy, problems: list[Problem], tmp_path: Path
 ) -> None:
     task = task_of(policy, tmp_path, problems[:2])
-    with opened(policy, task):
-        pass
+    first = task.problems[0]
+    with opened(policy, task) as store:
+        prompt = prompt_digest(task.prompts[first.id])
+        # A folder without samples takes other settings.
+        store.add(Sample(first.id, 0, prompt, "text", 5, False, "local"))
     with torch.no_grad():
         next(iter(policy.model.get_base_model().parameters())).mul_(1.01)
     with pytest.raises(StoreError, match="weights: "), opened(policy, task):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from paint.objective.detail import detail
+from paint.objective.divergences import find_divergence
 from paint.objective.loss import paint_loss
 from paint.objective.loss_options import Objective
 
@@ -40,7 +41,10 @@ def test_detail_values_and_gradients_match_complete_loss(
     torch.manual_seed(1)
     student, teacher = torch.randn(2, 40, 8, dtype=torch.float64) * 2
     tokens = torch.randint(50, (40,))
-    settings = Objective(temperature=1.1, **options)
+    loaded = dict(options)
+    if "divergence" in options:
+        loaded["divergence"] = find_divergence(options["divergence"])
+    settings = Objective(temperature=1.1, **loaded)
     found = detail(student, teacher, (student_head, teacher_head), tokens, settings)
 
     logits = student_head(student).detach().requires_grad_()
