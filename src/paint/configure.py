@@ -131,7 +131,9 @@ def is_columns(data: Any) -> bool:
 
 
 def _rows_of_columns(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
-    lengths = {name: len(values) for name, values in columns.items()}
+    lengths = {}
+    for name, values in columns.items():
+        lengths[name] = len(values)
     if len(set(lengths.values())) > 1:
         found = ", ".join(f"{name} {length}" for name, length in lengths.items())
         raise DataError(f"columns of rows must have one length, got {found}")

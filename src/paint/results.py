@@ -172,7 +172,9 @@ class Evaluation:
         """One row per sample of every policy and benchmark: text, verdict, reason and feedback."""
         rows = []
         for folder in find_stores(self.path):
-            verdicts = {(row["problem"], row["sample"]): row for row in read_grades(folder)}
+            verdicts = {}
+            for row in read_grades(folder):
+                verdicts[(row["problem"], row["sample"])] = row
             for sample in read_growing_jsonl(folder / COMPLETIONS, "evaluate again"):
                 verdict = verdicts.get((sample["problem"], sample["sample"]))
                 if verdict is not None:

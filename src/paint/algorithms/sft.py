@@ -23,7 +23,9 @@ def sft_step(
     setup: Setup, batch: Batch, step_index: int, clock: Clock
 ) -> tuple[list[ScoredRollout], float]:
     """One update towards the reference solutions of a minibatch: off policy (paper: 'SFT')."""
-    references = [reference(setup, row, problem) for row, problem in batch]
+    references = []
+    for row, problem in batch:
+        references.append(reference(setup, row, problem))
     return learn(setup, references, partial(score_reference, setup), step_index, clock)
 
 

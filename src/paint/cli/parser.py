@@ -223,7 +223,10 @@ def _notes(parameter: inspect.Parameter) -> list[Any]:
 
 
 def _fields_of(config: Any) -> dict[str, Any]:
-    return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    fields: dict[str, Any] = {}
+    for field in dataclasses.fields(config):
+        fields[field.name] = getattr(config, field.name)
+    return fields
 
 
 def _before_recipe(command: Command) -> list[str]:

@@ -41,7 +41,9 @@ def report(found: dict[str, Any]) -> str:
 def _lines(found: dict[str, Any]) -> Iterator[str]:
     """What was found, as text."""
     yield f"paint    {found['paint']}, Python {found['python']}, {found['platform']}"
-    gpus = [f"{gpu['name']} ({gpu['memory'] / 1e9:.0f} GB)" for gpu in found["gpus"]]
+    gpus = []
+    for gpu in found["gpus"]:
+        gpus.append(f"{gpu['name']} ({gpu['memory'] / 1e9:.0f} GB)")
     yield f"GPUs     {', '.join(gpus) or 'none that torch sees'}"
     free, total = (found["memory"][key] / 1e9 for key in ("free", "total"))
     yield f"CPU      {found['cores']} cores; {free:.0f} of {total:.0f} GB free"

@@ -73,7 +73,10 @@ def to_table(config: Config) -> dict[str, dict[str, Any]]:
 def _plain(value: Any) -> Any:
     """A value as JSON and TOML have it."""
     if isinstance(value, OptionTable):
-        return {name: _plain(option) for name, option in value.items()}
+        table = {}
+        for name, option in value.items():
+            table[name] = _plain(option)
+        return table
     if isinstance(value, tuple):
         return list(value)
     return value
@@ -89,7 +92,9 @@ def from_table(
     """
     base = base or Config()
     try:
-        sections = {name: _section(name, values, base) for name, values in table.items()}
+        sections = {}
+        for name, values in table.items():
+            sections[name] = _section(name, values, base)
         return dataclasses.replace(base, **sections)
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from None

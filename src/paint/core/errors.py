@@ -122,7 +122,9 @@ def reason(error: BaseException) -> str:
         return message
     # The message of a KeyError is the key alone, and others have none.
     name = type(error).__name__
-    return f"{name}: {message}" if message else name
+    if message:
+        return f"{name}: {message}"
+    return name
 
 
 def crash_report(error: Exception, command: Sequence[str]) -> str:

@@ -141,7 +141,10 @@ def option_types(kind: type, setting: str) -> dict[str, Any]:
     """The types of a dataclass's fields by name, of annotations written as text, too."""
     with wrap_errors(f"{setting}: {kind.__name__}", ConfigError, "correct its annotations"):
         hints = get_type_hints(kind)
-    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+    types: dict[str, Any] = {}
+    for field in dataclasses.fields(kind):
+        types[field.name] = hints[field.name]
+    return types
 
 
 def field_helps(kind: type) -> dict[str, str]:
@@ -235,7 +238,10 @@ def build_options(extension: Any, table: Mapping[str, Any], name: str, setting: 
 
 def values_of(options: Any) -> dict[str, Any]:
     """The options of an instance by name."""
-    return {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(options):
+        values[field.name] = getattr(options, field.name)
+    return values
 
 
 def bind_options(

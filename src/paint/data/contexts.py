@@ -77,8 +77,14 @@ class Contexts:
             ConfigError: the file of context.file cannot be read.
             DataError: a source needs another problem or another answer, and there is none.
         """
-        found = {s: self._reference(s, problem, seed, peers) for s in self.options.source}
-        return {source: text for source, text in found.items() if text}
+        found = {}
+        for s in self.options.source:
+            found[s] = self._reference(s, problem, seed, peers)
+        references: dict[str, str] = {}
+        for source, text in found.items():
+            if text:
+                references[source] = text
+        return references
 
     def of_own_row(self, problem: Problem) -> dict[str, str]:
         """The references that come from no other row."""
@@ -86,7 +92,10 @@ class Contexts:
         for s in self.options.source:
             if s not in OTHER_ROWS + CONTROLS:
                 sources.append(s)
-        return {source: self._reference(source, problem, 0, ()) or "" for source in sources}
+        texts: dict[str, str] = {}
+        for source in sources:
+            texts[source] = self._reference(source, problem, 0, ()) or ""
+        return texts
 
     def longest(self, problem: Problem) -> str:
         """The longest context of a problem by its own row: all of it, and the marker."""
@@ -243,7 +252,10 @@ class Contexts:
 
     @cached_property
     def _features(self) -> dict[str, list[set[str]]]:
-        return {problem.id: self._features_of(problem) for problem in self.problems}
+        features: dict[str, list[set[str]]] = {}
+        for problem in self.problems:
+            features[problem.id] = self._features_of(problem)
+        return features
 
     def _features_of(self, problem: Problem) -> list[set[str]]:
         words = set(re.findall(r"\w+", problem.problem.casefold()))

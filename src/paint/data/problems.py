@@ -309,7 +309,10 @@ def _split_turns(
     name = _column(fields, data.id_field) or "id"
     roles_of_last = (data.solution_field, data.answer_field, "answers")
     of_last = {_column(fields, column) for column in roles_of_last}
-    earlier = {column: value for column, value in fields.items() if column not in of_last}
+    earlier = {}
+    for column, value in fields.items():
+        if column not in of_last:
+            earlier[column] = value
     return [
         {
             **(fields if end == ends[-1] else earlier),
@@ -484,7 +487,9 @@ def _answers(
 
 
 def _labels(fields: dict[str, object]) -> tuple[tuple[str, str], ...]:
-    columns = {name: fields.get(_column(fields, name) or "") for name in LABELS}
+    columns = {}
+    for name in LABELS:
+        columns[name] = fields.get(_column(fields, name) or "")
     return tuple(
         (name, " ".join(value.split()))
         for name, value in columns.items()

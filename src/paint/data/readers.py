@@ -161,7 +161,9 @@ def data_files(path: Path) -> list[Path]:
     kinds = set(_READERS) - {".json"}  # in hub folders, JSON files describe the data
     for folder in (path, path / "data"):
         files = sorted(file for file in folder.glob("[!.]*") if file.suffix.lower() in kinds)
-        names = {re.sub(r"-\d{5}-of-\d{5}(?=\.)", "", file.name) for file in files}
+        names = set()
+        for file in files:
+            names.add(re.sub(r"-\d{5}-of-\d{5}(?=\.)", "", file.name))
         if len(names) > 1:
             raise DataError(
                 f"{folder} holds several data files ({', '.join(sorted(names))}); name one of them"
@@ -368,7 +370,9 @@ def _parquet(file: IO[bytes], path: Path) -> Iterator[Row]:
 def _arrow_rows(batches: Iterable[Any]) -> Iterator[Row]:
     row = 0
     for batch in batches:
-        columns = {name: _cells(batch.column(name)) for name in batch.schema.names}
+        columns = {}
+        for name in batch.schema.names:
+            columns[name] = _cells(batch.column(name))
         for cells in zip(*columns.values(), strict=True):
             row += 1
             size = sum(len(cell.encode()) for cell in cells if isinstance(cell, str))

@@ -260,7 +260,9 @@ def print_check(check: FileCheck, console: Console) -> None:
     for note in check.notes:
         console.print(note)
 
-    notes = {f"bad: {reason}": rows for reason, rows in check.bad.items()}
+    notes = {}
+    for reason, rows in check.bad.items():
+        notes[f"bad: {reason}"] = rows
     notes[f"over data.max_prompt_tokens, {check.limit:,}"] = check.too_long
     notes["gold answers to check (docs/how-to/own-data.md)"] = check.gold_warnings
     for title, found in (notes | check.contaminated).items():

@@ -120,7 +120,10 @@ def evaluate(
     )
     answers = 0  # that are missing; a store may hold further problems and samples
     for place, (_, benchmark) in zip(places, pairs, strict=True):
-        rows = {(p.id, k) for p in benchmark.problems for k in range(evaluation.samples)}
+        rows = set()
+        for p in benchmark.problems:
+            for k in range(evaluation.samples):
+                rows.add((p.id, k))
         answers += len(rows - stored_samples(place))
     if answers:
         line, seconds = estimate(evaluation, targets, answers)
@@ -190,7 +193,10 @@ def estimate(
         f"{longest:,} tokens, {thinking} thinking"
     )
     runs = filter(None, (run_of(Path(target)) for target in targets))
-    rows = [row for run in runs if (run / "metrics.jsonl").exists() for row in read_metrics(run)]
+    rows = []
+    for run in runs:
+        if (run / "metrics.jsonl").exists():
+            rows.extend(read_metrics(run))
     rates = [row["tokens_per_second_rollout"] for row in rows if "tokens_per_second_rollout" in row]
     if not rates:
         return line, 0.0
@@ -231,7 +237,8 @@ def resolve_targets(
                 )
 
     names = [policy.name for policy in policies] + ["base"] * evaluation.base
-    if twice := {name for name in names if names.count(name) > 1}:
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
         raise ConfigError(
             f"two targets are called {min(twice)}; rename a folder, or evaluate them in two calls"
         )

@@ -109,7 +109,10 @@ def to_frame(rows: Sequence[Measurement]) -> "pd.DataFrame":
     import pandas as pd
 
     frame = pd.DataFrame([asdict(row) for row in rows], columns=COLUMNS)
-    optional = [name for name in COLUMNS if name not in REQUIRED]
+    optional = []
+    for name in COLUMNS:
+        if name not in REQUIRED:
+            optional.append(name)
     return frame.drop(columns=[name for name in optional if frame[name].isin(["", None]).all()])
 
 
@@ -172,7 +175,10 @@ def table_of(
         column = column_of(row)
         if column in columns:
             lines.setdefault(labels(row), {})[column] = row.text(columns[column][1])
-    used = [name for name in columns if any(name in cells for cells in lines.values())]
+    used = []
+    for name in columns:
+        if any(name in cells for cells in lines.values()):
+            used.append(name)
     width = max((len(label) for label in lines), default=1)
     heads = [""] * width + [columns[name][0] for name in used]
     body = []
@@ -218,7 +224,9 @@ def split_table(table: Table, width: int) -> list[Table]:
     made = []
     for number, part in enumerate(parts, start=1):
         chosen = [*labels, *part]
-        rows = [[row[i] for i in chosen] for row in table.rows]
+        rows = []
+        for row in table.rows:
+            rows.append([row[i] for i in chosen])
         title = f"{table.title} (columns {number} of {len(parts)})"
         made.append(
             replace(table, title=title, columns=[table.columns[i] for i in chosen], rows=rows)
@@ -230,7 +238,9 @@ def to_markdown(tables: Sequence[Table]) -> str:
     """Format tables as Markdown."""
     parts = []
     for table in tables:
-        rule = ["---:" if column else "---" for column in table.columns]
+        rule = []
+        for column in table.columns:
+            rule.append("---:" if column else "---")
         lines = []
         for cells in (table.columns, rule, *table.rows):
             lines.append(f"| {' | '.join(map(escape_markdown_cell, cells))} |")

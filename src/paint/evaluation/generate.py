@@ -110,7 +110,8 @@ def with_date(model: cfg.ModelConfig, folder: Path) -> cfg.ModelConfig:
     records = [path for name in DATED for path in folder.rglob(name)]
     for path in sorted(records):
         table = read_json(path, "put it back as it was")
-        if day := table.get("conventions", table).get("date"):
+        day = table.get("conventions", table).get("date")
+        if day:
             return replace(model, date=day)
     return replace(model, date=today())
 
@@ -131,12 +132,16 @@ def deployment_prompts(policy: Policy, problems: Sequence[Problem], *, thinking:
     Raises DataError for text that the chat format reads as a special token: none is skipped.
     """
     for problem in problems:
-        if found := special_text_finder(policy.tokenizer, problem=problem.problem):
+        found = special_text_finder(policy.tokenizer, problem=problem.problem)
+        if found:
             raise DataError(
                 f"problem {problem.id} contains {REASON}{found} ({problem.problem[:60]!r} ...), "
                 f"which would change the conversation; spell it differently"
             )
-    return {p.id: policy.student_prompt(p, thinking=thinking) for p in problems}
+    prompts = {}
+    for p in problems:
+        prompts[p.id] = policy.student_prompt(p, thinking=thinking)
+    return prompts
 
 
 @contextmanager
@@ -224,7 +229,10 @@ def generate(
 
 def sample_seeds(protocol: SamplingProtocol, rows: Sequence[tuple[Problem, int]]) -> list[int]:
     """The seed of every (problem, sample); it does not depend on policy, engine or order."""
-    return [derive_seed(protocol.seed, sample, problem.id) for problem, sample in rows]
+    seeds: list[int] = []
+    for problem, sample in rows:
+        seeds.append(derive_seed(protocol.seed, sample, problem.id))
+    return seeds
 
 
 def sample_of(
@@ -339,11 +347,10 @@ def checkpoint_digest(trained: Path) -> str:
     checkpoint = trained.parent
     if (checkpoint / SUMS).exists() or (checkpoint / "state.json").exists():
         found = require_checkpoint(checkpoint, trained.name)
-        weights = {
-            name.removeprefix(f"{trained.name}/"): sum
-            for name, sum in found.items()
-            if name.endswith(".safetensors")
-        }
+        weights = {}
+        for name, file_digest in found.items():
+            if name.endswith(".safetensors"):
+                weights[name.removeprefix(f"{trained.name}/")] = file_digest
     else:
         with wrap_errors(trained / ADAPTER, PolicyError, "name a folder with an adapter"):
             weights = {ADAPTER: digest_of_file(trained / ADAPTER)}

@@ -61,7 +61,9 @@ def grade(
         )
 
     problems = {problem.id: problem for problem in store.problems}
-    tags = [ThoughtTags(**pair) for pair in store.settings.get("conventions", {}).get("tags", ())]
+    tags = []
+    for pair in store.settings.get("conventions", {}).get("tags", ()):
+        tags.append(ThoughtTags(**pair))
     graded_by_row: dict[tuple[str, int], tuple[Grade, tuple[int, bool], bool]] = {}
     samples = store.samples()
     with display.counting(f"grading {store.folder.name}", len(rows), 0) as count:
@@ -129,7 +131,9 @@ def to_graded_samples(
         return np.array(list(values)).reshape(-1, k)
 
     def math_only(values: Iterable[Any]) -> Any:
-        return None if has_rewards else table(values)
+        if has_rewards:
+            return None
+        return table(values)
 
     return GradedSamples(
         problems=[digest(p.id, p.problem, *p.answers) for p in store.problems],
@@ -179,7 +183,9 @@ def summarise_folders(
 ) -> None:
     """Call ``summarise`` on all stores below some folders."""
     with ExitStack() as stack:
-        stores = [stack.enter_context(reopen_store(path)) for path in stored_in(folders)]
+        stores = []
+        for path in stored_in(folders):
+            stores.append(stack.enter_context(reopen_store(path)))
         summarise(stores, out, display, grading)
 
 
@@ -196,7 +202,9 @@ def stored_in(folders: Sequence[Path]) -> list[Path]:
 
 def policy_names(stores: Sequence[Path]) -> dict[Path, str]:
     """The policy of every store: its folder's name, or its complete path if two are equal."""
-    policies = [policy.name for policy in dict.fromkeys(store.parent for store in stores)]
+    policies = []
+    for policy in dict.fromkeys(store.parent for store in stores):
+        policies.append(policy.name)
     return {
         store: policy.name if policies.count(policy.name) == 1 else str(policy)
         for store in stores
@@ -213,7 +221,10 @@ def cast_votes(grades: Sequence[MathGrade], k: int, grader: MathGrader) -> list[
     votes: list[int] = []
     for start in range(0, len(grades), k):
         verdicts = [grade.strict for grade in grades[start : start + k]]
-        wrong = [v.answer for v in verdicts if v.answer is not None and not v.correct]
+        wrong = []
+        for v in verdicts:
+            if v.answer is not None and not v.correct:
+                wrong.append(v.answer)
         pairs = sorted({(a, b) for a, b in combinations(wrong, 2) if normalize(a) != normalize(b)})
         equal = {pair for pair, same in zip(pairs, grader.equal(pairs), strict=True) if same}
 
@@ -223,11 +234,10 @@ def cast_votes(grades: Sequence[MathGrade], k: int, grader: MathGrader) -> list[
             if answer is None or verdict.correct:
                 votes.append(-1 if answer is None else 0)
                 continue
-            same = [
-                earlier
-                for other, earlier in distinct.items()
-                if normalize(other) == normalize(answer) or (other, answer) in equal
-            ]
+            same = []
+            for other, earlier in distinct.items():
+                if normalize(other) == normalize(answer) or (other, answer) in equal:
+                    same.append(earlier)
             votes.append(same[0] if same else distinct.setdefault(answer, vote))
     return votes
 
@@ -239,11 +249,15 @@ def is_repetitive(text: str) -> bool:
     0.33.
     """
     tail = text[-REPETITION_TAIL:]
-    runs = [tail[i : i + REPETITION_WINDOW] for i in range(len(tail) - REPETITION_WINDOW + 1)]
+    runs = []
+    for i in range(len(tail) - REPETITION_WINDOW + 1):
+        runs.append(tail[i : i + REPETITION_WINDOW])
     return len(runs) >= 10 * REPETITION_WINDOW and 2 * len(set(runs)) < len(runs)
 
 
 def _labels(problems: Sequence[Problem]) -> dict[str, list[str]]:
     """The levels and subjects of the problems; columns without 2 to 30 values are omitted."""
-    labels = {name: [dict(problem.labels).get(name, "") for problem in problems] for name in LABELS}
+    labels = {}
+    for name in LABELS:
+        labels[name] = [dict(problem.labels).get(name, "") for problem in problems]
     return {name: values for name, values in labels.items() if 1 < len(set(values)) <= MOST_LABELS}

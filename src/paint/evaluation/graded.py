@@ -52,7 +52,9 @@ def read_graded(folder: Path) -> Graded:
         expected = [(problem.id, sample) for problem, sample in store.rows]
         if [(row.get("problem"), row.get("sample")) for row in rows] != expected:
             raise StoreError(f"{path} does not have all stored samples; run `paint grade {folder}`")
-        by_row = {(sample.problem, sample.sample): sample for sample in store.samples()}
+        by_row = {}
+        for sample in store.samples():
+            by_row[(sample.problem, sample.sample)] = sample
         samples = [by_row[row] for row in expected]
     lengths = [(sample.tokens, sample.truncated) for sample in samples]
     return Graded(store, to_graded_samples(store, rows, lengths), rows, samples)
@@ -128,7 +130,10 @@ def _describe_rollouts(metrics: Sequence[Mapping[str, float]]) -> str:
     """The change of the best metric that the steps have, which is of other problems each time."""
     names = {"reward": "mean reward", "accuracy": "share of right answers", "loss": "loss"}
     for name, words in names.items():
-        values = [row[name] for row in metrics if name in row]
+        values = []
+        for row in metrics:
+            if name in row:
+                values.append(row[name])
         if values:
             count = max(len(values) // 4, 1)
             first = sum(values[:count]) / count

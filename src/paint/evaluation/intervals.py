@@ -43,7 +43,10 @@ class Interval:
 
     def table(self) -> dict[str, float | None]:
         """Convert to JSON values; an infinite end is null."""
-        return {name: x if math.isfinite(x) else None for name, x in asdict(self).items()}
+        row: dict[str, float | None] = {}
+        for name, x in asdict(self).items():
+            row[name] = x if math.isfinite(x) else None
+        return row
 
 
 def interval_text(
@@ -101,7 +104,9 @@ def bootstrap(
     is_constant = all(np.ptp(group) < ROUNDING for group in groups)
     farthest = max(float(np.abs(group).max()) for group in groups)
 
-    draws = [_draws(len(group), seed) for seed, group in enumerate(groups)]
+    draws = []
+    for seed, group in enumerate(groups):
+        draws.append(_draws(len(group), seed))
     sums = [weights @ group for (weights, *_), group in zip(draws, groups, strict=True)]
     ends = []
     for bound, side, share in zip(bounds, (-1, 1), _TAILS, strict=True):
@@ -110,11 +115,10 @@ def bootstrap(
         if not math.isfinite(unseen):
             ends.append(unseen)
             continue
-        means = [
-            (value + extra * unseen) / (total + extra)
-            for value, (_, total, one, half) in zip(sums, draws, strict=True)
-            for extra in [one if is_known else half]
-        ]
+        means = []
+        for value, (_, total, one, half) in zip(sums, draws, strict=True):
+            for extra in [one if is_known else half]:
+                means.append((value + extra * unseen) / (total + extra))
         ends.append(float(np.quantile(np.mean(means, axis=0), share)))
     low, high = np.clip(ends, *bounds).tolist()
     return Interval(mean, low, high)
@@ -203,10 +207,15 @@ def compare_paired(
             f"a paired difference needs the same problems, got {sizes[0]} and {sizes[1]}"
         )
 
-    groups = [b.mean(axis=1) - a.mean(axis=1) for a, b in zip(before, after, strict=True)]
+    groups = []
+    for a, b in zip(before, after, strict=True):
+        groups.append(b.mean(axis=1) - a.mean(axis=1))
     difference = bootstrap(groups, bounds=(-1, 1), reached=False)
 
-    variances = [float(group.var(ddof=1)) / len(group) for group in groups if len(group) > 1]
+    variances = []
+    for group in groups:
+        if len(group) > 1:
+            variances.append(float(group.var(ddof=1)) / len(group))
     has_spread = len(variances) == len(groups) and sum(variances) > ROUNDING**2
     detectable = _detectable(variances, sizes[0]) if has_spread else None
     return Comparison(difference, sign_flip(groups), detectable)

@@ -36,7 +36,9 @@ class GradedSamples:
     @property
     def scores(self) -> Bool[np.ndarray, "p k"] | Float[np.ndarray, "p k"]:
         """The rewards; for the mathematics grader, the strict verdicts."""
-        return self.correct if self.rewards is None else self.rewards
+        if self.rewards is None:
+            return self.correct
+        return self.rewards
 
     @property
     def are_shares(self) -> bool:
@@ -85,7 +87,11 @@ def per_problem(graded: GradedSamples) -> dict[str, Float[np.ndarray, " p"]]:
     correct, votes = graded.correct, graded.votes
 
     def means(**columns: np.ndarray | None) -> dict[str, Float[np.ndarray, " p"]]:
-        return {name: x.mean(axis=1) for name, x in columns.items() if x is not None}
+        means: dict[str, Float[np.ndarray, " p"]] = {}
+        for name, x in columns.items():
+            if x is not None:
+                means[name] = x.mean(axis=1)
+        return means
 
     return {
         **means(reward=graded.rewards, avg_at_k=correct),
@@ -130,16 +136,19 @@ def compute_metrics(
 def by_label(graded: GradedSamples, label: str) -> dict[str, tuple[int, Interval]]:
     """Number of problems and Avg@k of each level or subject, in natural order."""
     values = np.array(graded.labels.get(label, []))
-    return {
-        value: (int((values == value).sum()), avg_at_k(graded.correct[values == value]))
-        for value in sorted(set(values.tolist()), key=_natural)
-    }
+    intervals: dict[str, tuple[int, Interval]] = {}
+    for value in sorted(set(values.tolist()), key=_natural):
+        intervals[value] = (int((values == value).sum()), avg_at_k(graded.correct[values == value]))
+    return intervals
 
 
 def _natural(text: str) -> list[tuple[bool, int, str]]:
     """Natural sort key: 9 comes before 10, and an empty text last."""
     parts = re.split("([0-9]+)", text) if text else ["\U0010ffff"]
-    return [(not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
+    keys: list[tuple[bool, int, str]] = []
+    for part in parts:
+        keys.append((not part.isdigit(), int(part) if part.isdigit() else 0, part))
+    return keys
 
 
 def auc(positive: Float[np.ndarray, " a"], negative: Float[np.ndarray, " b"]) -> float:

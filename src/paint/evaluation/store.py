@@ -65,12 +65,20 @@ class Store:
     def rows(self) -> list[tuple[Problem, int]]:
         """Every (problem, sample) of the evaluation, ordered by problem."""
         k = self.settings["samples"]
-        return [(problem, sample) for problem in self.problems for sample in range(k)]
+        rows: list[tuple[Problem, int]] = []
+        for problem in self.problems:
+            for sample in range(k):
+                rows.append((problem, sample))
+        return rows
 
     @property
     def missing(self) -> list[tuple[Problem, int]]:
         """The rows that are not stored yet."""
-        return [row for row in self.rows if (row[0].id, row[1]) not in self.written]
+        missing: list[tuple[Problem, int]] = []
+        for row in self.rows:
+            if (row[0].id, row[1]) not in self.written:
+                missing.append(row)
+        return missing
 
     def add(self, sample: Sample) -> None:
         """Append a sample, which then survives a kill. Raises StoreError if that fails."""
@@ -112,10 +120,9 @@ def open_store(
         folder.mkdir(parents=True, exist_ok=True)
 
     digests = [prompt_digest(prompt) for prompt in prompts]
-    rows = [
-        to_row(problem) | {"prompt": prompt}
-        for problem, prompt in zip(problems, digests, strict=True)
-    ]
+    rows = []
+    for problem, prompt in zip(problems, digests, strict=True):
+        rows.append(to_row(problem) | {"prompt": prompt})
     workspace = evaluation_workspace(folder)
     with storage.lock_folder(folder):
         if workspace.settings_path.exists():
@@ -148,7 +155,10 @@ def reopen_store(folder: Path) -> Iterator[Store]:
 
 def stored_samples(folder: Path) -> set[tuple[str, int]]:
     """The problems' ids and numbers of the samples that a store holds; none where there is none."""
-    return {(sample.problem, sample.sample) for sample in _samples(folder)}
+    samples: set[tuple[str, int]] = set()
+    for sample in _samples(folder):
+        samples.add((sample.problem, sample.sample))
+    return samples
 
 
 def recorded_engines(folders: Iterable[Path]) -> set[str]:

@@ -140,13 +140,21 @@ def summary_tables(rows: Sequence[Measurement], graded: ByPolicy) -> list[Table]
 def worth_showing(tables: Sequence[Table], graded: ByPolicy) -> list[Table]:
     """The tables that a terminal shows: of few samples, the main ones; of more, all."""
     samples = max(part.correct.size for _, _, part in _parts(graded))
-    return [table for table in tables if table.is_main or samples >= FEW_SAMPLES]
+    shown_tables: list[Table] = []
+    for table in tables:
+        if table.is_main or samples >= FEW_SAMPLES:
+            shown_tables.append(table)
+    return shown_tables
 
 
 def shared_benchmarks(graded: ByPolicy) -> list[str]:
     """The benchmarks that all policies have."""
     first, *others = graded.values()
-    return [name for name in first if all(name in other for other in others)]
+    benchmarks: list[str] = []
+    for name in first:
+        if all(name in other for other in others):
+            benchmarks.append(name)
+    return benchmarks
 
 
 def _both(row: Measurement) -> tuple[str, ...]:
@@ -168,13 +176,20 @@ def _scores(rows: Sequence[Measurement], k: str) -> dict[str, tuple[str, Unit]]:
     if "reward" in shared:
         columns["avg_at_k"] = (f"Avg@{k}", "%")
     columns["maj_at_k"] = (f"maj@{k}", "%")
-    tries = [int(m.removeprefix("pass_at_")) for m in shared if m.startswith("pass_at_")]
+    tries = []
+    for m in shared:
+        if m.startswith("pass_at_"):
+            tries.append(int(m.removeprefix("pass_at_")))
     for j in sorted(tries):
         columns[f"pass_at_{j}"] = (f"pass@{j}", "%")
     if not tries:
         columns.setdefault("avg_at_k", ("pass@1", "%"))
     columns["lenient_avg_at_k"] = (f"lenient Avg@{k}", "%")
-    return {metric: column for metric, column in columns.items() if metric in shared}
+    scores: dict[str, tuple[str, Unit]] = {}
+    for metric, column in columns.items():
+        if metric in shared:
+            scores[metric] = column
+    return scores
 
 
 def _completion_columns(rows: Sequence[Measurement]) -> dict[str, tuple[str, Unit]]:

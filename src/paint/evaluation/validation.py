@@ -93,7 +93,9 @@ def load_validation(
     require_context_length(policy, start, "validation.max_new_tokens")
 
     def check_problems() -> None:
-        expected = [(p.id, p.problem, p.answers) for p in benchmark.problems]
+        expected = []
+        for p in benchmark.problems:
+            expected.append((p.id, p.problem, p.answers))
         steps = step_paths(run / "validation")
         for folder in [folder for step in steps for folder in find_stores(step)]:
             with reopen_store(folder) as store:

@@ -206,9 +206,14 @@ def ablate(
         runs, seeds, folder, protocol, display, every_checkpoint=every_checkpoint
     )
 
-    labels = {point.name: label for label, point in grid.points.items()}
+    labels = {}
+    for label, point in grid.points.items():
+        labels[point.name] = label
     baseline = grid.points[grid.baseline].name
-    pairs = {name: (name, baseline) for name in labels if name != baseline}
+    pairs = {}
+    for name in labels:
+        if name != baseline:
+            pairs[name] = (name, baseline)
     layout = Layout(table, grid.title, labels, pairs, f"less that of {grid.baseline}")
     publish(layout, results, folder, display)
     return results

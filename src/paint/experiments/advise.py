@@ -177,10 +177,9 @@ def advise(
     candidates = read_problems(config.data, needs=run.needed_fields)
     trained_on = filter_problems(policy, run, candidates, display)
     chosen = first_problems(trained_on, problems, config.train.seed)
-    contexts = {
-        name: Contexts(options, trained_on)
-        for name, options in context_options(config.context, sources, ratios).items()
-    }
+    contexts = {}
+    for name, options in context_options(config.context, sources, ratios).items():
+        contexts[name] = Contexts(options, trained_on)
     for context in contexts.values():  # an unknown field is refused before anything is sampled
         context.references(chosen[0], config.train.seed)
 
@@ -365,7 +364,10 @@ def student_metrics(cache: RolloutCache, scores: CacheScores) -> dict[str, Inter
         "agreed_wrong": agreed_wrong(cache),
         "overlap_auc": overlap_auc(cache, overlaps),
     }
-    return {name: mean(shares, SHARE) for name, shares in values.items()}
+    metrics: dict[str, Interval | None] = {}
+    for name, shares in values.items():
+        metrics[name] = mean(shares, SHARE)
+    return metrics
 
 
 def agreed_wrong(cache: RolloutCache) -> Float[np.ndarray, " p"]:
@@ -535,7 +537,9 @@ def source_of(name: str) -> str:
 
 def control_of(name: str, found: Mapping[str, T]) -> T | None:
     """What was found with another row's context, masked as this one; None for itself."""
-    return None if source_of(name) == "other" else found.get(f"other@{name.partition('@')[2]}")
+    if source_of(name) == "other":
+        return None
+    return found.get(f"other@{name.partition('@')[2]}")
 
 
 def _without_mode(name: str) -> tuple[str, str]:
@@ -574,7 +578,9 @@ def _context_tables(
         *select_rows(chosen),
         *select_rows(chosen, against="other", metric="accuracy_gradient"),
     ]
-    shares: dict[str, tuple[str, Unit]] = {kind: (kind, "%") for kind in KINDS}
+    shares: dict[str, tuple[str, Unit]] = {}
+    for kind in KINDS:
+        shares[kind] = (kind, "%")
     shares |= {"tenth 1": ("first tenth", "%"), f"tenth {TENTHS}": ("last tenth", "%")}
     return [
         table_of(

@@ -177,7 +177,10 @@ def _follows_differ(rows: Sequence[Measurement]) -> bool:
     found = select_rows(rows, benchmark=HELD_OUT, metric="follows")
     if not found:
         return False
-    lows = [row.low for row in found if row.low is not None]
+    lows = []
+    for row in found:
+        if row.low is not None:
+            lows.append(row.low)
     highs = [row.high for row in found if row.high is not None]
     return max(lows) > min(highs)
 
@@ -228,7 +231,10 @@ def _prepare(config: Config, workspace: Workspace, count: int) -> tuple[Config, 
         )
     count = min(count, len(questions) // 2)
     chosen = set(batch_indices(len(questions), count, 0, config.train.seed))
-    rows = [json.dumps(p.fields) for i, p in enumerate(questions) if i not in chosen]
+    rows = []
+    for i, p in enumerate(questions):
+        if i not in chosen:
+            rows.append(json.dumps(p.fields))
     rules = Contexts(config.context, questions).shared
     text = "\n".join([*rows, ""])
     settings = {"rules": digest(rules), "questions": digest(text)}

@@ -72,7 +72,9 @@ def publish(layout: Layout, results: Results, folder: Path, display: Display) ->
     write_report(folder, layout.name, report, RunError)
     with wrap_errors(folder / layout.name, RunError, "results.jsonl is complete"):
         save_plot(folder / layout.name, layout, results)
-        written = [f"{layout.name}.{ending}" for ending in ("md", "svg", "png")]
+        written = []
+        for ending in ("md", "svg", "png"):
+            written.append(f"{layout.name}.{ending}")
         if has_steps and layout.reference_run:
             save_curves(folder / "efficiency", layout, results)
             written += ["efficiency.svg", "efficiency.png"]
@@ -217,7 +219,9 @@ def comparison_tables(layout: Layout, rows: list[Measurement], results: Results)
 
 def _column(row: Measurement) -> str:
     """The column of a row in the tables of score and cost."""
-    return "gain" if row.against == BASE else row.metric
+    if row.against == BASE:
+        return "gain"
+    return row.metric
 
 
 def _setting_tables(layout: Layout, results: Results) -> list[Table]:
@@ -232,7 +236,9 @@ def _setting_tables(layout: Layout, results: Results) -> list[Table]:
             rows.append([layout.labels[name], line])
     reference = layout.labels[layout.reference_run]
     title = f"Settings of {reference} -> those of the others where they differ"
-    return [Table(title, ["", "setting"], rows)] if rows else []
+    if rows:
+        return [Table(title, ["", "setting"], rows)]
+    return []
 
 
 def step_tables(layout: Layout, rows: list[Measurement], results: Results) -> list[Table]:
@@ -321,4 +327,6 @@ def _reach(checkpoints: list[list[CheckpointResult]], end: Results) -> list[str]
 
 
 def _times(amount: float, other: float) -> str:
-    return f"{amount:,.0f} ({amount / other:.1f} times)" if other else f"{amount:,.0f}"
+    if other:
+        return f"{amount:,.0f} ({amount / other:.1f} times)"
+    return f"{amount:,.0f}"

@@ -59,8 +59,12 @@ class Layout:
 def side_by_side(title: str, names: Sequence[str], *, all_pairs: bool = True) -> Layout:
     """The layout for these runs: of all pairs, or of the last one with each, as in the plot."""
     *others, last = names
-    pairs = {other: (last, other) for other in others or [BASE]}
-    labels = {name: name for name in names}
+    pairs = {}
+    for other in others or [BASE]:
+        pairs[other] = (last, other)
+    labels = {}
+    for name in names:
+        labels[name] = name
     return Layout("results", title, labels, pairs, f"{last} less the row's", last, all_pairs)
 
 
@@ -108,12 +112,14 @@ def save_curves(path: Path, layout: Layout, results: Results) -> None:
 
         for number, name in enumerate(layout.labels):
             colour, shape = COLOURS[number % len(COLOURS)], SHAPES[number % len(SHAPES)]
-            checkpoints = [
-                (*_percent(over_seeds(shares(group))), *mean_cost(group))
-                for group in groups[name].values()
-            ]
+            checkpoints = []
+            for group in groups[name].values():
+                checkpoints.append((*_percent(over_seeds(shares(group))), *mean_cost(group)))
             for axis, column in zip(axes, (3, 4), strict=True):
-                points = [(*row[:3], row[column]) for row in checkpoints if row[column] > 0]
+                points = []
+                for row in checkpoints:
+                    if row[column] > 0:
+                        points.append((*row[:3], row[column]))
                 means, lows, highs, x = np.array(points).reshape(-1, 4).T
                 axis.fill_between(x, lows, highs, color=colour, alpha=0.15, linewidth=0)
                 axis.vlines(x, lows, highs, color=colour, alpha=0.4, linewidth=1)
@@ -121,7 +127,9 @@ def save_curves(path: Path, layout: Layout, results: Results) -> None:
             lines.append(axis.lines[-1])
 
         axes[0].set_ylabel(f"{score_name(results)}, %")
-        names = [sanitize_for_terminal(label) for label in layout.rows.values()]
+        names = []
+        for label in layout.rows.values():
+            names.append(sanitize_for_terminal(label))
         figure.legend(lines, names, loc="outside right center", frameon=False)
 
 

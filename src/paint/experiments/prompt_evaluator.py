@@ -152,11 +152,17 @@ class PromptEvaluator:
     ) -> Float[np.ndarray, " p"]:
         grading, transcript = self.config.grading, self.policy.transcript
         tags = self.policy.conventions.tags
-        items = [
-            item_of(p, transcript(self._prompt(PLAIN, p), c.ids), truncated=c.truncated, tags=tags)
-            for p, row in zip(problems, answers, strict=True)
-            for c in row
-        ]
+        items = []
+        for p, row in zip(problems, answers, strict=True):
+            for c in row:
+                items.append(
+                    item_of(
+                        p,
+                        transcript(self._prompt(PLAIN, p), c.ids),
+                        truncated=c.truncated,
+                        tags=tags,
+                    )
+                )
         with open_grader(grading) as grader:
             correct = np.array([grade.correct for grade in grader.grade(items)])
         rates: Float[np.ndarray, " p"] = correct.reshape(len(problems), -1).mean(axis=1)
@@ -177,7 +183,9 @@ def open_evaluator(
     display.notes(resolved.notes)
     rollout = resolved.rollout
     policy = load_eval_policy(config.model, rollout, prompts=config.prompts)
-    problems = [p for group in groups.values() for p in group]
+    problems = []
+    for group in groups.values():
+        problems.extend(group)
     deployment_prompts(policy, problems, thinking=policy.student_thinking)  # refuses control text
     context = Contexts(config.context, problems).shared
     longest = max(len(policy.teacher_prompt(p, context, complete=True)) for p in problems)

@@ -63,7 +63,9 @@ class RolloutCache:
     @property
     def rewards(self) -> Float[np.ndarray, "p k"]:
         """The reward of each rollout; 1 is right, and 0 what was not graded."""
-        rewards = [(r.grade.reward or 0.0) if r.grade else 0.0 for r in self.rollouts]
+        rewards = []
+        for r in self.rollouts:
+            rewards.append((r.grade.reward or 0.0) if r.grade else 0.0)
         return np.array(rewards).reshape(-1, self.samples)
 
     def share(self, of: Callable[[Rollout], bool]) -> Float[np.ndarray, " p"]:
@@ -75,11 +77,11 @@ class RolloutCache:
     def peers(self, index: int) -> list[str]:
         """The other right rollouts of the same problem."""
         first = index - index % self.samples
-        return [
-            r.text
-            for r in self.rollouts[first : first + self.samples]
-            if r.row != index and r.is_correct
-        ]
+        peers: list[str] = []
+        for r in self.rollouts[first : first + self.samples]:
+            if r.row != index and r.is_correct:
+                peers.append(r.text)
+        return peers
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,9 @@ def collect(
         falls_back: generate here if servers do not start, and have stored no rollout before. The
             settings of the cache then have the engine that generated.
     """
-    prompts = {p.id: policy.student_prompt(p) for p in problems}
+    prompts = {}
+    for p in problems:
+        prompts[p.id] = policy.student_prompt(p)
     wanted = [CompletionRequest(p, k, prompts[p.id]) for p in problems for k in range(samples)]
     rollouts = _sample(policy, config, wanted, folder, display, trained, falls_back=falls_back)
     return RolloutCache(rollouts, samples)
@@ -137,13 +141,12 @@ def teacher_answers(
 ) -> dict[str, RolloutCache]:
     """Let the teacher answer under each context: once for each rollout, by its prompt and seed."""
     run = check_config(config)
-    wanted = [
-        CompletionRequest(row.problem, row.row % cache.samples, prompt, name)
-        for name, of_problem in contexts.items()
+    wanted = []
+    for name, of_problem in contexts.items():
         for row, prompt in zip(
             cache.rollouts, _prompts(policy, run, of_problem, cache, cache.rollouts)[0], strict=True
-        )
-    ]
+        ):
+            wanted.append(CompletionRequest(row.problem, row.row % cache.samples, prompt, name))
     answers, count = _sample(policy, config, wanted, folder, display), len(cache.rollouts)
     return {
         name: RolloutCache(answers[i * count : (i + 1) * count], cache.samples)
@@ -175,7 +178,9 @@ def _sample(
     workspace = cache_workspace(folder)
     workspace.require_same(settings)
     workspace.begin(settings)
-    prompts = {request.key: request.prompt for request in wanted}
+    prompts = {}
+    for request in wanted:
+        prompts[request.key] = request.prompt
     stored: StoredRows = {}
     for row in workspace.rows():
         key = row.get("context", ""), row["problem_id"], row["sample"]
@@ -278,7 +283,9 @@ def recorded_engine(folder: Path) -> list[str]:
     if not path.exists():
         return []
     engine = read_json(path, ANEW).get("engine")
-    return [engine] if engine else []
+    if engine:
+        return [engine]
+    return []
 
 
 def cache_workspace(folder: Path) -> Workspace:

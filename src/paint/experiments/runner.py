@@ -240,27 +240,29 @@ def _run(
     if run.name != BASE:
         history = read_history(run_folder, max(steps))
         trained_on = str(read_run_json(run_folder)["problems"])
-    return [
-        CheckpointResult(
-            run=run.name,
-            seed=run.seed,
-            config=to_table(run.config),
-            protocol=protocol.table,
-            trained_on=trained_on,
-            steps=step,
-            rollout_tokens=round(sum(row["rollout_tokens"] for row in history[:step])),
-            seconds=sum(
-                row[name]
-                for row in history[:step]
-                for name in row
-                if name.startswith("seconds_") and name != "seconds_left"
-            ),
-            problems=samples.problems,
-            right=samples.correct.sum(axis=1).tolist(),
-            answer_tokens=float(samples.tokens.mean()),
+    checkpoint_results: list[CheckpointResult] = []
+    for step, samples in graded.items():
+        checkpoint_results.append(
+            CheckpointResult(
+                run=run.name,
+                seed=run.seed,
+                config=to_table(run.config),
+                protocol=protocol.table,
+                trained_on=trained_on,
+                steps=step,
+                rollout_tokens=round(sum(row["rollout_tokens"] for row in history[:step])),
+                seconds=sum(
+                    row[name]
+                    for row in history[:step]
+                    for name in row
+                    if name.startswith("seconds_") and name != "seconds_left"
+                ),
+                problems=samples.problems,
+                right=samples.correct.sum(axis=1).tolist(),
+                answer_tokens=float(samples.tokens.mean()),
+            )
         )
-        for step, samples in graded.items()
-    ]
+    return checkpoint_results
 
 
 def train_run(run: ExperimentRun, run_folder: Path, display: Display) -> None:
@@ -375,7 +377,10 @@ def _require_same(
 
 
 def _stored(folder: Path) -> dict[tuple[str, int, int], CheckpointResult]:
-    return {(result.run, result.seed, result.steps): result for result in read_results(folder)}
+    stored: dict[tuple[str, int, int], CheckpointResult] = {}
+    for result in read_results(folder):
+        stored[(result.run, result.seed, result.steps)] = result
+    return stored
 
 
 def _time_left(spent: Mapping[str, Sequence[float]], names: Sequence[str], processes: int) -> str:

@@ -130,9 +130,14 @@ class WeightedGrader(Grader):
         self._weights = weights
 
     def grade(self, items: Sequence[Item]) -> list[Grade]:
-        columns = [grader.grade(items) for grader in self._graders.values()]
+        columns = []
+        for grader in self._graders.values():
+            columns.append(grader.grade(items))
         rows = zip(*columns, strict=True)
-        return [self._sum(dict(zip(self._graders, row, strict=True))) for row in rows]
+        sums: list[Grade] = []
+        for row in rows:
+            sums.append(self._sum(dict(zip(self._graders, row, strict=True))))
+        return sums
 
     def _sum(self, parts: Mapping[str, Grade]) -> Grade:
         rewards = []

@@ -117,7 +117,9 @@ def trainer_log_probs(
 @contextmanager
 def restoring(policy: Policy) -> Iterator[None]:
     """Restore the adapter bit by bit after the block."""
-    before = [parameter.detach().clone() for parameter in policy.trainable]
+    before = []
+    for parameter in policy.trainable:
+        before.append(parameter.detach().clone())
     try:
         yield
     finally:

@@ -172,7 +172,9 @@ class StaticDecoder(Decoder):
         self._beginning = ()
 
     def _read(self, texts: Sequence[Text], slots: Sequence[int], start: int) -> None:
-        distinct = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+        distinct = {}
+        for number, text in enumerate(dict.fromkeys(texts)):
+            distinct[text] = number
         end = max(map(len, distinct))
         if end <= start:
             return
@@ -310,7 +312,9 @@ class PaddedDecoder(Decoder):
         """Read texts in the place of all texts before."""
         width = max(map(len, texts))
         gaps = [width - len(text) for text in texts]
-        ids = [[0] * gap + list(text) for gap, text in zip(gaps, texts, strict=True)]
+        ids = []
+        for gap, text in zip(gaps, texts, strict=True):
+            ids.append([0] * gap + list(text))
         mask = [[0] * gap + [1] * (width - gap) for gap in gaps]
         self.cache = DynamicCache(config=self.decoder.config)
         self.mask = torch.tensor(mask, dtype=torch.long, device=self.device)

@@ -60,7 +60,9 @@ def open_engine(setup: EngineSetup) -> Iterator[Engine]:
 
     # All rows are requested at once and go to the least busy server: four a server reach each one.
     count = 4 * max(len(rollout.urls), len(rollout.server_gpus), 1)
-    prompts = [policy.student_prompt(problems[i % len(problems)]) for i in range(count)]
+    prompts = []
+    for i in range(count):
+        prompts.append(policy.student_prompt(problems[i % len(problems)]))
     sampling = sampling_from(rollout)
     sampling = replace(sampling, max_new_tokens=min(SYNC_CHECK_TOKENS, sampling.max_new_tokens))
     with ExitStack() as stack:

@@ -84,7 +84,9 @@ class LocalEngine(Engine):
     def _generate(
         self, prompts: Prompts, sampling: Sampling, seeds: Sequence[int], finished: OnCompletion
     ) -> None:
-        rows = [SlotRow(i, tuple(prompt), seeds[i]) for i, prompt in enumerate(prompts)]
+        rows = []
+        for i, prompt in enumerate(prompts):
+            rows.append(SlotRow(i, tuple(prompt), seeds[i]))
         # Sort prompts by length, for little padding, and equal prompts next to each other.
         waiting = deque(sorted(rows, key=lambda row: (-len(row.prompt), row.prompt)))
         beginning = _common_beginning([row.prompt for row in rows])
@@ -195,7 +197,9 @@ class _Sampler:
         is_enough = free * REFILL >= count if self.decoder.is_static else free == count
         if not waiting or not is_enough:
             return
-        rows = [waiting.popleft() for _ in range(min(free, len(waiting)))]
+        rows = []
+        for _ in range(min(free, len(waiting))):
+            rows.append(waiting.popleft())
         try:
             self.fill(rows, beginning)
         except torch.OutOfMemoryError:
@@ -297,8 +301,12 @@ def _has_hooks(policy: Policy) -> bool:
 
 def _weights(policy: Policy) -> object:
     """Where the weights are, and which adapters apply: what graphs have in them."""
-    places = [parameter.data_ptr() for parameter in policy.model.parameters()]
-    modes = [(layer.disable_adapters, layer.merged) for layer in policy.adapted.values()]
+    places = []
+    for parameter in policy.model.parameters():
+        places.append(parameter.data_ptr())
+    modes = []
+    for layer in policy.adapted.values():
+        modes.append((layer.disable_adapters, layer.merged))
     return places, modes
 
 

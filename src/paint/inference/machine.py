@@ -30,7 +30,9 @@ def examine(recipes: Sequence[str] = ()) -> dict[str, Any]:
     import torch
     from huggingface_hub import constants, get_token
 
-    gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    gpus = []
+    for i in range(torch.cuda.device_count()):
+        gpus.append(torch.cuda.get_device_properties(i))
     memory = psutil.virtual_memory()
     capacity = min((gpu.total_memory for gpu in gpus), default=memory.total)
     return {

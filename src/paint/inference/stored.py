@@ -70,7 +70,9 @@ class StoredEngine(Engine):
                 )
             if key in by_key:
                 by_key[key].append(row)
-        rows_of = {p.id: by_key[p.problem] or by_key[p.id] for p in setup.problems}
+        rows_of = {}
+        for p in setup.problems:
+            rows_of[p.id] = by_key[p.problem] or by_key[p.id]
         missing = []
         for name, rows in rows_of.items():
             if not rows:

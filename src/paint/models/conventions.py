@@ -275,7 +275,9 @@ def _switches(tokenizer: PreTrainedTokenizerBase, text: str) -> Mapping[str, tup
     """
     template = _Template(tokenizer, today())
     names = sorted(name for name in _variables(text) if _SWITCH.search(name))
-    found = {name: _values(template, name) for name in names}
+    found = {}
+    for name in names:
+        found[name] = _values(template, name)
     return {name: values for name, values in found.items() if values is not None}
 
 
@@ -326,7 +328,10 @@ def _thought_tags(template: _Template) -> tuple[ThoughtTags, ...]:
 
 def _vocabulary(template: _Template) -> list[str]:
     """Tokens that are more than pieces of words."""
-    return [str(token) for token in template.tokenizer.added_tokens_decoder.values()]
+    tokens: list[str] = []
+    for token in template.tokenizer.added_tokens_decoder.values():
+        tokens.append(str(token))
+    return tokens
 
 
 def _tags_around_thought(template: _Template, plain: str) -> ThoughtTags | None:

@@ -325,7 +325,9 @@ class Policy:
             return
         self.require_mergeable()
         with torch.no_grad():
-            weights = [layer.get_base_layer().weight for layer in self.adapted.values()]
+            weights = []
+            for layer in self.adapted.values():
+                weights.append(layer.get_base_layer().weight)
             originals = [weight.clone() for weight in weights]
             self.model.merge_adapter()
             try:
@@ -347,7 +349,9 @@ class Policy:
 
         Raises PolicyError for a row beyond the range of the model's rope (``rope_range``).
         """
-        rows = [[*p, *c] for p, c in zip(prompts, completions, strict=True)]
+        rows = []
+        for p, c in zip(prompts, completions, strict=True):
+            rows.append([*p, *c])
         self.require_rope_range(max(map(len, rows)))
         if self.packed:
             return self._packed_states(rows, [len(prompt) for prompt in prompts])
@@ -355,7 +359,9 @@ class Policy:
         width = max(map(len, rows))
         pad = self.tokenizer.pad_token_id or 0
         ids = to_device([row + [pad] * (width - len(row)) for row in rows], self.device)
-        starts = [number * width + len(prompt) - 1 for number, prompt in enumerate(prompts)]
+        starts = []
+        for number, prompt in enumerate(prompts):
+            starts.append(number * width + len(prompt) - 1)
         spans = [range(n, n + len(c)) for n, c in zip(starts, completions, strict=True)]
         # Not a boolean mask, whose size the device would have to tell.
         predicts = to_device([position for span in spans for position in span], self.device)

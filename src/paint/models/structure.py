@@ -134,7 +134,9 @@ def rope_range(config: PreTrainedConfig) -> int | None:
     for value in parameters.values():
         if isinstance(value, dict):
             by_layer.append(value)
-    ranges = [_range_of(rope, text) for rope in by_layer or [parameters]]
+    ranges = []
+    for rope in by_layer or [parameters]:
+        ranges.append(_range_of(rope, text))
     return min((positions for positions in ranges if positions is not None), default=None)
 
 

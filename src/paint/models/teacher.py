@@ -128,7 +128,9 @@ def open_teacher(policy: Policy, config: cfg.TeacherConfig) -> Teacher:
         return Teacher(policy, config, {}, policy.lm_head)
 
     with torch.no_grad():
-        own = {name: value.clone() for name, value in student_weights(policy)}
+        own = {}
+        for name, value in student_weights(policy):
+            own[name] = value.clone()
     lm_head = _head(policy, own) if policy.tuning == "full" else policy.lm_head
     return Teacher(policy, config, own, lm_head)
 

@@ -137,7 +137,10 @@ def save_served(policy: Policy, folder: Path) -> None:
     """
     dtype = policy.lm_head.weight.dtype
     named = policy.model.named_parameters()
-    rounded = {name: value.detach().to(dtype) for name, value in named if value.requires_grad}
+    rounded = {}
+    for name, value in named:
+        if value.requires_grad:
+            rounded[name] = value.detach().to(dtype)
     with full_disk_as_os_error(folder):
         policy.model.save_pretrained(folder, state_dict=rounded)
 
@@ -174,7 +177,9 @@ def export_adapter(trained: Path, folder: Path, dtype: torch.dtype) -> Rounding:
     with wrap_errors(trained, PolicyError, "it must hold an adapter"):
         exact = load_file(trained / ADAPTER)
         shape = (trained / ADAPTER_CONFIG).read_bytes()
-    stored = {name: value.to(dtype) for name, value in exact.items()}
+    stored = {}
+    for name, value in exact.items():
+        stored[name] = value.to(dtype)
     save_file(stored, folder / ADAPTER, metadata={"format": "pt"})
     storage.write_atomic(folder / ADAPTER_CONFIG, shape)
 

@@ -400,7 +400,9 @@ def boxed_anchors(solution: str) -> dict[str, bool]:
     without_drawings = CUT.join([first, *(part.partition("[/asy]")[2] for part in rest)])
     marked = _PICTURE.sub(CUT, without_drawings)
 
-    boxes = [(box.start(), _trim(box[1] or box[2] or "")) for box in _MARKED_BOX.finditer(marked)]
+    boxes = []
+    for box in _MARKED_BOX.finditer(marked):
+        boxes.append((box.start(), _trim(box[1] or box[2] or "")))
     placed = []
     for start, answer in boxes:
         if 0 < len(answer) <= LONGEST_ANSWER:
@@ -414,7 +416,11 @@ def boxed_anchors(solution: str) -> dict[str, bool]:
     # Without marks a formula can join with the text around it (`$3ad$ b` becomes 3adb); such an
     # anchor is not found in the normalised text.
     normalized = _canonical(_unmark(plain))
-    return {piece: piece in answers for piece in pieces if contains(normalized, piece)}
+    anchors: dict[str, bool] = {}
+    for piece in pieces:
+        if contains(normalized, piece):
+            anchors[piece] = piece in answers
+    return anchors
 
 
 def _formulas(marked: str) -> Iterator[tuple[int, str]]:

@@ -323,7 +323,10 @@ class _TokenLogProbs(torch.autograd.Function):
             # logits again, and only the sum over tokens.
             hidden, weight, bias, tokens = inputs
             needed = zip(ctx.needs_input_grad[1:3], ("weight", "bias"), (weight, bias), strict=True)
-            head = {name: value for is_needed, name, value in needed if is_needed}
+            head = {}
+            for is_needed, name, value in needed:
+                if is_needed:
+                    head[name] = value
             sums = {name: torch.zeros_like(v, dtype=above.dtype) for name, v in head.items()}
             for rows, logits in _chunk_logits(hidden, weight, bias, chunk_tokens):
                 measure(logits, None, temperature)
@@ -422,7 +425,9 @@ def differentiate(
     student. Both views are overwritten.
     """
     names = ("per_token", "kl", "clipped", "unclipped_mass")
-    metrics = {name: student.new_empty(len(student)) for name in names}
+    metrics = {}
+    for name in names:
+        metrics[name] = student.new_empty(len(student))
     divergence = options.divergence
 
     for rows in _blocks(student):

@@ -110,7 +110,9 @@ def find_evaluation(folder: Path, trained: Path) -> CheckpointEvaluation:
         raise StoreError(f"{folder} has no {path.name}; {hint}")
     benchmarks = []
     for store in settings:
-        problems = [from_row(row) for row in read_jsonl(store / "problems.jsonl", hint)]
+        problems = []
+        for row in read_jsonl(store / "problems.jsonl", hint):
+            problems.append(from_row(row))
         benchmarks.append(Benchmark(store.name, problems))
     store = next(iter(settings))
     return CheckpointEvaluation(
@@ -216,7 +218,9 @@ def _results(found: CheckpointEvaluation) -> list[EvalResult]:
 def _hub_entries(found: CheckpointEvaluation) -> list[EvalResultEntry]:
     """Results of complete benchmarks of the hub, in percent; parts of one are not comparable."""
     settings = found.settings
-    means = {row.benchmark: row.mean for row in found.rows("avg_at_k")}
+    means = {}
+    for row in found.rows("avg_at_k"):
+        means[row.benchmark] = row.mean
     entries = []
     for benchmark in found.benchmarks:
         source = _source(benchmark.name)

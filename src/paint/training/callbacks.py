@@ -64,7 +64,10 @@ def complete_callbacks(callbacks: Any) -> list[Callback]:
     for callback in callbacks:
         if isinstance(callback, str):
             callback = _load(callback)
-        methods = {name: getattr(callback, name) for name in METHODS if hasattr(callback, name)}
+        methods = {}
+        for name in METHODS:
+            if hasattr(callback, name):
+                methods[name] = getattr(callback, name)
         is_object = not isinstance(callback, type) and bool(methods)
         if not is_object or not all(map(callable, methods.values())):
             raise ConfigError(

@@ -143,7 +143,9 @@ def place_ranks(request: LaunchRequest, run: Resolved, ranks: tuple[int, int]) -
         )
     is_cpu = NO_GPU in gpus
     size = 1 if is_cpu else size
-    servers = [",".join(served[i : i + size]) for i in range(0, len(served), size)]
+    servers = []
+    for i in range(0, len(served), size):
+        servers.append(",".join(served[i : i + size]))
     trainers, shared = tuple(gpus[: split.trainers]), split.shared and not is_cpu
     return GpuPlacement(trainers, tuple(servers), shared, split.reason, plan)
 

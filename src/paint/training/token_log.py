@@ -123,7 +123,9 @@ def _table(kept: Sequence[ScoredRollout], tokenizer: PreTrainedTokenizerBase) ->
         for name in values:
             values[name] += scored.tokens[name]
 
-    texts = [text.decode("utf-8", "backslashreplace") for text in token_bytes(tokenizer, ids)]
+    texts = []
+    for text in token_bytes(tokenizer, ids):
+        texts.append(text.decode("utf-8", "backslashreplace"))
     columns: dict[str, pa.Array] = {
         "row": pa.array(rows, pa.int32()),
         "problem_id": pa.array(problems),

@@ -127,7 +127,9 @@ def generation_request(
 ) -> tuple[list[list[int]], Sampling, list[int]]:
     """Prompts, sampling settings and seeds of a step's request to the engine."""
     config = setup.config
-    prompts = [setup.policy.student_prompt(problem) for _, problem in batch]
+    prompts = []
+    for _, problem in batch:
+        prompts.append(setup.policy.student_prompt(problem))
     seeds = [derive_seed(config.train.seed, step_index, row) for row, _ in batch]
     return prompts, sampling_from(config.rollout), seeds
 
@@ -244,7 +246,9 @@ def split_scores(config: Config, micro: Sequence[Rollout], scores: Scores) -> li
     start = 0
     for rollout, length in zip(micro, lengths, strict=True):
         rows = zip(values, table[:-1], strict=True)
-        tokens = {name: row[start : start + length] for name, row in rows}
+        tokens = {}
+        for name, row in rows:
+            tokens[name] = row[start : start + length]
         scored.append(ScoredRollout(rollout, tokens))
         start += length
     return scored

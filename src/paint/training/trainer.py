@@ -535,14 +535,18 @@ def log_step(
             f"the grader failed on {len(failed)} of {len(grades)} completions, which count 0; "
             f"first on problem {rollouts[failed[0]].problem.id}: {grades[failed[0]].reason}"
         )
-    records = [run_log.record(*row) for row in zip(scored, grades, strict=True)]
+    records = []
+    for row in zip(scored, grades, strict=True):
+        records.append(run_log.record(*row))
     if log.keep_rollouts:
         run_log.write_rollouts(folder, step_number, records)
         write_tokens(folder, step_number, scored, log.token_rows, setup.policy.tokenizer)
     run_log.append_metrics(folder, metrics)
     setup.accelerator.log(metrics, step=step_number)
     display.step(metrics)
-    answers = [callback.on_step(step_number, metrics, records) for callback in setup.callbacks]
+    answers = []
+    for callback in setup.callbacks:
+        answers.append(callback.on_step(step_number, metrics, records))
     return any(answers)
 
 

@@ -55,9 +55,13 @@ class ByVerdict(Algorithm):
         for_wrong = replace(setup, resolved=replace(setup.resolved, divergence=divergence))
         teacher = teacher_hidden_states(setup, rollouts)
         student = ts.student_hidden_states(setup, rollouts)
-        is_correct = {r.row: float(r.is_correct) for r in rollouts}
+        is_correct = {}
+        for r in rollouts:
+            is_correct[r.row] = float(r.is_correct)
         right = factors(is_correct, rollouts, student.device)  # 1 or 0, by token
         loss, values = rollout_loss(setup, rollouts, student, teacher, right)
         other_loss, other = rollout_loss(for_wrong, rollouts, student, teacher, 1 - right)
-        chosen = {name: torch.where(right > 0, values[name], other[name]) for name in values}
+        chosen = {}
+        for name in values:
+            chosen[name] = torch.where(right > 0, values[name], other[name])
         return loss + other_loss, chosen

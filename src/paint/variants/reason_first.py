@@ -73,7 +73,9 @@ class ReasonFirst(Algorithm):
             written = engine.generate(prompts, sampling, seeds)
 
         without = {"rationale_tokens": 0}
-        by_row = {r.row: replace(r, metrics={**r.metrics, **without}) for r in rollouts}
+        by_row = {}
+        for r in rollouts:
+            by_row[r.row] = replace(r, metrics={**r.metrics, **without})
         for (rollout, context, is_complete), completion in zip(
             teacher_contexts(rollouts), written, strict=True
         ):

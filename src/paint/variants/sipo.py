@@ -64,7 +64,9 @@ class Sipo(Algorithm):
         def score(micro: Sequence[Rollout]) -> ts.Scores:
             other = [erring(rollout, mistakes) for rollout in micro]
             other = add_teacher_prompts(setup, other, step_index)
-            hidden = [teacher_hidden_states(setup, view) for view in (micro, other)]
+            hidden = []
+            for view in (micro, other):
+                hidden.append(teacher_hidden_states(setup, view))
             read, erred = (
                 ts.student_log_probs(setup, micro, temperature, hidden=h, head=head).log_prob
                 for h in hidden

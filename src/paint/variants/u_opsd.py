@@ -44,8 +44,12 @@ class UOpsd(Algorithm):
         rollouts = ts.generate_rollouts(setup, batch, step_index, clock)
         size = setup.config.rollout.samples_per_problem
         every = sorted(all_gather_objects(rollouts), key=lambda r: r.row)
-        groups = [every[i : i + size] for i in range(0, len(every), size)]
-        lessons = [lesson(group, self.options.threshold) for group in groups]
+        groups = []
+        for i in range(0, len(every), size):
+            groups.append(every[i : i + size])
+        lessons = []
+        for group in groups:
+            lessons.append(lesson(group, self.options.threshold))
         taught = []
         for rollout in rollouts:
             text, _ = lessons[rollout.row // size]

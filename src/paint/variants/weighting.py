@@ -38,13 +38,18 @@ def mean_one(
 
     All are 0 where no completion has a value above 0.
     """
-    mine = [(r.row, value(r), loss_count([r], options)) for r in rollouts]
+    mine = []
+    for r in rollouts:
+        mine.append((r.row, value(r), loss_count([r], options)))
     every = sorted(all_gather_objects(mine))
     total = sum(v * count for _, v, count in every)
     if not total:
         return {row: 0.0 for row, _, _ in every}
     counts = sum(count for _, _, count in every)
-    return {row: v * counts / total for row, v, _ in every}
+    scaled: dict[int, float] = {}
+    for row, v, _ in every:
+        scaled[row] = v * counts / total
+    return scaled
 
 
 def mean_one_by_completion(

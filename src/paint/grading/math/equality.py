@@ -367,7 +367,9 @@ def _same_text(given: str, gold: str) -> bool:
 
 def _same_choice(given: str, gold: str) -> bool:
     """True if one answer is a choice, and the other the same choice with its text: A and (A) 5."""
-    choices = [_CHOICE.fullmatch(normalize(text)) for text in (given, gold)]
+    choices = []
+    for text in (given, gold):
+        choices.append(_CHOICE.fullmatch(normalize(text)))
     letters = set()
     for choice in choices:
         if choice:

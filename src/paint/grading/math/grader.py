@@ -168,7 +168,9 @@ def answer_text(completion: str, tags: Sequence[ThoughtTags] = ()) -> str | None
 
 def _decide_by_text(pairs: Iterable[Pair]) -> tuple[dict[Pair, Reason], list[Pair]]:
     """The reasons of pairs that text decides, and the pairs that need algebra."""
-    decided = {pair: compare_text(*pair) for pair in dict.fromkeys(pairs)}
+    decided = {}
+    for pair in dict.fromkeys(pairs):
+        decided[pair] = compare_text(*pair)
     reasons = {pair: reason for pair, reason in decided.items() if reason}
     return reasons, [pair for pair in decided if pair not in reasons]
 

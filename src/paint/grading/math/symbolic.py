@@ -129,9 +129,11 @@ def _agree_everywhere(
     count = POINTS if names else 1
     at_reals = [_Point("real", seed) for seed in range(count)]
     at_complexes = [_Point("complex", seed) for seed in range(count)]
-    at_integers = []
+    at_integers: list[Any] = []
     if integers:
-        at_integers = [_Point("real", seed, integers) for seed in range(INTEGER_POINTS)]
+        at_integers = []
+        for seed in range(INTEGER_POINTS):
+            at_integers.append(_Point("real", seed, integers))
 
     def agree(points: Sequence[_Point]) -> bool:
         defined = 0
@@ -434,7 +436,9 @@ def _same_relations(a: _Relation, b: _Relation) -> bool:
     if _proportional(a.formula, b.formula, is_rounded, is_positive=is_inequality):
         return True
     # An equation may also be multiplied by its denominators.
-    numerators = [sympy.fraction(sympy.together(side.formula))[0] for side in (a, b)]
+    numerators = []
+    for side in (a, b):
+        numerators.append(sympy.fraction(sympy.together(side.formula))[0])
     return not is_inequality and _proportional(numerators[0], numerators[1], is_rounded)
 
 
@@ -542,7 +546,9 @@ def _same_regions(a: Value, b: Value) -> bool:
         with mp.workdps(POINT_DIGITS):
             ends = _numbers([end for x in (a, b) for end in _ends(x)])
             finite = sorted({mpf(0), *filter(mp.isfinite, ends.values())})
-            between = [(low + high) / 2 for low, high in pairwise(finite)]
+            between = []
+            for low, high in pairwise(finite):
+                between.append((low + high) / 2)
             below, above = mp.floor(finite[0]) - 1, mp.ceil(finite[-1]) + 1
             # Integers, a fraction and an irrational number distinguish sets such as ℤ and ℚ.
             of_sets = [*map(mp.floor, between), above + mpf(1) / 2, above + mp.sqrt(2)]

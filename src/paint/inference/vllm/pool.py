@@ -93,7 +93,9 @@ class VllmEngine(RemoteEngine):
         """An engine on the servers at ``rollout.urls``, or on servers of its own."""
         options = setup.rollout
         folder = adapters = adapter_folder(setup.folder, options.adapter_folder)
-        servers = [VllmServer(url, timeout=options.timeout) for url in options.urls]
+        servers = []
+        for url in options.urls:
+            servers.append(VllmServer(url, timeout=options.timeout))
         if not servers:
             # Several, and the ranks beside them, have one log (docs/how-to/several-gpus.md).
             log = setup.folder / LOG if options.server_gpus else folder / "server.log"
@@ -251,7 +253,9 @@ class VllmEngine(RemoteEngine):
         self.silent_since = time.monotonic()
         for server in self.servers:
             server.failures = 0
-        monitors = [asyncio.ensure_future(self._monitor(s, adapter)) for s in self.servers]
+        monitors = []
+        for s in self.servers:
+            monitors.append(asyncio.ensure_future(self._monitor(s, adapter)))
         work = asyncio.ensure_future(_gather(complete(row) for row in range(len(prompts))))
         try:
             # A monitor never ends by itself: what ends first is the work, or a failure.

@@ -99,7 +99,10 @@ def server_environment(options: cfg.RolloutConfig) -> dict[str, str]:
 
 def inherited_environment(command: Sequence[str]) -> dict[str, str]:
     """This process's environment for a server, without what concerns the trainer alone."""
-    kept = {k: v for k, v in os.environ.items() if not TRAINER_VARIABLES.fullmatch(k)}
+    kept = {}
+    for k, v in os.environ.items():
+        if not TRAINER_VARIABLES.fullmatch(k):
+            kept[k] = v
     if os.sep in command[0]:  # vLLM looks for tools of its environment, such as ninja, there
         own = [str(Path(command[0]).parent), kept.get("PATH", os.defpath)]
         kept["PATH"] = os.pathsep.join(own)
