@@ -37,7 +37,7 @@ from paint.config.run_folder import (
     with_resolved,
 )
 from paint.config.schema import Config, ConfigError, ModelConfig
-from paint.core.display import LOG_WIDTH, Counter, Display, Terminal
+from paint.core.display import LOG_WIDTH, Counter, Display, Terminal, format_duration
 from paint.core.distributed import require_one_process
 from paint.core.errors import Interrupted, format_short, wrap_errors
 from paint.core.settings import require_count
@@ -224,6 +224,7 @@ def _run(
     run: ExperimentRun, steps: Sequence[int], folder: Path, protocol: EvalProtocol, display: Display
 ) -> list[CheckpointResult]:
     """Train the run unless it is the base, and return its results after these steps."""
+    began = monotonic()
     checkpoints: dict[int, Path | None] = dict.fromkeys(steps)
     history, trained_on = [], ""
     if run.name != BASE:
@@ -236,7 +237,11 @@ def _run(
                     f"{checkpoint} is missing, and its evaluation needs it; put it back, or delete "
                     f"the later checkpoints, and the same command repeats these steps"
                 )
+    trained = monotonic()
     graded = _evaluate(run, checkpoints, folder, protocol, display)
+    phases = "" if run.name == BASE else f"training {format_duration(trained - began)}, "
+    phases += f"evaluation {format_duration(monotonic() - trained)}"
+    display.note(f"{run.label} took {format_duration(monotonic() - began)}: {phases}")
     if run.name != BASE:
         history = read_history(run_folder, max(steps))
         trained_on = str(read_run_json(run_folder)["problems"])

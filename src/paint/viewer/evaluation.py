@@ -44,7 +44,7 @@ def evaluation_data(targets: Sequence[Path]) -> dict[str, Any]:
     return {
         "name": targets[0].resolve().name,
         "policies": list(by_policy),
-        "rows": [asdict(row) for row in summary_rows(graded)],
+        "rows": list(map(asdict, summary_rows(graded))),
         "pass": {policy: _pass_curves(parts) for policy, parts in graded.items()},
         "benchmarks": [benchmark_data(name, by_policy, max_characters) for name in names],
         "settings": settings,

@@ -69,7 +69,8 @@ def write_page(path: Path, kind: str, title: str, data: Mapping[str, Any]) -> in
 def render(kind: str, title: str, data: Mapping[str, Any]) -> str:
     """Render a page to text."""
     style = (ASSETS / "style.css").read_text("utf-8")
-    script = "\n".join((ASSETS / name).read_text("utf-8") for name in PAGES[kind])
+    scripts = [(ASSETS / name).read_text("utf-8") for name in PAGES[kind]]
+    script = "\n".join(scripts)
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     template = environment.from_string((ASSETS / "page.html").read_text("utf-8"))
     return template.render(
@@ -96,7 +97,7 @@ def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(name): _finite(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(part) for part in value]
+        return list(map(_finite, value))
     return value.item() if isinstance(value, np.generic) else value
 
 

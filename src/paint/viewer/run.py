@@ -118,8 +118,7 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
         problems = {problem.id: problem for problem in scorer.problems}
     shared = RenderContext(config, spec.contexts, scorer, tokenizer, problems, {})
     steps = []
-    total = sum(len(rollouts) for rollouts in chosen.values())
-    with display.counting("rollouts", total) as count:
+    with display.counting("rollouts", sum(map(len, chosen.values()))) as count:
         for step, rollouts in chosen.items():
             steps.append(_step_data(run, shared, step, rollouts, count))
 
@@ -142,10 +141,10 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
         "metrics": columns_of(metrics),
         "warnings": warning_history(metrics, config.health.window),
         "validation": validation_metrics(validation),
-        "stored_steps": [step_of(path) for path in step_paths(run / "rollouts", ".jsonl")],
+        "stored_steps": list(map(step_of, step_paths(run / "rollouts", ".jsonl"))),
         "steps": steps,
         "kinds": list(KINDS),
-        "vocabulary": [text_of(piece) for piece in token_bytes(tokenizer, vocabulary)],
+        "vocabulary": list(map(text_of, token_bytes(tokenizer, vocabulary))),
         "special": [i in tokenizer.all_special_ids for i in vocabulary],
     }
 
@@ -182,7 +181,9 @@ def _step_data(
 def clip_settings(config: Config) -> dict[str, Any]:
     """The settings of the objective that determine clipped entries, with the loss's temperature."""
     settings = {name: getattr(config.objective, name) for name in OF_THE_CLIP}
-    return settings | {"temperature": config.loss_temperature}
+    # None in the config is the rollout's temperature; the page computes with a number.
+    settings["temperature"] = config.loss_temperature
+    return settings
 
 
 def choose(run: Path, config: Config, spec: PageSpec) -> dict[int, list[dict[str, Any]]]:
@@ -191,7 +192,9 @@ def choose(run: Path, config: Config, spec: PageSpec) -> dict[int, list[dict[str
     Raises:
         RunError: a step or a row does not exist.
     """
-    paths = {step_of(path): path for path in step_paths(run / "rollouts", ".jsonl")}
+    paths = {}
+    for path in step_paths(run / "rollouts", ".jsonl"):
+        paths[step_of(path)] = path
     for step in spec.steps:
         if step not in paths:
             there = "there are none (log.keep_rollouts, or no step yet)"
@@ -207,29 +210,29 @@ def choose(run: Path, config: Config, spec: PageSpec) -> dict[int, list[dict[str
         most = logged or FEW_ROWS
     kept: dict[int, list[dict[str, Any]]] = {}
     for step in sorted(set(spec.steps)) or paths:
-        rows = list(read_jsonl(paths[step], START_ANEW))[:most]
-        numbered = [{"row": number, **row} for number, row in enumerate(rows)]
-        kept[step] = [row for row in numbered if spec.row in (None, row["row"])]
+        kept[step] = []
+        for number, row in enumerate(list(read_jsonl(paths[step], START_ANEW))[:most]):
+            if spec.row in (None, number):
+                kept[step].append({"row": number, **row})
     if spec.row is not None and not all(kept.values()):
         raise RunError(f"a step of {run} has no row {spec.row}; rows count from 0")
     if spec.steps:
         return kept
 
-    # All steps if they fit, else as many as fit, evenly spaced, with the first and the last.
-    sizes = {step: _tokens_of(rows) for step, rows in kept.items()}
+    # All steps if they fit, else as many as fit, evenly spaced, with the first and the last. A page
+    # of a long run would else be too large for a browser.
+    sizes = {}
+    for step, rows in kept.items():
+        sizes[step] = sum(len(row["completion_ids"]) for row in rows)
     return {step: kept[step] for step in spread(sorted(kept), sizes)}
-
-
-def _tokens_of(rows: Sequence[Mapping[str, Any]]) -> int:
-    return sum(len(row["completion_ids"]) for row in rows)
 
 
 def spread(steps: Sequence[int], sizes: Mapping[int, int]) -> list[int]:
     """Select as many evenly spaced steps as fit into MOST_TOKENS."""
     for count in range(len(steps), 1, -1):
-        gap = (len(steps) - 1) / (count - 1)
-        chosen = [steps[i] for i in sorted({round(n * gap) for n in range(count)})]
-        if sum(sizes[step] for step in chosen) <= MOST_TOKENS:
+        gap = (len(steps) - 1) / (count - 1)  # at least 1, so no step is chosen twice
+        chosen = [steps[round(number * gap)] for number in range(count)]
+        if sum(map(sizes.__getitem__, chosen)) <= MOST_TOKENS:
             return chosen
     return list(steps[-1:])
 
@@ -242,7 +245,10 @@ def row_data(
     problem = shared.problems.get(rollout["problem_id"])
     ids = rollout["completion_ids"]
     pieces = token_bytes(tokenizer, ids)
-    values = {name: array for name, array in (logged or {}).items() if name not in ABOUT}
+    values = {}
+    for name, array in (logged or {}).items():
+        if name not in ABOUT:  # which say what row and token a value is of
+            values[name] = array
     data: dict[str, Any] = {
         "row": rollout["row"],
         "problem_id": rollout["problem_id"],
@@ -253,19 +259,22 @@ def row_data(
         "truncated": rollout["truncated"],
         "looping": is_repetitive(rollout["text"]),
         "source": rollout["source"],
-        **{name: rollout[name] for name in METRICS if name in rollout},
         "ids": packed(places_of(ids, vocabulary)),
         "token_kinds": packed(np.array(kinds_of_tokens(pieces), np.uint8)),
         "prompts": prompts_of(rollout, tokenizer),
         "rationale": rollout.get("rationale"),
         "context": rollout.get("context"),
     }
+    for name in METRICS:
+        if name in rollout:
+            data[name] = rollout[name]
 
     if scorer is not None:
         found = scorer.score(rollout, rollout["teacher_prompt_ids"])
         scored = dict(found.values)
         if logged is None:
             values = scored
+            # The engine's own log-probs: the page compares them with the trainer's.
             log_probs = rollout["engine_log_probs"]
             if log_probs:  # none for tokens that no engine sampled
                 values["engine_log_prob"] = np.array(log_probs, np.float32)
@@ -277,15 +286,19 @@ def row_data(
         data["entries"] = {
             "edges": packed(found.edges),
             "ids": packed(places_of(found.entries.tolist(), vocabulary)),
-            **{view: packed(log_probs) for view, log_probs in found.log_probs.items()},
             "term": packed(found.terms),
+            **_packed_values(found.log_probs),
         }
         data["contexts"] = contexts_of(shared, scorer, step, rollout)
     data["is_kept"] = logged is not None
-    data["values"] = {name: packed(array) for name, array in values.items()}
+    data["values"] = _packed_values(values)
     if problem is not None:
         data["solution"] = solution_of(problem, rollout, shared.config, pieces)
     return data
+
+
+def _packed_values(values: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    return {name: packed(array) for name, array in values.items()}
 
 
 def contexts_of(
@@ -301,10 +314,11 @@ def contexts_of(
         if view is None:
             continue
         values = scorer.score(rollout, view.prompt).values
+        changing = {name: values[name] for name in CONTEXT_VALUES}
         contexts[source] = {
             "context": view.context,
             "is_the_runs": view.prompt == rollout["teacher_prompt_ids"],
-            "values": {name: packed(values[name]) for name in CONTEXT_VALUES},
+            "values": _packed_values(changing),
         }
     return contexts
 
@@ -361,21 +375,29 @@ def columns_of(metrics: Sequence[Mapping[str, float]]) -> dict[str, list[float |
     names: dict[str, None] = {}  # in the order of their first steps
     for row in metrics:
         names |= dict.fromkeys(row)
-    return {name: [row.get(name) for row in metrics] for name in names}
+    columns = {}
+    for name in names:
+        columns[name] = [row.get(name) for row in metrics]
+    return columns
 
 
 def validation_metrics(graded: Mapping[tuple[int, str], GradedSamples]) -> list[dict[str, Any]]:
     """The metrics of every checkpoint that was evaluated during training."""
-    return [
-        {
-            "step": step,
-            "benchmark": name,
-            "k": samples.correct.shape[1],
-            "problems": len(samples.problems),
-            "figures": {f: i.table() for f, i in compute_metrics({name: samples})[name].items()},
-        }
-        for (step, name), samples in graded.items()
-    ]
+    validations = []
+    for (step, name), samples in graded.items():
+        intervals = {}
+        for metric, interval in compute_metrics({name: samples})[name].items():
+            intervals[metric] = interval.table()
+        validations.append(
+            {
+                "step": step,
+                "benchmark": name,
+                "k": samples.correct.shape[1],
+                "problems": len(samples.problems),
+                "metrics": intervals,
+            }
+        )
+    return validations
 
 
 def compare_data(runs: Sequence[Path], display: Display) -> dict[str, Any]:
@@ -387,14 +409,14 @@ def compare_data(runs: Sequence[Path], display: Display) -> dict[str, Any]:
     """
     names = [run.resolve().name for run in runs]
     if len(set(names)) < len(names):
-        names = [str(run) for run in runs]
-    configs = [read_run(run) for run in runs]
-    for run in runs:
+        names = list(map(str, runs))
+    configs, validated, curves = [], [], []
+    for name, run in zip(names, runs, strict=True):
+        configs.append(read_run(run))
         saved = latest_checkpoint(run)
         read_history(run, step_of(saved) if saved else 0)
-    validated = [graded_validation(run, display) for run in runs]
-    curves = []
-    for name, run, graded in zip(names, runs, validated, strict=True):
+        graded = graded_validation(run, display)
+        validated.append(graded)
         metrics, validation = columns_of(read_metrics(run)), validation_metrics(graded)
         curves.append({"name": name, "metrics": metrics, "validation": validation})
     return {
@@ -407,7 +429,7 @@ def compare_data(runs: Sequence[Path], display: Display) -> dict[str, Any]:
 
 def differing(configs: Sequence[Config]) -> list[list[str]]:
     """Name and values of every setting that differs between runs."""
-    tables = [to_table(config) for config in configs]
+    tables = list(map(to_table, configs))
     settings = []
     for section, keys in tables[0].items():
         for key in keys:
@@ -444,7 +466,10 @@ def paired(
 
 def log_page(run: Path, accelerator: Accelerator, display: Display) -> None:
     """Log the run's page, without rescoring; a failure is only noted."""
-    trackers = [tracker for tracker in accelerator.trackers if tracker.name in ("wandb", "trackio")]
+    trackers = []
+    for tracker in accelerator.trackers:
+        if tracker.name in ("wandb", "trackio"):  # which have pages
+            trackers.append(tracker)
     if not trackers:
         return
     try:

@@ -14,6 +14,7 @@ from paint.core.display import Display
 from paint.core.errors import wrap_errors
 from paint.evaluation.frame import chart_rows, reports_in, to_json
 from paint.evaluation.store import find_stores
+from paint.viewer.evaluation import evaluation_data
 from paint.viewer.page import write_page
 from paint.viewer.run import EVERYTHING, PageSpec, compare_data, run_data
 
@@ -40,7 +41,8 @@ def show_targets(
             f"{targets[are_runs.index(False)]} is not a run, and others are; show runs or "
             f"evaluations, not both"
         )
-    if wrong := {"text", "file", "rollout"} & {*page.contexts}:
+    wrong = {"text", "file", "rollout"} & set(page.contexts)
+    if wrong:
         raise ConfigError(
             f"--contexts names {min(wrong)!r}; choose from solution, neighbour, none, other, "
             f"answer, wrong_answer, fields of the rows and module:function"
@@ -71,7 +73,7 @@ def _page_data(
             return "run", run_data(targets[0], page, display)
         return "compare", compare_data(targets, display)
 
-    if any(reports_in(target) for target in targets):
+    if any(map(reports_in, targets)):
         return "tables", tables_data(targets)
 
     for target in targets:
@@ -80,8 +82,6 @@ def _page_data(
                 f"{target} holds neither a run (run.json), an evaluation (completions.jsonl) nor "
                 f"a report of advice, a comparison or a bake"
             )
-    from paint.viewer.evaluation import evaluation_data
-
     return "evaluation", evaluation_data(targets)
 
 

@@ -15,8 +15,8 @@ function buildCurves(section) {
   const sets = [...new Set(DATA.runs.flatMap((run) => run.validation.map((v) => v.benchmark)))];
   for (const set of sets) {
     const steps = [...new Set(DATA.runs.flatMap((run) => run.validation.filter((v) => v.benchmark === set).map((v) => v.step)))].sort((a, b) => a - b);
-    const series = DATA.runs.map((run) => { const at = new Map(run.validation.filter((v) => v.benchmark === set).map((v) => [v.step, v.figures.avg_at_k])); const pick = (key) => steps.map((s) => at.get(s)?.[key] ?? null); return { name: run.name, y: pick("mean"), low: pick("low"), high: pick("high") }; });
-    section.append(el("h2", {}, `Validation on ${set}`), el("div.charts.wide", {}, lineChart({ title: `Avg@k on ${set}`, note: "with 95 % interval", x: steps, series, format: percent }), ...differenceCharts(set)));
+    const series = DATA.runs.map((run) => { const at = new Map(run.validation.filter((v) => v.benchmark === set).map((v) => [v.step, v.metrics.reward ?? v.metrics.avg_at_k])); const pick = (key) => steps.map((s) => at.get(s)?.[key] ?? null); return { name: run.name, y: pick("mean"), low: pick("low"), high: pick("high") }; });
+    section.append(el("h2", {}, `Validation on ${set}`), el("div.charts.wide", {}, lineChart({ title: `Avg@k on ${set}`, note: "share of right answers, or mean reward, with 95 % interval", x: steps, series, format: percent }), ...differenceCharts(set)));
   }
   const ordered = [...FIRST.filter((name) => names.includes(name)), ...names.filter((name) => !FIRST.includes(name))];
   section.append(el("h2", {}, "Steps"), el("div.charts", {}, ordered.map(over)));

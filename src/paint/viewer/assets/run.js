@@ -44,9 +44,9 @@ function secondsCurve() {
 
 function validationChart(set, size) {
   const points = DATA.validation.filter((v) => v.benchmark === set), first = points[0];
-  const metric = first.figures.reward ? "reward" : "avg_at_k";
+  const metric = first.metrics.reward ? "reward" : "avg_at_k";
   const name = metric === "reward" ? "mean reward" : `Avg@${first.k}`;
-  const pick = (key) => points.map((v) => v.figures[metric][key]);
+  const pick = (key) => points.map((v) => v.metrics[metric][key]);
   return lineChart({ title: `Validation on ${set}`, note: `${name} of ${countOf(first.problems, "problem")} with 95 % interval`, x: points.map((v) => v.step), series: [{ name, y: pick("mean"), low: pick("low"), high: pick("high") }], format: metric === "reward" ? number : percent, ...size });
 }
 
