@@ -60,8 +60,7 @@ def test_describe_change_of_rewards_names_their_unit(scale: int, words: str) -> 
 
 def test_describe_change_without_validation_compares_first_and_last_steps() -> None:
     rows = [{"step": n, "accuracy": n / 10, "loss": 1.0} for n in range(1, 9)]
-    assert describe_change({(0, "set"): WEAK}, rows).startswith("Validated only once: ")
-    text = describe_change({}, rows)
-    assert text.startswith("Not validated")
-    assert "right answers while training 0.15 in the first 2 steps, 0.75 in the last" in text
+    change = "Right answers while training 15.0% in the first 2 steps, 75.0% in the last"
+    assert describe_change({}, rows) == f"{change}; not validated (validation.path)"
+    assert describe_change({(0, "set"): WEAK}, rows) == f"{change}; validated only once"
     assert describe_change({}, []) == ""

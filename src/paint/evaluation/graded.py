@@ -17,6 +17,14 @@ from paint.evaluation.store import Sample, Store, StoreError, find_stores, read_
 NO_CHANGE = "0 is in the interval, so no change is shown"
 
 
+OF_ROLLOUTS = {
+    "reward": ("Mean reward", "{:.3g}"),
+    "accuracy": ("Right answers", "{:.1%}"),
+    "loss": ("Loss", "{:.3g}"),
+}
+"""Metrics of the steps that take the place of a validation: their names in words, and formats."""
+
+
 @dataclass(frozen=True)
 class Graded:
     """A store with its grades."""
@@ -91,8 +99,9 @@ def describe_change(
     rollouts = _describe_rollouts(metrics)
     if not rollouts:
         return ""
-    start = "Validated only once" if validation else "Not validated (validation.path)"
-    return f"{start}: {rollouts}"
+    if validation:
+        return f"{rollouts}; validated only once"
+    return f"{rollouts}; not validated (validation.path)"
 
 
 def _step(item: tuple[tuple[int, str], GradedSamples]) -> int:
@@ -128,19 +137,15 @@ def _describe_test(found: Comparison) -> str:
 
 def _describe_rollouts(metrics: Sequence[Mapping[str, float]]) -> str:
     """The change of the best metric that the steps have, which is of other problems each time."""
-    names = {"reward": "mean reward", "accuracy": "share of right answers", "loss": "loss"}
-    for name, words in names.items():
+    for name, (words, form) in OF_ROLLOUTS.items():
         values = []
         for row in metrics:
             if name in row:
                 values.append(row[name])
         if values:
             count = max(len(values) // 4, 1)
-            first = sum(values[:count]) / count
-            last = sum(values[-count:]) / count
+            first = form.format(sum(values[:count]) / count)
+            last = form.format(sum(values[-count:]) / count)
             steps = "step" if count == 1 else f"{count} steps"
-            return (
-                f"{words} while training {first:.3g} in the first {steps}, {last:.3g} in the "
-                f"last, each on other problems"
-            )
+            return f"{words} while training {first} in the first {steps}, {last} in the last"
     return ""
