@@ -48,11 +48,6 @@ def test_train_on_rows_equals_training_on_their_file(run: paint.Run, tmp_path: P
     file = write_problems(tmp_path / "rows.jsonl", ROWS)
     from_file = paint.train("demo-paint", data=file, output_dir=tmp_path / "file", **SMALL)
     assert_same(adapter(run.path), adapter(from_file.path))
-    recipe = read_recipe(find_recipe("demo-paint"))
-    for number, rows in enumerate([Dataset.from_list(ROWS), pd.DataFrame(ROWS)]):
-        data = {"path": rows, "problem_field": "problem"}
-        again = paint.train(recipe, data=data, output_dir=tmp_path / str(number), **SMALL)
-        assert_same(adapter(run.path), adapter(again.path))
 
 
 def test_run_frames_hold_metrics_rollouts_and_tokens(run: paint.Run) -> None:
@@ -92,10 +87,15 @@ def test_train_rows_of_other_kind_are_refused(rows: Any, named: str, tmp_path: P
     assert not (tmp_path / "run").exists()
 
 
-def test_train_missing_values_of_frame_are_null(tmp_path: Path) -> None:
+def test_rows_of_dataset_and_frame_are_those_of_a_list(tmp_path: Path) -> None:
+    recipe = read_recipe(find_recipe("demo-paint"))
+    for number, rows in enumerate([Dataset.from_list(ROWS), pd.DataFrame(ROWS)]):
+        data = {"path": rows, "problem_field": "problem"}
+        config = configure(recipe, tmp_path / str(number), data=data)
+        assert rows_of(Path(config.data.path)) == ROWS
     frame = pd.DataFrame([ROWS[0] | {"level": 1.0}, ROWS[1]])
-    run = paint.train("demo-paint", data=frame, output_dir=tmp_path / "run", **SMALL)
-    assert [row["level"] for row in rows_of(run.path / "data.jsonl")] == [1.0, None]
+    config = configure(recipe, tmp_path / "missing", data=frame)
+    assert [row["level"] for row in rows_of(Path(config.data.path))] == [1.0, None]
 
 
 @pytest.mark.parametrize(
@@ -203,12 +203,20 @@ class Recorder(paint.Callback):
 
 
 def test_callbacks_see_every_step_checkpoint_and_end(tmp_path: Path) -> None:
-    recorder = Recorder()
-    small = SMALL | {"callbacks": [recorder]}
+    recorder, saved = Recorder(), list[Path]()
+
+    class Saved:
+        """Has one of the methods."""
+
+        def on_checkpoint(self, path: Path) -> None:
+            saved.append(path)
+
+    small = SMALL | {"callbacks": [recorder, Saved()]}
     run = paint.train("demo-paint", data=ROWS, output_dir=tmp_path / "run", **small)
     losses, texts = run.metrics["loss"], [list(run.rollouts(step)["text"]) for step in (1, 2)]
     steps = [(1, losses[1], texts[0]), (2, losses[2], texts[1])]
     assert recorder.calls == [*steps, run.checkpoints[-1], run]
+    assert saved == run.checkpoints
 
 
 def test_train_context_file_that_changes_is_read_once(tmp_path: Path) -> None:
@@ -244,18 +252,6 @@ def test_train_context_function_beyond_limit_after_start_is_refused(tmp_path: Pa
             output_dir=tmp_path / "run",
             **SMALL,
         )
-
-
-def test_callback_with_one_method_is_called_for_that_alone(tmp_path: Path) -> None:
-    saved: list[Path] = []
-
-    class Saved:
-        def on_checkpoint(self, path: Path) -> None:
-            saved.append(path)
-
-    small = SMALL | {"callbacks": [Saved()]}
-    run = paint.train("demo-paint", data=ROWS, output_dir=tmp_path / "run", **small)
-    assert saved == run.checkpoints
 
 
 @pytest.mark.parametrize("callbacks", [Recorder, None, [None], [Recorder], [print], [object()]])
@@ -441,7 +437,6 @@ def test_grader_gets_every_field_in_training_validation_and_evaluation(tmp_path:
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_held_out_kl_falls_as_student_learns(tmp_path: Path) -> None:
     rows = rows_of(Path(problems_path("demo")))[100:108]
     found = []
@@ -498,11 +493,12 @@ def test_held_out_kl_without_teacher_is_refused(tmp_path: Path) -> None:
         paint.held_out_kl(sft, data=ROWS)
 
 
+@pytest.mark.slow
 def test_ablate_trains_each_row_of_table(tmp_path: Path) -> None:
-    frame = paint.ablate(
-        "mask-placement", "demo-paint", data=ROWS, seeds=1, seed=1, problems=2, samples=1, **SMALL,
-        output_dir=tmp_path / "ablation",
-    )  # fmt: skip
+    few = {"data": ROWS, "train": {"steps": 1, "batch_size": 2}, "rollout": {"max_new_tokens": 32}}
+    counts = {"seeds": 1, "seed": 1, "problems": 2, "samples": 1}
+    place = tmp_path / "ablation"
+    frame = paint.ablate("mask-placement", "demo-paint", output_dir=place, **few, **counts)
     assert list(frame["seed"]) == [1] * len(frame)
     assert {name.split("-")[0] for name in frame["run"]} == {"base", *PLACEMENTS}
 
