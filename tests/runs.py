@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,6 @@ from paint.config.recipe import find_recipe, from_table, read_recipe, to_table
 from paint.config.run_folder import latest_checkpoint, read_metrics, read_run, step_of
 from paint.config.schema import Config
 from paint.core.storage import read_jsonl
-from paint.data.problems import Problem
-from paint.evaluation.frame import Measurement, Report, read_report, select_rows
-from paint.evaluation.generate import EvalTask, SamplingProtocol, deployment_prompts, open_task
-from paint.evaluation.store import Sample, prompt_digest
-from paint.inference.engine import Sampling
-from paint.models.policy import Policy
 from paint.training.trainer import train
 from processes import MODULES, in_two_processes, started, train_command, write_recipe
 
@@ -61,27 +55,6 @@ def tight_and_loose(folder: Path, small: Sections) -> list[str]:
     return [write_recipe(folder / f"{name}.toml", config) for name, config in configs.items()]
 
 
-def report_in(folder: Path, name: str = "summary") -> Report:
-    """The report that a command wrote to a folder."""
-    return read_report(folder / f"{name}.json", "")
-
-
-def row_of(rows: Report | Sequence[Measurement], **columns: Any) -> Measurement:
-    """The one row with these values."""
-    [row] = select_rows(rows.rows if isinstance(rows, Report) else rows, **columns)
-    return row
-
-
-def policies_of(report: Report) -> list[str]:
-    """The policies of a report, in order."""
-    return list(dict.fromkeys(row.policy for row in report.rows))
-
-
-def compared_in(report: Report) -> list[str]:
-    """The policies of the differences, in order."""
-    return [row.policy for row in report.rows if row.against]
-
-
 def rows_of(path: Path) -> list[dict[str, Any]]:
     """The rows of a file of JSON lines."""
     return list(read_jsonl(path, ""))
@@ -90,21 +63,6 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
 def stored(folder: Path, step: int = 1) -> list[dict[str, Any]]:
     """The rollouts of a step."""
     return rows_of(folder / f"rollouts/step-{step:06d}.jsonl")
-
-
-def evaluated(
-    policy: Policy, folder: Path, problems: list[Problem], texts: dict[tuple[str, int], str]
-) -> Path:
-    """A finished evaluation with these texts, by problem and sample; "..." ends a cut one."""
-    samples = 1 + max(sample for _, sample in texts)
-    prompts = deployment_prompts(policy, problems, thinking=False)
-    protocol = SamplingProtocol(samples, False, Sampling(1.0, 1.0, -1, 80))
-    task = EvalTask(folder, problems, prompts, protocol)
-    with open_task(policy, task, model="demo", engine="local") as store:
-        for (problem, number), text in reversed(texts.items()):
-            prompt, is_cut = prompt_digest(prompts[problem]), text.endswith("...")
-            store.add(Sample(problem, number, prompt, text, len(text), is_cut, "local"))
-    return folder
 
 
 def last_checkpoint(folder: Path) -> str:

@@ -495,8 +495,12 @@ def test_held_out_kl_without_teacher_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_ablate_trains_each_row_of_table(tmp_path: Path) -> None:
-    few = {"data": ROWS, "train": {"steps": 1, "batch_size": 2}, "rollout": {"max_new_tokens": 32}}
-    counts = {"seeds": 1, "seed": 1, "problems": 2, "samples": 1}
+    few: dict[str, Any] = {
+        "data": ROWS,
+        "train": {"steps": 1, "batch_size": 2},
+        "rollout": {"max_new_tokens": 32},
+    }
+    counts: dict[str, Any] = {"seeds": 1, "seed": 1, "problems": 2, "samples": 1}
     place = tmp_path / "ablation"
     frame = paint.ablate("mask-placement", "demo-paint", output_dir=place, **few, **counts)
     assert list(frame["seed"]) == [1] * len(frame)

@@ -11,7 +11,7 @@ from paint.data.gold_answer_checks import SHOWN, gold_warnings, name_unparsed
 from paint.data.problems import DataError, Problem
 from paint.grading.graders import find_grader
 from paint.grading.math.grader import MathGrader
-from runs import report_in
+from reports import report_in
 
 GOOD = ["7", r"\frac{1}{2}", "(0, 1)", "x = 3", r"12\text{ cm}", "1,000"]
 BROKEN = [r"\frac{1}{", r"\sqrt", r"2^{", r"\frac{}{}", "9" * 1000 + "x" * 1001]

@@ -50,7 +50,8 @@ from paint.inference.engine import Completion, OnCompletion, Sampling
 from paint.inference.local import LocalEngine
 from paint.models.policy import Policy, PolicyError, load_policy
 from paint.models.weights import save_trained
-from runs import compared_in, evaluated, policies_of, report_in, rows_of, write_problems
+from reports import compared_in, evaluated, policies_of, report_in
+from runs import rows_of, write_problems
 from tiny_models import save_tiny, tiny_config
 
 PROTOCOL = SamplingProtocol(3, thinking=False, sampling=Sampling(1.0, 1.0, -1, 80))

@@ -31,7 +31,7 @@ from paint.evaluation.intervals import Interval
 from paint.evaluation.metrics import GradedSamples
 from paint.evaluation.store import StoreError
 from paint.evaluation.summary import summary_report, summary_rows
-from runs import row_of
+from reports import row_of
 
 
 def graded(*correct: list[int]) -> GradedSamples:

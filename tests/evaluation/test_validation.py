@@ -22,7 +22,8 @@ from paint.evaluation.store import StoreError
 from paint.training.trainer import train
 from paint.viewer.run import PageSpec, run_data
 from processes import in_two_processes, train_command, until
-from runs import changed, compared_in, policies_of, report_in, rows_of, write_problems
+from reports import compared_in, policies_of, report_in
+from runs import changed, rows_of, write_problems
 
 
 @pytest.fixture(scope="module")

@@ -43,7 +43,8 @@ from paint.models.policy import Policy
 from paint.objective.solution import KINDS
 from paint.training.rollouts import Rollout
 from paint.viewer.show import tables_data
-from runs import changed, report_in, row_of, rows_of
+from reports import report_in, row_of
+from runs import changed, rows_of
 
 THINK = {"teacher_thinking": True}
 DEMO = changed("demo-paint", {"rollout": {"max_new_tokens": 60}})

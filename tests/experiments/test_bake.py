@@ -21,7 +21,8 @@ from paint.experiments.prompt_evaluator import BAKED, PLAIN, PROMPTED, PromptEva
 from paint.inference.local import LocalEngine
 from paint.models.policy import Policy
 from paint.models.teacher import open_teacher
-from runs import report_in, row_of, rows_of
+from reports import report_in, row_of
+from runs import rows_of
 
 
 def of(config: Config, **sections: dict[str, Any]) -> Config:

@@ -34,7 +34,7 @@ from paint.experiments.plots import (
     save_plot,
     side_by_side,
 )
-from runs import row_of
+from reports import row_of
 
 SAMPLES = 4
 LABELS = {"few": "Few", "many": "Many", "never": "Never", "off": "Off"}

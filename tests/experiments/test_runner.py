@@ -39,7 +39,8 @@ from paint.experiments.runner import ExperimentRun, run_experiment
 from paint.grading.math.grader import MathGrader
 from paint.training.run_log import new_run
 from processes import on_full_disk, until
-from runs import Sections, report_in, row_of, rows_of, tight_and_loose
+from reports import report_in, row_of
+from runs import Sections, rows_of, tight_and_loose
 
 PROBLEMS, SAMPLES = 5, 3
 SMALL = ["--problems", str(PROBLEMS), "--samples", str(SAMPLES)]

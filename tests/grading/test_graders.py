@@ -23,7 +23,8 @@ from paint.grading.contract import Grade, Item
 from paint.grading.graders import find_grader
 from paint.training.check import check_config
 from paint.training.trainer import train
-from runs import changed, report_in, row_of, rows_of, stored
+from reports import report_in, row_of
+from runs import changed, rows_of, stored
 
 SHORT = "extensions.short_grader:grade"
 short_grader = importlib.import_module("extensions.short_grader")

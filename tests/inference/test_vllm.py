@@ -36,7 +36,8 @@ from paint.models.weights import save_trained
 from paint.training.trainer import train
 from processes import alive, train_command, until
 from real_vllm import LEAN, SERVER, SMALL, needs_vllm, serving
-from runs import adapter, assert_same, changed, kill_and_resume, report_in, row_of, rows_of, stored
+from reports import report_in, row_of
+from runs import adapter, assert_same, changed, kill_and_resume, rows_of, stored
 
 SAMPLING = Sampling(temperature=1.1, top_p=0.95, top_k=20, max_new_tokens=60)
 GREEDY = dataclasses.replace(SAMPLING, temperature=0.0)

@@ -28,7 +28,7 @@ from paint.models.weights import Rounding, load_trained, trained_in
 from paint.publish import card
 from paint.publish.export import ExportError
 from real_vllm import needs_vllm, scored_by, serving
-from runs import report_in, row_of
+from reports import report_in, row_of
 
 
 @pytest.fixture(scope="module")

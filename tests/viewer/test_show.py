@@ -25,7 +25,8 @@ from paint.training.trainer import train
 from paint.viewer.evaluation import evaluation_data, shortened
 from paint.viewer.run import PageSpec, compare_data, log_page
 from paint.viewer.show import show_targets, tables_data
-from runs import changed, policies_of, report_in, row_of
+from reports import policies_of, report_in, row_of
+from runs import changed
 
 QUIET = Display(enabled=False)
 

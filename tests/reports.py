@@ -1,0 +1,48 @@
+"""Finished evaluations, and the rows of reports that commands wrote."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from paint.data.problems import Problem
+from paint.evaluation.frame import Measurement, Report, read_report, select_rows
+from paint.evaluation.generate import EvalTask, SamplingProtocol, deployment_prompts, open_task
+from paint.evaluation.store import Sample, prompt_digest
+from paint.inference.engine import Sampling
+from paint.models.policy import Policy
+
+
+def report_in(folder: Path, name: str = "summary") -> Report:
+    """The report that a command wrote to a folder."""
+    return read_report(folder / f"{name}.json", "")
+
+
+def row_of(rows: Report | Sequence[Measurement], **columns: Any) -> Measurement:
+    """The one row with these values."""
+    [row] = select_rows(rows.rows if isinstance(rows, Report) else rows, **columns)
+    return row
+
+
+def policies_of(report: Report) -> list[str]:
+    """The policies of a report, in order."""
+    return list(dict.fromkeys(row.policy for row in report.rows))
+
+
+def compared_in(report: Report) -> list[str]:
+    """The policies of the differences, in order."""
+    return [row.policy for row in report.rows if row.against]
+
+
+def evaluated(
+    policy: Policy, folder: Path, problems: list[Problem], texts: dict[tuple[str, int], str]
+) -> Path:
+    """A finished evaluation with these texts, by problem and sample; "..." ends a cut one."""
+    samples = 1 + max(sample for _, sample in texts)
+    prompts = deployment_prompts(policy, problems, thinking=False)
+    protocol = SamplingProtocol(samples, False, Sampling(1.0, 1.0, -1, 80))
+    task = EvalTask(folder, problems, prompts, protocol)
+    with open_task(policy, task, model="demo", engine="local") as store:
+        for (problem, number), text in reversed(texts.items()):
+            prompt, is_cut = prompt_digest(prompts[problem]), text.endswith("...")
+            store.add(Sample(problem, number, prompt, text, len(text), is_cut, "local"))
+    return folder
