@@ -56,7 +56,7 @@ _HOMES = {
     "student_messages": "objective.messages",
     "teacher_messages": "objective.messages",
 }
-# The public names beside the commands, each with its module.
+# The public names in addition to the commands, each with its module.
 
 _ERRORS = ("ConfigError", "Interrupted", "NonFiniteError", "PaintError")
 

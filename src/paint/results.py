@@ -96,14 +96,16 @@ class Run:
 
     @property
     def adapter(self) -> Path:
-        """What the last checkpoint trained: an adapter in peft's format, or a whole model.
+        """What the last checkpoint trained: an adapter in peft's format, or a complete model.
 
         Raises:
             RunError: there is no checkpoint yet.
         """
         checkpoint = latest_checkpoint(self.path)
         if checkpoint is None:
-            raise RunError(f"{self.path} has no checkpoint yet; `paint resume {self.path}` goes on")
+            raise RunError(
+                f"{self.path} has no checkpoint yet; `paint resume {self.path}` continues it"
+            )
         return checkpoint / ("model" if self.config.model.train_mode == "full" else "adapter")
 
     def export(

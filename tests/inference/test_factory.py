@@ -50,7 +50,7 @@ def test_train_auto_server_that_does_not_start_generates_locally(
     config = config.changed("validation", path=str(problems), samples=1, max_new_tokens=8)
     train(config, folder, display=Display())
     said = capsys.readouterr().out
-    assert said.count("engine: local goes on, since the vLLM server ended before it was") == 1
+    assert said.count("engine: local continues, since the vLLM server ended before it was") == 1
     assert "CUDA out of memory" in said
     assert len(read_metrics(folder)) == 1
     asked = [json.loads(path.read_text()) for path in folder.glob("validation/*/*/settings.json")]
@@ -78,7 +78,7 @@ def test_eval_auto_server_that_does_not_start_generates_locally(
 ) -> None:
     store = evaluated(config, tmp_path) / "base/demo"
     said = capsys.readouterr().out
-    assert said.count("engine: local goes on, since the vLLM server ended before it was") == 1
+    assert said.count("engine: local continues, since the vLLM server ended before it was") == 1
     assert "CUDA out of memory" in said
     assert json.loads((store / "settings.json").read_text())["engine"] == "local"
     # More samples of the same place are generated as the first were, without another server.
@@ -105,7 +105,9 @@ def test_advise_auto_server_that_does_not_start_generates_locally(
     config = config.changed("rollout", max_new_tokens=60)
     few: dict[str, Any] = {"problems": 1, "samples": 2, "sources": ("solution",), "ratios": (0.0,)}
     advise(config, tmp_path, **few, answers=True)
-    assert capsys.readouterr().out.count("engine: local goes on, since the vLLM server ended") == 1
+    assert (
+        capsys.readouterr().out.count("engine: local continues, since the vLLM server ended") == 1
+    )
     for folder in (tmp_path, tmp_path / "answers"):
         assert json.loads((folder / "settings.json").read_text())["engine"] == "local"
 

@@ -147,11 +147,11 @@ def advantages(rewards: Float[Tensor, " b"], group_size: int) -> Float[Tensor, "
     all equal: it teaches nothing (paper: section 'Main Results').
 
     Source: Shao et al. 2024, "DeepSeekMath", section 4.1.2. Raises ValueError for rewards that are
-    no whole groups.
+    no complete groups.
     """
     if group_size < 2 or len(rewards) % group_size:
         raise ValueError(
-            f"{len(rewards)} rewards are no whole groups of {group_size}; groups have 2 or more"
+            f"{len(rewards)} rewards are no complete groups of {group_size}; groups have 2 or more"
         )
     groups = rewards.view(-1, group_size)
     centred = groups - groups.mean(dim=1, keepdim=True)
@@ -167,7 +167,7 @@ def grpo_terms(
     kl: float = 0.0,
     base_log_prob: Float[Tensor, " n"] | None = None,
 ) -> tuple[Float[Tensor, " n"], dict[str, Float[Tensor, " n"]]]:
-    """GRPO's loss of each token, and its figures.
+    """GRPO's loss of each token, and its metrics.
 
         w = p / p_old
         loss = −min(w A, clamp(w, 1 − ε, 1 + ε) A) + β (p_base / p − log(p_base / p) − 1)
@@ -184,11 +184,11 @@ def grpo_terms(
     ratio = (log_prob - old_log_prob).exp()
     held = ratio.clamp(1 - clip, 1 + clip)
     loss = -torch.minimum(ratio * advantage, held * advantage)
-    figures = {"clipped": (held * advantage < ratio * advantage).to(loss)}
+    metrics = {"clipped": (held * advantage < ratio * advantage).to(loss)}
 
     if base_log_prob is not None:
         log_ratio = base_log_prob - log_prob
         penalty = log_ratio.exp() - log_ratio - 1
         loss = loss + kl * penalty
-        figures["base_kl"] = penalty.detach()
-    return loss, figures
+        metrics["base_kl"] = penalty.detach()
+    return loss, metrics

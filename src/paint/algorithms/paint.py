@@ -58,12 +58,12 @@ def add_teacher_prompts(
         references = contexts.references(problem, seed, mine)  # y*
         # α = |{a ∈ A(y*): a ⊆ Norm(ŷ)}| / |A(y*)|,   ρ = ρ_wrong + (ρ_correct − ρ_wrong) α
         metrics = {**rollout.metrics, **contexts.measure(rollout.text, problem, references)}
-        shown = contexts.context(references, metrics["mask_ratio"], seed)  # ỹ* = M_tail(y*; ρ)
-        prompt = policy.teacher_prompt(problem, shown.text, complete=shown.complete)  # (x, ỹ*)
+        context = contexts.context(references, metrics["mask_ratio"], seed)  # ỹ* = M_tail(y*; ρ)
+        prompt = policy.teacher_prompt(problem, context.text, complete=context.complete)  # (x, ỹ*)
         require_prompt_fits(prompt, problem, policy, setup.resolved)
         if contexts.needs_peers:
             metrics["verified_peers"] = len(mine)
-        view = TeacherPrompt(shown.text, shown.complete, prompt)
+        view = TeacherPrompt(context.text, context.complete, prompt)
         with_prompts.append(replace(rollout, teacher_prompt=view, metrics=metrics))
     return with_prompts
 

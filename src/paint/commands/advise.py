@@ -56,7 +56,7 @@ def advise(
         output_dir: Folder of rollouts and tables; None: advice/RECIPE.
         problems: Training problems, in the order in which training takes them.
         samples: Rollouts of each problem, at least 2: right ones are compared with wrong ones.
-        contexts: Sources of contexts, beside the recipe's own: as context.source has them.
+        contexts: Sources of contexts, in addition to the recipe's own: as context.source has them.
         ratios: Mask ratios of the contexts that can be masked, each in [0, 1); 0 shows all.
         answers: Let the teacher answer under each context, too, as often as the student, and
             compare the accuracies. That takes as many completions for every context.

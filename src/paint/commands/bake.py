@@ -40,8 +40,9 @@ def bake(
     """Train an adapter that answers as if a text were its system prompt.
 
     It measures first whether the text changes the answers to held-out questions, and refuses to
-    train where it does not. It stops when prompted and plain answers cannot be told apart, or after
-    train.steps (docs/how-to/bake-a-prompt.md). The same command continues where it was interrupted.
+    train where it does not. It stops when prompted and plain answers cannot be distinguished, or
+    after train.steps (docs/how-to/bake-a-prompt.md). The same command continues where it was
+    interrupted.
 
     Example: paint bake RULES.md questions.jsonl --model.path MODEL --grading.grader my_rules:grade
 

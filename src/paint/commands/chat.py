@@ -23,14 +23,14 @@ def chat(
 ) -> bool:
     """Let the base and the trained model answer your problems side by side.
 
-    Type a problem and press enter; an empty line ends it. Each problem is asked alone, in the
+    Type a problem and press enter; an empty line ends it. Each problem is sent alone, in the
     prompt of training. Where input is not a terminal, every line is a problem.
 
     Example: paint chat demo --max-new-tokens 40
 
     Args:
         target: A run (its last checkpoint), a checkpoint, an adapter folder, or a model.
-        context: Ask for a reference after each problem, and show what the base says with it, as the
+        context: Ask for a reference after each problem, and show the base's answer with it, as the
             teacher.
         mask_ratio: Share of the reference that the teacher does not see, in [0, 0.99].
         temperature: Sampling temperature, in [0, 1000]; 0 is greedy.

@@ -58,7 +58,7 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
         own = packages[name]["version"] or "not installed"
         yield f"WRONG    {name}: {own}, and paint needs {packages[name]['needs'] or 'it'}"
     names = ("torch", "transformers", "peft")
-    shown = ", ".join(f"{name} {packages[name]['version']}" for name in names)
-    yield f"packages {shown}; {len(packages) - len(wrong)} of {len(packages)} fit"
+    versions = ", ".join(f"{name} {packages[name]['version']}" for name in names)
+    yield f"packages {versions}; {len(packages) - len(wrong)} of {len(packages)} fit"
     for name, line in found["recipes"].items():
         yield f"{name}: {line}"

@@ -33,7 +33,7 @@ def export(
         merged: Write one model instead of an adapter.
         dtype: Number format of what is written; None is float32 for an adapter, as it was trained,
             and that of the run's base for a model.
-        evaluations: Evaluations whose figures the card takes; they must have this checkpoint. The
+        evaluations: Evaluations whose results the card takes; they must have this checkpoint. The
             run's validation is always included.
         license: Licence as the hub names it, such as apache-2.0; empty is that of the base's card.
         push: Upload to this repository of the hub, owner/name, private if it is new. Without a

@@ -32,7 +32,7 @@ def plan(
         memory: Memory of each GPU in GB, in [1, 10000]. None: 80, and 16 of a laptop.
 
     Returns:
-        The plan: ``memory.peak`` are bytes of a GPU that trains, and ``fits`` says whether the GPU
+        The plan: ``memory.peak`` are bytes of a GPU that trains, and ``fits`` is whether the GPU
         has them.
 
     Raises:

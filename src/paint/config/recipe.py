@@ -106,10 +106,10 @@ def differences(a: Config, b: Config) -> list[str]:
     lines = []
     for name in [*before, *(name for name in after if name not in before)]:
         if name not in before or name not in after or before[name] != after[name]:
-            shown = []
+            both = []
             for part in (before, after):
-                shown.append(format_value(part[name]) if name in part else "unset")
-            lines.append(f"{name}: {' -> '.join(shown)}")
+                both.append(format_value(part[name]) if name in part else "unset")
+            lines.append(f"{name}: {' -> '.join(both)}")
     return lines
 
 

@@ -62,12 +62,12 @@ def read_run_json(folder: Path) -> dict[str, Any]:
     path = folder / "run.json"
     if not path.exists():
         raise RunError(f"{folder} holds no run (no run.json)")
-    facts = read_json(path, START_ANEW)
-    if not isinstance(facts.get("config"), dict) or not facts.keys() >= FACTS:
+    run_info = read_json(path, START_ANEW)
+    if not isinstance(run_info.get("config"), dict) or not run_info.keys() >= FACTS:
         raise CorruptFileError(
             f"{path} holds no run that this version of paint can read; {START_ANEW}"
         )
-    return facts
+    return run_info
 
 
 def run_of(path: Path) -> Path | None:
@@ -85,9 +85,9 @@ def read_run(folder: Path) -> Config:
 
     Rows that the run holds itself are found in its folder, which may have been moved.
     """
-    facts = read_run_json(folder)
-    config = from_table(facts["config"], source=str(folder / "run.json"))
-    if facts.get(OWN_ROWS):
+    run_info = read_run_json(folder)
+    config = from_table(run_info["config"], source=str(folder / "run.json"))
+    if run_info.get(OWN_ROWS):
         config = config.changed("data", path=str(folder / ROWS))
     return config
 

@@ -165,7 +165,7 @@ class DataConfig(Section):
     is required."""
     turns: Literal["last", "all"] = "last"
     """Assistant turns of a chat that are learned from: the last one, or every reply to a user, each
-    as a problem of its own after the turns before it (ours)."""
+    as a separate problem after the turns before it (ours)."""
     max_prompt_tokens: int = setting(8192, POSITIVE, "default: 8192")
     """Longest prompt of student and teacher (sft: prompt and solution), in tokens; longer ones are
     refused, never cut (ours)."""
@@ -261,7 +261,7 @@ class RolloutConfig(Section):
 
 @dataclass(frozen=True, slots=True)
 class ContextConfig(Section):
-    """What the teacher reads beside the problem, how much of it is hidden, and where
+    """The teacher's privileged context: source, mask ratio and placement
     (docs/how-to/own-context.md)."""
 
     mask_ratio_wrong: float = setting(0.30, within("[0, 1)"), "rho_wrong; paper: 0.30")
@@ -396,7 +396,7 @@ class ObjectiveConfig(Section):
     impl: Literal["auto", "reference", "chunked", "triton"] = "auto"
     """What computes the loss (paint.objective.fused): auto takes triton on a GPU where its kernels
     can be built (a C compiler and Python's headers are needed) and chunked elsewhere; reference
-    holds the logits of a whole micro-batch. Changes speed and memory, never the result."""
+    holds the logits of a complete micro-batch. Changes speed and memory, never the result."""
     options: OptionTable = field(default=NO_OPTIONS, metadata=options_of("divergence"))
     """Options that a divergence of your own declares, by name (docs/how-to/extend.md)."""
 

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Background:
-    """An event loop in a thread of its own, which is ended with the process.
+    """An event loop in a separate thread, which is ended with the process.
 
     Args:
         name: of the thread.

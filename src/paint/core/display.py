@@ -158,7 +158,7 @@ class Display:
         self.task = TaskID(0)
         self.metrics: Mapping[str, float] = {}
         self.steps = self.first = 0
-        self.began = self.phase_began = self.shown = time.monotonic()
+        self.began = self.phase_began = self.printed = time.monotonic()
         self.phase_name = ""
         self.count: Counter | None = None
 
@@ -202,10 +202,10 @@ class Display:
         self.count = counter = Counter(self, title, total, done)
         if self.console.is_terminal and not self.console.quiet and self.live is None:
             with Progress(*_columns(), console=self.console, transient=True) as counter.bar:
-                shown = sanitize_for_terminal(title)
+                label = sanitize_for_terminal(title)
                 # rich shows a total of None as "?".
                 counter.task = counter.bar.add_task(
-                    shown, total=total or None, completed=done, status=""
+                    label, total=total or None, completed=done, status=""
                 )
                 yield counter
         else:
@@ -242,10 +242,10 @@ class Display:
         pause = SAY_SECONDS
         if self.console.is_terminal:
             pause = REDRAW_SECONDS
-        if now - self.shown < pause:
+        if now - self.printed < pause:
             return
 
-        self.shown = now
+        self.printed = now
         tokens = finished + under_way
         speed = tokens / max(now - self.phase_began, 1e-9)
         status = f"{self.phase_name or 'writing'}, {tokens:,} tokens, {speed:,.0f} tok/s"

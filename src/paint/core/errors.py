@@ -39,7 +39,7 @@ class NonFiniteError(PaintError):
 
 
 class Interrupted(Exception):
-    """A signal stopped the run, which has saved its state; the message says how to resume."""
+    """A signal stopped the run, which has saved its state; the message names the next command."""
 
     def __init__(self, message: str, signal_number: int) -> None:
         super().__init__(message)
@@ -83,10 +83,10 @@ def format_value(value: object) -> str:
 
 def format_short(value: object) -> str:
     """Format a value for a message, cut to SHOWN_CHARACTERS."""
-    shown = format_value(value)
-    if len(shown) <= SHOWN_CHARACTERS:
-        return shown
-    return f"{shown[: SHOWN_CHARACTERS - 3]}..."
+    text = format_value(value)
+    if len(text) <= SHOWN_CHARACTERS:
+        return text
+    return f"{text[: SHOWN_CHARACTERS - 3]}..."
 
 
 @contextmanager
@@ -165,7 +165,7 @@ def sanitize_for_terminal(text: str) -> str:
     """Escape the characters of untrusted text that could control a terminal, as ``\\x1b``.
 
     They are control characters other than line ends and tabs, marks that change the direction of
-    text, and lone surrogates, which no terminal's encoding has.
+    text, and unpaired surrogates, which no terminal's encoding has.
     """
     return _CONTROLS.sub(lambda match: ascii(match[0])[1:-1], text)
 

@@ -218,7 +218,7 @@ def build_options(extension: Any, table: Mapping[str, Any], name: str, setting: 
     if kind is None:
         return None
     types = option_types(kind, setting)
-    own = getattr(extension, "options", None)  # a class may have defaults of its own
+    own = getattr(extension, "options", None)  # a class may have own defaults
     values = values_of(own) if isinstance(own, kind) else {}
     for field in dataclasses.fields(kind):
         full_name = f"{name}.{field.name}"

@@ -39,11 +39,11 @@ class FolderInUse(PaintError, RuntimeError):
 def write_atomic(path: Path, content: str | bytes | Iterable[bytes]) -> None:
     """Replace a file atomically: after a crash it has either its old or its new content.
 
-    Missing folders are created. Lone surrogates, which UTF-8 cannot encode, become question marks.
+    Missing folders are created. Unpaired surrogates, which UTF-8 cannot encode, become `?`.
     """
     if isinstance(content, str):
         content = content.encode("utf-8", "replace")
-    # Two processes may write the same tables at once, each a part of its own.
+    # Two processes may write the same tables at once, each a separate part.
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -188,7 +188,7 @@ def lock_folder(
     folder: Path,
     name: str = ".lock",  # another name locks only a part of the folder
     *,
-    waiting: Callable[[str], None] | None = None,  # told of another process that is waited for
+    waiting: Callable[[str], None] | None = None,  # called for another process that is waited for
 ) -> Iterator[None]:
     """Lock a folder against other processes; the lock ends with this process, even if killed.
 

@@ -88,7 +88,7 @@ def load_benchmark(
 
     Raises:
         DataError: the name is unknown (the message has the nearest known one), the hub cannot be
-            reached (the message says how to name a local copy), a published set is incomplete, the
+            reached (the message explains local copies), a published set is incomplete, the
             file's name cannot name a folder, or `paint.data.problems.read_problems` refuses it.
     """
     name, has_copy, copy = spec.partition("=")

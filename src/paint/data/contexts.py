@@ -134,15 +134,15 @@ class Contexts:
         return self.options.alignment != "anchors" or _has_anchors(reference)
 
     def context(self, references: Mapping[str, str], ratio: float, seed: int) -> Context:
-        """The references with ``ratio`` of each masked that is not shown in full."""
-        shown = dict(references)
+        """The references with ``ratio`` of each masked that is not given in full."""
+        masked = dict(references)
         for source, text in references.items():
             if source not in IN_FULL and self.is_masked(text):
-                shown[source] = mask_solution(
+                masked[source] = mask_solution(
                     text, ratio, placement=self.options.placement, seed=seed
                 )
-        complete = announces_complete(self.options.wording, is_complete=shown == references)
-        return Context(_joined(shown.values()) or None, complete)
+        complete = announces_complete(self.options.wording, is_complete=masked == references)
+        return Context(_joined(masked.values()) or None, complete)
 
     @cached_property
     def shared(self) -> str:

@@ -7,7 +7,7 @@ is contaminated by a problem when
 - at least one of these n-grams is in no other benchmark problem.
 
 A problem of fewer than 13 words must occur completely in the text, operators included, and a
-formula at its start or end must begin or end there. A problem of fewer than four words and signs
+formula at its start or end must begin or end there. A problem of fewer than four words and symbols
 must be the complete text.
 
 Why 13: GPT-3 uses this value, and stock openings ("Find the number of positive integers n such that
@@ -36,7 +36,7 @@ from paint.objective.anchors import normalize
 NGRAM = 13
 SHARE = 0.6
 SHORTEST = 4
-"""Least number of words and signs of a problem that is searched for within longer texts."""
+"""Least number of words and symbols of a problem that is searched for within longer texts."""
 
 Pass = Literal["words", "masked"]
 
@@ -68,7 +68,7 @@ class Pieces:
     name: Pass
     lengths: list[int]  # of each problem, in words
     owners: dict[tuple[str, ...], set[int]]  # n-gram -> indices of the problems that hold it
-    short: dict[tuple[str, ...], int]  # words and signs of a short problem -> its index
+    short: dict[tuple[str, ...], int]  # words and symbols of a short problem -> its index
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def _pieces(name: Pass, texts: Sequence[str], ngram: int) -> Pieces:
         tokens = tuple(_WORD.findall(normalized))
         pieces.lengths.append(len(tokens))
         if len(tokens) < ngram:
-            pieces.short.setdefault(tuple(_signs(normalized)[0]), number)
+            pieces.short.setdefault(tuple(_symbols(normalized)[0]), number)
         elif tokens not in seen:  # a copy in a second benchmark must not share the n-grams
             seen.add(tokens)
             for start in range(len(tokens) - ngram + 1):
@@ -162,17 +162,17 @@ def _long_match(normalized: str, pieces: Pieces, index: Index) -> Match | None:
 
 def _short_match(normalized: str, pieces: Pieces, index: Index) -> Match | None:
     """Match the longest short problem that is the text or, unmasked, occurs in it."""
-    signs, stops = _signs(normalized)
-    complete = (0, len(signs))
+    symbols, stops = _symbols(normalized)
+    complete = (0, len(symbols))
 
     def is_edge(i: int) -> bool:
         return i in (*complete, *stops) or any(
-            len(sign) > 1 and sign.isalpha() for sign in signs[i - 1 : i + 1]
+            len(symbol) > 1 and symbol.isalpha() for symbol in symbols[i - 1 : i + 1]
         )
 
     for length in sorted(set(map(len, pieces.short)), reverse=True):
-        for start in range(len(signs) - length + 1):
-            owner = pieces.short.get(tuple(signs[start : start + length]))
+        for start in range(len(symbols) - length + 1):
+            owner = pieces.short.get(tuple(symbols[start : start + length]))
             if owner is None:
                 continue
             end = start + length
@@ -180,18 +180,18 @@ def _short_match(normalized: str, pieces: Pieces, index: Index) -> Match | None:
                 pieces.name == "words" and length >= SHORTEST and is_edge(start) and is_edge(end)
             )
             if is_within or (start, end) == complete:
-                return Match(*index.problems[owner], 1.0, " ".join(signs[start:end]), pieces.name)
+                return Match(*index.problems[owner], 1.0, " ".join(symbols[start:end]), pieces.name)
     return None
 
 
-def _signs(normalized: str) -> tuple[list[str], set[int]]:
-    """Return the words, numbers and signs of a text, and the positions where sentences start."""
+def _symbols(normalized: str) -> tuple[list[str], set[int]]:
+    """Return the words, numbers and symbols of a text, and the positions where sentences start."""
     # Operators are kept, since they distinguish problems of few words.
-    signs: list[str] = []
+    symbols: list[str] = []
     stops: set[int] = set()
-    for sign in _SIGN_OR_WORD.findall(normalized):
-        if sign in _STOPS:
-            stops.add(len(signs))
-        elif sign != ",":
-            signs.append(sign)
-    return signs, stops
+    for symbol in _SIGN_OR_WORD.findall(normalized):
+        if symbol in _STOPS:
+            stops.add(len(symbols))
+        elif symbol != ",":
+            symbols.append(symbol)
+    return symbols, stops

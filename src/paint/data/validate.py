@@ -50,7 +50,7 @@ WRONG_REFERENCES = (
     "wrong boxes: with the last 40 % of every reference wrong, the demo lost 82 points by SFT, 15 "
     "by OPSD and 1 by PAINT, which hides the end (docs/results/demo.md#references-that-go-wrong)"
 )
-"""What references that end in a wrong answer cost; the figures are of the page that it names."""
+"""What references that end in a wrong answer cost; its numbers are of the page that it names."""
 
 
 NO_BOXES = (
@@ -268,12 +268,12 @@ def print_check(check: FileCheck, console: Console) -> None:
     for title, found in (notes | check.contaminated).items():
         if found:
             console.print(f"{title}: {len(found):,} {unit}")
-        shown = found[:SHOWN_ROWS]
-        if len(shown) > 1 and len({message for _, message in shown}) == 1:
-            numbers = ", ".join(str(row) for row, _ in shown)
-            shown = []
+        listed = found[:SHOWN_ROWS]
+        if len(listed) > 1 and len({message for _, message in listed}) == 1:
+            numbers = ", ".join(str(row) for row, _ in listed)
+            listed = []
             console.print(f"  rows {numbers}: {found[0][1]}")
-        for row, message in shown:
+        for row, message in listed:
             console.print(f"  row {row}: {message}")
         if len(found) > SHOWN_ROWS:
             console.print("  ...")

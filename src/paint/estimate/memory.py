@@ -89,7 +89,7 @@ class Memory:
 
     @property
     def resident(self) -> float:
-        """Bytes that are in use during the whole step."""
+        """Bytes that are in use during the complete step."""
         frozen = self.layers + self.ends + self.gathered + self.copy
         return self.kept + frozen + self.adapters + self.gradients + self.optimizer
 

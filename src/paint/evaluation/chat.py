@@ -47,8 +47,8 @@ class Chat:
         if self.trained is not None:
             speakers[self.trained] = (torch.no_grad, prompt)
         if solution is not None:
-            shown = mask_solution(solution, mask_ratio)
-            privileged = self.policy.teacher_prompt(problem, shown, complete=not mask_ratio)
+            masked = mask_solution(solution, mask_ratio)
+            privileged = self.policy.teacher_prompt(problem, masked, complete=not mask_ratio)
             speakers["teacher"] = (self.base.view, privileged)
         left = tokens_left(self.policy, {name: ids for name, (_, ids) in speakers.items()})
         if left < 1:

@@ -194,12 +194,14 @@ def to_terminal(tables: Sequence[Table], console: Console) -> None:
     """Print tables; one that is too wide is split by columns, and its parts are numbered."""
     for table in tables:
         for part in split_table(table, console.width):
-            shown = RichTable(title=part.title, title_justify="left")
+            rich_table = RichTable(title=part.title, title_justify="left")
             for column in part.columns:
-                shown.add_column(column, justify="right" if column else "left", overflow="fold")
+                rich_table.add_column(
+                    column, justify="right" if column else "left", overflow="fold"
+                )
             for row in part.rows[: part.most_rows]:
-                shown.add_row(*row)
-            console.print(shown)
+                rich_table.add_row(*row)
+            console.print(rich_table)
             left_out = len(part.rows) - part.most_rows
             if left_out > 0:
                 console.print(f"and {left_out:,} more rows: in the Markdown file")

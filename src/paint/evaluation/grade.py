@@ -170,11 +170,11 @@ def summarise(
 
     report = summary_report(by_policy)
     write_report(folder, SUMMARY, report, StoreError)
-    shown = worth_showing(report.tables, by_policy)
-    to_terminal(shown, display.console)
+    printed = worth_showing(report.tables, by_policy)
+    to_terminal(printed, display.console)
     line = f"written to {folder}: {SUMMARY}.json, {SUMMARY}.md"
-    if len(shown) < len(report.tables):
-        line += f" ({len(report.tables) - len(shown)} more tables)"
+    if len(printed) < len(report.tables):
+        line += f" ({len(report.tables) - len(printed)} more tables)"
     display.note(line)
 
 

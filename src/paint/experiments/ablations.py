@@ -32,7 +32,7 @@ class AblationRow:
     placement: Placement = "suffix"
     mix: float = 0.0
     top_fraction: float = 0.0
-    shown: str = "solution"
+    source: str = "solution"
     teacher: tuple[tuple[str, Any], ...] = ()
     base_weight: float = 0.0  # of a teacher that is held near the base model
 
@@ -40,7 +40,7 @@ class AblationRow:
     def name(self) -> str:
         """The name of the row's run, such as suffix-0.40-0.30-mix-0.03-0.01."""
         masking = f"{self.placement}-{self.correct:.2f}-{self.wrong:.2f}"
-        control = "" if self.shown == "solution" else f"-{self.shown.replace('_', '-')}"
+        control = "" if self.source == "solution" else f"-{self.source.replace('_', '-')}"
         teacher = "".join(f"-{name.replace('_', '-')}-{value}" for name, value in self.teacher)
         if self.base_weight:
             teacher += f"-base-weight-{self.base_weight}"
@@ -50,7 +50,9 @@ class AblationRow:
         """Return the config with the settings of this row."""
         ratios = {"mask_ratio_correct": self.correct, "mask_ratio_wrong": self.wrong}
         target = {"interpolation_weight": self.mix, "top_fraction": self.top_fraction}
-        config = config.changed("context", placement=self.placement, source=(self.shown,), **ratios)
+        config = config.changed(
+            "context", placement=self.placement, source=(self.source,), **ratios
+        )
         config = config.changed("objective", **target).changed("teacher", **dict(self.teacher))
         if not self.base_weight:
             return config
@@ -161,8 +163,8 @@ ABLATION_TABLES = {
     "controls": AblationTable(
         "Context of the teacher (context.source): ratios 0.40 and 0.30, interpolation 0.03/0.03",
         {
-            label: AblationRow(mix=0.03, top_fraction=0.03, shown=shown)
-            for shown, label in CONTROLS.items()
+            label: AblationRow(mix=0.03, top_fraction=0.03, source=source)
+            for source, label in CONTROLS.items()
         },
         "its own solution",
     ),

@@ -77,7 +77,7 @@ def bake(
     benchmark: str = "",
     force: bool = False,
 ) -> Report:
-    """Train until plain and prompted answers cannot be told apart; print and write the report.
+    """Train until plain and prompted answers cannot be distinguished; print and write the report.
 
     It trains ``train.checkpoint_every`` steps at a time, ``train.steps`` at most. The same call
     continues an interrupted one. The config has the rules as context.file; the other arguments are
@@ -97,7 +97,7 @@ def bake(
         rows = evaluator.base_rows(groups, base)
     found = f"{describe_auc(rows, PROMPTED)}\n{describe_auc(rows, PLAIN)}"
     display.note(found)
-    if not (force or is_told_apart(rows, PLAIN) or _follows_differ(rows)):
+    if not (force or is_distinguishable(rows, PLAIN) or _follows_differ(rows)):
         raise ConfigError(
             f"{rules} changes nothing that is measured: neither likelihood nor grader tells plain "
             f"from prompted answers ({found}); take another text, more questions (--held-out) or "
@@ -116,7 +116,7 @@ def bake(
                 baked = evaluator.baked_rows(groups, base, samples)
             display.note(f"step {step}: {describe_auc(baked, BAKED)}")
             workspace.append({"step": step, "key": key, "rows": [asdict(row) for row in baked]})
-            if step >= config.train.steps or not is_told_apart(baked, BAKED):
+            if step >= config.train.steps or not is_distinguishable(baked, BAKED):
                 break
         _train_to_next_checkpoint(config, run, display)
 
@@ -166,8 +166,8 @@ def _train_to_next_checkpoint(config: Config, run: Path, display: Display) -> No
         raise Interrupted(message, stopped.signal_number) from None
 
 
-def is_told_apart(rows: Sequence[Measurement], view: str) -> bool:
-    """Whether held-out answers of the view can be told from the reference's: AUC above 1/2."""
+def is_distinguishable(rows: Sequence[Measurement], view: str) -> bool:
+    """True if held-out answers of the view differ from the reference's: AUC above 1/2."""
     found = select_rows(rows, policy=view, benchmark=HELD_OUT, metric="auc")
     return any(row.low is not None and row.low > 0.5 for row in found)
 
@@ -217,7 +217,7 @@ def _report(rows: list[Measurement], groups: Sequence[str]) -> Report:
     charts = []
     for group in groups:
         name = group.replace("_", " ")
-        charts.append(Chart(f"AUC, {name}", "auc", "", "1/2: cannot be told apart", group))
+        charts.append(Chart(f"AUC, {name}", "auc", "", "1/2: cannot be distinguished", group))
     charts.append(Chart("Follows", "follows", "%", "answers that the grader accepts", HELD_OUT))
     return Report(rows, tables, charts)
 

@@ -71,8 +71,8 @@ def side_by_side(title: str, names: Sequence[str], *, all_pairs: bool = True) ->
 def save_plot(path: Path, layout: Layout, results: Results) -> None:
     """Plot the score of every run's last checkpoint, and its paired difference, in points."""
     last, labels, score = by_run(results), list(layout.rows.values()), score_name(results)
-    marks = "; ticks: single seeds" if len(last[BASE]) > 1 else ""
-    title = f"{layout.title}\n{evaluation_name(results)}; bars: 95 % intervals{marks}"
+    ticks = "; ticks: single seeds" if len(last[BASE]) > 1 else ""
+    title = f"{layout.title}\n{evaluation_name(results)}; bars: 95 % intervals{ticks}"
 
     with _figure(path, title, (9.9, 0.36 * len(labels) + 1.6)) as figure:
         levels, gaps = figure.subplots(1, 2, sharey=True)

@@ -7,7 +7,7 @@ views of a model to questions that are not trained on are compared by
     KL       KL of a view to its reference a token, on answers of the view, exact over the
              vocabulary, at temperature 1
     AUC      probability that log p_reference − log p_view is larger for an answer of the reference
-             than for one of the view to the same question: 1/2 where they cannot be told apart. No
+             than for one of the view to the same question: 1/2 where they are indistinguishable. No
              other test of one answer is more powerful (Neyman & Pearson 1933)
 """
 

@@ -434,9 +434,9 @@ def _prompts(
         seed = derive_seed(run.config.train.seed, 0, row.row)
         references = contexts.references(row.problem, seed, cache.peers(row.row))
         measured.append(contexts.measure(row.text, row.problem, references))
-        shown = contexts.context(references, measured[-1]["mask_ratio"], seed)
-        measured[-1]["visible"] = answer_is_visible(row.problem, shown.text or "")
-        prompt = policy.teacher_prompt(row.problem, shown.text, complete=shown.complete)
+        context = contexts.context(references, measured[-1]["mask_ratio"], seed)
+        measured[-1]["visible"] = answer_is_visible(row.problem, context.text or "")
+        prompt = policy.teacher_prompt(row.problem, context.text, complete=context.complete)
         require_prompt_fits(prompt, row.problem, policy, run)
         prompts.append(prompt)
     return prompts, measured

@@ -1,6 +1,6 @@
 """Custom graders: functions that compute or wait, of one completion or of many.
 
-    def grade(completion, row)            computes: each call in a process of its own
+    def grade(completion, row)            computes: each call in a separate process
     def grade(completions, rows)          computes: one call for many, in a process
     async def grade(completion, row)      waits: many calls at once, in this process
     async def grade(completions, rows)    waits: one call for many

@@ -124,7 +124,7 @@ class Pool:
 
 
 class Worker:
-    """A process that makes one call at a time, each in a child of its own."""
+    """A process that makes one call at a time, each in a separate child."""
 
     def __init__(self, settings: str) -> None:
         self._index = 0

@@ -58,7 +58,7 @@ class _Spelling(NamedTuple):
 
     opening: str
     closing: str  # closes this thought
-    marks_answer: str = r"(?!)"  # of ``closing``, what follows a thought also without its opening
+    answer_pattern: str = r"(?!)"  # of ``closing``, what follows a thought also without its opening
 
 
 _FINAL_CHANNEL = (
@@ -159,7 +159,7 @@ def _tags(text: str, own: Sequence[ThoughtTags]) -> list[_Tag]:
         for m in re.finditer(spelling.opening, text):
             found.append(_Tag(number, m.start(), m.end(), opens=True))
         for m in re.finditer(spelling.closing, text):
-            is_plain = re.fullmatch(spelling.marks_answer, m[0]) is None
+            is_plain = re.fullmatch(spelling.answer_pattern, m[0]) is None
             found.append(_Tag(number, m.start(), m.end(), opens=False, needs_opening=is_plain))
     for m in _BRACKETED.finditer(text):
         known = _known_tag(m[0])

@@ -24,7 +24,7 @@ CAUSES = (
 
 
 class LogprobMismatchError(PaintError, RuntimeError):
-    """The engine does not generate with the policy that is trained; the message says why."""
+    """The engine does not generate with the policy that is trained; the message has the reason."""
 
 
 def check_adapter_sync(

@@ -26,7 +26,7 @@ from paint.models.attention import masked_decode
 Text = tuple[int, ...]
 
 NARROWEST = 32  # positions by which a step on a CPU gets wider
-NARROWEST_GRAPH = 256  # the same on a GPU, where each width has a graph of its own
+NARROWEST_GRAPH = 256  # the same on a GPU, where each width has its own graph
 WIDTHS = 4  # widths of graphs between a power of two and the next
 
 

@@ -92,7 +92,7 @@ def open_engine(setup: EngineSetup) -> Iterator[Engine]:
             if not setup.falls_back:
                 raise
             stack.close()
-            setup.display.note(f"engine: {LOCAL} goes on, since {error}")
+            setup.display.note(f"engine: {LOCAL} continues, since {error}")
             has_started = False
         if not has_started:
             # An evaluation's policy is on the CPU, since its GPU was for the server.

@@ -52,7 +52,7 @@ class GraphedStep:
         """Do the step eagerly and by a new graph, and keep the graph if both agree."""
         before = self._copy()
         try:
-            with self._beside():
+            with self._on_side_stream():
                 step()
             eager = self._copy()
             self._restore(before)
@@ -77,7 +77,7 @@ class GraphedStep:
             self._restore(eager)
 
     @contextmanager
-    def _beside(self) -> Iterator[None]:
+    def _on_side_stream(self) -> Iterator[None]:
         """On the stream of captures, where a wait for the device is an error."""
         current = torch.cuda.current_stream()
         self.stream.wait_stream(current)

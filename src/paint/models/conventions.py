@@ -103,12 +103,12 @@ class Conventions:
         return "no thinking"
 
     def warnings(self, *, thinking: bool) -> list[str]:
-        """What differs from what is asked for: with thinking off, and for the ends of turns."""
+        """What differs from what is requested: with thinking off, and for the ends of turns."""
         lines = []
         if not thinking and self.opened[False]:
             lines.append(
                 f"thinking cannot be switched off: the chat template opens "
-                f"{self.opened[False].strip()} whatever it is asked for, so the model thinks all "
+                f"{self.opened[False].strip()} whatever is requested, so the model thinks all "
                 f"the same; a reference solution follows the closed thought"
             )
         ends = {*self.end_ids} & {*self.end_of_turn_ids}
@@ -356,13 +356,13 @@ def _tags_in_header(template: _Template, header: str, plain: str) -> ThoughtTags
 
     ``plain`` precedes the answer of a turn without a thought.
     """
-    marks = _MARK.findall(header)
+    tokens = _MARK.findall(header)
     openings = []
-    for mark in marks:
+    for mark in tokens:
         if open_thought(mark):
             openings.append(mark)
     if plain:  # other spellings
-        openings += [mark for mark in marks if mark not in plain]
+        openings += [mark for mark in tokens if mark not in plain]
     for opening in openings:
         rest = header.partition(opening)[2]
         closings = [mark for mark in _MARK.findall(rest) if _closes(opening, mark)]
@@ -406,11 +406,11 @@ def _end_of_turn(template: _Template, declared_ends: Sequence[int]) -> tuple[str
     after_first, after_last = _after_turns(template, {*declared_ends})
     last = _encode(tokenizer, after_last)
     ids = last[: common_length(last, _encode(tokenizer, after_first))]
-    marks = [i for i in ids if i in special][-1:]
-    if not marks:  # the last turn ends in another way, or is the only one
+    tokens = [i for i in ids if i in special][-1:]
+    if not tokens:  # the last turn ends in another way, or is the only one
         ids = last
-        marks = [i for i in ids if i in special][:1]
-    ends = [i for i in ids if i in declared_ends][:1] or marks
+        tokens = [i for i in ids if i in special][:1]
+    ends = [i for i in ids if i in declared_ends][:1] or tokens
     if ends:
         ids = ids[: ids.index(ends[0]) + 1]
     else:  # words

@@ -155,7 +155,7 @@ class JointLayers:
 def _groups(base: PreTrainedModel) -> list[list[Part]]:
     """Linear layers of the decoder that are called one after another on the same input.
 
-    They are found by a pass of two tokens, since no name says which layers share an input.
+    They are found by a pass of two tokens, since no name tells which layers share an input.
     """
     decoder = base.get_decoder()
     parts = _parts(decoder)

@@ -1,6 +1,6 @@
 """Layers that compute their values in less memory or time: adapters, norms, checkpoints.
 
-Adapters are float32 beside smaller weights. On a CPU they compute the same bits as peft's layer
+Adapters are float32 next to smaller weights. On a CPU they compute the same bits as peft's layer
 and save less for the backward pass: peft saves a float32 copy of the input in each layer that reads
 it. Here the input is saved in its own dtype and converted to float32 again in the backward pass.
 On CUDA with bfloat16 weights, the adapter's products take operands in bfloat16, as vLLM serves it,

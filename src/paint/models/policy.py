@@ -299,12 +299,12 @@ class Policy:
         return weight is self.lm_head.weight
 
     def require_rope_range(self, tokens: int) -> None:
-        """Raise PolicyError if a row of this length changes the rope of the rows beside it."""
+        """Raise PolicyError if a row of this length changes the rope of the rows next to it."""
         positions = self._rope_range
         if positions is not None and tokens > positions:
             raise PolicyError(
                 f"a row of {tokens} tokens exceeds the {positions} positions within which the "
-                f"frequencies of the model's rope stay the same, and would change the rows beside "
+                f"frequencies of the model's rope stay the same, and would change the rows next to "
                 f"it; lower data.max_prompt_tokens or max_new_tokens, so that prompt and "
                 f"completion fit"
             )
@@ -503,8 +503,8 @@ def move_policy(policy: Policy, device: torch.device) -> None:
 def _packing(policy: Policy, config: cfg.ModelConfig) -> Policy:
     """Enable packing. Raises PolicyError if packed rows would depend on earlier rows.
 
-    The states must be those of padded rows, up to rounding. Rounding may hide a leak between rows
-    in 16 bits, so other tokens in the first row must not change the states of the others either.
+    The states must be those of padded rows, up to rounding. Rounding in 16 bits may hide leakage
+    between rows, so other tokens in the first row must not change the states of the others either.
     """
     packed = replace(policy, packed=True)
     prompts, completions = _probe(policy)
@@ -515,16 +515,16 @@ def _packing(policy: Policy, config: cfg.ModelConfig) -> Policy:
         after_others = packed.hidden_states(*others)
     first = len(completions[0])
     error = _relative_error(states, padded)
-    leak = _relative_error(after_others[first:], states[first:])
+    leakage = _relative_error(after_others[first:], states[first:])
     if states.dtype == torch.float32:
-        is_apart = error <= STATE_ERROR and leak <= LEAK
+        is_apart = error <= STATE_ERROR and leakage <= LEAK
     else:
-        is_apart = error <= ROUNDING and leak <= STATE_ERROR
+        is_apart = error <= ROUNDING and leakage <= STATE_ERROR
     if not is_apart:
         raise PolicyError(
             f"model.path {format_value(config.path)} does not keep packed rows apart with "
             f"model.attention {format_value(config.attention)}: its states change by "
-            f"{max(error, leak):.2g} of their size; leave model.packed off"
+            f"{max(error, leakage):.2g} of their size; leave model.packed off"
         )
     return packed
 
@@ -552,7 +552,7 @@ def _load_base(
             # Raises if the file is invalid; the model would ignore it silently.
             GenerationConfig.from_pretrained(model_path(config.path))
 
-    _require_whole(base, loading, config)
+    _require_complete(base, loading, config)
     own = str(base.dtype).removeprefix("torch.")
     if is_shared and own != config.dtype:  # each rank would convert, and hold, all of them
         raise PolicyError(
@@ -628,7 +628,7 @@ def _loading(path: str) -> AbstractContextManager[None]:
     )
 
 
-def _require_whole(
+def _require_complete(
     base: PreTrainedModel, loading: Mapping[str, Any], config: cfg.ModelConfig
 ) -> None:
     """Raise PolicyError for missing or unexpected weights.
@@ -683,9 +683,9 @@ def _stored_formats(path: str) -> dict[str, str]:
     config = local_file(model_path(path), "config.json")
     assert config is not None, "the model was loaded from it"
     folder = config.parent
-    whole = folder / "model.safetensors"
+    single = folder / "model.safetensors"
     formats: dict[str, str] = {}
-    for file in [whole] if whole.exists() else folder.glob("model-*.safetensors"):
+    for file in [single] if single.exists() else folder.glob("model-*.safetensors"):
         with safe_open(file, framework="pt") as weights:
             names = weights.keys()
             formats |= {name: weights.get_slice(name).get_dtype() for name in names}

@@ -48,7 +48,7 @@ def teacher_chat(
     complete: bool,
     rationale: str | None = None,
 ) -> Messages:
-    """Privileged prompt: the student's with the masked reference, or with one said to be complete.
+    """Privileged prompt: the student's with the masked or announced complete reference.
 
     With a rationale it is a conversation: the request for it, the rationale as the reply, and the
     student's turn (of the paper's wording: a request for the answer).
@@ -63,8 +63,8 @@ def teacher_chat(
             last = paper.teacher_messages(
                 problem.problem, context, complete=complete, rationale=rationale
             )[-1:]
-        asked = rationale_chat(options, problem, context, complete=complete)
-        return [*asked, reply, *last]
+        request = rationale_chat(options, problem, context, complete=complete)
+        return [*request, reply, *last]
     if complete and options.teacher_complete:
         messages = _render(options, "teacher_complete", problem, names)
     elif options.teacher:

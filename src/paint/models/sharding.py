@@ -32,7 +32,7 @@ _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class ShardError(PaintError, RuntimeError):
-    """The model's layers cannot be sharded; the message says why."""
+    """The model's layers cannot be sharded; the message has the reason."""
 
 
 def ranks_here() -> int:

@@ -72,7 +72,7 @@ def _control(tokenizer: PreTrainedTokenizerBase, template: str, size: int) -> _C
     normalizer = getattr(backend, "normalizer", None)
     normalize = normalizer.normalize_str if normalizer is not None else str
 
-    pieces = {*_special_tokens(tokenizer), *_turn_marks(tokenizer)}
+    pieces = {*_special_tokens(tokenizer), *_turn_delimiters(tokenizer)}
     pieces |= {normalize(piece) for piece in pieces}
     longest_first = sorted((piece for piece in pieces if piece.strip()), key=len, reverse=True)
     matches_nothing = r"(?!)"
@@ -94,7 +94,7 @@ def _special_tokens(tokenizer: PreTrainedTokenizerBase) -> set[str]:
     return set(filter(is_control, tokens | set(tokenizer.all_special_tokens)))
 
 
-def _turn_marks(tokenizer: PreTrainedTokenizerBase) -> set[str]:
+def _turn_delimiters(tokenizer: PreTrainedTokenizerBase) -> set[str]:
     """Text that the chat template writes between turns to separate them, token or not."""
     contents = ["paint-says-1", "paint-says-2", "paint-says-3"]
     roles = ["user", "assistant", "user"]
@@ -110,10 +110,10 @@ def _turn_marks(tokenizer: PreTrainedTokenizerBase) -> set[str]:
     for t in tokenizer.added_tokens_decoder.values():
         if not t.special:
             within_turns.add(str(t))
-    marks = set()
+    delimiters = set()
     for i in (0, 1):
         between = text[places[i] + len(contents[i]) : places[i + 1]]
         found = set(_MARK.findall(between)) - within_turns
         found = {mark for mark in found if not is_thought_tag(mark)}
-        marks |= found or {between.rstrip()}
-    return marks
+        delimiters |= found or {between.rstrip()}
+    return delimiters

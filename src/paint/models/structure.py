@@ -105,7 +105,7 @@ def position_limit(config: PreTrainedConfig) -> PositionLimit:
     if rope is not None and (context is None or rope < context):
         reason = (
             f"the {rope} positions within which the frequencies of the model's rope stay the same; "
-            f"a longer row would change those of every row beside it"
+            f"a longer row would change those of every row next to it"
         )
         return PositionLimit(rope, reason)
     if context is None:
@@ -125,7 +125,7 @@ def rope_range(config: PreTrainedConfig) -> int | None:
     """Positions up to which the rotary embedding is one function of the position.
 
     Beyond them, longrope and dynamic NTK take other frequencies for all rows of a batch, also for
-    those that are shorter: a row would depend on the rows beside it, and a token on the length of
+    those that are shorter: a row would depend on the rows next to it, and a token on the length of
     the text after it. None for embeddings whose frequencies never change.
     """
     text = config.get_text_config()

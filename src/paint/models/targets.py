@@ -69,7 +69,7 @@ def describe_adapters(base: Any) -> str:
         f"{name} ({n / 1e6:.3g} M)" for name, n in (frozen | _experts(base)).items()
     )
     return (
-        f"adapters: {trained / 1e6:.3g} M weights, beside the "
+        f"adapters: {trained / 1e6:.3g} M weights, next to the "
         f"{adapted.total() / 1e6:.3g} M of {', '.join(sorted(adapted))}"
         + (f"; without adapters: {without}" if without else "; every linear layer has one")
     )

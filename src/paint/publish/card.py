@@ -59,7 +59,7 @@ class Export:
 
     name: str
     config: Config
-    facts: Mapping[str, Any]  # run.json
+    run_info: Mapping[str, Any]  # run.json
     step: int
     merged: bool
     dtype: str
@@ -149,7 +149,7 @@ def write_card(export: Export, evaluations: Sequence[CheckpointEvaluation], fold
     text = template.render(
         export=export,
         config=config,
-        facts=export.facts,
+        run_info=export.run_info,
         base=_public(base),
         served=_public(base) if is_hub_model else "BASE",
         data=_public(data),
@@ -157,7 +157,7 @@ def write_card(export: Export, evaluations: Sequence[CheckpointEvaluation], fold
         settings=settings,
         evaluations=evaluations,
         sampling=SAMPLING,
-        contamination=_contamination(config, export.facts, evaluations),
+        contamination=_contamination(config, export.run_info, evaluations),
         license=card_data.license,
     )
     ModelCard(f"---\n{card_data}\n---\n\n{text}").save(folder / "README.md")
@@ -169,7 +169,7 @@ def write_card(export: Export, evaluations: Sequence[CheckpointEvaluation], fold
 
 
 def _contamination(
-    config: Config, facts: Mapping[str, Any], evaluations: Sequence[CheckpointEvaluation]
+    config: Config, run_info: Mapping[str, Any], evaluations: Sequence[CheckpointEvaluation]
 ) -> list[str]:
     """How many training problems repeat a problem of the evaluations."""
     benchmarks = list({b.name: b for found in evaluations for b in found.benchmarks}.values())
@@ -180,7 +180,7 @@ def _contamination(
     except PaintError:
         return ["Not checked: the training data could not be read."]
     lines = []
-    if problems_digest(problems) != facts["problems"]:
+    if problems_digest(problems) != run_info["problems"]:
         lines += ["The data hold other rows than were trained on: left out, or changed since.", ""]
     for benchmark in benchmarks:
         index = build_index([benchmark])

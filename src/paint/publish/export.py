@@ -4,7 +4,7 @@ adapter_model.safetensors, adapter_config.json    or model.safetensors and confi
 tokenizer.json, chat_template.jinja, ...          the base's, unchanged
 generation_config.json                            the base's, if it has one
 README.md                                         the model card (paint.publish.card)
-.eval_results/                                    figures of known benchmarks, for the hub
+.eval_results/                                    results of known benchmarks, for the hub
 SHA256SUMS                                        checksums of these files
 
 The folder gets its name when it is complete.
@@ -63,7 +63,7 @@ def export(
         raise RunError(f"{target} is neither a run nor a checkpoint in one; name runs/NAME")
     checkpoint = latest_checkpoint(run) if run == target else target
     if checkpoint is None:
-        raise RunError(f"{target} has no checkpoint yet; `paint resume {target}` goes on")
+        raise RunError(f"{target} has no checkpoint yet; `paint resume {target}` continues it")
     config = read_run(run)
     trained = trained_in(checkpoint, config.model.train_mode)
     require_checkpoint(checkpoint, trained.name)
@@ -87,7 +87,7 @@ def export(
         made = Export(
             name=repository or folder.resolve().name,
             config=config,
-            facts=read_run_json(run),
+            run_info=read_run_json(run),
             step=int(checkpoint.name.removeprefix("step-")),
             merged=merged,
             dtype=dtype,

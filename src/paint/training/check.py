@@ -140,7 +140,7 @@ class Resolved:
 
     @property
     def needed_fields(self) -> dict[str, str]:
-        """The fields that every problem must have beside its text, each with what needs it."""
+        """Fields that every problem needs in addition to its text, each with what needs it."""
         needed: dict[str, str] = {}
         if not self.algorithm.needs_rollouts:
             needed["solution"] = self.method
@@ -304,13 +304,13 @@ RULES = (
         lambda run: run.divergence.is_sampled and run.rollout.top_p != 1,
         "rollout.top_p",
         "1 with objective.divergence {divergence}",
-        "for its gradient, tokens must be drawn from the whole distribution",
+        "for its gradient, tokens must be drawn from the full distribution",
     ),
     Rule(
         lambda run: run.divergence.is_sampled and run.rollout.top_k != -1,
         "rollout.top_k",
         "-1 with objective.divergence {divergence}",
-        "for its gradient, tokens must be drawn from the whole distribution",
+        "for its gradient, tokens must be drawn from the full distribution",
     ),
     Rule(
         lambda run: run.engine.is_stored and not run.learns_off_policy,

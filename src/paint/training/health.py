@@ -145,15 +145,15 @@ class Health(Callback):
     ) -> None:
         # Of the steps before, where a run is resumed, and of those that follow.
         self.config, self.rows, self.warn = config, list(rows), warn
-        self.shown = set(collapse_warnings(self.rows, config.window))
+        self.reported = set(collapse_warnings(self.rows, config.window))
 
     def on_step(
         self, step: int, metrics: Metrics, rollouts: Sequence[Mapping[str, Any]]
     ) -> bool | None:
         self.rows.append(metrics)
         now = collapse_warnings(self.rows, self.config.window)
-        new = now.keys() - self.shown
+        new = now.keys() - self.reported
         for name in sorted(new):
             self.warn(f"step {step}: collapse warning ({name}): {describe(name, *now[name])}")
-        self.shown = set(now)
+        self.reported = set(now)
         return bool(new & set(self.config.stop_on))

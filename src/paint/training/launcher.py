@@ -276,7 +276,7 @@ def train_on(
 
 
 def with_gpus(text: str) -> str:
-    """A message whose `paint resume` is told of --gpus, too, where this is started by it."""
+    """A message whose `paint resume` names --gpus, too, where this is started by it."""
     gpus = os.environ.get(GPUS)
     if gpus:
         return re.sub(r"(`paint resume [^`]+)`", rf"\1 --gpus {gpus}`", text)
@@ -284,7 +284,7 @@ def with_gpus(text: str) -> str:
 
 
 def serve(request: LaunchRequest, config: Config, *, host: str, port: int) -> int:
-    """Run one vLLM server on each GPU, at ``port`` and the ports after it, until told to stop.
+    """Run one vLLM server on each GPU, at ``port`` and the ports after it, until stopped.
 
     A server that ends is started again. The key is VLLM_API_KEY, as on the trainers' side.
     """
@@ -305,7 +305,7 @@ def serve(request: LaunchRequest, config: Config, *, host: str, port: int) -> in
     ]
     if request.dry_run:
         for variables, command in commands:
-            print(_shown(variables, command))
+            print(_command_line(variables, command))
         if host not in ("127.0.0.1", "::1", "localhost"):
             print(
                 f"# --host {host} is open to the network: whoever has {API_KEY} can use and change "
@@ -327,7 +327,7 @@ def serve(request: LaunchRequest, config: Config, *, host: str, port: int) -> in
             inherited_environment(command) | variables | gpus,
             Path(os.devnull),
             name=f"server {number}",
-            is_shown=True,
+            inherits_output=True,
         )
         for number, (gpus, command) in enumerate(commands)
     ]
@@ -341,7 +341,7 @@ def serve(request: LaunchRequest, config: Config, *, host: str, port: int) -> in
                     ends[number] += 1
                     if ends[number] > RESTARTS:
                         raise PaintError(
-                            f"server {number} has ended {ends[number]} times; what it says is above"
+                            f"server {number} has ended {ends[number]} times; its output is above"
                         )
                     LOGGER.info("%s | $ %s", server.name, shlex.join(server.command))
                     server.start()
@@ -361,15 +361,17 @@ def _run_ranks(command: Sequence[str], pins: dict[str, str], folder: Path) -> in
     # ``python -m`` would import modules from the working directory first.
     environment = dict(os.environ) | {"PYTHONSAFEPATH": "1"} | pins
     grace = SHUTDOWN_SECONDS + 60.0
-    ranks = OwnedProcess(command, environment, folder / LOG, name="-", grace=grace, is_shown=True)
+    ranks = OwnedProcess(
+        command, environment, folder / LOG, name="-", grace=grace, inherits_output=True
+    )
     with _signals() as signals:
         ranks.start()
         try:
-            told = 0
+            sent = 0
             while not ranks.dead:
-                while told < len(signals):
-                    ranks.tell(signals[told])
-                    told += 1
+                while sent < len(signals):
+                    ranks.tell(signals[sent])
+                    sent += 1
                 time.sleep(0.1)
         finally:
             ranks.stop()
@@ -393,7 +395,7 @@ def _signals() -> Iterator[list[int]]:
 
 @contextmanager
 def _visible_gpus(placement: GpuPlacement) -> Iterator[None]:
-    """Show the trainers' GPUs alone within the block; enter it before torch's CUDA is asked."""
+    """Show the trainers' GPUs alone within the block; enter it before torch initialises CUDA."""
     before = dict(os.environ)
     os.environ.update(placement.environment)
     try:
@@ -427,13 +429,13 @@ def _as_begun(config: Config, folder: Path) -> Config:
 
 
 def _require_same_engine(run: Resolved, placement: GpuPlacement, folder: Path) -> None:
-    """Raise RunError where servers appear or are gone; the message names the split that goes on."""
+    """Raise RunError where servers appear or are gone; the message names the split to resume."""
     rollout, has_servers = run.rollout, run.owns_servers
     is_shared = has_servers and rollout.colocate
     if (bool(placement.servers), placement.shared) != (has_servers, is_shared):
         kind = "shared" if rollout.colocate else "TRAINERS+SERVERS"
         raise RunError(
-            f"{folder} was started {'with' if has_servers else 'without'} servers of its own "
+            f"{folder} was started {'with' if has_servers else 'without'} own servers "
             f"(rollout.engine {rollout.engine}, rollout.colocate {rollout.colocate}); go on with "
             f"--split {kind if has_servers else 'TRAINERS+0'}"
         )
@@ -457,10 +459,12 @@ def _split(request: LaunchRequest, run: Resolved, ranks: tuple[int, int], size: 
             return choose_split(run, gpus, server=size)
         if most and not run.engine.is_remote:
             return Split(most, 0, False, f'one process; rollout.engine is "{run.rollout.engine}"')
-        whole = (gpus - most) // size * size
-        if whole:
-            return Split(most, whole, False, "one process, and as many servers as the others hold")
-        return Split(most, gpus, True, "one process, and its server beside it")
+        serving = (gpus - most) // size * size
+        if serving:
+            return Split(
+                most, serving, False, "one process, and as many servers as the others hold"
+            )
+        return Split(most, gpus, True, "one process, and its server next to it")
     if request.split == "shared":
         return Split(min(gpus, most), gpus, True, "--split")
 
@@ -479,7 +483,7 @@ def _split(request: LaunchRequest, run: Resolved, ranks: tuple[int, int], size: 
 
 def _gpus_of_machine(request: LaunchRequest) -> tuple[list[str], float]:
     """Names of the requested GPUs, and the bytes of the smallest; NO_GPU and 0 without any."""
-    # In another process: one that has asked CUDA cannot be pinned any more.
+    # In another process: one that has initialised CUDA cannot be pinned any more.
     line = [sys.executable, "-P", "-c", COUNT]
     found = subprocess.run(line, capture_output=True, text=True).stdout
     sizes = [float(size) for size in found.split()]
@@ -508,7 +512,7 @@ def _print_plan(
         print(f"# {start_line(plan)}")
         sizes = server_flags(plan) if placement.shared else None
     if ranks:
-        print(_shown(placement.environment, ranks))
+        print(_command_line(placement.environment, ranks))
     for number, gpus in enumerate(placement.servers):
         command = server_command(
             config.model,
@@ -519,7 +523,7 @@ def _print_plan(
             sizes=sizes,
         )
         print(f"# server {number}, started by the first of them")
-        print(_shown(gpu_environment(gpus), command))
+        print(_command_line(gpu_environment(gpus), command))
 
 
 def _max_model_len(config: Config) -> int:
@@ -539,6 +543,6 @@ def _max_model_len(config: Config) -> int:
     return tokens
 
 
-def _shown(variables: dict[str, str], command: Sequence[str]) -> str:
+def _command_line(variables: dict[str, str], command: Sequence[str]) -> str:
     pins = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
     return f"{pins} {shlex.join(command)}"

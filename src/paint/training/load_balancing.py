@@ -1,7 +1,7 @@
 """Load balancing: assignment of a step's rows to ranks and micro-batches by their tokens.
 
 Row lengths differ by large factors, and a step takes as long as its slowest rank. The result does
-not depend on the assignment, since every row has its weight in the whole step.
+not depend on the assignment, since every row has its weight in the complete step.
 """
 
 from collections.abc import Iterator, Sequence

@@ -59,8 +59,8 @@ def filter_problems(
         def teacher_tokens(context: str) -> int:
             # The paper's wording of a complete solution is the shorter one.
             return max(
-                len(policy.teacher_prompt(problem, context, complete=shown))
-                for shown in {False, bool(policy.prompts.teacher_complete)}
+                len(policy.teacher_prompt(problem, context, complete=complete))
+                for complete in {False, bool(policy.prompts.teacher_complete)}
             )
 
         # The longest view hides next to nothing, and has the marker on top.

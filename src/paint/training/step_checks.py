@@ -42,8 +42,8 @@ def require_scores(run: Resolved, scores: Any, count: int) -> None:
     for name, column in values.items():
         is_column = isinstance(column, Tensor) and column.is_floating_point()
         if not is_column or column.shape != (count,):
-            shown = tuple(column.shape) if isinstance(column, Tensor) else format_short(column)
-            raise _error(run, f"the values {name} are {shown}, not {count} floating numbers")
+            found = tuple(column.shape) if isinstance(column, Tensor) else format_short(column)
+            raise _error(run, f"the values {name} are {found}, not {count} floating numbers")
 
 
 def require_finite(config: Config, columns: Iterable[tuple[str, Sequence[float]]]) -> None:

@@ -6,7 +6,7 @@ from paint.core.display import format_duration
 from paint.training.check import Resolved
 
 COUNTED = 2
-"""Fewest steps that are counted before a run says what bounds it."""
+"""Fewest steps that are counted before a run reports what bounds it."""
 
 GENERATING = ("sync", "rollout", "wait")  # phases in which the trainer waits for completions
 PHASE = "seconds_"
@@ -16,7 +16,7 @@ WORTH = 0.9  # a split is named if a step would take at most this fraction of th
 
 
 def measured_steps(run: Resolved) -> int:
-    """Steps after which a run says what bounds it.
+    """Steps after which a run reports what bounds it.
 
     The first, which warms up, is not counted. The others are a group of steps, if one of a group
     samples the completions of all (paint.training.batched_rollouts).

@@ -313,7 +313,7 @@ def _open_trackers(config: Config, folder: Path, accelerator: Accelerator) -> No
 def _open_engine(
     run: Resolved, policy: Policy, problems: Sequence[Problem], folder: Path, display: Display
 ) -> Iterator[tuple[Engine, Resolved]]:
-    """Open the engine; yields it and the run, which says so if it generates itself after all."""
+    """Open the engine; yields it and the run, which reports it if it generates itself after all."""
     config = run.config
     if not run.generates:  # SFT without validation samples nothing, and starts no server
         yield LocalEngine(policy, batch_size=1), run
@@ -415,7 +415,7 @@ def loop(
 def _take_step(
     setup: Setup, step_index: int, clock: Clock
 ) -> tuple[list[ScoredRollout], dict[str, float]]:
-    """One step of the algorithm: its rollouts with their values, and metrics beside theirs."""
+    """One step of the algorithm: its rollouts with their values, and metrics next to theirs."""
     rows = minibatch(setup, step_index)
     with (
         setup.accelerator.split_between_processes(rows) as batch,

@@ -44,6 +44,6 @@ def score_answer_tokens(setup: ts.Setup, rollouts: Sequence[Rollout]) -> ts.Scor
         pieces = token_bytes(setup.policy.tokenizer, rollout.completion.ids)
         is_answer += [KINDS[kind] == "answer" for kind in kinds_of_tokens(pieces)]
     lengths, options = ts.completion_lengths(rollouts), setup.config.objective
-    marks = torch.tensor(is_answer, device=student.device).float()
-    weights = mean_one_by_completion(marks, lengths, options)
+    selected = torch.tensor(is_answer, device=student.device).float()
+    weights = mean_one_by_completion(selected, lengths, options)
     return rollout_loss(setup, rollouts, student, teacher, weights)

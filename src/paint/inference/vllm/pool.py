@@ -5,8 +5,8 @@ requested by that folder's name. vLLM answers for a name or path that is used tw
 cached of the first (vLLM issue 42125), so no version of any run has the name of another one. A
 completion depends on its prompt, its seed and the adapter, up to rounding.
 
-Each row goes to the least busy server. A failing server is evicted, and readmitted when it responds
-again; its rows are retried on another one, or wait for one.
+Each row is sent to the least busy server. A failing server is evicted, and readmitted when it
+responds again; its rows are retried on another one, or wait for one.
 """
 
 import asyncio
@@ -86,18 +86,18 @@ class VllmEngine(RemoteEngine):
         self.changed = asyncio.Condition()
         self.silent_since = time.monotonic()
         self.others: list[VllmEngine] = []
-        self.says_count, self.closed = loop is None, False
+        self.reports_count, self.closed = loop is None, False
 
     @classmethod
     def from_setup(cls, setup: EngineSetup) -> "VllmEngine":
-        """An engine on the servers at ``rollout.urls``, or on servers of its own."""
+        """An engine on the servers at ``rollout.urls``, or on its own servers."""
         options = setup.rollout
         folder = adapters = adapter_folder(setup.folder, options.adapter_folder)
         servers = []
         for url in options.urls:
             servers.append(VllmServer(url, timeout=options.timeout))
         if not servers:
-            # Several, and the ranks beside them, have one log (docs/how-to/several-gpus.md).
+            # Several, and the ranks next to them, have one log (docs/how-to/several-gpus.md).
             log = setup.folder / LOG if options.server_gpus else folder / "server.log"
             servers = []
             for number, gpus in enumerate(options.server_gpus or ("",)):
@@ -245,7 +245,7 @@ class VllmEngine(RemoteEngine):
             request = (adapter, prompts[row], sampling, seeds[row], vocabulary)
             finished(row, await self._complete(lambda server: server.complete(*request)))
             count += 1
-            if self.says_count:
+            if self.reports_count:
                 self.display.phase(f"rollout {count}/{len(prompts)}")
 
         if self.options.colocate:
@@ -295,7 +295,7 @@ class VllmEngine(RemoteEngine):
                 self._evict(server, str(error))
             except asyncio.CancelledError:
                 # Two cases look the same: the row is cancelled, or only its request is, because
-                # its server was evicted. The second one goes on elsewhere.
+                # its server was evicted. The second one continues elsewhere.
                 task = asyncio.current_task()
                 if task is None or task.cancelling():
                     raise

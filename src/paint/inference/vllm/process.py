@@ -18,7 +18,7 @@ from paint.demo.files import model_path
 from paint.estimate.sizing import ServerFlags
 
 STOP_SECONDS = 20.0  # how long to wait for the watchdog, which ends what it runs first
-GRACE_SECONDS = 5.0  # how long a server that is told to end may take
+GRACE_SECONDS = 5.0  # how long a server that was ordered to end may take
 NO_GPU = "cpu"  # what rollout.server_gpus calls a server that sees no GPU
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # what vLLM takes for --max-lora-rank
 
@@ -141,10 +141,10 @@ class OwnedProcess:
         *,
         name: str = "",  # prefix of its lines in a shared log; "-": none, and no line about its end
         grace: float = GRACE_SECONDS,  # between SIGTERM and SIGKILL
-        is_shown: bool = False,
+        inherits_output: bool = False,
     ) -> None:
         self.command, self.environment, self.log = list(command), dict(environment), log
-        self.name, self.grace, self.is_shown = name, grace, is_shown
+        self.name, self.grace, self.inherits_output = name, grace, inherits_output
         self.process: subprocess.Popen[bytes] | None = None
         self.status: int | None = None  # its exit status, once it has ended
 
@@ -161,8 +161,8 @@ class OwnedProcess:
             self.process = subprocess.Popen(
                 [*watchdog, self.name, *self.command],
                 stdin=subprocess.DEVNULL,
-                stdout=None if self.is_shown else log,
-                stderr=None if self.is_shown else subprocess.STDOUT,
+                stdout=None if self.inherits_output else log,
+                stderr=None if self.inherits_output else subprocess.STDOUT,
                 env=self.environment,
                 start_new_session=True,
             )

@@ -6,7 +6,7 @@ This process adopts what the command's processes leave behind (a server's worker
 memory), and ends all of them as soon as the command has ended, the parent has, or a signal asks
 for it. SIGTERM and SIGINT are passed on, and the command has GRACE seconds to end by itself; a
 second signal ends it at once. The exit status is the command's. With a NAME, every line of its
-output begins with it; with "-", nothing is added to what the command says.
+output begins with it; with "-", nothing is added to the output of the command.
 """
 
 import ctypes
@@ -58,10 +58,10 @@ def main(parent: int, grace: float, name: str, command: list[str]) -> int:
     has_ended = child.returncode is not None
     if not has_ended:
         _signal_group(signals.pop(0) if signals else signal.SIGTERM)
-        told = time.monotonic()
+        signalled = time.monotonic()
         while child.poll() is None and not signals:
             allowed = grace if os.getppid() == parent else min(grace, ORPHAN_GRACE)
-            if time.monotonic() - told > allowed:
+            if time.monotonic() - signalled > allowed:
                 break
             time.sleep(0.05)
 
