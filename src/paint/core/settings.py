@@ -53,7 +53,10 @@ def setting(default: Any, checks: Sequence[Check], note: str) -> Any:
 
 def or_none(checks: Sequence[Check]) -> Sequence[Check]:
     """The same checks, for a value that may be None."""
-    return [Check(f"{allowed} or None", _unless_none(accepts)) for allowed, accepts in checks]
+    widened = []
+    for allowed, accepts in checks:
+        widened.append(Check(f"{allowed} or None", _unless_none(accepts)))
+    return widened
 
 
 def _unless_none(accepts: Callable[[Any], bool]) -> Callable[[Any], bool]:

@@ -232,7 +232,10 @@ class Contexts:
 
     @cached_property
     def _rows(self) -> list[Mapping[str, Any]]:
-        return [row_of(problem) for problem in self.problems]
+        rows: list[Mapping[str, Any]] = []
+        for problem in self.problems:
+            rows.append(row_of(problem))
+        return rows
 
     def _neighbour(self, problem: Problem) -> Problem:
         """The most similar solved problem: by anchors and then words, or by words alone."""
@@ -240,7 +243,10 @@ class Contexts:
 
         def similarity(other: Problem) -> list[float]:
             pairs = zip(mine, self._features[other.id], strict=True)
-            return [len(a & b) / max(len(a | b), 1) for a, b in pairs]
+            similarities: list[float] = []
+            for a, b in pairs:
+                similarities.append(len(a & b) / max(len(a | b), 1))
+            return similarities
 
         others = []
         for p in self.problems:

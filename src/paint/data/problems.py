@@ -295,7 +295,9 @@ def _split_turns(
     messages = fields.get(place)
     if not is_chat(messages):
         return [fields]
-    roles = [message.get("role") for message in messages]
+    roles = []
+    for message in messages:
+        roles.append(message.get("role"))
     pairs = enumerate(pairwise(roles), start=2)
     ends = []
     for end, pair in pairs:
@@ -403,7 +405,9 @@ def _require_columns(
         return  # the message on a single one is that of ``_text``
     flags = []
     for role in missing:
-        usual = [_column(fields, name) for name in USUAL_COLUMNS[role]]
+        usual = []
+        for name in USUAL_COLUMNS[role]:
+            usual.append(_column(fields, name))
         proposed = next((name for name in usual if name is not None), "COLUMN")
         flags.append(f"--data.{role}-field {proposed if ' ' not in proposed else repr(proposed)}")
     names = ", ".join(f'"{name}"' for name in missing.values())

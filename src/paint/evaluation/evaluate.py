@@ -135,7 +135,8 @@ def evaluate(
             )
         display.note(line)
     if trained is not None:
-        if changes := protocol_differences(trained, protocol_of(evaluation)):
+        changes = protocol_differences(trained, protocol_of(evaluation))
+        if changes:
             display.note(f"not sampled as in training: {changes}")
         if evaluation.benchmarks == (trained.data.path,) != (NAME,):
             display.note(
@@ -170,7 +171,10 @@ def name_of(targets: Sequence[str], model: ModelConfig) -> str:
 
     Raises DataError for a name that is no valid folder name.
     """
-    runs = [run.resolve().name for run in map(run_of, map(Path, targets)) if run is not None]
+    runs = []
+    for run in map(run_of, map(Path, targets)):
+        if run is not None:
+            runs.append(run.resolve().name)
     if runs:
         return "+".join(dict.fromkeys(runs))
     # A model named .. or a/.. is named after its folder; a lone dot has no name.
@@ -197,7 +201,10 @@ def estimate(
     for run in runs:
         if (run / "metrics.jsonl").exists():
             rows.extend(read_metrics(run))
-    rates = [row["tokens_per_second_rollout"] for row in rows if "tokens_per_second_rollout" in row]
+    rates = []
+    for row in rows:
+        if "tokens_per_second_rollout" in row:
+            rates.append(row["tokens_per_second_rollout"])
     if not rates:
         return line, 0.0
     seconds = answers * longest / rates[-1]
@@ -242,7 +249,9 @@ def resolve_targets(
         raise ConfigError(
             f"two targets are called {min(twice)}; rename a folder, or evaluate them in two calls"
         )
-    prompts = {policy.prompts for policy in policies}
+    prompts = set()
+    for policy in policies:
+        prompts.add(policy.prompts)
     if len(prompts) > 1:
         raise ConfigError(
             "the targets were trained with different prompts; evaluate them in two calls, then "

@@ -277,7 +277,9 @@ def open_task(
         "samples": protocol.samples,
         "versions": versions("torch", "transformers", "math-verify"),
     }
-    prompts = [task.prompts[problem.id] for problem in task.problems]
+    prompts = []
+    for problem in task.problems:
+        prompts.append(task.prompts[problem.id])
     return open_store(task.folder, settings, task.problems, prompts)
 
 

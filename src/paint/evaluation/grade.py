@@ -220,7 +220,9 @@ def cast_votes(grades: Sequence[MathGrade], k: int, grader: MathGrader) -> list[
     """
     votes: list[int] = []
     for start in range(0, len(grades), k):
-        verdicts = [grade.strict for grade in grades[start : start + k]]
+        verdicts = []
+        for grade in grades[start : start + k]:
+            verdicts.append(grade.strict)
         wrong = []
         for v in verdicts:
             if v.answer is not None and not v.correct:

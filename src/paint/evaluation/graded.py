@@ -63,7 +63,9 @@ def read_graded(folder: Path) -> Graded:
         by_row = {}
         for sample in store.samples():
             by_row[(sample.problem, sample.sample)] = sample
-        samples = [by_row[row] for row in expected]
+        samples = []
+        for row in expected:
+            samples.append(by_row[row])
     lengths = [(sample.tokens, sample.truncated) for sample in samples]
     return Graded(store, to_graded_samples(store, rows, lengths), rows, samples)
 

@@ -100,7 +100,9 @@ class Store:
 
     def samples(self) -> Iterator[Sample]:
         """Iterate over the stored samples of ``rows``, in order of completion."""
-        rows = {(problem.id, sample) for problem, sample in self.rows}
+        rows = set()
+        for problem, sample in self.rows:
+            rows.add((problem.id, sample))
         return (s for s in _samples(self.folder) if (s.problem, s.sample) in rows)
 
 
@@ -218,7 +220,9 @@ def _opened(folder: Path, *, dropped: bool = False) -> Store:
     path = folder / PROBLEMS
     rows = list(storage.read_jsonl(path, PROBLEMS_HINT))
     with wrap_errors(path, storage.CorruptFileError, PROBLEMS_HINT):
-        problems = [from_row(row) for row in rows]
+        problems = []
+        for row in rows:
+            problems.append(from_row(row))
     return Store(folder, settings, problems, stored_samples(folder), dropped)
 
 

@@ -107,7 +107,9 @@ def comparisons(graded: ByPolicy) -> Iterator[tuple[str, str, Comparison]]:
 
 def summary_tables(rows: Sequence[Measurement], graded: ByPolicy) -> list[Table]:
     """Tables of Avg@k, the other metrics, and the paired differences to the first policy."""
-    ks = {part.correct.shape[1] for _, _, part in _parts(graded)}
+    ks = set()
+    for _, _, part in _parts(graded):
+        ks.add(part.correct.shape[1])
     k = str(ks.pop()) if len(ks) == 1 else "k"
     has_rewards = _have_rewards(graded)
     score, metric = ("Mean reward", "reward") if has_rewards else (f"Avg@{k}", "avg_at_k")

@@ -82,7 +82,8 @@ def load_validation(
         needs_answer=grader_needs_answer(config.grading),
         trained_on=config.data,
     )
-    if changes := protocol_differences(config, protocol):
+    changes = protocol_differences(config, protocol)
+    if changes:
         display.note(f"validation on {benchmark.name} is not sampled as in training: {changes}")
     start = EvalTask(
         step_folder(run / "validation", 0) / benchmark.name,

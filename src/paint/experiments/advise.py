@@ -214,7 +214,9 @@ def validate_arguments(
         raise ConfigError(
             f"samples must be at least 2: rollouts of a problem are compared, got {samples}"
         )
-    names = {f"{ratio:g}" for ratio in ratios}
+    names = set()
+    for ratio in ratios:
+        names.add(f"{ratio:g}")
     if not all(0 <= ratio < 1 for ratio in ratios) or len(names) < max(len(ratios), 1):
         raise ConfigError(
             "ratios must be distinct mask ratios in [0, 1), at least one, got "

@@ -199,7 +199,9 @@ def _earlier_rows(workspace: Workspace, key: dict[str, Any], step: int) -> list[
     by_step: dict[int, list[Measurement]] = {}
     for row in workspace.rows():
         if row["key"] == key and 0 < row["step"] <= step:
-            found = [Measurement(**values) for values in row["rows"]]
+            found = []
+            for values in row["rows"]:
+                found.append(Measurement(**values))
             by_step[row["step"]] = [replace(one, step=row["step"]) for one in found]
     rows: list[Measurement] = []
     for number in sorted(by_step):

@@ -78,6 +78,8 @@ def compare(
         every_checkpoint=every_checkpoint,
     )
     title = "The demo" if model == NAME else model
-    names = [name for name, _ in recipes]
+    names = []
+    for name, _ in recipes:
+        names.append(name)
     publish(side_by_side(title, names, all_pairs=not against_last), results, folder, display)
     return results

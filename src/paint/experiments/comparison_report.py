@@ -127,7 +127,9 @@ def _rows_of(
     if step is None:
         tried = group[0].protocol["samples"]
         values[f"pass_at_{tried}"] = over_seeds((shares(group) > 0).astype(float))
-        lengths = [result.answer_tokens for result in group]
+        lengths = []
+        for result in group:
+            lengths.append(result.answer_tokens)
         values["completion_tokens"] = float(np.mean(lengths))
     rows: list[Measurement] = []
     if group[0].run != BASE:
@@ -269,7 +271,9 @@ def _best_checkpoints(layout: Layout, groups: BySteps, score: str) -> Table:
     for name, label in layout.labels.items():
         means = np.array([shares(group).mean(axis=1) for group in groups[name].values()])
         steps = list(groups[name])
-        chosen = [str(steps[row]) for row in means.argmax(axis=0)]
+        chosen = []
+        for row in means.argmax(axis=0):
+            chosen.append(str(steps[row]))
         last = f"{100 * means[-1].mean():.1f}"
         best = f"{100 * means.max(axis=0).mean():.1f}"
         rows.append([label, last, best, ", ".join(chosen)])

@@ -375,7 +375,9 @@ def held_out_kl(policy: Policy, config: Config, cache: RolloutCache) -> float:
         own, ids = [row.prompt for row in rows], [row.completion.ids for row in rows]
         student = policy.hidden_states(own, ids)
         hidden = teacher.hidden_states(prompts, ids)
-        lengths = [len(row) for row in ids]
+        lengths = []
+        for row in ids:
+            lengths.append(len(row))
         loss = fused_paint_loss(
             student, hidden, policy.lm_head, lengths, KL, teacher_lm_head=teacher.lm_head
         )
@@ -420,7 +422,9 @@ def _states(
     policy: Policy, prompts: Sequence[Sequence[int]], rows: Sequence[Rollout]
 ) -> Sequence[Tensor]:
     """Hidden states of the completions, after these prompts."""
-    completions = [row.completion.ids for row in rows]
+    completions = []
+    for row in rows:
+        completions.append(row.completion.ids)
     states = policy.hidden_states(prompts, completions)
     return torch.split(states, [len(ids) for ids in completions])
 

@@ -126,7 +126,10 @@ class FunctionGrader(Grader):
         if not isinstance(result.value, list) or len(result.value) != len(items):
             error = f"returned {result.value!r}, not a list of {len(items)} rewards"[:200]
             return [to_grade(CallResult(error=error))] * len(items)
-        return [to_grade(CallResult(value)) for value in result.value]
+        grades: list[Grade] = []
+        for value in result.value:
+            grades.append(to_grade(CallResult(value)))
+        return grades
 
     def _call(self, calls: Sequence[Arguments]) -> list[CallResult]:
         results = self._caller.call(calls)

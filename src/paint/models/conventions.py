@@ -429,7 +429,9 @@ def _after_turns(template: _Template, declared_ends: set[int]) -> tuple[str, str
     """
     turns = [_user(0), _assistant(0), _user(1), _assistant(1)]
     text = template.chat(turns)
-    places = [text.find(turn["content"]) for turn in turns]
+    places = []
+    for turn in turns:
+        places.append(text.find(turn["content"]))
     if -1 in places:  # a template for a single turn
         return "", template.chat(turns[:2]).partition(_ANSWERS[0])[2]
     after_first = text.partition(_ANSWERS[0])[2].partition(_QUESTIONS[1])[0]

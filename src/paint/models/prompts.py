@@ -154,7 +154,10 @@ def _system_of(problem: Problem) -> str:
 
 
 def _messages(turns: Iterable[tuple[str, str]]) -> Messages:
-    return [{"role": role, "content": text} for role, text in turns]
+    messages = []
+    for role, text in turns:
+        messages.append({"role": role, "content": text})
+    return messages
 
 
 def _user(text: str) -> dict[str, str]:

@@ -102,7 +102,9 @@ def _turn_delimiters(tokenizer: PreTrainedTokenizerBase) -> set[str]:
     text = ""
     with suppress(TemplateError):  # a template for a single turn has no text between turns
         text = tokenizer.apply_chat_template(messages, tokenize=False)
-    places = [text.find(part) for part in contents]
+    places = []
+    for part in contents:
+        places.append(text.find(part))
     if -1 in places:
         return set()
 

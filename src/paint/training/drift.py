@@ -57,7 +57,9 @@ def open_drift(config: Config, policy: Policy, teacher: Teacher) -> Drift | None
         return None
     data = replace(config.data, path=config.health.drift_path, limit=config.health.drift_prompts)
     problems = read_problems(data, needs={}).problems
-    prompts = [policy.student_prompt(problem) for problem in problems]
+    prompts = []
+    for problem in problems:
+        prompts.append(policy.student_prompt(problem))
     seeds = []
     for row in range(len(prompts)):
         seeds.append(derive_seed(config.train.seed, "drift", row))

@@ -198,7 +198,9 @@ def loss_metrics(kept: Sequence[ScoredRollout], options: Objective) -> dict[str,
     """Compute the metrics of the rollouts that are trained on, with the weights of the loss."""
 
     def mean(name: str) -> float:
-        per_row = [s.tokens[name][options.skip_tokens :] for s in kept]
+        per_row = []
+        for s in kept:
+            per_row.append(s.tokens[name][options.skip_tokens :])
         if options.reduction == "token":
             return sum(map(sum, per_row)) / max(sum(map(len, per_row)), 1)
         return sum(sum(values) / len(values) for values in per_row if values) / len(kept)

@@ -137,7 +137,9 @@ def generation_request(
 def student_hidden_states(setup: Setup, rollouts: Sequence[Rollout]) -> Tensor:
     """Hidden states of the completions' tokens (n h) of the current policy."""
     prompts = [rollout.prompt for rollout in rollouts]
-    completions = [rollout.completion.ids for rollout in rollouts]
+    completions = []
+    for rollout in rollouts:
+        completions.append(rollout.completion.ids)
     return setup.policy.hidden_states(prompts, completions)
 
 
@@ -290,7 +292,10 @@ def learn(
 
 def completion_lengths(rollouts: Sequence[Rollout]) -> list[int]:
     """Completion tokens of each rollout."""
-    return [len(rollout.completion.ids) for rollout in rollouts]
+    lengths: list[int] = []
+    for rollout in rollouts:
+        lengths.append(len(rollout.completion.ids))
+    return lengths
 
 
 def completion_ids(rollouts: Sequence[Rollout], device: torch.device) -> Tensor:

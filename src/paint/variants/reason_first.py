@@ -92,7 +92,9 @@ class ReasonFirst(Algorithm):
 
 def teacher_contexts(rollouts: Sequence[Rollout]) -> list[tuple[Rollout, str, bool]]:
     """The rollouts whose teacher has a context, with it and whether it is complete."""
-    views = [(rollout, rollout.teacher_prompt) for rollout in rollouts]
+    views = []
+    for rollout in rollouts:
+        views.append((rollout, rollout.teacher_prompt))
     contexts: list[tuple[Rollout, str, bool]] = []
     for r, v in views:
         if v and v.context is not None:

@@ -62,7 +62,9 @@ class Sipo(Algorithm):
         temperature, head = setup.config.rollout.temperature, setup.teacher.lm_head
 
         def score(micro: Sequence[Rollout]) -> ts.Scores:
-            other = [erring(rollout, mistakes) for rollout in micro]
+            other = []
+            for rollout in micro:
+                other.append(erring(rollout, mistakes))
             other = add_teacher_prompts(setup, other, step_index)
             hidden = []
             for view in (micro, other):

@@ -180,7 +180,9 @@ def _verdict(
 ) -> Verdict:
     reason: Reason = "no box"
     if given is not None:
-        found = {reasons[given, gold] for gold in accepted(item.gold)}
+        found = set()
+        for gold in accepted(item.gold):
+            found.add(reasons[given, gold])
         reason = next(each for each in _BEST_FIRST if each in found)
     elif item.truncated:
         reason = "truncated"

@@ -115,7 +115,9 @@ class _Point:
 
 def _same_scalars(a: Scalar, b: Scalar) -> bool:
     if any(value.expr.has(oo) for value in (a, b)):
-        ends = [sympy.sympify(value.expr).doit() for value in (a, b)]
+        ends = []
+        for value in (a, b):
+            ends.append(sympy.sympify(value.expr).doit())
         return ends[0] == ends[1] and ends[0] in (oo, -oo)
     return _agree_everywhere(a.expr, b.expr, is_rounded=a.is_decimal or b.is_decimal)
 
@@ -162,7 +164,9 @@ def _agree_at(
     """True if two formulas, each times its factor, agree at a point."""
     have_names = any(map(_names, exprs))
     with mp.workdps(POINT_DIGITS if have_names else NUMBER_DIGITS):
-        values = [_number(expr, point) for expr in exprs]
+        values = []
+        for expr in exprs:
+            values.append(_number(expr, point))
         x, y = map(_product, values, factors)
         if _all_exact((x, y)) and not is_rounded:
             if x != y:
@@ -216,7 +220,9 @@ def _number(expr: Any, point: _Point) -> Any:
     if expr in _CONSTANTS:
         return +_CONSTANTS[expr]
 
-    values = [_number(part, point) for part in expr.args]
+    values = []
+    for part in expr.args:
+        values.append(_number(part, point))
     name = type(expr).__name__
     value = _power(point, *values) if name == "Pow" else _RULES[name](*values)
     if point.domain == "real" and isinstance(value, mpc):
@@ -447,7 +453,9 @@ def _proportional(f: Any, g: Any, is_rounded: bool, *, is_positive: bool = False
     for point in (_Point("real"), _Point("complex")):
         try:
             with mp.workdps(POINT_DIGITS):
-                scale = [_number(formula, point) for formula in (g, f)]
+                scale = []
+                for formula in (g, f):
+                    scale.append(_number(formula, point))
             break
         except Exception:  # no value at this point
             continue
@@ -477,7 +485,9 @@ def _same_listings(a: Listing, b: Listing) -> bool:
     if is_pair and kinds == ["tuple", "tuple"] and a.brackets != b.brackets:
         return False  # open or closed at other ends
 
-    names = [_assigned_names(listing) for listing in (a, b)]
+    names = []
+    for listing in (a, b):
+        names.append(_assigned_names(listing))
     are_assignments = [len(own) > 1 for own in names]
     is_ordered = "tuple" in kinds or a.is_ranking or b.is_ranking or any(are_assignments)
     if is_ordered and not all(names):

@@ -156,13 +156,18 @@ class VllmEngine(RemoteEngine):
 
         def wait() -> list[Completion]:
             under_way.result()
-            return [completions[i] for i in range(len(prompts))]
+            ordered: list[Completion] = []
+            for i in range(len(prompts)):
+                ordered.append(completions[i])
+            return ordered
 
         return wait
 
     def fork(self) -> "VllmEngine":
         """Another engine on the same servers with a separate adapter; it closes with this one."""
-        servers = [server.fork() for server in self.servers]
+        servers = []
+        for server in self.servers:
+            servers.append(server.fork())
         shared = self.folder, self.display, self.options, self.loop
         self.others.append(VllmEngine(self.policy, servers, *shared))
         return self.others[-1]
