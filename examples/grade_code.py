@@ -16,8 +16,8 @@ import secrets
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any
 
 from paint.grading.contract import Grade
@@ -32,18 +32,18 @@ def grade(completion: str, row: Mapping[str, Any]) -> Grade:
     if not blocks:
         return Grade(0.0, "no code block")
     tests = [line for line in row["answer"].splitlines() if line.strip()]
-    passed = sum(passes(blocks[-1], test) for test in tests)
+    passed = sum(run_test(blocks[-1], test)[0] for test in tests)
     return Grade(passed / len(tests), f"{passed} of {len(tests)} tests passed")
 
 
-def passes(code: str, test: str) -> bool:
-    # Code that ends the process before the test does not print the token.
+def run_test(code: str, test: str) -> tuple[bool, str]:
+    # Whether it passes, and stderr. Code that ends the process before does not print the token.
     token = secrets.token_hex(8)
-    command = [sys.executable, "-I", "-c", f"{code}\n{test}\nprint({token!r})"]
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as out:
+    command = [sys.executable, "-I", "-c", f"{code}\n{test}\nprint('\\n' + {token!r})"]
+    with TemporaryDirectory() as folder, TemporaryFile() as out, TemporaryFile() as errors:
         process = subprocess.Popen(
             command, cwd=folder, env={}, stdin=subprocess.DEVNULL, stdout=out,
-            stderr=subprocess.DEVNULL, start_new_session=True, preexec_fn=set_limits,
+            stderr=errors, start_new_session=True, preexec_fn=set_limits,
         )  # fmt: skip
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(WALL_SECONDS)
@@ -51,7 +51,9 @@ def passes(code: str, test: str) -> bool:
             os.killpg(process.pid, signal.SIGKILL)  # and what it started
         process.wait()
         out.seek(0)
-        return out.read().split(b"\n")[-2:] == [token.encode(), b""]
+        errors.seek(0)
+        passed = out.read().endswith(f"\n{token}\n".encode())
+        return passed, errors.read().decode(errors="replace")
 
 
 def set_limits() -> None:

@@ -30,7 +30,16 @@ NAMED += [f"demo-{method}" for method in METHODS]
 KINDS = ["anchored", "answer", "by-verdict", "contrast", "entropy-gap", "on-correct"]
 KINDS += ["reason-first", "refreshed", "rewarded"]
 VARIANTS = [f"paint-{kind}" for kind in KINDS]
-PAPERS = ["e2-opsd", "oasis", "og-opsd", "rlsd", "semi-opd", "sipo", "u-opsd"]  # the same page
+PAPERS = [
+    "e2-opsd",
+    "oasis",
+    "og-opsd",
+    "rlsd",
+    "sdpo",
+    "semi-opd",
+    "sipo",
+    "u-opsd",
+]  # the same page
 BAKES = ["bake", "demo-bake"]  # docs/how-to/bake-a-prompt.md
 
 Sourced = dict[str, tuple[Any, str]]

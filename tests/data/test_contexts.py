@@ -9,8 +9,17 @@ import pytest
 
 from paint.config.schema import Config, ConfigError, ContextConfig, GradingConfig
 from paint.core.plugins import spec_of
-from paint.data.contexts import FILE_BYTES, Context, Contexts
+from paint.data.contexts import (
+    FILE_BYTES,
+    NO_ATTEMPT,
+    Attempt,
+    Context,
+    Contexts,
+    GradedCompletion,
+    attempts_of,
+)
 from paint.data.problems import DataError, Problem
+from paint.grading.contract import Grade
 from paint.training.check import check_config
 
 GUIDE = "Be kind within 14 days. Name the depot. Never promise a refund"
@@ -25,10 +34,12 @@ def contexts(*source: str, **options: Any) -> Contexts:
     return Contexts(ContextConfig(source=source, **options), PROBLEMS)
 
 
-def shown(these: Contexts, problem: Problem, completion: str = "", **given: Any) -> Context:
-    references = these.references(problem, 0, **given)
+def shown(
+    these: Contexts, problem: Problem, completion: str = "", attempt: Attempt = NO_ATTEMPT
+) -> Context:
+    references = these.references(problem, 0, attempt)
     ratio = these.measure(completion, problem, references)["mask_ratio"]
-    return these.context(references, ratio, 0)
+    return these.context(references, ratio, 0, attempt)
 
 
 def test_context_of_all_rows_reaches_teacher_in_full(tmp_path: Path) -> None:
@@ -103,9 +114,68 @@ def test_neighbour_is_the_most_similar_other_problem() -> None:
 
 def test_rollout_is_a_verified_peer_and_else_the_solution() -> None:
     these = contexts("rollout", mask_ratio_wrong=0.0, mask_ratio_correct=0.0)
-    assert shown(these, PROBLEMS[0], peers=["it is $5$"]) == Context("it is $5$", True)
+    assert shown(these, PROBLEMS[0], attempt=Attempt(peers=["it is $5$"])) == Context(
+        "it is $5$", True
+    )
     assert shown(these, PROBLEMS[0]) == Context(PROBLEMS[0].solution, True)
     assert shown(these, Problem("p", "", "5", "9")) == Context(None, True)
+
+
+def test_rollout_next_to_feedback_without_a_peer_is_nothing() -> None:
+    attempt = Attempt("it is $6$", Grade(0.0, "off by one"))
+    context = shown(contexts("rollout", "feedback"), PROBLEMS[0], attempt=attempt)
+    assert context == Context("off by one", True)
+    names = {"completion": "it is $6$", "feedback": "off by one", "reference": ""}
+    assert context.names == names
+
+
+def test_feedback_is_masked_as_a_field_is() -> None:
+    said = "Step one is $1+1=3$. Step two is $3+1=4$."
+    feedback = contexts("feedback", mask_ratio_wrong=0.5, mask_ratio_correct=0.5)
+    attempt = Attempt("", Grade(0.0, feedback=said))
+    context = shown(feedback, PROBLEMS[0], attempt=attempt)
+    assert context.text is not None
+    assert context.text.endswith("...(omitted)...")
+    assert context.names["feedback"] == context.text
+    whole = replace(feedback.options, mask_ratio_wrong=0.0, mask_ratio_correct=0.0)
+    assert shown(Contexts(whole, PROBLEMS), PROBLEMS[0], attempt=attempt).text == said
+
+
+def test_attempts_hold_what_was_said_of_others() -> None:
+    wrong, same, good = Grade(0.0, "a"), Grade(0.0, feedback="a"), Grade(1.0, "right")
+    failed, ungraded = Grade(0.0, "no answer of the judge", failed=True), Grade(None, "no answer")
+    rows = [("p", wrong), ("p", same), ("p", Grade(0.5, "b")), ("p", good), ("q", Grade(0.0, "c"))]
+    rows += [("q", failed), ("r", ungraded), ("s", Grade(0.0, "d"))]
+    completions = [GradedCompletion(i, id_, str(i), g) for i, (id_, g) in enumerate(rows)]
+    found = attempts_of(completions)
+    assert [found[i].comment for i in found] == ["a", "a", "b", "", "c", "", "", "d"]
+    assert [found[i].peers for i in found] == [["3"], ["3"], ["3"], [], [], [], [], []]
+    assert found[0].other_comments == ["b"]  # "a" is what was said of it, too
+    assert found[2].other_comments == ["a", "a"]
+    assert found[7].other_comments == ["a", "a", "b", "c"]  # of a single completion: other problems
+
+
+def test_other_feedback_is_shown_where_there_is_feedback() -> None:
+    these = contexts("other_feedback", mask_ratio_wrong=0.0, mask_ratio_correct=0.0)
+    attempt = Attempt("", Grade(0.0, "mine"), other_comments=["yours"])
+    context = shown(these, PROBLEMS[0], attempt=attempt)
+    assert (context.text, context.names["feedback"]) == ("yours", "yours")
+    for empty in (replace(attempt, grade=Grade(1.0, "right")), replace(attempt, other_comments=[])):
+        assert these.references(PROBLEMS[0], 0, empty) == {}
+
+
+def test_function_may_take_completion_and_grade() -> None:
+    def context(
+        row: dict[str, Any], rows: list[Any], seed: int, completion: str, grade: Grade | None
+    ) -> str:
+        return f"{row['id']} {completion} {grade.reason if grade else ''}"
+
+    these = contexts(spec_of(context))
+    assert these.reads_feedback
+    assert these.of_own_row(PROBLEMS[1]) == {}  # prompts are measured before there is a completion
+    [text] = these.references(PROBLEMS[1], 0, Attempt("mine", Grade(0.0, "wrong"))).values()
+    assert text == "1 mine wrong"
+    assert not contexts("guide", "rollout").reads_feedback
 
 
 def test_several_sources_are_joined_in_their_order() -> None:
@@ -150,6 +220,17 @@ def test_needed_fields_are_those_of_the_sources() -> None:
     assert needed("rollout") == needed("answer") == {"answer"}
     grading = GradingConfig(grader=("extensions.length_grader:grade",))
     assert needed("rollout", grading=grading) == set()
+    assert needed("feedback") == {"answer"}  # of the mathematics grader
+    assert needed("feedback", grading=grading) == set()
+
+
+@pytest.mark.parametrize("source", ["feedback", "other_feedback"])
+def test_feedback_without_grader_or_passing_over_is_refused(source: str) -> None:
+    config = Config(context=ContextConfig(source=(source,)))
+    with pytest.raises(ConfigError, match=rf"other than .none. with context.source .{source}"):
+        check_config(config.changed("grading", grader=("none",)))
+    with pytest.raises(ConfigError, match=rf"context.source must be without {source} with train"):
+        check_config(config.changed("train", method="paint.variants.anchored:Anchored"))
 
 
 def test_context_function_returning_half_a_character_is_refused_by_name() -> None:

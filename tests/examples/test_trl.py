@@ -1,6 +1,7 @@
-"""examples/trl: PAINT inside TRL, against the package's own step on the same completions."""
+"""The package's steps against TRL's on the same completions: examples/trl, and SDPO."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,9 +15,11 @@ from transformers import TrainerCallback
 
 import paint
 from conftest import DEMO
-from paint.algorithms.paint import add_teacher_prompts, score_rollouts
+from paint.algorithms.paint import add_teacher_prompts, rows_with_context, score_rollouts
+from paint.config.recipe import find_recipe, read_recipe
 from paint.data.problems import Problem
 from paint.demo.files import HELD_OUT_PROBLEMS, MODEL
+from paint.grading.contract import Grade
 from paint.inference.engine import Completion
 from paint.models.policy import Policy
 from paint.models.teacher import open_teacher
@@ -119,6 +122,114 @@ def test_trl_loss_gradient_and_prompts_match_paint_step(
             assert largest > 0 or (step == 0 and "lora_A" in name), name  # B is 0 at first
             torch.testing.assert_close(
                 gradients[name], parameter.grad, rtol=1e-4, atol=3e-5 * largest
+            )
+
+
+REWARDS = [0.0, 0.0, 1.0, 0.0]
+FEEDBACK = ["It starts wrong.", "", "It ends too early.", "Step 3 is wrong.\n\nSo is step 4."]
+"""Of each problem: two completions, of which no feedback, a right peer or both are shown."""
+
+
+@pytest.mark.parametrize(
+    ("divergence", "mode", "alpha", "weights"),
+    [("jsd", "full_logits", 0.5, "live"), ("sampled_token", "sampled_token", 1.0, "frozen")],
+)
+def test_sdpo_prompts_loss_and_gradient_match_trl(
+    tmp_path: Path,
+    policy: Policy,
+    accelerator: Accelerator,
+    problems: list[Problem],
+    unchecked: None,
+    divergence: str,
+    mode: Any,
+    alpha: float,
+    weights: str,
+) -> None:
+    from trl.experimental.sdpo import SDPOConfig, SDPOTrainer
+
+    recipe = read_recipe(find_recipe("sdpo"), OURS)
+    recipe = recipe.changed("objective", divergence=divergence).changed("teacher", weights=weights)
+    recipe = recipe.changed("rollout", samples_per_problem=2).changed("train", batch_size=ROWS)
+    teacher, absent = open_teacher(policy, recipe.teacher), cast(Any, None)
+    ours = Setup(check_config(recipe), policy, teacher, [], absent, absent, accelerator, absent)
+
+    chosen = problems[: STEPS * ROWS // 2]
+    rows = []
+    for problem, feedback in zip(chosen, FEEDBACK, strict=True):
+        asked = policy.decode(policy.student_prompt(problem), special=True)
+        user = asked.split("<|im_start|>user\n")[1].split("<|im_end|>")[0]
+        rows.append({"prompt": [{"role": "user", "content": user}], "privileged_context": feedback})
+    recorder = Recorder()
+    switches: dict[str, Any] = dict.fromkeys(["use_cpu", "disable_tqdm"], True)
+    switches |= dict.fromkeys(["shuffle_dataset", "bf16", "dataloader_pin_memory"], False)
+    config = SDPOConfig(
+        str(tmp_path),
+        max_steps=STEPS,
+        per_device_train_batch_size=ROWS,
+        num_generations=2,
+        max_grad_norm=0.0,
+        learning_rate=1e-2,
+        max_completion_length=OURS.rollout.max_new_tokens,
+        chat_template_kwargs={"enable_thinking": False},
+        include_environment_feedback=True,
+        distillation_mode=mode,
+        distillation_alpha=alpha,
+        teacher_model_kind={"frozen": "base"}.get(weights, weights),
+        logging_steps=1,
+        report_to="none",
+        **switches,
+    )
+    adapter = {"r": DEMO.lora_rank, "lora_alpha": DEMO.lora_alpha, "task_type": "CAUSAL_LM"}
+    lora = LoraConfig(**adapter, target_modules=list(DEMO.lora_targets))
+    trainer = SDPOTrainer(
+        str(MODEL),
+        reward_funcs=lambda completions, **_: REWARDS[: len(completions)],
+        args=config,
+        train_dataset=Dataset.from_list(rows),
+        peft_config=lora,
+        callbacks=[recorder],
+    )
+    trainer.train()
+
+    assert len(recorder.batches) == len(recorder.gradients) == STEPS
+    trained = {name: p for name, p in policy.model.named_parameters() if p.requires_grad}
+    for step, batch in enumerate(recorder.batches):
+        policy.model.load_state_dict(recorder.weights[step], strict=False)
+        of_step = [chosen[2 * step + row // 2] for row in range(ROWS)]
+        sampled = rollouts_of(policy, batch, of_step)
+        rollouts = []
+        for rollout, reward in zip(sampled, REWARDS, strict=True):
+            grade = Grade(reward, feedback=FEEDBACK[2 * step + rollout.row // 2])
+            rollouts.append(replace(rollout, grade=grade))
+        rollouts = add_teacher_prompts(ours, rollouts, step)
+        kept = rows_with_context(rollouts)
+        assert batch["self_distillation_mask"].tolist() == [row in kept for row in range(ROWS)]
+        width = batch["completion_ids"].shape[1]
+        masks = batch["teacher_attention_mask"].bool()
+        for rollout, ids, mask in zip(rollouts, batch["teacher_input_ids"], masks, strict=True):
+            assert rollout.teacher_prompt is not None
+            assert ids[:-width][mask[:-width]].tolist() == rollout.teacher_prompt.prompt
+
+        learned = [r for r in rollouts if r.row in kept]
+        loss, values = score_rollouts(ours, learned)
+        policy.model.zero_grad()
+        loss.backward()
+        share = len(kept) / ROWS  # TRL's mean is over all completions, ours over those learned from
+        by_token = values["loss"]
+        if mode == "sampled_token":  # TRL logs the product whose gradient both have
+            by_token = by_token * values["student_log_prob"]
+        means = [part.mean() for part in by_token.split([len(r.completion.ids) for r in learned])]
+        logged = trainer.state.log_history[step]["loss"]
+        assert logged == pytest.approx(float(sum(means)) / ROWS, rel=1e-4)
+        for name, parameter in trained.items():
+            assert parameter.grad is not None
+            largest = float(parameter.grad.abs().max())
+            assert largest > 0 or (step == 0 and "lora_A" in name), name  # B is 0 at first
+            torch.testing.assert_close(
+                recorder.gradients[step][name],
+                share * parameter.grad,
+                rtol=1e-4,
+                atol=3e-5 * largest,
             )
 
 

@@ -109,6 +109,20 @@ def test_advise_page_draws_the_rows_of_the_report(folder: Path) -> None:
     assert page["lines"] == report.lines
 
 
+def test_advise_scores_feedback_and_its_control(tmp_path: Path) -> None:
+    rollout = {"max_new_tokens": 60, "temperature": 1.5}
+    grading = {"grader": "first_error:grade"}
+    config = changed("demo-paint", {"rollout": rollout, "grading": grading})
+    report = advised(tmp_path, config, sources=("feedback", "other_feedback"))
+    kl = means_of(report, "kl")
+    assert set(kl) == {"recipe", "feedback@0", "other_feedback@0"}
+    assert min(kl["feedback@0"], kl["other_feedback@0"]) > 0
+    gradients = means_of(report, "accuracy_gradient")
+    content = means_of(report, "accuracy_gradient", against="other")["feedback@0"]
+    difference = gradients["feedback@0"] - gradients["other_feedback@0"]
+    assert content == pytest.approx(difference)
+
+
 def test_advise_both_modes_adds_figures_of_the_other_mode(folder: Path, tmp_path: Path) -> None:
     for name in ("both", "other"):
         shutil.copytree(folder, tmp_path / name)

@@ -19,13 +19,13 @@ from paint.training.rollouts import Rollout
 from paint.training.token_log import read_tokens, tokens_path
 from paint.training.train_step import Setup
 from paint.training.trainer import train
+from paint.training.weighting import mean_one, mean_one_by_completion
 from paint.variants import on_correct
 from paint.variants.answer import AnswerAlone
 from paint.variants.by_verdict import ByVerdict
 from paint.variants.entropy_gap import EntropyGap
 from paint.variants.oasis import Oasis
 from paint.variants.on_correct import OnCorrect
-from paint.variants.weighting import mean_one, mean_one_by_completion
 from runs import Sections, adapter, assert_same, changed, stored, variant
 
 SMALL: dict[str, dict[str, Any]] = {

@@ -33,6 +33,8 @@ class Algorithm:
         needs_context: the teacher reads a privileged context, so teacher prompts are measured and
             the settings of context, teacher and divergence apply.
         needs_grades: it learns from rewards.
+        passes_over: it leaves out completions of which the teacher has nothing to read, as with
+            ``context.source`` "feedback" where the grader said nothing.
         min_samples: fewest completions of a problem in a batch (``rollout.samples_per_problem``).
         uses_policy_gradient: its gradient is that of the policy that drew the tokens, so they must
             be on policy and drawn at the loss's temperature.
@@ -44,6 +46,7 @@ class Algorithm:
     needs_rollouts: ClassVar[bool] = True
     needs_context: ClassVar[bool] = False
     needs_grades: ClassVar[bool] = False
+    passes_over: ClassVar[bool] = False
     min_samples: ClassVar[int] = 1
     uses_policy_gradient: ClassVar[bool] = False
     options: Any = None
@@ -96,6 +99,7 @@ class Distillation(_BuiltIn):
     name = "distillation"
     step_function = "paint.algorithms.paint:paint_step"
     needs_context = True
+    passes_over = True
 
 
 class Grpo(_BuiltIn):
@@ -146,7 +150,8 @@ def _require_contract(algorithm: Algorithm, name: str) -> None:
     """Raise ConfigError for a class without a step, or with attributes of other types."""
     if type(algorithm).step is Algorithm.step:
         raise ConfigError(f"train.method {name} has no step; define it")
-    for key in ("needs_rollouts", "needs_context", "needs_grades", "uses_policy_gradient"):
+    flags = "needs_rollouts", "needs_context", "needs_grades", "passes_over", "uses_policy_gradient"
+    for key in flags:
         value = getattr(algorithm, key)
         if not isinstance(value, bool):
             raise ConfigError(

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from paint.core.display import Clock
+from paint.core.distributed import all_gather_objects
 from paint.inference.engine import derive_seed
 from paint.objective.fused import fused_paint_loss
 from paint.training.prompt_filter import require_prompt_fits
@@ -24,13 +25,14 @@ from paint.training.train_step import (
     Scores,
     Setup,
     StepResult,
+    attempts_by_row,
     completion_ids,
     completion_lengths,
     generate_rollouts,
     learn,
     student_hidden_states,
-    verified_peers,
 )
+from paint.training.weighting import Weights, factors, learn_from
 
 
 def paint_step(setup: Setup, batch: Batch, step_index: int, clock: Clock) -> StepResult:
@@ -38,6 +40,9 @@ def paint_step(setup: Setup, batch: Batch, step_index: int, clock: Clock) -> Ste
     rollouts = generate_rollouts(setup, batch, step_index, clock)  # ŷ ~ p_S(· | x)
     with clock("context"):
         rollouts = add_teacher_prompts(setup, rollouts, step_index)  # α, ρ(α), ỹ* = M(y*; ρ)
+    if setup.contexts.reads_feedback:  # ours; of some completions the grader has said nothing
+        weighted = partial(score_weighted, setup)
+        return learn_from(setup, rollouts, rows_with_context(rollouts), weighted, step_index, clock)
     score = partial(score_rollouts, setup)  # ℓ(x, y*), Eq. main_loss
     return learn(setup, rollouts, score, step_index, clock)  # θ by 1/|B| Σ ℓ(x, y*)
 
@@ -50,22 +55,43 @@ def add_teacher_prompts(
     Source: section 'Overlap-Adaptive Partial Solution Conditioning'.
     """
     contexts, policy = setup.contexts, setup.policy
-    peers = verified_peers(setup, rollouts) if contexts.needs_peers else {}
+    by_row = attempts_by_row(setup, rollouts)
     with_prompts = []
     for rollout in rollouts:
-        problem, mine = rollout.problem, peers.get(rollout.row, ())
+        problem, attempt = rollout.problem, by_row[rollout.row]
         seed = derive_seed(setup.config.train.seed, step_index, rollout.row)
-        references = contexts.references(problem, seed, mine)  # y*
+        references = contexts.references(problem, seed, attempt)  # y*
         # α = |{a ∈ A(y*): a ⊆ Norm(ŷ)}| / |A(y*)|,   ρ = ρ_wrong + (ρ_correct − ρ_wrong) α
         metrics = {**rollout.metrics, **contexts.measure(rollout.text, problem, references)}
-        context = contexts.context(references, metrics["mask_ratio"], seed)  # ỹ* = M_tail(y*; ρ)
-        prompt = policy.teacher_prompt(problem, context.text, complete=context.complete)  # (x, ỹ*)
+        # ỹ* = M_tail(y*; ρ), and the prompt (x, ỹ*)
+        context = contexts.context(references, metrics["mask_ratio"], seed, attempt)
+        prompt = policy.teacher_prompt(
+            problem, context.text, complete=context.complete, names=context.names
+        )
         require_prompt_fits(prompt, problem, policy, setup.resolved)
         if contexts.needs_peers:
-            metrics["verified_peers"] = len(mine)
+            metrics["verified_peers"] = len(attempt.peers)
         view = TeacherPrompt(context.text, context.complete, prompt)
         with_prompts.append(replace(rollout, teacher_prompt=view, metrics=metrics))
     return with_prompts
+
+
+def rows_with_context(rollouts: Sequence[Rollout]) -> set[int]:
+    """The rows of all ranks whose teacher reads a context."""
+    mine = []
+    for rollout in rollouts:
+        if rollout.teacher_prompt and rollout.teacher_prompt.context is not None:
+            mine.append(rollout.row)
+    return set(all_gather_objects(mine))
+
+
+def score_weighted(setup: Setup, weights: Weights, rollouts: Sequence[Rollout]) -> Scores:
+    """The loss of completions, each token's times the weight of its completion."""
+    teacher = teacher_hidden_states(setup, rollouts)
+    student = student_hidden_states(setup, rollouts)
+    return rollout_loss(
+        setup, rollouts, student, teacher, factors(weights, rollouts, student.device)
+    )
 
 
 def score_rollouts(setup: Setup, rollouts: Sequence[Rollout]) -> Scores:

@@ -45,7 +45,7 @@ def compare(
     thinking: bool | None = None,
     max_new_tokens: OptionalCount = None,
     stored: TextArgument = "",
-    controls: Sequence[Literal["none", "other", "answer", "wrong_answer"]] = (),
+    controls: Sequence[Literal["none", "other", "answer", "wrong_answer", "other_feedback"]] = (),
     against_last: bool = False,
     seeds: Seeds = 3,
     seed: FirstSeed = 0,
@@ -77,7 +77,7 @@ def compare(
         stored: Completions to train on, as rollout.stored, for every recipe whose method allows it;
             empty: each run samples its own.
         controls: Repeat the last recipe with a teacher that reads nothing, another problem's
-            solution, the right answer or a wrong one.
+            solution, the right answer, a wrong one, or what the grader said of another completion.
         against_last: Compare each recipe with the last one alone: fewer pairs, and a smaller
             correction of p. Decide it beforehand.
         output_dir: Folder of results, runs and samples; existing results are reused.

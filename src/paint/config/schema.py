@@ -36,9 +36,12 @@ from paint.core.settings import (
 Dtype = Literal["float32", "bfloat16", "float16"]
 CONTEXT_SOURCES = (
     *("solution", "text", "file", "neighbour", "rollout"),
-    *("none", "other", "answer", "wrong_answer"),
+    *("feedback", "none", "other", "answer", "wrong_answer", "other_feedback"),
 )
 """Values of context.source; any other is a field of the row, or module:function."""
+
+FEEDBACK_SOURCES = ("feedback", "other_feedback")
+"""Those that show what the grader said."""
 
 
 def _are_distinct(values: tuple[str, ...]) -> bool:
@@ -290,9 +293,10 @@ class ContextConfig(Section):
     )
     """What the teacher reads, one or several: solution (paper), the name of a field, text, file,
     neighbour (the solution of the most similar problem), rollout (another verified completion of
-    the problem in the step, without one the solution), module:function, and the controls none,
-    other (another problem's solution), answer and wrong_answer. text, file and answers are never
-    masked."""
+    the problem in the step, without one the solution), feedback (what the grader said of the
+    completion itself), module:function, and the controls none, other (another problem's solution),
+    answer, wrong_answer and other_feedback (of another completion). text, file and answers are
+    never masked."""
     text: str = ""
     """The context of source text, the same for all rows: rules, a system prompt, a description."""
     file: str = setting("", PATH, "a text file")

@@ -3,23 +3,25 @@
     sources -> references -> overlap with the completion -> mask ratio -> context
 
 Source: section 'Overlap-Adaptive Partial Solution Conditioning'. All sources but the solution are
-ours. Every choice is a pure function of (seed, problem).
+ours. Every choice is a pure function of (seed, problem, completions of the step).
 """
 
+import inspect
 import random
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from paint.config.schema import CONTEXT_SOURCES, ConfigError, ContextConfig
+from paint.config.schema import CONTEXT_SOURCES, FEEDBACK_SOURCES, ConfigError, ContextConfig
 from paint.core.errors import format_short, wrap_errors
 from paint.core.options import bind_options
 from paint.core.plugins import load_object
 from paint.data.problems import Problem, row_of
 from paint.data.readers import DataError
+from paint.grading.contract import Grade
 from paint.grading.math.equality import compare_text
 from paint.objective.masking import MARKER, anchors, mask_ratio, mask_solution, overlap_metrics
 from paint.objective.messages import announces_complete
@@ -27,7 +29,7 @@ from paint.objective.messages import announces_complete
 IN_FULL = ("text", "file", "answer", "wrong_answer")
 """Sources that are never masked."""
 
-CONTROLS = ("none", "other", "answer", "wrong_answer")
+CONTROLS = ("none", "other", "answer", "wrong_answer", "other_feedback")
 """Sources whose overlap is that of the problem's own solution."""
 
 OTHER_ROWS = ("neighbour", "rollout")
@@ -36,16 +38,81 @@ OTHER_ROWS = ("neighbour", "rollout")
 FILE_BYTES = 2**22
 """Most bytes of context.file: a million tokens or so, more than a model reads."""
 
-ContextFunction = Callable[[Mapping[str, Any], Sequence[Mapping[str, Any]], int], str]
-"""A source of your own: the row, all rows and a seed to the reference of the row."""
+ContextFunction = Callable[..., str]
+"""A source of your own: the row, all rows and a seed to the reference of the row. It may also take
+``completion`` and ``grade``."""
+
+COMPLETION_ARGUMENTS = {"completion", "grade"}
+"""Arguments of a function whose context depends on the completion."""
+
+
+class GradedCompletion(NamedTuple):
+    """A completion of a step."""
+
+    row: int
+    problem_id: str
+    text: str
+    grade: Grade | None
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A completion, and what other completions of its step add to what the teacher may read.
+
+    Attributes:
+        grade: None where nothing is graded.
+        peers: verified completions of the problem in other rows.
+        other_comments: what the grader said of other completions of the problem, apart from what it
+            said of this one; of other problems' where there is nothing else.
+    """
+
+    text: str = ""
+    grade: Grade | None = None
+    peers: Sequence[str] = ()
+    other_comments: Sequence[str] = ()
+
+    @property
+    def comment(self) -> str:
+        return self.grade.comment if self.grade else ""
+
+
+NO_ATTEMPT = Attempt()
+"""Before there is a completion."""
+
+
+def attempts_of(completions: Sequence[GradedCompletion]) -> dict[int, Attempt]:
+    """The attempts of all completions of a step, by row."""
+    attempts = {}
+    for mine in completions:
+        own = Attempt(mine.text, mine.grade).comment
+        peers: list[str] = []
+        of_problem: list[str] = []
+        of_others: list[str] = []
+        for other in completions:
+            if other.row == mine.row:
+                continue
+            is_of_problem = other.problem_id == mine.problem_id
+            if is_of_problem and other.grade and other.grade.correct:
+                peers.append(other.text)
+            comment = other.grade.comment if other.grade else ""
+            if comment and comment != own:
+                (of_problem if is_of_problem else of_others).append(comment)
+        attempts[mine.row] = Attempt(mine.text, mine.grade, peers, of_problem or of_others)
+    return attempts
 
 
 @dataclass(frozen=True)
 class Context:
-    """What the teacher reads: the text, None for nothing, and whether it is announced complete."""
+    """What the teacher reads: the text, None for nothing, and whether it is announced complete.
+
+    Attributes:
+        names: what templates see by name: completion, and with feedback also feedback and reference
+            (the other sources).
+    """
 
     text: str | None
     complete: bool
+    names: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)
@@ -65,37 +132,44 @@ class Contexts:
         """True if a source shows other completions of the step."""
         return "rollout" in self.options.source
 
-    def references(self, problem: Problem, seed: int, peers: Sequence[str] = ()) -> dict[str, str]:
+    @property
+    def needs_attempts(self) -> bool:
+        """Whether a source depends on what other completions of the step are."""
+        return self.needs_peers or "other_feedback" in self.options.source
+
+    @cached_property
+    def reads_feedback(self) -> bool:
+        """Whether a source depends on the completion, so that it may have nothing to show."""
+        return any(map(self._depends_on_completion, self.options.source))
+
+    def references(
+        self, problem: Problem, seed: int, attempt: Attempt = NO_ATTEMPT
+    ) -> dict[str, str]:
         """The reference of each source, before masking.
 
         Args:
-            seed: chooses among other problems and peers.
-            peers: verified completions of the problem in other rows of its step. Without any, the
-                source rollout is the problem's solution, or nothing.
+            seed: chooses among other problems and completions.
+            attempt: the completion. Without peers, the source rollout is the problem's solution, or
+                next to feedback nothing.
 
         Raises:
             ConfigError: the file of context.file cannot be read.
             DataError: a source needs another problem or another answer, and there is none.
         """
-        found = {}
-        for s in self.options.source:
-            found[s] = self._reference(s, problem, seed, peers)
         references: dict[str, str] = {}
-        for source, text in found.items():
+        for source in self.options.source:
+            text = self._reference(source, problem, seed, attempt)
             if text:
                 references[source] = text
         return references
 
     def of_own_row(self, problem: Problem) -> dict[str, str]:
-        """The references that come from no other row."""
-        sources = []
-        for s in self.options.source:
-            if s not in OTHER_ROWS + CONTROLS:
-                sources.append(s)
-        texts: dict[str, str] = {}
-        for source in sources:
-            texts[source] = self._reference(source, problem, 0, ()) or ""
-        return texts
+        """The references that come from no other row, and do not depend on a completion."""
+        references = {}
+        for source in self.options.source:
+            if source not in OTHER_ROWS + CONTROLS and not self._depends_on_completion(source):
+                references[source] = self._reference(source, problem, 0, NO_ATTEMPT) or ""
+        return references
 
     def longest(self, problem: Problem) -> str:
         """The longest context of a problem by its own row: all of it, and the marker."""
@@ -133,7 +207,13 @@ class Contexts:
         """True if a reference has anchors, or is compared by other pieces than anchors."""
         return self.options.alignment != "anchors" or _has_anchors(reference)
 
-    def context(self, references: Mapping[str, str], ratio: float, seed: int) -> Context:
+    def context(
+        self,
+        references: Mapping[str, str],
+        ratio: float,
+        seed: int,
+        attempt: Attempt = NO_ATTEMPT,
+    ) -> Context:
         """The references with ``ratio`` of each masked that is not given in full."""
         masked = dict(references)
         for source, text in references.items():
@@ -142,7 +222,12 @@ class Contexts:
                     text, ratio, placement=self.options.placement, seed=seed
                 )
         complete = announces_complete(self.options.wording, is_complete=masked == references)
-        return Context(_joined(masked.values()) or None, complete)
+        names = {"completion": attempt.text}
+        if self._shows_feedback:
+            feedback = [masked[s] for s in masked if s in FEEDBACK_SOURCES]
+            others = [masked[s] for s in masked if s not in FEEDBACK_SOURCES]
+            names |= {"feedback": _joined(feedback), "reference": _joined(others)}
+        return Context(_joined(masked.values()) or None, complete, names)
 
     @cached_property
     def shared(self) -> str:
@@ -153,9 +238,7 @@ class Contexts:
         """
         return _joined(self._shared_text(s) for s in self.options.source if s in ("text", "file"))
 
-    def _reference(
-        self, source: str, problem: Problem, seed: int, peers: Sequence[str]
-    ) -> str | None:
+    def _reference(self, source: str, problem: Problem, seed: int, attempt: Attempt) -> str | None:
         match source:
             case "none":
                 return None
@@ -168,13 +251,20 @@ class Contexts:
             case "neighbour":
                 return self._neighbour(problem).solution
             case "rollout":
-                if peers:
-                    return random.Random(seed).choice(peers)
-                return problem.solution
+                if attempt.peers:
+                    return random.Random(seed).choice(attempt.peers)
+                return None if self._shows_feedback else problem.solution
+            case "feedback":
+                return attempt.comment
+            case "other_feedback":
+                # The control learns from the same completions as its original.
+                if not attempt.comment or not attempt.other_comments:
+                    return None
+                return random.Random(seed).choice(attempt.other_comments)
             case "other" | "wrong_answer":
                 return self._of_another(source, problem, seed)
         if ":" in source:
-            return self._by_function(source, problem, seed)
+            return self._by_function(source, problem, seed, attempt)
         if source not in problem.fields:
             raise DataError(
                 f"context.source {source} is none of {', '.join(CONTEXT_SOURCES)}, and problem "
@@ -219,11 +309,24 @@ class Contexts:
                 raise ValueError("it holds no text")
         return text
 
-    def _by_function(self, source: str, problem: Problem, seed: int) -> str:
+    @property
+    def _shows_feedback(self) -> bool:
+        return not set(FEEDBACK_SOURCES).isdisjoint(self.options.source)
+
+    def _depends_on_completion(self, source: str) -> bool:
+        if ":" not in source:
+            return source in FEEDBACK_SOURCES
+        return bool(_arguments_of(context_function(self.options, source)) & COMPLETION_ARGUMENTS)
+
+    def _by_function(self, source: str, problem: Problem, seed: int, attempt: Attempt) -> str:
         function = context_function(self.options, source)
         place = f"context.source {source}, problem {problem.id}"
+        given = {"completion": attempt.text, "grade": attempt.grade}
+        taken = _arguments_of(function) & COMPLETION_ARGUMENTS
         with wrap_errors(place, DataError, "correct the function"):
-            found = function(row_of(problem), self._rows, seed)
+            found = function(
+                row_of(problem), self._rows, seed, **{name: given[name] for name in taken}
+            )
             if isinstance(found, str):
                 found.encode("utf-8")  # half of a surrogate pair is no text
         if not isinstance(found, str):
@@ -276,6 +379,14 @@ def context_function(config: ContextConfig, source: str) -> ContextFunction:
     function = load_object(source, "context.source", CONTEXT_SOURCES)
     setting = f"context.source {source}"
     return bind_options(function, config.options, "context.options", setting)
+
+
+def _arguments_of(function: ContextFunction) -> set[str]:
+    """The names of a function's arguments; none of one that has no signature."""
+    try:
+        return set(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # some builtins
+        return set()
 
 
 @lru_cache(maxsize=100_000)

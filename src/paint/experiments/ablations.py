@@ -78,6 +78,14 @@ CONTROLS: dict[str, str] = {
 }
 """What the teacher reads, and how tables call it."""
 
+FEEDBACK_CONTROLS: dict[str, str] = {
+    "none": "none",
+    "other_feedback": "feedback on another completion",
+    "answer": "the right answer",
+    "feedback": "feedback on its own completion",
+}
+"""The same where the teacher reads what the grader says."""
+
 PLACEMENTS: tuple[Placement, ...] = ("prefix", "middle", "random", "suffix")
 
 MASK_RATIOS = (
@@ -167,6 +175,14 @@ ABLATION_TABLES = {
             for source, label in CONTROLS.items()
         },
         "its own solution",
+    ),
+    "feedback": AblationTable(
+        "Feedback as context (context.source): nothing hidden, no interpolation",
+        {
+            label: AblationRow(correct=0.0, wrong=0.0, source=source)
+            for source, label in FEEDBACK_CONTROLS.items()
+        },
+        "feedback on its own completion",
     ),
 }
 

@@ -70,6 +70,7 @@ T = TypeVar("T")
 
 RECIPE = "recipe"  # the context of the recipe itself
 STUDENT = "student"  # the policy of rows about the student itself
+OF_OTHERS = ("other", "other_feedback")  # controls with another row's context
 TRAINING = "training problems"  # the benchmark of all rows
 
 STUDENT_METRICS = {
@@ -496,7 +497,7 @@ def _mean(values: np.ndarray) -> Interval:
 
 def _content_lines(chosen: str, gradients: Mapping[str, np.ndarray]) -> list[str]:
     """How much of a context's gradient another row's context has."""
-    others = [name for name in gradients if source_of(name) == "other"]
+    others = [name for name in gradients if source_of(name) in OF_OTHERS]
     if not others:
         return []
     control = max(others, key=lambda name: gradients[name].mean())
@@ -539,9 +540,9 @@ def source_of(name: str) -> str:
 
 def control_of(name: str, found: Mapping[str, T]) -> T | None:
     """What was found with another row's context, masked as this one; None for itself."""
-    if source_of(name) == "other":
-        return None
-    return found.get(f"other@{name.partition('@')[2]}")
+    source = source_of(name)
+    control = "other_feedback" if source == "feedback" else "other"
+    return None if source in OF_OTHERS else found.get(f"{control}@{name.partition('@')[2]}")
 
 
 def _without_mode(name: str) -> tuple[str, str]:

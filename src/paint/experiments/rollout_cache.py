@@ -6,6 +6,7 @@ interrupted collection continues. ``rollouts.jsonl`` is a file that the engine "
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from paint.core.display import Display
 from paint.core.settings import require_count
 from paint.core.storage import read_json
 from paint.core.workspace import Workspace
-from paint.data.contexts import Contexts
+from paint.data.contexts import Attempt, Contexts, GradedCompletion, attempts_of
 from paint.data.problems import Problem, batch_indices, item_of, read_problems
 from paint.evaluation.generate import checkpoint_digest, load_eval_policy
 from paint.grading.graders import open_grader
@@ -74,14 +75,12 @@ class RolloutCache:
         shares: np.ndarray = is_so.mean(axis=1)
         return shares
 
-    def peers(self, index: int) -> list[str]:
-        """The other right rollouts of the same problem."""
-        first = index - index % self.samples
-        peers: list[str] = []
-        for r in self.rollouts[first : first + self.samples]:
-            if r.row != index and r.is_correct:
-                peers.append(r.text)
-        return peers
+    @cached_property
+    def attempts(self) -> dict[int, Attempt]:
+        """By row, what the teacher may read of the rollouts."""
+        return attempts_of(
+            [GradedCompletion(r.row, r.problem.id, r.text, r.grade) for r in self.rollouts]
+        )
 
 
 @dataclass(frozen=True)
@@ -436,11 +435,14 @@ def _prompts(
     prompts, measured = [], []
     for row in rows:
         seed = derive_seed(run.config.train.seed, 0, row.row)
-        references = contexts.references(row.problem, seed, cache.peers(row.row))
+        attempt = cache.attempts[row.row]
+        references = contexts.references(row.problem, seed, attempt)
         measured.append(contexts.measure(row.text, row.problem, references))
-        context = contexts.context(references, measured[-1]["mask_ratio"], seed)
+        context = contexts.context(references, measured[-1]["mask_ratio"], seed, attempt)
         measured[-1]["visible"] = answer_is_visible(row.problem, context.text or "")
-        prompt = policy.teacher_prompt(row.problem, context.text, complete=context.complete)
+        prompt = policy.teacher_prompt(
+            row.problem, context.text, complete=context.complete, names=context.names
+        )
         require_prompt_fits(prompt, row.problem, policy, run)
         prompts.append(prompt)
     return prompts, measured

@@ -53,6 +53,18 @@ class Grade:
             return next(iter(self.parts.values())).correct
         return self.reward == 1
 
+    @property
+    def comment(self) -> str:
+        """What was said of the completion: the feedback, or why it is not right.
+
+        Empty where the grader failed or did not grade.
+        """
+        if self.failed or self.reward is None:
+            return ""
+        if self.feedback or self.correct:
+            return self.feedback
+        return self.reason
+
 
 @dataclass(frozen=True, slots=True)
 class Cost:

@@ -182,15 +182,28 @@ class Policy:
         *,
         complete: bool,
         rationale: str | None = None,
+        names: Mapping[str, str] = views.NO_NAMES,
     ) -> list[int]:
-        """Token ids of the privileged prompt: with a masked, a complete or no reference."""
+        """Token ids of the privileged prompt: with a masked, a complete or no reference.
+
+        ``names`` are those of a context (``paint.data.contexts.Context``): texts of this completion
+        or about it.
+        """
         if context is None:
             return self.student_prompt(problem, thinking=self.teacher_thinking)
 
         if rationale is not None:  # generated text, which the user cannot correct
             rationale = drop_special_text(self.tokenizer, rationale)
+        if names:  # so may be the context
+            context = drop_special_text(self.tokenizer, context)
+            names = {key: drop_special_text(self.tokenizer, names[key]) for key in names}
         messages = views.teacher_chat(
-            self.prompts, _problem_of(problem), context, complete=complete, rationale=rationale
+            self.prompts,
+            _problem_of(problem),
+            context,
+            complete=complete,
+            rationale=rationale,
+            generated=names,
         )
         return self._encode(messages, thinking=self.teacher_thinking)
 

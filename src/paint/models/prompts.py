@@ -25,6 +25,21 @@ TEACHER = REFERENCE + "{{ student }}"
 RATIONALE = TEACHER + "\n\nBefore you answer, explain what in the reference above matters for it."
 """Default templates where the student's prompt is not the paper's (ours)."""
 
+FEEDBACK = (
+    "{{ student }}"
+    "{% if reference %}\n\nCorrect solution:\n\n{{ reference }}\n\n{% endif %}"
+    "{% if feedback %}\n\nThe following is feedback from your unsuccessful earlier attempt:"
+    "\n\n{{ feedback }}\n\n{% endif %}"
+    "\n\n\nCorrectly solve the original question.\n\n"
+)
+"""Default template of the teacher where a source is feedback: SDPO's wording (arXiv 2601.20802), as
+in TRL. Jinja2 drops the first newline after a block and the last one of a template."""
+
+NO_NAMES: Mapping[str, str] = {}
+
+COMPLETION_NAMES = ("completion", "feedback", "reference")
+"""Names of templates that depend on the completion."""
+
 Messages = list[dict[str, str]]
 
 
@@ -47,15 +62,18 @@ def teacher_chat(
     *,
     complete: bool,
     rationale: str | None = None,
+    generated: Mapping[str, str] = NO_NAMES,
 ) -> Messages:
     """Privileged prompt: the student's with the masked or announced complete reference.
 
+    ``generated`` are further names of templates, those of ``paint.data.contexts.Context``.
     With a rationale it is a conversation: the request for it, the rationale as the reply, and the
     student's turn (of the paper's wording: a request for the answer).
     """
     is_paper = not (options.student or problem.turns)
     student = student_chat(options, problem)
     names = {"context": context, "complete": complete, "student": student[-1]["content"]}
+    names |= generated
     if rationale is not None:
         reply = {"role": "assistant", "content": rationale}
         last = student[-1:]
@@ -71,6 +89,8 @@ def teacher_chat(
         messages = _render(options, "teacher", problem, names)
     elif options.teacher_system:
         messages = student
+    elif "feedback" in generated:
+        messages = [*student[:-1], _user(_compile(FEEDBACK).render(names))]
     elif is_paper:
         messages = paper.teacher_messages(problem.problem, context, complete=complete)
     else:
@@ -131,6 +151,8 @@ def _render(
     roles = {"problem": problem.problem, "solution": problem.solution, "answer": problem.answer}
     given = {name: text for name, text in roles.items() if text}
     known = {"system": "", **fields, "id": problem.id, **given, "row": fields, **names}
+    if key != "student":  # prompts are measured before there is a completion
+        known = dict.fromkeys(COMPLETION_NAMES, "") | known
     system = _system_of(problem)
     if system:
         known["system"] = system

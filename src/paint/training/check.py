@@ -21,7 +21,14 @@ from typing import Any, NamedTuple
 
 from paint.algorithms.base import Algorithm, find_algorithm
 from paint.config.recipe import require_bitsandbytes, require_paths
-from paint.config.schema import CONTEXT_SOURCES, CPU_ROWS, CPU_TOKENS, Config, RolloutConfig
+from paint.config.schema import (
+    CONTEXT_SOURCES,
+    CPU_ROWS,
+    CPU_TOKENS,
+    FEEDBACK_SOURCES,
+    Config,
+    RolloutConfig,
+)
 from paint.core.errors import ConfigError, format_short, format_value
 from paint.core.options import complete_options
 from paint.estimate.plan import (
@@ -136,7 +143,13 @@ class Resolved:
         """The setting by which the training needs grades; empty if it needs none."""
         if self.algorithm.needs_grades:
             return self.method
-        return ""
+        return f"context.source {format_value(self.feedback)}" if self.feedback else ""
+
+    @property
+    def feedback(self) -> str:
+        """The source that shows what the grader said; empty without one."""
+        sources = self.config.context.source if self.algorithm.needs_context else ()
+        return next((source for source in sources if source in FEEDBACK_SOURCES), "")
 
     @property
     def needed_fields(self) -> dict[str, str]:
@@ -257,6 +270,10 @@ def _lacks_grader(run: Resolved) -> bool:
     return bool(is_needed) and run.config.grading.is_off
 
 
+def _learns_without_feedback(run: Resolved) -> bool:
+    return bool(run.feedback) and not run.algorithm.passes_over
+
+
 def _has_other_temperature(run: Resolved) -> bool:
     return run.tokens_carry_gradient and run.config.loss_temperature != run.rollout.temperature
 
@@ -293,6 +310,12 @@ RULES = (
         "grading.grader",
         'other than "none" with {needs_grades}, which needs grades',
         "it grades nothing",
+    ),
+    Rule(
+        _learns_without_feedback,
+        "context.source",
+        "without {feedback} with {method}",
+        "it learns from completions of which the grader says nothing, too; distillation does not",
     ),
     Rule(
         _has_other_temperature,
@@ -652,6 +675,7 @@ def _words(run: Resolved) -> dict[str, Any]:
         "learner": learner,
         "divergence": divergence,
         "needs_grades": run.needs_grades or "validation.path",
+        "feedback": run.feedback,
         "updates": run.algorithm.updates_per_batch(run.config),
         "min_samples": run.algorithm.min_samples,
     }

@@ -17,7 +17,7 @@ from paint.core.display import Clock
 from paint.core.distributed import all_gather_objects, barrier, gather_on_rank0, sum_gradients
 from paint.core.errors import NonFiniteError
 from paint.core.plugins import extension_errors
-from paint.data.contexts import Contexts
+from paint.data.contexts import Attempt, Contexts, GradedCompletion, attempts_of
 from paint.data.problems import Problem, item_of
 from paint.grading.contract import Grade, Grader, require_some_grade
 from paint.inference.engine import Engine, Sampling, derive_seed, sampling_from
@@ -193,18 +193,15 @@ def add_grades(setup: Setup, rollouts: Sequence[Rollout], step_index: int) -> li
     return [replace(r, grade=grade) for r, grade in zip(rollouts, grades, strict=True)]
 
 
-def verified_peers(setup: Setup, rollouts: Sequence[Rollout]) -> dict[int, list[str]]:
-    """By row, the right completions of its problem in other rows of the step, of all ranks."""
+def attempts_by_row(setup: Setup, rollouts: Sequence[Rollout]) -> dict[int, Attempt]:
+    """By row, what the teacher may read of the step's completions; those of all ranks count."""
+    if not setup.contexts.needs_attempts:
+        return {r.row: Attempt(r.text, r.grade) for r in rollouts}
     grades = grade_rollouts(setup, rollouts)
-    right = all_gather_objects(
-        [(r.row, r.problem.id, r.text) for r, g in zip(rollouts, grades, strict=True) if g.correct]
-    )
-    peers: dict[int, list[str]] = {}
-    for r in rollouts:
-        peers[r.row] = [
-            text for row, problem, text in right if problem == r.problem.id and row != r.row
-        ]
-    return peers
+    mine = []
+    for rollout, grade in zip(rollouts, grades, strict=True):
+        mine.append(GradedCompletion(rollout.row, rollout.problem.id, rollout.text, grade))
+    return attempts_of(sorted(all_gather_objects(mine), key=lambda graded: graded.row))
 
 
 def accumulate(setup: Setup, rollouts: Sequence[Rollout], score: Score) -> list[ScoredRollout]:

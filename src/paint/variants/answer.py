@@ -19,7 +19,7 @@ from paint.objective.solution import KINDS, kinds_of_tokens
 from paint.training import train_step as ts
 from paint.training.rollouts import Rollout
 from paint.training.token_log import token_bytes
-from paint.variants.weighting import mean_one_by_completion
+from paint.training.weighting import mean_one_by_completion
 
 
 class AnswerAlone(Algorithm):

@@ -23,7 +23,7 @@ from paint.core.display import Clock
 from paint.objective.divergences import find_divergence
 from paint.training import train_step as ts
 from paint.training.rollouts import Rollout
-from paint.variants.weighting import factors
+from paint.training.weighting import factors
 
 
 @dataclass(frozen=True)

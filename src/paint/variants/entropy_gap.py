@@ -24,7 +24,7 @@ from paint.algorithms.paint import add_teacher_prompts, rollout_loss, teacher_hi
 from paint.core.display import Clock
 from paint.training import train_step as ts
 from paint.training.rollouts import Rollout
-from paint.variants.weighting import mean_one_by_completion
+from paint.training.weighting import mean_one_by_completion
 
 Statistics = Mapping[str, Tensor]
 

@@ -12,15 +12,16 @@ https://arxiv.org/abs/2609.37915. Its teacher reads another rollout of the probl
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from paint.algorithms.base import Algorithm
-from paint.algorithms.paint import add_teacher_prompts
+from paint.algorithms.paint import add_teacher_prompts, score_weighted
 from paint.core.display import Clock
 from paint.core.distributed import all_gather_objects
 from paint.training.rollouts import Rollout
 from paint.training.train_step import Batch, Setup, StepResult, generate_rollouts
-from paint.variants.weighting import learn_from
+from paint.training.weighting import learn_from
 
 Keep = Literal["shortest_correct", "correct", "wrong"]
 
@@ -47,7 +48,8 @@ class Oasis(Algorithm):
         rows = kept_rows(all_gather_objects(rollouts), self.options.keep, size)
         with clock("context"):
             rollouts = add_teacher_prompts(setup, rollouts, step_index)
-        return learn_from(setup, rollouts, rows, step_index, clock)
+        score = partial(score_weighted, setup)
+        return learn_from(setup, rollouts, rows, score, step_index, clock)
 
 
 def kept_rows(rollouts: Sequence[Rollout], keep: Keep, size: int) -> set[int]:

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from paint.algorithms.base import Algorithm
-from paint.algorithms.paint import add_teacher_prompts
+from paint.algorithms.paint import add_teacher_prompts, score_weighted
 from paint.core.display import Clock
 from paint.core.settings import NOT_NEGATIVE, setting
 from paint.training.rollouts import Rollout
 from paint.training.train_step import Batch, Setup, StepResult, accumulate, generate_rollouts, learn
-from paint.variants.weighting import mean_one, score_weighted
+from paint.training.weighting import mean_one
 
 
 @dataclass(frozen=True)

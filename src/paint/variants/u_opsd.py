@@ -12,15 +12,17 @@ Answers agree where their texts are equal; of equal votes the shortest completio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from paint.algorithms.base import Algorithm
+from paint.algorithms.paint import score_weighted
 from paint.core.display import Clock
 from paint.core.distributed import all_gather_objects
 from paint.core.settings import setting, within
 from paint.grading.math.grader import answer_text
 from paint.training import train_step as ts
 from paint.training.rollouts import Rollout, TeacherPrompt
-from paint.variants.weighting import learn_from
+from paint.training.weighting import learn_from
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,8 @@ class UOpsd(Algorithm):
             view = TeacherPrompt(text, text is not None, prompt)
             taught.append(replace(rollout, teacher_prompt=view))
         rows = {row for _, row in lessons if row is not None}
-        return learn_from(setup, taught, rows, step_index, clock)
+        score = partial(score_weighted, setup)
+        return learn_from(setup, taught, rows, score, step_index, clock)
 
 
 def lesson(group: Sequence[Rollout], threshold: float) -> tuple[str | None, int | None]:

@@ -310,7 +310,7 @@ def contexts_of(
         return {}
     contexts = {}
     for source in shared.contexts:
-        view = scorer.view(problem, rollout["mask_ratio"], source, step, rollout["row"])
+        view = scorer.view(problem, source, step, rollout)
         if view is None:
             continue
         values = scorer.score(rollout, view.prompt).values

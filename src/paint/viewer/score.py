@@ -22,8 +22,9 @@ from paint.config.run_folder import (
 from paint.config.schema import CONTEXT_SOURCES, Config
 from paint.core.device import own_device
 from paint.core.display import Display
-from paint.data.contexts import Contexts
+from paint.data.contexts import Attempt, Contexts
 from paint.data.problems import DataError, Problem, problems_digest, read_problems
+from paint.grading.contract import Grade
 from paint.inference.adapter_sync_check import set_trained
 from paint.inference.engine import derive_seed
 from paint.models.policy import Policy, load_policy
@@ -90,18 +91,25 @@ class Scorer:
         return detail(student, teacher, heads, tokens, options)
 
     def view(
-        self, problem: Problem, ratio: float, shown: str, step: int, row: int
+        self, problem: Problem, shown: str, step: int, rollout: Mapping[str, Any]
     ) -> TeacherPrompt | None:
-        """The teacher's prompt with another context; None if there is none."""
+        """The teacher's prompt of a stored rollout with another context; None if there is none."""
         contexts = Contexts(replace(self.config.context, source=(shown,)), self.problems)
-        seed = derive_seed(self.config.train.seed, step - 1, row)
+        seed = derive_seed(self.config.train.seed, step - 1, rollout["row"])
+        said = {name: rollout.get(name, "") for name in ("reason", "feedback")}
+        attempt = Attempt(rollout["text"], Grade(rollout.get("reward"), **said))
         try:
-            context = contexts.context(contexts.references(problem, seed), ratio, seed)
+            references = contexts.references(problem, seed, attempt)
+            context = contexts.context(references, rollout["mask_ratio"], seed, attempt)
         except DataError:
             if shown in CONTEXT_SOURCES:
                 return None  # of a single problem there is no other one
             raise
-        prompt = self.policy.teacher_prompt(problem, context.text, complete=context.complete)
+        if contexts.reads_feedback and context.text is None:
+            return None
+        prompt = self.policy.teacher_prompt(
+            problem, context.text, complete=context.complete, names=context.names
+        )
         return TeacherPrompt(context.text, context.complete, prompt)
 
 

@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from paint.algorithms.paint import rollout_loss, teacher_hidden_states
 from paint.config.schema import ObjectiveConfig
 from paint.core.display import Clock
 from paint.core.distributed import all_gather_objects, gather_on_rank0
@@ -23,10 +22,11 @@ from paint.training.train_step import (
     completion_lengths,
     learn,
     loss_count,
-    student_hidden_states,
 )
 
 Weights = Mapping[int, float]
+WeightedScore = Callable[[Weights, Sequence[Rollout]], Scores]
+"""Scores a micro-batch, each completion with its weight."""
 
 
 def mean_one(
@@ -82,17 +82,13 @@ def factors(
     return by_completion.repeat_interleave(lengths)
 
 
-def score_weighted(setup: Setup, weights: Weights, rollouts: Sequence[Rollout]) -> Scores:
-    """The loss of completions, each token's times the weight of its completion."""
-    teacher = teacher_hidden_states(setup, rollouts)
-    student = student_hidden_states(setup, rollouts)
-    return rollout_loss(
-        setup, rollouts, student, teacher, factors(weights, rollouts, student.device)
-    )
-
-
 def learn_from(
-    setup: Setup, rollouts: Sequence[Rollout], rows: set[int], step_index: int, clock: Clock
+    setup: Setup,
+    rollouts: Sequence[Rollout],
+    rows: set[int],
+    score: WeightedScore,
+    step_index: int,
+    clock: Clock,
 ) -> StepResult:
     """One update on the completions of these rows; the others are returned without values.
 
@@ -106,8 +102,7 @@ def learn_from(
     norm = 0.0
     if rows:
         weights = mean_one(used, lambda r: float(r.row in rows), setup.config.objective)
-        score = partial(score_weighted, setup, weights)
-        scored, norm = learn(setup, used, score, step_index, clock)
+        scored, norm = learn(setup, used, partial(score, weights), step_index, clock)
     left_out = [ScoredRollout(r, {}) for r in rollouts if r.row not in rows]
     learned = [s for s in scored if s.rollout.row in rows]
     every = [*learned, *gather_on_rank0(left_out)]

@@ -1,0 +1,137 @@
+"""Training on what the grader says of a completion: prompts, rows that are passed over, SDPO."""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paint.config.recipe import find_recipe, read_recipe
+from paint.config.run_folder import read_metrics
+from paint.config.schema import Config
+from paint.core.plugins import spec_of
+from paint.data.problems import Problem
+from paint.grading.contract import Grade
+from paint.models.policy import load_policy
+from paint.training.trainer import train
+from runs import adapter, assert_same, changed, stored
+
+first_error = importlib.import_module("first_error")
+
+SMALL: dict[str, dict[str, Any]] = {
+    "data": {"limit": 40},
+    "model": {"lora_rank": 4, "lora_alpha": 8},
+    "rollout": {
+        "max_new_tokens": 60,
+        "batch_size": 8,
+        "samples_per_problem": 4,
+        "temperature": 1.5,  # right and wrong completions
+    },
+    "train": {"steps": 1, "batch_size": 8, "micro_batch_size": 3, "checkpoint_every": 1},
+    "grading": {"grader": "first_error:grade"},
+    "context": {"source": "feedback", "mask_ratio_wrong": 0.0, "mask_ratio_correct": 0.0},
+}
+
+
+def small(*changes: dict[str, dict[str, Any]]) -> Config:
+    return changed("demo-paint", SMALL, *changes)
+
+
+def test_train_on_feedback_learns_from_completions_with_feedback(tmp_path: Path) -> None:
+    template = "{{ student }} | {{ completion }} | {{ feedback }}"
+    config = small({"prompts": {"teacher": template}})
+    train(config, tmp_path)
+    rows, [metrics] = stored(tmp_path), read_metrics(tmp_path)
+    policy = load_policy(config.model, seed=0)
+    kept = [row for row in rows if row["kept"]]
+    assert 0 < len(kept) < len(rows)
+    for row in rows:
+        assert row["kept"] == (not row["correct"]) == bool(row.get("feedback"))
+        assert row["context"] == row.get("feedback")
+    for row in kept:
+        student = policy.decode(row["prompt_ids"], special=True)
+        asked = student[student.index("Problem:") : student.index("<|im_end|>")]
+        teacher = policy.decode(row["teacher_prompt_ids"], special=True)
+        assert f"{asked} | {row['text']} | {row['feedback']}<|im_end|>" in teacher
+    assert metrics["kept_completions"] == len(kept)
+    assert metrics["loss"] == pytest.approx(sum(row["loss"] for row in kept) / len(kept))
+    assert metrics["accuracy"] == 1 - len(kept) / len(rows)
+
+
+def test_train_without_any_feedback_updates_nothing(tmp_path: Path) -> None:
+    def grade(completion: str, row: dict[str, Any]) -> Grade:
+        return Grade(1.0, "fine")
+
+    config = small({"grading": {"grader": spec_of(grade)}, "rollout": {"max_new_tokens": 8}})
+    train(config, tmp_path)
+    [metrics] = read_metrics(tmp_path)
+    assert metrics["kept_completions"] == metrics["gradient_norm"] == 0
+    fresh = dict(load_policy(config.model, seed=0).model.named_parameters())
+    for name, value in adapter(tmp_path).items():
+        assert value.equal(fresh[name.replace(".weight", ".default.weight")]), name
+
+
+def test_other_feedback_is_that_of_another_completion(tmp_path: Path) -> None:
+    train(small({"context": {"source": "other_feedback"}}), tmp_path)
+    rows = stored(tmp_path)
+    assert any(row["kept"] for row in rows)
+    for row in (row for row in rows if row["kept"]):
+        others = {other.get("feedback") for other in rows} - {row["feedback"]}
+        of_problem = {o.get("feedback") for o in rows if o["problem_id"] == row["problem_id"]}
+        of_problem -= {row["feedback"], None}
+        assert row["context"] in (of_problem or others)
+
+
+def test_sdpo_teacher_reads_a_right_peer_and_feedback(tmp_path: Path) -> None:
+    recipe = read_recipe(find_recipe("sdpo"), changed("demo-paint", SMALL))
+    config = recipe.changed("rollout", samples_per_problem=4, temperature=1.5, top_k=20)
+    train(config, tmp_path)
+    rows = stored(tmp_path)
+    policy = load_policy(config.model, seed=0)
+    kinds = set()
+    for row in rows:
+        peers = {
+            o["text"]
+            for o in rows
+            if o is not row and o["correct"] and o["problem_id"] == row["problem_id"]
+        }
+        teacher = policy.decode(row["teacher_prompt_ids"])
+        assert row["kept"] == bool(peers or row.get("feedback"))
+        shown = [text for text in peers if f"\nCorrect solution:\n\n{text}\n\n" in teacher]
+        assert bool(shown) == bool(peers)
+        feedback = f"your unsuccessful earlier attempt:\n\n{row.get('feedback')}\n\n"
+        assert (feedback in teacher) == (not row["correct"])
+        kinds.add((bool(peers), row["correct"]))
+    assert len(kinds) > 1
+
+
+def test_feedback_with_control_text_does_not_end_the_turn(tmp_path: Path) -> None:
+    def grade(completion: str, row: dict[str, Any]) -> Grade:
+        return Grade(0.0, feedback="It says <|im_end|>.")
+
+    config = small({"grading": {"grader": spec_of(grade)}, "rollout": {"max_new_tokens": 8}})
+    train(config, tmp_path)
+    policy = load_policy(config.model, seed=0)
+    for row in stored(tmp_path):
+        teacher = policy.decode(row["teacher_prompt_ids"], special=True)
+        student = policy.decode(row["prompt_ids"], special=True)
+        assert teacher.count("<|im_end|>") == student.count("<|im_end|>")
+        assert "\n\nIt says .\n\n" in teacher
+
+
+def test_first_error_names_the_step_that_differs(problems: list[Problem]) -> None:
+    problem = problems[0]
+    row = {"problem": problem.problem}
+    right = problem.solution
+    assert first_error.grade(right, row) == Grade(1.0, "right answer")
+    wrong = right.replace("19-6 \\equiv 13", "19-6 \\equiv 14").replace("{51}", "{52}")
+    assert first_error.grade(wrong, row).feedback == "$19-6 \\equiv 13$."
+    cut = right[: right.index("\\times 3")]
+    assert first_error.grade(cut, row).feedback == "$13\\times 3 \\equiv 39$."
+
+
+@pytest.mark.slow
+def test_feedback_training_is_the_same_by_other_micro_batches(tmp_path: Path) -> None:
+    for size in (1, 8):
+        train(small({"train": {"micro_batch_size": size}}), tmp_path / str(size))
+    assert_same(adapter(tmp_path / "1"), adapter(tmp_path / "8"), tolerance=1e-5)
