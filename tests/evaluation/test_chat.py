@@ -71,6 +71,7 @@ def test_chat_prompt_beyond_positions_is_refused() -> None:
         list(open_chat("demo").answers("so " * 2000, SAMPLING, 0))
 
 
+@pytest.mark.slow
 def test_chat_ends_where_nobody_reads() -> None:
     typed = "What is 1 + 1?\n" * 1000
     line = f"{sys.executable} -P -m paint.cli chat demo --max-new-tokens 2 | head -1"

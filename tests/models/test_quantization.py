@@ -141,6 +141,7 @@ def test_nf4_run_resumes_bitwise(rounded: Policy, tmp_path: Path) -> None:
     assert_same_history(tmp_path / "whole", tmp_path / "parts")
 
 
+@pytest.mark.slow
 def test_nf4_command_prints_no_kernel_warning() -> None:
     pytest.importorskip("bitsandbytes")
     line = [sys.executable, "-m", "paint.cli", "train", "demo-paint"]

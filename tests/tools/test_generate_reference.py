@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -18,6 +20,7 @@ def test_reference_pages_match_generated_ones() -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+@pytest.mark.slow
 def test_main_check_changed_page_fails_with_its_name(tmp_path: Path) -> None:
     for page in (ROOT / "docs/reference").glob("*.md"):
         shutil.copy(page, tmp_path)
