@@ -79,6 +79,8 @@ def test_documented_python_block_runs(
         "step-000100": "step-000003",
         '["demo-opsd", "demo-paint"]': repr(short),
         '"steps": 10': '"steps": 2',
+        'output_dir="runs/mine"': 'output_dir="runs/mine", train={"steps": 2}',
+        "samples=4": "samples=1",
     }
     for given, replacement in small.items():
         block = block.replace(given, replacement)
