@@ -17,6 +17,7 @@ from paint.data.contexts import (
     Contexts,
     GradedCompletion,
     attempts_of,
+    with_source,
 )
 from paint.data.problems import DataError, Problem
 from paint.grading.contract import Grade
@@ -40,6 +41,31 @@ def shown(
     references = these.references(problem, 0, attempt)
     ratio = these.measure(completion, problem, references)["mask_ratio"]
     return these.context(references, ratio, 0, attempt)
+
+
+def test_other_text_is_of_other_problems_and_as_long_as_the_text() -> None:
+    these = contexts("other_text", text=GUIDE * 3)
+    for seed in range(4):
+        text = these.references(PROBLEMS[0], seed)["other_text"]
+        assert len(text) == 3 * len(GUIDE)
+        assert GUIDE not in text
+        assert PROBLEMS[0].problem not in text
+        assert any(text.startswith(problem.problem) for problem in PROBLEMS[1:])
+    assert shown(these, PROBLEMS[0]).text == these.references(PROBLEMS[0], 0)["other_text"]
+    with pytest.raises(ConfigError, match=r"other_text without context\.text"):
+        contexts("other_text")
+
+
+def test_with_source_keeps_text_and_file_where_they_are_used() -> None:
+    options = ContextConfig(source=("file",), file="guide.md")
+    assert with_source(options, "none").file == ""
+    assert (
+        with_source(options, "other_text").file == with_source(options, "file").file == "guide.md"
+    )
+    changed = with_source(
+        ContextConfig(source=("text",), text=GUIDE), "solution", placement="prefix"
+    )
+    assert (changed.source, changed.text, changed.placement) == (("solution",), "", "prefix")
 
 
 def test_context_of_all_rows_reaches_teacher_in_full(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Advice before training: slopes, places, resumption, and when there is none."""
 
 import shutil
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 from conftest import move
 from paint.config.schema import Config, ConfigError
 from paint.core.display import Display
+from paint.core.plugins import spec_of
 from paint.core.storage import CorruptFileError
 from paint.data.contexts import Contexts
 from paint.data.problems import Problem
@@ -44,7 +46,7 @@ from paint.objective.solution import KINDS
 from paint.training.rollouts import Rollout
 from paint.viewer.show import tables_data
 from reports import report_in, row_of
-from runs import changed, rows_of
+from runs import Sections, changed, rows_of, write_problems
 
 THINK = {"teacher_thinking": True}
 DEMO = changed("demo-paint", {"rollout": {"max_new_tokens": 60}})
@@ -203,7 +205,6 @@ def test_advise_on_stored_rollouts_finds_the_same(folder: Path, tmp_path: Path) 
         ({"ratios": (1.0,)}, r"in \[0, 1\)"),
         ({"ratios": ()}, r"at least one, got \[\]"),
         ({"sources": ("other", "other")}, "each once"),
-        ({"sources": ()}, r"got \[\]"),
         ({"config": changed("demo-paint", {"data": {"path": ""}})}, "data.path is not set"),
         ({"config": changed("demo-paint", {"train": {"method": "sft"}})}, '"sft" has no teacher'),
     ],
@@ -418,7 +419,7 @@ OWN = "the recipe's own context"
         ({}, {"recipe": 0.3, "other@0 (no thinking)": 0.1}, [OWN, "is content"]),
         ({}, {"recipe": 0.3, "other@0": 0.299}, [OWN, "not the content"]),
         ({}, {"recipe": 0.3, "other_notes@0": 0.5}, ["--context.source other_notes", "is +20"]),
-        ({}, {"recipe": 0.0, "other@0": 0.9}, ["no advice"]),
+        ({}, {"recipe": 0.0, "other@0": 0.9}, ["no advice", "controls, such as other@0"]),
         ({"both": Interval(0.05, 0.0, 0.1)}, {"recipe": 0.3}, ["no advice"]),  # 2 of 40
         ({"truncated": Interval(0.6, 0.5, 0.7)}, {"recipe": 0.3}, ["max_new_tokens", OWN]),
         ({"agreed_wrong": Interval(0.4, 0.3, 0.5)}, {"recipe": 0.3}, ["the rows' answers", OWN]),
@@ -432,6 +433,46 @@ def test_advise_on_recommends_only_what_intervals_tell(
     assert len(lines) == len(expected)
     for line, part in zip(lines, expected, strict=True):
         assert part in line
+
+
+def test_advise_on_student_without_right_answers_is_sft_first() -> None:
+    none = {"accuracy": Interval(0.0, 0.0, 0.05), "both": Interval(0.0, 0.0, 0.05)}
+    few = {"recipe": of_gradient(0.3)}
+    first, second = advise_on(STUDENT | none, few, has_solutions=True)
+    assert first.startswith("SFT first: the student gets 0.0 [0.0, 5.0] % right")
+    assert second.startswith("no advice")
+    [only] = advise_on(STUDENT | none, few, has_solutions=False)
+    assert only.startswith("no advice")
+    some = none | {"accuracy": Interval(0.2, 0.1, 0.3)}
+    assert len(advise_on(STUDENT | some, few, has_solutions=True)) == 1
+
+
+def test_advise_on_file_has_controls_and_needs_no_answers(tmp_path: Path) -> None:
+    def is_short(completion: str, row: Mapping[str, Any]) -> bool:
+        return row["answer"] == "" and len(completion) < 60
+
+    questions = [{"problem": f"Start at ${i}$ and add $7$."} for i in range(4)]
+    data = write_problems(tmp_path / "questions.jsonl", questions)
+    (tmp_path / "guide.md").write_text("Answer briefly. Name the number twice.")
+    sections: Sections = {
+        "data": {"path": data},
+        "rollout": {"max_new_tokens": 24},
+        "context": {"source": "file", "file": str(tmp_path / "guide.md")},
+        "prompts": {"student": "{{ problem }}", "teacher_system": "{{ context }}"},
+        "grading": {"grader": spec_of(is_short)},
+    }
+    config = changed("demo-paint", sections)
+    report = advised(tmp_path / "advice", config, problems=2, sources=())
+    kl = means_of(report, "kl")
+    assert list(kl) == ["recipe", "none", "other_text"]
+    assert len(set(kl.values())) == 3
+    ungraded = changed("demo-paint", sections, {"grading": {"grader": "math"}})
+    report = advised(tmp_path / "advice", ungraded, problems=2, sources=("none",))
+    assert report.lines[0].startswith("no advice: the rollouts are not graded")
+    # A folder belongs to the rows of its advice.
+    write_problems(tmp_path / "questions.jsonl", questions[1:])
+    with pytest.raises(ConfigError, match="problems_digest: "):
+        advised(tmp_path / "advice", config, problems=2, sources=())
 
 
 def test_advise_on_small_share_of_many_problems_is_enough() -> None:

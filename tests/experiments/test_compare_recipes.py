@@ -7,7 +7,12 @@ import pytest
 
 import paint
 from paint.cli import main
+from paint.config.schema import ConfigError
+from paint.experiments.ablations import controls_of_text
 from paint.experiments.checkpoint_results import read_results
+from paint.experiments.eval_protocols import protocol_for
+from paint.experiments.recipes import read_recipes
+from paint.inference.engine import sampling_from
 from processes import write_recipe
 from runs import Sections, changed, write_problems
 
@@ -25,6 +30,35 @@ def problems_of(*steps: int) -> list[dict[str, str]]:
         {"problem": problem(n), "answer": str(n + 1), "solution": solution(n, n + 1, n + 1)}
         for n in steps
     ]
+
+
+def test_controls_of_a_text_are_none_and_other_text(tmp_path: Path) -> None:
+    own: Sections = {"context": {"source": "text", "text": "Be brief."}}
+    recipe = write_recipe(tmp_path / "brief.toml", changed("demo-paint", SMALL, own))
+    runs = dict(read_recipes([recipe], controls=["none", "other_text"]))
+    found = {name: (config.context.source, config.context.text) for name, config in runs.items()}
+    assert found == {
+        "brief-none": (("none",), ""),
+        "brief-other-text": (("other_text",), "Be brief."),
+        "brief": (("text",), "Be brief."),
+    }
+    rows = controls_of_text("text").points.values()
+    shown = [row.of(runs["brief"]).context for row in rows]
+    assert [context.source for context in shown] == [("none",), ("other_text",), ("text",)]
+    assert len({row.name for row in rows}) == 3
+
+
+def test_protocol_of_own_task_needs_its_benchmark_and_samples_as_trained(tmp_path: Path) -> None:
+    path = write_problems(tmp_path / "mine.jsonl", [{"problem": "Where is my parcel?"}])
+    config = changed(
+        "paint", {"model": {"path": "owner/name"}, "grading": {"grader": "mine:grade"}}
+    )
+    with pytest.raises(ConfigError, match="name problems by --benchmark"):
+        protocol_for(config, None, None, 2)
+    protocol = protocol_for(config, path, None, 2)
+    assert protocol.thinking is config.model.student_thinking is False
+    assert protocol.sampling == sampling_from(config.rollout)
+    assert [problem.answer for problem in protocol.benchmark.problems] == [""]
 
 
 @pytest.mark.slow

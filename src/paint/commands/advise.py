@@ -35,7 +35,7 @@ def advise(
     output_dir: OutputDir = None,
     problems: Count = 100,
     samples: Annotated[int, bounded(int, 2, MAX_COUNT)] = 4,
-    contexts: Texts = ("solution", "other", "none", "answer"),
+    contexts: Texts = (),
     ratios: tuple[float, ...] = (0.0, 0.3, 0.5),
     answers: bool = False,
     both_modes: bool = False,
@@ -57,6 +57,8 @@ def advise(
         problems: Training problems, in the order in which training takes them.
         samples: Rollouts of each problem, at least 2: right ones are compared with wrong ones.
         contexts: Sources of contexts, in addition to the recipe's own: as context.source has them.
+            Empty: solution, other, none and answer, where all rows have them; of a recipe whose
+            context is a text or a file, none and other_text.
         ratios: Mask ratios of the contexts that can be masked, each in [0, 1); 0 shows all.
         answers: Let the teacher answer under each context, too, as often as the student, and
             compare the accuracies. That takes as many completions for every context.

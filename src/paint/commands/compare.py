@@ -45,7 +45,9 @@ def compare(
     thinking: bool | None = None,
     max_new_tokens: OptionalCount = None,
     stored: TextArgument = "",
-    controls: Sequence[Literal["none", "other", "answer", "wrong_answer", "other_feedback"]] = (),
+    controls: Sequence[
+        Literal["none", "other", "other_text", "answer", "wrong_answer", "other_feedback"]
+    ] = (),
     against_last: bool = False,
     seeds: Seeds = 3,
     seed: FirstSeed = 0,
@@ -71,13 +73,15 @@ def compare(
             for paint-on-correct; empty: the paper's settings.
         model: Model of all recipes; empty: the recipes' own.
         data: Training problems of all recipes; empty: the recipes' own.
-        thinking: Thinking mode of the evaluation; None: on (paper), and for the embedded model off.
-        max_new_tokens: Longest answer in tokens; None: 38,912 (paper), and for the embedded model
-            96.
+        thinking: Thinking mode of the evaluation; None: as trained, on published benchmarks on
+            (paper), and for the embedded model off.
+        max_new_tokens: Longest answer in tokens; None: as trained, on published benchmarks 38,912
+            (paper), and for the embedded model 96.
         stored: Completions to train on, as rollout.stored, for every recipe whose method allows it;
             empty: each run samples its own.
         controls: Repeat the last recipe with a teacher that reads nothing, another problem's
-            solution, the right answer, a wrong one, or what the grader said of another completion.
+            solution, other problems' text of the same length, the right answer, a wrong one, or
+            what the grader said of another completion.
         against_last: Compare each recipe with the last one alone: fewer pairs, and a smaller
             correction of p. Decide it beforehand.
         output_dir: Folder of results, runs and samples; existing results are reused.

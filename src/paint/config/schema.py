@@ -36,7 +36,7 @@ from paint.core.settings import (
 Dtype = Literal["float32", "bfloat16", "float16"]
 CONTEXT_SOURCES = (
     *("solution", "text", "file", "neighbour", "rollout"),
-    *("feedback", "none", "other", "answer", "wrong_answer", "other_feedback"),
+    *("feedback", "none", "other", "other_text", "answer", "wrong_answer", "other_feedback"),
 )
 """Values of context.source; any other is a field of the row, or module:function."""
 
@@ -295,8 +295,8 @@ class ContextConfig(Section):
     neighbour (the solution of the most similar problem), rollout (another verified completion of
     the problem in the step, without one the solution), feedback (what the grader said of the
     completion itself), module:function, and the controls none, other (another problem's solution),
-    answer, wrong_answer and other_feedback (of another completion). text, file and answers are
-    never masked."""
+    other_text (other problems' text, as long as text or file), answer, wrong_answer and
+    other_feedback (of another completion). text, file, other_text and answers are never masked."""
     text: str = ""
     """The context of source text, the same for all rows: rules, a system prompt, a description."""
     file: str = setting("", PATH, "a text file")
@@ -319,9 +319,15 @@ class ContextConfig(Section):
         is_ordered = self.mask_ratio_correct >= self.mask_ratio_wrong
         require(self, "mask_ratio_correct", is_ordered, allowed, "equal: a fixed ratio")
         for key in ("text", "file"):
-            is_used = bool(getattr(self, key).strip()) == (key in self.source)
+            is_set, is_shown = bool(getattr(self, key).strip()), key in self.source
+            is_measured = is_set and "other_text" in self.source
             allowed = f"set exactly where context.source names {key}"
-            require(self, key, is_used, allowed, f"context.source: {', '.join(self.source)}")
+            note = f"context.source: {', '.join(self.source)}"
+            require(self, key, is_set == is_shown or is_measured, allowed, note)
+        has_text = bool(self.text.strip() or self.file)
+        is_long = has_text or "other_text" not in self.source
+        allowed = "other than other_text without context.text or context.file"
+        require(self, "source", is_long, allowed, "it is as long as they are")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import inspect
 import random
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,10 +26,10 @@ from paint.grading.math.equality import compare_text
 from paint.objective.masking import MARKER, anchors, mask_ratio, mask_solution, overlap_metrics
 from paint.objective.messages import announces_complete
 
-IN_FULL = ("text", "file", "answer", "wrong_answer")
+IN_FULL = ("text", "file", "other_text", "answer", "wrong_answer")
 """Sources that are never masked."""
 
-CONTROLS = ("none", "other", "answer", "wrong_answer", "other_feedback")
+CONTROLS = ("none", "other", "other_text", "answer", "wrong_answer", "other_feedback")
 """Sources whose overlap is that of the problem's own solution."""
 
 OTHER_ROWS = ("neighbour", "rollout")
@@ -174,6 +174,8 @@ class Contexts:
     def longest(self, problem: Problem) -> str:
         """The longest context of a problem by its own row: all of it, and the marker."""
         texts = {"solution": problem.solution} | self.of_own_row(problem)
+        if "other_text" in self.options.source:
+            texts["other_text"] = self._other_text(problem, 0)
         return f"{_joined(texts.values())} {MARKER}"
 
     def aligned(self, problem: Problem, references: Mapping[str, str]) -> str:
@@ -254,6 +256,8 @@ class Contexts:
                 if attempt.peers:
                     return random.Random(seed).choice(attempt.peers)
                 return None if self._shows_feedback else problem.solution
+            case "other_text":
+                return self._other_text(problem, seed)
             case "feedback":
                 return attempt.comment
             case "other_feedback":
@@ -288,6 +292,20 @@ class Contexts:
             needed = f"a problem with another answer than {problem.answer!r}"
         raise DataError(f"context.source {source} needs {needed}, and there is none")
 
+    def _other_text(self, problem: Problem, seed: int) -> str:
+        """Text of other problems, as many characters as context.text and context.file have."""
+        length = len(_joined([self.options.text, self.file_content]))
+        others = [other for other in self.problems if other.id != problem.id]
+        if not others:
+            raise DataError("context.source other_text needs a second problem, and there is none")
+        start = random.Random(seed).randrange(len(others))
+        text, count = "", 0
+        while len(text) < length:
+            other = others[(start + count) % len(others)]
+            text = _joined([text, other.problem, other.solution])
+            count += 1
+        return text[:length]
+
     def _shared_text(self, source: str) -> str:
         if source == "text":
             return self.options.text
@@ -295,8 +313,8 @@ class Contexts:
 
     @cached_property
     def file_content(self) -> str | None:
-        """The content of context.file; None where no source is "file". Raises as ``shared``."""
-        if self.given is not None or "file" not in self.options.source:
+        """The content of context.file; None where that is empty. Raises as ``shared``."""
+        if self.given is not None or not self.options.file:
             return self.given
         path = Path(self.options.file)
         with wrap_errors(f"context.file {path}", ConfigError, "name a text file in UTF-8"):
@@ -394,5 +412,13 @@ def _has_anchors(text: str) -> bool:
     return bool(anchors(text))
 
 
-def _joined(texts: Iterable[str]) -> str:
+def with_source(options: ContextConfig, source: str, **changes: Any) -> ContextConfig:
+    """The settings with another source; text and file are kept where it shows or measures them."""
+    kept: dict[str, Any] = {}
+    for key in ("text", "file"):
+        kept[key] = getattr(options, key) if source in (key, "other_text") else ""
+    return replace(options, source=(source,), **kept, **changes)
+
+
+def _joined(texts: Iterable[str | None]) -> str:
     return "\n\n".join(filter(None, texts))

@@ -14,6 +14,7 @@ from paint.config.schema import Config, ConfigError
 from paint.core.display import Display
 from paint.core.errors import format_value
 from paint.core.options import OptionTable
+from paint.data.contexts import with_source
 from paint.experiments.checkpoint_results import CheckpointResult
 from paint.experiments.comparison_report import publish
 from paint.experiments.eval_protocols import protocol_for
@@ -50,9 +51,8 @@ class AblationRow:
         """Return the config with the settings of this row."""
         ratios = {"mask_ratio_correct": self.correct, "mask_ratio_wrong": self.wrong}
         target = {"interpolation_weight": self.mix, "top_fraction": self.top_fraction}
-        config = config.changed(
-            "context", placement=self.placement, source=(self.source,), **ratios
-        )
+        context = with_source(config.context, self.source, placement=self.placement, **ratios)
+        config = replace(config, context=context)
         config = config.changed("objective", **target).changed("teacher", **dict(self.teacher))
         if not self.base_weight:
             return config
@@ -187,6 +187,16 @@ ABLATION_TABLES = {
 }
 
 
+def controls_of_text(source: str) -> AblationTable:
+    """The table of controls for a recipe whose teacher reads one text for all rows."""
+    labels = {"none": "none", "other_text": "other problems' text", source: "its own text"}
+    points = {}
+    for shown, label in labels.items():
+        points[label] = AblationRow(mix=0.03, top_fraction=0.03, source=shown)
+    title = f"Context of the teacher (context.source {source}): interpolation 0.03/0.03"
+    return AblationTable(title, points, "its own text")
+
+
 def ablate(
     table: str,
     config: Config,
@@ -211,11 +221,16 @@ def ablate(
             f"table must be one of {', '.join(ABLATION_TABLES)}, got {format_value(table)}"
         )
     grid, display = ABLATION_TABLES[table], Display()
-    if not check_config(config).algorithm.needs_context or config.context.source != ("solution",):
+    sources = config.context.source
+    has_text = sources in (("text",), ("file",))
+    if table == "controls" and has_text:
+        grid = controls_of_text(sources[0])
+    has_context = sources == ("solution",) or (table == "controls" and has_text)
+    if not check_config(config).algorithm.needs_context or not has_context:
         raise ConfigError(
             f"an ablation varies how the problem's own solution is masked, and this recipe has "
             f'train.method "{config.train.method}" and context.source {config.context.source}; '
-            f"take one like paint-qwen3-1.7b"
+            f"take one like paint-qwen3-1.7b (controls also take context.source text and file)"
         )
     protocol = protocol_for(config, benchmark, problems, samples)
 

@@ -31,8 +31,8 @@ from paint.core.display import Display
 from paint.core.distributed import require_one_process
 from paint.core.errors import format_value
 from paint.core.storage import lock_folder
-from paint.data.contexts import CONTROLS, IN_FULL, Contexts
-from paint.data.problems import read_problems
+from paint.data.contexts import CONTROLS, IN_FULL, Contexts, with_source
+from paint.data.problems import Problem, read_problems
 from paint.evaluation.frame import (
     Chart,
     Measurement,
@@ -70,7 +70,7 @@ T = TypeVar("T")
 
 RECIPE = "recipe"  # the context of the recipe itself
 STUDENT = "student"  # the policy of rows about the student itself
-OF_OTHERS = ("other", "other_feedback")  # controls with another row's context
+OF_OTHERS = ("other", "other_text", "other_feedback")  # controls with another row's context
 TRAINING = "training problems"  # the benchmark of all rows
 
 STUDENT_METRICS = {
@@ -162,6 +162,10 @@ def advise(
     require_one_process("paint advise")
     display = Display()
     run, rollout, falls_back = check_config(config), config.rollout, False
+    needs = dict(run.needed_fields)
+    for source in sources:
+        shown = replace(config, context=with_source(config.context, source))
+        needs |= check_config(shown).needed_fields
     if answers and run.engine.is_stored:
         raise ConfigError(
             'rollout.engine "stored" has no answers of the teacher; leave out --answers, or choose '
@@ -175,9 +179,10 @@ def advise(
     model = with_date(base_as_rank1_adapter(config.model), folder)
     config = replace(config, model=model, rollout=rollout)
     policy = load_eval_policy(config.model, config.rollout, prompts=config.prompts)
-    candidates = read_problems(config.data, needs=run.needed_fields)
+    candidates = read_problems(config.data, needs=needs)
     trained_on = filter_problems(policy, run, candidates, display)
     chosen = first_problems(trained_on, problems, config.train.seed)
+    sources = sources or default_sources(config.context, trained_on)
     contexts = {}
     for name, options in context_options(config.context, sources, ratios).items():
         contexts[name] = Contexts(options, trained_on)
@@ -192,7 +197,16 @@ def advise(
 
     folder.mkdir(parents=True, exist_ok=True)
     with lock_folder(folder):
-        cache = collect(policy, config, chosen, samples, folder, display, falls_back=falls_back)
+        cache = collect(
+            policy,
+            config,
+            chosen,
+            samples,
+            folder,
+            display,
+            rows=trained_on,
+            falls_back=falls_back,
+        )
         config = config.changed("rollout", engine=recorded_engine(folder)[0])
         scores: dict[str, list[dict[str, Any]]] = {}
         found: dict[str, RolloutCache] = {}
@@ -201,7 +215,9 @@ def advise(
             scores |= score(teacher, config, cache, named, display)
             if answers:
                 found |= teacher_answers(teacher, config, cache, named, folder / "answers", display)
-        return advice_report(folder, cache, scores, found, display)
+        lacks_answers = run.needs_answer and not any(problem.answer for problem in chosen)
+        is_graded = not (config.grading.is_off or lacks_answers)
+        return advice_report(folder, cache, scores, found, display, is_graded=is_graded)
 
 
 def validate_arguments(
@@ -223,7 +239,7 @@ def validate_arguments(
             "ratios must be distinct mask ratios in [0, 1), at least one, got "
             f"{format_value(list(ratios))}"
         )
-    if not sources or len(set(sources)) < len(sources):
+    if len(set(sources)) < len(sources):
         raise ConfigError(
             f"context must name context sources, each once, got {format_value(list(sources))}"
         )
@@ -232,6 +248,19 @@ def validate_arguments(
             f"train.method {format_value(config.train.method)} has no teacher; pass "
             f"--train.method distillation"
         )
+
+
+def default_sources(recipe: ContextConfig, problems: Sequence[Problem]) -> list[str]:
+    """The contexts that are compared by default: those that the rows have, and controls."""
+    if "text" in recipe.source or "file" in recipe.source:
+        return ["none", "other_text"]
+    sources = []
+    if all(problem.solution for problem in problems):
+        sources += ["solution", "other"]
+    sources.append("none")
+    if all(problem.answer for problem in problems):
+        sources.append("answer")
+    return sources
 
 
 def context_options(
@@ -246,8 +275,8 @@ def context_options(
         is_masked = source not in (*IN_FULL, "none")
         for ratio in ratios if is_masked else [0.0]:
             name = f"{source}@{ratio:g}" if is_masked else source
-            options[name] = replace(
-                recipe, source=(source,), mask_ratio_wrong=ratio, mask_ratio_correct=ratio
+            options[name] = with_source(
+                recipe, source, mask_ratio_wrong=ratio, mask_ratio_correct=ratio
             )
     return options
 
@@ -328,6 +357,8 @@ def advice_report(
     scores: CacheScores,
     answers: Mapping[str, RolloutCache],
     display: Display,
+    *,
+    is_graded: bool = True,
 ) -> Report:
     """Print the tables and the advice, and write them."""
     student = student_metrics(cache, scores)
@@ -341,7 +372,15 @@ def advice_report(
     tables = [_student_table(rows, *cache.rewards.shape), *_context_tables(rows, contexts)]
     if answers:
         tables.append(_answer_table(rows, cache.samples))
-    made = Report(rows, tables, CHARTS, advise_on(student, contexts))
+    if is_graded:
+        has_solutions = all(row.problem.solution for row in cache.rollouts)
+        lines = advise_on(student, contexts, has_solutions=has_solutions)
+    else:
+        lines = [
+            "no advice: the rollouts are not graded, since the rows have no answers; name a grader "
+            "that needs none (--grading.grader module:function)"
+        ]
+    made = Report(rows, tables, CHARTS, lines)
     write_report(folder, SUMMARY, made, ConfigError)
     to_terminal(tables, display.console)
     text = "\n".join(f"- {line}" for line in made.lines)
@@ -430,7 +469,10 @@ def answer_rows(cache: RolloutCache, answers: Mapping[str, RolloutCache]) -> lis
 
 
 def advise_on(
-    student: Mapping[str, Interval | None], contexts: Mapping[str, ContextMetrics]
+    student: Mapping[str, Interval | None],
+    contexts: Mapping[str, ContextMetrics],
+    *,
+    has_solutions: bool = False,
 ) -> list[str]:
     """The advice and its reasons, or "no advice" with what is missing."""
     truncated, both = student["truncated"], student["both"]
@@ -441,6 +483,12 @@ def advise_on(
         lines.append(
             f"{truncated.points()} % of the rollouts are truncated, which makes them wrong: raise "
             f"rollout.max_new_tokens first"
+        )
+    accuracy = student["accuracy"] if has_solutions else None
+    if accuracy is not None and accuracy.high < FEW:
+        lines.append(
+            f"SFT first: the student gets {accuracy.points()} % right, and the rows have "
+            f"solutions, which --train.method sft learns"
         )
     agreed = student["agreed_wrong"]
     assert agreed is not None
@@ -542,7 +590,9 @@ def control_of(name: str, found: Mapping[str, T]) -> T | None:
     """What was found with another row's context, masked as this one; None for itself."""
     source = source_of(name)
     control = "other_feedback" if source == "feedback" else "other"
-    return None if source in OF_OTHERS else found.get(f"{control}@{name.partition('@')[2]}")
+    if "@" in name:
+        return None if source in OF_OTHERS else found.get(f"{control}@{name.partition('@')[2]}")
+    return None if source in CONTROLS else found.get("other_text")
 
 
 def _without_mode(name: str) -> tuple[str, str]:

@@ -3,10 +3,16 @@
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from paint.config.schema import Config, EvaluationConfig, RolloutConfig
+from paint.config.schema import Config, ConfigError, EvaluationConfig, RolloutConfig
 from paint.data.benchmarks import Benchmark, load_benchmark
 from paint.data.problems import problems_digest
 from paint.demo.files import NAME
+from paint.evaluation.defaults import (
+    fitting_protocol,
+    grader_needs_answer,
+    has_own_task,
+    with_protocol,
+)
 from paint.inference.engine import Sampling, sampling_from
 from paint.inference.engines import AUTO, engine_of
 
@@ -42,24 +48,45 @@ class EvalProtocol:
 def protocol_for(
     config: Config, benchmark: str | None, problems: int | None, samples: int
 ) -> EvalProtocol:
-    """The paper's evaluation (section 'Experimental Details') through the recipe's engine.
+    """The evaluation of an experiment, through the recipe's engine.
 
-    For the embedded model: temperature 1, no thinking, at most 96 tokens.
+    On a published benchmark it is the paper's (section 'Experimental Details'), on other problems
+    as the recipe trains. For the embedded model: temperature 1, no thinking, at most 96 tokens.
 
     Args:
         benchmark: as for `paint eval`; None: AIME 2024, and the embedded model's held-out problems.
+            Prompts or a grader of the user's own need a benchmark.
         problems: number of its problems, from the first; None: all.
         samples: of each problem.
     """
-    is_demo, own, paper = config.model.path == NAME, config.rollout, EvaluationConfig().rollout
+    is_demo, own = config.model.path == NAME, config.rollout
+    if benchmark is None and has_own_task(config):
+        raise ConfigError(
+            f"prompts or grader are your own, and the default benchmark is mathematics; name "
+            f"problems by --benchmark, other ones than those of {config.data.path}"
+        )
+    name = benchmark or (NAME if is_demo else "aime_2024")
+    thinking = False
     if is_demo:
         # With the paper's top-p of 0.95, errors rarer than 5 % would never be sampled.
         sampling = Sampling(temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=96)
         rollout = RolloutConfig(**asdict(sampling), batch_size=400)
     else:
         engine = AUTO if engine_of(own).is_stored else own.engine
-        timeout = max(own.timeout, paper.timeout)
-        sampled = asdict(sampling_from(paper))
-        rollout = replace(own, **sampled, engine=engine, stored="", timeout=timeout)
-    found = load_benchmark(benchmark or (NAME if is_demo else "aime_2024"), limit=problems)
-    return EvalProtocol(found, samples, thinking=not is_demo, rollout=rollout)
+        timeout = max(own.timeout, EvaluationConfig().rollout.timeout)
+        protocol = fitting_protocol(config, [name])
+        thinking = protocol["thinking"]
+        sampled = with_protocol(own, protocol)
+        rollout = replace(
+            sampled,
+            engine=engine,
+            stored="",
+            timeout=timeout,
+        )
+    found = load_benchmark(
+        name,
+        limit=problems,
+        needs_answer=grader_needs_answer(config.grading),
+        trained_on=config.data,
+    )
+    return EvalProtocol(found, samples, thinking=thinking, rollout=rollout)

@@ -1,10 +1,12 @@
 """The recipes of a comparison: read together, with the settings that they share."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from paint.config.recipe import find_recipe, from_table, read_recipe
 from paint.config.schema import Config
 from paint.core.errors import ConfigError
+from paint.data.contexts import with_source
 from paint.training.check import check_config
 
 
@@ -40,7 +42,7 @@ def read_recipes(
     if controls and not check_config(last).algorithm.needs_context:
         raise ConfigError(f"{name} has no teacher that reads a context; name one that has last")
     for source in controls:
-        control = from_table({"context": {"source": source}}, source=f"{name}, {source}", base=last)
+        control = replace(last, context=with_source(last.context, source))
         runs.insert(-1, (f"{name}-{source.replace('_', '-')}", control))
     for _, config in runs:
         check_config(config)

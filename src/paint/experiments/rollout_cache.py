@@ -21,7 +21,13 @@ from paint.core.settings import require_count
 from paint.core.storage import read_json
 from paint.core.workspace import Workspace
 from paint.data.contexts import Attempt, Contexts, GradedCompletion, attempts_of
-from paint.data.problems import Problem, batch_indices, item_of, read_problems
+from paint.data.problems import (
+    Problem,
+    batch_indices,
+    item_of,
+    problems_digest,
+    read_problems,
+)
 from paint.evaluation.generate import checkpoint_digest, load_eval_policy
 from paint.grading.graders import open_grader
 from paint.grading.math.equality import boxed
@@ -113,12 +119,14 @@ def collect(
     display: Display,
     trained: str = "",
     *,
+    rows: Sequence[Problem] = (),
     falls_back: bool = False,
 ) -> RolloutCache:
     """Sample the student's missing rollouts, store each as it comes, and grade all.
 
     Args:
         trained: the digest of the student's trained weights; "" for the base model.
+        rows: all rows that the problems are chosen from; the folder belongs to them.
         falls_back: generate here if servers do not start, and have stored no rollout before. The
             settings of the cache then have the engine that generated.
     """
@@ -126,7 +134,9 @@ def collect(
     for p in problems:
         prompts[p.id] = policy.student_prompt(p)
     wanted = [CompletionRequest(p, k, prompts[p.id]) for p in problems for k in range(samples)]
-    rollouts = _sample(policy, config, wanted, folder, display, trained, falls_back=falls_back)
+    rollouts = _sample(
+        policy, config, wanted, folder, display, trained, rows=rows, falls_back=falls_back
+    )
     return RolloutCache(rollouts, samples)
 
 
@@ -161,6 +171,7 @@ def _sample(
     display: Display,
     trained: str = "",
     *,
+    rows: Sequence[Problem] = (),
     falls_back: bool = False,
 ) -> list[Rollout]:
     """The completions that are wanted, graded; those that are not stored are sampled."""
@@ -174,6 +185,8 @@ def _sample(
         "stored": config.rollout.stored,
         **asdict(sampling_from(config.rollout)),
     }
+    if rows:
+        settings["problems_digest"] = problems_digest(rows)
     workspace = cache_workspace(folder)
     workspace.require_same(settings)
     workspace.begin(settings)

@@ -22,7 +22,7 @@ from paint.config.run_folder import (
 from paint.config.schema import CONTEXT_SOURCES, Config
 from paint.core.device import own_device
 from paint.core.display import Display
-from paint.data.contexts import Attempt, Contexts
+from paint.data.contexts import Attempt, Contexts, with_source
 from paint.data.problems import DataError, Problem, problems_digest, read_problems
 from paint.grading.contract import Grade
 from paint.inference.adapter_sync_check import set_trained
@@ -94,7 +94,7 @@ class Scorer:
         self, problem: Problem, shown: str, step: int, rollout: Mapping[str, Any]
     ) -> TeacherPrompt | None:
         """The teacher's prompt of a stored rollout with another context; None if there is none."""
-        contexts = Contexts(replace(self.config.context, source=(shown,)), self.problems)
+        contexts = Contexts(with_source(self.config.context, shown), self.problems)
         seed = derive_seed(self.config.train.seed, step - 1, rollout["row"])
         said = {name: rollout.get(name, "") for name in ("reason", "feedback")}
         attempt = Attempt(rollout["text"], Grade(rollout.get("reward"), **said))
