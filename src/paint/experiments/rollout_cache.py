@@ -28,6 +28,7 @@ from paint.data.problems import (
     problems_digest,
     read_problems,
 )
+from paint.evaluation.defaults import grader_needs_answer
 from paint.evaluation.generate import checkpoint_digest, load_eval_policy
 from paint.grading.graders import open_grader
 from paint.grading.math.equality import boxed
@@ -262,7 +263,7 @@ def _generate(
 def _graded_rollouts(
     policy: Policy, config: Config, wanted: Sequence[CompletionRequest], stored: StoredRows
 ) -> list[Rollout]:
-    """The stored completions as rollouts, graded."""
+    """The stored completions as rollouts, graded but for those that lack the answer they need."""
     rollouts: list[Rollout] = []
     for request in wanted:
         row = stored[request.key]
@@ -284,9 +285,13 @@ def _graded_rollouts(
                 tags=policy.conventions.tags,
             )
         )
+    needs_answer = grader_needs_answer(config.grading)
+    gradable = [i for i, item in enumerate(items) if item.gold or not needs_answer]
     with open_grader(config.grading) as grader:
-        grades = grader.grade(items)
-    return [replace(r, grade=grade) for r, grade in zip(rollouts, grades, strict=True)]
+        grades = grader.grade([items[i] for i in gradable])
+    for i, grade in zip(gradable, grades, strict=True):
+        rollouts[i] = replace(rollouts[i], grade=grade)
+    return rollouts
 
 
 def recorded_engine(folder: Path) -> list[str]:
