@@ -279,6 +279,25 @@ def test_run_with_own_rows_resumes_wherever_its_folder_lies(
     assert (moved.steps, again.steps) == ([], [1, 2, 3])
 
 
+def test_copied_run_resumes_with_moved_data_and_model_to_the_same_weights(
+    demo_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = write_problems(Path("mine.jsonl"), ROWS)
+    paint.train("demo-paint", data=data, model="model", output_dir="runs/first", **SMALL)
+    shutil.copytree("runs/first", "elsewhere/first")
+    expected = adapter(paint.resume("runs/first", steps=3).path)
+    Path("mine.jsonl").rename("elsewhere/rows.jsonl")
+    demo_copy.rename("elsewhere/weights")
+    write_problems(Path("elsewhere/others.jsonl"), ROWS[1:])
+    monkeypatch.chdir("elsewhere")
+    with pytest.raises(RunError, match=r"digest \w{16}, now \w{16}"):
+        paint.resume("first", data="others.jsonl", model="weights", steps=3)
+    resumed = paint.resume("first", data="rows.jsonl", model="weights", steps=3)
+    assert_same(adapter(resumed.path), expected)
+    assert paint.load_run("first").config.model.path == "weights"
+
+
 def test_run_with_extensions_that_cannot_be_imported_is_read_and_not_resumed(
     run: paint.Run, tmp_path: Path
 ) -> None:

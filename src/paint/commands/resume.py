@@ -1,5 +1,6 @@
 """``paint resume``."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 from tyro.conf import arg
@@ -15,6 +16,8 @@ HAS_STEPS = True
 def resume(
     run: Annotated[RunPath, arg(metavar="RUN")],
     *,
+    model: Annotated[str | Path, arg(name="model.path")] = "",
+    data: Annotated[str | Path, arg(name="data.path")] = "",
     steps: OptionalCount = None,
     urls: tuple[str, ...] | None = None,
     server_gpus: tuple[str, ...] | None = None,
@@ -30,6 +33,9 @@ def resume(
 
     Args:
         run: A run, or its folder, which holds run.json.
+        model: Where the model is now, if it has moved; its digest must be that of the start.
+        data: Where the training problems are now, if they have moved; their digest must be that of
+            the start.
         steps: Optimizer steps in all, where they are more than the run was started with.
         urls: Addresses of the vLLM servers, where they have changed.
         server_gpus: GPUs of the servers that are started, one each, where they have changed;
@@ -51,6 +57,10 @@ def resume(
     if max_logprob_mismatch is not None:
         changes["max_logprob_mismatch"] = max_logprob_mismatch
     config = run.config.changed("rollout", **changes)
+    if model:
+        config = config.changed("model", path=str(model))
+    if data:
+        config = config.changed("data", path=str(data))
     if steps is not None:
         config = config.changed("train", steps=steps)
     run_training(config, run.path, request, None, callbacks)

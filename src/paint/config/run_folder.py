@@ -39,8 +39,11 @@ CHANGEABLE_ON_RESUME = {
     "rollout.server_gpus",
     "rollout.max_logprob_mismatch",
     "model.shard",
+    "model.path",
+    "data.path",
 }
-"""Settings that may change when a run is resumed; none of them changes a result."""
+"""Settings that may change when a run is resumed; none of them changes a result: what is at the
+paths must have the digests that run.json has."""
 
 FACTS = {"id", "config", "problems", "context", "model", "versions"}  # required keys of run.json
 

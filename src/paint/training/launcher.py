@@ -254,6 +254,7 @@ def train_on(
         task = ["train", str(recipe), *flags(config, read_recipe(recipe))]
     else:
         task = ["resume", str(folder), "--steps", str(config.train.steps)]
+        task += ["--model.path", config.model.path, "--data.path", config.data.path]
         task += ["--server-gpus", *placement.servers] if placement.servers else []
         task += ["--max-logprob-mismatch", str(config.rollout.max_logprob_mismatch)]
         task += ["--urls", *config.rollout.urls] if config.rollout.urls else []

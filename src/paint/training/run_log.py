@@ -88,8 +88,9 @@ def validate_resume(
         raise RunError(f"{folder} was started with another config:\n  " + "\n  ".join(changes))
     if run_info["problems"] != digests["problems"]:
         raise RunError(
-            f"{folder} was started with other problems than {config.data.path} holds now; restore "
-            f"the file, or start a new run"
+            f"{folder} was started with other problems than {config.data.path} holds now (digest "
+            f"{run_info['problems']}, now {digests['problems']}); restore the file, name it by "
+            f"--data.path, or start a new run"
         )
     if run_info["context"] != digests["context"]:
         raise RunError(
@@ -100,7 +101,8 @@ def validate_resume(
         if run_info["model"][name] != digest:
             raise RunError(
                 f"{folder} was started with another model: the {name} of {config.model.path} "
-                f"have changed; restore them, or start a new run"
+                f"have changed (digest {run_info['model'][name]}, now {digest}); restore them, "
+                f"name the model by --model.path, or start a new run"
             )
     if config.train.steps < before.train.steps:
         raise RunError(
