@@ -149,7 +149,8 @@ def test_validation_changed_problems_are_refused(mine: Path, finished: tuple[Pat
 
 
 def test_validation_invalid_settings_are_refused_at_start(mine: Path, tmp_path: Path) -> None:
-    long = replace(config(mine), validation=ValidationConfig(path=str(mine)))
+    too_long = ValidationConfig(path=str(mine), max_new_tokens=1024)
+    long = replace(config(mine), validation=too_long)
     with pytest.raises(ConfigError, match="1024"):
         train(long, tmp_path / "run")
     with pytest.raises(DataError, match=r"nowhere\.jsonl"):

@@ -588,9 +588,9 @@ def test_grid_point_changes_only_varied_settings() -> None:
     assert ABLATION_TABLES["controls"].points["its own solution"].of(recipe) == recipe
 
     # Suffix masking without interpolation stands in all three of the paper's tables; controls add
-    # four to its main setting.
+    # four to its main setting, and feedback has four of its own.
     names = [point.name for grid in ABLATION_TABLES.values() for point in grid.points.values()]
-    assert (len(names), len(set(names))) == (69, 62)
+    assert (len(names), len(set(names))) == (73, 66)
 
 
 def test_strong_interpolation_rows_change_target_and_teacher() -> None:
@@ -607,16 +607,23 @@ def test_strong_interpolation_rows_change_target_and_teacher() -> None:
 
 
 def test_ablation_of_model_uses_paper_evaluation_and_recipe_engine(tmp_path: Path) -> None:
-    problems = tmp_path / "mine.jsonl"
-    problems.write_text('{"problem": "1+1?", "answer": "2"}\n')
+    problems = tmp_path / "copy.jsonl"
+    # As many rows as AIME 2024 has, of which the first is used.
+    rows = [f'{{"problem": "1+{i}?", "answer": "{1 + i}"}}\n' for i in range(30)]
+    problems.write_text("".join(rows))
     config = Config(model=ModelConfig(path="some/model"))
     config = config.changed("rollout", engine="vllm", urls=("http://node:1",), batch_size=48)
-    exam = protocol_for(config, str(problems), None, 12)
+    exam = protocol_for(config, f"aime_2024={problems}", 1, 12)
     paper = {"temperature": 1.0, "top_p": 0.95, "top_k": -1, "max_new_tokens": 38_912}
-    facts = {"benchmark": "mine", "problems": 1, "samples": 12, "thinking": True}
+    facts = {"benchmark": "aime_2024", "problems": 1, "samples": 12, "thinking": True}
     assert exam.table.items() >= (facts | paper).items()
     rollout = exam.rollout
     assert (rollout.engine, rollout.urls, rollout.batch_size) == ("vllm", ("http://node:1",), 48)
+
+    # Problems that are no published benchmark are sampled as the recipe trains.
+    own = protocol_for(config, str(problems), 1, 12).table
+    trained = {"thinking": False, "temperature": 1.1, "top_k": 20, "max_new_tokens": 1024}
+    assert own.items() >= trained.items()
 
 
 @pytest.fixture

@@ -170,7 +170,9 @@ class Resolved:
                 if self.needs_answer:
                     needed["answer"] = setting
             elif source not in CONTEXT_SOURCES and ":" not in source:
-                needed[source] = setting
+                # A misspelt source is read as a field, so the sources are listed.
+                sources = ", ".join(CONTEXT_SOURCES)
+                needed[source] = f"{setting} (a field, since it is none of {sources})"
         return needed
 
 
