@@ -165,6 +165,25 @@ def test_train_async_grader_logs_rewards_feedback_and_cost(tmp_path: Path) -> No
         assert (row["reward"], row["feedback"]) == (0.5, f"of {row['problem_id']}")
 
 
+CALLS: list[str] = []
+
+
+async def counted(completion: str, row: Row) -> float:
+    CALLS.append(completion)
+    return 0.5
+
+
+def test_train_validation_calls_the_grader_once_a_sample(tmp_path: Path) -> None:
+    CALLS.clear()
+    grading = {"grader": spec_of(counted)}
+    validation = {"path": "demo", "limit": 2, "samples": 1}
+    config = changed("demo-paint", STEP, {"grading": grading, "validation": validation})
+    train(config, tmp_path / "run", display=QUIET)
+    # 4 rollouts, and 2 samples before and after the step.
+    assert len(CALLS) == 8
+    assert (tmp_path / "run/validation/summary.json").exists()
+
+
 def test_train_grader_that_always_fails_stops_the_step(tmp_path: Path) -> None:
     grading = {"grader": spec_of(unreachable), "attempts": 1}
     grpo = changed("demo-grpo", STEP, {"grading": grading, "validation": {"path": ""}})

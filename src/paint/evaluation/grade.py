@@ -167,7 +167,13 @@ def summarise(
             graded[store.folder.name] = grade(
                 store, grader, display, stop_on_failure=grading.stop_on_failure
             )
+    write_summary(by_policy, folder, display)
 
+
+def write_summary(
+    by_policy: Mapping[str, Mapping[str, GradedSamples]], folder: Path, display: Display
+) -> None:
+    """Write summary.json and summary.md of graded samples by policy and set; print the tables."""
     report = summary_report(by_policy)
     write_report(folder, SUMMARY, report, StoreError)
     printed = worth_showing(report.tables, by_policy)

@@ -9,7 +9,7 @@ from paint.config.run_folder import step_of, step_paths
 from paint.core.display import Display
 from paint.core.errors import reason
 from paint.core.storage import SUMS, FolderInUse
-from paint.evaluation.grade import to_graded_samples
+from paint.evaluation.grade import policy_names, stored_in, to_graded_samples, write_summary
 from paint.evaluation.intervals import Comparison, compare_paired
 from paint.evaluation.metrics import GradedSamples
 from paint.evaluation.store import Sample, Store, StoreError, find_stores, read_grades, reopen_store
@@ -83,6 +83,19 @@ def graded_validation(run: Path, display: Display) -> dict[tuple[int, str], Grad
             except FolderInUse as error:
                 display.warn(f"validation of step {step_of(place)} is skipped: {reason(error)}")
     return found
+
+
+def summarise_graded(folders: Sequence[Path], out: Path, display: Display) -> None:
+    """Write the summary of all stores below some folders by their stored grades.
+
+    Nothing is graded again, since calls of a judge cost money and may end otherwise.
+    """
+    paths = stored_in(folders)
+    names = policy_names(paths)
+    by_policy: dict[str, dict[str, GradedSamples]] = {}
+    for path in paths:
+        by_policy.setdefault(names[path], {})[path.name] = read_graded(path).graded
+    write_summary(by_policy, out, display)
 
 
 def describe_change(

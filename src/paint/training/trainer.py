@@ -41,8 +41,7 @@ from paint.data.contexts import Contexts
 from paint.data.problems import Problem, batch_indices, problems_digest, read_problems
 from paint.estimate.plan import Machine
 from paint.evaluation.defaults import training_tokens
-from paint.evaluation.grade import summarise_folders
-from paint.evaluation.graded import describe_change, graded_validation
+from paint.evaluation.graded import describe_change, graded_validation, summarise_graded
 from paint.evaluation.validation import Validation, load_validation, validate
 from paint.grading.contract import Cost, Grade
 from paint.grading.graders import open_grader
@@ -179,7 +178,7 @@ def train(
 
         if validation is not None and is_main:
             folders = step_paths(folder / "validation")
-            summarise_folders(folders, folder / "validation", display, run.config.grading)
+            summarise_graded(folders, folder / "validation", display)
         trained = latest_checkpoint(folder) or folder
         if is_main:
             steps = read_metrics(folder)
