@@ -1,6 +1,7 @@
 """Train on what unit tests say: the teacher reads the assertions that a completion fails.
 
-The demo model cannot write code: name a model and a file of tasks of your own. Each test runs in a
+The demo model cannot write code: name a model and a file of tasks of your own. From a shell, with
+this file and grade_code.py in the folder: --grading.grader code_feedback:grade. Each test runs in a
 process with limits, which are no sandbox (examples/grade_code.py).
 
 A completion that passes all tests has no feedback. It is shown to the teacher of the other
@@ -41,13 +42,14 @@ def grade(completion: str, row: Mapping[str, Any]) -> paint.Grade:
     return paint.Grade(passed_tests / len(tests), reason, feedback="\n\n".join(failures[:MOST]))
 
 
-run = paint.train(
-    "sdpo",
-    model={"path": "demo"},
-    data={"path": TASKS},
-    rollout={"max_new_tokens": 32, "samples_per_problem": 2},
-    grading={"grader": grade},
-    output_dir="runs/code-feedback",
-    train={"steps": 2, "batch_size": 4},
-)
-print(run.rollouts()[["reward", "reason", "context"]])
+if __name__ == "__main__":
+    run = paint.train(
+        "sdpo",
+        model={"path": "demo"},
+        data={"path": TASKS},
+        rollout={"max_new_tokens": 32, "samples_per_problem": 2},
+        grading={"grader": grade},
+        output_dir="runs/code-feedback",
+        train={"steps": 2, "batch_size": 4},
+    )
+    print(run.rollouts()[["reward", "reason", "context"]])
