@@ -59,6 +59,8 @@ USER_ERRORS = [
     ("ablate mask-ratio demo-paint --rollout.nonsense 1", "--rollout.nonsense"),
     ("ablate mask-ratio demo-paint --train.method sft", 'train.method "sft"'),
     ("advise demo-paint --contexts theirs", "wrong_answer"),
+    ("trian demo-paint", "did you mean train?"),
+    ("frobnicate", "there are ablate, advise, bake"),
     ("advise demo-paint --rollout.nonsense 1", "--rollout.nonsense"),
     ("advise demo-paint --train.method sft", 'train.method "sft"'),
     ("bake", "RULES"),

@@ -4,6 +4,7 @@ Modules that import torch, which takes seconds, are imported where a function ne
 --help and errors in flags are fast.
 """
 
+import difflib
 import errno
 import io
 import json
@@ -22,11 +23,13 @@ from paint.commands import load_commands
 from paint.config.recipe import shipped_recipes
 from paint.core.display import LOGGER, shown_on_terminal
 from paint.core.errors import (
+    ConfigError,
     Interrupted,
     NotConfirmed,
     PaintError,
     PeerExit,
     crash_report,
+    format_short,
     is_output_unread,
     reason,
     sanitize_for_terminal,
@@ -112,10 +115,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _end(f"{name}: {crash_report(error, line)}", 70)
 
 
+def _require_command(line: Sequence[str]) -> None:
+    """Raise ConfigError, with the closest name, for a line that begins with no command."""
+    names = sorted({name.partition(" ")[0] for name in COMMANDS})
+    if not line or line[0].startswith("-") or line[0] in names:
+        return
+    close = difflib.get_close_matches(line[0], names, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
+    raise ConfigError(f"{format_short(line[0])} is no command; {hint}")
+
+
 def _run(line: Sequence[str]) -> int:
     if line in (["-V"], ["--version"]):
         print(f"paint {__version__}")
         return 0
+    _require_command(line)
     try:
         parsed = parse(line)
     except SystemExit as ended:  # of tyro, after help or its own message
