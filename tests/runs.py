@@ -127,13 +127,15 @@ import sys
 from pathlib import Path
 from accelerate import Accelerator
 from paint.config.recipe import read_recipe
+from paint.core.display import shown_on_terminal
 from paint.training.trainer import train
 end, Accelerator.end_training = Accelerator.end_training, lambda _: None
 *others, last = map(Path, sys.argv[1:])
-for recipe in others:
-    train(read_recipe(recipe), recipe.with_suffix(""))
-Accelerator.end_training = end
-train(read_recipe(last), last.with_suffix(""))
+with shown_on_terminal():
+    for recipe in others:
+        train(read_recipe(recipe), recipe.with_suffix(""))
+    Accelerator.end_training = end
+    train(read_recipe(last), last.with_suffix(""))
 """
 
 

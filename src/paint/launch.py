@@ -43,7 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     line = [options.training_script, *options.training_script_args]
     options.module, options.training_script, options.training_script_args = True, "paint.cli", line
     # torchrun logs each rank's exit; its error is reported once.
-    logging.getLogger("torch.distributed.elastic").propagate = False
+    elastic = logging.getLogger("torch.distributed.elastic")
+    elastic.propagate = False
+    elastic.addHandler(logging.NullHandler())  # without a handler, warnings go to stderr
 
     try:
         torchrun.run(options)

@@ -167,5 +167,5 @@ def test_judge_of_real_vllm_rates_completions(
         options = {"url": f"{url}/v1", "model": str(MODEL)}
         with find_grader(SPEC, concurrency=4, timeout=300, table=options) as grader:
             grades = graded(grader, 4)
-    assert [grade.failed for grade in grades] == [False] * 4
+    assert [grade.failed for grade in grades] == [False] * 4, grades
     assert all(0 <= (grade.reward or 0) <= 1 for grade in grades)

@@ -247,10 +247,12 @@ def test_experiment_evaluation_interrupted_between_checkpoints_resumes(
     shutil.rmtree(folder / "evaluation/seed-0/loose")
     shutil.rmtree(folder / "evaluation/seed-1")
 
-    def grade_or_end(store: Store, grader: MathGrader, display: Display) -> GradedSamples:
+    def grade_or_end(
+        store: Store, grader: MathGrader, display: Display, **options: Any
+    ) -> GradedSamples:
         if store.folder.parent.name == "loose":
             raise KeyboardInterrupt
-        return grade(store, grader, display)
+        return grade(store, grader, display, **options)
 
     with monkeypatch.context() as patched:
         patched.setattr("paint.experiments.runner.grade", grade_or_end)

@@ -35,8 +35,8 @@ launch.main(["--standalone", "--nproc-per-node", "2", "grade", "nowhere"])
 said = "42"
 """,
     "gpus": """
-from paint.training.launcher import Request, _gpus_of_machine
-assert _gpus_of_machine(Request(1))
+from paint.training.launcher import LaunchRequest, _gpus_of_machine
+assert _gpus_of_machine(LaunchRequest(1))
 said = "42"
 """,
     "git": """

@@ -120,8 +120,6 @@ def train(
         if note:
             display.note(note)
         ranks = accelerator.num_processes
-        if ranks > 1:
-            display.note(f"{ranks} ranks")
 
         # Refused now, not after the model is loaded or after the first rollouts.
         candidates = read_problems(run.config.data, needs=run.needed_fields)
@@ -129,6 +127,8 @@ def train(
         _check_loss(run, accelerator.device, display)
         run = resolve(run, _find_machine(run.config, accelerator))
         display.notes(run.notes)
+        if ranks > 1:
+            display.note(f"{ranks} ranks")
 
         policy, run = _open_policy(run, accelerator.device, display)
         teacher = _open_teacher(run, policy, display)
