@@ -218,10 +218,10 @@ def test_main_interrupted_during_import_prints_no_traceback(seconds: float, tmp_
     [({}, "10000"), ({"OMP_WAIT_POLICY": "active"}, "30000000000"), ({"GOMP_SPINCOUNT": "9"}, "9")],
 )
 def test_main_sets_openmp_spin_unless_set(own: dict[str, str], spins: str, tmp_path: Path) -> None:
-    """What OpenMP itself prints as it is loaded with torch, by a training that soon ends."""
+    """What OpenMP itself prints as it is loaded with torch, by an export that soon ends."""
     kept = {n: v for n, v in os.environ.items() if not n.startswith(("OMP_", "GOMP_", "KMP_"))}
-    line = [sys.executable, "-m", "paint.cli", "train", "demo-paint", "--log.folder", str(tmp_path)]
-    line += ["--data.path", "nowhere.jsonl"]
+    line = [sys.executable, "-m", "paint.cli", "export"]
+    line += [str(tmp_path / "nowhere"), str(tmp_path / "out")]
     env = kept | {"OMP_DISPLAY_ENV": "verbose", "OMP_NUM_THREADS": "1"} | own
     ended = subprocess.run(line, env=env, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 2
