@@ -29,7 +29,7 @@ screenshots: setup  ## the pictures in docs/images; needs Chromium
 	$(BIN)/python benchmarks/screenshots.py
 
 demo: setup  ## train and evaluate on the embedded model
-	$(BIN)/paint demo --folder runs/demo-$$(date +%Y%m%d-%H%M%S)
+	$(BIN)/paint demo --output-dir runs/demo-$$(date +%Y%m%d-%H%M%S)
 
 # Two processes of one thread share the work: on two cores that is faster than one of two threads.
 REAL = OMP_NUM_THREADS=1 $(BIN)/python examples/smollm2/run.py
@@ -39,9 +39,9 @@ real: setup  ## the same on a small real model (docs/results/smollm2.md): 1.5 to
 
 results: setup  ## the paper's tables on the demo (docs/results/demo.md); resumes when run again
 	$(BIN)/paint demo --methods sft grpo opsd paint --seeds 5
-	$(BIN)/paint demo --methods grpo-long opsd paint --seeds 5 --every-checkpoint --folder runs/demo-budget
+	$(BIN)/paint demo --methods grpo-long opsd paint --seeds 5 --every-checkpoint --output-dir runs/demo-budget
 	$(BIN)/paint ablate controls demo-paint --seeds 5
-	for table in mask-ratio mask-placement interpolation; do $(BIN)/paint ablate $$table demo-paint --seeds 5 --problems 100 --folder runs/demo-ablations || exit; done
+	for table in mask-ratio mask-placement interpolation; do $(BIN)/paint ablate $$table demo-paint --seeds 5 --problems 100 --output-dir runs/demo-ablations || exit; done
 
 # A file's tests share what they run, so a file stays with one worker; tests/conftest.py orders them.
 PYTEST = $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder

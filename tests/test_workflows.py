@@ -1,12 +1,15 @@
-"""Workflows and templates of the repository's host: they parse, and run what exists here."""
+"""Workflows and templates of the repository's host, and the Makefile: they run what exists here."""
 
 import os
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+
+from paint.cli.main import parse
 
 ROOT = Path(__file__).parents[1]
 HOST = ROOT / ".github"
@@ -36,6 +39,19 @@ def test_workflow_runs_make_targets_and_scripts_that_exist() -> None:
     assert called <= targets
     assert scripts == {".ci/stacks"}
     assert all(os.access(ROOT / script, os.X_OK) for script in scripts)
+
+
+MAKE_VARIABLES = {"$$(date +%Y%m%d-%H%M%S)": "now", "$$table": "mask-ratio"}
+
+
+def test_makefile_commands_of_paint_parse() -> None:
+    text = (ROOT / "Makefile").read_text()
+    for variable, value in MAKE_VARIABLES.items():
+        text = text.replace(variable, value)
+    lines = re.findall(r"\$\(BIN\)/paint ([^;|\n]+)", text)
+    assert len(lines) == 5
+    for line in lines:
+        parse(shlex.split(line))
 
 
 def test_workflow_covers_supported_python_versions_and_both_stacks() -> None:
