@@ -47,31 +47,8 @@ def filter_problems(
             )
         return found is None
 
-    def longest_prompt(problem: Problem, other_tokens: int) -> int:
-        """Tokens of the longest prompt; without rollouts, with its solution.
-
-        ``other_tokens`` is the length of the longest text from another row that may be shown.
-        """
-        if not algorithm.needs_context:
-            solution = () if algorithm.needs_rollouts else policy.reference_ids(problem.solution)
-            return len(policy.student_prompt(problem)) + len(solution)
-
-        def teacher_tokens(context: str) -> int:
-            # The paper's wording of a complete solution is the shorter one.
-            return max(
-                len(policy.teacher_prompt(problem, context, complete=complete))
-                for complete in {False, bool(policy.prompts.teacher_complete)}
-            )
-
-        # The longest view hides next to nothing, and has the marker on top.
-        longest = teacher_tokens(contexts.longest(problem))
-        if not other_tokens:
-            return longest
-        own = "\n\n".join([*contexts.of_own_row(problem).values(), MARKER])
-        return max(longest, teacher_tokens(own) + other_tokens)
-
     def fits(problem: Problem, other_tokens: int = 0) -> bool:
-        length = longest_prompt(problem, other_tokens)
+        length = _longest_prompt(policy, run, contexts, problem, other_tokens)
         if length > limit and data.on_bad_row == "error":
             kind = "prompt" if algorithm.needs_rollouts else "prompt with its solution"
             kind = "teacher prompt" if algorithm.needs_context else kind
@@ -119,6 +96,32 @@ def filter_problems(
     if algorithm.needs_context:
         note_unmasked(contexts, problems, display)
     return problems
+
+
+def _longest_prompt(
+    policy: Policy, run: Resolved, contexts: Contexts, problem: Problem, other_tokens: int
+) -> int:
+    """Tokens of the longest prompt; without rollouts, with its solution.
+
+    ``other_tokens`` is the length of the longest text from another row that may be shown.
+    """
+    if not run.algorithm.needs_context:
+        solution = () if run.algorithm.needs_rollouts else policy.reference_ids(problem.solution)
+        return len(policy.student_prompt(problem)) + len(solution)
+
+    def teacher_tokens(context: str) -> int:
+        # The paper's wording of a complete solution is the shorter one.
+        return max(
+            len(policy.teacher_prompt(problem, context, complete=complete))
+            for complete in {False, bool(policy.prompts.teacher_complete)}
+        )
+
+    # The longest view hides next to nothing, and has the marker on top.
+    longest = teacher_tokens(contexts.longest(problem))
+    if not other_tokens:
+        return longest
+    own = "\n\n".join([*contexts.of_own_row(problem).values(), MARKER])
+    return max(longest, teacher_tokens(own) + other_tokens)
 
 
 def prompt_limit(policy: Policy, run: Resolved) -> int:
