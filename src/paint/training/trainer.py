@@ -106,8 +106,11 @@ def train(
     the first rank, and so is ``at_end``, before trackers are closed. The note is printed first.
     """
     began = monotonic()
+    if resume:
+        config = with_resolved(config, read_run(folder))
     run = check_training(config)
     accelerator = _open_accelerator(config, folder)
+    ranks = accelerator.num_processes
     is_main = accelerator.is_main_process
     display = (is_main and display) or Display(enabled=is_main)
     with (
@@ -115,11 +118,8 @@ def train(
         open_grader(config.grading) as grader,
         ExitStack() as lock,
     ):
-        if resume:
-            run = check_training(with_resolved(config, read_run(folder)))
         if note:
             display.note(note)
-        ranks = accelerator.num_processes
 
         # Refused now, not after the model is loaded or after the first rollouts.
         candidates = read_problems(run.config.data, needs=run.needed_fields)
@@ -176,15 +176,9 @@ def train(
             finally:
                 accelerator.end_training()
 
-        if validation is not None and is_main:
-            folders = step_paths(folder / "validation")
-            summarise_graded(folders, folder / "validation", display)
-        trained = latest_checkpoint(folder) or folder
         if is_main:
-            steps = read_metrics(folder)
-            change = describe_change(graded_validation(folder, display), steps)
-            display.note(describe_phases(steps[done:], monotonic() - began))
-            display.notes([change] if change else [])
+            _describe_end(folder, done, monotonic() - began, display)
+        trained = latest_checkpoint(folder) or folder
         display.note(f"done: {trained}")
         return trained
 
@@ -333,6 +327,18 @@ def _open_engine(
             run = run.changed("rollout", engine=LOCAL, colocate=False)
             run_log.replace_config(folder, to_table(run.config))
         yield engine, run
+
+
+def _describe_end(folder: Path, done: int, seconds: float, display: Display) -> None:
+    """Print the summary of the validations, the time of steps after ``done``, and what changed."""
+    validations = step_paths(folder / "validation")
+    if validations:
+        summarise_graded(validations, folder / "validation", display)
+    steps = read_metrics(folder)
+    display.note(describe_phases(steps[done:], seconds))
+    change = describe_change(graded_validation(folder, display), steps)
+    if change:
+        display.note(change)
 
 
 def _warn_off_policy(run: Resolved, display: Display) -> None:
