@@ -58,7 +58,9 @@ def test_train_on_feedback_learns_from_completions_with_feedback(tmp_path: Path)
     assert metrics["accuracy"] == 1 - len(kept) / len(rows)
 
 
-def test_train_without_any_feedback_updates_nothing(tmp_path: Path) -> None:
+def test_train_without_any_feedback_updates_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def grade(completion: str, row: dict[str, Any]) -> Grade:
         return Grade(1.0, "fine")
 
@@ -66,6 +68,7 @@ def test_train_without_any_feedback_updates_nothing(tmp_path: Path) -> None:
     train(config, tmp_path)
     [metrics] = read_metrics(tmp_path)
     assert metrics["kept_completions"] == metrics["gradient_norm"] == 0
+    assert "step 1: no completion was learned from" in capsys.readouterr().out
     fresh = dict(load_policy(config.model, seed=0).model.named_parameters())
     for name, value in adapter(tmp_path).items():
         assert value.equal(fresh[name.replace(".weight", ".default.weight")]), name

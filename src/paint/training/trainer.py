@@ -524,6 +524,8 @@ def log_step(
     metrics["learning_rate"] = learning_rate(setup.config.train, step_number - 1)
     metrics["seconds_left"] = display.seconds_left(step_number)
 
+    if metrics.get("kept_completions") == 0:
+        note("no completion was learned from, so nothing was updated (kept_completions 0)")
     kl = metrics.get("off_policy_kl", 0.0)
     if kl > OFF_POLICY_KL_WARNING:
         lag = "" if setup.resolved.engine.is_stored else "rollout.off_policy_steps or "
