@@ -393,7 +393,9 @@ class ObjectiveConfig(Section):
     top_fraction: float = setting(0.03, within("[0, 1]"), "f_top; paper: 0.03")
     """Share f_top of a completion's positions that are interpolated, in [0, 1] (paper: Eq.
     sparse_selector_objective; Experimental Details, 0.03)."""
-    temperature: float | None = None
+    temperature: float | None = setting(
+        None, or_none(TEMPERATURE[0]), "None: the rollout temperature"
+    )
     """Temperature T of both views' distributions, in [0.001, 1000]; None is the rollout temperature
     (ours)."""
     reduction: Literal["completion", "token"] = "completion"
@@ -415,9 +417,6 @@ class ObjectiveConfig(Section):
         is_positive = self.clip > 0 or self.clip_mode == "none"
         off = 'tau; paper: 0.06; off: objective.clip_mode "none"'
         require(self, "clip", is_positive, "above 0", off)
-        in_range = self.temperature is None or 0.001 <= self.temperature <= 1000
-        none = "None: the rollout temperature"
-        require(self, "temperature", in_range, "in [0.001, 1000] or None", none)
 
 
 @dataclass(frozen=True, slots=True)
