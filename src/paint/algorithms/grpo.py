@@ -30,6 +30,7 @@ from paint.training.train_step import (
     student_log_probs,
     update,
 )
+from paint.training.weighting import factors
 
 SPREAD_FLOOR = 1e-4
 # Added to the standard deviation of a group's rewards, which may be 0.
@@ -124,12 +125,10 @@ def score_group(
     old_log_prob = scores.log_prob.detach()
     if old:
         old_log_prob = old_log_prob.new_tensor([x for r in rollouts for x in old[r.row]])
-    advantage = old_log_prob.new_tensor([r.metrics["advantage"] for r in rollouts])
-    per_completion = torch.tensor(lengths, device=advantage.device)
     per_token, values = grpo_terms(
         scores.log_prob,
         old_log_prob,
-        advantage.repeat_interleave(per_completion),
+        token_advantages(rollouts, old_log_prob.device),
         clip=config.grpo.clip,
         kl=config.grpo.kl,
         base_log_prob=base_log_prob,
@@ -138,6 +137,14 @@ def score_group(
     values |= {"loss": per_token.detach(), "student_entropy": scores.entropy}
     values |= {"student_log_prob": scores.untempered, "tempered_log_prob": old_log_prob}
     return weighted_sum(per_token, lengths, setup.resolved.objective), values
+
+
+def token_advantages(rollouts: Sequence[Rollout], device: torch.device) -> Float[Tensor, " n"]:
+    """The advantage of each token (n): that of its completion."""
+    by_row = {}
+    for rollout in rollouts:
+        by_row[rollout.row] = rollout.metrics["advantage"]
+    return factors(by_row, rollouts, device)
 
 
 def advantages(rewards: Float[Tensor, " b"], group_size: int) -> Float[Tensor, " b"]:

@@ -13,10 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import torch
-
 from paint.algorithms.base import Algorithm
-from paint.algorithms.grpo import reward
+from paint.algorithms.grpo import reward, token_advantages
 from paint.algorithms.paint import add_teacher_prompts, teacher_hidden_states
 from paint.core.display import Clock
 from paint.core.settings import setting, within
@@ -57,13 +55,12 @@ class Rlsd(Algorithm):
         log_prob = ts.student_log_probs(setup, rollouts, temperature).log_prob
         hidden, head = teacher_hidden_states(setup, rollouts), setup.teacher.lm_head
         teacher = ts.student_log_probs(setup, rollouts, temperature, hidden=hidden, head=head)
-        lengths = torch.tensor(ts.completion_lengths(rollouts), device=log_prob.device)
-        advantage = log_prob.new_tensor([r.metrics["advantage"] for r in rollouts])
-        advantage = advantage.repeat_interleave(lengths)
+        advantage = token_advantages(rollouts, log_prob.device)
         gain = advantage.sign() * (teacher.log_prob - log_prob).detach()
         low, high = 1 - self.options.epsilon, 1 + self.options.epsilon
         advantage = advantage * gain.exp().clamp(low, high)
         # The ratio is 1 in the only update; its gradient is that of log p.
         loss = -advantage * (log_prob - log_prob.detach()).exp()
+        lengths = ts.completion_lengths(rollouts)
         total = weighted_sum(loss, lengths, setup.resolved.objective)
         return total, {"loss": loss.detach(), "gain": gain}

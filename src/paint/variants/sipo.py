@@ -13,10 +13,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import torch
-
 from paint.algorithms.base import Algorithm
-from paint.algorithms.grpo import reward
+from paint.algorithms.grpo import reward, token_advantages
 from paint.algorithms.paint import add_teacher_prompts, teacher_hidden_states
 from paint.core.display import Clock
 from paint.core.distributed import all_gather_objects
@@ -66,21 +64,17 @@ class Sipo(Algorithm):
             for rollout in micro:
                 other.append(erring(rollout, mistakes))
             other = add_teacher_prompts(setup, other, step_index)
-            hidden = []
-            for view in (micro, other):
-                hidden.append(teacher_hidden_states(setup, view))
-            read, erred = (
-                ts.student_log_probs(setup, micro, temperature, hidden=h, head=head).log_prob
-                for h in hidden
-            )
+            hidden = teacher_hidden_states(setup, micro)
+            read = ts.student_log_probs(setup, micro, temperature, hidden=hidden, head=head)
+            hidden = teacher_hidden_states(setup, other)
+            erred = ts.student_log_probs(setup, other, temperature, hidden=hidden, head=head)
             epsilon = self.options.epsilon
-            credit = (read - erred).clamp(-epsilon, epsilon)
-            lengths = torch.tensor(ts.completion_lengths(micro), device=credit.device)
-            advantage = credit.new_tensor([r.metrics["advantage"] for r in micro])
-            advantage = advantage.repeat_interleave(lengths)
+            credit = (read.log_prob - erred.log_prob).clamp(-epsilon, epsilon)
+            advantage = token_advantages(micro, credit.device)
             total = advantage + self.options.kappa * credit
             total = total.where(total * advantage >= 0, 0.0)
             loss = -total * ts.student_log_probs(setup, micro, temperature).log_prob
+            lengths = ts.completion_lengths(micro)
             value = weighted_sum(loss, lengths, setup.resolved.objective)
             return value, {"loss": loss.detach(), "credit": credit}
 
