@@ -454,12 +454,12 @@ def _updates(setting: Any, loads: Sequence[Load], scale: Scale, say: Say) -> Non
     """Rows of the tables of updates by one policy, whose memory is free afterwards."""
     from paint.config.schema import TrainConfig
     from paint.models.policy import load_policy
-    from paint.training.optim import open_optimizer
+    from paint.training.optim import AdamW, open_optimizer
 
     policy = load_policy(setting, seed=0, device=device())
     if policy.kernels:
         say(note=policy.kernels)
-    optimizer = open_optimizer(policy.trainable, TrainConfig())
+    optimizer = open_optimizer(AdamW(), policy.trainable, TrainConfig())
     for load in loads:
         named = {
             "liger": "Liger" in policy.kernels,

@@ -24,7 +24,7 @@ from paint.core.display import Clock, Display
 from paint.models.policy import Policy, load_policy
 from paint.models.teacher import open_teacher
 from paint.objective.fused import fused_paint_loss
-from paint.training.optim import open_optimizer
+from paint.training.optim import AdamW, open_optimizer
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def measure(path: str, checkpointing: bool, options: Options) -> dict[str, Any]:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = cfg.ModelConfig(path=path, dtype="bfloat16", gradient_checkpointing=checkpointing)
     policy = load_policy(model, seed=0, device=device)
-    optimizer = open_optimizer(policy.trainable, cfg.TrainConfig())
+    optimizer = open_optimizer(AdamW(), policy.trainable, cfg.TrainConfig())
 
     display = Display(enabled=False)
     update(policy, optimizer, options, Clock(display))

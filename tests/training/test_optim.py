@@ -21,6 +21,7 @@ from paint.inference.local import LocalEngine
 from paint.models.policy import Policy
 from paint.training.checkpoint import load_optimizer_state
 from paint.training.optim import (
+    AdamW,
     OptimizerFactory,
     find_optimizer,
     learning_rate,
@@ -96,7 +97,7 @@ def test_open_optimizer_on_cuda_is_fused_and_resumes_bitwise(
 
     def opened(values: torch.Tensor) -> tuple[torch.nn.Parameter, torch.optim.Optimizer]:
         weight = torch.nn.Parameter(values.clone())
-        return weight, open_optimizer([weight], TrainConfig(weight_decay=0.1))
+        return weight, open_optimizer(AdamW(), [weight], TrainConfig(weight_decay=0.1))
 
     def step(weight: torch.nn.Parameter, optimizer: torch.optim.Optimizer, seed: int) -> None:
         weight.grad = torch.randn(50, generator=torch.Generator().manual_seed(seed))
@@ -117,7 +118,7 @@ def test_open_optimizer_on_cuda_is_fused_and_resumes_bitwise(
 
 
 def test_open_optimizer_on_cpu_is_not_fused() -> None:
-    optimizer = open_optimizer([torch.nn.Parameter(torch.zeros(2))], TrainConfig())
+    optimizer = open_optimizer(AdamW(), [torch.nn.Parameter(torch.zeros(2))], TrainConfig())
     assert optimizer.param_groups[0]["fused"] is None
 
 
@@ -133,14 +134,16 @@ def test_learning_rate_is_set_in_optimizer(tmp_path: Path) -> None:
 @pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
 def test_learning_rate_warmup_rises_linearly(schedule: str) -> None:
     config = TrainConfig(steps=10, warmup_steps=4, learning_rate=8e-4, schedule=schedule)  # type: ignore[arg-type]
-    assert [learning_rate(config, t) for t in range(4)] == pytest.approx([2e-4, 4e-4, 6e-4, 8e-4])
-    assert learning_rate(config, 4) == pytest.approx(8e-4)
+    assert [learning_rate(AdamW(), config, t) for t in range(4)] == pytest.approx(
+        [2e-4, 4e-4, 6e-4, 8e-4]
+    )
+    assert learning_rate(AdamW(), config, 4) == pytest.approx(8e-4)
 
 
 def test_learning_rate_after_warmup_follows_schedule() -> None:
     def rates(schedule: str) -> list[float]:
         config = TrainConfig(steps=6, warmup_steps=2, learning_rate=1.0, schedule=schedule)  # type: ignore[arg-type]
-        return [learning_rate(config, t) for t in range(2, 6)]
+        return [learning_rate(AdamW(), config, t) for t in range(2, 6)]
 
     assert rates("constant") == [1.0, 1.0, 1.0, 1.0]
     assert rates("linear") == pytest.approx([1.0, 0.75, 0.5, 0.25])
@@ -210,6 +213,23 @@ def test_engine_failure_with_stateless_optimizer_is_reported_as_itself(
     assert last_checkpoint(tmp_path / "run") == "step-000001"
 
 
+class Remembering(Sgd):
+    """Its rate is one that it chose when it was opened."""
+
+    def open(self, parameters: Any, config: TrainConfig) -> Any:
+        self.rate = config.learning_rate / len(parameters)
+        return super().open(parameters, config)
+
+    def learning_rate(self, config: TrainConfig, step_index: int) -> float:
+        return self.rate
+
+
+def test_train_asks_opened_factory_for_its_learning_rate(tmp_path: Path) -> None:
+    train(changed("demo-paint", small(steps=2, optimizer=spec_of(Remembering))), tmp_path)
+    rates = [row["learning_rate"] for row in read_metrics(tmp_path)]
+    assert rates == [1e-3 / len(adapter(tmp_path))] * 2
+
+
 class Twins(Sgd):
     """Two groups, of which the second takes larger steps."""
 
@@ -219,8 +239,8 @@ class Twins(Sgd):
 
 
 def test_set_learning_rate_multiplies_by_scale_of_group() -> None:
-    config = TrainConfig(optimizer=spec_of(Twins))
-    optimizer = open_optimizer([torch.nn.Parameter(torch.zeros(2)) for _ in range(3)], config)
+    parameters = [torch.nn.Parameter(torch.zeros(2)) for _ in range(3)]
+    optimizer = open_optimizer(Twins(), parameters, TrainConfig())
     set_learning_rate(optimizer, 0.5)
     assert [group["lr"] for group in optimizer.param_groups] == [0.5, 8.0]
 
@@ -293,9 +313,10 @@ def test_optimizer_outside_of_contract_is_refused(optimizer: Any, message: str) 
     config = TrainConfig(optimizer=name, weight_decay=0.1)
 
     def use() -> None:
-        find_optimizer(config).check(config)
-        open_optimizer([torch.nn.Parameter(torch.zeros(2)) for _ in range(3)], config)
-        learning_rate(config, 0)
+        factory = find_optimizer(config)
+        factory.check(config)
+        open_optimizer(factory, [torch.nn.Parameter(torch.zeros(2)) for _ in range(3)], config)
+        learning_rate(factory, config, 0)
 
     with pytest.raises(ConfigError, match=message) as refused:
         use()

@@ -162,14 +162,14 @@ def find_optimizer(config: TrainConfig) -> OptimizerFactory:
 
 
 def open_optimizer(
-    parameters: Iterable["nn.Parameter"], config: TrainConfig
+    factory: OptimizerFactory, parameters: Iterable["nn.Parameter"], config: TrainConfig
 ) -> "torch.optim.Optimizer":
-    """Open the optimizer of ``train.optimizer``. Raises ConfigError for a broken contract."""
+    """Open the factory's optimizer. Raises ConfigError for a broken contract."""
     import torch
 
     trained = list(parameters)
     with extension_errors("train.optimizer", config.optimizer):
-        optimizer = find_optimizer(config).open(trained, config)
+        optimizer = factory.open(trained, config)
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ConfigError(
             f"train.optimizer {config.optimizer}: open returned {format_short(optimizer)}, and "
@@ -188,10 +188,10 @@ def open_optimizer(
     return optimizer
 
 
-def learning_rate(config: TrainConfig, step_index: int) -> float:
+def learning_rate(factory: OptimizerFactory, config: TrainConfig, step_index: int) -> float:
     """The learning rate of a step, counted from 0, by the optimizer's schedule."""
     with extension_errors("train.optimizer", config.optimizer):
-        rate = find_optimizer(config).learning_rate(config, step_index)
+        rate = factory.learning_rate(config, step_index)
     if not _is_number(rate):
         raise ConfigError(
             f"train.optimizer {config.optimizer}: the learning rate of step {step_index + 1} is "

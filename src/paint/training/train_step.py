@@ -268,7 +268,8 @@ def update(setup: Setup, step_index: int) -> float:
             f"model.dtype float32"
         )
 
-    set_learning_rate(setup.optimizer, learning_rate(config.train, step_index))
+    rate = learning_rate(setup.resolved.optimizer, config.train, step_index)
+    set_learning_rate(setup.optimizer, rate)
     with extension_errors("train.optimizer", config.train.optimizer):
         setup.optimizer.step()
     setup.optimizer.zero_grad()

@@ -145,7 +145,7 @@ def train(
 
         run_on_rank0(enter_folder)
         last, done = _last_checkpoint(folder)
-        optimizer = open_optimizer(policy.trainable, run.config.train)
+        optimizer = open_optimizer(run.optimizer, policy.trainable, run.config.train)
         if resume:
             if last:
                 checkpoint.restore(last, policy, optimizer, teacher)
@@ -521,7 +521,8 @@ def log_step(
         metrics |= ON_POLICY
     metrics |= clock.rates(sum(len(r.completion.ids) for r in rollouts))
     metrics |= further
-    metrics["learning_rate"] = learning_rate(setup.config.train, step_number - 1)
+    optimizer = setup.resolved.optimizer
+    metrics["learning_rate"] = learning_rate(optimizer, setup.config.train, step_number - 1)
     metrics["seconds_left"] = display.seconds_left(step_number)
 
     if metrics.get("kept_completions") == 0:
