@@ -216,6 +216,20 @@ def test_detectable_difference_without_spread_is_none() -> None:
         compare_paired([correct], [correct[1:]])
 
 
+def test_detectable_difference_of_fewer_than_ten_problems_is_none() -> None:
+    rng = np.random.default_rng(18)
+    before, after = rng.random((10, 12)) < 0.4, rng.random((10, 12)) < 0.5
+    few = compare_paired([before[:9]], [after[:9]])
+    # The interval has an unseen problem at -1 and 1, and cannot show what a t-test would.
+    differences = after[:9].mean(axis=1) - before[:9].mean(axis=1)
+    errors = students_t(8) + students_t(8, 0.6)
+    margin = (few.difference.high - few.difference.low) / 2
+    assert margin > errors * differences.std(ddof=1) / 3
+    assert few.detectable is None
+    assert compare_paired([before], [after]).detectable is not None
+    assert compare_paired([before, before[:9]], [after, after[:9]]).detectable is None
+
+
 def test_bootstrap_few_problems_widen_interval_to_unseen_ones() -> None:
     # Three nearly equal differences: an unseen problem may still differ by 1, to either side.
     for n in (3, 9):

@@ -144,7 +144,7 @@ def _describe_test(found: Comparison) -> str:
     if interval.low <= 0 <= interval.high:
         parts.append(NO_CHANGE)
     if found.detectable is None:
-        parts.append("too few problems differ to say what could have been detected")
+        parts.append("too few problems, or too alike, to say what could have been detected")
     else:
         parts.append(f"{100 * found.detectable:.1f} could have been detected")
     return "; ".join(parts)

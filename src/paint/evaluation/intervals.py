@@ -68,7 +68,8 @@ class Comparison:
     """Paired difference of two policies on the same problems.
 
     ``detectable`` is the minimum detectable effect of this many problems and samples, with 80 %
-    power at the two-sided 5 % level; None for one problem, or if all have the same difference.
+    power at the two-sided 5 % level; None for fewer than ten problems of a benchmark, or if all
+    have the same difference.
     """
 
     difference: Interval  # of Avg@k, in [-1, 1]
@@ -212,12 +213,12 @@ def compare_paired(
         groups.append(b.mean(axis=1) - a.mean(axis=1))
     difference = bootstrap(groups, bounds=(-1, 1), reached=False)
 
-    variances = []
-    for group in groups:
-        if len(group) > 1:
-            variances.append(float(group.var(ddof=1)) / len(group))
-    has_spread = len(variances) == len(groups) and sum(variances) > ROUNDING**2
-    detectable = _detectable(variances, sizes[0]) if has_spread else None
+    detectable = None
+    # An interval of fewer problems has an unseen one at -1 or 1, and shows no effect of this size.
+    if min(sizes[0]) >= FEW:
+        variances = [float(group.var(ddof=1)) / len(group) for group in groups]
+        if sum(variances) > ROUNDING**2:
+            detectable = _detectable(variances, sizes[0])
     return Comparison(difference, sign_flip(groups), detectable)
 
 
