@@ -233,8 +233,16 @@ class Result:
         return write_page_of([self.path], **options)
 
     def _repr_html_(self) -> str:
-        lines = "".join(f"<li>{html.escape(line)}</li>" for line in self.lines)
-        return f"<ul>{lines}</ul>{self.table.to_html(index=False, na_rep='')}"
+        """A notebook's view: the findings in words, and the tables that the terminal shows."""
+        import pandas as pd
+
+        report = read_summary(self.path)
+        parts = [f"<li>{html.escape(line)}</li>" for line in report.lines]
+        text = f"<ul>{''.join(parts)}</ul>"
+        for table in report.tables:
+            frame = pd.DataFrame(table.rows, columns=table.columns)
+            text += f"<b>{html.escape(table.title)}</b>{frame.to_html(index=False)}"
+        return text
 
 
 @dataclass(frozen=True)
