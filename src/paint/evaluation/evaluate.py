@@ -11,6 +11,7 @@ from pathlib import Path
 from paint.config.run_folder import checkpoints, read_metrics, read_run, run_of
 from paint.config.schema import (
     PAPER_PROMPTS,
+    Config,
     ConfigError,
     EvaluationConfig,
     ModelConfig,
@@ -19,8 +20,9 @@ from paint.config.schema import (
 from paint.core.display import Display, format_duration
 from paint.core.distributed import require_one_process
 from paint.core.errors import NotConfirmed
-from paint.data.benchmarks import folder_name, load_benchmark
+from paint.data.benchmarks import Benchmark, folder_name, load_benchmark
 from paint.data.gold_answer_checks import name_unparsed
+from paint.data.problems import Problem
 from paint.demo.files import NAME
 from paint.evaluation.defaults import grader_needs_answer, protocol_differences, protocol_of
 from paint.evaluation.generate import (
@@ -35,6 +37,7 @@ from paint.evaluation.generate import (
 )
 from paint.evaluation.grade import summarise
 from paint.evaluation.store import recorded_engines, stored_samples
+from paint.evaluation.summary import MACRO
 from paint.grading.graders import open_grader
 from paint.inference.engine import sampling_from
 from paint.inference.machine import find_machine
@@ -77,24 +80,7 @@ def evaluate(
     model, policies = resolve_targets(evaluation, targets)
     run = run_of(Path(targets[0]))
     trained = read_run(run) if run else None
-    benchmarks = [
-        load_benchmark(
-            name,
-            limit=evaluation.limit,
-            needs_answer=grader_needs_answer(evaluation.grading),
-            trained_on=trained.data if trained else None,
-        )
-        for name in evaluation.benchmarks
-    ]
-    names = [benchmark.name for benchmark in benchmarks]
-    for name in names:
-        if names.count(name) > 1 or name == "macro":
-            raise ConfigError(
-                f"two benchmarks are named {name}, or the name is reserved (macro); rename the file"
-            )
-    grader = open_grader(evaluation.grading)
-    for benchmark in benchmarks:
-        name_unparsed(grader, benchmark.name, benchmark.problems, display.note)
+    benchmarks = load_benchmarks(evaluation, trained, display)
     pairs = [(target, benchmark) for target in policies for benchmark in benchmarks]
     folder = Path(evaluation.output_dir) / name_of(targets, model)
     places = [folder / target.name / benchmark.name for target, benchmark in pairs]
@@ -118,52 +104,103 @@ def evaluate(
     protocol = SamplingProtocol(
         evaluation.samples, evaluation.thinking, sampling_from(evaluation.rollout), evaluation.seed
     )
-    answers = 0  # that are missing; a store may hold further problems and samples
+    answers = 0  # that are missing
     for place, (_, benchmark) in zip(places, pairs, strict=True):
-        rows = set()
-        for p in benchmark.problems:
-            for k in range(evaluation.samples):
-                rows.add((p.id, k))
-        answers += len(rows - stored_samples(place))
+        answers += count_missing(place, benchmark.problems, evaluation.samples)
     if answers:
-        line, seconds = estimate(evaluation, targets, answers)
-        if seconds > LONG and not confirm:
-            raise NotConfirmed(
-                f"{line}. That is more than an hour: confirm=True (--yes) starts it; nothing was "
-                f"generated. Fewer targets, samples, limit and rollout.max_new_tokens make it "
-                f"shorter, rollout.engine vllm faster"
-            )
-        display.note(line)
+        note_cost(evaluation, targets, answers, display, confirm=confirm)
     if trained is not None:
-        changes = protocol_differences(trained, protocol_of(evaluation))
-        if changes:
-            display.note(f"not sampled as in training: {changes}")
-        if evaluation.benchmarks == (trained.data.path,) != (NAME,):
-            display.note(
-                f"{trained.data.path} holds the rows that {run} was trained on; --benchmarks names "
-                f"others"
-            )
+        note_differences(evaluation, trained, targets[0], display)
     model = with_date(model, folder)
     policy = load_eval_policy(model, evaluation.rollout, prompts=policies[0].prompts)
     display.note(policy.conventions.line())
     for warning in policy.conventions.warnings(thinking=evaluation.thinking):
         display.note(warning)
-    prompts = {
-        benchmark.name: deployment_prompts(policy, benchmark.problems, thinking=evaluation.thinking)
-        for benchmark in benchmarks
-    }
-    protocols = {
-        name: fit_to_context(policy, protocol, name, prompts[name], display) for name in prompts
-    }
-    tasks = [
-        EvalTask(place, b.problems, prompts[b.name], protocols[b.name], t.checkpoint)
-        for place, (t, b) in zip(places, pairs, strict=True)
-    ]
+    prompts, protocols = {}, {}
+    for benchmark in benchmarks:
+        name, problems = benchmark.name, benchmark.problems
+        prompts[name] = deployment_prompts(policy, problems, thinking=evaluation.thinking)
+        protocols[name] = fit_to_context(policy, protocol, name, prompts[name], display)
+    tasks = []
+    for place, (target, benchmark) in zip(places, pairs, strict=True):
+        name, problems = benchmark.name, benchmark.problems
+        tasks.append(EvalTask(place, problems, prompts[name], protocols[name], target.checkpoint))
     with collect_samples(
         policy, model, evaluation.rollout, tasks, folder, display, falls_back=resolved.falls_back
     ) as stores:
         summarise(stores, folder, display, evaluation.grading)
     return folder
+
+
+def load_benchmarks(
+    evaluation: EvaluationConfig, trained: Config | None, display: Display
+) -> list[Benchmark]:
+    """Load the benchmarks, and note gold answers that do not parse.
+
+    Raises ConfigError for two of one name.
+    """
+    benchmarks = [
+        load_benchmark(
+            name,
+            limit=evaluation.limit,
+            needs_answer=grader_needs_answer(evaluation.grading),
+            trained_on=trained.data if trained else None,
+        )
+        for name in evaluation.benchmarks
+    ]
+    names = [benchmark.name for benchmark in benchmarks]
+    for name in names:
+        if names.count(name) > 1 or name == MACRO:
+            raise ConfigError(
+                f"two benchmarks are named {name}, or the name is reserved ({MACRO}); rename the "
+                f"file"
+            )
+    grader = open_grader(evaluation.grading)
+    for benchmark in benchmarks:
+        name_unparsed(grader, benchmark.name, benchmark.problems, display.note)
+    return benchmarks
+
+
+def note_cost(
+    evaluation: EvaluationConfig,
+    targets: Sequence[str],
+    answers: int,
+    display: Display,
+    *,
+    confirm: bool,
+) -> None:
+    """Note how long so many answers take at most; NotConfirmed if that is more than an hour."""
+    line, seconds = estimate(evaluation, targets, answers)
+    if seconds > LONG and not confirm:
+        raise NotConfirmed(
+            f"{line}. That is more than an hour: confirm=True (--yes) starts it; nothing was "
+            f"generated. Fewer targets, samples, limit and rollout.max_new_tokens make it "
+            f"shorter, rollout.engine vllm faster"
+        )
+    display.note(line)
+
+
+def note_differences(
+    evaluation: EvaluationConfig, trained: Config, target: str, display: Display
+) -> None:
+    """Note what differs from the training of the first target, and an evaluation on its rows."""
+    changes = protocol_differences(trained, protocol_of(evaluation))
+    if changes:
+        display.note(f"not sampled as in training: {changes}")
+    path = trained.data.path
+    if path != NAME and evaluation.benchmarks == (path,):
+        display.note(
+            f"{path} holds the rows that {target} was trained on; --benchmarks names others"
+        )
+
+
+def count_missing(store: Path, problems: Sequence[Problem], samples: int) -> int:
+    """The number of samples of these problems that a store has not."""
+    rows = set()
+    for problem in problems:
+        for sample in range(samples):
+            rows.add((problem.id, sample))
+    return len(rows - stored_samples(store))  # it may hold further problems and samples
 
 
 def name_of(targets: Sequence[str], model: ModelConfig) -> str:

@@ -35,8 +35,9 @@ from paint.evaluation.generate import (
     sample_seeds,
 )
 from paint.evaluation.grade import grade
-from paint.evaluation.metrics import avg_at_k
-from paint.evaluation.store import Store, StoreError, find_stores, reopen_store
+from paint.evaluation.intervals import Interval
+from paint.evaluation.metrics import GradedSamples, avg_at_k
+from paint.evaluation.store import GRADES, Sample, Store, StoreError, find_stores, reopen_store
 from paint.grading.contract import Grader
 from paint.inference.engine import Engine, sampling_from
 from paint.models.policy import Policy
@@ -146,18 +147,7 @@ def validate(
         with display.counting(title, total, total - len(missing)) as count:
             for start in range(0, len(missing), validation.at_once):
                 batch = missing[start : start + validation.at_once]
-                with accelerator.split_between_processes(batch) as mine:
-                    completions = engine.generate(
-                        [task.prompts[problem.id] for problem, _ in mine],
-                        task.protocol.sampling,
-                        sample_seeds(task.protocol, mine),
-                    )
-                    samples = all_gather_objects(
-                        [
-                            sample_of(policy, task, problem, number, completion)
-                            for (problem, number), completion in zip(mine, completions, strict=True)
-                        ]
-                    )
+                samples = generate_batch(policy, engine, accelerator, task, batch)
                 for store in stores:
                     for sample in samples:
                         store.add(sample)
@@ -166,7 +156,8 @@ def validate(
         for store in stores:
             store.write_sums()
 
-        if not stores or (not missing and (task.folder / "grades.jsonl").exists()):
+        is_graded = not missing and (task.folder / GRADES).exists()
+        if not stores or is_graded:
             return {}
         graded = grade(
             stores[0], validation.grader, display, stop_on_failure=validation.stop_on_failure
@@ -174,17 +165,38 @@ def validate(
 
     interval = avg_at_k(graded.correct)
     display.note(f"{title}: Avg@{task.protocol.samples} {interval.points()} (95 % interval)")
-    rewards = {}
+    return validation_metrics(graded, interval)
+
+
+def generate_batch(
+    policy: Policy,
+    engine: Engine,
+    accelerator: Accelerator,
+    task: EvalTask,
+    rows: list[tuple[Problem, int]],
+) -> list[Sample]:
+    """Generate the samples of some rows, each rank its share; all ranks get all samples."""
+    with accelerator.split_between_processes(rows) as mine:
+        completions = engine.generate(
+            [task.prompts[problem.id] for problem, _ in mine],
+            task.protocol.sampling,
+            sample_seeds(task.protocol, mine),
+        )
+        samples = []
+        for (problem, number), completion in zip(mine, completions, strict=True):
+            samples.append(sample_of(policy, task, problem, number, completion))
+        return all_gather_objects(samples)
+
+
+def validation_metrics(graded: GradedSamples, interval: Interval) -> dict[str, float]:
+    """The metrics of a validation for the trackers, with the interval of its Avg@k."""
+    metrics: dict[str, float] = {}
     if graded.rewards is not None:
-        rewards = {
-            "validation_reward": float(graded.rewards.mean()),
-            "validation_grader_failures": len(graded.failures),
-        }
-    return {
-        **rewards,
-        "validation_avg_at_k": interval.mean,
-        "validation_avg_at_k_low": interval.low,
-        "validation_avg_at_k_high": interval.high,
-        "validation_truncated_frac": float(graded.truncated.mean()),
-        "validation_completion_tokens": float(graded.tokens.mean()),
-    }
+        metrics["validation_reward"] = float(graded.rewards.mean())
+        metrics["validation_grader_failures"] = len(graded.failures)
+    metrics["validation_avg_at_k"] = interval.mean
+    metrics["validation_avg_at_k_low"] = interval.low
+    metrics["validation_avg_at_k_high"] = interval.high
+    metrics["validation_truncated_frac"] = float(graded.truncated.mean())
+    metrics["validation_completion_tokens"] = float(graded.tokens.mean())
+    return metrics

@@ -61,6 +61,7 @@ from paint.experiments.rollout_cache import (
 )
 from paint.grading.math.grader import MathGrade
 from paint.inference.machine import find_machine
+from paint.models.policy import Policy
 from paint.objective.solution import KINDS
 from paint.training.check import check_config, resolve_evaluation
 from paint.training.prompt_filter import filter_problems
@@ -158,19 +159,15 @@ def advise(
     The arguments are those of ``paint.advise``. The rollout section of the config is the sampling;
     with the engine "stored", rollouts that exist are used.
     """
-    validate_arguments(config, problems, samples, ratios, sources)
+    validate_arguments(config, problems, samples, ratios, sources, answers=answers)
     require_one_process("paint advise")
     display = Display()
-    run, rollout, falls_back = check_config(config), config.rollout, False
+    run = check_config(config)
     needs = dict(run.needed_fields)
     for source in sources:
         shown = replace(config, context=with_source(config.context, source))
         needs |= check_config(shown).needed_fields
-    if answers and run.engine.is_stored:
-        raise ConfigError(
-            'rollout.engine "stored" has no answers of the teacher; leave out --answers, or choose '
-            "an engine that samples"
-        )
+    rollout, falls_back = config.rollout, False
     if not run.engine.is_stored:
         machine, earlier = find_machine(rollout.server), recorded_engine(folder)
         resolved = resolve_evaluation(rollout, machine, is_full=False, earlier=earlier)
@@ -188,13 +185,6 @@ def advise(
         contexts[name] = Contexts(options, trained_on)
     for context in contexts.values():  # an unknown field is refused before anything is sampled
         context.references(chosen[0], config.train.seed)
-
-    modes = {"": policy}  # by what is added to the names of contexts
-    if both_modes:
-        thinking, plain = MODE_FLAGS
-        other = not policy.teacher_thinking
-        modes[thinking if other else plain] = replace(policy, teacher_thinking=other)
-
     folder.mkdir(parents=True, exist_ok=True)
     with lock_folder(folder):
         cache = collect(
@@ -210,7 +200,7 @@ def advise(
         config = config.changed("rollout", engine=recorded_engine(folder)[0])
         scores: dict[str, list[dict[str, Any]]] = {}
         found: dict[str, RolloutCache] = {}
-        for mode, teacher in modes.items():
+        for mode, teacher in teacher_modes(policy, both=both_modes).items():
             named = {name + mode: context for name, context in contexts.items()}
             scores |= score(teacher, config, cache, named, display)
             if answers:
@@ -220,10 +210,29 @@ def advise(
         return advice_report(folder, cache, scores, found, display, is_graded=is_graded)
 
 
+def teacher_modes(policy: Policy, *, both: bool) -> dict[str, Policy]:
+    """The teacher, and with ``both`` that of the other thinking mode.
+
+    By what is added to the names of contexts.
+    """
+    modes = {"": policy}
+    if both:
+        thinking, plain = MODE_FLAGS
+        other = not policy.teacher_thinking
+        modes[thinking if other else plain] = replace(policy, teacher_thinking=other)
+    return modes
+
+
 def validate_arguments(
-    config: Config, problems: int, samples: int, ratios: Sequence[float], sources: Sequence[str]
+    config: Config,
+    problems: int,
+    samples: int,
+    ratios: Sequence[float],
+    sources: Sequence[str],
+    *,
+    answers: bool,
 ) -> None:
-    """Reject a config without a teacher, and invalid counts, ratios and sources."""
+    """Reject a config without a teacher, or without its answers, and invalid arguments."""
     require_paths(config)
     if problems < 1:
         raise ConfigError(f"problems must be at least 1, got {problems}")
@@ -243,7 +252,13 @@ def validate_arguments(
         raise ConfigError(
             f"context must name context sources, each once, got {format_value(list(sources))}"
         )
-    if not check_config(config).algorithm.needs_context:
+    run = check_config(config)
+    if answers and run.engine.is_stored:
+        raise ConfigError(
+            'rollout.engine "stored" has no answers of the teacher; leave out --answers, or choose '
+            "an engine that samples"
+        )
+    if not run.algorithm.needs_context:
         raise ConfigError(
             f"train.method {format_value(config.train.method)} has no teacher; pass "
             f"--train.method distillation"
@@ -475,29 +490,9 @@ def advise_on(
     has_solutions: bool = False,
 ) -> list[str]:
     """The advice and its reasons, or "no advice" with what is missing."""
-    truncated, both = student["truncated"], student["both"]
-    assert truncated is not None
+    lines = _student_lines(student, has_solutions=has_solutions)
+    both = student["both"]
     assert both is not None
-    lines = []
-    if truncated.low > MUCH:
-        lines.append(
-            f"{truncated.points()} % of the rollouts are truncated, which makes them wrong: raise "
-            f"rollout.max_new_tokens first"
-        )
-    accuracy = student["accuracy"] if has_solutions else None
-    if accuracy is not None and accuracy.high < FEW:
-        lines.append(
-            f"SFT first: the student gets {accuracy.points()} % right, and the rows have "
-            f"solutions, which --train.method sft learns"
-        )
-    agreed = student["agreed_wrong"]
-    assert agreed is not None
-    if agreed.low > FEW:
-        lines.append(
-            f"in {agreed.points()} % of the problems most rollouts agree on one answer, and the "
-            f"row has another: check the rows' answers; if they come from wrong references, they "
-            f"make right rollouts wrong, and the advice with them"
-        )
     problems = len(contexts[RECIPE].accuracy_gradient)
     if both.mean < FEW and both.mean * problems < ENOUGH:
         lines.append(
@@ -535,6 +530,33 @@ def advise_on(
         lines.append(compared if chosen == best else f"{compared}, with 0 in its interval")
     lines += _content_lines(chosen, gradients)
     return lines + _risk_lines(contexts[chosen])
+
+
+def _student_lines(student: Mapping[str, Interval | None], *, has_solutions: bool) -> list[str]:
+    """What to change before contexts are compared: too short answers, SFT first, wrong answers."""
+    truncated = student["truncated"]
+    assert truncated is not None
+    lines = []
+    if truncated.low > MUCH:
+        lines.append(
+            f"{truncated.points()} % of the rollouts are truncated, which makes them wrong: raise "
+            f"rollout.max_new_tokens first"
+        )
+    accuracy = student["accuracy"] if has_solutions else None
+    if accuracy is not None and accuracy.high < FEW:
+        lines.append(
+            f"SFT first: the student gets {accuracy.points()} % right, and the rows have "
+            f"solutions, which --train.method sft learns"
+        )
+    agreed = student["agreed_wrong"]
+    assert agreed is not None
+    if agreed.low > FEW:
+        lines.append(
+            f"in {agreed.points()} % of the problems most rollouts agree on one answer, and the "
+            f"row has another: check the rows' answers; if they come from wrong references, they "
+            f"make right rollouts wrong, and the advice with them"
+        )
+    return lines
 
 
 def _mean(values: np.ndarray) -> Interval:

@@ -126,12 +126,7 @@ def run_experiment(
     display.notes(resolved.notes)
     protocol = replace(protocol, rollout=resolved.rollout)
     seeded = _seeded_runs([run.resolved() for run in runs], seeds, folder)
-    steps = {run.name: run.steps(every_checkpoint=every_checkpoint) for run in seeded}
-    if every_checkpoint and all(len(evaluated) == 1 for evaluated in steps.values()):
-        raise ConfigError(
-            "every checkpoint is to be evaluated, and no run has one before its last; set "
-            "train.checkpoint_every below train.steps"
-        )
+    steps = _evaluated_steps(seeded, every_checkpoint=every_checkpoint)
     benchmark, grader = protocol.benchmark, open_grader(seeded[0].config.grading)
     name_unparsed(grader, benchmark.name, benchmark.problems, display.note)
     with wrap_errors(folder, RunError, "choose another place (--output-dir)"):
@@ -141,17 +136,10 @@ def run_experiment(
         results = _stored(folder)
         return [step for step in steps[run.name] if (run.name, run.seed, step) not in results]
 
-    path = folder / "results.jsonl"
     with lock_folder(folder, waiting=display.note):
         missing = list(filter(missing_steps, seeded))
         _require_same(folder, seeded, missing, list(_stored(folder).values()), protocol)
-    if not missing:
-        display.note(
-            f"{path} has all of these results; nothing was trained or evaluated. "
-            f"To repeat the experiment, name another --output-dir"
-        )
-    elif len(missing) < len(seeded):
-        display.note(f"{len(seeded) - len(missing)} of {len(seeded)} are in {path} already")
+    _note_stored(folder, len(missing), len(seeded), display)
 
     spent: dict[str, list[float]] = {}
     for waiting in (None, display.note):  # first the runs that no other process works on
@@ -181,6 +169,33 @@ def run_experiment(
 
     results = _stored(folder)
     return [results[run.name, run.seed, step] for run in seeded for step in steps[run.name]]
+
+
+def _evaluated_steps(
+    runs: Sequence[ExperimentRun], *, every_checkpoint: bool
+) -> dict[str, list[int]]:
+    """The steps of each run's checkpoints that are evaluated, by its name."""
+    steps = {}
+    for run in runs:
+        steps[run.name] = run.steps(every_checkpoint=every_checkpoint)
+    if every_checkpoint and all(len(evaluated) == 1 for evaluated in steps.values()):
+        raise ConfigError(
+            "every checkpoint is to be evaluated, and no run has one before its last; set "
+            "train.checkpoint_every below train.steps"
+        )
+    return steps
+
+
+def _note_stored(folder: Path, missing: int, runs: int, display: Display) -> None:
+    """Note how many of the runs are in results.jsonl."""
+    path = folder / "results.jsonl"
+    if not missing:
+        display.note(
+            f"{path} has all of these results; nothing was trained or evaluated. "
+            f"To repeat the experiment, name another --output-dir"
+        )
+    elif missing < runs:
+        display.note(f"{runs - missing} of {runs} are in {path} already")
 
 
 def _require_seeds(seeds: list[int]) -> None:
