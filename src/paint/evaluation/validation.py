@@ -165,7 +165,7 @@ def validate(
 
     interval = avg_at_k(graded.correct)
     display.note(f"{title}: Avg@{task.protocol.samples} {interval.points()} (95 % interval)")
-    return validation_metrics(graded, interval)
+    return tracker_metrics(graded, interval)
 
 
 def generate_batch(
@@ -188,7 +188,7 @@ def generate_batch(
         return all_gather_objects(samples)
 
 
-def validation_metrics(graded: GradedSamples, interval: Interval) -> dict[str, float]:
+def tracker_metrics(graded: GradedSamples, interval: Interval) -> dict[str, float]:
     """The metrics of a validation for the trackers, with the interval of its Avg@k."""
     metrics: dict[str, float] = {}
     if graded.rewards is not None:
