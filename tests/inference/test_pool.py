@@ -146,6 +146,10 @@ def test_pool_with_faulty_server_completes_step(
     text = printed()
     assert (f"{faulty.url} is left out (" in text) == bool(evicted)
     assert evicted in text
+    if "hiccups" in settings:
+        assert faulty.hiccups == 0
+    if "forgetful" in settings:  # it was given the adapter again
+        assert faulty.paths().count("/v1/load_lora_adapter") == 2
     if evicted and "spoil" in settings:
         assert {c.source for c in completions} == {servers[1].url}
     engine.sync_weights()
@@ -239,6 +243,8 @@ SLEEP = r"cannot sleep .*--enable-sleep-mode .*VLLM_SERVER_DEV_MODE=1"
 LENGTH = r"a prompt of 3 tokens and 8 new ones need --max-model-len 11.* has 10"
 ALWAYS = r"failed 4 times without completing anything .*EngineCore encountered"
 STEERING: tuple[int, Any] = (500, {"error": {"message": "\x1b[31mred\x07" * 1000}})
+RED = ["\u202ered", 10, 40, END]
+STEERED = r'failed 4 times .*the token id "\\u202ered"'
 SLOW = r"asked for 3 times without an answer in time .*raise rollout\.timeout"
 REFUSALS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "rank": ({"max_rank": 1}, {}, RANK),
@@ -250,6 +256,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "steers the terminal": ({"complete": lambda _: STEERING}, {}, r"\\x1b\[31mred\\x07"),
     "times out": ({"seconds": 1.0}, {"timeout": 0.3}, SLOW),
     "drips": ({"send": drip}, {"timeout": 0.3}, r"3 times .*no complete answer within 0\.3 s"),
+    "steers by a token": (spoiling(token_ids=RED), {"server_timeout": 1000.0}, STEERED),
     "no vLLM": ({"respond": lambda *_: (200, {})}, {}, "answers, but not as a vLLM server does"),
 }
 """Settings of a server that no run can use, options of the engine, and what the error contains."""
@@ -262,7 +269,7 @@ def test_generate_on_unusable_server_is_refused(
     fake_server, began = serve(**settings), time.monotonic()
     with pytest.raises(EngineError, match=message) as error:
         generate(opened(fake_server, **options))
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 4
     assert str(error.value).isprintable()
     assert len(str(error.value)) < 2000
 

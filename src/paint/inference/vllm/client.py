@@ -233,10 +233,11 @@ class VllmServer:
             try:
                 return read(response.content)
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as fault:
+                found = sanitize_for_terminal(reason(fault))  # it may quote what was sent
                 raise Unreachable(
-                    f"{self.url}{path} answers, but not as a vLLM server does: {reason(fault)} (it "
-                    f"sent {self._error_body(response.content)}); look at what listens there, and "
-                    f"at its version"
+                    f"{self.url}{path} answers, but not as a vLLM server does: {found} (it sent "
+                    f"{self._error_body(response.content)}); look at what listens there, and at "
+                    f"its version"
                 ) from None
 
         status = response.status_code
