@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 from paint.config.recipe import find_recipe, shipped_recipes
 from paint.config.run_folder import read_metrics
@@ -15,6 +17,7 @@ from paint.data.problems import Problem
 from paint.inference.engine import derive_seed, sampling_from
 from paint.inference.local import LocalEngine
 from paint.models.policy import load_policy
+from paint.models.weights import load_trained
 from paint.objective.masking import mask_solution
 from paint.training.check import check_config
 from paint.training.trainer import train
@@ -111,15 +114,35 @@ def test_train_base_alone_as_teacher_asks_nothing_of_fresh_student(tmp_path: Pat
     assert metrics["kl"] == pytest.approx(0, abs=1e-6)
 
 
-def test_train_anchored_target_is_between_teacher_and_base(tmp_path: Path) -> None:
-    kls = []
-    for weight in (0.0, 0.5, 0.9):
-        config = changed("demo-paint", TINY, variant(Anchored, base_weight=weight))
-        train(config, tmp_path / str(weight))
-        kls.append(read_metrics(tmp_path / str(weight))[0]["kl"])
-    train(changed("demo-paint", TINY), tmp_path / "paint")
-    assert kls[0] == read_metrics(tmp_path / "paint")[0]["kl"]
-    assert kls[0] > 2 * kls[1] > 4 * kls[2] > 0
+def test_train_anchored_target_interpolates_logits_of_teacher_and_base(tmp_path: Path) -> None:
+    anchored, steps = variant(Anchored, base_weight=0.3), {"steps": 2, "checkpoint_every": 1}
+    plain = {"objective": {"interpolation_weight": 0.0}, "train": {"learning_rate": 3e-3} | steps}
+    config = changed("demo-paint", TINY, anchored, plain)
+    train(config, tmp_path)
+
+    temperature = config.rollout.temperature
+    policy = load_policy(config.model, seed=0)  # with its fresh adapter it is the base
+    rows = stored(tmp_path, 2)
+
+    def logits_after(prompt: str) -> list[Tensor]:
+        with torch.no_grad():
+            found = []
+            for row in rows:
+                hidden = policy.hidden_states([row[prompt]], [row["completion_ids"]])
+                found.append(policy.lm_head(hidden) / temperature)
+            return found
+
+    teacher, base = logits_after("teacher_prompt_ids"), logits_after("prompt_ids")
+    load_trained(policy, tmp_path / "checkpoints/step-000001/adapter")
+    student = logits_after("prompt_ids")
+    expected = []
+    for shown, hidden, moved in zip(teacher, base, student, strict=True):
+        log_p = (0.7 * shown + 0.3 * hidden).log_softmax(-1)
+        log_q = moved.log_softmax(-1)
+        expected.append(float((log_p.exp() * (log_p - log_q)).sum(-1).mean()))
+        assert not torch.allclose(hidden, moved, atol=0.01)  # the first step moved the student
+    found = read_metrics(tmp_path)[1]["kl"]
+    assert found == pytest.approx(sum(expected) / len(expected), rel=1e-3)
 
 
 def test_anchored_without_base_model_is_refused() -> None:
