@@ -21,6 +21,7 @@ from paint.evaluation.store import (
     find_stores,
     open_store,
     prompt_digest,
+    read_grades,
     reopen_store,
     write_grades,
 )
@@ -131,6 +132,27 @@ def test_store_checksums_match_sha256sum_once_finished(tmp_path: Path) -> None:
         assert not sums.exists()
     fill(fresh(tmp_path, samples=3))
     assert checked() == list(STORED)
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_store_flipped_bit_of_finished_file_is_refused_until_put_back(
+    tmp_path: Path, name: str
+) -> None:
+    fill(fresh(tmp_path))
+    grade(reopen_store(tmp_path))
+    path = tmp_path / name
+    whole = path.read_bytes()
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 1
+    path.write_bytes(flipped)
+    before = contents(tmp_path)
+    wanted = rf"^{path}[: ].*; .*(put it back|writes it again)"
+    with pytest.raises(storage.CorruptFileError, match=wanted), reopen_store(tmp_path):
+        read_grades(tmp_path)
+    assert contents(tmp_path) == before
+    path.write_bytes(whole)
+    assert len(read_grades(tmp_path)) == 6
+    assert not missing(fresh(tmp_path))
 
 
 def test_store_without_checksums_is_read_unverified(tmp_path: Path) -> None:
