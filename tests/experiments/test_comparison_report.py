@@ -101,6 +101,35 @@ def test_comparison_tables_have_the_settings_that_differ() -> None:
     assert settings.rows == [[name, "train.steps: 2 -> 8"] for name in ("never", "many")]
 
 
+def test_comparison_tables_have_every_row_in_its_column() -> None:
+    layout = side_by_side("", ["never", "many", "few"])
+    main, pairs, _, seeds, *_ = comparison_report(layout, RESULTS).tables
+    heads = ["Avg@4", "pass@4", "gain over base", "rollout tokens", "training time"]
+    assert main.columns == ["", *heads, "tokens an answer"]
+    costs = {"never": ["800", "0:00:04"], "many": ["808", "0:00:04"], "few": ["200", "0:00:01"]}
+    base = SCORES["base", 0]
+    lines = {row[0]: row[1:] for row in main.rows}
+    assert list(lines) == ["base", "never", "many", "few"]
+    passed = over_seeds((base > 0).astype(float)).points()
+    assert lines["base"] == [over_seeds(base).points(), passed, "", "", "", "9"]
+    ends = {name: SCORES[name, 2 if name == "few" else 8] for name in costs}
+    for name, scores in ends.items():
+        gain = compare_seeds(base, scores).points(sign=True)
+        passed = over_seeds((scores > 0).astype(float)).points()
+        assert lines[name] == [over_seeds(scores).points(), passed, gain, *costs[name], "9"]
+    rows = [row for row in comparison_rows(layout, RESULTS) if row.p is not None]
+    assert pairs.rows == [
+        [
+            f"{row.policy} less {row.against}",
+            compare_seeds(ends[row.against], ends[row.policy]).points(sign=True),
+            f"{row.p:.4f}",
+            f"{row.corrected_p:.4f}",
+        ]
+        for row in rows
+    ]
+    assert ["many", "83.3", "75.0"] in seeds.rows
+
+
 def test_comparison_rows_pass_at_k_counts_problems_with_a_right_sample() -> None:
     rows = select_rows(comparison_rows(LAYOUT, RESULTS), metric="pass_at_4")
     passed = {row.policy: row.mean for row in rows}
