@@ -358,7 +358,9 @@ def test_evaluate_run_without_benchmark_is_as_by_command(run: paint.Run, tmp_pat
     assert asked["thinking"] == run.config.model.student_thinking
 
 
-def test_rows_without_answers_are_validated_and_evaluated_by_own_grader(tmp_path: Path) -> None:
+def test_rows_without_answers_are_validated_and_evaluated_by_own_grader(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     questions = [{"problem": row["problem"], "style": "short"} for row in ROWS[:4]]
 
     def grade(completion: str, row: Mapping[str, Any]) -> float:
@@ -384,6 +386,17 @@ def test_rows_without_answers_are_validated_and_evaluated_by_own_grader(tmp_path
     expected = [16, trained.temperature, trained.top_k, False]
     assert [settings[name] for name in asked] == expected
     results.show(out=tmp_path / "page.html")
+    printed = capsys.readouterr().out
+    assert "not sampled as in training" not in printed
+    assert "holds the rows that" not in printed
+
+    other: dict[str, Any] = {"rollout": {"temperature": 0.5}, "limit": 1, "samples": 1}
+    own_rows = run.config.data.path
+    paint.evaluate(run, benchmarks=own_rows, output_dir=tmp_path / "other", **other)
+    printed = capsys.readouterr().out
+    changes = f"not sampled as in training: temperature: {trained.temperature} -> 0.5\n"
+    assert changes in printed
+    assert f"{own_rows} holds the rows that {run.path} was trained on" in printed
 
 
 def test_evaluate_above_an_hour_is_refused_unless_confirmed(

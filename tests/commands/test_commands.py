@@ -135,11 +135,14 @@ def test_config_command_prints_given_value(capsys: pytest.CaptureFixture[str]) -
 def test_train_starts_with_what_differs_from_recipe(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    line = ["train", "demo-paint", "--train.steps", "1", "--train.batch-size", "2"]
+    line = ["train", "demo-paint", "--train.steps", "1", "--train.batch-size", "2", "-v"]
     assert main([*line, "--rollout.max-new-tokens", "4", "--output-dir", str(tmp_path / "x")]) == 0
-    [note] = [s for s in capsys.readouterr().out.splitlines() if s.startswith("not as in")]
+    lines = capsys.readouterr().out.splitlines()
+    [note] = [line for line in lines if line.startswith("not as in")]
     assert "train.steps: 20 -> 1" in note
     assert "log." not in note
+    [step] = [line for line in lines if line.startswith("step 1/1")]
+    assert "KL to target" in step  # -v shows all metrics, not four
 
 
 def test_callback_by_name_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,6 +100,11 @@ def test_word_problems_depend_on_seed_and_cover_families() -> None:
     assert {p.family for p in some()} == set(FAMILIES)
 
 
+def test_word_problems_too_many_requested_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"60.*evaluation"):
+        word_problems({"hand": HELD_OUT["hand"]}, "evaluation", 60, seed=0)
+
+
 def test_write_problems_files_are_disjoint(tmp_path: Path) -> None:
     write_problems(tmp_path)
     tables = {name: rows_of(tmp_path / f"{name}.jsonl") for name in FILES}

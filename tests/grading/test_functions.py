@@ -159,7 +159,7 @@ def test_train_async_grader_logs_rewards_feedback_and_cost(tmp_path: Path) -> No
     [metrics] = read_metrics(run)
     assert (metrics["reward"], metrics["grader_failures"]) == (0.5, 0)
     assert metrics["grader_calls"] == 4
-    assert metrics["grader_seconds"] >= 0
+    assert metrics["grader_seconds"] > 0
     assert metrics["seconds_reward"] > 0
     for row in stored(run):
         assert (row["reward"], row["feedback"]) == (0.5, f"of {row['problem_id']}")

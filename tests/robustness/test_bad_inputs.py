@@ -342,6 +342,17 @@ def test_train_corrupt_model_is_refused(kind: str, tmp_path: Path, said: Said) -
     assert not Path("runs").exists()
 
 
+# What a tokenizer alone needs: data are checked without the weights.
+OF_TOKENIZER = [kind for kind in sorted(MODELS) if kind.startswith(("tokenizer", "template"))]
+
+
+@pytest.mark.parametrize("kind", rows_of(OF_TOKENIZER, 8))
+def test_data_validate_corrupt_tokenizer_is_refused(kind: str, tmp_path: Path, said: Said) -> None:
+    model = broken_model(kind, tmp_path / "its-model")
+    line = ["data", "validate", "demo", f"--model.path={model}", "--data.limit=1"]
+    refuses(line, "its-model", said)
+
+
 # --- adapters and runs ---------------------------------------------------------------------------
 
 ADAPTER = "adapter_config.json"

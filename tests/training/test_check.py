@@ -115,7 +115,8 @@ def test_resolve_engine_server_on_trainers_gpu_sleeps(
 
 def test_resolve_engine_given_server_that_cannot_share_is_refused() -> None:
     config = configured("paint-qwen3-8b", engine="vllm")
-    with pytest.raises(ConfigError, match=r"8B.* 1 x 25\.4 GB, which also train.*larger GPUs"):
+    wanted = r"8B.* 1 x 25\.4 GB, which also train.* set model\.quantization nf4, .*use larger GPUs"
+    with pytest.raises(ConfigError, match=wanted):
         resolve_engine(check_training(config), Machine(1, RTX_4090))
     config = configured(engine="vllm", off_policy_steps=1)
     with pytest.raises(ConfigError, match=r"off_policy_steps .*--gpus 2.*--gpu-memory-utiliz"):
