@@ -59,6 +59,12 @@ def test_collapse_warnings_before_a_full_window_are_none() -> None:
     ]
 
 
+def test_collapse_warnings_pass_over_steps_without_the_metric() -> None:
+    rows: Rows = [{"step": 1}, *course("kl", [0.01, 9]), {"step": 4}, *course("kl", [9])]
+    assert collapse_warnings(rows, window=2) == {"kl": (9, 0.01)}
+    assert not collapse_warnings(rows[:-1], window=2)
+
+
 def test_warning_history_of_one_that_recovers_lists_it_again() -> None:
     listed = warning_history(course("kl", [1, 1, 4, 4, 1, 5]), window=1)
     assert [(found["step"], found["warning"]) for found in listed] == [(3, "kl"), (6, "kl")]

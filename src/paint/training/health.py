@@ -97,17 +97,19 @@ def collapse_warnings(rows: Sequence[Metrics], window: int) -> dict[str, tuple[f
     """The warnings of the last ``window`` steps: of each, its metric's last mean and first value.
 
     The first step, in which the student is the base, is the band; there are no warnings before
-    ``window`` further steps. A metric that the run does not have gives none.
+    ``window`` further steps. Steps without the metric, such as those that learn from no completion,
+    do not count.
     """
-    if len(rows) <= window:
-        return {}
     found = {}
     for name, warning in COLLAPSE_WARNINGS.items():
-        if all(warning.metric in row for row in rows):
-            first = rows[0][warning.metric]
-            last = sum(row[warning.metric] for row in rows[-window:]) / window
-            if warning.is_outside(last, first):
-                found[name] = last, first
+        values = []
+        for row in rows:
+            if warning.metric in row:
+                values.append(row[warning.metric])
+        if len(values) > window:
+            last = sum(values[-window:]) / window
+            if warning.is_outside(last, values[0]):
+                found[name] = last, values[0]
     return found
 
 
