@@ -20,9 +20,6 @@ TABLES = st.fixed_dictionaries(
                 "decay": st.floats(0, 0.999),
             }
         ),
-        "grpo": st.fixed_dictionaries(
-            {"iterations": st.integers(1, 64), "kl": st.floats(0, 10) | st.integers(0, 9)}
-        ),
         "train": st.fixed_dictionaries({"seed": st.integers(0, 10**6)}),
         "log": st.fixed_dictionaries(
             {"trackers": st.permutations(["tensorboard", "wandb", "trackio"])}

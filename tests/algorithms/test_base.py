@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,8 +11,9 @@ import torch
 from extensions.reward_weighted import RewardWeighted
 from paint.algorithms.base import ALGORITHMS, Algorithm, find_algorithm
 from paint.config.run_folder import read_metrics, read_run
-from paint.config.schema import Config, GrpoConfig, TrainConfig
+from paint.config.schema import TrainConfig
 from paint.core.errors import ConfigError, NonFiniteError
+from paint.core.options import OptionTable
 from paint.core.plugins import spec_of
 from paint.training import train_step as ts
 from paint.training.check import check_config
@@ -26,13 +26,12 @@ SPEC = "extensions.reward_weighted:RewardWeighted"
 
 
 def test_find_algorithm_built_in_properties() -> None:
-    config = Config(grpo=GrpoConfig(iterations=3))
     found = {name: find_algorithm(TrainConfig(method=name)) for name in ALGORITHMS}
     assert list(found) == ["distillation", "grpo", "sft"]
-    assert [a.needs_teacher(config) for a in found.values()] == [True, False, False]
-    assert found["grpo"].needs_teacher(replace(config, grpo=GrpoConfig(kl=0.1)))
+    assert [a.needs_teacher for a in found.values()] == [True, False, False]
+    with_kl = TrainConfig(method="grpo", options=OptionTable({"kl": 0.1}))
+    assert find_algorithm(with_kl).needs_teacher
     assert [a.min_samples for a in found.values()] == [1, 2, 1]
-    assert [a.updates_per_batch(config) for a in found.values()] == [1, 3, 1]
     assert [a.needs_rollouts for a in found.values()] == [True, True, False]
 
 

@@ -271,15 +271,17 @@ def test_grpo_loss_gradient_and_advantages_match_trl(
     loss = trainer.compute_loss(trainer.model, inputs)
     loss.backward()
 
-    config = small("grpo", grpo={"kl": kl, "clip": 0.2}, train={"micro_batch_size": 5})
+    options = {"kl": kl, "clip": 0.2}
+    config = small("grpo", train={"micro_batch_size": 5, "options": options})
     config = config.changed("objective", reduction=reduction)
     with open_setup(config, ours, accelerator) as setup:
+        score = partial(score_group, setup, setup.resolved.algorithm.options)
         rollouts = reward(setup, rollouts)
-        first = accumulate(setup, rollouts, partial(score_group, setup, {}))
+        first = accumulate(setup, rollouts, partial(score, {}))
         gradients(ours.model)
         move(ours, 2, by=0.02)
         old = {s.rollout.row: s.tokens["tempered_log_prob"] for s in first}
-        scored = accumulate(setup, rollouts, partial(score_group, setup, old))
+        scored = accumulate(setup, rollouts, partial(score, old))
 
     assert [r.metrics["reward"] for r in rollouts] == [1, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]
     gained = [r.metrics["advantage"] for r in rollouts]
@@ -358,7 +360,7 @@ def test_grpo_step_matches_manual_step(
 ) -> None:
     rate = 1e-4 if iterations == 1 else 3e-3
     changes: dict[str, Any] = {"iterations": iterations, "kl": kl}
-    config = small("grpo", grpo=changes, train={"learning_rate": rate, "seed": 2})
+    config = small("grpo", train={"learning_rate": rate, "seed": 2, "options": changes})
     train(config, tmp_path / "run")
     rows, by_id = stored(tmp_path / "run"), {p.id: p for p in problems}
     chosen = batch_indices(len(problems), 3, 0, config.train.seed)
@@ -410,7 +412,7 @@ def test_grpo_step_matches_manual_step(
 def test_grpo_equal_rewards_leave_adapter_as_it_is(tmp_path: Path, problems: list[Problem]) -> None:
     rows = [{"problem": p.problem, "solution": p.solution, "answer": "no"} for p in problems[:6]]
     path = write_problems(tmp_path / "problems.jsonl", rows)
-    config = small("grpo", data={"path": path}, grpo={"iterations": 2})
+    config = small("grpo", data={"path": path}, train={"options": {"iterations": 2}})
     train(config, tmp_path / "run")
     [metrics] = read_metrics(tmp_path / "run")
     assert (metrics["reward"], metrics["frac_reward_zero_std"], metrics["loss"]) == (0, 1, 0)
@@ -422,7 +424,7 @@ def test_grpo_failure_between_iterations_keeps_last_complete_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changes = {"steps": 3, "checkpoint_every": 3, "learning_rate": 1e-3}
-    config = small("grpo", grpo={"iterations": 2}, train=changes)
+    config = small("grpo", train=changes | {"options": {"iterations": 2}})
     train(config, tmp_path / "whole")
     made: list[int] = []
 

@@ -19,6 +19,7 @@ from paint.config.recipe import (
 )
 from paint.config.schema import Config, ConfigError, ContextConfig
 from paint.experiments.recipes import read_recipes
+from paint.training.check import check_config
 
 METHODS = {"paint": "distillation", "opsd": "distillation", "grpo": "grpo", "sft": "sft"}
 MODELS = {"qwen3-1.7b": "Qwen/Qwen3-1.7B", "qwen3-4b": "Qwen/Qwen3-4B", "qwen3-8b": "Qwen/Qwen3-8B"}
@@ -114,9 +115,9 @@ SCRIPTS: dict[str, Sourced] = {
         "train.learning_rate": (2e-5, "run_grpo.sh: --learning_rate 2e-5"),
         "train.batch_size": (32, "run_grpo.sh: 8 processes, 1 each, 4 accumulated"),
         "rollout.samples_per_problem": (8, "run_grpo.sh: --num_generations 8"),
-        "grpo.kl": (0.0, "run_grpo.sh: --beta 0.0"),
-        "grpo.clip": (0.2, "GRPOConfig: epsilon"),
-        "grpo.iterations": (1, "GRPOConfig: num_iterations"),
+        "train.options.kl": (0.0, "run_grpo.sh: --beta 0.0"),
+        "train.options.clip": (0.2, "GRPOConfig: epsilon"),
+        "train.options.iterations": (1, "GRPOConfig: num_iterations"),
         "objective.reduction": ("completion", "run_grpo.sh: --loss_type grpo"),
         "rollout.temperature": (1.2, "run_grpo.sh: --temperature 1.2"),
         "rollout.max_new_tokens": (16_000, "run_grpo.sh: --max_completion_length 16000"),
@@ -179,8 +180,9 @@ def test_demo_grpo_long_is_grpo_with_eight_times_steps() -> None:
 @pytest.mark.parametrize("source", [PAPER, SCRIPTS], ids=["paper", "scripts"])
 @pytest.mark.parametrize(("method", "model"), SHIPPED)
 def test_recipe_values_match_source(method: str, model: str, source: dict[str, Sourced]) -> None:
-    table = to_table(shipped(method, model))
+    table = to_table(check_config(shipped(method, model)).config)
     found = {f"{name}.{key}": value for name, keys in table.items() for key, value in keys.items()}
+    found |= {f"train.options.{key}": value for key, value in table["train"]["options"].items()}
     wrong = [
         f"{name} is {found[name]}, and the source has {value} ({place})"
         for name, (value, place) in source[method].items()

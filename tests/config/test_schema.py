@@ -25,7 +25,6 @@ from paint.config.schema import (
     ConfigError,
     ContextConfig,
     DataConfig,
-    GrpoConfig,
     LogConfig,
     ModelConfig,
     ObjectiveConfig,
@@ -82,8 +81,8 @@ def test_read_recipe_overrides_named_settings_only(tmp_path: Path) -> None:
 
 TABLE = to_table(Config())
 MISPLACED = [
-    ("[grpo]\niteration = 4", "unknown key grpo.iteration; did you mean grpo.iterations?"),
-    ("[context]\nclip = 1", "unknown key context.clip; did you mean objective.clip or grpo.clip?"),
+    ("[train]\nstep = 4", "unknown key train.step; did you mean train.steps?"),
+    ("[context]\nclip = 1", "unknown key context.clip; did you mean objective.clip?"),
     ("[context]\nzzz = 1", f"unknown key context.zzz; there are {', '.join(TABLE['context'])}"),
     ("steps = 3", "unknown key steps; did you mean train.steps?"),
     ("[objectiv]\nclip = 0.1", "unknown section objectiv; did you mean objective?"),
@@ -180,9 +179,6 @@ BAD: list[tuple[Any, str, list[Any]]] = [
     (TeacherConfig, "decay", [-0.1, 1.0, float("nan")]),
     (TeacherConfig, "every", [0, -1]),
     (RolloutConfig, "samples_per_problem", [0, -8]),
-    (GrpoConfig, "clip", [0.0, 1.0, float("nan")]),
-    (GrpoConfig, "kl", [-0.01, float("inf"), float("nan")]),
-    (GrpoConfig, "iterations", [0]),
     (ObjectiveConfig, "clip", [0.0, -0.06, float("nan")]),
     (ObjectiveConfig, "interpolation_weight", [-0.01, 1.01, float("nan")]),
     (ObjectiveConfig, "top_fraction", [-0.01, 1.01, float("nan")]),
@@ -218,7 +214,6 @@ def test_config_value_out_of_range_is_refused_by_name(section: Any, key: str, va
     [
         ContextConfig(mask_ratio_wrong=0.0, mask_ratio_correct=0.0),
         TeacherConfig(decay=0.0, every=1),
-        GrpoConfig(kl=0.0, iterations=1),
         ObjectiveConfig(interpolation_weight=0.0, top_fraction=0.0),
         ObjectiveConfig(interpolation_weight=1.0, top_fraction=1.0),
         ObjectiveConfig(clip=float("inf")),
@@ -243,7 +238,7 @@ CLASHES = [
     ("rollout.samples_per_problem", "[train]\nmethod = 'sft'\n[rollout]\nsamples_per_problem = 2"),
     ("grading.grader", f"{GRPO}\n[rollout]\nsamples_per_problem = 2\n[grading]\ngrader = 'none'"),
     ("objective.clip_mode", "[objective]\ndivergence = 'sampled_token'"),
-    ("teacher.weights", f"{GRPO}\n[grpo]\nkl = 0.04\n[teacher]\nweights = 'ema'"),
+    ("teacher.weights", f"{GRPO}\noptions = {{ kl = 0.04 }}\n[teacher]\nweights = 'ema'"),
     ("context.source", "[train]\nmethod = 'sft'\n[context]\nsource = 'other'"),
     ("objective.temperature", f"{GRPO}\n[objective]\ntemperature = 1.0"),
     ("rollout.top_p", SAMPLED),
@@ -260,7 +255,6 @@ def test_check_config_conflict_is_refused_by_name(tmp_path: Path, setting: str, 
 @pytest.mark.parametrize(
     "text",
     [
-        f"{GRPO}\nbatch_size = 12\n[rollout]\nsamples_per_problem = 4",
         "[train]\nbatch_size = 12\n[rollout]\nsamples_per_problem = 4",
         "[train]\nmethod = 'sft'\nbatch_size = 12",
         "[model]\ntrain_mode = 'full'\ndtype = 'float32'",

@@ -25,13 +25,13 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCau
 from large_models import give_fake_weights, settings_of
 from paint.config.schema import (
     Config,
-    GrpoConfig,
     ModelConfig,
     RolloutConfig,
     TeacherConfig,
     TrainConfig,
 )
 from paint.core.distributed import MESSAGE_NUMBERS
+from paint.core.options import OptionTable
 from paint.estimate.memory import (
     MESSAGE,
     Kernels,
@@ -283,7 +283,7 @@ def test_training_memory_settings_have_expected_cost() -> None:
     rollout = RolloutConfig(top_p=1.0, top_k=-1, samples_per_problem=8)
     grpo = replace(config, train=TrainConfig(method="grpo"), rollout=rollout)
     assert memory_of(grpo, shape, rows).teacher == 0
-    with_kl = memory_of(replace(grpo, grpo=GrpoConfig(kl=0.1)), shape, rows)
+    with_kl = memory_of(grpo.changed("train", options=OptionTable({"kl": 0.1})), shape, rows)
     assert with_kl.teacher == plain.teacher
 
     small = replace(config, model=replace(LORA, quantization="nf4"))

@@ -213,6 +213,8 @@ def test_options_of_another_extension_are_dropped(recipe: str) -> None:
     assert other.train.options == {}
     assert other.train.optimizer_options == {"beta1": 0.8}
     assert of_line(recipe, "--train.method", "grpo").train.options == {}
+    grpo = of_line(recipe, "--train.method", "grpo", "--train.options.kl", "0.1")
+    assert grpo.train.options == {"clip": 0.2, "kl": 0.1, "iterations": 1}
     kept = from_table({"rollout": {"options": {}}}, base=base)
     assert kept.rollout.options == {"signature": "loud"}
 

@@ -68,7 +68,8 @@ SMALL: dict[str, dict[str, Any]] = {
     | {"checkpoint_every": 2},
 }
 FOUR = {"samples_per_problem": 4}
-GROUPS: dict[str, dict[str, Any]] = {"rollout": FOUR, "grpo": {"iterations": 2, "kl": 0.1}}
+UPDATES = {"options": {"iterations": 2, "kl": 0.1}}
+GROUPS: dict[str, dict[str, Any]] = {"rollout": FOUR, "train": UPDATES}
 
 
 def small(**sections: dict[str, Any]) -> Config:
@@ -187,7 +188,7 @@ SPLIT: dict[str, tuple[str, dict[str, Any]]] = {
         "demo-paint",
         {"rollout": FOUR, "train": {"batch_size": 12, "seed": 2, "method": f"{OF}.oasis:Oasis"}},
     ),
-    "grpo": ("demo-grpo", GROUPS | {"train": TWELVE}),
+    "grpo": ("demo-grpo", GROUPS | {"train": UPDATES | TWELVE}),
 }
 
 

@@ -15,12 +15,14 @@ package and is named as "module:Class":
 This module does not import torch: settings are checked by it.
 """
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from paint.config.schema import Config, TrainConfig
 from paint.core.errors import ConfigError, format_short, wrap_errors
 from paint.core.options import build_options
 from paint.core.plugins import load_object
+from paint.core.settings import POSITIVE, setting, within
 
 
 class Algorithm:
@@ -51,13 +53,10 @@ class Algorithm:
     uses_policy_gradient: ClassVar[bool] = False
     options: Any = None
 
-    def needs_teacher(self, config: Config) -> bool:
+    @property
+    def needs_teacher(self) -> bool:
         """Whether it scores under the teacher's weights; without, no copy of them is kept."""
         return self.needs_context
-
-    def updates_per_batch(self, config: Config) -> int:
-        """Optimizer updates in one step."""
-        return 1
 
     def generates(self, config: Config) -> bool:
         """Whether a run samples completions: to learn from them, or to validate."""
@@ -102,6 +101,20 @@ class Distillation(_BuiltIn):
     passes_over = True
 
 
+@dataclass(frozen=True)
+class GrpoOptions:
+    """Options of GRPO (paint.algorithms.grpo)."""
+
+    clip: float = setting(0.2, within("(0, 1)"), "default: 0.2")
+    """Clip range ε of the ratio of new to old probability around 1, in (0, 1) (OPSD's scripts,
+    0.2)."""
+    kl: float = setting(0.0, within("[0, inf)"), "default: 0, off")
+    """Weight β of the KL to the model before training, at least 0 (OPSD's scripts: none)."""
+    iterations: int = setting(1, POSITIVE, "updates; default: 1")
+    """Optimizer updates on the same completions; with 1 the ratio is 1 and nothing is clipped
+    (OPSD's scripts, 1)."""
+
+
 class Grpo(_BuiltIn):
     """Group-relative policy gradient on verified answers (paper: 'GRPO')."""
 
@@ -110,12 +123,11 @@ class Grpo(_BuiltIn):
     needs_grades = True
     min_samples = 2
     uses_policy_gradient = True
+    options: GrpoOptions
 
-    def needs_teacher(self, config: Config) -> bool:
-        return config.grpo.kl > 0
-
-    def updates_per_batch(self, config: Config) -> int:
-        return config.grpo.iterations
+    @property
+    def needs_teacher(self) -> bool:
+        return self.options.kl > 0
 
 
 class Sft(_BuiltIn):

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from paint.algorithms.base import GrpoOptions
 from paint.core.display import Clock
 from paint.core.distributed import all_gather_objects
 from paint.objective.loss import weighted_sum
@@ -44,7 +45,7 @@ def grpo_step(
     The values are those of the last update, where the ratio is furthest from 1; student_log_prob
     is that of the sampling. Source: paper, 'GRPO'.
     """
-    options = setup.config.grpo
+    options = setup.resolved.algorithm.options
     rollouts = generate_rollouts(setup, batch, step_index, clock)
 
     with clock("reward"):
@@ -54,7 +55,7 @@ def grpo_step(
     for _ in range(options.iterations):
         with clock("loss"):
             old = {s.rollout.row: s.tokens["tempered_log_prob"] for s in first}
-            scored = accumulate(setup, rollouts, partial(score_group, setup, old))
+            scored = accumulate(setup, rollouts, partial(score_group, setup, options, old))
             if not first:
                 first = scored
                 check_logprob_mismatch(
@@ -102,6 +103,7 @@ def reward(setup: Setup, rollouts: Sequence[Rollout]) -> list[Rollout]:
 
 def score_group(
     setup: Setup,
+    options: GrpoOptions,
     old: Mapping[int, list[float]],
     rollouts: Sequence[Rollout],
     student_hidden: Tensor | None = None,
@@ -111,11 +113,10 @@ def score_group(
     old has, by row, log-probs of its tokens before the first update on them; in that update it is
     empty. The student's hidden states are computed unless they are given.
     """
-    config, lengths = setup.config, completion_lengths(rollouts)
-    temperature = config.loss_temperature
+    lengths, temperature = completion_lengths(rollouts), setup.config.loss_temperature
 
     base_log_prob = None
-    if config.grpo.kl:
+    if options.kl:
         # Before the student's own graph is built: two at once would need twice the memory.
         with setup.teacher.view():
             base = student_log_probs(setup, rollouts, temperature, head=setup.teacher.lm_head)
@@ -129,8 +130,8 @@ def score_group(
         scores.log_prob,
         old_log_prob,
         token_advantages(rollouts, old_log_prob.device),
-        clip=config.grpo.clip,
-        kl=config.grpo.kl,
+        clip=options.clip,
+        kl=options.kl,
         base_log_prob=base_log_prob,
     )
 

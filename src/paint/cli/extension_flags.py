@@ -118,7 +118,7 @@ def _declared(
     values = dict(table)  # with names that nobody declares, which the command refuses
     types: dict[str, Any] = {}
     helps: dict[str, str] = {}
-    for spec in extensions_of(named):
+    for spec in extensions_of(type(section), name, named):
         extension, place = load_object(spec, setting, ()), f"{setting} {spec}"
         options = build_options(extension, table, f"{prefix}{name}", place)
         if options is not None:

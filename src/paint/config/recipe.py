@@ -172,12 +172,13 @@ def require_bitsandbytes(setting: str) -> None:
 
 def _section(name: str, table: Any, base: Config) -> Any:
     """Replace a section's settings; raise ConfigError for an unknown key or a wrong type."""
+    if isinstance(table, Mapping):
+        require_not_removed(name, table)
     if name not in _SECTIONS:
         kind = "section" if isinstance(table, Mapping) else "key"
         raise ConfigError(f"unknown {kind} {name}{_nearest(name)}")
     if not isinstance(table, Mapping):
         raise ConfigError(f"{name} must be a section, got {format_value(table)}; write [{name}]")
-    require_not_removed(name, table)
     for key in table:
         if key not in _NAMES[name]:
             raise ConfigError(f"unknown key {name}.{key}{_nearest(f'{name}.{key}')}")

@@ -38,6 +38,9 @@ REMOVED_SETTINGS = {
     "rollout.keep": (
         'train.method "paint.variants.oasis:Oasis" with train.options.keep (recipe oasis)'
     ),
+    "grpo.clip": "train.options.clip with train.method grpo",
+    "grpo.kl": "train.options.kl with train.method grpo",
+    "grpo.iterations": "train.options.iterations with train.method grpo",
     "grpo.weight": (
         'train.method "paint.variants.rewarded:Rewarded" with train.options.reward_weight (recipe '
         "paint-rewarded)"

@@ -420,21 +420,6 @@ class ObjectiveConfig(Section):
 
 
 @dataclass(frozen=True, slots=True)
-class GrpoConfig(Section):
-    """The GRPO baseline: several completions per problem (rollout.samples_per_problem), rewarded by
-    the verified answer. For train.method grpo, and variants that add its loss."""
-
-    clip: float = setting(0.2, within("(0, 1)"), "default: 0.2")
-    """Clip range of the ratio of new to old probability around 1, in (0, 1)
-    (OPSD's scripts, 0.2)."""
-    kl: float = setting(0.0, within("[0, inf)"), "default: 0, off")
-    """Weight of the KL to the model before training, at least 0 (OPSD's scripts: none)."""
-    iterations: int = setting(1, POSITIVE, "updates; default: 1")
-    """Optimizer updates on the same completions; with 1 the ratio is 1 and nothing is clipped
-    (OPSD's scripts, 1)."""
-
-
-@dataclass(frozen=True, slots=True)
 class TrainConfig(Section):
     """Method, steps, batch sizes and optimizer."""
 
@@ -444,8 +429,8 @@ class TrainConfig(Section):
     variant of the package, such as paint.variants.oasis:Oasis, or one of your own
     (paint.algorithms.base)."""
     steps: int = setting(100, POSITIVE, "optimizer steps; paper: 100")
-    """Optimizer steps (paper: Experimental Details, 100); grpo takes grpo.iterations in each. For a
-    number of epochs, set ceil(epochs x problems / problems per step)."""
+    """Optimizer steps (paper: Experimental Details, 100); grpo takes train.options.iterations in
+    each. For a number of epochs, set ceil(epochs x problems / problems per step)."""
     batch_size: int = setting(32, POSITIVE, "completions a step; paper: 32")
     """Completions per optimizer step, over all ranks (paper: Experimental Details, 32)."""
     micro_batch_size: int | Literal["auto"] = setting("auto", TOKENS, "default: auto")
@@ -479,8 +464,11 @@ class TrainConfig(Section):
     """Seed of the order of problems, of sampling and of the adapters, at least 0."""
     checkpoint_every: int = setting(20, POSITIVE, "steps; paper: 20")
     """Steps between checkpoints (paper: Experimental Details, evaluated every 20 steps)."""
-    options: OptionTable = field(default=NO_OPTIONS, metadata=options_of("method"))
-    """Options that an algorithm of your own declares, by name (docs/how-to/extend.md)."""
+    options: OptionTable = field(
+        default=NO_OPTIONS, metadata=options_of("method", grpo="paint.algorithms.base:Grpo")
+    )
+    """Options that the algorithm declares, by name: clip, kl and iterations of grpo, those of a
+    variant (docs/how-to/variants.md), or of one of your own (docs/how-to/extend.md)."""
     optimizer_options: OptionTable = field(default=NO_OPTIONS, metadata=options_of("optimizer"))
     """Options that an optimizer of your own declares, by name (docs/how-to/extend.md)."""
 
@@ -655,7 +643,6 @@ class Config:
     prompts: PromptsConfig = field(default_factory=PromptsConfig)
     teacher: TeacherConfig = field(default_factory=TeacherConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
-    grpo: GrpoConfig = field(default_factory=GrpoConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     grading: GradingConfig = field(default_factory=GradingConfig)
     health: HealthConfig = field(default_factory=HealthConfig)

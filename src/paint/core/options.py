@@ -57,9 +57,12 @@ class OptionTable(Mapping[str, Any]):
 NO_OPTIONS = OptionTable()
 
 
-def options_of(owner: str) -> dict[str, str]:
-    """The metadata of a section's field that holds the options of what ``owner`` names."""
-    return {"options_of": owner}
+def options_of(owner: str, **built_in: str) -> dict[str, Any]:
+    """The metadata of a section's field that holds the options of what ``owner`` names.
+
+    ``built_in`` are the values of ``owner`` that have options, each with its "module:name".
+    """
+    return {"options_of": owner, "built_in": built_in}
 
 
 def option_fields(section: type) -> dict[str, str]:
@@ -272,7 +275,7 @@ def complete_options(section: Any, prefix: str) -> Any:
         table = getattr(section, key)
         complete: dict[str, Any] = {}
         named = getattr(section, owner)
-        for spec in extensions_of(named):
+        for spec in extensions_of(type(section), key, named):
             setting = f"{prefix}{owner} {spec}"
             extension = load_object(spec, f"{prefix}{owner}", ())
             options = build_options(extension, table, f"{prefix}{key}", setting)
@@ -299,10 +302,16 @@ def _hint(name: str, options: Sequence[str]) -> str:
     return "it has none, remove it"
 
 
-def extensions_of(named: str | tuple[str, ...]) -> list[str]:
-    """The extensions, "module:name", in the value of a setting."""
+def extensions_of(section: type, key: str, named: str | tuple[str, ...]) -> list[str]:
+    """What may have options, as "module:name", in the value of the setting that names it.
+
+    Args:
+        section, key: the field that holds the options.
+    """
+    [field] = [field for field in dataclasses.fields(section) if field.name == key]
     extensions: list[str] = []
-    for spec in named if isinstance(named, tuple) else (named,):
+    for name in named if isinstance(named, tuple) else (named,):
+        spec = field.metadata["built_in"].get(name, name)
         if ":" in spec:
             extensions.append(spec)
     return extensions

@@ -314,7 +314,7 @@ class Plan:
             config,
             self.shape,
             rows,
-            has_teacher=self.algorithm.needs_teacher(config),
+            has_teacher=self.algorithm.needs_teacher,
             state_bytes=self.optimizer.state_bytes,
             shards=self.shards,
             ranks=split.trainers,

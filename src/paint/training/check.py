@@ -131,7 +131,7 @@ class Resolved:
     @property
     def needs_teacher(self) -> bool:
         """Whether it scores under the teacher's weights."""
-        return self.algorithm.needs_teacher(self.config)
+        return self.algorithm.needs_teacher
 
     @property
     def needs_answer(self) -> bool:
@@ -261,12 +261,6 @@ def _of_distillation(setting: str) -> Rule:
     return Rule(partial(_is_ignored, setting), setting, must_be, "it belongs to distillation")
 
 
-def _has_other_iterations(run: Resolved) -> bool:
-    iterations = run.config.grpo.iterations
-    updates = run.algorithm.updates_per_batch(run.config)
-    return run.algorithm.uses_policy_gradient and iterations != updates
-
-
 def _lacks_grader(run: Resolved) -> bool:
     is_needed = run.needs_grades or run.config.validation.path
     return bool(is_needed) and run.config.grading.is_off
@@ -301,12 +295,6 @@ RULES = (
     _of_distillation("context.source"),
     _of_distillation("context.wording"),
     _of_distillation("objective.divergence"),
-    Rule(
-        _has_other_iterations,
-        "grpo.iterations",
-        "{updates} with {method}",
-        "updates on the same completions",
-    ),
     Rule(
         _lacks_grader,
         "grading.grader",
@@ -678,6 +666,5 @@ def _words(run: Resolved) -> dict[str, Any]:
         "divergence": divergence,
         "needs_grades": run.needs_grades or "validation.path",
         "feedback": run.feedback,
-        "updates": run.algorithm.updates_per_batch(run.config),
         "min_samples": run.algorithm.min_samples,
     }

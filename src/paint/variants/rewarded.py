@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from paint.algorithms.base import Algorithm
+from paint.algorithms.base import Algorithm, GrpoOptions
 from paint.algorithms.grpo import reward, score_group
 from paint.algorithms.paint import add_teacher_prompts, rollout_loss, teacher_hidden_states
 from paint.core.display import Clock
@@ -53,6 +53,6 @@ class Rewarded(Algorithm):
         student = ts.student_hidden_states(setup, rollouts)
         teacher = teacher_hidden_states(setup, rollouts)
         distilled, values = rollout_loss(setup, rollouts, student, teacher)
-        rewarded, of_grpo = score_group(setup, {}, rollouts, student)
+        rewarded, of_grpo = score_group(setup, GrpoOptions(), {}, rollouts, student)
         loss = {"loss": values["loss"] + weight * of_grpo["loss"], "grpo_loss": of_grpo["loss"]}
         return distilled + weight * rewarded, of_grpo | values | loss
