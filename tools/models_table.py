@@ -20,7 +20,7 @@ from paint.config.schema import ALL_LINEAR, ModelConfig
 from paint.core.errors import PaintError
 from paint.inference.engine import Sampling
 from paint.inference.local import LocalEngine
-from paint.models.policy import STATE_ERROR, Policy, load_policy
+from paint.models.policy import Policy, load_policy
 from paint.models.structure import (
     context_length,
     dropout_rates,
@@ -30,6 +30,7 @@ from paint.models.structure import (
 )
 from tiny_models import save_tiny, tiny_config, tiny_model
 
+STATE_ERROR = 1e-3  # relative difference of float32 states that are called the same
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "models.md"
 
 LONGROPE: Mapping[str, Any] = {
@@ -95,8 +96,6 @@ tokenizer or chat template is not in the table.
 - **rows**: the longest row, prompt and completion together. longrope and dynamic NTK change the
   frequencies of a whole batch beyond their original length, so longer rows are refused.
 - **checkpointing**: whether states and gradients are the same with `model.gradient_checkpointing`.
-- **packing**: whether `model.packed` keeps rows apart with `model.attention` sdpa (BLOOM: eager).
-  It is refused where it does not. Other implementations are tried when a model is loaded.
 - **local engine**: the largest difference, in nats, between the log-probs of sampled tokens by the
   local engine, rows of different lengths together, and by the trainer. A run stops before its first
   update where it is too large (`rollout.max_logprob_mismatch`).
@@ -141,8 +140,8 @@ def row(family: Family, folder: Path) -> list[str]:
     try:
         policy = load_policy(model, seed=0)
     except PaintError as error:
-        return [*cells, "", "", "", reason(error, model)]
-    return [*cells, checkpointing(model), packing(model), mismatch(policy), refused]
+        return [*cells, "", "", reason(error, model)]
+    return [*cells, checkpointing(model), mismatch(policy), refused]
 
 
 def rates(config: PreTrainedConfig) -> str:
@@ -155,7 +154,7 @@ def rates(config: PreTrainedConfig) -> str:
 def longest_row(config: PreTrainedConfig) -> str:
     """What limits a row."""
     if rope_range(config) is not None:
-        limit = position_limit(config).positions
+        limit = position_limit(config)
         return f"the original length ({limit:.0f} of {context_length(config)} here)"
     return "context" if context_length(config) else "no limit"
 
@@ -176,15 +175,6 @@ def checkpointing(model: ModelConfig) -> str:
         found.append(torch.cat([states.detach().flatten(), *gradients]))
     difference = float((found[1] - found[0]).norm() / found[0].norm())
     return "same" if difference <= STATE_ERROR else f"differs by {difference:.1g}"
-
-
-def packing(model: ModelConfig) -> str:
-    """Whether packing keeps rows apart."""
-    try:
-        load_policy(replace(model, packed=True), seed=0)
-    except PaintError:
-        return "refused"
-    return "yes"
 
 
 def mismatch(policy: Policy) -> str:
@@ -214,7 +204,7 @@ def reason(error: PaintError, model: ModelConfig) -> str:
 def page() -> str:
     """The page, from models that are built now."""
     logging.set_verbosity_error()
-    heads = ["family", "linear layers", "dropout", "rows", "checkpointing", "packing"]
+    heads = ["family", "linear layers", "dropout", "rows", "checkpointing"]
     heads += ["local engine", "refused"]
     lines = [heads, ["---"] * len(heads)]
     with tempfile.TemporaryDirectory() as folder:

@@ -72,7 +72,7 @@ def test_position_limit_is_smaller_of_context_and_rope_range(
     assert context_length(config) == context
     assert rope_range(config) == rope
     limits = [limit for limit in (context, rope) if limit is not None]
-    assert position_limit(config).positions == min(limits, default=torch.inf)
+    assert position_limit(config) == min(limits, default=torch.inf)
 
 
 @pytest.mark.parametrize(

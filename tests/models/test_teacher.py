@@ -227,14 +227,6 @@ def test_ema_teacher_is_applied_beside_rounded_weights() -> None:
     assert (rounded - exact).norm() > 0.5 * exact.norm()
 
 
-@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`:UserWarning")  # peft's
-def test_ema_teacher_over_embedding_is_refused() -> None:
-    policy = load_policy(replace(DEMO, lora_targets=("q_proj", "embed_tokens")), seed=0)
-    open_teacher(policy, TeacherConfig())
-    with pytest.raises(PolicyError, match=r"model\.embed_tokens.*Embedding.*model\.lora_targets"):
-        open_teacher(policy, EMA)
-
-
 def test_ema_teacher_over_conv1d_starts_at_student(tmp_path: Path) -> None:
     path = save_tiny(tiny_config("gpt2"), tmp_path)
     policy = load_policy(replace(DEMO, path=path, lora_targets=("all-linear",)), seed=0)

@@ -48,11 +48,11 @@ def test_assign_rows_covers_each_row_once_in_any_order(
 ) -> None:
     config = asked(size, tokens)
     rollouts = of_lengths(lengths)
-    dealt = [numbers(share) for share in assign_rows(rollouts, ranks, config, False)]
+    dealt = [numbers(share) for share in assign_rows(rollouts, ranks, config)]
     assert sorted(row for share in dealt for row in share) == list(range(len(lengths)))
     assert sum(not share for share in dealt) == max(0, ranks - len(lengths))
     random.shuffle(rollouts)
-    assert [numbers(share) for share in assign_rows(rollouts, ranks, config, False)] == dealt
+    assert [numbers(share) for share in assign_rows(rollouts, ranks, config)] == dealt
 
 
 @given(
@@ -60,7 +60,7 @@ def test_assign_rows_covers_each_row_once_in_any_order(
 )
 def test_micro_batches_respect_both_limits(lengths: list[int], size: int, tokens: int) -> None:
     config = asked(size, tokens)
-    groups = list(micro_batches(of_lengths(lengths), config, False))
+    groups = list(micro_batches(of_lengths(lengths), config))
     assert sorted(row for group in groups for row in numbers(group)) == list(range(len(lengths)))
     widths = [max(20 + len(r.completion.ids) for r in group) for group in groups]
     assert widths == sorted(widths, reverse=True)
@@ -75,25 +75,18 @@ def test_micro_batches_respect_both_limits(lengths: list[int], size: int, tokens
 def test_micro_batches_count_teacher_prompt() -> None:
     config = asked(2, 200)
     student = [rollout(0, 90, 10), rollout(1, 90, 10)]
-    assert list(map(numbers, micro_batches(student, config, False))) == [[0, 1]]
+    assert list(map(numbers, micro_batches(student, config))) == [[0, 1]]
     both = [rollout(0, 40, 10, teacher=91), rollout(1, 40, 10, teacher=91)]
-    assert list(map(numbers, micro_batches(both, config, False))) == [[0], [1]]
-    assert token_passes(both[:1], False) - token_passes([rollout(0, 40, 10)], False) == 101
-
-
-def test_micro_batches_packed_rows_have_no_padding() -> None:
-    rows = [rollout(0, 90, 10), rollout(1, 10, 10), rollout(2, 10, 10)]
-    assert list(map(numbers, micro_batches(rows, asked(3, 150), False))) == [[0], [1, 2]]
-    assert list(map(numbers, micro_batches(rows, asked(3, 150), True))) == [[0, 1, 2]]
-    assert [token_passes(rows, packed) for packed in (True, False)] == [2 * 140, 2 * 300]
+    assert list(map(numbers, micro_batches(both, config))) == [[0], [1]]
+    assert token_passes(both[:1]) - token_passes([rollout(0, 40, 10)]) == 101
 
 
 def test_assign_rows_balances_ranks() -> None:
     config = asked(4, 2048)
     rollouts = of_lengths([20_000, 18_000, 16_000, 14_000, *range(4_000, 1_200, -100)])
-    costs = [token_passes([r], False) for r in rollouts]
-    shares = assign_rows(rollouts, 4, config, False)
-    dealt = [sum(token_passes([r], False) for r in share) for share in shares]
+    costs = [token_passes([r]) for r in rollouts]
+    shares = assign_rows(rollouts, 4, config)
+    dealt = [sum(token_passes([r]) for r in share) for share in shares]
     assert max(dealt) < 1.02 * sum(costs) / 4 < sum(costs[:8]) / 1.9
 
 
@@ -109,5 +102,5 @@ def test_balance_rows_gives_rank_its_share(monkeypatch: pytest.MonkeyPatch, rank
     monkeypatch.setattr(Accelerator, "num_processes", 2)
     monkeypatch.setattr(Accelerator, "process_index", rank)
     mine = everyones[3 * rank : 3 * rank + 3]
-    mine = balance_rows(Accelerator(cpu=True), mine, asked(1, 4096), False)
+    mine = balance_rows(Accelerator(cpu=True), mine, asked(1, 4096))
     assert numbers(mine) == [[0, 3, 4], [1, 2, 5]][rank]  # 291 and 336 tokens

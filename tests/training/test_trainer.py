@@ -167,14 +167,15 @@ TWO_STEPS, TWELVE = {"steps": 2}, {"steps": 1, "batch_size": 12}
 OF = "paint.variants"
 AHEAD = {"engine": "own_server:OwnServer", "off_policy_steps": 1}
 BY_TOKEN = {"reduction": "token", "skip_tokens": 9}
-# As many rows end to end as 400 tokens hold.
-PACKED = {"model": {"packed": True}, "train": TWELVE | {"micro_batch_tokens": 400}}
 SPLIT: dict[str, tuple[str, dict[str, Any]]] = {
     "paint": ("demo-paint", {"train": TWO_STEPS}),
     "on correct": ("demo-paint", {"train": TWELVE | {"method": f"{OF}.on_correct:OnCorrect"}}),
     "by verdict": ("demo-paint", {"train": TWELVE | {"method": f"{OF}.by_verdict:ByVerdict"}}),
     "entropy gap": ("demo-paint", {"train": TWELVE | {"method": f"{OF}.entropy_gap:EntropyGap"}}),
-    "packed": ("demo-paint", PACKED | {"objective": BY_TOKEN}),
+    "by token": (
+        "demo-paint",
+        {"objective": BY_TOKEN, "train": TWELVE | {"micro_batch_tokens": 400}},
+    ),
     "rewarded": (
         "demo-paint",
         {"rollout": FOUR, "train": TWELVE | {"method": f"{OF}.rewarded:Rewarded"}},

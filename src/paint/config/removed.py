@@ -14,6 +14,7 @@ _WEIGHTS = (
 )
 
 REMOVED_SETTINGS = {
+    "model.packed": "train.micro_batch_tokens, which groups rows of similar length",
     "objective.correct_weight": _WEIGHTS.format("correct_weight"),
     "objective.wrong_weight": _WEIGHTS.format("wrong_weight"),
     "objective.wrong_divergence": (

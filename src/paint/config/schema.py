@@ -140,10 +140,6 @@ class ModelConfig(Section):
     run begins, which run.json records for resuming and evaluation (ours)."""
     attention: str = setting("sdpa", NAME, "such as sdpa")
     """Attention implementation as transformers names it: sdpa, eager, flash_attention_2 (ours)."""
-    packed: bool = False
-    """Concatenate the rows of a micro-batch instead of padding them; position ids separate them.
-    For flash_attention_2. Other implementations give the same result but need a mask of all tokens
-    squared (ours)."""
 
 
 @dataclass(frozen=True, slots=True)

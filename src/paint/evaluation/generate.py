@@ -292,14 +292,14 @@ def fit_to_context(
         return protocol
     display.note(
         f"{name}: answers end after {room:,} tokens, not {sampling.max_new_tokens:,}: the longest "
-        f"prompt leaves no more of {position_limit(policy.base.config).reason}"
+        f"prompt leaves no more of the model's {position_limit(policy.base.config)} positions"
     )
     return replace(protocol, sampling=replace(sampling, max_new_tokens=int(room)))
 
 
 def tokens_left(policy: Policy, prompts: PromptIds) -> float:
     """Tokens that fit after the longest prompt; infinite for a model without a limit."""
-    return position_limit(policy.base.config).positions - max(map(len, prompts.values()))
+    return position_limit(policy.base.config) - max(map(len, prompts.values()))
 
 
 def require_context_length(
@@ -315,7 +315,8 @@ def require_context_length(
     if new > room:
         raise ConfigError(
             f"a prompt of {longest} tokens and {setting} {new} do not fit in "
-            f"{position_limit(policy.base.config).reason}; {setting} can be at most {room}"
+            f"the model's {position_limit(policy.base.config)} positions; {setting} can be at most "
+            f"{room}"
         )
     return longest + new
 

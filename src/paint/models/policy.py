@@ -8,21 +8,18 @@ A row is prompt, completion, padding, without padding in between. So positions c
 start, and neither padding nor the other rows of a batch change a row.
 """
 
-import re
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal
 
 import peft
 import torch
 from jaxtyping import Float
 from peft.tuners.lora import LoraLayer
-from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
@@ -32,17 +29,16 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import GENERATION_CONFIG_NAME
 from transformers.utils.logging import disable_progress_bar
 
 from paint.config import schema as cfg
 from paint.config.recipe import require_bitsandbytes
 from paint.core.device import require_dtype, to_device
 from paint.core.errors import PaintError, format_short, format_value, wrap_errors
-from paint.core.hub import local_file, require_model
+from paint.core.hub import require_model
 from paint.data.problems import Problem
 from paint.demo.files import model_path
-from paint.grading.thoughts import is_thought_tag, open_thought, split_thought
+from paint.grading.thoughts import open_thought, split_thought
 from paint.models import prompts as views
 from paint.models.conventions import (
     Conventions,
@@ -60,23 +56,9 @@ from paint.models.layers import (
 from paint.models.liger import use_liger
 from paint.models.sharding import digest_of_weights, is_sharded, ranks_here, shard
 from paint.models.special_tokens import drop_special_text, special_text
-from paint.models.structure import position_limit, rope_range
+from paint.models.structure import rope_range
 from paint.models.targets import target_modules
 from paint.objective.messages import student_messages
-
-STATE_ERROR = 1e-3
-"""Relative difference of states up to which two ways to compute them are the same, in float32."""
-
-ROUNDING = 0.05
-"""Relative difference of states that rounding to 16 bits may cause."""
-
-LEAK = 1e-6
-"""Relative difference of float32 states from which a packed row depends on another one. The shapes
-are the same, so a model that keeps rows apart computes the same bits, but for the rounding of
-experts that get other tokens."""
-
-PROBE = (24, 40, 33)
-"""Tokens of the rows on which two ways are compared, more than any convolution spans."""
 
 HEADER_TOKENS = 64
 """Tokens at the end of a prompt in which the chat template may open a thought."""
@@ -101,7 +83,6 @@ class Policy:
     lm_head: nn.Linear  # hidden states (n h) to logits (n v), without an adapter
     student_thinking: bool  # whether the view's prompt leaves thinking on
     teacher_thinking: bool
-    packed: bool = False  # rows are concatenated instead of padded
     digest: str | None = None  # of sharded base weights, as one rank alone cannot compute it
     prompts: cfg.PromptsConfig = cfg.PAPER_PROMPTS
     kernels: str = ""  # on CUDA: whose kernels compute the layers, in a line
@@ -274,46 +255,23 @@ class Policy:
         """Text of a completion for a grader, with thought tags, also one that the prompt opened."""
         has_ended = len(completion) > 0 and completion[-1] in self.end_ids
         text = self.decode(completion[:-1] if has_ended else completion, special=True)
-        opening = self._opened_by(prompt)
-        if opening:
-            return f"{opening}\n{text}"
-        return text
-
-    def _opened_by(self, prompt: Sequence[int]) -> str:
-        """The text by which a prompt leaves a thought open; "" if it leaves none."""
         end = self.decode(prompt[-HEADER_TOKENS:], special=True).rstrip()
         for opened in self.conventions.opened:
             if opened and end.endswith(opened.rstrip()):
-                return opened.rstrip()
-        opened = open_thought(end, self.conventions.tags)
-        if is_thought_tag(opened):
-            return opened
-        return ""
+                return f"{opened.rstrip()}\n{text}"
+        return text
 
     def require_mergeable(self) -> None:
-        """Raise PolicyError for weights of 4 bits, and for an embedding that is the head, too."""
+        """Raise PolicyError for weights of 4 bits, in which an adapter would be rounded away."""
         if getattr(self.base, "is_loaded_in_4bit", False):
             raise PolicyError(
                 "an adapter cannot be added to weights of 4 bits: it would be rounded away; load "
                 "the model with model.quantization none"
             )
-        tied = []
-        for name, layer in self.adapted.items():
-            if self._is_head(layer):
-                tied.append(name)
-        if tied:
-            raise PolicyError(
-                f"the adapter of {tied[0]} cannot be added to its weights: they are the head's, "
-                f"too, and it would change; leave it out of model.lora_targets"
-            )
-
-    def _is_head(self, layer: LoraLayer) -> bool:
-        weight: Tensor = layer.get_base_layer().weight
-        return weight is self.lm_head.weight
 
     def require_rope_range(self, tokens: int) -> None:
         """Raise PolicyError if a row of this length changes the rope of the rows next to it."""
-        positions = self._rope_range
+        positions = rope_range(self.base.config)
         if positions is not None and tokens > positions:
             raise PolicyError(
                 f"a row of {tokens} tokens exceeds the {positions} positions within which the "
@@ -321,10 +279,6 @@ class Policy:
                 f"it; lower data.max_prompt_tokens or max_new_tokens, so that prompt and "
                 f"completion fit"
             )
-
-    @cached_property
-    def _rope_range(self) -> int | None:
-        return rope_range(self.base.config)
 
     @contextmanager
     def merged(self) -> Iterator[None]:
@@ -365,11 +319,8 @@ class Policy:
         rows = []
         for p, c in zip(prompts, completions, strict=True):
             rows.append([*p, *c])
-        self.require_rope_range(max(map(len, rows)))
-        if self.packed:
-            return self._packed_states(rows, [len(prompt) for prompt in prompts])
-
         width = max(map(len, rows))
+        self.require_rope_range(width)
         pad = self.tokenizer.pad_token_id or 0
         ids = to_device([row + [pad] * (width - len(row)) for row in rows], self.device)
         starts = []
@@ -383,17 +334,6 @@ class Policy:
         states = self.base.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
         selected: Tensor = states.flatten(0, 1).index_select(0, predicts)
         return selected
-
-    def _packed_states(self, rows: Sequence[Sequence[int]], starts: Sequence[int]) -> Tensor:
-        """hidden_states of one concatenated row, in which position ids mark the starts of rows."""
-        ids = to_device([[i for row in rows for i in row]], self.device)
-        positions = torch.cat([torch.arange(len(row)) for row in rows]).to(self.device)
-        states = self.base.get_decoder()(
-            input_ids=ids, position_ids=positions[None], use_cache=False
-        ).last_hidden_state[0]
-
-        parts = states.split([len(row) for row in rows])
-        return torch.cat([part[n - 1 : -1] for part, n in zip(parts, starts, strict=True)])
 
 
 def _problem_of(problem: Problem | str) -> Problem:
@@ -473,10 +413,11 @@ def load_policy(
         kernels=kernels,
         day="" if config.date == "auto" else config.date,
     )
-    if config.gradient_checkpointing is True:
-        _checkpoint_gradients(policy, config)
-    if config.packed:
-        return _packing(policy, config)
+    if config.gradient_checkpointing is True and not checkpoint_layers(base):
+        raise PolicyError(
+            f"model.path {format_value(config.path)}: {type(base).__name__} has no layers that "
+            f"transformers can checkpoint; set model.gradient_checkpointing to false"
+        )
     return policy
 
 
@@ -489,21 +430,6 @@ def _use_kernels(base: PreTrainedModel, config: cfg.ModelConfig, device: torch.d
     return kernels
 
 
-def _probe(policy: Policy) -> tuple[list[list[int]], list[list[int]]]:
-    """Prompts and completions of random tokens, on which two ways to compute are compared."""
-    generator = torch.Generator().manual_seed(0)
-    vocabulary, longest = len(policy.tokenizer), position_limit(policy.base.config).positions
-    rows = []
-    for length in PROBE:
-        shape = (int(min(length, longest)),)
-        rows.append(torch.randint(vocabulary, shape, generator=generator).tolist())
-    return [row[: len(row) // 2] for row in rows], [row[len(row) // 2 :] for row in rows]
-
-
-def _relative_error(states: Tensor, expected: Tensor) -> float:
-    return float((states.float() - expected.float()).norm() / expected.float().norm())
-
-
 def move_policy(policy: Policy, device: torch.device) -> None:
     """Move a policy that was loaded on the CPU to a device.
 
@@ -511,35 +437,6 @@ def move_policy(policy: Policy, device: torch.device) -> None:
     """
     policy.model.to(device)
     fuse_norms(policy.base, device)
-
-
-def _packing(policy: Policy, config: cfg.ModelConfig) -> Policy:
-    """Enable packing. Raises PolicyError if packed rows would depend on earlier rows.
-
-    The states must be those of padded rows, up to rounding. Rounding in 16 bits may hide leakage
-    between rows, so other tokens in the first row must not change the states of the others either.
-    """
-    packed = replace(policy, packed=True)
-    prompts, completions = _probe(policy)
-    others = [prompts[0][::-1], *prompts[1:]], [completions[0][::-1], *completions[1:]]
-    with torch.no_grad(), _loading(config.path):
-        padded = policy.hidden_states(prompts, completions)
-        states = packed.hidden_states(prompts, completions)
-        after_others = packed.hidden_states(*others)
-    first = len(completions[0])
-    error = _relative_error(states, padded)
-    leakage = _relative_error(after_others[first:], states[first:])
-    if states.dtype == torch.float32:
-        is_apart = error <= STATE_ERROR and leakage <= LEAK
-    else:
-        is_apart = error <= ROUNDING and leakage <= STATE_ERROR
-    if not is_apart:
-        raise PolicyError(
-            f"model.path {format_value(config.path)} does not keep packed rows apart with "
-            f"model.attention {format_value(config.attention)}: its states change by "
-            f"{max(error, leakage):.2g} of their size; leave model.packed off"
-        )
-    return packed
 
 
 def _load_base(
@@ -561,11 +458,7 @@ def _load_base(
             **_quantization(config, device),
         )
 
-        if Path(model_path(config.path), GENERATION_CONFIG_NAME).exists():
-            # Raises if the file is invalid; the model would ignore it silently.
-            GenerationConfig.from_pretrained(model_path(config.path))
-
-    _require_complete(base, loading, config)
+    _require_complete(loading, config)
     own = str(base.dtype).removeprefix("torch.")
     if is_shared and own != config.dtype:  # each rank would convert, and hold, all of them
         raise PolicyError(
@@ -641,116 +534,56 @@ def _loading(path: str) -> AbstractContextManager[None]:
     )
 
 
-def _require_complete(
-    base: PreTrainedModel, loading: Mapping[str, Any], config: cfg.ModelConfig
-) -> None:
-    """Raise PolicyError for missing or unexpected weights.
-
-    transformers initialises missing weights, and those of another shape, at random, and a missing
-    embedding from lm_head. Unexpected ones in modules of the model belong to another model.
-    """
-    missing = {*loading["missing_keys"], *(name for name, *_ in loading["mismatched_keys"])}
-    stored = _stored_formats(config.path)
-    _require_real(base, stored, config)
-    by_module = {module: f"{name}.weight" for name, module in base.named_modules()}
-    embedding = by_module.get(base.get_input_embeddings(), "")
-    ending = ".".join(embedding.split(".")[-2:])
-    is_found = any(name.endswith(ending) for name in stored)
-    if by_module.get(base.get_output_embeddings()) in stored and not is_found:
-        missing.add(embedding)
-    kinds = {re.sub(r"\d+", "#", name) for name in base.state_dict()}
-    modules = {name for name, _ in base.named_modules()}
-    unexpected = set()
-    for name in loading["unexpected_keys"]:
-        if re.sub(r"\d+", "#", name) in kinds or name.rpartition(".")[0] in modules:
-            unexpected.add(name)
-    faults = (("lacks", missing), ("has, in addition to what its config describes,", unexpected))
-    for fault, names in faults:
-        if names:
-            some = ", ".join(sorted(names)[:3])
-            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            raise PolicyError(
-                f"model.path {format_value(config.path)} {fault} {some}{more}; its weights and its "
-                f"config.json belong to different models, or files are missing"
-            )
-
-
-def _require_real(
-    base: PreTrainedModel, stored: Mapping[str, str], config: cfg.ModelConfig
-) -> None:
-    """Raise PolicyError for weights that are no real numbers, which transformers would cast."""
-    if config.quantization == "none" and hasattr(base.config, "quantization_config"):
-        return
-    parameters = {name for name, _ in base.named_parameters()}
-    for name, kind in stored.items():
-        is_parameter = parameters & {name, f"{base.base_model_prefix}.{name}"}
-        if is_parameter and kind.startswith(("I", "U", "BOOL", "C")):
-            raise PolicyError(
-                f"model.path {format_value(config.path)} stores {name} as {kind}, and weights "
-                f"are floating-point numbers; save the model again in {config.dtype}"
-            )
-
-
-def _stored_formats(path: str) -> dict[str, str]:
-    """Number formats of the weights in a model's safetensors files, by name."""
-    config = local_file(model_path(path), "config.json")
-    assert config is not None, "the model was loaded from it"
-    folder = config.parent
-    single = folder / "model.safetensors"
-    formats: dict[str, str] = {}
-    for file in [single] if single.exists() else folder.glob("model-*.safetensors"):
-        with safe_open(file, framework="pt") as weights:
-            names = weights.keys()
-            formats |= {name: weights.get_slice(name).get_dtype() for name in names}
-    return formats
+def _require_complete(loading: Mapping[str, Any], config: cfg.ModelConfig) -> None:
+    # transformers initialises missing weights, and those of another shape, at random.
+    missing = [*loading["missing_keys"], *(name for name, *_ in loading["mismatched_keys"])]
+    if missing:
+        raise PolicyError(
+            f"model.path {format_value(config.path)} lacks {min(missing)} ({len(missing)} weights "
+            f"in all); its weights and its config.json belong to different models, or files are "
+            f"missing"
+        )
 
 
 def _require_usable(base: Any, tokenizer: PreTrainedTokenizerBase, config: cfg.ModelConfig) -> None:
     """Raise PolicyError for a model without end tokens, or with logits other than lm_head's."""
-    head = base.get_output_embeddings()
+    place, head = f"model.path {format_value(config.path)}", base.get_output_embeddings()
     if not isinstance(head, nn.Linear):
+        raise PolicyError(f"{place}: the loss needs a linear lm_head, not {type(head).__name__}")
+    size = head.weight.shape[0]
+    if len(tokenizer) > size:
         raise PolicyError(
-            f"model.path {config.path!r}: the loss needs a plain linear lm_head, and this one is a "
-            f"{type(head).__module__}.{type(head).__name__}; model.lora_targets must leave it out"
+            f"vocabulary mismatch in {place}: the tokenizer has {len(tokenizer)} tokens, lm_head "
+            f"has {size} rows; the tokenizer belongs to another model"
         )
-    if len(tokenizer) > head.weight.shape[0]:
-        raise PolicyError(
-            f"vocabulary mismatch in {config.path!r}: the tokenizer has {len(tokenizer)} tokens, "
-            f"lm_head has {head.weight.shape[0]} rows; the tokenizer belongs to another model"
-        )
-
     ends = _declared_ends(base, tokenizer)
-    if not ends or not all(isinstance(i, int) and 0 <= i < head.weight.shape[0] for i in ends):
+    if not ends or not all(isinstance(i, int) and 0 <= i < size for i in ends):
         raise PolicyError(
-            f"model.path {format_value(config.path)} has {ends or 'no token'} to end a completion "
-            "with: each would be truncated; set eos_token_id in its generation_config.json to "
-            "tokens of its vocabulary"
+            f"{place} has {ends or 'no token'} to end a completion with: each would be truncated; "
+            f"set eos_token_id in its generation_config.json to tokens of its vocabulary"
         )
 
-    # Some model families scale or cap logits after the head. The loss must use the logits that the
-    # model samples from. Small logits are not changed by a cap, so the config is read, too.
-    text_config = base.config.get_text_config()
+    # The loss must use the logits that the model samples from, which some families scale or cap
+    # after the head. A cap hardly changes small logits, so the config is read, too.
+    text_config, changed = base.config.get_text_config(), ""
     for name in LOGIT_SCALES:
         value = getattr(text_config, name, None)
         if value not in (None, 1):
-            raise PolicyError(
-                f"model.path {config.path!r} changes its logits after lm_head ({name} {value}), "
-                f"which the loss does not model"
-            )
+            changed = f"{name} {value}"
     with torch.no_grad(), _loading(config.path):
         ids = torch.arange(4, device=base.device)[None]
         logits = base(input_ids=ids, use_cache=False).logits
-        hidden = base.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
-        head_logits = head(hidden)
+        of_head = head(base.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state)
     if not logits.isfinite().all():
         raise PolicyError(
-            f"model.path {format_value(config.path)} computes numbers that are not finite; its "
-            f"weights are damaged, or model.dtype {config.dtype} is too small for them"
+            f"{place} computes numbers that are not finite; its weights are damaged, or "
+            f"model.dtype {config.dtype} is too small for them"
         )
-    if not torch.allclose(logits.float(), head_logits.float(), rtol=1e-2, atol=1e-2):
+    if not changed and not torch.allclose(logits.float(), of_head.float(), rtol=1e-2, atol=1e-2):
+        changed = "scaling or soft-capping"
+    if changed:
         raise PolicyError(
-            f"model.path {config.path!r} changes its logits after lm_head (scaling or "
-            f"soft-capping), which the loss does not model"
+            f"{place} changes its logits after lm_head ({changed}), which the loss does not model"
         )
 
 
@@ -772,8 +605,6 @@ def _with_adapter(base: PreTrainedModel, config: cfg.ModelConfig, seed: int) -> 
         wrap_errors(place, PolicyError, "change model.lora_targets or model.lora_rank"),
         warnings.catch_warnings(),
     ):
-        # peft asks for the old name of a property that transformers renamed in 5.24.
-        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
         # peft sets it by the kind of each layer: a Conv1D stores its weight transposed.
         warnings.filterwarnings("ignore", "fan_in_fan_out is set to", UserWarning)
         adapter = peft.LoraConfig(
@@ -785,23 +616,3 @@ def _with_adapter(base: PreTrainedModel, config: cfg.ModelConfig, seed: int) -> 
         )
         adapter._register_custom_module({nn.Linear: MemoryEfficientLoraLinear})
         return peft.get_peft_model(base, adapter)
-
-
-def _checkpoint_gradients(policy: Policy, config: cfg.ModelConfig) -> None:
-    """Enable gradient checkpointing. Raises PolicyError if the states would change."""
-    place = f"model.path {format_value(config.path)}"
-    prompts, completions = _probe(policy)
-    with _loading(config.path):
-        expected = policy.hidden_states(prompts, completions).detach()
-        if not checkpoint_layers(policy.base):
-            raise PolicyError(
-                f"{place}: {type(policy.base).__name__} has no layers that transformers can "
-                f"checkpoint; set model.gradient_checkpointing to false"
-            )
-        states = policy.hidden_states(prompts, completions).detach()
-    error = _relative_error(states, expected)
-    if not error <= STATE_ERROR:
-        raise PolicyError(
-            f"{place}: gradient checkpointing changes its states by {error:.2g} of their size; set "
-            f"model.gradient_checkpointing to false"
-        )

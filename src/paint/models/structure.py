@@ -4,7 +4,6 @@ Pure functions of a loaded model or of its config, for any family of transformer
 """
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
@@ -35,21 +34,8 @@ def linear_layers(model: Any) -> tuple[str, ...]:
     return tuple(sorted({last_part(name) for name in linear_modules(model)}))
 
 
-def embedding(model: Any) -> dict[str, nn.Module]:
-    """The embedding of the tokens by its full name, with or without an adapter."""
-    layer = model.get_input_embeddings()
-    layer = getattr(layer, "base_layer", layer)
-    names = []
-    for name, module in model.named_modules():
-        if module is layer:
-            names.append(name)
-    return {name.removesuffix(".base_layer"): layer for name in names[:1]}
-
-
 def widths(layer: Any) -> tuple[int, int]:
-    """Widths of the input and output of a linear layer or an embedding."""
-    if isinstance(layer, nn.Embedding):
-        return layer.num_embeddings, layer.embedding_dim
+    """Widths of the input and output of a linear layer."""
     if isinstance(layer, Conv1D):
         return layer.nx, layer.nf
     return layer.in_features, layer.out_features
@@ -86,31 +72,13 @@ def _add_rates(rates: dict[str, float], values: dict[str, Any]) -> None:
             rates[name] = float(value)
 
 
-@dataclass(frozen=True)
-class PositionLimit:
-    """The longest row of a model.
+def position_limit(config: PreTrainedConfig) -> float:
+    """The longest row whose states depend on the row alone, in tokens; infinite without a limit.
 
-    Attributes:
-        positions: prompt and completion together, in tokens; infinite for a model without a limit.
-        reason: what limits it, for messages.
+    It is the model's context length, or the range of its rope where that is shorter.
     """
-
-    positions: float
-    reason: str
-
-
-def position_limit(config: PreTrainedConfig) -> PositionLimit:
-    """The longest row whose states depend on the row alone, by the model's config."""
-    context, rope = context_length(config), rope_range(config)
-    if rope is not None and (context is None or rope < context):
-        reason = (
-            f"the {rope} positions within which the frequencies of the model's rope stay the same; "
-            f"a longer row would change those of every row next to it"
-        )
-        return PositionLimit(rope, reason)
-    if context is None:
-        return PositionLimit(math.inf, "the model's positions")
-    return PositionLimit(context, f"the model's {context} positions")
+    limits = [context_length(config), rope_range(config)]
+    return min((limit for limit in limits if limit is not None), default=math.inf)
 
 
 def context_length(config: PreTrainedConfig) -> int | None:
@@ -122,28 +90,17 @@ def context_length(config: PreTrainedConfig) -> int | None:
 
 
 def rope_range(config: PreTrainedConfig) -> int | None:
-    """Positions up to which the rotary embedding is one function of the position.
-
-    Beyond them, longrope and dynamic NTK take other frequencies for all rows of a batch, also for
-    those that are shorter: a row would depend on the rows next to it, and a token on the length of
-    the text after it. None for embeddings whose frequencies never change.
-    """
+    """Positions up to which the rotary embedding is one function of the position; None for all."""
+    # Beyond them, longrope and dynamic NTK take other frequencies for all rows of a batch, also for
+    # shorter ones: a row would depend on the rows next to it, and a token on the text after it.
     text = config.get_text_config()
     parameters = getattr(text, "rope_parameters", None) or {}
-    by_layer = []
-    for value in parameters.values():
-        if isinstance(value, dict):
-            by_layer.append(value)
+    by_layer = [value for value in parameters.values() if isinstance(value, dict)]
     ranges = []
     for rope in by_layer or [parameters]:
-        ranges.append(_range_of(rope, text))
-    return min((positions for positions in ranges if positions is not None), default=None)
-
-
-def _range_of(rope: dict[str, Any], text: PreTrainedConfig) -> int | None:
-    kind = rope.get("rope_type", "default")
-    if kind == "longrope":
-        return int(rope["original_max_position_embeddings"])
-    if "dynamic" in kind:
-        return int(text.max_position_embeddings)
-    return None
+        kind = rope.get("rope_type", "default")
+        if kind == "longrope":
+            ranges.append(int(rope["original_max_position_embeddings"]))
+        elif "dynamic" in kind:
+            ranges.append(int(text.max_position_embeddings))
+    return min(ranges, default=None)

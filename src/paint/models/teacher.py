@@ -33,7 +33,6 @@ from transformers.pytorch_utils import Conv1D
 from paint.config import schema as cfg
 from paint.core.errors import wrap_errors
 from paint.models.policy import Policy, PolicyError
-from paint.models.weights import full_disk_as_os_error
 
 FILE = "teacher.safetensors"
 
@@ -94,10 +93,9 @@ class Teacher:
                     self.own[name].lerp_(value, 1 - self.config.decay)
 
     def save(self, checkpoint: Path) -> None:
-        """Save the average, which cannot be recomputed. Raises OSError, as for a full disk."""
+        """Save the average, which cannot be recomputed. Raises SafetensorError."""
         if self.config.weights == "ema":
-            with full_disk_as_os_error(checkpoint / FILE):
-                save_file(dict(self.own), checkpoint / FILE)
+            save_file(dict(self.own), checkpoint / FILE)
 
     def load(self, checkpoint: Path) -> None:
         """Load the average from a checkpoint. Raises PolicyError for none, or another model's."""
@@ -122,7 +120,7 @@ def open_teacher(policy: Policy, config: cfg.TeacherConfig) -> Teacher:
 
     Call it before training starts, and before a checkpoint is restored. An average starts at the
     current student: at no update for a new adapter, and at the update of an adapter that was loaded
-    before. Raises PolicyError for an average of adapters on layers that are not linear.
+    before.
     """
     if config.weights == "live" or (config.weights == "frozen" and policy.tuning == "lora"):
         return Teacher(policy, config, {}, policy.lm_head)
@@ -136,18 +134,11 @@ def open_teacher(policy: Policy, config: cfg.TeacherConfig) -> Teacher:
 
 
 def student_weights(policy: Policy) -> Iterator[tuple[str, Tensor]]:
-    """Yield every parameter, or every adapted layer's ΔW = (alpha / r) B A. Raises PolicyError."""
+    """Yield every parameter, or every adapted layer's ΔW = (alpha / r) B A."""
     if policy.tuning == "full":
         yield from policy.model.named_parameters()
 
     for name, layer in policy.adapted.items():
-        base_layer = layer.get_base_layer()
-        if not isinstance(base_layer, nn.Linear | Conv1D):
-            raise PolicyError(
-                f"teacher.weights ema averages adapters of linear layers, and {name} is a "
-                f"{type(base_layer).__name__}; remove it from model.lora_targets, or choose "
-                f"another teacher"
-            )
         yield name, layer.get_delta_weight("default")
 
 

@@ -3,7 +3,6 @@
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +10,6 @@ from typing import Any, Literal
 import peft
 import torch
 from peft.utils import load_peft_weights, set_peft_model_state_dict
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -19,7 +17,7 @@ from transformers.utils import GENERATION_CONFIG_NAME
 
 from paint.config import schema as cfg
 from paint.core import storage
-from paint.core.errors import PaintError, reason, wrap_errors
+from paint.core.errors import PaintError, wrap_errors
 from paint.core.hub import local_file, require_model
 from paint.demo.files import model_name, model_path
 from paint.models.policy import Policy, PolicyError
@@ -55,9 +53,7 @@ def linear_layers_of(path: str) -> tuple[str, ...]:
 def read_adapter_shape(folder: Path) -> cfg.ModelConfig:
     """Read base model and shape of a saved adapter. Raises PolicyError unless it is plain LoRA."""
     adapter = read_lora(folder)
-    base = adapter["base_model_name_or_path"]
-    if not isinstance(base, str):
-        raise PolicyError(f"{folder / ADAPTER_CONFIG} names no base model; {PLAIN_LORA}")
+    base = str(adapter["base_model_name_or_path"])
     try:
         return cfg.ModelConfig(
             path=model_name(base),
@@ -66,7 +62,7 @@ def read_adapter_shape(folder: Path) -> cfg.ModelConfig:
             lora_alpha=adapter["lora_alpha"],
             lora_targets=tuple(sorted(adapter["target_modules"])),
         )
-    except PaintError as error:
+    except (PaintError, TypeError) as error:
         raise PolicyError(f"{folder / ADAPTER_CONFIG}: {error}") from error
 
 
@@ -74,19 +70,14 @@ def read_lora(folder: Path) -> Mapping[str, Any]:
     """Read a saved adapter_config.json. Raises PolicyError unless it is of a plain LoRA adapter."""
     path = folder / ADAPTER_CONFIG
     with wrap_errors(path, PolicyError, PLAIN_LORA):
-        adapter = json.loads(path.read_bytes())
-        if not isinstance(adapter, dict):
-            raise ValueError(f"it contains {adapter!r}, which is not an adapter's shape")
-
-        supported = {"peft_type": "LORA", "bias": "none"} | dict.fromkeys(_NOT_PLAIN)
-        for name, plain in supported.items():
-            if (adapter.get(name) or plain) != plain:
+        adapter: dict[str, Any] = json.loads(path.read_bytes())
+        plain = {"peft_type": "LORA", "bias": "none"} | dict.fromkeys(_NOT_PLAIN)
+        for name, value in plain.items():
+            if (adapter.get(name) or value) != value:
                 raise ValueError(f"{name} is {adapter[name]!r}, which is not supported")
-        rank, alpha, targets = (adapter[name] for name in ("r", "lora_alpha", "target_modules"))
-        if not (isinstance(rank, int) and isinstance(alpha, int) and isinstance(targets, list)):
-            raise ValueError(f"r, lora_alpha, target_modules are {rank!r}, {alpha!r}, {targets!r}")
-        if not all(isinstance(target, str) for target in targets):
-            raise ValueError(f"target_modules is {targets!r}")
+        if not isinstance(adapter["target_modules"], list):  # a pattern is a text
+            raise ValueError(f"target_modules is {adapter['target_modules']!r}, no list of names")
+        _ = adapter["r"], adapter["lora_alpha"], adapter["base_model_name_or_path"]
     return adapter
 
 
@@ -117,32 +108,25 @@ def trained_in(checkpoint: Path, tuning: Literal["lora", "full"]) -> Path:
 
 
 def save_trained(policy: Policy, folder: Path) -> None:
-    """Save the trained weights: peft's adapter, or transformers' model. Raises OSError."""
-    with full_disk_as_os_error(folder):
-        if policy.tuning == "full":
-            merge(policy, folder)
-        else:
-            policy.model.save_pretrained(folder)
-            # peft writes the target modules in the arbitrary order of a set.
-            shape = json.loads((folder / ADAPTER_CONFIG).read_bytes())
-            shape["target_modules"].sort()
-            shape_text = json.dumps(shape, indent=2, sort_keys=True)
-            storage.write_atomic(folder / ADAPTER_CONFIG, shape_text)
+    """Save the trained weights: peft's adapter, or transformers' model. Raises SafetensorError."""
+    if policy.tuning == "full":
+        _save_model(policy, folder)
+        return
+    policy.model.save_pretrained(folder)
+    # peft writes the target modules in the arbitrary order of a set.
+    shape = json.loads((folder / ADAPTER_CONFIG).read_bytes())
+    shape["target_modules"].sort()
+    storage.write_atomic(folder / ADAPTER_CONFIG, json.dumps(shape, indent=2, sort_keys=True))
 
 
 def save_served(policy: Policy, folder: Path) -> None:
-    """Save the adapter for a server, rounded to the base's dtype as the server itself would.
-
-    Nothing waits for a disk: a server reads it at once, and nobody after a crash. Raises OSError.
-    """
-    dtype = policy.lm_head.weight.dtype
-    named = policy.model.named_parameters()
+    """Save the adapter for a server, rounded to the base's dtype as the server itself would."""
+    # Nothing waits for a disk: a server reads it at once, and nobody after a crash.
     rounded = {}
-    for name, value in named:
+    for name, value in policy.model.named_parameters():
         if value.requires_grad:
-            rounded[name] = value.detach().to(dtype)
-    with full_disk_as_os_error(folder):
-        policy.model.save_pretrained(folder, state_dict=rounded)
+            rounded[name] = value.detach().to(policy.lm_head.weight.dtype)
+    policy.model.save_pretrained(folder, state_dict=rounded)
 
 
 def load_trained(policy: Policy, folder: Path) -> None:
@@ -150,8 +134,10 @@ def load_trained(policy: Policy, folder: Path) -> None:
 
     Raises PolicyError for none, for others of another shape, and for some that are not finite.
     """
-    load = {"lora": _load_adapter, "full": _load_model}[policy.tuning]
-    load(policy, folder)
+    if policy.tuning == "full":
+        _load_model(policy, folder)
+    else:
+        _load_adapter(policy, folder)
 
 
 def merge(policy: Policy, folder: Path) -> None:
@@ -198,11 +184,10 @@ def export_merged(policy: Policy, trained: Path, folder: Path, dtype: torch.dtyp
     Raises PolicyError for weights that do not fit, or a base that is quantized.
     """
     policy.require_mergeable()
-    before = {
-        name: value.detach().clone()
-        for name, value in policy.model.named_parameters()
-        if policy.tuning == "full"
-    }
+    before = {}
+    if policy.tuning == "full":
+        for name, value in policy.model.named_parameters():
+            before[name] = value.detach().clone()
     load_trained(policy, trained)
 
     def updates() -> Iterator[tuple[Tensor, Tensor]]:
@@ -254,23 +239,9 @@ def _rounding(updates: Iterable[tuple[Tensor, Tensor]]) -> Rounding:
     return Rounding(1.0, 0.0)
 
 
-@contextmanager
-def full_disk_as_os_error(place: Path) -> Iterator[None]:
-    """Raise OSError where safetensors reports that a file or folder could not be written."""
-    try:
-        yield
-    except SafetensorError as error:
-        raise OSError(f"{place} could not be written: {reason(error)}") from error
-
-
 def _require_finite(folder: Path, weights: Mapping[str, Tensor]) -> None:
-    """Refuse weights that are no finite real numbers, before the policy is changed."""
+    """Refuse weights that are not finite, before the policy is changed."""
     for name, value in weights.items():
-        if not value.is_floating_point():
-            raise PolicyError(
-                f"{folder}: {name} is stored as {str(value.dtype).removeprefix('torch.')}, and "
-                f"weights are floating-point numbers; train it again"
-            )
         if not value.isfinite().all():
             raise PolicyError(f"{folder}: {name} has values that are not finite; train it again")
 
@@ -278,8 +249,7 @@ def _require_finite(folder: Path, weights: Mapping[str, Tensor]) -> None:
 def _load_adapter(policy: Policy, folder: Path) -> None:
     with wrap_errors(folder, PolicyError, "it must hold an adapter for this model"):
         weights = load_peft_weights(str(folder), device=str(policy.device))
-    _require_finite(folder, weights)
-    with wrap_errors(folder, PolicyError, "it must hold an adapter for this model"):
+        _require_finite(folder, weights)
         result = set_peft_model_state_dict(policy.model, weights)
 
     missing = set(peft.get_peft_model_state_dict(policy.model)) - set(weights)

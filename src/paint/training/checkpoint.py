@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from paint.config.run_folder import RunError, read_run_json, require_checkpoint, step_folder
 from paint.core import storage
@@ -55,7 +56,8 @@ def save(folder: Path, setup: Setup, step: int) -> Path:
                 setup.off_policy_rollouts.save(partial, step)
             torch.save(setup.optimizer.state_dict(), partial / "optimizer.pt")
             storage.write_json(partial / "state.json", state)
-    except (OSError, RuntimeError) as error:  # torch.save reports a full disk as RuntimeError
+    # A full disk is a SafetensorError of safetensors, and a RuntimeError of torch.save.
+    except (OSError, RuntimeError, SafetensorError) as error:
         raise RunError(
             f"checkpoint {final} could not be written: {reason(error)}\n"
             f"Free some space, then `paint resume {folder}`; earlier checkpoints are untouched."

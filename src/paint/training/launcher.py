@@ -540,7 +540,7 @@ def _max_model_len(config: Config) -> int:
     if file:
         with wrap_errors(file, ConfigError, "it must describe a model that transformers knows"):
             model_config = AutoConfig.from_pretrained(file.parent, trust_remote_code=False)
-        return int(min(tokens, position_limit(model_config).positions))
+        return int(min(tokens, position_limit(model_config)))
     return tokens
 
 

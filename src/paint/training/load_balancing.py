@@ -14,17 +14,17 @@ from paint.training.rollouts import Rollout
 
 
 def balance_rows(
-    accelerator: Accelerator, rollouts: Sequence[Rollout], limits: TrainConfig, packed: bool
+    accelerator: Accelerator, rollouts: Sequence[Rollout], limits: TrainConfig
 ) -> list[Rollout]:
     """Return this rank's part of the rollouts of all ranks, balanced by cost."""
     if accelerator.num_processes == 1:
         return list(rollouts)
     all_rollouts, ranks = all_gather_objects(list(rollouts)), accelerator.num_processes
-    return assign_rows(all_rollouts, ranks, limits, packed)[accelerator.process_index]
+    return assign_rows(all_rollouts, ranks, limits)[accelerator.process_index]
 
 
 def assign_rows(
-    rollouts: Sequence[Rollout], ranks: int, limits: TrainConfig, packed: bool
+    rollouts: Sequence[Rollout], ranks: int, limits: TrainConfig
 ) -> list[list[Rollout]]:
     """Assign rollouts to ranks greedily: the most expensive first, each to the rank it loads least.
 
@@ -32,7 +32,7 @@ def assign_rows(
     """
 
     def cost(part: Sequence[Rollout]) -> int:
-        return sum(token_passes(micro, packed) for micro in micro_batches(part, limits, packed))
+        return sum(token_passes(micro) for micro in micro_batches(part, limits))
 
     assigned: list[list[Rollout]] = [[] for _ in range(ranks)]
     for rollout in sorted(rollouts, key=lambda r: (-cost([r]), r.row)):
@@ -40,27 +40,22 @@ def assign_rows(
     return assigned
 
 
-def token_passes(micro: Sequence[Rollout], packed: bool) -> int:
+def token_passes(micro: Sequence[Rollout]) -> int:
     """Tokens of a micro-batch with padding, times passes: the student's two, the teacher's one."""
     widths = [_widths(rollout) for rollout in micro]
-    if packed:
-        return sum(2 * student + teacher for student, teacher in widths)
     return len(micro) * (2 * max(s for s, _ in widths) + max(t for _, t in widths))
 
 
-def micro_batches(
-    rollouts: Sequence[Rollout], limits: TrainConfig, packed: bool
-) -> Iterator[list[Rollout]]:
+def micro_batches(rollouts: Sequence[Rollout], limits: TrainConfig) -> Iterator[list[Rollout]]:
     """Group rollouts of similar length, the longest first, so that there is little padding.
 
     A group has at most ``train.micro_batch_size`` rows and ``train.micro_batch_tokens`` tokens,
-    padding included unless it is packed. A row over that limit is a group by itself.
+    padding included. A row over that limit is a group by itself.
     """
     group: list[Rollout] = []
     for rollout in sorted(rollouts, key=lambda r: max(_widths(r)), reverse=True):
         extended = [*group, rollout]
-        widths = [max(_widths(r)) for r in extended]
-        tokens = sum(widths) if packed else len(widths) * widths[0]
+        tokens = len(extended) * max(_widths(extended[0]))
         is_over = tokens > limits.token_limit or len(extended) > limits.row_limit
         if group and is_over:
             yield group

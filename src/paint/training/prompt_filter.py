@@ -33,7 +33,6 @@ def filter_problems(
     data = config.data
     reserved = _reserved(run)
     limit = prompt_limit(policy, run)
-    model_limit = position_limit(policy.base.config)
 
     def has_no_control(problem: Problem) -> bool:
         texts = {"solution": problem.solution, "answer": problem.answer}
@@ -54,9 +53,10 @@ def filter_problems(
             kind = "teacher prompt" if algorithm.needs_context else kind
             raise DataError(
                 f"{data.path}: problem {problem.id} makes a {kind} of {length} tokens, over the "
-                f"limit of {limit} (data.max_prompt_tokens {data.max_prompt_tokens}, or "
-                f"{model_limit.reason}, less rollout.max_new_tokens {reserved}); shorten it, "
-                f"change the limit, or pass --data.on-bad-row skip"
+                f"limit of {limit} (data.max_prompt_tokens {data.max_prompt_tokens}, or the "
+                f"model's {position_limit(policy.base.config)} positions less "
+                f"rollout.max_new_tokens {reserved}); shorten it, change the limit, or pass "
+                f"--data.on-bad-row skip"
             )
         return length <= limit
 
@@ -130,12 +130,12 @@ def prompt_limit(policy: Policy, run: Resolved) -> int:
     Raises ConfigError where a completion leaves no room.
     """
     model_limit = position_limit(policy.base.config)
-    limit = min(run.config.data.max_prompt_tokens, model_limit.positions - _reserved(run))
+    limit = min(run.config.data.max_prompt_tokens, model_limit - _reserved(run))
     if limit < 1:
         raise ConfigError(
             f"rollout.max_new_tokens {run.rollout.max_new_tokens} leaves no room for a prompt "
-            f"in {model_limit.reason}; try {int(model_limit.positions) // 2}, which leaves as much "
-            f"for prompts"
+            f"in the model's {model_limit} positions; try {int(model_limit) // 2}, which leaves as "
+            f"much for prompts"
         )
     return int(limit)
 

@@ -209,10 +209,10 @@ def accumulate(setup: Setup, rollouts: Sequence[Rollout], score: Score) -> list[
 
     Returns the scored rollouts in the order of their rows (``StepResult``).
     """
-    accelerator, config, packed = setup.accelerator, setup.config, setup.policy.packed
+    accelerator, config = setup.accelerator, setup.config
     barrier()  # ranks may differ much in how long they generated
-    rollouts = balance_rows(accelerator, rollouts, config.train, packed)
-    micros = list(micro_batches(rollouts, config.train, packed))
+    rollouts = balance_rows(accelerator, rollouts, config.train)
+    micros = list(micro_batches(rollouts, config.train))
     missing = passes_missing(accelerator, setup.policy.base, len(micros))
     count = torch.tensor(loss_count(rollouts, config.objective), device=accelerator.device)
     total = max(int(accelerator.reduce(count, "sum")), 1)  # |B| of Algorithm 1, over all ranks

@@ -19,6 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from paint.config.schema import RolloutConfig
 from paint.core.background import Background
 from paint.core.display import Display
@@ -125,7 +127,7 @@ class VllmEngine(RemoteEngine):
         adapter = self.folder / f"paint-{self.run}-{self.version:06d}"
         try:
             save_served(self.policy, adapter)
-        except OSError as error:
+        except (OSError, SafetensorError) as error:
             shutil.rmtree(adapter, ignore_errors=True)
             raise EngineError(
                 f"the adapter could not be written to {adapter}: {error}; free some space, or "
@@ -412,7 +414,7 @@ class VllmEngine(RemoteEngine):
 
 def _own_server(setup: EngineSetup, log: Path, number: int, gpus: str) -> VllmServer:
     options, port, longest = setup.rollout, free_port(), setup.max_tokens
-    limit = position_limit(setup.policy.base.config).positions
+    limit = position_limit(setup.policy.base.config)
     command = server_command(
         setup.model,
         options,
