@@ -151,9 +151,7 @@ SHOWN: dict[str, dict[str, Any]] = {
         "path": str(HELD_OUT_PROBLEMS),
         "limit": 4,
         "samples": 3,
-        "thinking": False,
         "max_new_tokens": 60,
-        "top_p": 1.0,
     },
 }
 

@@ -448,7 +448,7 @@ def test_grader_gets_every_field_in_training_validation_and_evaluation(tmp_path:
         return 0.5 if is_complete and row["solution"] else 0.0
 
     path = write_problems(tmp_path / "mine.jsonl", rows)
-    validation = {"path": path, "samples": 1, "thinking": False, "max_new_tokens": 16}
+    validation = {"path": path, "samples": 1, "max_new_tokens": 16}
     run = paint.train(
         "demo-paint",
         data=rows,

@@ -195,7 +195,6 @@ BAD: list[tuple[Any, str, list[Any]]] = [
     (LogConfig, "folder", ["", "x/" * 3000]),
     (LogConfig, "name", ["", ".", "..", "a/b", "a\\b", "é" * 128, "a\x1bb"]),
     (LogConfig, "trackers", [("wandb", "wandb")]),
-    (LogConfig, "project", [""]),
 ]
 
 

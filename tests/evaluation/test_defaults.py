@@ -13,7 +13,7 @@ from paint.evaluation.defaults import (
     protocol_differences,
     protocol_of,
     training_tokens,
-    validation_of,
+    validation_protocol,
 )
 from paint.training.trainer import train
 from runs import changed, write_problems
@@ -35,21 +35,16 @@ TRAINED = {
 OWN = Config().changed("data", path="own.jsonl").changed("model", path="owner/name")
 
 
-def values(config: Config) -> dict[str, object]:
-    """The protocol of a validation."""
-    return {name: getattr(validation_of(config), name) for name in PAPER}
-
-
 def test_validation_samples_as_in_training_but_for_published_sets() -> None:
     mine = OWN.changed("validation", path="mine.jsonl")
-    assert values(mine) == protocol_as_trained(mine) == TRAINED
+    assert validation_protocol(mine) == protocol_as_trained(mine) == TRAINED
     assert training_tokens(mine) == 8192 + 1024
     for name in ("aime_2024", "math_500=copy.jsonl"):
         published = OWN.changed("validation", path=name)
-        assert values(published) == PAPER
+        assert validation_protocol(published) == PAPER
         assert training_tokens(published) == 8192 + 38_912
-    short = mine.changed("validation", max_new_tokens=64, thinking=True)
-    assert values(short) == TRAINED | {"max_new_tokens": 64, "thinking": True}
+    short = mine.changed("validation", max_new_tokens=64)
+    assert validation_protocol(short) == TRAINED | {"max_new_tokens": 64}
 
 
 def test_evaluation_of_run_on_own_rows_is_as_trained_and_of_published_sets_the_papers() -> None:

@@ -44,7 +44,7 @@ def finished(mine: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
 
 def config(mine: Path, **changes: Any) -> Config:
     options = {"steps": 3, "batch_size": 4, "checkpoint_every": 2} | changes
-    validation = {"path": str(mine), "samples": 2, "thinking": False, "max_new_tokens": 96}
+    validation = {"path": str(mine), "samples": 2, "max_new_tokens": 96}
     small = {"train": options, "validation": validation, "rollout": {"batch_size": 6}}
     return changed("demo-paint", small)
 

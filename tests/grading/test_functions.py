@@ -77,8 +77,13 @@ def test_async_grader_keeps_its_event_loop_between_gradings() -> None:
     assert loops[0] is loops[1]
 
 
-def test_async_grader_repeats_calls_that_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls that fail are repeated at once."""
     monkeypatch.setattr(functions, "PAUSE_SECONDS", 0.001)
+
+
+def test_async_grader_repeats_calls_that_fail(quick: None) -> None:
     with find_grader(named(Judge(failures=2)), attempts=3) as grader:
         assert [grade.failed for grade in grader.grade(items(1))] == [False]
         assert grader.take_cost().calls == 3
@@ -184,8 +189,8 @@ def test_train_validation_calls_the_grader_once_a_sample(tmp_path: Path) -> None
     assert (tmp_path / "run/validation/summary.json").exists()
 
 
-def test_train_grader_that_always_fails_stops_the_step(tmp_path: Path) -> None:
-    grading = {"grader": spec_of(unreachable), "attempts": 1}
+def test_train_grader_that_always_fails_stops_the_step(tmp_path: Path, quick: None) -> None:
+    grading = {"grader": spec_of(unreachable)}
     grpo = changed("demo-grpo", STEP, {"grading": grading, "validation": {"path": ""}})
     with pytest.raises(GradingError, match=r"^step 1: .* all 4 completions.*All connection att"):
         train(grpo, tmp_path / "run", display=QUIET)
@@ -196,8 +201,10 @@ def test_train_grader_that_always_fails_stops_the_step(tmp_path: Path) -> None:
     assert (metrics["grader_failures"], metrics["reward"]) == (4, 0)
 
 
-def test_evaluation_grader_that_always_fails_is_an_error(run: Path, tmp_path: Path) -> None:
-    grading = changed("demo-paint", {"grading": {"grader": spec_of(unreachable), "attempts": 1}})
+def test_evaluation_grader_that_always_fails_is_an_error(
+    run: Path, tmp_path: Path, quick: None
+) -> None:
+    grading = changed("demo-paint", {"grading": {"grader": spec_of(unreachable)}})
     with pytest.raises(GradingError, match="All connection attempts failed"):
         summarise_folders([run / "validation"], tmp_path, QUIET, grading.grading)
 
@@ -222,9 +229,9 @@ def test_several_graders_add_their_weighted_rewards() -> None:
         assert [grade.reward for grade in grader.grade(rows)] == pytest.approx([0.9, -0.1])
 
 
-def test_several_graders_fail_where_one_fails() -> None:
+def test_several_graders_fail_where_one_fails(quick: None) -> None:
     grading = changed(
-        "demo-paint", {"grading": {"grader": ["exact", spec_of(unreachable)], "attempts": 1}}
+        "demo-paint", {"grading": {"grader": ["exact", spec_of(unreachable)]}}
     ).grading
     with open_grader(grading) as grader:
         [grade] = grader.grade([Item("5", "5")])

@@ -19,10 +19,8 @@ from fake_vllm_server import END, FakeVllmServer
 from paint.config.schema import RolloutConfig
 from paint.core.display import Display
 from paint.core.storage import digest_of_file
-from paint.data.problems import Problem
-from paint.inference.adapter_sync_check import LogprobMismatchError
 from paint.inference.engine import EngineError, Sampling
-from paint.inference.factory import EngineSetup, open_engine
+from paint.inference.factory import EngineSetup
 from paint.inference.vllm import client, pool
 from paint.inference.vllm.client import VllmServer
 from paint.inference.vllm.pool import VllmEngine
@@ -308,7 +306,7 @@ def fill_disk(_: Policy, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("save", "message"),
     [
-        (save_nothing, r"cannot read {}/paint-.*--rollout\.adapter-folder"),
+        (save_nothing, r"cannot read {}/paint-.*--log\.folder"),
         (fill_disk, "not be written to .*no space left; free some space"),
     ],
 )
@@ -374,7 +372,6 @@ def test_sync_weights_names_are_unique(serve: Any, opened: Open, tmp_path: Path)
         ({}, 1e9, os.getuid(), "memory"),
         ({}, 1e5, os.getuid(), "run"),  # no room
         ({}, 1e9, -1, "run"),  # somebody else made the folder
-        ({"adapter_folder": "given"}, 1e9, os.getuid(), "given"),
         ({"urls": ("http://127.0.0.1:1",)}, 1e9, os.getuid(), "run"),
     ],
 )
@@ -409,22 +406,6 @@ def test_adapters_of_own_servers_are_in_shared_memory_with_room(
         engine.close()
     assert not list(tmp_path.rglob("adapter_model.safetensors"))
     assert engine.folder.exists() == (where != "memory")
-
-
-def test_sync_weights_shared_adapter_folder_keeps_runs_apart(
-    serve: Any, policy: Policy, problems: list[Problem], tmp_path: Path
-) -> None:
-    shared = tmp_path / "shared"
-    rollout = RolloutConfig(engine="vllm", urls=(serve().url,), adapter_folder=str(shared))
-    contents = []
-    for run in ("a/seed-0", "b/seed-0", "a/seed-0"):
-        setup = EngineSetup(policy, DEMO, rollout, tmp_path / run, Display(), 1024, problems)
-        # A fake server has no model, but the folder is made.
-        with pytest.raises(LogprobMismatchError), open_engine(setup):
-            pytest.fail("the adapter sync check passed")
-        contents.append(sorted(path.name for path in shared.iterdir()))
-    assert [len(names) for names in contents] == [1, 2, 2]
-    assert all(name.startswith("seed-0-") for name in contents[2])
 
 
 def test_sync_weights_sends_trained_values(serve: Any, opened: Open, trained: Policy) -> None:

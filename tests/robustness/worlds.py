@@ -68,7 +68,7 @@ def make_world(at: Path) -> Path:
     problems = [{k: row[k] for k in ("problem", "answer")} for row in rows_of(HELD_OUT_PROBLEMS)]
     tight_and_loose(at, SMALL)
     path = write_problems(at / "mine.jsonl", problems[:3])
-    validation = {"path": path, "samples": 2, "thinking": False}
+    validation = {"path": path, "samples": 2}
     validated: Sections = {
         "objective": {"clip": 0.1},
         "validation": validation | {"max_new_tokens": 40},

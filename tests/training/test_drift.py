@@ -22,7 +22,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "rollout": {"max_new_tokens": 12, "batch_size": 4},
     "train": {"steps": 2, "batch_size": 4, "micro_batch_size": 4, "learning_rate": 3e-3},
 }
-MEASURED = {"health": {"drift_path": "demo", "drift_prompts": 3}}
+MEASURED = {"health": {"drift_path": "demo"}}
 
 
 def test_drift_is_kl_of_base_and_student_on_tokens_of_the_base() -> None:
@@ -30,7 +30,7 @@ def test_drift_is_kl_of_base_and_student_on_tokens_of_the_base() -> None:
     policy = load_policy(config.model, seed=0)
     drift = open_drift(config, policy, open_teacher(policy, config.teacher))
     assert drift is not None
-    assert len(drift.prompts) == 3
+    assert len(drift.prompts) == 8
     assert drift.measure() == pytest.approx(0, abs=1e-7)
 
     def log_probs() -> torch.Tensor:

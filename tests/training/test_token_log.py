@@ -57,7 +57,7 @@ def test_token_log_rows_match_rollouts(run: Path) -> None:
 LOGS = [({"token_rows": 0}, 0), ({"token_rows": 4}, 4), ({"token_rows": 100}, 6)]
 
 
-@pytest.mark.parametrize(("log", "rows"), [*LOGS, ({"keep_rollouts": False}, 0)])
+@pytest.mark.parametrize(("log", "rows"), LOGS)
 def test_token_log_keeps_requested_rows(tmp_path: Path, log: dict[str, Any], rows: int) -> None:
     train(changed("demo-paint", SMALL, {"log": log}), tmp_path)
     path = tokens_path(tmp_path, 1)

@@ -229,11 +229,10 @@ def test_page_run_shows_the_metric_of_a_collapse_warning(
     browser: Any, run: Path, tmp_path: Path
 ) -> None:
     folder = shutil.copytree(run, tmp_path / "collapsed")
-    record = storage.read_json(folder / "run.json", "")
-    record["config"]["health"]["window"] = 1
-    storage.write_json(folder / "run.json", record)
     rows = list(storage.read_jsonl(folder / "metrics.jsonl", ""))
-    rows[-1]["truncated_frac"] = rows[0]["truncated_frac"] + 0.5
+    rows.append(rows[-1] | {"step": len(rows) + 1})  # a warning is of the last three steps
+    for row in rows[1:]:
+        row["truncated_frac"] = rows[0]["truncated_frac"] + 0.5
     storage.write_jsonl(folder / "metrics.jsonl", rows)
     page = show_targets([folder], Display(enabled=False), PageSpec(again=False))
     with opened(browser, page, "view=run") as at:

@@ -13,6 +13,8 @@ _WEIGHTS = (
     "paint-on-correct)"
 )
 
+_AS_TRAINED = "{}, or afterwards `paint eval RUN {}`"
+
 REMOVED_SETTINGS = {
     "model.packed": "train.micro_batch_tokens, which groups rows of similar length",
     "objective.correct_weight": _WEIGHTS.format("correct_weight"),
@@ -46,6 +48,18 @@ REMOVED_SETTINGS = {
         'train.method "paint.variants.rewarded:Rewarded" with train.options.reward_weight (recipe '
         "paint-rewarded)"
     ),
+    "rollout.adapter_folder": (
+        "log.folder on a disk that all servers see: they read adapters from the run folder"
+    ),
+    "grading.attempts": "a loop in your function, which is otherwise called three times at most",
+    "health.window": "nothing: the mean is of the last three steps",
+    "health.drift_prompts": "health.drift_path with a file whose first eight problems are used",
+    "validation.thinking": _AS_TRAINED.format("model.student_thinking", "--thinking"),
+    "validation.temperature": _AS_TRAINED.format("rollout.temperature", "--rollout.temperature"),
+    "validation.top_p": _AS_TRAINED.format("rollout.top_p", "--rollout.top-p"),
+    "validation.top_k": _AS_TRAINED.format("rollout.top_k", "--rollout.top-k"),
+    "log.project": "the environment variable WANDB_PROJECT or TRACKIO_PROJECT",
+    "log.keep_rollouts": "nothing: rollouts are always stored",
 }
 """By "section.key"."""
 

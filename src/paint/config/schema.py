@@ -211,7 +211,8 @@ class RolloutConfig(Section):
     0.001 is enough in float32)."""
     urls: tuple[str, ...] = ()
     """Addresses of running vLLM servers, such as http://node1:8000; empty: the run starts its own.
-    Their key is the environment variable VLLM_API_KEY."""
+    Their key is the environment variable VLLM_API_KEY. They read adapters from the run folder,
+    which they must see under the same path."""
     server: str = "vllm serve"
     """Command that starts the run's own vLLM server, as in a shell; it may be in another
     environment."""
@@ -223,10 +224,6 @@ class RolloutConfig(Section):
     """Further arguments of the run's own server, as in a shell:
     --rollout.server-args="--gpu-memory-utilization 0.4", with the = before the dashes. Keys and
     passwords belong in environment variables."""
-    adapter_folder: str | None = setting(None, PATH, "None: chosen by the run")
-    """Folder through which adapters are sent to the servers, which must see it under the same path;
-    the run creates a subfolder of its name. None is shared memory (/dev/shm) with room for servers
-    that the run starts, and else the run folder."""
     server_timeout: float = setting(900.0, SECONDS, "seconds; default: 900")
     """Seconds to wait for a starting server, or while no server responds, before the run stops with
     a checkpoint."""
@@ -508,10 +505,8 @@ class GradingConfig(Section):
     """Calls of an async function at once, such as requests to an endpoint that judges, by each rank
     (ours)."""
     timeout: float = setting(60.0, SECONDS, "seconds; default: 60")
-    """Seconds that a call of an async function may take before it is repeated (ours)."""
-    attempts: int = setting(3, POSITIVE, "default: 3")
-    """How often a call of an async function is made at most, where it raises or takes too long;
-    pauses of 1 s, 2 s, 4 s, ... lie between (ours)."""
+    """Seconds that a call of an async function may take. One that takes longer or raises is made
+    three times at most (ours)."""
     stop_on_failure: bool = True
     """Stop where the grader fails on every completion of a step or of an evaluation; otherwise
     their reward is 0 (ours)."""
@@ -549,25 +544,21 @@ WarningName = Literal[
 class HealthConfig(Section):
     """Collapse warnings from the metrics (docs/how-to/watch-a-run.md)."""
 
-    window: int = setting(3, POSITIVE, "steps; default: 3")
-    """Last steps whose mean is compared with the first step; more where batches are small
-    (ours)."""
     stop_on: tuple[WarningName, ...] = setting(
         (), [Check("distinct warnings", _are_distinct)], "default: none"
     )
     """Warnings that end the run with a checkpoint when they appear; the others are only printed
     (ours)."""
     drift_path: str = setting("", PATH, "problems: a file or a hub name")
-    """Problems on which the student's KL from its base is measured after each step, named as
-    data.path; empty: it is not measured. Take prompts that the training does not concern (ours;
-    docs/how-to/watch-a-run.md)."""
-    drift_prompts: int = setting(8, POSITIVE, "problems; default: 8")
-    """Number of these problems, from the first. Each costs a step one forward pass (ours)."""
+    """Problems, named as data.path, on the first eight of which the student's KL from its base is
+    measured after each step; empty: it is not measured. Take prompts that the training does not
+    concern (ours; docs/how-to/watch-a-run.md)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValidationConfig(Section):
-    """Your own problems on which every checkpoint is evaluated, as it is trained."""
+    """Your own problems on which every checkpoint is evaluated: with the run's thinking mode and
+    sampling, and on a published benchmark with those of the paper."""
 
     path: str = setting("", PATH, "problems and their answers")
     """Problems, with answers where the grader compares with them, named as for `paint eval
@@ -577,18 +568,6 @@ class ValidationConfig(Section):
     """Number of problems to use, from the first; None is all."""
     samples: int = setting(12, POSITIVE, "samples a problem; paper: 12")
     """Samples per problem: the k of Avg@k (paper: Experimental Details, 12)."""
-    thinking: bool | None = None
-    """Thinking mode of the prompt; None: model.student_thinking, and on a published benchmark on
-    (paper: Experimental Details, on)."""
-    temperature: float | None = setting(None, or_none(TEMPERATURE[0]), "None: as trained")
-    """Sampling temperature, in [0.001, 1000]; None: rollout.temperature, and on a published
-    benchmark 1.0 (paper: Experimental Details, 1.0)."""
-    top_p: float | None = setting(None, or_none(TOP_P[0]), "1 is off; None: as trained")
-    """Nucleus sampling: share of probability kept, in (0, 1]; None: rollout.top_p, and on a
-    published benchmark 0.95 (paper: Experimental Details, 0.95)."""
-    top_k: int | None = setting(None, or_none(TOP_K[0]), "-1 is off; None: as trained")
-    """Number of most likely tokens kept, at least 1, or -1, which is off; None: rollout.top_k, and
-    on a published benchmark -1 (paper: Experimental Details, -1)."""
     max_new_tokens: int | None = setting(None, or_none(POSITIVE), "tokens; None: as trained")
     """Longest answer, in tokens; None: rollout.max_new_tokens, and on a published benchmark 38,912
     (paper: Experimental Details, 38,912)."""
@@ -605,11 +584,8 @@ class LogConfig(Section):
     trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = setting(
         (), [Check("a list of distinct trackers", _are_distinct)], "default: none"
     )
-    """Trackers that receive the metrics in addition to metrics.jsonl in the run folder."""
-    project: str = setting("paint", NAME, 'default: "paint"')
-    """Project that trackers file the run under."""
-    keep_rollouts: bool = True
-    """Store every completion with its overlap, mask ratio and verdict in the run folder."""
+    """Trackers that receive the metrics in addition to metrics.jsonl in the run folder. Their
+    project is paint, or that of WANDB_PROJECT or TRACKIO_PROJECT."""
     token_rows: int | Literal["all"] = setting(
         4,
         [Check(f'in [0, {MAX_COUNT}] or "all"', lambda n: n == "all" or 0 <= n <= MAX_COUNT)],

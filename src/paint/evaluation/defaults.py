@@ -15,7 +15,6 @@ from paint.config.schema import (
     EvaluationConfig,
     GradingConfig,
     RolloutConfig,
-    ValidationConfig,
 )
 from paint.core.errors import format_value
 from paint.data.benchmarks import is_published
@@ -24,7 +23,7 @@ from paint.grading.graders import needs_answer
 from paint.inference.engine import sampling_from
 
 Protocol = dict[str, Any]
-"""Thinking mode and sampling by the names that the section validation gives them."""
+"""Thinking mode and sampling by name: thinking, temperature, top_p, top_k, max_new_tokens."""
 
 
 def protocol_as_trained(config: Config) -> Protocol:
@@ -51,11 +50,12 @@ def with_protocol(rollout: RolloutConfig, protocol: Protocol) -> RolloutConfig:
     return replace(rollout, **sampling)
 
 
-def validation_of(config: Config) -> ValidationConfig:
-    """The section validation, with values in place of None."""
-    fitting = fitting_protocol(config, [config.validation.path])
-    missing = {k: v for k, v in fitting.items() if getattr(config.validation, k) is None}
-    return replace(config.validation, **missing)
+def validation_protocol(config: Config) -> Protocol:
+    """Thinking mode and sampling of a run's validation."""
+    protocol = fitting_protocol(config, [config.validation.path])
+    if config.validation.max_new_tokens is not None:
+        protocol["max_new_tokens"] = config.validation.max_new_tokens
+    return protocol
 
 
 def protocol_differences(config: Config, protocol: Protocol) -> str:
@@ -70,8 +70,9 @@ def protocol_differences(config: Config, protocol: Protocol) -> str:
 def training_tokens(config: Config) -> int:
     """The most tokens of prompt and completion together that a run requests."""
     longest = config.rollout.max_new_tokens
-    validated = validation_of(config).max_new_tokens if config.validation.path else None
-    return config.data.max_prompt_tokens + max(longest, validated or 0)
+    if config.validation.path:
+        longest = max(longest, validation_protocol(config)["max_new_tokens"])
+    return config.data.max_prompt_tokens + longest
 
 
 def grader_needs_answer(grading: GradingConfig) -> bool:
@@ -107,8 +108,7 @@ def evaluation_of(config: Config, benchmarks: Sequence[str] = ()) -> EvaluationC
         default = replace(default, grading=config.grading)
     validation, names = config.validation, tuple(benchmarks)
     if not names and validation.path:
-        complete = validation_of(config)
-        protocol = {name: getattr(complete, name) for name in protocol_as_trained(config)}
+        protocol = validation_protocol(config)
         default = replace(default, samples=validation.samples, limit=validation.limit)
         names = (validation.path,)
     else:

@@ -20,9 +20,8 @@ from paint.data.gold_answer_checks import name_unparsed
 from paint.data.problems import Problem
 from paint.evaluation.defaults import (
     grader_needs_answer,
-    protocol_as_trained,
     protocol_differences,
-    validation_of,
+    validation_protocol,
     with_protocol,
 )
 from paint.evaluation.generate import (
@@ -73,8 +72,8 @@ def load_validation(
     if not config.validation.path:
         return None
 
-    options, rollout = validation_of(config), config.rollout
-    protocol = {name: getattr(options, name) for name in protocol_as_trained(config)}
+    options, rollout = config.validation, config.rollout
+    protocol = validation_protocol(config)
     thinking = protocol["thinking"]
     sampling = sampling_from(with_protocol(rollout, protocol))
     benchmark = load_benchmark(

@@ -44,7 +44,6 @@ def open_grader(grading: GradingConfig) -> Grader:
             deadline=grading.deadline,
             concurrency=grading.concurrency,
             timeout=grading.timeout,
-            attempts=grading.attempts,
             table=grading.options,
         )
     if len(graders) == 1 and not grading.weights:

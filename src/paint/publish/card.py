@@ -45,7 +45,7 @@ from paint.training.check import check_config
 
 LOCAL = (
     *("model.path", "data.path", "validation.path", "log."),
-    *("rollout.server", "rollout.urls", "rollout.adapter_folder"),
+    *("rollout.server", "rollout.urls"),
 )
 """Settings of this machine, which the list of settings leaves out."""
 

@@ -23,6 +23,7 @@ from paint.objective.fused import fused_paint_loss
 from paint.objective.loss_options import Objective
 
 MOST_TOKENS = 256  # longest completion of the base
+PROMPTS = 8  # each costs a step one forward pass
 
 KL = Objective(temperature=1.0, clip_mode="none", interpolation_weight=0.0, top_fraction=0.0)
 
@@ -55,7 +56,7 @@ def open_drift(config: Config, policy: Policy, teacher: Teacher) -> Drift | None
     """Sample the base's completions of ``health.drift_path``, by the seed alone; None without."""
     if not config.health.drift_path:
         return None
-    data = replace(config.data, path=config.health.drift_path, limit=config.health.drift_prompts)
+    data = replace(config.data, path=config.health.drift_path, limit=PROMPTS)
     problems = read_problems(data, needs={}).problems
     prompts = []
     for problem in problems:

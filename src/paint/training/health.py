@@ -93,7 +93,13 @@ COLLAPSE_WARNINGS = {
 """The warnings by the names that ``health.stop_on`` takes."""
 
 
-def collapse_warnings(rows: Sequence[Metrics], window: int) -> dict[str, tuple[float, float]]:
+WINDOW = 3
+"""Last steps whose mean is compared with the first step."""
+
+
+def collapse_warnings(
+    rows: Sequence[Metrics], window: int = WINDOW
+) -> dict[str, tuple[float, float]]:
     """The warnings of the last ``window`` steps: of each, its metric's last mean and first value.
 
     The first step, in which the student is the base, is the band; there are no warnings before
@@ -113,7 +119,7 @@ def collapse_warnings(rows: Sequence[Metrics], window: int) -> dict[str, tuple[f
     return found
 
 
-def warning_history(rows: Sequence[Metrics], window: int) -> list[dict[str, Any]]:
+def warning_history(rows: Sequence[Metrics], window: int = WINDOW) -> list[dict[str, Any]]:
     """Each warning at the step at which it appears, for the page of a run."""
     history: list[dict[str, Any]] = []
     before = set[str]()
@@ -147,13 +153,13 @@ class Health(Callback):
     ) -> None:
         # Of the steps before, where a run is resumed, and of those that follow.
         self.config, self.rows, self.warn = config, list(rows), warn
-        self.reported = set(collapse_warnings(self.rows, config.window))
+        self.reported = set(collapse_warnings(self.rows))
 
     def on_step(
         self, step: int, metrics: Metrics, rollouts: Sequence[Mapping[str, Any]]
     ) -> bool | None:
         self.rows.append(metrics)
-        now = collapse_warnings(self.rows, self.config.window)
+        now = collapse_warnings(self.rows)
         new = now.keys() - self.reported
         for name in sorted(new):
             self.warn(f"step {step}: collapse warning ({name}): {describe(name, *now[name])}")

@@ -243,8 +243,7 @@ def replace_config(folder: Path, table: ConfigTable) -> None:
 def truncate_to_step(table: ConfigTable, folder: Path, step: int) -> None:
     """Delete what was written after a step, to be repeated; write the config to run.json."""
     rows = read_history(folder, step)
-    if table["log"]["keep_rollouts"]:
-        require_rollouts(folder, step)
+    require_rollouts(folder, step)
 
     run_info = read_run_json(folder)
     with _or_run_error(folder, folder):

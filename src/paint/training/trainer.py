@@ -1,5 +1,6 @@
 """The trainer: set-up, the loop over steps, checkpoints and logs."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -299,7 +300,8 @@ def _open_trackers(config: Config, folder: Path, accelerator: Accelerator) -> No
         "wandb": {"name": name, "id": run_id, "resume": "allow"},
         "trackio": {"name": f"{name}-{run_id}", "resume": "allow"},
     }
-    accelerator.init_trackers(config.log.project, config=flat, init_kwargs=own)
+    project = os.environ.get("WANDB_PROJECT") or os.environ.get("TRACKIO_PROJECT") or "paint"
+    accelerator.init_trackers(project, config=flat, init_kwargs=own)
 
 
 @contextmanager
@@ -546,9 +548,8 @@ def log_step(
     records = []
     for row in zip(scored, grades, strict=True):
         records.append(run_log.record(*row))
-    if log.keep_rollouts:
-        run_log.write_rollouts(folder, step_number, records)
-        write_tokens(folder, step_number, scored, log.token_rows, setup.policy.tokenizer)
+    run_log.write_rollouts(folder, step_number, records)
+    write_tokens(folder, step_number, scored, log.token_rows, setup.policy.tokenizer)
     run_log.append_metrics(folder, metrics)
     setup.accelerator.log(metrics, step=step_number)
     display.step(metrics)

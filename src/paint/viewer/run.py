@@ -105,7 +105,7 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
     saved = latest_checkpoint(run)
     done = step_of(saved) if saved else 0
     read_history(run, done)
-    if config.log.keep_rollouts and not spec.steps:
+    if not spec.steps:
         require_rollouts(run, done)
     chosen = choose(run, config, spec)
     is_scored = spec.again and check_config(config).algorithm.needs_context and bool(chosen)
@@ -139,7 +139,7 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
         "settings": settings_of(config),
         "objective": clip_settings(config),
         "metrics": columns_of(metrics),
-        "warnings": warning_history(metrics, config.health.window),
+        "warnings": warning_history(metrics),
         "validation": validation_metrics(validation),
         "stored_steps": list(map(step_of, step_paths(run / "rollouts", ".jsonl"))),
         "steps": steps,
@@ -197,7 +197,7 @@ def choose(run: Path, config: Config, spec: PageSpec) -> dict[int, list[dict[str
         paths[step_of(path)] = path
     for step in spec.steps:
         if step not in paths:
-            there = "there are none (log.keep_rollouts, or no step yet)"
+            there = "there are none"
             if paths:
                 there = f"there are steps {min(paths)} to {max(paths)}"
             raise RunError(f"{run} holds no rollouts of step {step}; {there}")

@@ -284,7 +284,7 @@ class VllmServer:
         if "No adapter found" in text:
             return (
                 f"{self.url} cannot read {adapter}: the folder must be on a disk that trainer and "
-                f"server see under the same path; choose one with --rollout.adapter-folder"
+                f"server see under the same path; choose one with --log.folder"
             )
         if "answered 404" in text or "LoRA is not enabled" in text:
             return (

@@ -94,7 +94,7 @@ class VllmEngine(RemoteEngine):
     def from_setup(cls, setup: EngineSetup) -> "VllmEngine":
         """An engine on the servers at ``rollout.urls``, or on its own servers."""
         options = setup.rollout
-        folder = adapters = adapter_folder(setup.folder, options.adapter_folder)
+        folder = adapters = adapter_folder(setup.folder)
         servers = []
         for url in options.urls:
             servers.append(VllmServer(url, timeout=options.timeout))
@@ -106,9 +106,8 @@ class VllmEngine(RemoteEngine):
                 servers.append(_own_server(setup, log, number, gpus))
             counted = "a vLLM server" if len(servers) == 1 else f"{len(servers)} vLLM servers"
             setup.display.note(f"engine: starting {counted}; the log is {log}")
-            if options.adapter_folder is None:
-                versions = 2 + options.off_policy_steps
-                adapters = memory_folder(setup.folder, versions, setup.policy) or folder
+            versions = 2 + options.off_policy_steps
+            adapters = memory_folder(setup.folder, versions, setup.policy) or folder
         return cls(setup.policy, servers, adapters, setup.display, options)
 
     def connect(self) -> None:
@@ -131,7 +130,7 @@ class VllmEngine(RemoteEngine):
             shutil.rmtree(adapter, ignore_errors=True)
             raise EngineError(
                 f"the adapter could not be written to {adapter}: {error}; free some space, or "
-                f"choose another folder with --rollout.adapter-folder"
+                f"choose another folder with --log.folder"
             ) from error
 
         before, self.adapter = self.adapter, adapter
@@ -430,18 +429,10 @@ def _own_server(setup: EngineSetup, log: Path, number: int, gpus: str) -> VllmSe
     return VllmServer(f"http://127.0.0.1:{port}", timeout=options.timeout, process=process)
 
 
-def adapter_folder(run_folder: Path, shared: str | None) -> Path:
-    """Make the folder for a run's adapters, in the run folder or in ``shared``; delete old ones."""
+def adapter_folder(run_folder: Path) -> Path:
+    """Make the folder for a run's adapters; delete old ones."""
     folder = run_folder / "engine"
-    if shared:
-        # Many runs are called seed-0, and each deletes what it finds in its folder.
-        folder = Path(shared) / f"{run_folder.name}-{digest(str(run_folder.resolve()))[:8]}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise EngineError(
-            f"{folder} cannot be made: {error}; choose another with --rollout.adapter-folder"
-        ) from error
+    folder.mkdir(parents=True, exist_ok=True)
     delete_adapters(folder)
     return folder
 
