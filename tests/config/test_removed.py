@@ -38,7 +38,7 @@ def test_removed_flag_is_refused_with_successor(
     command: str, flag: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for words in ([f"--{flag}", "x"], [f"--{flag}=x"]):
-        assert main([command, *words]) == 2
+        assert main([*command.split(), *words]) == 2
         assert REMOVED_FLAGS[command][flag] in capsys.readouterr().err
 
 
@@ -69,7 +69,7 @@ def test_line_without_removed_flag_is_accepted(words: list[str]) -> None:
 def test_replacements_of_flags_are_in_help(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([command, "--help"]) == 0
+    assert main([*command.split(), "--help"]) == 0
     words = capsys.readouterr().out.split()
     for successor in REMOVED_FLAGS[command].values():
         assert not successor.startswith("--") or successor in words

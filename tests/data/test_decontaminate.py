@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paint.data import decontaminate
 from paint.data.benchmarks import Benchmark
 from paint.data.decontaminate import Index, Match, build_index, contaminated
 from paint.data.problems import Problem
@@ -32,9 +33,9 @@ def words(text: str) -> list[str]:
     return re.findall(r"[0-9]+|[^\W\d_]+", normalize(text).casefold())
 
 
-def index_of(*problems: str, **options: float | bool) -> Index:
+def index_of(*problems: str) -> Index:
     named = [Problem(problem, "", "1", f"p{number}") for number, problem in enumerate(problems)]
-    return build_index([Benchmark("set", named)], **options)  # type: ignore[arg-type]
+    return build_index([Benchmark("set", named)])
 
 
 INDEX = index_of(BOXES, SHORT, SQUARES, POSITIVE)
@@ -50,17 +51,6 @@ COPIES = {
     "one word changed in the middle": BOXES.replace("guard", "wizard"),
     "the first half only": BOXES[: len(BOXES) // 2],
     "in paragraphs": BOXES.replace(". ", ".\n\n"),
-}
-# Found by the masked pass alone.
-LIKE = {
-    "a variable renamed": SQUARES.replace("n$", "k$").replace("n^2 + 24n", "k^2 + 24k"),
-    "a variable renamed to a Greek one": SQUARES.replace("n$", r"\alpha$").replace(
-        "n^2 + 24n", r"\alpha^2 + 24\alpha"
-    ),
-    "a number changed": SQUARES.replace("24", "3.5"),
-    "both, with text around": (
-        f"Solve. {SQUARES.replace('n$', 'k$').replace('n^2 + 24n', 'k^2 + 7k')} Explain it."
-    ),
 }
 
 
@@ -117,7 +107,7 @@ SHORT_COPIES = [
 @pytest.mark.parametrize("text", SHORT_COPIES)
 def test_contaminated_finds_short_problem_in_longer_text(text: str) -> None:
     assert len(words(SHORT)) < 13
-    assert contaminated(text, INDEX) == Match("set", "p1", 1.0, "compute sin 60 ° + 1", "words")
+    assert contaminated(text, INDEX) == Match("set", "p1", 1.0, "compute sin 60 ° + 1")
 
 
 WORDS = st.lists(
@@ -140,7 +130,7 @@ def test_contaminated_finds_any_short_problem_in_any_text(
 
 def test_contaminated_three_token_problem_must_be_complete_text() -> None:
     index = index_of("Find $x$!", "Compute $5!$")
-    assert contaminated("find x!", index) == Match("set", "p0", 1.0, "find x !", "words")
+    assert contaminated("find x!", index) == Match("set", "p0", 1.0, "find x !")
     assert contaminated("Let $y=5$. Find $x!$ if you can.", index) is None
     assert contaminated("Compute 5.", index) is None
 
@@ -150,28 +140,6 @@ def test_contaminated_names_longer_of_two_short_problems() -> None:
     match = contaminated("Please: compute $1+2$ now and then.", index)
     assert match is not None
     assert match.id == "p1"
-
-
-@pytest.mark.parametrize("text", LIKE.values(), ids=LIKE)
-def test_contaminated_masked_pass_finds_other_letters_and_numbers(text: str) -> None:
-    masked = index_of(BOXES, SHORT, SQUARES, POSITIVE, masked=True)
-    assert contaminated(text, INDEX) is None
-    match = contaminated(text, masked)
-    assert match is not None
-    assert (match.id, match.share, match.found_by) == ("p2", 1.0, "masked")
-
-
-def test_contaminated_masked_pass_matches_short_problems_and_runs_second() -> None:
-    masked = index_of(BOXES, SHORT, SQUARES, masked=True)
-    other = r"Compute $\sin 45^\circ + 3$."
-    assert contaminated(other, masked) == Match("set", "p1", 1.0, "compute sin 0 ° + 0", "masked")
-    assert contaminated(f"Solve. {other}", masked) is None
-    assert contaminated(other.replace("+", "-"), masked) is None
-    assert contaminated(SHORT, masked) == Match("set", "p1", 1.0, "compute sin 60 ° + 1", "words")
-    # What it costs: the same words on another condition.
-    like = SQUARES.replace("24n + 35", "7n - 100")
-    assert contaminated(like, index_of(SQUARES)) is None
-    assert contaminated(like, masked) is not None
 
 
 def test_contaminated_ignores_text_shared_by_two_problems() -> None:
@@ -193,21 +161,6 @@ def test_contaminated_names_most_repeated_problem() -> None:
     assert [contaminated(text, index).id for text in (BOXES, variant)] == ["p1", "p0"]  # type: ignore[union-attr]
 
 
-def test_contaminated_zero_share_accepts_any_shared_ngram() -> None:
-    strict = index_of(BOXES, POSITIVE, share=0.0)
-    assert contaminated(INNOCENT["a stock ending"], strict) is not None
-    assert contaminated(INNOCENT["stock inequalities"], strict) is not None
-    opening = INNOCENT["a stock opening"]
-    assert contaminated(opening, index_of(SQUARES, share=0.0)) is None
-    assert contaminated(opening, index_of(SQUARES, share=0.0, ngram=10)) is not None
-
-
-@pytest.mark.parametrize("options", [{"ngram": 0}, {"share": 1.1}, {"share": -0.1}])
-def test_build_index_invalid_thresholds_are_refused(options: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="ngram"):
-        index_of(BOXES, **options)
-
-
 NUMBERS = st.lists(st.integers(0, 3), min_size=0, max_size=12)
 
 
@@ -221,7 +174,10 @@ def test_contaminated_share_is_as_defined(a: Sequence[int], b: Sequence[int], ng
         for i in range(len(a))
     ]
     # A piece that begins near the end of `a` is shorter than n words, and is in no list of n-grams.
-    match = contaminated(text, index_of(problem, ngram=ngram, share=0.0))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(decontaminate, "NGRAM", ngram)
+        patched.setattr(decontaminate, "SHARE", 0.0)
+        match = contaminated(text, index_of(problem))
     if len(b) < ngram:
         assert (match is not None) == (list(a) == list(b))
     elif not any(covered):

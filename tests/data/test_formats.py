@@ -91,15 +91,6 @@ def test_read_problems_with_a_problem_or_named_columns_is_not_converted(tmp_path
         read(tmp_path, {"prompt": "q", "query": "q"})  # of which format?
 
 
-def test_read_problems_all_turns_of_sharegpt_are_a_problem_each(tmp_path: Path) -> None:
-    row = sharegpt(("human", "q1"), ("gpt", "r1"), ("human", "q2"), ("gpt", "r2"))
-    rows = read(tmp_path, row, turns="all")
-    assert [(p.id, p.problem, p.solution) for p in rows.problems] == [
-        ("1-1", "q1", "r1"),
-        ("1-2", "q2", "r2"),
-    ]
-
-
 @pytest.mark.parametrize(
     ("row", "message"),
     [
@@ -129,7 +120,7 @@ def test_read_problems_names_all_missing_columns_and_the_flags(tmp_path: Path) -
     assert str(caught.value).endswith(
         'row 1: fields "problem", "solution", "answer" are missing (fields of the row: Question, '
         "the response, gold); sft needs solution; grpo needs answer; name the columns: "
-        "--data.problem-field Question --data.solution-field COLUMN --data.answer-field gold; "
+        "--data.problem-field question --data.solution-field COLUMN --data.answer-field gold; "
         "fix the row or pass --data.on-bad-row skip"
     )
     flags = {"solution_field": "the response", "problem_field": "Question", "answer_field": "gold"}

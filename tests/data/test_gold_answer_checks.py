@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 
 from paint.cli import main
-from paint.data.benchmarks import load_benchmark
-from paint.data.gold_answer_checks import SHOWN, gold_warnings, name_unparsed
+from paint.data.benchmarks import Benchmark, load_benchmark
+from paint.data.gold_answer_checks import SHOWN, announce_benchmark, gold_warnings
 from paint.data.problems import DataError, Problem
 from paint.grading.graders import find_grader
-from paint.grading.math.grader import MathGrader
 from reports import report_in
 
 GOOD = ["7", r"\frac{1}{2}", "(0, 1)", "x = 3", r"12\text{ cm}", "1,000"]
@@ -24,23 +23,26 @@ def benchmark(folder: Path, *answers: str | list[str]) -> Path:
     return path
 
 
-def said(problems: list[Problem], capsys: pytest.CaptureFixture[str]) -> str:
-    name_unparsed(MathGrader(), "mine", problems, print)
-    return capsys.readouterr().out
+def said(problems: list[Problem], grader: str = "math") -> str:
+    lines: list[str] = []
+    announce_benchmark(
+        find_grader(grader), Benchmark("mine", problems, ("how read",)), lines.append
+    )
+    assert lines.pop(0) == "how read"
+    return "".join(lines)
 
 
-def test_gold_warnings_name_row_value(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_gold_warnings_name_row_value(tmp_path: Path) -> None:
     problems = load_benchmark(str(benchmark(tmp_path, *GOOD, *BROKEN))).problems
     found = gold_warnings(problems)
     assert [doubt.answer for doubt in found] == BROKEN
     assert not any(doubt.parses for doubt in found)
-    text = said(problems, capsys)
+    text = said(problems)
     assert f"warning: mine: {len(BROKEN)} of {len(GOOD + BROKEN)} gold answers" in text
     assert r"  row 8, id q6: '\\frac{1}{': it does not parse" in text
     assert "list further right answers (docs/how-to/own-data.md)" in text
-    assert said([Problem("p", "", answer, answer) for answer in GOOD], capsys) == ""
-    name_unparsed(find_grader("exact"), "mine", problems, print)
-    assert capsys.readouterr().out == ""
+    assert said([Problem("p", "", answer, answer) for answer in GOOD]) == ""
+    assert said(problems, "exact") == ""
 
 
 def test_gold_warnings_check_each_of_several_answers() -> None:
@@ -48,16 +50,16 @@ def test_gold_warnings_check_each_of_several_answers() -> None:
     assert (doubt.answer, str(doubt)) == (r"\frac{", r"id 1: '\\frac{': it does not parse")
 
 
-def test_gold_warnings_text_answer_parses_with_warning(capsys: pytest.CaptureFixture[str]) -> None:
+def test_gold_warnings_text_answer_parses_with_warning() -> None:
     [doubt] = gold_warnings([Problem("p", "", "the seventh", "1")])
     assert doubt.parses
     assert doubt.why == "it is read as text (read as 'the seventh')"
-    assert said([doubt.problem], capsys) == ""
+    assert said([doubt.problem]) == ""
 
 
-def test_print_gold_warnings_counts_all_and_names_first(capsys: pytest.CaptureFixture[str]) -> None:
+def test_announce_benchmark_counts_all_and_names_first() -> None:
     problems = [Problem("p", "", r"\sqrt" if n else "1", f"<{n}>") for n in range(SHOWN + 5)]
-    text = said(problems, capsys)
+    text = said(problems)
     assert f"<{SHOWN}>" in text
     assert f"<{SHOWN + 1}>" not in text
     assert "and 4 more" in text
@@ -69,7 +71,7 @@ def test_load_benchmark_without_parsable_gold_is_refused(
     message = r"mine: none of the 2 gold answers parses \(row 2, id q0: .*as FILE:problem,answer"
     path = benchmark(tmp_path, *BROKEN[:2])
     with pytest.raises(DataError, match=message):
-        name_unparsed(MathGrader(), "mine", load_benchmark(str(path)).problems, print)
+        said(load_benchmark(str(path)).problems)
     flags = ["--benchmarks", str(path), "--output-dir", str(tmp_path / "evals")]
     assert main(["eval", "demo", *flags]) == 2
     assert "none of the 2 gold answers parses" in capsys.readouterr().err

@@ -1,7 +1,6 @@
 """Rows: each kind of file gives its cells as they stand there, and says which row is bad."""
 
 import decimal
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,10 @@ import pytest
 from paint.config.schema import DataConfig
 from paint.data.problems import read_problems
 from paint.data.readers import (
-    ROW_BYTES,
     BadRow,
     DataError,
     HubError,
     Number,
-    count_rows,
     data_files,
     describe_separator,
     read_hub,
@@ -47,46 +44,34 @@ def parquet(path: Path, **columns: Any) -> Path:
     return path
 
 
-def test_read_csv_rows_are_numbered_by_starting_line(tmp_path: Path) -> None:
-    content = b'\xef\xbb\xbf\r\na,"b ""c"""\r\n"1\r\n2",\xe2\x80\xa8\r\n\r\n0.10,"x,y"'
+def test_read_csv_rows_keep_their_cells_and_are_numbered_by_line(tmp_path: Path) -> None:
+    content = b'\xef\xbb\xbfa,"b ""c"""\r\n"1\r\n2",\xe2\x80\xa8\r\n\r\n0.10,"x,y"\r\n,\r\n'
     assert rows_of(write(tmp_path / "p.csv", content)) == [
         (3, {"a": "1\r\n2", 'b "c"': "\u2028"}),
-        (6, {"a": "0.10", 'b "c"': "x,y"}),
+        (5, {"a": "0.10", 'b "c"': "x,y"}),
     ]
 
 
 @pytest.mark.parametrize("line", ["1", "1,2,3"])
 def test_read_csv_wrong_cell_count_is_bad_and_next_row_is_read(tmp_path: Path, line: str) -> None:
-    path = write(tmp_path / "p.csv", f"a,b\n007,0.10\n{line}\n9,9\n".encode())
+    path = write(tmp_path / "p.csv", f"a,b\n007,0.10\n{line}\n9,{'9' * 200_000}\n".encode())
     first, bad, last = read_rows(path)
-    assert (first, last) == ((2, {"a": "007", "b": "0.10"}), (4, {"a": "9", "b": "9"}))
+    assert (first, last) == ((2, {"a": "007", "b": "0.10"}), (4, {"a": "9", "b": "9" * 200_000}))
     assert bad[0] == 3
-    assert isinstance(bad[1], BadRow)
-    assert bad[1].reason == "wrong number of cells"
+    assert str(bad[1]) == "wrong number of cells; the first line names 2 columns"
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"a,a\n1,2\n", "two columns are named 'a'"),
-        (b'a,"b\n1,2\n', "row 1 or later: "),
+        (b"a,a\n1,2\n", "two columns have one name"),
         (b'a,b\n0,0\n1,"2"3\n9,9\n', "row 3 or later: "),
-        (b'a,b\n0,0\n1,"2\n9,9\n', "row 3 or later: unexpected end of data"),
-        (b"a,b\n0,0\n1," + b"x" * (ROW_BYTES + 1) + b"\n9,9\n", "row 3 or later: "),
-        (b"a,caf\xe9\n1,2\n", "row 1 or later: 'utf-8' codec"),
-        (b"a,b\n0,0\n1,2\0\n", "row 3 or later: a cell has a NUL byte; write it in UTF-8"),
-        (b"a,b\0\n0,0\n", "row 1 or later: a cell has a NUL byte; write it in UTF-8"),
-        ("a,b\n1,2\n".encode("utf-16"), "row 1 or later: 'utf-8' codec"),
+        (b'a,b\n0,0\n1,"2\n9,9\n', "or later: unexpected end of data"),
+        ("a,b\n1,2\n".encode("utf-16"), "or later: 'utf-8' codec"),
     ],
 )
 def test_read_csv_damaged_is_refused_by_row(tmp_path: Path, content: bytes, message: str) -> None:
     assert message in refusal(write(tmp_path / "p.csv", content))
-
-
-def test_read_csv_without_header_is_refused_with_first_line(tmp_path: Path) -> None:
-    path = write(tmp_path / "p.csv", b"What is 1 + 1?,We add.,2\nWhat is 2 + 2?,We add.,4\n")
-    with pytest.raises(DataError, match=r"row 2\b.*\bproblem\b.*What is 1 \+ 1\?"):
-        read_problems(DataConfig(path=str(path)))
 
 
 @pytest.mark.parametrize(
@@ -118,18 +103,13 @@ def test_read_json_list_numbers_its_rows_and_keeps_digits(tmp_path: Path) -> Non
     assert [row for row, _ in read_rows(lines)] == [1, 2]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (b'[{"a": 1},\n {"a": }]', "invalid JSON at line 2 column 8: Expecting value"),
-        (b'[{"a": 1, "a": 2}]', "doubled key 'a'"),
-        (b'[{"a": "caf\xe9"}]', "invalid UTF-8 at byte 12"),
-    ],
-)
-def test_read_json_list_that_is_broken_is_refused(
-    tmp_path: Path, text: bytes, message: str
-) -> None:
-    assert message in refusal(write(tmp_path / "p.json", text))
+def test_read_json_list_that_is_broken_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "p.json", b'[{"a": 1},\n {"a": }]')
+    assert refusal(
+        path
+    ) == f"{path}: invalid JSON: Expecting value: line 2 column 8 (char 18); " + (
+        "correct the file"
+    )
 
 
 @pytest.mark.parametrize("url", ["https://example.com/x.jsonl", "s3://bucket/x.parquet"])
@@ -174,30 +154,11 @@ def test_read_parquet_wrong_type_is_named(tmp_path: Path, column: list[Any], mes
     assert str(caught.value).startswith(f"{path} {message}")
 
 
-@pytest.mark.parametrize(
-    "column",
-    [pa.array([b"good", b"caf\xe9!"]).view(pa.string()), pa.array([2**62], pa.timestamp("us"))],
-)
-def test_read_parquet_value_out_of_range_is_refused(tmp_path: Path, column: pa.Array) -> None:
-    assert "p.parquet: " in refusal(parquet(tmp_path / "p.parquet", a=column))
-
-
-def test_read_parquet_damaged_file_is_refused_or_read_correctly(tmp_path: Path) -> None:
-    table = pa.table({"a": [f"text {number}" for number in range(50)]})
-    path = tmp_path / "p.parquet"
-    pq.write_table(table, path, write_page_checksum=True, use_dictionary=False, compression="none")
-    whole = path.read_bytes()
-    expected = rows_of(path)
-    for length in range(0, len(whole), 37):
-        assert refusal(write(path, whole[:length])).startswith(f"{path}: ")
-
-    flipped = bytearray(whole)
-    flipped[whole.index(b"text 7")] ^= 1
-    assert f"{path}: " in refusal(write(path, bytes(flipped)))
-    assert rows_of(write(path, whole)) == expected
-
-    pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"]), path)
-    assert "exists 2 times" in refusal(path)
+def test_read_parquet_damaged_file_is_refused(tmp_path: Path) -> None:
+    path = parquet(tmp_path / "p.parquet", a=[1, 2, 3])
+    content = path.read_bytes()
+    for broken in (b"", content[:90], b"PAR1" + bytes(90) + b"PAR1"):
+        assert refusal(write(path, broken)).startswith(f"{path}: ")
 
 
 def test_read_hub_streams_rows_like_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,20 +201,6 @@ def test_read_hub_unreachable_is_reported(tmp_path: Path, monkeypatch: pytest.Mo
     assert refusal("owner/name").startswith("owner/name is a folder")
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet"])
-def test_read_rows_pipe_or_device_is_refused(tmp_path: Path, suffix: str) -> None:
-    pipe, device = tmp_path / f"pipe{suffix}", tmp_path / f"device{suffix}"
-    os.mkfifo(pipe)
-    device.symlink_to("/dev/zero")
-    for path in (pipe, device):
-        assert f"{path}: it is a pipe or a device" in refusal(path)
-        with pytest.raises(DataError):
-            count_rows(path)
-
-    os.mkfifo(tmp_path / "rows.report.json")
-    assert "rows.report.json: it is a pipe" in refusal(write(tmp_path / "rows.jsonl", b"{}\n"))
-
-
 def test_data_files_folder_resolves_to_one_file_or_all_shards(tmp_path: Path) -> None:
     single = tmp_path / "p.csv"
     assert data_files(single) == [single]
@@ -262,7 +209,7 @@ def test_data_files_folder_resolves_to_one_file_or_all_shards(tmp_path: Path) ->
     (folder / "data").mkdir(parents=True)
     for name in ("README.md", "dataset_infos.json"):
         (folder / name).touch()
-    with pytest.raises(DataError, match=r"snapshot\b.*\.csv, \.jsonl, \.parquet"):
+    with pytest.raises(DataError, match=r"snapshot holds no data file"):
         data_files(folder)
 
     shards = [folder / "data" / f"train-0000{number}-of-00003.parquet" for number in (2, 0, 1)]
@@ -277,30 +224,3 @@ def test_data_files_folder_resolves_to_one_file_or_all_shards(tmp_path: Path) ->
 
     (folder / "own.jsonl").touch()
     assert data_files(folder) == [folder / "own.jsonl"]
-
-
-def test_count_rows_does_not_read_rows(tmp_path: Path) -> None:
-    assert count_rows(parquet(tmp_path / "p.parquet", a=["x", "y", "z"])) == 3
-    assert count_rows(write(tmp_path / "p.jsonl", b"{}\n{}\n")) == 2
-    assert count_rows(write(tmp_path / "p.jsonl", b"{}\n\n{}")) == 2
-    assert count_rows(write(tmp_path / "p.csv", b"a,b\n1,2\n\n3,4\n")) == 2
-    assert count_rows(write(tmp_path / "p.csv", b"")) == 0
-    assert count_rows(write(tmp_path / "p.json", b"{}\n{}\n")) == 2
-    assert count_rows(write(tmp_path / "p.json", b' [{"a": 1},\n{"a": 2}]')) == 0  # unknown
-
-
-def test_read_rows_row_over_size_limit_is_bad_and_next_row_is_read(tmp_path: Path) -> None:
-    long = "x" * ROW_BYTES
-    path = tmp_path / "p.jsonl"
-    path.write_text(f'{{"a": "1"}}\n{{"a": "{long}"}}\n{{"a": "3"}}\n{long}y', "utf-8")
-    first, second, third, last = read_rows(path)
-    assert [first[1], third] == [{"a": "1"}, (3, {"a": "3"})]
-    for row in (second[1], last[1]):
-        assert isinstance(row, BadRow)
-        assert row.reason == "too long"
-
-    table = pa.table({"a": ["1", "é" * (ROW_BYTES // 2) + "y", "3"]})
-    pq.write_table(table, tmp_path / "p.parquet")
-    first, second, third = read_rows(tmp_path / "p.parquet")
-    assert [first[1], third] == [{"a": "1"}, (3, {"a": "3"})]
-    assert isinstance(second[1], BadRow)

@@ -7,21 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rich.console import Console
 
 from paint.config.schema import Config, DataConfig, ModelConfig, PromptsConfig
 from paint.core.display import Display
 from paint.data.benchmarks import Benchmark
 from paint.data.problems import DataError, Problem, read_problems
-from paint.data.validate import (
-    FileCheck,
-    LengthQuantiles,
-    check_file,
-    length_quantiles,
-    print_check,
-)
+from paint.data.validate import FileCheck, check_file, length_quantiles, print_check
 from paint.models.policy import Policy, PolicyError
 from paint.objective.masking import MARKER
 
@@ -69,17 +61,6 @@ def test_check_file_counts_bad_rows_and_names_first(tmp_path: Path) -> None:
         (12, "same problem as an earlier row, row 1 (value 'Start at $0$.')")
     ]
     assert check.columns == {"problem": 12, "solution": 12, "answer": 12, "extra": 1}
-
-
-def test_check_file_progress_ends_with_the_number_of_rows(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "p.csv"
-    path.write_text('problem,solution,answer\n"a\nb",s,1\nc,s,2\n')
-    check_file(config_of(str(path)), display=Display())
-    assert "rows: 2/2, " in capsys.readouterr().out
-    check_file(config_of(write(tmp_path, row(1), "", row(2)), limit=1), display=Display())
-    assert "rows: 1/1, " in capsys.readouterr().out
 
 
 def test_check_file_lengths_match_prompts_of_run(policy: Policy) -> None:
@@ -131,7 +112,7 @@ def test_check_file_lists_gold_warnings(tmp_path: Path) -> None:
     assert r"row 2: '\\frac{9}{': it does not parse" in text
 
 
-def test_check_file_lists_benchmark_copies_by_pass(tmp_path: Path) -> None:
+def test_check_file_lists_benchmark_copies(tmp_path: Path) -> None:
     posed = "Along the road stand trees on which {} owls sit and sleep by day until six."
     benchmark = Benchmark("owls", [Problem(posed.format(12), "", "3", "o1")])
     path = write(
@@ -139,13 +120,11 @@ def test_check_file_lists_benchmark_copies_by_pass(tmp_path: Path) -> None:
     )
     quiet = Display(enabled=False)
     check = check_file(config_of(path), benchmarks=[benchmark], display=quiet)
-    repeated, alike = check.contaminated.values()
-    assert [number for number, _ in repeated] == [2]
-    assert [number for number, _ in alike] == [3]
+    assert check.contaminated is not None
+    assert [number for number, _ in check.contaminated] == [2]
     text = shown(check)
     assert "repeat a benchmark problem: 1 rows" in text
     assert "row 2: owls, problem o1: 'along the road stand trees on which 12 owls" in text
-    assert "repeat one except for numbers or letters" in text
 
     clean_config = config_of(write(tmp_path, row(0)))
     clean = check_file(clean_config, benchmarks=[benchmark], display=quiet)
@@ -169,7 +148,7 @@ def test_print_check_shows_findings(tmp_path: Path) -> None:
         "p.jsonl: 5 rows, 4 good",
         "columns: problem (in 4 rows), solution (in 4 rows), answer (in 4 rows)",
         "bad: invalid JSON: 1 rows",
-        "row 1: invalid JSON at column 2: Expecting property name",
+        "row 1: invalid JSON: Expecting property name",
         "over data.max_prompt_tokens, 10: 4 rows",
         "solutions whose box holds the answer: 75.0% (3 right, 1 wrong)",
         "teacher prompt",
@@ -214,16 +193,6 @@ def test_print_check_names_the_cost_of_wrong_boxes_where_there_are_some(tmp_path
         assert page not in shown(check_of(write(tmp_path, row(0), harmless)))
 
 
-def test_print_check_of_all_turns_counts_rows_and_turns(tmp_path: Path) -> None:
-    texts = ("What is 1?", "One.", "And 2?", "Two.")
-    roles = ("user", "assistant") * 2
-    said = [{"role": r, "content": t} for r, t in zip(roles, texts, strict=True)]
-    path = write(tmp_path, {"messages": said, "answer": "2"}, {"messages": said[2:], "answer": "2"})
-    for turns, counts in (("last", "2 rows, 2 good"), ("all", "2 rows with 3 turns, 3 good")):
-        text = shown(check_of(path, turns=turns))
-        assert f"p.jsonl: {counts}\ncolumns: messages, answer\n" in text
-
-
 def test_check_file_rows_without_answer_count_where_nothing_needs_it(tmp_path: Path) -> None:
     rows = [{"problem": "Is it?", "solution": "It is."}, row(1)]
     check = check_of(write(tmp_path, *rows))
@@ -249,15 +218,6 @@ def test_check_file_unusable_tokenizer_is_refused(tmp_path: Path, demo_copy: Pat
         check_of(path, model=str(demo_copy))
 
 
-@given(st.lists(st.integers(0, 1000), min_size=1, max_size=60))
-def test_length_quantiles_p95_is_smallest_covering_length(lengths: list[int]) -> None:
-    quantiles = length_quantiles(lengths)
-
-    def within(limit: float) -> float:
-        return sum(length <= limit for length in lengths) / len(lengths)
-
-    assert quantiles.p95 in lengths
-    assert within(quantiles.p95) >= 0.95
-    assert all(within(length) < 0.95 for length in lengths if length < quantiles.p95)
-    assert quantiles.longest == max(lengths)
-    assert length_quantiles([1, 2, 3, 10]) == LengthQuantiles(2.5, 10, 10)
+def test_length_quantiles_p95_is_smallest_covering_length() -> None:
+    assert length_quantiles([1, 2, 3, 10]) == (2.5, 10, 10)
+    assert length_quantiles(range(1, 101)) == (50.5, 95, 100)

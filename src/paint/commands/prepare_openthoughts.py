@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import arg
 
-from paint.arguments import Count, FilePath, OptionalCount, Seconds, Seed, Share
+from paint.arguments import Count, FilePath, OptionalCount, Seconds, Seed
 
 if TYPE_CHECKING:
     from paint.data.openthoughts import Preparation
@@ -25,9 +25,6 @@ def prepare_openthoughts(
         "deepseek_solution", "ground_truth_solution", "deepseek_reasoning"
     ] = "deepseek_solution",
     benchmarks: Sequence[str] | None = None,
-    ngram: Count = 13,
-    share: Share = 0.6,
-    masked: bool = False,
     workers: OptionalCount = None,
     deadline: Seconds = 5.0,
 ) -> "Preparation":
@@ -48,10 +45,6 @@ def prepare_openthoughts(
         benchmarks: Problem sets, NAME or NAME=PATH as in `paint eval`, whose problems must not be
             trained on. None: aime_2024, aime_2025, aime_2026, hmmt_feb_2025, hmmt_feb_2026 and
             math_500.
-        ngram: Length in words of a shared passage that counts as a repetition.
-        share: Share of a problem that must be repeated, in [0, 1].
-        masked: Also drop problems that repeat one with other numbers or letters, and some that only
-            sound alike (docs/how-to/own-data.md).
         workers: Processes for verification; None: one per core.
         deadline: CPU seconds for one answer, in [0.01, 86400].
 
@@ -78,9 +71,6 @@ def prepare_openthoughts(
         seed=seed,
         solution=solution,
         benchmarks=[load_benchmark(name) for name in benchmarks],
-        ngram=ngram,
-        share=share,
-        masked=masked,
         workers=workers,
         deadline=deadline,
     )

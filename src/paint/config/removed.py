@@ -60,6 +60,7 @@ REMOVED_SETTINGS = {
     "validation.top_k": _AS_TRAINED.format("rollout.top_k", "--rollout.top-k"),
     "log.project": "the environment variable WANDB_PROJECT or TRACKIO_PROJECT",
     "log.keep_rollouts": "nothing: rollouts are always stored",
+    "data.turns": "a row for each reply: a chat is a problem for its last one",
 }
 """By "section.key"."""
 
@@ -74,6 +75,9 @@ REMOVED_FLAGS = {
     "advise": {"folder": "--output-dir", "context": "--contexts"},
     "bake": {"folder": "--output-dir", "model": "--model.path"},
     "compare": {"folder": "--output-dir", "model": "--model.path", "data": "--data.path"},
+    "data openthoughts": dict.fromkeys(
+        ("masked", "ngram", "share"), "the fixed rule (docs/how-to/own-data.md#contamination)"
+    ),
     "demo": {"folder": "--output-dir"},
     "eval": {
         "folder": "--output-dir",

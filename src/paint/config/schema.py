@@ -162,9 +162,6 @@ class DataConfig(Section):
     id_field: str = setting("id", FIELD, 'default: "id"')
     """Field that names a row. Rows without "id" are named by their number; a field of another name
     is required."""
-    turns: Literal["last", "all"] = "last"
-    """Assistant turns of a chat that are learned from: the last one, or every reply to a user, each
-    as a separate problem after the turns before it (ours)."""
     max_prompt_tokens: int = setting(8192, POSITIVE, "default: 8192")
     """Longest prompt of student and teacher (sft: prompt and solution), in tokens; longer ones are
     refused, never cut (ours)."""

@@ -1,10 +1,7 @@
 """Evaluation sets: known benchmarks, local copies of them, and the user's own files.
 
 A known benchmark has a source on the hub, column names and a size. Every problem of a set has a
-gold answer and a unique id.
-
-Prompts, sampling and grading are elsewhere (paint.evaluation.grade, paint.grading.math.grader).
-This package contains no copy of a published set.
+unique id. This package contains no copy of a published set.
 """
 
 import difflib
@@ -14,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from paint.config.schema import DataConfig
-from paint.core.errors import format_short, path_error
+from paint.core.errors import path_error
 from paint.data.problems import OTHER_COLUMNS, Problem, read_problems
 from paint.data.readers import (
     ENDINGS,
@@ -30,10 +27,15 @@ from paint.demo.files import HELD_OUT_PROBLEMS, NAME
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """An evaluation set; the solution of a problem is "" if the set has none."""
+    """An evaluation set; the solution of a problem is "" if the set has none.
+
+    Attributes:
+        notes: how the file was read, where that was found out.
+    """
 
     name: str
     problems: list[Problem]
+    notes: tuple[str, ...] = ()
 
 
 class Published(NamedTuple):
@@ -79,9 +81,9 @@ def load_benchmark(
         spec: one of three forms.
             NAME, a known set, is read from the hub.
             NAME=PATH is a local copy of a known set: a file, or the folder of a download.
-            FILE is the user's own file or hub data set (owner/name), named by its stem. It has the
-            columns problem, answer and, optionally, id; other column names are appended, as
-            FILE:problem_column,answer_column or FILE:problem_column,answer_column,id_column.
+            FILE is the user's own file or hub data set (owner/name), named by its stem. Columns
+            other than problem, answer and id are appended, as FILE:problem_column,answer_column or
+            FILE:problem_column,answer_column,id_column.
         needs_answer: False if rows of a file may lack an answer, since the grader needs none.
         trained_on: settings of a run's training rows. A file that names no columns, and has the
             training's problem column, is read by the training's columns.
@@ -108,7 +110,6 @@ def _published_set(name: str, copy: str | None, limit: int | None) -> Benchmark:
     known = PUBLISHED[name]
     source = known.source
     if copy is not None:
-        _require_path(copy)
         source, *others = map(str, data_files(Path(copy)))
         if others:
             raise DataError(f"{copy} holds {len(others) + 1} shards; {name} is one file")
@@ -136,7 +137,6 @@ def _own_set(
 ) -> Benchmark:
     columns = _FILE_AND_COLUMNS.fullmatch(spec)
     source = columns["file"] if columns else spec
-    _require_path(source)
     data = DataConfig(path=source, limit=limit)
     if columns:
         data = replace(
@@ -146,13 +146,15 @@ def _own_set(
             id_field=columns["id"] or "id",
         )
     elif trained_on is not None and _has_column(source, trained_on.problem_field):
-        data = replace(trained_on, path=source, limit=limit, turns="last", on_bad_row="error")
+        data = replace(trained_on, path=source, limit=limit, on_bad_row="error")
 
     is_file = Path(source).suffix.lower() in ENDINGS
     path = Path(source if is_file else re.split("[:@]", source)[0])  # owner/name:config@split
     name = folder_name(path.stem, f"the evaluation set {shorten(spec)}")
     needs = {"answer": ""} if needs_answer else {}
-    return Benchmark(name, read_problems(data, needs=needs, solutions=False).problems)
+    found = read_problems(data, needs=needs, solutions=False)
+    notes = tuple(f"{name}: {note}" for note in found.notes)
+    return Benchmark(name, found.problems, notes)
 
 
 def _has_column(source: str, column: str) -> bool:
@@ -168,12 +170,6 @@ def folder_name(name: str, what: str) -> str:
             f"{what} is named {shorten(name)}, which is no valid folder name; rename it"
         )
     return name
-
-
-def _require_path(path: str) -> None:
-    wrong = path_error(path)
-    if wrong:
-        raise DataError(f"the evaluation set {format_short(path)} {wrong}; rename it")
 
 
 def _is_plain_name(text: str) -> bool:

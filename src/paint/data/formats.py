@@ -138,12 +138,12 @@ def find_format(fields: Mapping[str, object], data: DataConfig) -> RowFormat | N
 
 
 def describe_formats(found: Counter[str]) -> list[str]:
-    """A line for each format in which rows were read."""
+    """A line for each format in which rows were read; ``found`` counts them."""
     lines = []
     for row_format in FORMATS:
         count = found[row_format.name]
         if count:
-            share = "" if count == found.total() else f" ({count:,} of {found.total():,} rows)"
+            share = f" ({count:,} of {found.total():,} rows)" if count < found.total() else ""
             lines.append(
                 f"read as {row_format.name}{share}: problem and solution from {row_format.source}"
             )

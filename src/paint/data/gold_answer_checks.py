@@ -3,14 +3,13 @@
 If a gold answer does not parse, every other spelling of it is graded wrong; if it is misread, right
 answers are graded wrong. No metric shows this. Such answers are therefore listed before generation,
 in every summary, and by `paint data validate`.
-
-Whether a gold answer is correct is not checked.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from paint.data.benchmarks import Benchmark
 from paint.data.problems import Problem
 from paint.data.readers import DataError, shorten
 from paint.grading.contract import Grader
@@ -56,20 +55,18 @@ def gold_warnings(problems: Sequence[Problem]) -> list[GoldWarning]:
     return found
 
 
-def name_unparsed(
-    grader: Grader, name: str, problems: Sequence[Problem], say: Callable[[str], object]
-) -> None:
-    """Print a warning about gold answers that do not parse, where the mathematics grader is used.
+def announce_benchmark(grader: Grader, benchmark: Benchmark, say: Callable[[str], object]) -> None:
+    """Print how an evaluation set was read, and which gold answers the grader cannot parse.
 
     Raises:
         DataError: none of them parses.
     """
+    for note in benchmark.notes:
+        say(note)
     if not isinstance(grader, MathGrader):
         return
-    unparsed = []
-    for warning in gold_warnings(problems):
-        if not warning.parses:
-            unparsed.append(warning)
+    name, problems = benchmark.name, benchmark.problems
+    unparsed = [warning for warning in gold_warnings(problems) if not warning.parses]
     if not unparsed:
         return
     count = sum(len(problem.answers) for problem in problems)
@@ -83,7 +80,8 @@ def name_unparsed(
         f"warning: {name}: {len(unparsed)} of {count} gold answers do not parse; only the same "
         f"text is graded right",
         *map(str, unparsed[:SHOWN]),
-        *[f"and {len(unparsed) - SHOWN} more"] * (len(unparsed) > SHOWN),
-        "Fix them, or list further right answers (docs/how-to/own-data.md).",
     ]
+    if len(unparsed) > SHOWN:
+        lines.append(f"and {len(unparsed) - SHOWN} more")
+    lines.append("Fix them, or list further right answers (docs/how-to/own-data.md).")
     say("\n  ".join(lines))

@@ -7,42 +7,24 @@ ground truth. A row is kept if its problem is mathematics, its solution ends in 
 equals the boxed answer of the ground truth, and its problem repeats no benchmark problem. The
 training data are a seeded uniform sample of the kept rows without replacement.
 
-Every decision is stored at once, with a checksum. An interrupted command resumes, and another
-sample or seed needs no second verification. The sample depends only on the seed and the problems,
-neither on their order nor on the number of workers. The report contains the digest of OUT, by which
-readers detect changes (paint.data.readers).
-
-Not included: filters by difficulty or length (see `data.max_prompt_tokens`), and mathematics
-without a boxed ground truth, such as proofs.
+Every decision is stored at once. An interrupted command resumes, and another sample or seed needs
+no second verification.
 """
 
-import dataclasses
 import heapq
-import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import asdict, dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
 
 from paint.core import storage
 from paint.core.display import Display
-from paint.core.errors import wrap_errors
-from paint.core.versions import versions
 from paint.core.workspace import Workspace
 from paint.data.benchmarks import Benchmark
-from paint.data.decontaminate import NGRAM, SHARE, Index, build_index, contaminated
-from paint.data.readers import (
-    REPORTED,
-    BadRow,
-    DataError,
-    count_rows,
-    data_files,
-    read_rows,
-    report_of,
-)
+from paint.data.decontaminate import Index, build_index, contaminated
+from paint.data.readers import BadRow, DataError, data_files, read_rows
 from paint.grading.contract import Grader, Item
 from paint.grading.graders import find_grader
 from paint.grading.math.equality import boxed
@@ -54,42 +36,31 @@ HUB_ROWS = 113_957  # for the estimate of the remaining time
 Solution = Literal["deepseek_solution", "ground_truth_solution", "deepseek_reasoning"]
 FIELDS = ("problem", "deepseek_reasoning", "deepseek_solution", "ground_truth_solution")
 CHUNK = 256
-FREE_SPACE = "free some space, or write to another folder; the same command resumes"
-
-# JSON can spell half of a surrogate pair, but no UTF-8 file can hold it.
-_HALF_SURROGATE = re.compile("[\ud800-\udfff]")
 
 WRONG = {
     "wrong": "wrong",
     "unparsable gold": "ground truth cannot be parsed",
     "timed out": "timed out",
 }
-REASONS = (
-    "row cannot be read",
-    "not mathematics",
-    *(f"no {field}" for field in FIELDS),
-    "no final answer in the solution",
-    "no final answer in the ground truth",
-    "contaminated",
-    *WRONG.values(),
-    "duplicate problem",
-)
 
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """Report: numbers of kept, dropped and sampled rows, settings and versions."""
+    """Report: numbers of rows, and the settings.
+
+    Attributes:
+        dropped: rows by the reason, the most frequent first.
+        contaminated: dropped rows by the benchmark whose problem they repeat.
+        kept: verified problems, of which ``sampled`` were written.
+    """
 
     rows: int
     dropped: dict[str, int]
     contaminated: dict[str, int]
-    found_by: dict[str, int]
     kept: int
     sampled: int
-    sample: int
     seed: int
     settings: dict[str, Any]
-    versions: dict[str, str]
 
 
 def make_training_data(
@@ -100,42 +71,31 @@ def make_training_data(
     sample: int = 30_000,
     seed: int = 0,
     solution: Solution = "deepseek_solution",
-    ngram: int = NGRAM,
-    share: float = SHARE,
-    masked: bool = False,
     workers: int | None = None,
     deadline: float = 5.0,
     display: Display | None = None,
 ) -> Preparation:
     """Write the sample of verified problems to `out`, one JSON object a line.
 
-    An object has id, problem, solution, answer, trace and source. More files are written:
-
-    - .report.json: counts, settings, versions, and the SHA-256 of `out`.
-    - .contaminated.jsonl: row, problem, the repeated benchmark problem, and the pass that found it.
-    - .decided/: a folder with every decision. It may be deleted if no other sample is needed.
+    An object has id, problem, solution, answer, trace and source. The report is written to
+    .report.json, the decision on every row to the folder .decided/.
 
     Args:
         benchmarks: evaluation sets whose problems are removed.
         source: the hub data set, or a local file or folder with its columns.
         sample: number of problems to write, at least 1; all kept ones if there are fewer.
         solution: the column for y*. The verified column is always deepseek_solution.
-        ngram, share: thresholds of contamination (paint.data.decontaminate).
-        masked: whether copies with other numbers or letters are contamination, too.
         workers, deadline: number of verifying processes, and processor seconds for one answer
             (paint.grading.math.grader).
 
     Raises:
         DataError: the source cannot be read, a file cannot be written, existing decisions were made
-            with other settings or from a local source whose content was another, or `out` does not
-            end in .jsonl.
-        CorruptFileError: a line of the existing decisions cannot be read.
+            with other settings, or `out` does not end in .jsonl.
         FolderInUse: another process writes the same file.
     """
     if out.suffix != ".jsonl":
         raise DataError(f"{out} must end in .jsonl, the suffix of its format")
 
-    display = display or Display()
     decided = out.with_suffix(".decided")
     workspace = Workspace(
         decided,
@@ -145,36 +105,22 @@ def make_training_data(
         hint=f"delete {decided} to repeat them",
         elsewhere="delete it, or write to another file",
     )
+    digests = {}
+    for benchmark in benchmarks:
+        digests[benchmark.name] = storage.digest(*(p.problem for p in benchmark.problems))
     settings = {
         "source": source,
         "solution": solution,
-        "ngram": ngram,
-        "share": share,
-        "masked": masked,
         "deadline": deadline,
-        "benchmarks": {
-            benchmark.name: storage.digest(*(problem.problem for problem in benchmark.problems))
-            for benchmark in benchmarks
-        },
+        "benchmarks": digests,
     }
-    with wrap_errors(out.parent, DataError, "name another file"):
-        out.parent.mkdir(parents=True, exist_ok=True)
-
-    if Path(source).exists():
-        with wrap_errors(source, DataError, "name a file or folder that can be read"):
-            digests = map(storage.digest_of_file, data_files(Path(source)))
-            settings["source_sha256"] = storage.digest(*digests)
-
     with storage.lock_folder(out.parent, f".{out.name}.lock"):
-        # Decisions are complete without their source, too.
-        has_source = "source_sha256" in settings or source == HUB
-        workspace.require_same(settings, () if has_source else {"source_sha256"})
+        workspace.require_same(settings)
         if not workspace.is_finished:
             workspace.begin(settings)
-            index = build_index(benchmarks, ngram=ngram, share=share, masked=masked)
+            index = build_index(benchmarks)
             with find_grader(deadline=deadline, workers=workers) as grader:
-                _decide_rows(workspace, source, solution, index, grader, display)
-
+                _decide_rows(workspace, source, solution, index, grader, display or Display())
         return _write_sample(out, workspace, sample, seed, settings)
 
 
@@ -185,19 +131,11 @@ def print_preparation(preparation: Preparation, out: Path, display: Display) -> 
         f"{preparation.sampled:,} drawn to {out}"
     )
     for reason, count in preparation.dropped.items():
-        if count:
-            display.note(f"  {count:>9,} dropped: {reason}")
-
+        display.note(f"  {count:>9,} dropped: {reason}")
     for name, count in preparation.contaminated.items():
         display.note(f"  {count:>9,} repeat a problem of {name}")
-    if preparation.found_by["masked"]:
-        count = preparation.found_by["masked"]
-        display.note(f"  {count:>9,} of these with another number or letter (--masked)")
-    if not preparation.contaminated:
+    if not preparation.settings["benchmarks"]:
         display.note("  no benchmark was given: contamination was not checked")
-
-    if preparation.sampled < preparation.sample:
-        display.note(f"  fewer than the {preparation.sample:,} requested")
 
 
 def decide(
@@ -212,7 +150,7 @@ def decide(
     texts = {}
     for name in FIELDS:
         value = fields.get(name)
-        if not isinstance(value, str) or not value.strip() or _HALF_SURROGATE.search(value):
+        if not isinstance(value, str) or not value.strip():
             return {"dropped": f"no {name}"}
         texts[name] = value
 
@@ -240,52 +178,45 @@ def _decide_rows(
     display: Display,
 ) -> None:
     """Append the decisions on the rows that have none."""
-    rows = sum(1 for _ in workspace.rows())
-    files = data_files(Path(source)) if Path(source).exists() else None
-    total = sum(map(count_rows, files)) if files else HUB_ROWS
-    parts: Sequence[str | Path] = files or [source]
-    fields = (fields for part in parts for _, fields in read_rows(part))
-    undecided = islice(fields, rows, None)
-
-    with display.counting("rows decided", total, done=rows) as counter:
-        try:
-            while chunk := list(islice(undecided, CHUNK)):
-                workspace.append(*_decide_chunk(chunk, solution, index, grader))
-                rows += len(chunk)
-                counter.to(rows)
-        except (KeyboardInterrupt, DataError):
-            display.note(
-                f"{rows:,} rows are decided and stored; the same command resumes from there"
-            )
-            raise
+    count = sum(1 for _ in workspace.rows())
+    parts: Sequence[str | Path] = [source]
+    if Path(source).exists():
+        parts = data_files(Path(source))
+    rows = (fields for _, fields in chain.from_iterable(map(read_rows, parts)))
+    undecided = islice(rows, count, None)
+    total = HUB_ROWS if source == HUB else 0
+    with display.counting("rows decided", total, done=count) as counter:
+        while chunk := list(islice(undecided, CHUNK)):
+            workspace.append(*_decide_chunk(chunk, solution, index, grader))
+            count += len(chunk)
+            counter.to(count)
     workspace.finish()
 
 
 def _decide_chunk(
     chunk: Iterable[dict[str, object] | BadRow], solution: Solution, index: Index, grader: Grader
 ) -> list[dict[str, Any]]:
-    """Decide rows: {"dropped": reason}, or {"kept": row to write, "fingerprint": hash} for each.
-
-    The fingerprint is the hash of the normalised problem.
-    """
+    """Decide rows: {"dropped": reason} or {"kept": row to write} for each."""
     decisions: list[dict[str, Any]] = []
     items: dict[int, Item] = {}  # of the rows to verify, by their place in the chunk
     for number, fields in enumerate(chunk):
         row: dict[str, Any] = decide(fields, solution)
-        if "dropped" not in row and (match := contaminated(row["problem"], index)):
-            repeated = {"problem": row["problem"], **dataclasses.asdict(match)}
-            row = {"dropped": "contaminated", "contaminated": repeated}
-        elif "dropped" not in row:
-            assert isinstance(fields, dict)
-            items[number] = Item(str(fields["deepseek_solution"]), row["answer"])
+        if "dropped" not in row:
+            match = contaminated(row["problem"], index)
+            if match:
+                repeated = {"problem": row["problem"], **asdict(match)}
+                row = {"dropped": "contaminated", "contaminated": repeated}
+            else:
+                assert isinstance(fields, dict)
+                items[number] = Item(str(fields["deepseek_solution"]), row["answer"])
         decisions.append(row)
 
     for number, grade in zip(items, grader.grade(list(items.values())), strict=True):
         row = decisions[number]
         if grade.correct:
+            # Problems that differ only in their LaTeX spelling have one id.
             fingerprint = storage.digest(normalize(row["problem"]))
-            kept = {"id": f"openthoughts-{fingerprint[:16]}", **row}
-            decisions[number] = {"kept": kept, "fingerprint": fingerprint}
+            decisions[number] = {"kept": {"id": f"openthoughts-{fingerprint[:16]}", **row}}
         else:
             decisions[number] = {"dropped": WRONG[grade.reason]}
     return decisions
@@ -295,58 +226,35 @@ def _write_sample(
     out: Path, workspace: Workspace, sample: int, seed: int, settings: dict[str, Any]
 ) -> Preparation:
     """Draw the sample from the decisions, and write it with its report."""
-    dropped, repeats, found_by = Counter[str](), Counter[str](), Counter[str]()
-    repeated = []
-    # Of several rows with the same problem, the one with the smallest hash is kept.
-    best: dict[str, tuple[str, int]] = {}  # fingerprint -> hash of the row, offset of its line
     rows = 0
+    dropped, repeats = Counter[str](), Counter[str]()
+    kept: dict[str, int] = {}  # id of a problem -> its first row
+    for rows, decision in enumerate(workspace.rows(), start=1):
+        if "dropped" in decision:
+            dropped[decision["dropped"]] += 1
+        elif decision["kept"]["id"] in kept:
+            dropped["duplicate problem"] += 1
+        else:
+            kept[decision["kept"]["id"]] = rows
+        if "contaminated" in decision:
+            repeats[decision["contaminated"]["benchmark"]] += 1
 
-    with workspace.rows_path.open("rb") as file:
-        offset = 0
-        for rows, (line, decision) in enumerate(zip(file, workspace.rows(), strict=True), start=1):
-            if "kept" in decision:
-                candidate = (storage.digest(json.dumps(decision["kept"])), offset)
-                known = best.get(decision["fingerprint"])
-                dropped["duplicate problem"] += known is not None
-                best[decision["fingerprint"]] = min(candidate, known or candidate)
-            elif "dropped" in decision:
-                dropped[decision["dropped"]] += 1
-
-            match = decision.get("contaminated")
-            if match:
-                repeats[match["benchmark"]] += 1
-                found_by[match["found_by"]] += 1
-                repeated.append({"row": rows, **match})
-            offset += len(line)
-
-        chosen = heapq.nsmallest(
-            sample, best, key=lambda problem: storage.digest(str(seed), problem)
-        )
-        report = report_of(out)
-
-        def kept(problem: str) -> dict[str, Any]:
-            file.seek(best[problem][1])
-            row: dict[str, Any] = json.loads(file.readline())["kept"]
-            return row
-
-        with wrap_errors(out, DataError, FREE_SPACE):
-            report.unlink(missing_ok=True)  # it describes the replaced file
-            storage.write_jsonl(out, map(kept, chosen))
-
+    # A smaller sample of a seed is the beginning of a larger one.
+    chosen = heapq.nsmallest(sample, kept, key=lambda name: storage.digest(str(seed), name))
+    drawn = {kept[name] for name in chosen}
+    found = {}
+    for row, decision in enumerate(workspace.rows(), start=1):
+        if row in drawn:
+            found[decision["kept"]["id"]] = decision["kept"]
+    storage.write_jsonl(out, (found[name] for name in chosen))
     preparation = Preparation(
         rows=rows,
-        dropped={reason: dropped[reason] for reason in REASONS},
-        contaminated={name: repeats[name] for name in settings["benchmarks"]},
-        found_by={name: found_by[name] for name in ("words", "masked")},
-        kept=len(best),
+        dropped=dict(dropped.most_common()),
+        contaminated=dict(repeats),
+        kept=len(kept),
         sampled=len(chosen),
-        sample=sample,
         seed=seed,
         settings=settings,
-        versions=versions("math-verify", "latex2sympy2_extended", "sympy"),
     )
-    with wrap_errors(report, DataError, FREE_SPACE):
-        storage.write_jsonl(out.with_suffix(".contaminated.jsonl"), repeated)
-        digest = {REPORTED: storage.digest_of_file(out)}
-        storage.write_json(report, dataclasses.asdict(preparation) | digest)
+    storage.write_json(out.with_suffix(".report.json"), asdict(preparation))
     return preparation

@@ -1,15 +1,8 @@
 """Problems of a run: validation of their rows, and the batches of each step.
 
-`read_problems` reads the rows of a file or of a hub data set (paint.data.readers). Rows with
-missing, invalid or repeated content are refused, or skipped and counted.
-
-`batch_indices` returns the problems of an optimizer step. It is a pure function of seed and step,
-so a resumed run sees the same data.
-
-A problem is a text, or a chat whose last assistant turn is the solution; with `data.turns` "all" a
-chat is a problem for each of its replies. Texts reach the prompts exactly as written. Prompt
-lengths need the model's tokenizer and are checked where prompts are built
-(paint.training.prompt_filter).
+A problem is a text, or a chat whose last assistant turn is the solution. Texts reach the prompts
+exactly as written. Prompt lengths need the model's tokenizer and are checked where prompts are
+built (paint.training.prompt_filter).
 """
 
 import json
@@ -17,7 +10,6 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any, TypeGuard
 
 from paint.config.schema import DataConfig
@@ -93,7 +85,6 @@ USUAL_COLUMNS = {
     "problem": ("question", "query", "prompt", "input", "problem_statement"),
     "solution": ("response", "output", "completion", "reference", "rationale", "reasoning"),
     "answer": ("gold", "label", "target", "final_answer", "ground_truth", "expected_answer"),
-    "id": ("uuid", "key", "index"),
 }
 """Other names that columns often have, by role; a message proposes them."""
 
@@ -111,23 +102,20 @@ def read_problems(
     needs: Mapping[str, str] = NEEDS_BOTH,
     solutions: bool = True,
 ) -> ValidRows:
-    """Read the problems of `data.path`: a JSONL, CSV or Parquet file, a hub data set, or "demo".
+    """Read the problems of `data.path`: a file, a hub data set, or "demo".
 
     A valid row has problem, solution and answer as text that is not blank (an answer or an id may
     be a number, several accepted answers are a list, and a problem may be a chat). It repeats
     neither the problem (white space aside) nor the id of an earlier valid row. Without an id
     column, its id is the row number. With `data.limit`, reading stops at that many valid rows.
 
-    Without `solutions` the source is an evaluation set: a solution that is missing, null or blank
-    becomes "", a problem may occur twice (published sets are evaluated unchanged), and a list of
-    accepted answers may also be in a column `answers`.
-
     Args:
         data: the source, its columns, and the action on a bad row.
         needs: the fields that every problem needs, and for messages what needs them
             (`Config.needed_fields`). Solution and answer are "" where they are not needed, and
             missing, null or blank.
-        solutions: False for an evaluation set.
+        solutions: False for an evaluation set, which needs no solutions and may hold a problem
+            twice, since published sets are evaluated unchanged.
 
     Raises:
         DataError: the source cannot be read or has no valid row, or, with on_bad_row "error", a row
@@ -165,15 +153,11 @@ def validate_rows(
     needs: Mapping[str, str] = NEEDS_BOTH,
     solutions: bool = True,
 ) -> Iterator[tuple[int, Problem | BadRow]]:
-    """Yield the number of each row with its problem or its error.
-
-    Validation and arguments are those of `read_problems`.
-    """
+    """Yield the number of each row with its problem or its error, as for `read_problems`."""
     if not solutions:
         needs = {name: why for name, why in needs.items() if name != "solution"}
     first_rows: dict[tuple[str, str], int] = {}
-    split = ((row, part) for row, fields in rows for part in _split_turns(fields, row, data))
-    for row, fields in split:
+    for row, fields in rows:
         try:
             if isinstance(fields, BadRow):
                 raise fields
@@ -282,49 +266,6 @@ def batch_indices(count: int, batch_size: int, step: int, seed: int) -> list[int
     return sequence[skip : skip + batch_size]
 
 
-def _split_turns(
-    fields: dict[str, object] | BadRow, row: int, data: DataConfig
-) -> list[dict[str, object] | BadRow]:
-    """The row once for each reply of its chat, up to that reply, if `data.turns` asks for all.
-
-    Several are named id-1, id-2, ... Solution and answer of the row belong to the last one.
-    """
-    if data.turns == "last" or isinstance(fields, BadRow):
-        return [fields]
-    place = _chat_field(fields, data)
-    messages = fields.get(place)
-    if not is_chat(messages):
-        return [fields]
-    roles = []
-    for message in messages:
-        roles.append(message.get("role"))
-    pairs = enumerate(pairwise(roles), start=2)
-    ends = []
-    for end, pair in pairs:
-        if pair == ("user", "assistant"):
-            ends.append(end)
-    if len(messages) not in ends:
-        ends.append(len(messages))
-    if len(ends) == 1:
-        return [fields]
-
-    name = _column(fields, data.id_field) or "id"
-    roles_of_last = (data.solution_field, data.answer_field, "answers")
-    of_last = {_column(fields, column) for column in roles_of_last}
-    earlier = {}
-    for column, value in fields.items():
-        if column not in of_last:
-            earlier[column] = value
-    return [
-        {
-            **(fields if end == ends[-1] else earlier),
-            name: f"{fields.get(name, row)}-{turn}",
-            place: messages[:end],
-        }
-        for turn, end in enumerate(ends, start=1)
-    ]
-
-
 def _chat_field(fields: Mapping[str, object], data: DataConfig) -> str:
     return _column(fields, data.problem_field) or _column(fields, "messages") or ""
 
@@ -338,18 +279,19 @@ def _problem(
 ) -> Problem:
     column_hint = DATA_FIELD if solutions else OTHER_COLUMNS
 
-    def hint(role: str) -> str:
-        if needs.get(role):
-            return f"{needs[role]} needs it; {column_hint}"
-        return column_hint
-
-    def is_left_out(role: str, name: str) -> bool:
+    def text_of(role: str, name: str) -> list[str]:
+        """The texts of a column; [""] where it is blank and nothing needs it."""
         value = fields.get(_column(fields, name) or "")
         is_blank = value is None or (isinstance(value, str) and not value.strip())
-        return role not in needs and is_blank
+        if role not in needs and is_blank:
+            return [""]
+        hint = f"{needs[role]} needs it; {column_hint}" if needs.get(role) else column_hint
+        if role == "answer" and isinstance(value, list):
+            return _answers(value, name, hint)
+        return [_text(fields, name, role, hint)]
 
     place = _chat_field(fields, data)
-    turns: tuple[tuple[str, str], ...] = ()
+    turns: list[tuple[str, str]] = []
     solution = ""
     if is_chat(fields.get(place)):
         turns, solution = _chat(fields, place)
@@ -362,24 +304,29 @@ def _problem(
         raise BadRow(f'field "{place}" is no list of messages', detail)
     else:
         problem = _text(fields, data.problem_field, "problem", column_hint)
-    if not solution and not is_left_out("solution", data.solution_field):
-        reference = _column(fields, data.solution_field)
-        if reference and is_chat(fields[reference]):
-            solution = _chat(fields, reference, ends_in="assistant")[1]
-        else:
-            solution = _text(fields, data.solution_field, "solution", hint("solution"))
+    reference = fields.get(_column(fields, data.solution_field) or "")
+    if not solution and is_chat(reference):  # the reply alone, as of TRL's prompt/completion
+        solution = read_chat(reference, data.solution_field)[-1][1]
+    elif not solution:
+        [solution] = text_of("solution", data.solution_field)
 
     for column in needs.keys() - NEEDS_BOTH.keys():  # of contexts
         fields = fields | {column: _text(fields, column, column, f"{needs[column]} needs it")}
-    answer, also = "", []
-    if not is_left_out("answer", data.answer_field):
-        has_more = not solutions and data.answer_field == "answer"
-        answer, *also = _answers(fields, data.answer_field, has_more, hint("answer"))
+    answer, *also = text_of("answer", data.answer_field)
     # The default id column may be missing, one that was configured by name may not.
     is_numbered = data.id_field == "id" and _column(fields, "id") is None
     name = str(row) if is_numbered else _text(fields, data.id_field, "id", column_hint)
-    labels = _labels(fields)
-    return Problem(problem, solution, answer, name, tuple(also), labels, row, turns, fields)
+    return Problem(
+        problem,
+        solution,
+        answer,
+        name,
+        also=tuple(also),
+        labels=_labels(fields),
+        row=row,
+        turns=tuple(turns),
+        fields=fields,
+    )
 
 
 def _require_columns(
@@ -390,28 +337,23 @@ def _require_columns(
     has_solution: bool,
 ) -> None:
     """Raise BadRow, with the flags that name them, if several columns are missing."""
-    columns = {"problem": data.problem_field}
-    if "solution" in needs and not has_solution:
-        columns["solution"] = data.solution_field
-    if "answer" in needs:
-        columns["answer"] = data.answer_field
-    if data.id_field != "id":
-        columns["id"] = data.id_field
-    if _chat_field(fields, data):
-        del columns["problem"]
-
+    columns = {"solution": data.solution_field, "answer": data.answer_field}
+    columns = {role: name for role, name in columns.items() if role in needs}
+    if has_solution:
+        columns.pop("solution", None)
+    if not _chat_field(fields, data):
+        columns = {"problem": data.problem_field, **columns}
     missing = {role: name for role, name in columns.items() if _column(fields, name) is None}
     if len(missing) < 2:
         return  # the message on a single one is that of ``_text``
-    flags = []
+
+    flags, reasons = [], []
     for role in missing:
-        usual = []
-        for name in USUAL_COLUMNS[role]:
-            usual.append(_column(fields, name))
-        proposed = next((name for name in usual if name is not None), "COLUMN")
-        flags.append(f"--data.{role}-field {proposed if ' ' not in proposed else repr(proposed)}")
+        present = [name for name in USUAL_COLUMNS[role] if _column(fields, name)]
+        flags.append(f"--data.{role}-field {present[0] if present else 'COLUMN'}")
+        if needs.get(role):
+            reasons.append(f"{needs[role]} needs {role}; ")
     names = ", ".join(f'"{name}"' for name in missing.values())
-    reasons = [f"{needs[role]} needs {role}; " for role in missing if needs.get(role)]
     raise BadRow(
         f"fields {names} are missing",
         f" ({_columns_of(fields)}); {''.join(reasons)}name the columns: {' '.join(flags)}",
@@ -419,10 +361,7 @@ def _require_columns(
 
 
 def _columns_of(fields: Mapping[str, object]) -> str:
-    columns = []
-    for column in fields:
-        columns.append(column if len(column) <= 60 else shorten(column))
-    return f"fields of the row: {', '.join(columns) or 'none'}"
+    return f"fields of the row: {', '.join(fields) or 'none'}"
 
 
 def is_chat(value: object) -> TypeGuard[list[dict[str, Any]]]:
@@ -436,10 +375,7 @@ def read_chat(messages: Sequence[Mapping[str, Any]], name: str) -> list[tuple[st
     for number, message in enumerate(messages, start=1):
         role, content = message.get("role"), message.get("content")
         # Null and an empty list, as of tool_calls, say nothing.
-        given = []
-        for key, value in message.items():
-            if value is not None and value != []:
-                given.append(key)
+        given = [key for key, value in message.items() if value is not None and value != []]
         if not (isinstance(role, str) and isinstance(content, str) and len(given) == 2):
             detail = f": message {number} is {shorten(message)}; it must be a role and a content"
             raise BadRow(f'field "{name}" is no chat', f"{detail}, both text")
@@ -448,46 +384,31 @@ def read_chat(messages: Sequence[Mapping[str, Any]], name: str) -> list[tuple[st
     return turns
 
 
-def _chat(
-    fields: dict[str, object], name: str, ends_in: str = "user"
-) -> tuple[tuple[tuple[str, str], ...], str]:
+def _chat(fields: dict[str, object], name: str) -> tuple[list[tuple[str, str]], str]:
     """The turns of a chat up to the last user's, and the assistant's reply to it ("" for none)."""
     messages = fields[name]
-    turns = read_chat(messages if is_chat(messages) else [], name)
-    reply = turns.pop()[1] if turns and turns[-1][0] == "assistant" else ""
-    last = turns[-1][0] if turns else "none"
-    if (ends_in == "user" and last != "user") or (ends_in == "assistant" and not reply.strip()):
-        roles = [role for role, _ in turns]
-        where = "that ends in" if ends_in in roles else "with"
-        detail = f" (roles: {', '.join(roles) or 'none'})"
-        if ends_in == "user" and last not in ("none", "system"):
-            detail += f"; turns of the {last} are not read, so end it with that of the user"
-        raise BadRow(f'field "{name}" is no chat {where} a turn of the {ends_in}', detail)
-    return tuple(turns), reply
+    assert is_chat(messages)
+    turns = read_chat(messages, name)
+    roles = ", ".join(role for role, _ in turns)
+    reply = ""
+    if turns[-1][0] == "assistant":
+        reply = turns.pop()[1]
+    if not turns or turns[-1][0] != "user":
+        detail = f" or in the reply to one (its roles: {roles}); cut it there"
+        raise BadRow(f'field "{name}" is no chat that ends in a turn of the user', detail)
+    return turns, reply
 
 
-def _answers(
-    fields: dict[str, object], field_name: str, has_more: bool, column_hint: str
-) -> list[str]:
-    """Accepted answers of a row without duplicates; with `has_more`, also from a column `answers`.
-
-    Raises BadRow if one is invalid.
-    """
-    name = _column(fields, field_name) or field_name
-    several = _column(fields, "answers") if has_more else None
-    if several and isinstance(fields[several], list):
-        if name in fields:
-            detail = f" (value {shorten(fields[several])}); keep one of them, or rename it"
-            raise BadRow(f'fields "{name}" and "{several}" both hold answers', detail)
-        name = several
-
-    value = fields.get(name)
-    if not isinstance(value, list):
-        return [_text(fields, name, "answer", column_hint)]
-    if not value:
-        raise BadRow(f'field "{name}" is empty', f" (value {shorten(value)})")
-    texts = [Number(one) if type(one) in (int, float) else one for one in value]  # of Parquet
-    return list(dict.fromkeys(_text({name: text}, name, "answer", column_hint) for text in texts))
+def _answers(values: list[Any], name: str, column_hint: str) -> list[str]:
+    """Several accepted answers, without duplicates."""
+    if not values:
+        raise BadRow(f'field "{name}" is empty', " (value [])")
+    texts: dict[str, None] = {}
+    for value in values:
+        if type(value) in (int, float):  # of Parquet
+            value = Number(value)
+        texts[_text({name: value}, name, "answer", column_hint)] = None
+    return list(texts)
 
 
 def _labels(fields: dict[str, object]) -> tuple[tuple[str, str], ...]:
@@ -505,10 +426,7 @@ def _column(fields: Mapping[str, object], name: str) -> str | None:
     """The column of that name, or else the only one that differs only in case."""
     if name in fields:
         return name
-    near = []
-    for column in fields:
-        if column.casefold() == name.casefold():
-            near.append(column)
+    near = [column for column in fields if column.casefold() == name.casefold()]
     if len(near) == 1:
         return near[0]
     return None

@@ -1,36 +1,27 @@
-"""Readers of JSONL, CSV and Parquet files and of hub data sets, row by row.
+"""Rows of JSONL, JSON, CSV and Parquet files and of hub data sets.
 
     problems.jsonl -> (1, {"problem": "...", "answer": Number("0.10")}),
                       (2, BadRow("invalid JSON")), ...
 
-A single row that cannot be read is yielded as a `BadRow`; the caller decides whether to stop, to
-count or to list it. If the rest of a file cannot be read, DataError is raised. Numbers keep their
-digits in the file. Files are streamed.
+A row that cannot be read is yielded as a `BadRow`: the caller stops, counts or lists it. Where the
+rest of a file cannot be read, DataError is raised. Numbers keep their digits in the file.
 
-A prepared data set (`paint data openthoughts`) has its digest in a report next to it, and is
-refused if it was changed.
-
-Validation of rows is in paint.data.problems. Not supported: compressed files, and CSV in other
-encodings than UTF-8.
+Not supported: compressed files, and CSV in other encodings than UTF-8.
 """
 
 import csv
 import io
 import json
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any
 
 from paint.core.errors import PaintError, reason, wrap_errors
 from paint.core.hub import require_network
-from paint.core.storage import digest_of_file
-
-ROW_BYTES = 4 * 2**20
-"""Most bytes of a row and of a CSV cell; a longer one indicates a file without line breaks."""
 
 NAME_IT = "name a file, or a data set of the hub (owner/name)"
-REWRITE = "write it again as Parquet, or name another file"
 
 Row = tuple[int, "dict[str, object] | BadRow"]
 
@@ -57,9 +48,6 @@ class Number(str):
     __slots__ = ()
 
 
-REPORTED = "sha256"
-"""Key of a prepared data set's digest in its report."""
-
 _URL = re.compile("[A-Za-z][A-Za-z0-9+.-]+:/")  # Path leaves one slash of two
 _HUB = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(?::(?P<config>[^@:]+))?(?:@(?P<split>[^@:]+))?")
 
@@ -67,8 +55,7 @@ _HUB = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(?::(?P<config>[^@:]+))?(?:@(?P<spl
 def read_rows(source: str | Path) -> Iterator[Row]:
     """Yield the rows of a source in order, each with its number from 1.
 
-    In JSONL and CSV the number is that of the row's first line, in Parquet and in a JSON list that
-    of the row.
+    In JSONL and CSV the number is that of the line, in Parquet and in a JSON list that of the row.
 
     Args:
         source: a file whose suffix gives its format (.jsonl: one object a line; .json: the same, or
@@ -76,11 +63,9 @@ def read_rows(source: str | Path) -> Iterator[Row]:
             hub data set: owner/name or owner/name:config, with @split for a split other than train.
 
     Raises:
-        DataError: a file cannot be read, or a prepared data set was changed.
+        DataError: a file cannot be read.
         HubError: the hub data set cannot be loaded.
     """
-    path = Path(source)
-    kind = path.suffix.lower()
     if _URL.match(str(source)):
         raise DataError(f"{source} is a URL; download the file and name it")
     hub = _HUB.fullmatch(str(source))
@@ -88,12 +73,12 @@ def read_rows(source: str | Path) -> Iterator[Row]:
         yield from read_hub(hub["name"], hub["config"], hub["split"] or "train")
         return
 
+    path = Path(source)
     with _open(path) as file:
-        _require_as_prepared(path)
+        kind = path.suffix.lower()
         if kind not in _READERS:
-            raise DataError(
-                f"{path} has no known format; its name must end in {', '.join(_READERS)}"
-            )
+            endings = ", ".join(_READERS)
+            raise DataError(f"{path} has no known format; its name must end in {endings}")
         yield from _READERS[kind](file, path)
 
 
@@ -108,41 +93,11 @@ def is_on_hub(source: str | Path) -> bool:
 
 def _open(path: Path) -> IO[bytes]:
     with wrap_errors(path, DataError, NAME_IT):
-        try:
-            if path.exists() and not path.is_file() and not path.is_dir():
-                raise ValueError("it is a pipe or a device")  # reading it might never end
-            return path.open("rb")
-        except FileNotFoundError:
-            raise DataError(f"{path} does not exist; {NAME_IT}") from None
-        except IsADirectoryError:
-            raise DataError(
-                f"{path} is a folder; name the file in it that holds the rows"
-            ) from None
-
-
-def report_of(path: Path) -> Path:
-    """Path of the report of a prepared data set."""
-    return path.with_suffix(".report.json")
-
-
-def _require_as_prepared(path: Path) -> None:
-    """Raise DataError if a prepared data set does not have the digest of its report.
-
-    A report without a digest is ignored.
-    """
-    if path.suffix != ".jsonl" or not report_of(path).exists() or not path.exists():
-        return
-    report = report_of(path)
-    with wrap_errors(report, DataError, f"delete it to use {path} as it is"), _open(report) as file:
-        stored = json.load(file)
-    if isinstance(stored, dict) and REPORTED in stored:
-        with wrap_errors(path, DataError, "name a file that can be read"):
-            digest = digest_of_file(path)
-        if stored[REPORTED] != digest:
-            raise DataError(
-                f"{path} is not the file that {report} describes; make it again, or delete the "
-                f"report to use the file as it is"
-            )
+        if path.is_dir():
+            raise DataError(f"{path} is a folder; name the file in it that holds the rows")
+        if not path.exists():
+            raise DataError(f"{path} does not exist; {NAME_IT}")
+        return path.open("rb")
 
 
 def data_files(path: Path) -> list[Path]:
@@ -161,52 +116,27 @@ def data_files(path: Path) -> list[Path]:
     kinds = set(_READERS) - {".json"}  # in hub folders, JSON files describe the data
     for folder in (path, path / "data"):
         files = sorted(file for file in folder.glob("[!.]*") if file.suffix.lower() in kinds)
-        names = set()
-        for file in files:
-            names.add(re.sub(r"-\d{5}-of-\d{5}(?=\.)", "", file.name))
+        names = {re.sub(r"-\d{5}-of-\d{5}(?=\.)", "", file.name) for file in files}
         if len(names) > 1:
             raise DataError(
                 f"{folder} holds several data files ({', '.join(sorted(names))}); name one of them"
             )
         if files:
             return files
-    raise DataError(
-        f"{path} holds no data file ({', '.join(sorted(kinds))}), nor does its folder data"
-    )
-
-
-def count_rows(path: Path) -> int:
-    """Estimate the number of rows: of a text file its lines that are not blank, without a header.
-
-    A CSV row with line breaks in its cells counts as several. 0 for a JSON list, whose rows are
-    known when it is read.
-    """
-    kind = path.suffix.lower()
-    if kind == ".parquet":
-        import pyarrow.parquet
-
-        with wrap_errors(path, DataError, REWRITE), _open(path) as file:
-            return int(pyarrow.parquet.read_metadata(file).num_rows)
-    with _open(path) as file:
-        if kind == ".json" and _is_list(file):
-            return 0
-        lines = sum(1 for line in _lines(file) if line.strip())
-    if kind in (".csv", ".tsv"):
-        return max(lines - 1, 0)
-    return lines
+    raise DataError(f"{path} holds no data file, nor does its folder data")
 
 
 def describe_separator(source: str | Path) -> str:
     """What separates the columns of a CSV file, as a sentence, if it is no comma; else ""."""
     path = Path(source)
-    if path.suffix.lower() not in (".csv", ".tsv") or not path.is_file():
+    if path.suffix.lower() not in (".csv", ".tsv"):
         return ""
     with _open(path) as file:
         separator = _separator(file, path)
+    if separator == ",":
+        return ""
     names = {";": "semicolons", "\t": "tabs", "|": "bars"}
-    if separator != ",":
-        return f"{path}: columns are separated by {names[separator]}"
-    return ""
+    return f"{path}: columns are separated by {names[separator]}"
 
 
 def read_hub(name: str, config: str | None, split: str) -> Iterator[Row]:
@@ -225,26 +155,32 @@ def read_hub(name: str, config: str | None, split: str) -> Iterator[Row]:
 
 
 def _jsonl(file: IO[bytes], path: Path) -> Iterator[Row]:
-    for row, line in enumerate(_lines(file), start=1):
-        line = line.removeprefix(b"\xef\xbb\xbf") if row == 1 else line
-        if line.strip():
-            try:
-                yield row, _object(line.rstrip(b"\r\n"))
-            except BadRow as bad:
-                yield row, bad
+    # A file of bytes ends its lines at "\n" only, str.splitlines also at U+2028 and the like.
+    for row, line in enumerate(file, start=1):
+        if not line.strip():
+            continue
+        try:
+            fields = _decode(line)
+            if not isinstance(fields, dict):
+                hint = f" but {kind_of(fields)}; write one object a line"
+                raise BadRow("not a JSON object", hint)
+            yield row, fields
+        except BadRow as bad:
+            yield row, bad
 
 
 def _json(file: IO[bytes], path: Path) -> Iterator[Row]:
     """The rows of a file with one JSON list of objects, or with an object a line."""
-    if not _is_list(file):
+    text = file.read()
+    if not text.decode("utf-8-sig", errors="replace").lstrip().startswith("["):
+        file.seek(0)
         yield from _jsonl(file, path)
         return
     try:
-        rows = _decode(file.read().removeprefix(b"\xef\xbb\xbf"))
+        rows = _decode(text)
     except BadRow as bad:
         raise DataError(f"{path}: {bad}; correct the file") from None
-    if not isinstance(rows, list):
-        raise DataError(f"{path} holds {kind_of(rows)}; it must be a list of objects")
+    assert isinstance(rows, list)
     for row, fields in enumerate(rows, start=1):
         if isinstance(fields, dict):
             yield row, fields
@@ -252,106 +188,43 @@ def _json(file: IO[bytes], path: Path) -> Iterator[Row]:
             yield row, BadRow("not a JSON object", f" but {kind_of(fields)}")
 
 
-def _is_list(file: IO[bytes]) -> bool:
-    """Whether a JSON file holds one list; it is left at its beginning."""
-    start = file.read(ROW_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
-    file.seek(0)
-    return start.startswith(b"[")
-
-
-def _lines(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield the lines of a file, cut after ROW_BYTES + 1 bytes."""
-    # Only "\\n" ends a line: str.splitlines would also split at U+2028 and the like.
-    while line := file.readline(ROW_BYTES + 1):
-        rest = line
-        while rest and not rest.endswith(b"\n"):
-            rest = file.readline(ROW_BYTES)
-        yield line
-
-
-def _object(line: bytes) -> dict[str, object]:
-    if len(line) > ROW_BYTES:
-        raise _too_long()
-    fields = _decode(line)
-    if not isinstance(fields, dict):
-        raise BadRow("not a JSON object", f" but {kind_of(fields)}; write one object a line")
-    return fields
-
-
 def _decode(text: bytes) -> object:
     """The value of JSON text, with numbers as their digits. Raises BadRow."""
     try:
-        return json.loads(
-            text.decode("utf-8"),
-            parse_int=Number,
-            parse_float=Number,
-            parse_constant=_refuse_constant,
-            object_pairs_hook=_fields,
-        )
-    except UnicodeDecodeError as error:
-        raise BadRow("invalid UTF-8", f" at byte {error.start + 1}: {error.reason}") from None
-    except json.JSONDecodeError as error:
-        line = f"line {error.lineno} " if error.lineno > 1 else ""
-        raise BadRow("invalid JSON", f" at {line}column {error.colno}: {error.msg}") from None
-    except RecursionError:
-        raise BadRow("invalid JSON", ": nested too deeply") from None
-
-
-def _fields(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """The object of some keys and values. Raises BadRow for a doubled key."""
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        names = [name for name, _ in pairs]
-        doubled = next(name for name in names if names.count(name) > 1)
-        raise BadRow("doubled key", f" {shorten(doubled)}; write each key once")
-    return fields
-
-
-def _too_long() -> BadRow:
-    return BadRow("too long", f": a row has at most {ROW_BYTES:,} bytes")
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise BadRow("invalid JSON", f": {name} is not a JSON number")
+        return json.loads(text.decode("utf-8-sig"), parse_int=Number, parse_float=Number)
+    except (ValueError, RecursionError) as error:  # too deeply nested
+        raise BadRow("invalid JSON", f": {error}") from None
 
 
 def _csv(file: IO[bytes], path: Path) -> Iterator[Row]:
-    csv.field_size_limit(ROW_BYTES)  # of the process; the default refuses cells over 128 KiB
-    names: list[str] = []
-    line = 1
+    csv.field_size_limit(sys.maxsize)  # of the process; the default refuses cells over 128 KiB
     separator = _separator(file, path)
     with io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
         # Without strict, an unclosed quote silently swallows the rest of the file.
-        reader = csv.reader(text, strict=True, delimiter=separator)
+        rows = csv.DictReader(text, strict=True, delimiter=separator)
         try:
-            for cells in reader:
-                if any("\0" in cell for cell in cells):
-                    raise csv.Error("a cell has a NUL byte")
-                row, line = line, reader.line_num + 1
-                if not any(cells):
-                    continue
-                if not names:
-                    names = cells
-                    doubled = {name for name in names if name and names.count(name) > 1}
-                    if doubled:
-                        name = shorten(min(doubled))
-                        raise DataError(f"{path}: two columns are named {name}; rename one of them")
-                elif len(cells) == len(names):
-                    yield row, dict(zip(names, cells, strict=True))
-                else:
-                    detail = f": {len(cells)}, and the first line names {len(names)} columns"
-                    yield row, BadRow("wrong number of cells", detail)
+            names = list(rows.fieldnames or ())
+            if len(set(names)) < len(names):
+                raise DataError(f"{path}: two columns have one name; rename one of them")
+            for fields in rows:
+                # The reader gives cells too many the key None, and those that lack the value None.
+                if None in fields or None in fields.values():
+                    detail = f"; the first line names {len(names)} columns"
+                    yield rows.line_num, BadRow("wrong number of cells", detail)
+                elif any(fields.values()):
+                    yield rows.line_num, fields
         except (csv.Error, UnicodeDecodeError) as error:
             # Text is decoded some lines ahead, so a wrong byte may come after this row.
             hint = "write it in UTF-8, with every quote closed and doubled within cells"
-            raise DataError(f"{path} row {line} or later: {reason(error)}; {hint}") from None
+            row = rows.line_num + 1
+            raise DataError(f"{path} row {row} or later: {reason(error)}; {hint}") from None
 
 
 def _separator(file: IO[bytes], path: Path) -> str:
     """What separates the columns of a CSV file, by its first line; it is left at its beginning."""
     if path.suffix.lower() == ".tsv":
         return "\t"
-    header = file.readline(ROW_BYTES).decode("utf-8-sig", errors="replace")
+    header = file.readline().decode("utf-8-sig", errors="replace")
     file.seek(0)
     try:
         return csv.Sniffer().sniff(header, delimiters=",;\t|").delimiter
@@ -362,28 +235,21 @@ def _separator(file: IO[bytes], path: Path) -> str:
 def _parquet(file: IO[bytes], path: Path) -> Iterator[Row]:
     import pyarrow.parquet
 
-    with wrap_errors(path, DataError, REWRITE):
-        table = pyarrow.parquet.ParquetFile(file, page_checksum_verification=True, pre_buffer=False)
-        yield from _arrow_rows(table.iter_batches(batch_size=64))
+    with wrap_errors(path, DataError, "write it again as Parquet, or name another file"):
+        yield from _arrow_rows(pyarrow.parquet.ParquetFile(file).iter_batches(batch_size=64))
 
 
 def _arrow_rows(batches: Iterable[Any]) -> Iterator[Row]:
     row = 0
     for batch in batches:
-        columns = {}
-        for name in batch.schema.names:
-            columns[name] = _cells(batch.column(name))
-        for cells in zip(*columns.values(), strict=True):
+        columns = [_cells(column) for column in batch.columns]
+        for cells in zip(*columns, strict=True):
             row += 1
-            size = sum(len(cell.encode()) for cell in cells if isinstance(cell, str))
-            yield row, dict(zip(columns, cells, strict=True)) if size <= ROW_BYTES else _too_long()
+            yield row, dict(zip(batch.schema.names, cells, strict=True))
 
 
 def _cells(column: Any) -> list[object]:
-    """Convert the cells of an Arrow column to Python values, numbers to their digits.
-
-    Text without digits, such as nan, becomes a float.
-    """
+    """Convert the cells of an Arrow column to Python values, numbers to their digits."""
     import pyarrow
     from pyarrow.types import is_decimal, is_floating, is_integer
 
@@ -391,9 +257,9 @@ def _cells(column: Any) -> list[object]:
     if not (is_integer(kind) or is_floating(kind) or is_decimal(kind)):
         return list(column.to_pylist())
     # Arrow writes the fewest digits that round-trip, for 32-bit floats too.
-    texts = column.cast(pyarrow.string()).to_pylist()
     cells: list[object] = []
-    for text in texts:
+    for text in column.cast(pyarrow.string()).to_pylist():
+        # nan has no digits, and is no answer.
         cells.append(text and (Number(text) if text[-1].isdigit() else float(text)))
     return cells
 

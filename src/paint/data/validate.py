@@ -5,13 +5,12 @@ prompts are the same as in a run (paint.data.problems, paint.models.policy.encod
 written.
 """
 
-import statistics
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
-from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 from transformers import PreTrainedTokenizerBase
@@ -20,11 +19,11 @@ from paint.config.schema import Config
 from paint.core.display import Display
 from paint.data.benchmarks import Benchmark
 from paint.data.contexts import Contexts
-from paint.data.decontaminate import Index, Pass, build_index, contaminated
+from paint.data.decontaminate import build_index, contaminated
 from paint.data.formats import convert_rows, describe_formats
 from paint.data.gold_answer_checks import gold_warnings
 from paint.data.problems import DataError, Problem, validate_rows
-from paint.data.readers import BadRow, Row, count_rows, describe_separator, read_rows, shorten
+from paint.data.readers import BadRow, Row, describe_separator, read_rows, shorten
 from paint.demo.files import problems_path
 from paint.grading.contract import Item
 from paint.grading.graders import find_grader
@@ -41,10 +40,6 @@ from paint.training.check import check_config
 
 SHOWN_ROWS = 5
 CHUNK = 256
-FOUND_BY: dict[Pass, str] = {
-    "words": "repeat a benchmark problem",
-    "masked": "repeat one except for numbers or letters (docs/how-to/own-data.md)",
-}
 
 WRONG_REFERENCES = (
     "wrong boxes: with the last 40 % of every reference wrong, the demo lost 82 points by SFT, 15 "
@@ -52,23 +47,20 @@ WRONG_REFERENCES = (
 )
 """What references that end in a wrong answer cost; its numbers are of the page that it names."""
 
-
 NO_BOXES = (
     "no solution has a box, which the paper's prompt asks the student for; where answers are not "
     "mathematics, set prompts.student (docs/how-to/own-context.md#prompts)"
 )
 
+RowMessages = list[tuple[int, str]]  # number and message of each
 
-@dataclass(frozen=True, slots=True)
-class LengthQuantiles:
+
+class LengthQuantiles(NamedTuple):
     """Lengths of texts, in tokens."""
 
     median: float
     p95: float
-    longest: int
-
-
-RowMessages = list[tuple[int, str]]  # number and message of each
+    longest: float
 
 
 @dataclass(slots=True)
@@ -77,10 +69,9 @@ class FileCheck:
 
     Attributes:
         limit: most tokens of a teacher prompt.
-        rows: number of rows; with `data.turns` "all" a row may be several problems, its turns.
+        rows: number of rows, of which ``good`` are valid; the following count these.
         columns: number of rows that have each column.
         notes: how the file was read, and what its rows and the prompts do to each other.
-        good: number of valid rows, or turns; the following count these, too.
         bad: number and message of bad rows, by reason.
         lengths: token lengths of problem, solution, student prompt and longest teacher prompt.
         too_long: valid rows whose teacher prompt is over `limit` tokens, as `bad`.
@@ -88,8 +79,7 @@ class FileCheck:
         boxed: number of solutions by verdict, graded as if they were completions: "right" if the
             box holds the answer. Rows without solution or answer are left out.
         gold_warnings: valid rows with a gold answer that does not parse or may be misread.
-        contaminated: valid rows that repeat a benchmark problem, by the pass that found them; empty
-            without benchmarks.
+        contaminated: valid rows that repeat a benchmark problem; None without benchmarks.
         views: prompts of the first valid row, by view.
     """
 
@@ -105,7 +95,7 @@ class FileCheck:
     without_anchors: int = 0
     boxed: Counter[str] = field(default_factory=Counter)
     gold_warnings: RowMessages = field(default_factory=list)
-    contaminated: dict[str, RowMessages] = field(default_factory=dict)
+    contaminated: RowMessages | None = None
     views: dict[str, str] = field(default_factory=dict)
 
 
@@ -125,97 +115,125 @@ def check_file(
     display = display or Display()
     tokenizer = load_tokenizer(config.model.path)
     check = FileCheck(problems_path(config.data.path), config.data.max_prompt_tokens)
-    index = build_index(benchmarks, masked=True)
-    check.contaminated = {FOUND_BY[pieces.name]: [] for pieces in index.passes if benchmarks}
-    row_checks = _RowChecks(config, tokenizer, index, check)
-
-    total = count_rows(Path(check.path)) if Path(check.path).is_file() else 0
-    formats: Counter[str] = Counter()
-    rows = _checked_rows(config, tokenizer, check, formats)
-    replaced = 0
-    are_asked_for_boxes = False
-    with find_grader() as grader, display.counting("rows", total) as counter:
-        while chunk := list(islice(rows, CHUNK)):
-            good = [problem for _, problem in chunk if isinstance(problem, Problem)]
-            contexts = Contexts(config.context, good)
-            replaced += replaced_system_turns(config.prompts, good)
-            are_asked_for_boxes |= any(not problem.turns for problem in good)
-            for row, problem in chunk:
-                if isinstance(problem, BadRow):
-                    check.bad.setdefault(problem.reason, []).append((row, str(problem)))
-                else:
-                    row_checks.add(row, problem, contexts)
-
-            graded = [problem for problem in good if problem.solution and problem.answer]
-            items = [Item(problem.solution, problem.answers) for problem in graded]
-            check.boxed.update(grade.reason for grade in grader.grade(items))
-            counter.to(check.rows)
-        counter.total = counter.done  # the count before was an estimate
-
-    if not check.columns and not check.bad:
+    problems = _read_problems(config, tokenizer, check, display)
+    if not problems and not check.bad:
         raise DataError(f"{check.path} is empty; it must hold one problem a row")
-    check.notes = [describe_separator(check.path), *describe_formats(formats)]
+
+    check.good = len(problems)
+    _check_prompts(config, tokenizer, problems, check, display)
+    for problem in problems:
+        warnings = gold_warnings([problem])
+        if warnings:
+            texts = [f"{shorten(warning.answer)}: {warning.why}" for warning in warnings]
+            check.gold_warnings.append((problem.row, ", ".join(texts)))
+    if benchmarks:
+        index = build_index(benchmarks)
+        check.contaminated = []
+        for problem in problems:
+            match = contaminated(problem.problem, index)
+            if match:
+                message = f"{match.benchmark}, problem {match.id}: {shorten(match.shared)}"
+                check.contaminated.append((problem.row, message))
+    _grade_solutions(problems, check, display)
+
+    replaced = replaced_system_turns(config.prompts, problems)
     if replaced:
         check.notes.append(describe_replaced(replaced, check.good))
-    if are_asked_for_boxes and not config.prompts.student and set(check.boxed) == {"no box"}:
+    is_asked_for_boxes = not config.prompts.student and any(not p.turns for p in problems)
+    if is_asked_for_boxes and set(check.boxed) == {"no box"}:
         check.notes.append(NO_BOXES)
-    check.notes = [note for note in check.notes if note]
-    check.lengths = {
-        name: length_quantiles(lengths) for name, lengths in row_checks.lengths.items()
-    }
     return check
 
 
-@dataclass
-class _RowChecks:
-    """The checks of valid rows, whose findings are added to ``check``."""
+def _read_problems(
+    config: Config, tokenizer: PreTrainedTokenizerBase, check: FileCheck, display: Display
+) -> list[Problem]:
+    """The valid rows; counts all rows, their columns and formats, and lists the bad ones.
 
-    config: Config
-    tokenizer: PreTrainedTokenizerBase
-    index: Index
-    check: FileCheck
-    lengths: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    A row whose text contains special tokens is bad.
+    """
+    problems: list[Problem] = []
+    formats: Counter[str] = Counter()
 
-    def add(self, row: int, problem: Problem, contexts: Contexts) -> None:
-        """Check one row; ``contexts`` are those of its chunk."""
-        check = self.check
-        check.good += 1
+    def rows() -> Iterator[Row]:
+        with display.counting("rows", 0) as counter:
+            for row, fields in read_rows(check.path):
+                check.rows += 1
+                counter.to(check.rows)
+                if not isinstance(fields, BadRow):
+                    check.columns.update(fields.keys())
+                yield row, fields
+
+    converted = convert_rows(rows(), config.data, formats)
+    needs = check_config(config).needed_fields
+    for row, problem in validate_rows(converted, config.data, needs=needs):
+        if isinstance(problem, Problem):
+            special = special_text_finder(
+                tokenizer, problem=problem.problem, solution=problem.solution, answer=problem.answer
+            )
+            if special is None:
+                problems.append(problem)
+            else:
+                check.bad.setdefault(REASON, []).append((row, f"{REASON}{special}"))
+            if len(problems) == config.data.limit:
+                break
+        else:
+            check.bad.setdefault(problem.reason, []).append((row, str(problem)))
+    notes = [describe_separator(check.path), *describe_formats(formats)]
+    check.notes = [note for note in notes if note]
+    return problems
+
+
+def _check_prompts(
+    config: Config,
+    tokenizer: PreTrainedTokenizerBase,
+    problems: Sequence[Problem],
+    check: FileCheck,
+    display: Display,
+) -> None:
+    """Measure the prompts of valid rows, and show those of the first."""
+    contexts = Contexts(config.context, problems)
+    lengths: dict[str, list[int]] = {}
+    for problem in display.track("prompts measured", problems):
         aligned = contexts.aligned(problem, contexts.of_own_row(problem))
         check.without_anchors += not anchors(aligned)
-        if not check.views:
-            check.views = self._texts_of_prompts(problem, contexts)
-
-        warnings = gold_warnings([problem])
-        if warnings:
-            texts = (f"{shorten(warning.answer)}: {warning.why}" for warning in warnings)
-            check.gold_warnings.append((row, ", ".join(texts)))
-        match = contaminated(problem.problem, self.index)
-        if match:
-            message = f"{match.benchmark}, problem {match.id}: {shorten(match.shared)}"
-            check.contaminated[FOUND_BY[match.found_by]].append((row, message))
-
-        prompts = longest_prompts(self.tokenizer, problem, self.config, contexts.longest(problem))
+        prompts = longest_prompts(tokenizer, problem, config, contexts.longest(problem))
         length = len(prompts["teacher"])
         if length > check.limit:
-            check.too_long.append((row, f"a teacher prompt of {length} tokens"))
-        self.lengths["problem"].append(self._count_tokens(problem.problem))
-        self.lengths["solution"].append(self._count_tokens(problem.solution))
-        for name, ids in prompts.items():
-            self.lengths[f"{name} prompt"].append(len(ids))
+            check.too_long.append((problem.row, f"a teacher prompt of {length} tokens"))
+        ids = {
+            "problem": tokenizer.encode(problem.problem, add_special_tokens=False),
+            "solution": tokenizer.encode(problem.solution, add_special_tokens=False),
+            "student prompt": prompts["student"],
+            "teacher prompt": prompts["teacher"],
+        }
+        for name, tokens in ids.items():
+            lengths.setdefault(name, []).append(len(tokens))
+    for name, counts in lengths.items():
+        check.lengths[name] = length_quantiles(counts)
 
-    def _texts_of_prompts(self, problem: Problem, contexts: Contexts) -> dict[str, str]:
-        """The prompts of a row by view, with the context of the first step, before a completion."""
-        seed = self.config.train.seed
-        references = contexts.references(problem, seed)
+    for problem in problems[:1]:
+        # The context of the first step, before a completion.
+        references = contexts.references(problem, config.train.seed)
         ratio = contexts.measure("", problem, references)["mask_ratio"]
-        context = contexts.context(references, ratio, seed)
+        context = contexts.context(references, ratio, config.train.seed)
         prompts = longest_prompts(
-            self.tokenizer, problem, self.config, context.text, complete=context.complete
+            tokenizer, problem, config, context.text, complete=context.complete
         )
-        return {name: str(self.tokenizer.decode(ids)) for name, ids in prompts.items()}
+        for name, prompt in prompts.items():
+            check.views[name] = str(tokenizer.decode(prompt))
 
-    def _count_tokens(self, text: str) -> int:
-        return len(self.tokenizer.encode(text, add_special_tokens=False))
+
+def _grade_solutions(problems: Sequence[Problem], check: FileCheck, display: Display) -> None:
+    items = []
+    for problem in problems:
+        if problem.solution and problem.answer:
+            items.append(Item(problem.solution, problem.answers))
+    with find_grader() as grader, display.counting("solutions graded", len(items)) as counter:
+        for start in range(0, len(items), CHUNK):
+            grades = grader.grade(items[start : start + CHUNK])
+            check.boxed.update(grade.reason for grade in grades)
+            counter.to(check.boxed.total())
 
 
 def longest_prompts(
@@ -242,45 +260,29 @@ def length_quantiles(lengths: Sequence[int]) -> LengthQuantiles:
 
     The 95th percentile is the smallest length that is at least as long as 95 % of them.
     """
-    ordered = sorted(lengths)
-    p95 = ordered[-(-95 * len(ordered) // 100) - 1]
-    return LengthQuantiles(statistics.median(ordered), p95, ordered[-1])
+    median = float(np.median(lengths))
+    p95 = float(np.percentile(lengths, 95, method="inverted_cdf"))
+    return LengthQuantiles(median, p95, max(lengths))
 
 
 def print_check(check: FileCheck, console: Console) -> None:
     """Print the counts, the first bad rows by reason, and the lengths."""
-    count = check.good + sum(map(len, check.bad.values()))
-    unit, turns = ("rows", "") if count == check.rows else ("turns", f" with {count:,} turns")
-    console.print(f"{check.path}: {check.rows:,} rows{turns}, {check.good:,} good")
-    columns = (
-        name if rows == check.rows else f"{name} (in {rows:,} rows)"
-        for name, rows in check.columns.items()
-    )
+    console.print(f"{check.path}: {check.rows:,} rows, {check.good:,} good")
+    columns = []
+    for name, rows in check.columns.items():
+        columns.append(name if rows == check.rows else f"{name} (in {rows:,} rows)")
     console.print(f"columns: {', '.join(columns)}")
     for note in check.notes:
         console.print(note)
 
-    notes = {}
-    for reason, rows in check.bad.items():
-        notes[f"bad: {reason}"] = rows
-    notes[f"over data.max_prompt_tokens, {check.limit:,}"] = check.too_long
-    notes["gold answers to check (docs/how-to/own-data.md)"] = check.gold_warnings
-    for title, found in (notes | check.contaminated).items():
-        if found:
-            console.print(f"{title}: {len(found):,} {unit}")
-        listed = found[:SHOWN_ROWS]
-        if len(listed) > 1 and len({message for _, message in listed}) == 1:
-            numbers = ", ".join(str(row) for row, _ in listed)
-            listed = []
-            console.print(f"  rows {numbers}: {found[0][1]}")
-        for row, message in listed:
-            console.print(f"  row {row}: {message}")
-        if len(found) > SHOWN_ROWS:
-            console.print("  ...")
-
-    if check.contaminated and not any(check.contaminated.values()):
+    findings = {f"bad: {reason}": rows for reason, rows in check.bad.items()}
+    findings[f"over data.max_prompt_tokens, {check.limit:,}"] = check.too_long
+    findings["gold answers to check (docs/how-to/own-data.md)"] = check.gold_warnings
+    findings["repeat a benchmark problem"] = check.contaminated or []
+    for title, found in findings.items():
+        _print_rows(title, found, console)
+    if check.contaminated == []:
         console.print("no row repeats a benchmark problem")
-
     if not check.good:
         return
 
@@ -288,7 +290,7 @@ def print_check(check: FileCheck, console: Console) -> None:
         console.print(f"--- the {name} reads of the first row ---", text, sep="\n", markup=False)
     console.print("---")
     if check.boxed:
-        right = check.boxed.get("right", 0) / check.boxed.total()
+        right = check.boxed["right"] / check.boxed.total()
         verdicts = ", ".join(f"{count:,} {reason}" for reason, count in sorted(check.boxed.items()))
         console.print(f"solutions whose box holds the answer: {right:.1%} ({verdicts})")
     if check.without_anchors == check.good:  # as of chats, whose contexts need none
@@ -296,45 +298,27 @@ def print_check(check: FileCheck, console: Console) -> None:
     else:
         share = check.without_anchors / check.good
         console.print(f"contexts without anchors (their overlap by anchors is 0): {share:.1%}")
-
-    if check.boxed.get("wrong"):
+    if check.boxed["wrong"]:
         console.print(WRONG_REFERENCES)
 
     table = Table("tokens", "median", "95 %", "longest")
     for column in table.columns[1:]:
         column.justify = "right"
     for name, length in check.lengths.items():
-        table.add_row(name, f"{length.median:,.0f}", f"{length.p95:,}", f"{length.longest:,}")
+        table.add_row(name, *(f"{quantile:,.0f}" for quantile in length))
     console.print(table)
 
 
-def _checked_rows(
-    config: Config,
-    tokenizer: PreTrainedTokenizerBase,
-    check: FileCheck,
-    formats: Counter[str],
-) -> Iterator[tuple[int, Problem | BadRow]]:
-    """Yield all rows up to the last valid one within the limit, count their columns and formats.
-
-    A row whose text contains special tokens is bad.
-    """
-
-    def rows() -> Iterator[Row]:
-        for row, fields in read_rows(check.path):
-            check.rows += 1
-            check.columns.update(() if isinstance(fields, BadRow) else fields.keys())
-            yield row, fields
-
-    valid = 0
-    for row, problem in validate_rows(
-        convert_rows(rows(), config.data, formats),
-        config.data,
-        needs=check_config(config).needed_fields,
-    ):
-        found = isinstance(problem, Problem) and special_text_finder(
-            tokenizer, problem=problem.problem, solution=problem.solution, answer=problem.answer
-        )
-        yield row, BadRow(REASON, found) if found else problem
-        valid += isinstance(problem, Problem)
-        if valid == config.data.limit:
-            return
+def _print_rows(title: str, found: RowMessages, console: Console) -> None:
+    """Print the first rows of a finding; rows of one message in one line."""
+    if not found:
+        return
+    console.print(f"{title}: {len(found):,} rows")
+    listed: dict[str, list[str]] = {}
+    for row, message in found[:SHOWN_ROWS]:
+        listed.setdefault(message, []).append(str(row))
+    for message, rows in listed.items():
+        word = "row" if len(rows) == 1 else "rows"
+        console.print(f"  {word} {', '.join(rows)}: {message}")
+    if len(found) > SHOWN_ROWS:
+        console.print("  ...")

@@ -21,7 +21,7 @@ from paint.core.display import Display, format_duration
 from paint.core.distributed import require_one_process
 from paint.core.errors import NotConfirmed
 from paint.data.benchmarks import Benchmark, folder_name, load_benchmark
-from paint.data.gold_answer_checks import name_unparsed
+from paint.data.gold_answer_checks import announce_benchmark
 from paint.data.problems import Problem
 from paint.demo.files import NAME
 from paint.evaluation.defaults import grader_needs_answer, protocol_differences, protocol_of
@@ -157,7 +157,7 @@ def load_benchmarks(
             )
     grader = open_grader(evaluation.grading)
     for benchmark in benchmarks:
-        name_unparsed(grader, benchmark.name, benchmark.problems, display.note)
+        announce_benchmark(grader, benchmark, display.note)
     return benchmarks
 
 

@@ -16,7 +16,7 @@ from paint.config.schema import Config
 from paint.core.display import Display
 from paint.core.distributed import all_gather_objects, run_on_rank0
 from paint.data.benchmarks import load_benchmark
-from paint.data.gold_answer_checks import name_unparsed
+from paint.data.gold_answer_checks import announce_benchmark
 from paint.data.problems import Problem
 from paint.evaluation.defaults import (
     grader_needs_answer,
@@ -107,7 +107,7 @@ def load_validation(
                     f"checkpoints could not be compared; put the file back as it was, or move "
                     f"{run / 'validation'} away"
                 )
-        name_unparsed(grader, benchmark.name, benchmark.problems, display.note)
+        announce_benchmark(grader, benchmark, display.note)
 
     run_on_rank0(check_problems)
     at_once = rollout.batch_size * max(ranks, len(rollout.urls), len(rollout.server_gpus))

@@ -43,7 +43,7 @@ from paint.core.errors import Interrupted, format_short, wrap_errors
 from paint.core.settings import require_count
 from paint.core.storage import FolderInUse, lock_folder
 from paint.core.workspace import refuse_differences, setting_differences
-from paint.data.gold_answer_checks import name_unparsed
+from paint.data.gold_answer_checks import announce_benchmark
 from paint.evaluation.generate import (
     EvalTask,
     SamplingProtocol,
@@ -128,7 +128,7 @@ def run_experiment(
     seeded = _seeded_runs([run.resolved() for run in runs], seeds, folder)
     steps = _evaluated_steps(seeded, every_checkpoint=every_checkpoint)
     benchmark, grader = protocol.benchmark, open_grader(seeded[0].config.grading)
-    name_unparsed(grader, benchmark.name, benchmark.problems, display.note)
+    announce_benchmark(grader, benchmark, display.note)
     with wrap_errors(folder, RunError, "choose another place (--output-dir)"):
         folder.mkdir(parents=True, exist_ok=True)
 
