@@ -10,7 +10,7 @@ import tyro
 from hypothesis import given
 
 from config_tables import TABLES
-from paint.cli.extension_flags import OPTION_FLAGS
+from paint.cli.extension_flags import WITHOUT_TABLES
 from paint.config.recipe import (
     differences,
     find_recipe,
@@ -305,7 +305,7 @@ def test_differences_are_listed_by_name_in_order() -> None:
 
 def parse(*flags: str, default: Config | None = None) -> Config:
     default = default or Config()
-    return tyro.cli(Config, default=default, args=flags, registry=OPTION_FLAGS)
+    return tyro.cli(Config, default=default, args=flags, registry=WITHOUT_TABLES)
 
 
 def test_flags_override_recipe_in_both_spellings(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from paint.core.options import (
     build_options,
     complete_options,
     declared_options,
-    field_helps,
     options_of,
     plain_options,
 )
@@ -116,10 +115,6 @@ def of_required(options: Required) -> None:
     pass
 
 
-def of_number(options: int) -> None:
-    pass
-
-
 def of_unknown(options: "Unknown") -> None:  # type: ignore[name-defined]
     pass
 
@@ -127,11 +122,10 @@ def of_unknown(options: "Unknown") -> None:  # type: ignore[name-defined]
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (unannotated, "its parameter options has no annotation"),
-        (of_thawed, "Thawed is not frozen"),
-        (of_nested, r"Nested.table is annotated with .*bytes"),
-        (of_required, "Required.path has no default"),
-        (of_number, "annotated with <class 'int'>; annotate it with a frozen dataclass"),
+        (unannotated, "options is annotated with .*; annotate it with a frozen dataclass"),
+        (of_thawed, "Thawed'>; annotate it with a frozen dataclass"),
+        (of_nested, "Nested.table must have a default, and be a bool"),
+        (of_required, "Required.path must have a default"),
         (of_unknown, "name 'Unknown' is not defined"),
     ],
 )
@@ -162,7 +156,6 @@ def test_build_options_converts_values_and_keeps_defaults() -> None:
         ({"is_on": 1}, r"train\.options\.is_on must be true or false, got 1"),
         ({"count": 13}, r"^train\.options: count 13 brings bad luck; change it"),
         ({"count": {}}, r"train\.options\.count must be a number, text, true, false"),
-        ({"a b": 1}, r'train\.options has "a b", which is no name'),
     ],
 )
 def test_build_options_wrong_table_is_refused_with_name_and_value(
@@ -172,32 +165,11 @@ def test_build_options_wrong_table_is_refused_with_name_and_value(
         built(**table)
 
 
-@dataclass(frozen=True)
-class More(Some):
-    more: int = 0
-    """Further ones."""
-
-
-def test_field_helps_are_docstrings_below_fields_of_all_bases() -> None:
-    found = {"epsilon": "Largest change, in [0, 1].", "count": "A number."}
-    assert field_helps(Some) == found
-    assert field_helps(More) == found | {"more": "Further ones."}
-
-
 def test_option_table_has_value_equality_and_hash() -> None:
     table = plain_options("train.options", {"a": [1, 2], "b": None})
     assert table == {"b": None, "a": (1, 2)}
     assert hash(table) == hash(OptionTable({"b": None, "a": (1, 2)}))
     assert table != OptionTable()
-
-
-class Preset(Annotated):
-    options: Some = Some(count=5)
-
-
-def test_build_options_defaults_are_those_of_the_class() -> None:
-    assert build_options(Preset, {}, "train.options", "m:P") == Some(count=5)
-    assert build_options(Preset, {"count": 6}, "train.options", "m:P") == Some(count=6)
 
 
 @dataclass(frozen=True)
@@ -237,15 +209,15 @@ def test_complete_options_of_several_extensions_are_shared() -> None:
     [
         (
             Part(options=OptionTable({"count": 1})),
-            r"part\.options\.count of part\.method distillation; it has none, remove it",
+            r'part\.options\.count of part\.method "distillation"; it has none',
         ),
         (
             Part(spec_of(Annotated), OptionTable({"epsilom": 1})),
-            r"part\.options\.epsilom of part\.method \S+Annotated; did you mean epsilon",
+            r"part\.options\.epsilom of part\.method \S+; it has epsilon",
         ),
         (
             Part(source=("text", spec_of(other)), more=OptionTable({"x": 1})),
-            r"part\.more\.x of part\.source text \S+other; there are strength",
+            r"part\.more\.x of part\.source .*; it has strength",
         ),
     ],
 )

@@ -12,7 +12,8 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, redirect_stderr
+from contextlib import nullcontext, redirect_stderr, suppress
+from inspect import Parameter
 from itertools import takewhile
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -21,20 +22,22 @@ from tyro.conf import Positional, arg, subcommand
 from tyro.constructors import PrimitiveConstructorSpec
 
 from paint.arguments import SettingsOf
-from paint.cli.extension_flags import CONFIG, OPTION_FLAGS, with_declared_options
+from paint.cli.extension_flags import CONFIG, WITHOUT_TABLES, split_options, with_options
 from paint.commands import Command
 from paint.config.recipe import find_recipe, read_recipe
 from paint.config.removed import require_no_removed_flag
 from paint.config.schema import ConfigError, EvaluationConfig
 from paint.configure import Recipe
 from paint.core.errors import format_value, has_control_characters, sanitize_for_terminal
+from paint.core.options import values_of
 from paint.evaluation.defaults import defaults_of
 
 SECTION = re.compile(r"^(Args|Returns|Raises):$", re.MULTILINE)
 RECIPE = "recipe"
+HELP = {"-h", "--help"}
+# Fields of a command's options that are no parameters of its function.
 JSON = "json"
 VERBOSE = "verbose"
-VERBOSE_HELP = "Print all metrics of each step, in a long line, instead of four."
 GROUPS = {"data": "Make or validate training data (docs/how-to/own-data.md)."}
 """Commands of two words, by the first one."""
 
@@ -44,27 +47,23 @@ class Line:
     """A parsed command line."""
 
     command: Command
-    options: Any  # an instance of ``options_of(command)``
+    options: Any  # an instance of ``command_options(command)``
 
     def call(self, **further: Any) -> Any:
         """Call the command's function with the options, and with further arguments."""
-        positional: list[Any] = []
-        keywords: dict[str, Any] = {}
-        for parameter in _parameters(self.command).values():
-            name = parameter.name
-            if parameter.kind is parameter.VAR_KEYWORD:
-                if _settings_of(self.command) is EvaluationConfig:
-                    keywords |= _fields_of(self.options.config)
-            elif name == RECIPE and _settings_of(self.command):
-                recipe = Recipe(find_recipe(self.options.recipe), self.options.config)
-                positional.append(recipe)
-            elif parameter.kind is parameter.VAR_POSITIONAL:
-                positional += getattr(self.options, name)
-            elif parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
-                positional.append(getattr(self.options, name))
-            elif hasattr(self.options, name):
-                keywords[name] = getattr(self.options, name)
-        return self.command.function(*positional, **{**keywords, **further})
+        given = values_of(self.options)
+        config = given.pop(CONFIG, None)
+        if isinstance(config, EvaluationConfig):
+            given |= values_of(config)
+        elif config is not None:
+            given[RECIPE] = Recipe(find_recipe(given[RECIPE]), config)
+        targets: Sequence[Any] = ()
+        for parameter in _parameters(self.command):
+            if parameter.kind is Parameter.VAR_POSITIONAL:
+                targets = given.pop(parameter.name)
+        for name in (JSON, VERBOSE):
+            given.pop(name, None)
+        return self.command.function(*targets, **{**given, **further})
 
 
 def parse_line(line: Sequence[str], commands: Mapping[str, Command], about: str) -> Line:
@@ -83,30 +82,44 @@ def parse_line(line: Sequence[str], commands: Mapping[str, Command], about: str)
     command = find_command(line, commands)
     if command is None:
         return _parse_without_command(line, commands, about)
-    depth = len(command.name.split())
-    words = _with_recipe(command, line[depth:])
+    words = _with_recipe(command, line[len(command.name.split()) :])
     if "--" in words:
         raise ConfigError("the argument -- would hide the settings after it; leave it out")
     require_no_removed_flag(command.name, words)
-    kind = command_options(command)
+    kind, prog = command_options(command), f"paint {command.name}"
     default = _default(command, kind, words)
+    words, option_words = split_options(words)
+
+    def parse(words: Sequence[str]) -> Any:
+        text = description_of(command)
+        return _run_tyro(kind, words, prog=prog, description=text, default=default)
+
+    if HELP & set(words):
+        _print_help(parse, words, default, prog)
+    options = parse(words)
     if default is not None:
-        default = with_declared_options(default, words)
-    if {"-h", "--help"} & set(words):
-        words = ["--help"]  # tyro's help lacks the positional arguments that were given
-    options = _run_tyro(
-        kind,
-        words,
-        prog=f"paint {command.name}",
-        description=description_of(command),
-        default=tyro.MISSING_NONPROP if default is None else default,
-    )
-    if hasattr(options, RECIPE) and default is None:
+        return Line(command, with_options(options, default, option_words, prog))
+    if hasattr(options, RECIPE):
         raise ConfigError(
             f"the recipe {options.recipe} stands after the flags, whose defaults it sets; write "
-            f"`paint {command.name} {options.recipe}` first"
+            f"`{prog} {options.recipe}` first"
         )
     return Line(command, options)
+
+
+def _print_help(
+    parse: Callable[[Sequence[str]], Any], words: Sequence[str], default: Any, prog: str
+) -> None:
+    """Print the help of a command, and of the extensions that its recipe or the line names."""
+    options = default
+    with suppress(SystemExit), redirect_stderr(io.StringIO()):  # help of a wrong line is help, too
+        options = parse([word for word in words if word not in HELP])
+    try:
+        parse(["--help"])  # alone: tyro's help lacks the positional arguments that were given
+    except SystemExit:
+        if default is not None:
+            with_options(options, default, ["--help"], prog)
+        raise
 
 
 def find_command(line: Sequence[str], commands: Mapping[str, Command]) -> Command | None:
@@ -116,56 +129,50 @@ def find_command(line: Sequence[str], commands: Mapping[str, Command]) -> Comman
 
 def command_options(command: Command) -> type[Any]:
     """The dataclass of a command's options, with a field for each parameter."""
-    settings = _settings_of(command)
     helps = parameter_helps(command.function)
+    settings = settings_type(command.function)
     fields: list[Any] = []
-    for parameter in _parameters(command).values():
-        if parameter.kind is parameter.VAR_KEYWORD:
-            config = dataclasses.field(default_factory=settings)
-            fields.append((CONFIG, Annotated[settings, arg(name="")], config))
-            continue
-        if is_short_form(parameter, settings):
-            continue
-        notes = _notes(parameter)
-        sections = []
-        for note in notes:
-            if isinstance(note, SettingsOf):
-                sections.append(note)
-        if sections:
-            section = sections[0].kind
-            fields.append((parameter.name, section, dataclasses.field(default_factory=section)))
-            continue
-        kind = plain_type(parameter.annotation)
-        if any(isinstance(note, PrimitiveConstructorSpec) for note in notes):
-            kind = Any  # the note says how it is read
-        elif parameter.name == RECIPE:
-            kind = str
-        if parameter.name in helps:
-            notes.append(arg(help=helps[parameter.name]))
-        if parameter.kind is not parameter.KEYWORD_ONLY:
-            notes += get_args(Positional[int])[1:]
-        default = parameter.default
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            default = ()
-        field = dataclasses.field()
-        if default is not parameter.empty:
-            field = dataclasses.field(default=default)
-        annotated = Annotated[(kind, *notes)] if notes else kind
-        fields.append((parameter.name, annotated, field))
+    for parameter in _parameters(command):
+        if not is_short_form(parameter, settings):
+            fields.append(_field_of(parameter, helps.get(parameter.name, "")))
+    off = dataclasses.field(default=False)
     if command.report is not None:
-        fields.append(
-            (JSON, Annotated[bool, arg(help="Print JSON.")], dataclasses.field(default=False))
-        )
+        fields.append((JSON, Annotated[bool, arg(help="Print JSON.")], off))
     if command.has_steps:
-        note = arg(aliases=["-v"], help=VERBOSE_HELP)
-        fields.append((VERBOSE, Annotated[bool, note], dataclasses.field(default=False)))
+        text = "Print all metrics of each step, in a long line, instead of four."
+        fields.append((VERBOSE, Annotated[bool, arg(aliases=["-v"], help=text)], off))
     name = "".join(word.capitalize() for word in command.function.__name__.split("_"))
     return dataclasses.make_dataclass(name, fields, kw_only=True, frozen=True)
 
 
-def is_short_form(parameter: inspect.Parameter, settings: type[Any] | None) -> bool:
+def _field_of(parameter: Parameter, help_text: str) -> tuple[str, Any, Any]:
+    """The name, annotation and default of a parameter's field."""
+    kind, notes = plain_type(parameter.annotation), _notes(parameter)
+    for note in notes:
+        if isinstance(note, SettingsOf):
+            default = dataclasses.field(default_factory=note.kind)
+            if parameter.kind is Parameter.VAR_KEYWORD:
+                return CONFIG, Annotated[note.kind, arg(name="")], default
+            return parameter.name, note.kind, default
+        if isinstance(note, PrimitiveConstructorSpec):
+            kind = Any  # the note says how it is read
+    if parameter.name == RECIPE:
+        kind = str
+    if help_text:
+        notes.append(arg(help=help_text))
+    if parameter.kind is not Parameter.KEYWORD_ONLY:
+        notes += [*get_args(Positional[int])[1:], arg(metavar=parameter.name.upper())]
+    default = dataclasses.field()
+    if parameter.kind is Parameter.VAR_POSITIONAL:
+        default = dataclasses.field(default=())
+    elif parameter.default is not Parameter.empty:
+        default = dataclasses.field(default=parameter.default)
+    return parameter.name, Annotated[(kind, *notes)] if notes else kind, default
+
+
+def is_short_form(parameter: Parameter, settings: type[Any] | None) -> bool:
     """Whether a parameter stands for a section or a setting that the command line has as flags."""
-    if settings is None or parameter.kind is not parameter.KEYWORD_ONLY:
+    if settings is None or parameter.kind is not Parameter.KEYWORD_ONLY:
         return False
     return parameter.name in [field.name for field in dataclasses.fields(settings)]
 
@@ -197,78 +204,69 @@ def parameter_helps(function: Callable[..., Any]) -> dict[str, str]:
     return helps
 
 
-def settings_type(function: Callable[..., Any]) -> type[Any] | None:
+def settings_type(function: Callable[..., Any]) -> Any:
     """The dataclass whose fields are a function's ``**sections``; None without."""
     for parameter in inspect.signature(function).parameters.values():
-        if parameter.kind is parameter.VAR_KEYWORD:
-            [found] = [n for n in get_args(parameter.annotation) if isinstance(n, SettingsOf)]
-            kind: type[Any] = found.kind
-            return kind
+        if parameter.kind is Parameter.VAR_KEYWORD:
+            [found] = [note for note in _notes(parameter) if isinstance(note, SettingsOf)]
+            return found.kind
     return None
 
 
-def _settings_of(command: Command) -> Any:
-    return settings_type(command.function)
+def _parameters(command: Command) -> Sequence[Parameter]:
+    return list(inspect.signature(command.function).parameters.values())
 
 
-def _parameters(command: Command) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(command.function).parameters
-
-
-def _notes(parameter: inspect.Parameter) -> list[Any]:
+def _notes(parameter: Parameter) -> list[Any]:
     """What ``Annotated`` adds to the type of a parameter."""
     if get_origin(parameter.annotation) is not Annotated:
         return []
     return list(get_args(parameter.annotation)[1:])
 
 
-def _fields_of(config: Any) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    for field in dataclasses.fields(config):
-        fields[field.name] = getattr(config, field.name)
-    return fields
-
-
-def _before_recipe(command: Command) -> list[str]:
-    """The names of the positional parameters up to the recipe; none without a recipe."""
-    names = list(_parameters(command))
-    if RECIPE in names:
-        return names[: names.index(RECIPE) + 1]
+def _until_recipe(command: Command) -> list[Parameter]:
+    """The positional parameters up to the recipe; none without a recipe."""
+    parameters = _parameters(command)
+    for place, parameter in enumerate(parameters, start=1):
+        if parameter.name == RECIPE:
+            return list(parameters[:place])
     return []
 
 
 def _with_recipe(command: Command, words: Sequence[str]) -> list[str]:
     """The words with the default recipe, where the command has one and it was left out."""
-    names = _before_recipe(command)
-    if not names or _parameters(command)[RECIPE].default is inspect.Parameter.empty:
-        return list(words)
+    parameters = _until_recipe(command)
     given = list(takewhile(lambda word: not word.startswith("-"), words))
-    if len(given) != len(names) - 1:
+    if not parameters or len(given) != len(parameters) - 1:
         return list(words)
-    return [*given, _parameters(command)[RECIPE].default, *words[len(given) :]]
+    default = parameters[-1].default
+    if default is Parameter.empty:
+        return list(words)
+    return [*given, default, *words[len(given) :]]
 
 
 def _default(command: Command, kind: type[Any], words: Sequence[str]) -> Any:
     """The options with the values of the recipe or run before the flags; None without."""
-    if _settings_of(command) is EvaluationConfig:
+    settings = settings_type(command.function)
+    if settings is EvaluationConfig:
         if not words:
             return None
         return kind(targets=(), config=defaults_of(words[0], _words_of("benchmarks", words)))
-    names = _before_recipe(command)
-    if not names:
+    parameters = _until_recipe(command)
+    if not parameters:
         fields = dataclasses.fields(kind)
-        has_section = any(field.default_factory is not dataclasses.MISSING for field in fields)
-        if has_section:
-            return kind()
+        if any(field.default_factory is not dataclasses.MISSING for field in fields):
+            return kind()  # the section grading of `paint grade`
         return None
-    first = words[: len(names)]
-    if len(first) < len(names) or any(word.startswith("-") for word in first):
+    first = words[: len(parameters)]
+    if len(first) < len(parameters) or any(word.startswith("-") for word in first):
         return None
-    for name, word in zip(names, first, strict=True):
-        choices = plain_type(_parameters(command)[name].annotation)
+    given = {}
+    for parameter, word in zip(parameters, first, strict=True):
+        choices = plain_type(parameter.annotation)
         if get_origin(choices) is Literal and word not in get_args(choices):
             return None  # tyro names the choices
-    given = dict(zip(names, first, strict=True))
+        given[parameter.name] = word
     return kind(**given, config=read_recipe(find_recipe(first[-1])))
 
 
@@ -286,25 +284,20 @@ def _parse_without_command(
     line: Sequence[str], commands: Mapping[str, Command], about: str
 ) -> Line:
     """Print help, completion or tyro's message about a command that does not exist."""
-    group = line[0] if line and line[0] in GROUPS else ""
-    depth = 1 if group else 0
-    words = list(line[depth:])
-    if {"-h", "--help"} & set(words) or not line:
-        words = ["--help"]
-    tree: dict[str, Any] = {}
+    words, prog, description = list(line), "paint", about
+    tree: Any = {}
     for name, command in commands.items():
         first, _, second = name.partition(" ")
         if second:
             tree.setdefault(first, {})[second] = command
         else:
             tree[first] = command
-    _run_tyro(
-        _union(tree[group] if group else tree),
-        words,
-        prog=" ".join(["paint", *line[:depth]]),
-        description=GROUPS[group] if group else about,
-        default=tyro.MISSING_NONPROP,
-    )
+    if line and line[0] in GROUPS:
+        tree, prog, description = tree[line[0]], f"paint {line[0]}", GROUPS[line[0]]
+        words = words[1:]
+    if HELP & set(words) or not line:
+        words = ["--help"]
+    _run_tyro(_union(tree), words, prog=prog, description=description, default=None)
     raise AssertionError("tyro parses no command that is not in the table")
 
 
@@ -321,7 +314,6 @@ def _union(tree: Mapping[str, Any]) -> Any:
 
 
 def _run_tyro(kind: Any, words: Sequence[str], *, prog: str, description: str, default: Any) -> Any:
-    """Parse by tyro."""
     messages = io.StringIO()  # they repeat arguments as they are, marks that reorder text included
     is_plain = all(word == sanitize_for_terminal(word) for word in words)
     try:
@@ -331,8 +323,8 @@ def _run_tyro(kind: Any, words: Sequence[str], *, prog: str, description: str, d
                 prog=prog,
                 description=description,
                 args=list(words),
-                default=default,
-                registry=OPTION_FLAGS,
+                default=tyro.MISSING_NONPROP if default is None else default,
+                registry=WITHOUT_TABLES,
             )
     finally:
         sys.stderr.write(sanitize_for_terminal(messages.getvalue()))

@@ -16,18 +16,13 @@ A config holds them as a table (``OptionTable``), so that it can be read where t
 installed. Where the extension is loaded, ``build_options`` makes the dataclass of the table.
 """
 
-import ast
 import dataclasses
-import difflib
 import inspect
-import sys
-import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from itertools import pairwise
 from typing import Any, get_type_hints
 
-from paint.core.errors import ConfigError, PaintError, format_short, wrap_errors
+from paint.core.errors import ConfigError, format_short, wrap_errors
 from paint.core.plugins import load_object
 from paint.core.settings import check_value, convert_value, is_setting_type
 
@@ -87,8 +82,6 @@ def plain_options(name: str, table: Any) -> OptionTable:
         raise ConfigError(f"{name} must be a table, got {format_short(table)}; write [{name}]")
     plain = {}
     for key, value in table.items():
-        if not isinstance(key, str) or not key.isidentifier():
-            raise ConfigError(f"{name} has {format_short(key)}, which is no name of an option")
         if isinstance(value, list):
             value = tuple(value)
         items = value if isinstance(value, tuple) else (value,)
@@ -101,7 +94,7 @@ def plain_options(name: str, table: Any) -> OptionTable:
     return OptionTable(plain)
 
 
-def declared_options(extension: Any, setting: str) -> type | None:
+def declared_options(extension: Any, setting: str) -> Any:
     """The dataclass with which an extension annotates ``options``; None if it declares none.
 
     Args:
@@ -112,96 +105,47 @@ def declared_options(extension: Any, setting: str) -> type | None:
         ConfigError: the annotation is no frozen dataclass of types that a setting can have, or a
             field has no default.
     """
-    annotation = _annotation_of_options(extension, setting)
-    if annotation in (None, Any):
+    with wrap_errors(f"{setting}: options", ConfigError, "correct the annotation"):
+        kind: Any = _annotation_of_options(extension)
+    if kind in (None, Any):
         return None
-    if not (isinstance(annotation, type) and dataclasses.is_dataclass(annotation)):
+    declared = getattr(kind, "__dataclass_params__", None)
+    if declared is None or not declared.frozen:
         raise ConfigError(
-            f"{setting}: options is annotated with {format_short(annotation)}; annotate it with a "
-            f"frozen dataclass"
-        )
-    if not annotation.__dataclass_params__.frozen:  # type: ignore[attr-defined]
-        raise ConfigError(
-            f"{setting}: {annotation.__name__} is not frozen; write @dataclass(frozen=True)"
-        )
-    for field in dataclasses.fields(annotation):
-        if field.default is dataclasses.MISSING:
-            raise ConfigError(
-                f"{setting}: {annotation.__name__}.{field.name} has no default; every option has "
-                f"one"
-            )
-    for name, kind in option_types(annotation, setting).items():
-        if not is_setting_type(kind):
-            raise ConfigError(
-                f"{setting}: {annotation.__name__}.{name} is annotated with {format_short(kind)}; "
-                f"an option is a bool, int, float or str, a Literal of texts, a tuple[..., ...] of "
-                f"these, or a union of them with None"
-            )
-    return annotation
-
-
-def option_types(kind: type, setting: str) -> dict[str, Any]:
-    """The types of a dataclass's fields by name, of annotations written as text, too."""
-    with wrap_errors(f"{setting}: {kind.__name__}", ConfigError, "correct its annotations"):
-        hints = get_type_hints(kind)
-    types: dict[str, Any] = {}
-    for field in dataclasses.fields(kind):
-        types[field.name] = hints[field.name]
-    return types
-
-
-def field_helps(kind: type) -> dict[str, str]:
-    """The docstrings below the fields of a dataclass, each in one line; none without its source."""
-    helps: dict[str, str] = {}
-    for base in reversed(kind.__mro__):
-        if not dataclasses.is_dataclass(base):
-            continue
-        try:
-            [node] = ast.parse(textwrap.dedent(inspect.getsource(base))).body
-        except (OSError, TypeError, SyntaxError):
-            continue
-        if not isinstance(node, ast.ClassDef):
-            continue
-        for field, after in pairwise(node.body):
-            if not (isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr)):
-                continue
-            if isinstance(after.value, ast.Constant):
-                helps[ast.unparse(field.target)] = " ".join(str(after.value.value).split())
-    return helps
-
-
-def _annotation_of_options(extension: Any, setting: str) -> Any:
-    if isinstance(extension, type):
-        for base in extension.__mro__:
-            annotations = inspect.get_annotations(base)
-            if "options" in annotations:
-                module = sys.modules.get(base.__module__)
-                return _evaluated(annotations["options"], vars(module) if module else {}, setting)
-        return None
-    if not callable(extension):
-        return None
-    try:
-        parameter = inspect.signature(extension).parameters.get("options")
-    except ValueError:  # of some functions written in C
-        return None
-    if parameter is None:
-        return None
-    function = inspect.unwrap(extension)
-    names = getattr(function, "__globals__", {})
-    if parameter.annotation is inspect.Parameter.empty:
-        raise ConfigError(
-            f"{setting}: its parameter options has no annotation; annotate it with a frozen "
+            f"{setting}: options is annotated with {format_short(kind)}; annotate it with a frozen "
             f"dataclass"
         )
-    return _evaluated(parameter.annotation, names, setting)
+    types = option_types(kind, setting)
+    for field in dataclasses.fields(kind):
+        if field.default is dataclasses.MISSING or not is_setting_type(types[field.name]):
+            raise ConfigError(
+                f"{setting}: {kind.__name__}.{field.name} must have a default, and be a bool, int, "
+                f"float or str, a Literal of texts, a tuple[..., ...] of these, or a union of them "
+                f"with None"
+            )
+    return kind
 
 
-def _evaluated(annotation: Any, names: dict[str, Any], setting: str) -> Any:
-    """An annotation, which ``from __future__ import annotations`` leaves as text."""
-    if not isinstance(annotation, str):
-        return annotation
-    with wrap_errors(f"{setting}: options: {annotation}", ConfigError, "correct the annotation"):
-        return eval(annotation, names)
+def _annotation_of_options(extension: Any) -> Any:
+    """None without one. Annotations written as text are evaluated where they stand."""
+    if isinstance(extension, type):
+        for base in extension.__mro__:
+            if "options" in inspect.get_annotations(base):
+                return inspect.get_annotations(base, eval_str=True)["options"]
+        return None
+    try:
+        parameters = inspect.signature(extension).parameters
+    except (TypeError, ValueError):  # no function, or one that is written in C
+        return None
+    if "options" not in parameters:
+        return None
+    return inspect.signature(extension, eval_str=True).parameters["options"].annotation
+
+
+def option_types(kind: Any, setting: str) -> dict[str, Any]:
+    """The types of a dataclass's fields by name, of annotations written as text, too."""
+    with wrap_errors(f"{setting}: {kind.__name__}", ConfigError, "correct its annotations"):
+        return get_type_hints(kind)
 
 
 def build_options(extension: Any, table: Mapping[str, Any], name: str, setting: str) -> Any:
@@ -221,30 +165,21 @@ def build_options(extension: Any, table: Mapping[str, Any], name: str, setting: 
     if kind is None:
         return None
     types = option_types(kind, setting)
-    own = getattr(extension, "options", None)  # a class may have own defaults
-    values = values_of(own) if isinstance(own, kind) else {}
+    values = {}
     for field in dataclasses.fields(kind):
         full_name = f"{name}.{field.name}"
         if field.name in table:
             value = convert_value(full_name, table[field.name], types[field.name])
             check_value(full_name, value, field)
             values[field.name] = value
-    try:
-        with wrap_errors(name, ConfigError, "change it"):
-            return kind(**values)
-    except PaintError as error:  # of the dataclass, which does not know the name of the table
-        message = str(error)
-        if not message.startswith(name):
-            message = f"{name}: {message}"
-        raise ConfigError(message) from None
+    with wrap_errors(name, ConfigError, "change it"):  # a ValueError of its __post_init__
+        return kind(**values)
 
 
 def values_of(options: Any) -> dict[str, Any]:
     """The options of an instance by name."""
-    values: dict[str, Any] = {}
-    for field in dataclasses.fields(options):
-        values[field.name] = getattr(options, field.name)
-    return values
+    # Not asdict, which copies.
+    return {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
 
 
 def bind_options(
@@ -257,61 +192,47 @@ def bind_options(
     return partial(function, options=options)
 
 
+def named_options(section: Any, key: str, prefix: str) -> list[Any]:
+    """The options of every extension that shares the table ``key`` of a section.
+
+    Args:
+        prefix: what names of its settings begin with, such as "train.".
+    """
+    [field] = [field for field in dataclasses.fields(section) if field.name == key]
+    owner = field.metadata["options_of"]
+    named = getattr(section, owner)
+    found = []
+    for name in named if isinstance(named, tuple) else (named,):
+        spec = field.metadata["built_in"].get(name, name)
+        if ":" not in spec:  # built in, without options
+            continue
+        extension = load_object(spec, f"{prefix}{owner}", ())
+        place = f"{prefix}{owner} {spec}"
+        options = build_options(extension, getattr(section, key), f"{prefix}{key}", place)
+        if options is not None:
+            found.append(options)
+    return found
+
+
 def complete_options(section: Any, prefix: str) -> Any:
     """The section with all options that its extensions declare, by their values and defaults.
 
     A run records them: the extension may change its defaults later.
-
-    Several extensions in one setting share its table; each takes the options that it declares.
-
-    Args:
-        prefix: what names of its settings begin with, such as "train.".
 
     Raises:
         ConfigError: an extension cannot be loaded, or an option is refused.
     """
     changes = {}
     for key, owner in option_fields(type(section)).items():
-        table = getattr(section, key)
         complete: dict[str, Any] = {}
-        named = getattr(section, owner)
-        for spec in extensions_of(type(section), key, named):
-            setting = f"{prefix}{owner} {spec}"
-            extension = load_object(spec, f"{prefix}{owner}", ())
-            options = build_options(extension, table, f"{prefix}{key}", setting)
-            if options is not None:
-                complete |= values_of(options)
-        for name in table:
+        for options in named_options(section, key, prefix):
+            complete |= values_of(options)
+        for name in getattr(section, key):
             if name not in complete:
-                names = " ".join(named) if isinstance(named, tuple) else named
+                named = format_short(getattr(section, owner))
                 raise ConfigError(
-                    f"unknown option {prefix}{key}.{name} of {prefix}{owner} {names}; "
-                    f"{_hint(name, list(complete))}"
+                    f"unknown option {prefix}{key}.{name} of {prefix}{owner} {named}; it has "
+                    f"{', '.join(complete) or 'none'}"
                 )
         changes[key] = OptionTable(complete)
     return dataclasses.replace(section, **changes)
-
-
-def _hint(name: str, options: Sequence[str]) -> str:
-    """What to write in place of an option that there is not."""
-    close = difflib.get_close_matches(name, options, n=1)
-    if close:
-        return f"did you mean {close[0]}?"
-    if options:
-        return f"there are {', '.join(options)}"
-    return "it has none, remove it"
-
-
-def extensions_of(section: type, key: str, named: str | tuple[str, ...]) -> list[str]:
-    """What may have options, as "module:name", in the value of the setting that names it.
-
-    Args:
-        section, key: the field that holds the options.
-    """
-    [field] = [field for field in dataclasses.fields(section) if field.name == key]
-    extensions: list[str] = []
-    for name in named if isinstance(named, tuple) else (named,):
-        spec = field.metadata["built_in"].get(name, name)
-        if ":" in spec:
-            extensions.append(spec)
-    return extensions
