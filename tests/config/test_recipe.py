@@ -268,10 +268,13 @@ def test_read_recipe_on_base_changes_only_what_the_file_names() -> None:
 
 def test_read_recipes_share_paths_rollouts_and_controls() -> None:
     names = ["demo-sft", "demo-grpo", "demo-opsd", "demo-paint"]
-    shared = {"model": "mine", "data": "rows.jsonl", "stored": "runs/first"}
-    read = dict(read_recipes(names, **shared, controls=["wrong_answer"]))
+
+    def change(config: Config) -> Config:
+        return from_table({"data": {"path": "rows.jsonl"}}, base=config)
+
+    read = dict(read_recipes(names, stored="runs/first", controls=["wrong_answer"], change=change))
     assert list(read) == [*names[:-1], "demo-paint-wrong-answer", "demo-paint"]
-    assert {(c.model.path, c.data.path) for c in read.values()} == {("mine", "rows.jsonl")}
+    assert {config.data.path for config in read.values()} == {"rows.jsonl"}
     stored = {name for name, config in read.items() if config.rollout.stored == "runs/first"}
     assert stored == {"demo-opsd", "demo-paint-wrong-answer", "demo-paint"}
     control = differences(read["demo-paint"], read["demo-paint-wrong-answer"])

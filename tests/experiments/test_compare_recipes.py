@@ -61,6 +61,72 @@ def test_protocol_of_own_task_needs_its_benchmark_and_samples_as_trained(tmp_pat
     assert [problem.answer for problem in protocol.benchmark.problems] == [""]
 
 
+SETTINGS: Sections = {
+    "train": {"steps": 20, "options": {"correct_weight": 0.4}},  # 20 is demo-paint's own
+    "model": {"teacher_thinking": False, "lora_rank": 4},
+    "context": {"mask_ratio_wrong": 0.1},
+}
+FLAGS = (
+    "--train.steps 20 --train.options.correct-weight=0.4 --model.no-teacher-thinking "
+    "--model.lora-rank 4 --context.mask_ratio_wrong 0.1"
+)
+
+
+def test_compare_settings_are_those_of_all_recipes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = write_problems(tmp_path / "rows.jsonl", problems_of(2, 3))
+    seen: list[Any] = []
+    monkeypatch.setattr(
+        "paint.experiments.compare.compare", lambda recipes, *_, **__: seen.append(recipes) or []
+    )
+    masked = tmp_path / "masked.toml"
+    masked.write_text(
+        '[train]\nsteps = 7\nmethod = "paint.variants.on_correct:OnCorrect"\n'
+        "[context]\nmask_ratio_correct = 0.9\n"
+    )
+    line = ["compare", str(masked), "paint-on-correct", "--base", "demo-paint"]
+    assert main([*line, *FLAGS.split(), "--data.path", rows]) == 0
+    names = [masked, "paint-on-correct"]
+    paint.compare(names, base="demo-paint", data=rows, **SETTINGS)
+    assert seen[0] == seen[1]
+    configs = dict(seen[0])
+    assert list(configs) == ["masked", "paint-on-correct"]
+    assert configs["masked"].context.mask_ratio_correct == 0.9
+    for config in configs.values():
+        assert (config.train.steps, config.train.options["correct_weight"]) == (20, 0.4)
+        assert (config.model.teacher_thinking, config.model.lora_rank) == (False, 4)
+        assert (config.context.mask_ratio_wrong, config.data.path) == (0.1, rows)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"train": {"options": {"correct_weight": 0.4}}}, r"^demo-grpo: .*correct_weight"),
+        ({"train": {"seed": 3}}, "have their own folders and seeds"),
+        ({"log": {"name": "mine"}}, "have their own folders and seeds"),
+    ],
+)
+def test_compare_setting_that_a_recipe_cannot_have_is_refused(
+    settings: dict[str, dict[str, Any]], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        paint.compare(["demo-grpo", "demo-paint"], output_dir=tmp_path / "out", **settings)
+    assert not (tmp_path / "out").exists()
+
+
+def test_compare_feedback_with_that_of_another_completion(tmp_path: Path) -> None:
+    small = "--train.steps 1 --train.batch-size 4 --rollout.max-new-tokens 40"
+    line = f"compare demo-paint --controls other_feedback --context.source feedback {small}"
+    few = f"--problems 2 --samples 1 --seeds 1 --output-dir {tmp_path}"
+    assert main([*line.split(), *few.split()]) == 0
+    assert [result.run for result in read_results(tmp_path)] == [
+        *("base", "demo-paint-other-feedback", "demo-paint")
+    ]
+    rollouts = paint.load_run(tmp_path / "demo-paint/seed-0").rollouts()
+    assert list(rollouts["context"].notna()) == list(~rollouts["correct"])  # as ``kept``
+
+
 @pytest.mark.slow
 def test_compare_trains_on_stored_rollouts_and_evaluates_on_own_problems(tmp_path: Path) -> None:
     base, masked = tmp_path / "base.toml", tmp_path / "masked.toml"

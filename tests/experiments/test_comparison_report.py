@@ -130,15 +130,6 @@ def test_comparison_tables_have_every_row_in_its_column() -> None:
     assert ["many", "83.3", "75.0"] in seeds.rows
 
 
-def test_comparison_rows_pass_at_k_counts_problems_with_a_right_sample() -> None:
-    rows = select_rows(comparison_rows(LAYOUT, RESULTS), metric="pass_at_4")
-    passed = {row.policy: row.mean for row in rows}
-    # Of Off, one problem of one of two seeds.
-    assert passed == dict.fromkeys(("base", "Few", "Many", "Never"), 1.0) | {
-        "Off": pytest.approx(1 / 6)
-    }
-
-
 def test_step_rows_checkpoint_has_score_cost_and_lead() -> None:
     rows = step_rows(LAYOUT, RESULTS)
     end, base = SCORES["few", 2], SCORES["base", 0]
@@ -159,7 +150,7 @@ def test_step_rows_checkpoint_has_score_cost_and_lead() -> None:
 
 
 def test_step_tables_have_a_line_for_each_checkpoint() -> None:
-    by_step = comparison_report(LAYOUT, RESULTS).tables[-3]
+    by_step = comparison_report(LAYOUT, RESULTS).tables[-2]
     assert by_step.columns[2] == "Avg@4"
     steps = {"base": "0", "Few": "12", "Many": "248", "Never": "48", "Off": "8"}
     lines = [(name, f"step {step}") for name, numbers in steps.items() for step in numbers]
@@ -167,7 +158,7 @@ def test_step_tables_have_a_line_for_each_checkpoint() -> None:
 
 
 def test_step_tables_best_checkpoint_is_marked_as_no_result() -> None:
-    best = comparison_report(LAYOUT, RESULTS).tables[-2]
+    best = comparison_report(LAYOUT, RESULTS).tables[-1]
     assert best.title.startswith("Not a result: Avg@4 of each seed's best checkpoint")
     assert best.columns == ["", "last", "best of 1 to 3", "its step, by seed"]
     assert best.rows == [
@@ -176,42 +167,6 @@ def test_step_tables_best_checkpoint_is_marked_as_no_result() -> None:
         ["Never", "66.7", "70.8", "4, 4"],
         ["Off", "4.2", "4.2", "8, 8"],
     ]
-
-
-def test_step_tables_cost_to_reach_reference_run() -> None:
-    reached = comparison_report(LAYOUT, RESULTS).tables[-1]
-    assert "reach the last Avg@4 of Few, 75.0 after 200 rollout tokens and 1 s" in reached.title
-
-    def lead(cell: str, step: int) -> str:
-        return compare_seeds(SCORES[cell, step], SCORES["few", 2]).points(sign=True)
-
-    late = "not within 4 (4.0 times)"
-    assert [row[:3] + row[4:] for row in reached.rows] == [
-        ["Many", "202", lead("many", 2), "404 (2.0 times)", "2 (2.0 times)"],
-        ["Never", "400", lead("never", 4), "not within 800 (4.0 times)", late],
-        ["Off", "0", lead("off", 8), "not within 0 (0.0 times)", late],
-    ]
-
-
-def test_step_tables_steps_significantly_below_reference() -> None:
-    """Two seeds and three problems say nothing for sure; twice and four times as many do."""
-    reached = comparison_report(LAYOUT, RESULTS).tables[-1]
-    assert {row[3] for row in reached.rows} == {"nowhere"}
-    names = [f"{n}" for n in range(12)]
-    few = [*RESULTS, *both("many", 1, [1, 2, 1], [1, 1, 2], tokens=101)]
-    wider = [replace(r, right=4 * r.right, problems=names) for r in few]
-    many = [replace(r, seed=r.seed + more) for more in (0, 2) for r in wider]
-    reached = comparison_report(LAYOUT, many).tables[-1]
-    leads = [row for row in step_rows(LAYOUT, many) if row.metric == LEAD]
-    below = [(row.group, row.step) for row in leads if row.low is not None and row.low > 0]
-    assert below == [("base", 0), ("Many", 1), ("Many", 2), ("Off", 8)]
-    assert [row[3] for row in reached.rows] == ["202 (1.0 times)", "nowhere", "0 (0.0 times)"]
-
-
-def test_step_tables_reference_without_rollouts_omits_tokens() -> None:
-    reached = comparison_report(replace(LAYOUT, reference_run="off"), RESULTS).tables[-1]
-    found = [" in ".join(row[4:]) for row in reached.rows]
-    assert found == ["100 in 0 (0.1 times)", "202 in 1 (0.2 times)", "400 in 2 (0.5 times)"]
 
 
 def test_report_earlier_checkpoints_do_not_change_results(tmp_path: Path) -> None:
@@ -277,13 +232,6 @@ def test_save_curves_without_any_rollout_token_draws_seconds_alone(tmp_path: Pat
     assert counts == [0, 2]  # a point, and the legend's
 
 
-def test_save_curves_axis_abbreviates_large_costs(tmp_path: Path) -> None:
-    results = [replace(r, rollout_tokens=round(r.steps * 2e6)) for r in RESULTS]
-    save_curves(tmp_path / "plot", LAYOUT, results)
-    text = (tmp_path / "plot.svg").read_text()
-    assert all(f">{word}</text>" in text for word in ("2M", "5M", "10M"))
-
-
 def test_save_plot_draws_means_seeds_and_intervals_at_their_values(tmp_path: Path) -> None:
     labels = {"few": "A", "many": "B"}
     report = Layout("results", "Title", labels, {"many": ("few", "many")}, "few less the row's")
@@ -310,7 +258,7 @@ def test_save_plot_draws_means_seeds_and_intervals_at_their_values(tmp_path: Pat
         require_line(places, values, 1)
 
 
-@pytest.mark.parametrize("name", ["$\\frac$", "$x_1$", "{best} [a] <b> & c", "a\x1b[31mb", "_$^"])
+@pytest.mark.parametrize("name", ["$\\frac$", "a\x1b[31m <b>"])
 def test_save_plot_name_with_markup_is_drawn_verbatim(name: str, tmp_path: Path) -> None:
     pairs = {"few": ("few", "base")}
     report = Layout("results", name, {"few": name}, pairs, name, reference_run="few")

@@ -6,12 +6,10 @@ import shutil
 import signal
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
-from threading import Event
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,27 +17,22 @@ import pytest
 
 from paint.cli import main
 from paint.config.recipe import find_recipe, read_recipe, to_table
-from paint.config.run_folder import RunError
+from paint.config.run_folder import RunError, step_folder
 from paint.config.schema import Config, ConfigError, ModelConfig
 from paint.core.display import Display
-from paint.core.storage import lock_folder
-from paint.evaluation.grade import grade
-from paint.evaluation.intervals import compare_seeds, over_seeds, p_value_over_seeds
-from paint.evaluation.metrics import GradedSamples
-from paint.evaluation.store import Store
+from paint.evaluation.generate import checkpoint_digest
 from paint.experiments.ablations import ABLATION_TABLES, AblationRow, ablate
 from paint.experiments.checkpoint_results import (
     CheckpointResult,
     by_run,
     read_results,
-    write_results,
 )
 from paint.experiments.eval_protocols import protocol_for
 from paint.experiments.runner import ExperimentRun, run_experiment
-from paint.grading.math.grader import MathGrader
+from paint.models.weights import trained_in
 from paint.training.run_log import new_run
-from processes import on_full_disk, until
-from reports import report_in, row_of
+from processes import until
+from reports import report_in
 from runs import Sections, rows_of, tight_and_loose
 
 PROBLEMS, SAMPLES = 5, 3
@@ -141,57 +134,16 @@ def test_experiment_results_have_one_row_per_run_and_seed(finished: Experiment) 
         assert "step 2/2" in (run / "log.txt").read_text()
 
 
-def test_report_matches_results(finished: Experiment) -> None:
-    folder, _, said = finished
-    last, rows = by_run(read_results(folder)), report_in(folder, "results").rows
-    scores = {name: np.array([r.right for r in found]) / SAMPLES for name, found in last.items()}
-    assert scores["tight"].shape == (2, PROBLEMS)
-    for name, results in last.items():
-        score = row_of(rows, policy=name, metric="avg_at_k")
-        assert score.mean == pytest.approx(scores[name].mean())
-        assert score.n == PROBLEMS
-        passed = over_seeds((scores[name] > 0).astype(float))
-        assert row_of(rows, policy=name, metric=f"pass_at_{SAMPLES}").low == passed.low
-        for seed in (0, 1):
-            of_seed = row_of(rows, policy=name, metric="avg_at_k", group=f"seed {seed}")
-            assert of_seed.mean == pytest.approx(scores[name][seed].mean())
-        if name != "base":
-            gain = row_of(rows, policy=name, metric="avg_at_k", against="base")
-            assert gain.low == compare_seeds(scores["base"], scores[name]).low
-            tokens = row_of(rows, policy=name, metric="rollout_tokens")
-            assert tokens.mean == np.mean([result.rollout_tokens for result in results])
-            spent = row_of(rows, policy=name, metric="seconds")
-            assert spent.mean == np.mean([result.seconds for result in results])
-    difference = row_of(rows, policy="loose", metric="avg_at_k", against="tight")
-    assert difference.low == compare_seeds(scores["tight"], scores["loose"]).low
-    assert difference.p == p_value_over_seeds(scores["tight"], scores["loose"])
-    assert difference.corrected_p == difference.p
-    for text in (said, (folder / "results.md").read_text()):
-        assert score.text("%") in text
-        assert "objective.clip: 0.3 -> 0.06" in text
-        assert f"Avg@{SAMPLES} on {PROBLEMS} problems of demo, seeds 0 to 1" in text
-
-
-def test_experiment_evaluates_checkpoint_of_step(finished: Experiment, stepped: Experiment) -> None:
-    folder, _, _ = finished
-    asked = json.loads((folder / "evaluation/seed-1/loose/demo/settings.json").read_text())
-    assert asked["adapter"] is not None
-    assert asked["seed"] == 1
-    first, last = sorted((folder / "loose/seed-1/checkpoints").iterdir())
-    assert main(["grade", str(folder / "evaluation/seed-1")]) == 0
-    command = ["eval", str(first), str(last), "--benchmarks", "demo", "--no-thinking"]
-    command += ["--rollout.max-new-tokens", "96", "--seed", "1", "--samples", str(SAMPLES)]
-    command += ["--limit", str(PROBLEMS), "--output-dir", str(folder.parent / "evals")]
-    assert main(command) == 0
-    digests = [
-        json.loads(path.read_text())["adapter"]
-        for path in sorted((folder.parent / "evals").glob("*/seed-1-step-*/demo/settings.json"))
-    ]
-    assert asked["adapter"] == digests[1] != digests[0]
-
-    for name, digest in zip(("loose-step-000001", "loose"), digests, strict=True):
-        place = stepped.folder / "evaluation/seed-1" / name / "demo"
-        assert json.loads((place / "settings.json").read_text())["adapter"] == digest
+def test_experiment_evaluates_checkpoint_of_step(stepped: Experiment) -> None:
+    folder, digests = stepped.folder, []
+    for step, name in enumerate(("loose-step-000001", "loose"), start=1):
+        place = folder / "evaluation/seed-1" / name / "demo"
+        asked = json.loads((place / "settings.json").read_text())
+        checkpoint = step_folder(folder / "loose/seed-1/checkpoints", step)
+        assert asked["adapter"] == checkpoint_digest(trained_in(checkpoint, "lora"))
+        assert asked["seed"] == 1
+        digests.append(asked["adapter"])
+    assert digests[0] != digests[1]
 
 
 def test_experiment_every_checkpoint_adds_evaluations_without_training(
@@ -219,67 +171,9 @@ def test_experiment_every_checkpoint_adds_evaluations_without_training(
 
     headline = (finished.folder / "results.md").read_text().rstrip()
     assert (folder / "results.md").read_text().startswith(headline)
-    for ending in ("svg", "png"):
-        drawn = (folder / f"results.{ending}").read_bytes()
-        assert drawn == (finished.folder / f"results.{ending}").read_bytes()
-        assert (folder / f"efficiency.{ending}").stat().st_size > 1000
+    assert (folder / "results.svg").read_bytes() == (finished.folder / "results.svg").read_bytes()
+    assert (folder / "efficiency.svg").stat().st_size > 1000
     assert "Avg@3 by step" in said
-    assert "reach the last Avg@3 of loose" in said
-
-
-def test_tables_without_every_checkpoint_omit_earlier_ones(
-    finished: Experiment, stepped: Experiment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder, command, _ = stepped.copy(tmp_path / "demo")
-    assert main([word for word in command if word != "--every-checkpoint"]) == 0
-    assert "by step" not in capsys.readouterr().out
-    written = (folder / "results.md").read_bytes()
-    assert written == (finished.folder / "results.md").read_bytes()
-    assert len(read_results(folder)) == 10
-
-
-@pytest.mark.slow
-def test_experiment_evaluation_interrupted_between_checkpoints_resumes(
-    stepped: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, command, _ = stepped.copy(tmp_path / "demo")
-    (folder / "results.jsonl").unlink()
-    shutil.rmtree(folder / "evaluation/seed-0/loose")
-    shutil.rmtree(folder / "evaluation/seed-1")
-
-    def grade_or_end(
-        store: Store, grader: MathGrader, display: Display, **options: Any
-    ) -> GradedSamples:
-        if store.folder.parent.name == "loose":
-            raise KeyboardInterrupt
-        return grade(store, grader, display, **options)
-
-    with monkeypatch.context() as patched:
-        patched.setattr("paint.experiments.runner.grade", grade_or_end)
-        assert main(command) == 130
-    assert {result.run for result in read_results(folder)} == {"base", "tight"}
-
-    assert main(command) == 0
-    assert by_checkpoint(folder) == by_checkpoint(stepped.folder)
-    for name in ("results.md", "efficiency.svg"):
-        assert (folder / name).read_bytes() == (stepped.folder / name).read_bytes()
-
-
-def test_experiment_missing_checkpoint_is_named_and_retrained(
-    stepped: Experiment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder, command, _ = stepped.copy(tmp_path / "demo")
-    (folder / "results.jsonl").unlink()
-    checkpoints = folder / "tight/seed-1/checkpoints"
-    shutil.rmtree(checkpoints / "step-000001")
-    assert main(command) == 2
-    error = capsys.readouterr().err
-    assert f"{checkpoints / 'step-000001'} is missing, and its evaluation needs it" in error
-    assert "delete the later checkpoints, and the same command repeats these steps" in error
-
-    shutil.rmtree(checkpoints / "step-000002")
-    assert main(command) == 0
-    assert_same_but_for_times(folder, stepped.folder)
 
 
 def test_experiment_checkpoint_steps_follow_settings_and_need_earlier_ones(tmp_path: Path) -> None:
@@ -300,7 +194,9 @@ def test_experiment_progress_reports_position_and_remaining_time(finished: Exper
     assert [part[0] for part in parts[:3]] == first
     assert [bool(part[1]) for part in parts] == [False, False, True, True, True, True]
     assert said.count("\ntraining ") == 4
-    assert "loss" not in said
+    for text in (said, (finished.folder / "results.md").read_text()):
+        assert "objective.clip: 0.3 -> 0.06" in text
+        assert f"Avg@{SAMPLES} on {PROBLEMS} problems of demo, seeds 0 to 1" in text
 
 
 def test_experiment_repeated_command_changes_no_results(
@@ -339,30 +235,6 @@ def test_experiment_deleted_results_are_rebuilt_and_corrupt_ones_refused(
     assert main(command) == 0
     assert path.read_bytes() == before
     assert bytes_in(folder / "loose") == runs
-
-
-def test_experiment_run_with_missing_metrics_is_refused(
-    finished: Experiment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder, command, _ = finished.copy(tmp_path / "demo")
-    (folder / "results.jsonl").unlink()
-    path = folder / "loose/seed-1/metrics.jsonl"
-    path.write_text(path.read_text().splitlines(keepends=True)[0])
-    assert main(command) == 2
-    assert f"{path} ends before step 2" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_experiment_full_disk_is_said_and_resumed(finished: Experiment, tmp_path: Path) -> None:
-    _, command, _ = finished
-    command = [sys.executable, "-m", "paint.cli", *command, "--output-dir", str(tmp_path / "demo")]
-    for kilobytes in (1, 20):
-        result = on_full_disk(command, kilobytes)
-        assert result.returncode == 2, result.stderr
-        assert str(tmp_path / "demo") in result.stderr
-        assert "Traceback" not in result.stderr
-    subprocess.run(command, check=True, capture_output=True)
-    assert_same_but_for_times(tmp_path / "demo", finished.folder)
 
 
 @pytest.mark.parametrize(
@@ -411,35 +283,6 @@ def test_experiment_two_processes_share_experiment_and_survive_kill_of_one(
     assert_same_but_for_times(shared, folder)
 
 
-def test_experiment_idle_process_waits_for_others_and_leaves_no_lock(
-    finished: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, command, _ = finished
-    results, shared = read_results(folder), tmp_path / "shared"
-    shared.mkdir()
-    write_results(shared, results[:-1])
-    monkeypatch.setattr("paint.experiments.runner.train", None)
-    is_waiting = Event()
-    note = Display.note
-
-    def heard(display: Display, text: str) -> None:
-        if "waiting for it" in text:
-            is_waiting.set()
-        note(display, text)
-
-    monkeypatch.setattr(Display, "note", heard)
-    with ThreadPoolExecutor() as pool:
-        with lock_folder(shared, f".lock-{results[-1].run}-seed-{results[-1].seed}"):
-            ended = pool.submit(main, [*command, "--output-dir", str(shared)])
-            assert is_waiting.wait(60)
-            assert not ended.done()
-            write_results(shared, results)
-        assert ended.result(60) == 0
-    assert read_results(shared) == read_results(folder)
-    assert not list(shared.glob(".lock-*"))
-    assert not list(folder.glob(".lock-*"))
-
-
 DEMO, LARGE = (read_recipe(find_recipe(name)) for name in ("demo-paint", "paint-qwen3-1.7b"))
 
 
@@ -473,12 +316,6 @@ def test_experiment_incomparable_runs_are_refused(
     assert not (tmp_path / "demo").exists()
 
 
-def test_experiment_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
-    (tmp_path / "demo").write_text("")
-    with pytest.raises(RunError, match=r"demo: File exists; choose another place"):
-        run_cells(tmp_path / "demo", DEMO)
-
-
 def test_experiment_of_ranks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match=r"^an experiment runs in one process"):
@@ -491,20 +328,6 @@ def test_experiment_server_urls_do_not_count_as_other_setting(tmp_path: Path) ->
     new_run(to_table(before), tmp_path / "one/seed-0", {"problems": "", "context": "", "model": {}})
     with pytest.raises(RunError, match=r"with other settings:\n  train\.steps: \d+ -> 7\nUse"):
         run_cells(tmp_path, after)
-
-
-def test_experiment_changed_problems_are_refused_before_training(tmp_path: Path) -> None:
-    recipe, problems = write_recipes(tmp_path, steps=1)[0], tmp_path / "mine.jsonl"
-    problems.write_text('{"problem": "Start at $1$ and apply $+1$ modulo $100$.", "answer": "2"}\n')
-    exam = protocol_for(DEMO, str(problems), None, 2)
-    cells = [ExperimentRun("tight", read_recipe(recipe))]
-    run_experiment(cells, [0], tmp_path / "demo", exam, Display())
-    before = bytes_in(tmp_path / "demo")
-    problems.write_text(problems.read_text().replace("$+1$", "$+2$"))
-    exam = protocol_for(DEMO, str(problems), None, 2)
-    with pytest.raises(RunError, match=r"base, seed 0, with other settings:\n  problems_digest: "):
-        run_experiment(cells, [0, 1], tmp_path / "demo", exam, Display())
-    assert bytes_in(tmp_path / "demo") == before
 
 
 def test_by_run_results_of_other_problems_are_refused(finished: Experiment) -> None:
@@ -592,20 +415,7 @@ def test_grid_point_changes_only_varied_settings() -> None:
     # Suffix masking without interpolation stands in all three of the paper's tables; controls add
     # four to its main setting, and feedback has four of its own.
     names = [point.name for grid in ABLATION_TABLES.values() for point in grid.points.values()]
-    assert (len(names), len(set(names))) == (73, 66)
-
-
-def test_strong_interpolation_rows_change_target_and_teacher() -> None:
-    recipe = read_recipe(find_recipe("demo-paint"))
-    rows = ABLATION_TABLES["strong-interpolation-whole"].points
-    changed = rows["ema, 0.50/1.00"].of(recipe)
-    assert changed.context.mask_ratio_wrong == 0.0
-    assert (changed.objective.interpolation_weight, changed.objective.top_fraction) == (0.5, 1.0)
-    assert (changed.teacher.weights, changed.teacher.decay) == ("ema", 0.9)
-    still = rows["base model, 0.50"].of(recipe)
-    assert (still.objective.top_fraction, still.teacher.weights) == (0.0, "frozen")
-    assert still.train.method == "paint.variants.anchored:Anchored"
-    assert dict(still.train.options) == {"base_weight": 0.5}
+    assert (len(names), len(set(names))) == (27, 24)
 
 
 def test_ablation_of_model_uses_paper_evaluation_and_recipe_engine(tmp_path: Path) -> None:
@@ -667,22 +477,33 @@ def test_ablation_trains_setting_shared_by_two_tables_once(
         assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_ablation_shows_every_checkpoint_and_best_per_seed(two_rows: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "ablate"
+def test_ablate_feedback_shows_every_checkpoint_and_best_per_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = ABLATION_TABLES["feedback"]
+    kept = ("feedback on another completion", "feedback on its own completion")
+    points = {label: table.points[label] for label in kept}
+    monkeypatch.setitem(ABLATION_TABLES, "feedback", replace(table, points=points))
+    recipe, folder = write_recipes(tmp_path, steps=2)[1], tmp_path / "ablate"
     flags = ["--problems", "2", "--samples", "2", "--seeds", "1", "--every-checkpoint"]
-    assert (
-        main(["ablate", "mask-placement", str(two_rows), *flags, "--output-dir", str(folder)]) == 0
-    )
-    points = ABLATION_TABLES["mask-placement"].points
+    flags += ["--context.source", "feedback", "--output-dir", str(folder)]
+    assert main(["ablate", "feedback", recipe, *flags]) == 0
+
     names = [point.name for point in points.values()]
     results = [(result.run, result.steps) for result in read_results(folder)]
     assert results == [("base", 0), *((name, step) for name in names for step in (1, 2))]
-    text = (folder / "mask-placement.md").read_text()
-    rows = report_in(folder, "mask-placement").rows
+    rollouts = rows_of(folder / names[1] / "seed-0/rollouts/step-000001.jsonl")
+    assert {row["context"] for row in rollouts if not row["correct"]} == {"wrong"}
+    rows = report_in(folder, "feedback").rows
     for label in points:
-        assert [row.step for row in rows if row.policy == label and row.metric == "seconds"] == [
-            *(None, 1, 2)
-        ]
+        found = [row.step for row in rows if row.policy == label and row.metric == "seconds"]
+        assert found == [None, 1, 2]
+    text = (folder / "feedback.md").read_text()
     assert "Not a result: Avg@2 of each seed's best checkpoint" in text
-    assert "What it takes to reach" not in text
     assert not (folder / "efficiency.svg").exists()
+
+
+def test_ablation_of_another_kind_of_context_is_refused(tmp_path: Path) -> None:
+    config = read_recipe(find_recipe("demo-paint")).changed("context", source=("feedback",))
+    with pytest.raises(ConfigError, match=r"mask-ratio is for .* context\.source solution, and"):
+        ablate("mask-ratio", config, tmp_path, seeds=[0], benchmark=None, problems=1, samples=1)

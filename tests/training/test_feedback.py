@@ -9,11 +9,13 @@ import pytest
 from paint.config.recipe import find_recipe, read_recipe
 from paint.config.run_folder import read_metrics
 from paint.config.schema import Config
+from paint.core.display import Display
 from paint.core.plugins import spec_of
-from paint.data.problems import Problem
+from paint.data.problems import DataError, Problem
 from paint.grading.contract import Grade
 from paint.models.policy import load_policy
 from paint.training.trainer import train
+from paint.viewer.run import PageSpec, run_data
 from runs import adapter, assert_same, changed, stored
 
 first_error = importlib.import_module("first_error")
@@ -57,6 +59,13 @@ def test_train_on_feedback_learns_from_completions_with_feedback(tmp_path: Path)
     assert metrics["loss"] == pytest.approx(sum(row["loss"] for row in kept) / len(kept))
     assert metrics["accuracy"] == 1 - len(kept) / len(rows)
 
+    page = run_data(tmp_path, PageSpec([1], contexts=("feedback",)), Display(enabled=False))
+    for row, found in zip(rows, page["steps"][0]["rows"], strict=True):
+        assert bool(found["contexts"]) == row["kept"]
+        if row["kept"]:
+            assert found["contexts"]["feedback"]["context"] == row["feedback"]
+            assert found["contexts"]["feedback"]["is_the_runs"]
+
 
 def test_train_without_any_feedback_updates_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -72,6 +81,16 @@ def test_train_without_any_feedback_updates_nothing(
     fresh = dict(load_policy(config.model, seed=0).model.named_parameters())
     for name, value in adapter(tmp_path).items():
         assert value.equal(fresh[name.replace(".weight", ".default.weight")]), name
+
+
+def test_feedback_that_makes_the_prompt_too_long_is_refused_and_never_cut(tmp_path: Path) -> None:
+    def grade(completion: str, row: dict[str, Any]) -> Grade:
+        return Grade(0.0, "wrong", feedback="Step 3 is wrong. " * 40)
+
+    limits = {"data": {"max_prompt_tokens": 300}, "rollout": {"max_new_tokens": 8}}
+    with pytest.raises(DataError, match=r"context of this rollout makes a teacher prompt of \d+ "):
+        train(small({"grading": {"grader": spec_of(grade)}}, limits), tmp_path)
+    assert not (tmp_path / "checkpoints/step-000001").exists()
 
 
 def test_other_feedback_is_that_of_another_completion(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from paint.config.run_folder import RunError, read_run
+from paint.config.schema import ConfigError
 from paint.core.display import Display
 from paint.training.token_log import read_tokens, tokens_path
 from paint.viewer.run import PageSpec, choose, run_data, spread
@@ -52,6 +53,12 @@ def test_run_data_contexts_match_training(run: Path) -> None:
     assert contexts["none"]["context"] is None
     assert contexts["other"]["context"] not in (None, contexts["solution"]["context"])
     assert stored(run)[1]["answer"] not in contexts["wrong_answer"]["context"].split("{")[1]
+
+
+def test_run_data_feedback_of_a_run_without_any_is_refused(run: Path) -> None:
+    wanted = PageSpec(steps=[1], contexts=("feedback",))
+    with pytest.raises(ConfigError, match="no reason and no feedback"):
+        run_data(run, wanted, Display(enabled=False))
 
 
 def test_choose_missing_steps_and_rows_are_refused(run: Path) -> None:

@@ -74,6 +74,7 @@ def test_show_targets_incompatible_arguments_are_refused(run: Path, tmp_path: Pa
         ("for one run", [evals], PageSpec(steps=[1])),
         ("for one run", [run, run], PageSpec(row=0)),
         ("module:function", [run], PageSpec(contexts=["rollout"])),
+        ("names 'other_feedback'; choose", [run], PageSpec(contexts=["other_feedback"])),
         ("drop one", [run], PageSpec(contexts=["none"], again=False)),
     ]
     for words, targets, page in refused:

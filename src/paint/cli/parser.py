@@ -33,7 +33,7 @@ from paint.core.options import values_of
 from paint.evaluation.defaults import defaults_of
 
 SECTION = re.compile(r"^(Args|Returns|Raises):$", re.MULTILINE)
-RECIPE = "recipe"
+RECIPE, RECIPES = "recipe", "recipes"
 HELP = {"-h", "--help"}
 # Fields of a command's options that are no parameters of its function.
 JSON = "json"
@@ -48,6 +48,7 @@ class Line:
 
     command: Command
     options: Any  # an instance of ``command_options(command)``
+    words: Sequence[str]  # of the line, without the command
 
     def call(self, **further: Any) -> Any:
         """Call the command's function with the options, and with further arguments."""
@@ -55,6 +56,8 @@ class Line:
         config = given.pop(CONFIG, None)
         if isinstance(config, EvaluationConfig):
             given |= values_of(config)
+        elif config is not None and RECIPES in given:
+            given |= given_settings(config, self.words)
         elif config is not None:
             given[RECIPE] = Recipe(find_recipe(given[RECIPE]), config)
         targets: Sequence[Any] = ()
@@ -88,7 +91,8 @@ def parse_line(line: Sequence[str], commands: Mapping[str, Command], about: str)
     require_no_removed_flag(command.name, words)
     kind, prog = command_options(command), f"paint {command.name}"
     default = _default(command, kind, words)
-    words, option_words = split_options(words)
+    all_words = words
+    words, option_words = split_options(all_words)
 
     def parse(words: Sequence[str]) -> Any:
         text = description_of(command)
@@ -98,13 +102,14 @@ def parse_line(line: Sequence[str], commands: Mapping[str, Command], about: str)
         _print_help(parse, words, default, prog)
     options = parse(words)
     if default is not None:
-        return Line(command, with_options(options, default, option_words, prog))
+        options = with_options(options, default, option_words, prog)
+        return Line(command, options, all_words)
     if hasattr(options, RECIPE):
         raise ConfigError(
             f"the recipe {options.recipe} stands after the flags, whose defaults it sets; write "
             f"`{prog} {options.recipe}` first"
         )
-    return Line(command, options)
+    return Line(command, options, all_words)
 
 
 def _print_help(
@@ -224,6 +229,29 @@ def _notes(parameter: Parameter) -> list[Any]:
     return list(get_args(parameter.annotation)[1:])
 
 
+def given_settings(config: Any, words: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The settings that a line names, by section, with their parsed values.
+
+    They are given to several recipes, whose other settings stay as they are.
+    """
+    given: dict[str, dict[str, Any]] = {}
+    for word in words:
+        flag = word.partition("=")[0].replace("-", "_")
+        if not flag.startswith("__") or "." not in flag:
+            continue
+        section, name, *option = flag[2:].split(".")
+        values = getattr(config, section)
+        if not hasattr(values, name):  # a switch that is turned off
+            name = name.removeprefix("no_")
+        value = getattr(values, name)
+        settings = given.setdefault(section, {})
+        if option:  # of an extension: the recipes keep its other options
+            settings.setdefault(name, {})[option[0]] = value[option[0]]
+        else:
+            settings[name] = value
+    return given
+
+
 def _until_recipe(command: Command) -> list[Parameter]:
     """The positional parameters up to the recipe; none without a recipe."""
     parameters = _parameters(command)
@@ -252,6 +280,12 @@ def _default(command: Command, kind: type[Any], words: Sequence[str]) -> Any:
         if not words:
             return None
         return kind(targets=(), config=defaults_of(words[0], _words_of("benchmarks", words)))
+    if settings and RECIPES in [parameter.name for parameter in _parameters(command)]:
+        recipes = tuple(takewhile(lambda word: not word.startswith("-"), words))
+        if not recipes:
+            return None
+        # Options of extensions have the types that the last recipe's have.
+        return kind(recipes=recipes, config=read_recipe(find_recipe(recipes[-1])))
     parameters = _until_recipe(command)
     if not parameters:
         fields = dataclasses.fields(kind)

@@ -39,8 +39,6 @@ TableName = Literal[
     "mask-ratio",
     "mask-placement",
     "interpolation",
-    "strong-interpolation",
-    "strong-interpolation-whole",
     "controls",
     "feedback",
 ]
@@ -75,10 +73,8 @@ def ablate(
 
     Args:
         table: mask-ratio: rho_correct and rho_wrong; mask-placement: which part is hidden;
-            interpolation: k_base and f_top; strong-interpolation: larger ones, also towards the
-            base model and with a moving teacher (ours), -whole: the same with nothing hidden;
-            controls: what the teacher reads in place of the solution (ours); feedback: the same in
-            place of what the grader says (ours).
+            interpolation: k_base and f_top; controls: what the teacher reads in place of the
+            solution (ours); feedback: the same in place of what the grader says (ours).
         output_dir: Folder of results, runs and samples; existing results are reused. None:
             runs/ablate-RECIPE.
 

@@ -38,7 +38,6 @@ def advise(
     contexts: Texts = (),
     ratios: tuple[float, ...] = (0.0, 0.3, 0.5),
     answers: bool = False,
-    both_modes: bool = False,
     gpus: Gpus = 0,
     split: SplitArgument = None,
     dry_run: DryRun = False,
@@ -62,7 +61,6 @@ def advise(
         ratios: Mask ratios of the contexts that can be masked, each in [0, 1); 0 shows all.
         answers: Let the teacher answer under each context, too, as often as the student, and
             compare the accuracies. That takes as many completions for every context.
-        both_modes: Score every context in the teacher's other thinking mode, too.
     """
     start = open_recipe(recipe)
     folder = Path(output_dir or Path("advice") / start.path.stem)
@@ -81,6 +79,5 @@ def advise(
                 sources=contexts,
                 ratios=ratios,
                 answers=answers,
-                both_modes=both_modes,
             )
     return Result(folder)

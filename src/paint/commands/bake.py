@@ -32,17 +32,14 @@ def bake(
     output_dir: OutputDir = None,
     held_out: Count = 50,
     samples: Count = 4,
-    unrelated: TextArgument = "",
-    benchmark: TextArgument = "",
     force: bool = False,
     **sections: SectionArgument,
 ) -> Result:
     """Train an adapter that answers as if a text were its system prompt.
 
     It measures first whether the text changes the answers to held-out questions, and refuses to
-    train where it does not. It stops when prompted and plain answers cannot be distinguished, or
-    after train.steps (docs/how-to/bake-a-prompt.md). The same command continues where it was
-    interrupted.
+    train where it does not. It trains train.steps steps and measures the answers again
+    (docs/how-to/bake-a-prompt.md). The same command continues where it was interrupted.
 
     Example: paint bake RULES.md questions.jsonl --model.path MODEL --grading.grader my_rules:grade
 
@@ -52,10 +49,6 @@ def bake(
         output_dir: Folder of run, questions and tables; None: bakes/RULES.
         held_out: Questions that are measured and not trained on, at most half of all.
         samples: Answers to each question that is measured.
-        unrelated: Questions that the text does not concern, on which the adapter should change
-            nothing; as many are measured as are held out.
-        benchmark: Problems on which accuracy before and after is compared, as of
-            ``paint eval --benchmarks``.
         force: Train even where the text changes nothing that is measured.
     """
     folder = Path(output_dir or Path("bakes") / Path(rules).stem)
@@ -72,8 +65,6 @@ def bake(
         folder,
         held_out=held_out,
         samples=samples,
-        unrelated=str(unrelated),
-        benchmark=str(benchmark),
         force=force,
     )
     return Result(folder)

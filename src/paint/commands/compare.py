@@ -2,25 +2,28 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
-
-from tyro.conf import arg
+from typing import TYPE_CHECKING, Literal
 
 from paint.arguments import (
     BenchmarkArgument,
+    Data,
     DryRun,
     EvaluatedProblems,
     EveryCheckpoint,
     FirstSeed,
     Gpus,
+    Model,
     OptionalCount,
     OutputDir,
     Recipes,
     Samples,
+    SectionArgument,
     Seeds,
     SplitArgument,
     TextArgument,
 )
+from paint.config.schema import ConfigError
+from paint.configure import configure
 from paint.core.settings import require_count
 from paint.data.sources import check_sources
 from paint.experiments.recipes import read_recipes
@@ -38,8 +41,8 @@ def compare(
     recipes: Recipes,
     *,
     base: TextArgument = "",
-    model: Annotated[TextArgument, arg(name="model.path")] = "",
-    data: Annotated[TextArgument, arg(name="data.path")] = "",
+    model: Model = None,
+    data: Data = None,
     benchmark: BenchmarkArgument = None,
     problems: EvaluatedProblems = None,
     thinking: bool | None = None,
@@ -57,12 +60,15 @@ def compare(
     gpus: Gpus = 0,
     split: SplitArgument = None,
     dry_run: DryRun = False,
+    **sections: SectionArgument,
 ) -> "pd.DataFrame":
     """Train and evaluate several recipes from the same model, and print one table.
 
     All have the same model, problems and seeds, and each is compared with each
-    (docs/how-to/compare.md). The same command continues after an interruption. Started again in
-    parallel, in another terminal or on another machine, it works on other runs.
+    (docs/how-to/compare.md). A setting that is given, such as --train.steps, is that of all
+    recipes; what is not given is each recipe's own. The same command continues after an
+    interruption. Started again in parallel, in another terminal or on another machine, it works on
+    other runs.
 
     Example: paint compare demo-opsd demo-paint --seeds 1 --problems 4 --samples 2
 
@@ -71,8 +77,6 @@ def compare(
             before the flags.
         base: Recipe whose settings take the place of those that the others omit, such as demo-paint
             for paint-on-correct; empty: the paper's settings.
-        model: Model of all recipes; empty: the recipes' own.
-        data: Training problems of all recipes; empty: the recipes' own.
         thinking: Thinking mode of the evaluation; None: as trained, on published benchmarks on
             (paper), and for the embedded model off.
         max_new_tokens: Longest answer in tokens; None: as trained, on published benchmarks 38,912
@@ -90,13 +94,19 @@ def compare(
         One row per recipe, seed and evaluated checkpoint, as in results.jsonl, with avg_at_k.
     """
     require_count("seeds", seeds)
+    folder = Path(output_dir or "runs/compare")
+    own = {"folder", "name"} & set(sections.get("log", {}))
+    if own or "seed" in sections.get("train", {}):
+        raise ConfigError(
+            "runs of a comparison have their own folders and seeds; set --output-dir, --seed and "
+            "--seeds in place of --log.folder, --log.name and --train.seed"
+        )
     read = read_recipes(
         [str(recipe) for recipe in recipes],
         base=str(base),
-        model=str(model),
-        data=str(data),
         stored=str(stored),
         controls=controls,
+        change=lambda config: configure(config, folder, model, data, sections),
     )
     for _, recipe_config in read:
         check_sources(recipe_config, check_training(recipe_config).needed_fields)
@@ -107,7 +117,7 @@ def compare(
 
             results = compare.compare(
                 read,
-                Path(output_dir or "runs/compare"),
+                folder,
                 seeds=range(seed, seed + seeds),
                 benchmark=None if benchmark is None else str(benchmark),
                 problems=problems,

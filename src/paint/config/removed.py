@@ -72,8 +72,17 @@ REMOVED_VALUES = {
 
 REMOVED_FLAGS = {
     "ablate": {"folder": "--output-dir"},
-    "advise": {"folder": "--output-dir", "context": "--contexts"},
-    "bake": {"folder": "--output-dir", "model": "--model.path"},
+    "advise": {
+        "folder": "--output-dir",
+        "context": "--contexts",
+        "both_modes": "a second call with --model.teacher-thinking and another --output-dir",
+    },
+    "bake": {
+        "folder": "--output-dir",
+        "model": "--model.path",
+        "unrelated": "--health.drift-path",
+        "benchmark": "`paint eval` of the bake's run, with --benchmarks",
+    },
     "compare": {"folder": "--output-dir", "model": "--model.path", "data": "--data.path"},
     "data openthoughts": dict.fromkeys(
         ("masked", "ngram", "share"), "the fixed rule (docs/how-to/own-data.md#contamination)"

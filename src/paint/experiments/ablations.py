@@ -8,12 +8,10 @@ not shown.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from paint.config.schema import Config, ConfigError
 from paint.core.display import Display
 from paint.core.errors import format_value
-from paint.core.options import OptionTable
 from paint.data.contexts import with_source
 from paint.experiments.checkpoint_results import CheckpointResult
 from paint.experiments.comparison_report import publish
@@ -34,30 +32,21 @@ class AblationRow:
     mix: float = 0.0
     top_fraction: float = 0.0
     source: str = "solution"
-    teacher: tuple[tuple[str, Any], ...] = ()
-    base_weight: float = 0.0  # of a teacher that is held near the base model
 
     @property
     def name(self) -> str:
         """The name of the row's run, such as suffix-0.40-0.30-mix-0.03-0.01."""
+        # Tables share a folder: rows with equal settings have one name, and are trained once.
         masking = f"{self.placement}-{self.correct:.2f}-{self.wrong:.2f}"
         control = "" if self.source == "solution" else f"-{self.source.replace('_', '-')}"
-        teacher = "".join(f"-{name.replace('_', '-')}-{value}" for name, value in self.teacher)
-        if self.base_weight:
-            teacher += f"-base-weight-{self.base_weight}"
-        return f"{masking}-mix-{self.mix:.2f}-{self.top_fraction:.2f}{teacher}{control}"
+        return f"{masking}-mix-{self.mix:.2f}-{self.top_fraction:.2f}{control}"
 
     def of(self, config: Config) -> Config:
         """Return the config with the settings of this row."""
         ratios = {"mask_ratio_correct": self.correct, "mask_ratio_wrong": self.wrong}
         target = {"interpolation_weight": self.mix, "top_fraction": self.top_fraction}
         context = with_source(config.context, self.source, placement=self.placement, **ratios)
-        config = replace(config, context=context)
-        config = config.changed("objective", **target).changed("teacher", **dict(self.teacher))
-        if not self.base_weight:
-            return config
-        options = OptionTable({"base_weight": self.base_weight})
-        return config.changed("train", method="paint.variants.anchored:Anchored", options=options)
+        return replace(config, context=context).changed("objective", **target)
 
 
 @dataclass(frozen=True)
@@ -69,118 +58,66 @@ class AblationTable:
     baseline: str
 
 
-CONTROLS: dict[str, str] = {
-    "none": "none",
-    "other": "another problem's solution",
-    "wrong_answer": "a wrong answer",
-    "answer": "the right answer",
-    "solution": "its own solution",
-}
-"""What the teacher reads, and how tables call it."""
-
-FEEDBACK_CONTROLS: dict[str, str] = {
-    "none": "none",
-    "other_feedback": "feedback on another completion",
-    "answer": "the right answer",
-    "feedback": "feedback on its own completion",
-}
-"""The same where the teacher reads what the grader says."""
-
-PLACEMENTS: tuple[Placement, ...] = ("prefix", "middle", "random", "suffix")
-
-MASK_RATIOS = (
-    (0.0, 0.0),
-    (0.25, 0.25),
-    (0.5, 0.5),
-    (0.75, 0.75),
-    (0.5, 0.25),
-    (0.5, 0.3),
-    (0.4, 0.3),
-)
-"""Of correct and of wrong rollouts (paper: table 'mask_ratio_ablation')."""
-
-INTERPOLATIONS = (
-    (0.0, 0.0),
-    (0.01, 1.0),
-    (0.03, 1.0),
-    (0.05, 1.0),
-    (0.03, 0.01),
-    (0.03, 0.03),
-    (0.03, 0.05),
-)
-"""Weight and top fraction (paper: table 'interpolation_ablation')."""
-
-
-def strong_interpolation(correct: float, wrong: float) -> dict[str, AblationRow]:
-    """Weights and shares beyond the paper's, towards the student and towards the base model.
-
-    The base model stands still. What it does as well is softening; what the student alone does is
-    that the target follows it. At the start both are the same.
-    """
-    row, weights = AblationRow(correct, wrong), (0.2, 0.5, 0.8)
-    ema = (("weights", "ema"), ("decay", 0.9))
-    return {
-        "0.00/0.00": row,
-        **{
-            f"{mix:.2f}/{share:.2f}": replace(row, mix=mix, top_fraction=share)
-            for mix in (0.03, *weights)
-            for share in (0.03, 0.1, 0.3, 1.0)
-        },
-        **{f"base model, {k:.2f}": replace(row, base_weight=k) for k in weights},
-        "ema, 0.00/0.00": replace(row, teacher=ema),
-        "ema, 0.50/1.00": replace(row, teacher=ema, mix=0.5, top_fraction=1.0),
-        "ema, base model, 0.50": replace(row, teacher=ema, base_weight=0.5),
-    }
-
-
 ABLATION_TABLES = {
+    # Paper: table 'mask_ratio_ablation'.
     "mask-ratio": AblationTable(
         "Mask ratios (correct/wrong): suffix, no interpolation",
         {
-            f"{correct:.2f}/{wrong:.2f}": AblationRow(correct=correct, wrong=wrong)
-            for correct, wrong in MASK_RATIOS
+            "0.00/0.00": AblationRow(0.0, 0.0),
+            "0.25/0.25": AblationRow(0.25, 0.25),
+            "0.50/0.50": AblationRow(0.5, 0.5),
+            "0.75/0.75": AblationRow(0.75, 0.75),
+            "0.50/0.25": AblationRow(0.5, 0.25),
+            "0.50/0.30": AblationRow(0.5, 0.3),
+            "0.40/0.30": AblationRow(0.4, 0.3),
         },
         "0.00/0.00",
     ),
     # Paper: table 'mask_strategy_ablation'.
     "mask-placement": AblationTable(
         "Mask placement: ratios 0.40 and 0.30, no interpolation",
-        {name: AblationRow(placement=name) for name in PLACEMENTS},
+        {
+            "prefix": AblationRow(placement="prefix"),
+            "middle": AblationRow(placement="middle"),
+            "random": AblationRow(placement="random"),
+            "suffix": AblationRow(placement="suffix"),
+        },
         "suffix",
     ),
+    # Paper: table 'interpolation_ablation'.
     "interpolation": AblationTable(
         "Interpolation (mix/top fraction): suffix, ratios 0.40 and 0.30",
         {
-            f"{mix:.2f}/{share:.2f}": AblationRow(mix=mix, top_fraction=share)
-            for mix, share in INTERPOLATIONS
+            "0.00/0.00": AblationRow(),
+            "0.01/1.00": AblationRow(mix=0.01, top_fraction=1.0),
+            "0.03/1.00": AblationRow(mix=0.03, top_fraction=1.0),
+            "0.05/1.00": AblationRow(mix=0.05, top_fraction=1.0),
+            "0.03/0.01": AblationRow(mix=0.03, top_fraction=0.01),
+            "0.03/0.03": AblationRow(mix=0.03, top_fraction=0.03),
+            "0.03/0.05": AblationRow(mix=0.03, top_fraction=0.05),
         },
-        "0.00/0.00",
-    ),
-    # Ours: does a strong interpolation soften the target, or let it follow the student?
-    "strong-interpolation": AblationTable(
-        "Interpolation (mix/top fraction), strong: suffix, ratios 0.40 and 0.30",
-        strong_interpolation(0.40, 0.30),
-        "0.00/0.00",
-    ),
-    "strong-interpolation-whole": AblationTable(
-        "Interpolation (mix/top fraction), strong: nothing hidden",
-        strong_interpolation(0.0, 0.0),
         "0.00/0.00",
     ),
     # Ours: how much of a gain comes from the content of the solution?
     "controls": AblationTable(
         "Context of the teacher (context.source): ratios 0.40 and 0.30, interpolation 0.03/0.03",
         {
-            label: AblationRow(mix=0.03, top_fraction=0.03, source=source)
-            for source, label in CONTROLS.items()
+            "none": AblationRow(mix=0.03, top_fraction=0.03, source="none"),
+            "another problem's solution": AblationRow(mix=0.03, top_fraction=0.03, source="other"),
+            "a wrong answer": AblationRow(mix=0.03, top_fraction=0.03, source="wrong_answer"),
+            "the right answer": AblationRow(mix=0.03, top_fraction=0.03, source="answer"),
+            "its own solution": AblationRow(mix=0.03, top_fraction=0.03),
         },
         "its own solution",
     ),
+    # Ours: the same where the teacher reads what the grader says.
     "feedback": AblationTable(
         "Feedback as context (context.source): nothing hidden, no interpolation",
         {
-            label: AblationRow(correct=0.0, wrong=0.0, source=source)
-            for source, label in FEEDBACK_CONTROLS.items()
+            "none": AblationRow(0.0, 0.0, source="none"),
+            "feedback on another completion": AblationRow(0.0, 0.0, source="other_feedback"),
+            "the right answer": AblationRow(0.0, 0.0, source="answer"),
+            "feedback on its own completion": AblationRow(0.0, 0.0, source="feedback"),
         },
         "feedback on its own completion",
     ),
@@ -214,7 +151,7 @@ def ablate(
     are those of ``protocol_for``.
 
     Raises:
-        ConfigError: there is no such table, or the recipe has no solution to mask.
+        ConfigError: there is no such table, or the recipe's teacher reads another kind of context.
     """
     if table not in ABLATION_TABLES:
         raise ConfigError(
@@ -222,15 +159,19 @@ def ablate(
         )
     grid, display = ABLATION_TABLES[table], Display()
     sources = config.context.source
-    has_text = sources in (("text",), ("file",))
-    if table == "controls" and has_text:
-        grid = controls_of_text(sources[0])
-    has_context = sources == ("solution",) or (table == "controls" and has_text)
-    if not check_config(config).algorithm.needs_context or not has_context:
+    readable: list[tuple[str, ...]] = [("solution",)]
+    if table == "controls":
+        readable += [("text",), ("file",)]
+        if sources in readable[1:]:
+            grid = controls_of_text(sources[0])
+    if table == "feedback":
+        readable.append(("feedback",))
+    if not check_config(config).algorithm.needs_context or sources not in readable:
+        allowed = ", ".join(source for [source] in readable)
         raise ConfigError(
-            f"an ablation varies how the problem's own solution is masked, and this recipe has "
-            f'train.method "{config.train.method}" and context.source {config.context.source}; '
-            f"take one like paint-qwen3-1.7b (controls also take context.source text and file)"
+            f"table {table} is for a teacher with context.source {allowed}, and this recipe has "
+            f'train.method "{config.train.method}" and context.source {", ".join(sources)}; take '
+            f"one like paint-qwen3-1.7b"
         )
     protocol = protocol_for(config, benchmark, problems, samples)
 

@@ -14,10 +14,9 @@ answers of the teacher, but can sample them, too. All completions are stored as 
 same command continues.
 """
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,6 +29,7 @@ from paint.config.schema import Config, ConfigError, ContextConfig
 from paint.core.display import Display
 from paint.core.distributed import require_one_process
 from paint.core.errors import format_value
+from paint.core.settings import require_count
 from paint.core.storage import lock_folder
 from paint.data.contexts import CONTROLS, IN_FULL, Contexts, with_source
 from paint.data.problems import Problem, read_problems
@@ -47,10 +47,9 @@ from paint.evaluation.frame import (
 )
 from paint.evaluation.generate import base_as_rank1_adapter, load_eval_policy, with_date
 from paint.evaluation.intervals import SHARE, Interval, bootstrap, compare_paired
-from paint.evaluation.metrics import auc, avg_at_k
+from paint.evaluation.metrics import avg_at_k
 from paint.evaluation.summary import SUMMARY
 from paint.experiments.rollout_cache import (
-    TENTHS,
     CacheScores,
     RolloutCache,
     collect,
@@ -61,11 +60,8 @@ from paint.experiments.rollout_cache import (
 )
 from paint.grading.math.grader import MathGrade
 from paint.inference.machine import find_machine
-from paint.models.policy import Policy
-from paint.objective.solution import KINDS
 from paint.training.check import check_config, resolve_evaluation
 from paint.training.prompt_filter import filter_problems
-from paint.training.rollouts import Rollout
 
 T = TypeVar("T")
 
@@ -78,17 +74,9 @@ STUDENT_METRICS = {
     "accuracy": "right",
     "both": "problems with right and wrong rollouts",
     "truncated": "truncated",
-    "answerless": "no answer",
     "agreed_wrong": "problems whose rollouts mostly agree on one wrong answer",
-    "overlap_auc": "AUC of the overlap, right against wrong",
 }
 """What is measured of the student, and how the table calls it."""
-
-MODE_FLAGS = {
-    " (thinking)": " --model.teacher-thinking",
-    " (no thinking)": " --model.no-teacher-thinking",
-}
-"""What follows the name of a context in the teacher's other thinking mode, and its flag."""
 
 FEW, ENOUGH, MUCH = 0.1, 30, 0.3
 """With a smaller share of problems that tell, and fewer than so many, there is no advice; above the
@@ -97,35 +85,24 @@ other share, something is a risk."""
 LARGE_GAP = 0.1
 """Entropy gap after divergence, nats: programmed teachers above it lost 4 to 87 points."""
 
-ANYWHERE = (-math.inf, math.inf)  # bounds of values without a range
+ANYWHERE = (-np.inf, np.inf)  # bounds of values without a range
 
 BOUNDS = {
     "accuracy_gradient": ANYWHERE,
     "kl": ANYWHERE,
-    "first_kl": ANYWHERE,
-    "entropy_gap": ANYWHERE,
-    "entropy_gap_after_divergence": ANYWHERE,
     "unclipped_mass": SHARE,
-    "clipped": SHARE,
-    "raised": SHARE,
+    "masked": SHARE,
+    "entropy_gap_after_divergence": ANYWHERE,
     "answer_leakage": SHARE,
 }
-"""Metrics that have a value for each problem, and the bounds of these values."""
+"""What is measured of a context, with a value for each problem, and the bounds of these values."""
 
-TEACHING_COLUMNS: dict[str, tuple[str, Unit]] = {
+CONTEXT_COLUMNS: dict[str, tuple[str, Unit]] = {
     "accuracy_gradient": ("accuracy gradient, points", "points"),
     "content": ("less another row's", "points"),
     "kl": ("KL a token", ""),
-    "clipped": ("clipped tokens, %", "%"),
-    "raised": ("made likelier, %", "%"),
     "unclipped_mass": ("unclipped mass, %", "%"),
     "masked": ("masked, %", "%"),
-    "masked_p5": ("5th percentile", "%"),
-    "masked_p95": ("95th percentile", "%"),
-}
-RISK_COLUMNS: dict[str, tuple[str, Unit]] = {
-    "first_kl": ("KL of the first token", ""),
-    "entropy_gap": ("entropy less the student's", "signed"),
     "entropy_gap_after_divergence": ("entropy gap after divergence", "signed"),
     "answer_leakage": ("right answer after wrong work, %", "%"),
 }
@@ -142,6 +119,12 @@ CHARTS = [
     ),
 ]
 
+Metrics = Mapping[str, np.ndarray]
+"""What the scores with one context say, by name (BOUNDS, and "visible"): a value a problem.
+
+entropy_gap_after_divergence and answer_leakage lack the problems without such a rollout.
+"""
+
 
 def advise(
     config: Config,
@@ -152,7 +135,6 @@ def advise(
     sources: Sequence[str],
     ratios: Sequence[float],
     answers: bool = False,
-    both_modes: bool = False,
 ) -> Report:
     """Measure what contexts would teach; print and write the tables and the advice.
 
@@ -198,29 +180,13 @@ def advise(
             falls_back=falls_back,
         )
         config = config.changed("rollout", engine=recorded_engine(folder)[0])
-        scores: dict[str, list[dict[str, Any]]] = {}
+        scores = score(policy, config, cache, contexts, display)
         found: dict[str, RolloutCache] = {}
-        for mode, teacher in teacher_modes(policy, both=both_modes).items():
-            named = {name + mode: context for name, context in contexts.items()}
-            scores |= score(teacher, config, cache, named, display)
-            if answers:
-                found |= teacher_answers(teacher, config, cache, named, folder / "answers", display)
+        if answers:
+            found = teacher_answers(policy, config, cache, contexts, folder / "answers", display)
         lacks_answers = run.needs_answer and not any(problem.answer for problem in chosen)
         is_graded = not (config.grading.is_off or lacks_answers)
         return advice_report(folder, cache, scores, found, display, is_graded=is_graded)
-
-
-def teacher_modes(policy: Policy, *, both: bool) -> dict[str, Policy]:
-    """The teacher, and with ``both`` that of the other thinking mode.
-
-    By what is added to the names of contexts.
-    """
-    modes = {"": policy}
-    if both:
-        thinking, plain = MODE_FLAGS
-        other = not policy.teacher_thinking
-        modes[thinking if other else plain] = replace(policy, teacher_thinking=other)
-    return modes
 
 
 def validate_arguments(
@@ -234,15 +200,9 @@ def validate_arguments(
 ) -> None:
     """Reject a config without a teacher, or without its answers, and invalid arguments."""
     require_paths(config)
-    if problems < 1:
-        raise ConfigError(f"problems must be at least 1, got {problems}")
-    if samples < 2:
-        raise ConfigError(
-            f"samples must be at least 2: rollouts of a problem are compared, got {samples}"
-        )
-    names = set()
-    for ratio in ratios:
-        names.add(f"{ratio:g}")
+    require_count("problems", problems)
+    require_count("samples", samples, least=2)  # the rollouts of a problem are compared
+    names = {f"{ratio:g}" for ratio in ratios}
     if not all(0 <= ratio < 1 for ratio in ratios) or len(names) < max(len(ratios), 1):
         raise ConfigError(
             "ratios must be distinct mask ratios in [0, 1), at least one, got "
@@ -296,46 +256,23 @@ def context_options(
     return options
 
 
-@dataclass(frozen=True)
-class ContextMetrics:
-    """What the scores with one context say, most of it with a value for every problem (p)."""
-
-    accuracy_gradient: np.ndarray  # dJ/da towards the teacher (the module's docstring)
-    kl: np.ndarray  # divergence from the student, nats a token
-    first_kl: np.ndarray  # the same at the first token, where chat templates may differ
-    entropy_gap: np.ndarray  # teacher's entropy less the student's, nats a token
-    clipped: np.ndarray  # share of the tokens that the clip changes
-    unclipped_mass: np.ndarray  # probability of the target that the clip leaves, a token
-    raised: np.ndarray  # share of the clipped tokens that training makes likelier, if any
-    answer_leakage: np.ndarray  # P(right answer) in the box of wrong rollouts, if any
-    entropy_gap_after_divergence: np.ndarray  # behind the divergence point, if any
-    kinds: np.ndarray  # share of the divergence by kind of token, over all problems (KINDS)
-    tenths: np.ndarray  # the same by tenth of the rollout
-    masked: float  # mean masked share
-    masked_spread: np.ndarray  # its 5th and 95th percentile over rollouts: what the overlap decides
-    visible: float  # share of the contexts that contain the answer (`answer_is_visible`)
-
-
 def metrics_of(
     scores: Sequence[Mapping[str, Any]], rewards: Float[np.ndarray, "p k"]
-) -> ContextMetrics:
-    """Reduce the scores with one context to one value a problem."""
-    table, k = pd.DataFrame(scores), rewards.shape[1]
-    total = max(table["kl"].sum(), np.finfo(float).tiny)
-    sums = ["kl", "entropy_gap", "clipped", "unclipped_mass"]  # over the tokens of a rollout
-    table[sums] = table[sums].div(table["tokens"], axis=0)
-    found = table[[name for name in BOUNDS if name != "accuracy_gradient"]].astype(float)
-    by_problem = found.groupby(found.index // k).mean()  # of the values that are known
+) -> dict[str, np.ndarray]:
+    """Reduce the scores with one context to one value a problem (Metrics)."""
+    table = pd.DataFrame(scores)
     derivatives = table["directional_derivative"].to_numpy()
-    return ContextMetrics(
-        accuracy_gradient=accuracy_gradients(derivatives, rewards),
-        **{name: values.dropna().to_numpy() for name, values in by_problem.items()},
-        kinds=np.sum(table["kinds"].tolist(), axis=0) / total,
-        tenths=np.sum(table["tenths"].tolist(), axis=0) / total,
-        masked=float(table["mask_ratio"].mean()),
-        masked_spread=table["mask_ratio"].quantile([0.05, 0.95]).to_numpy(),
-        visible=float(table["visible"].mean()),
-    )
+    metrics = {"accuracy_gradient": accuracy_gradients(derivatives, rewards)}
+    table["masked"] = table["mask_ratio"]
+    for name in ("kl", "unclipped_mass"):  # sums over the tokens of a rollout
+        table[name] = table[name] / table["tokens"]
+    problem = table.index // rewards.shape[1]
+    for name in [*BOUNDS, "visible"]:
+        if name not in metrics:
+            # A mean skips rollouts without a value; a problem may have none.
+            values = table[name].astype(float).groupby(problem).mean()
+            metrics[name] = values.dropna().to_numpy()
+    return metrics
 
 
 def accuracy_gradients(
@@ -356,16 +293,6 @@ def mean(values: np.ndarray, bounds: tuple[float, float] = ANYWHERE) -> Interval
     return bootstrap([values], bounds=bounds, reached=bounds == SHARE)
 
 
-def overlap_auc(cache: RolloutCache, overlaps: Float[np.ndarray, "p k"]) -> np.ndarray:
-    """AUC of the overlap, right against wrong rollouts of a problem; of those that have both."""
-    values = []
-    for reward, overlap in zip(cache.rewards, overlaps, strict=True):
-        is_right = reward == 1
-        if is_right.any() and not is_right.all():
-            values.append(auc(overlap[is_right], overlap[~is_right]))
-    return np.array(values)
-
-
 def advice_report(
     folder: Path,
     cache: RolloutCache,
@@ -376,7 +303,7 @@ def advice_report(
     is_graded: bool = True,
 ) -> Report:
     """Print the tables and the advice, and write them."""
-    student = student_metrics(cache, scores)
+    student = student_metrics(cache)
     contexts = {name: metrics_of(rows, cache.rewards) for name, rows in scores.items()}
     rows: list[Measurement] = []
     for name, interval in student.items():
@@ -384,7 +311,7 @@ def advice_report(
     for name, metrics in contexts.items():
         rows += context_rows(name, metrics, control_of(name, contexts))
     rows += answer_rows(cache, answers)
-    tables = [_student_table(rows, *cache.rewards.shape), *_context_tables(rows, contexts)]
+    tables = [_student_table(rows, *cache.rewards.shape), _context_table(rows, contexts)]
     if answers:
         tables.append(_answer_table(rows, cache.samples))
     if is_graded:
@@ -405,26 +332,16 @@ def advice_report(
     return made
 
 
-def student_metrics(cache: RolloutCache, scores: CacheScores) -> dict[str, Interval | None]:
+def student_metrics(cache: RolloutCache) -> dict[str, Interval]:
     """What is measured of the student (STUDENT_METRICS)."""
     is_right = cache.rewards == 1
-    overlaps = np.array([row["overlap"] for row in scores[RECIPE]]).reshape(is_right.shape)
-
-    def has_no_answer(row: Rollout) -> bool:
-        return isinstance(row.grade, MathGrade) and row.grade.strict.answer is None
-
     values = {
         "accuracy": is_right.mean(axis=1),
         "both": (is_right.any(axis=1) & ~is_right.all(axis=1)).astype(float),
         "truncated": cache.share(lambda row: row.completion.truncated),
-        "answerless": cache.share(has_no_answer),
         "agreed_wrong": agreed_wrong(cache),
-        "overlap_auc": overlap_auc(cache, overlaps),
     }
-    metrics: dict[str, Interval | None] = {}
-    for name, shares in values.items():
-        metrics[name] = mean(shares, SHARE)
-    return metrics
+    return {name: bootstrap([shares], bounds=SHARE) for name, shares in values.items()}
 
 
 def agreed_wrong(cache: RolloutCache) -> Float[np.ndarray, " p"]:
@@ -439,25 +356,16 @@ def agreed_wrong(cache: RolloutCache) -> Float[np.ndarray, " p"]:
     return np.array(values, dtype=float)
 
 
-def context_rows(
-    name: str, metrics: ContextMetrics, control: ContextMetrics | None
-) -> list[Measurement]:
+def context_rows(name: str, metrics: Metrics, control: Metrics | None) -> list[Measurement]:
     """The rows of a context."""
     rows: list[Measurement] = []
     for metric, bounds in BOUNDS.items():
-        values = getattr(metrics, metric)
+        values = metrics[metric]
         rows += to_measurement(name, TRAINING, metric, mean(values, bounds), len(values))
+    rows += to_measurement(name, TRAINING, "visible", float(metrics["visible"].mean()))
     if control is not None:
-        content = mean(metrics.accuracy_gradient - control.accuracy_gradient)
+        content = mean(metrics["accuracy_gradient"] - control["accuracy_gradient"])
         rows += to_measurement(name, TRAINING, "accuracy_gradient", content, against="other")
-    rows += to_measurement(name, TRAINING, "masked", metrics.masked)
-    for metric, share in zip(("masked_p5", "masked_p95"), metrics.masked_spread, strict=True):
-        rows += to_measurement(name, TRAINING, metric, float(share))
-    rows += to_measurement(name, TRAINING, "visible", metrics.visible)
-    for kind, share in zip(KINDS, metrics.kinds, strict=True):
-        rows += to_measurement(name, TRAINING, "kl_share", float(share), group=kind)
-    for tenth, share in enumerate(metrics.tenths, start=1):
-        rows += to_measurement(name, TRAINING, "kl_share", float(share), group=f"tenth {tenth}")
     return rows
 
 
@@ -484,16 +392,15 @@ def answer_rows(cache: RolloutCache, answers: Mapping[str, RolloutCache]) -> lis
 
 
 def advise_on(
-    student: Mapping[str, Interval | None],
-    contexts: Mapping[str, ContextMetrics],
+    student: Mapping[str, Interval],
+    contexts: Mapping[str, Metrics],
     *,
     has_solutions: bool = False,
 ) -> list[str]:
     """The advice and its reasons, or "no advice" with what is missing."""
     lines = _student_lines(student, has_solutions=has_solutions)
     both = student["both"]
-    assert both is not None
-    problems = len(contexts[RECIPE].accuracy_gradient)
+    problems = len(contexts[RECIPE]["accuracy_gradient"])
     if both.mean < FEW and both.mean * problems < ENOUGH:
         lines.append(
             f"no advice: only problems with right and wrong rollouts tell, and {both.points()} % "
@@ -501,7 +408,7 @@ def advise_on(
         )
         return lines
 
-    gradients = {name: metrics.accuracy_gradient for name, metrics in contexts.items()}
+    gradients = {name: metrics["accuracy_gradient"] for name, metrics in contexts.items()}
     candidates = [name for name in gradients if source_of(name) not in CONTROLS]
     best = max(candidates, key=lambda name: gradients[name].mean())
     highest = _mean(gradients[best])
@@ -532,24 +439,20 @@ def advise_on(
     return lines + _risk_lines(contexts[chosen])
 
 
-def _student_lines(student: Mapping[str, Interval | None], *, has_solutions: bool) -> list[str]:
+def _student_lines(student: Mapping[str, Interval], *, has_solutions: bool) -> list[str]:
     """What to change before contexts are compared: too short answers, SFT first, wrong answers."""
-    truncated = student["truncated"]
-    assert truncated is not None
+    truncated, accuracy, agreed = student["truncated"], student["accuracy"], student["agreed_wrong"]
     lines = []
     if truncated.low > MUCH:
         lines.append(
             f"{truncated.points()} % of the rollouts are truncated, which makes them wrong: raise "
             f"rollout.max_new_tokens first"
         )
-    accuracy = student["accuracy"] if has_solutions else None
-    if accuracy is not None and accuracy.high < FEW:
+    if has_solutions and accuracy.high < FEW:
         lines.append(
             f"SFT first: the student gets {accuracy.points()} % right, and the rows have "
             f"solutions, which --train.method sft learns"
         )
-    agreed = student["agreed_wrong"]
-    assert agreed is not None
     if agreed.low > FEW:
         lines.append(
             f"in {agreed.points()} % of the problems most rollouts agree on one answer, and the "
@@ -578,23 +481,23 @@ def _content_lines(chosen: str, gradients: Mapping[str, np.ndarray]) -> list[str
     return [f"another row's context ({control}) teaches as much: it is not the content"]
 
 
-def _risk_lines(metrics: ContextMetrics) -> list[str]:
+def _risk_lines(metrics: Metrics) -> list[str]:
     """The settings that answer the risks of a context."""
     lines = []
-    clip = mean(metrics.unclipped_mass, SHARE)
+    clip = mean(metrics["unclipped_mass"], SHARE)
     if clip is not None and clip.high < 1 - MUCH:
         lines.append(
             f"the clip leaves {clip.points()} % of the target: raise objective.clip, or set "
             f"objective.clip_mode none"
         )
-    gap = mean(metrics.entropy_gap_after_divergence)
+    gap = mean(metrics["entropy_gap_after_divergence"])
     if gap is not None and gap.low > LARGE_GAP:
         lines.append(
             f"after diverging from the solution the teacher is less sure than the student by "
             f"{gap.mean:.2f} nats a token, which the accuracy gradient does not see: mask more, "
             f"or interpolate (objective.interpolation_weight 0.5, objective.top_fraction 0.3)"
         )
-    leakage = mean(metrics.answer_leakage, SHARE)
+    leakage = mean(metrics["answer_leakage"], SHARE)
     if leakage is not None and leakage.low > MUCH:
         lines.append(
             f"after wrong work the teacher writes the right answer with probability "
@@ -605,7 +508,7 @@ def _risk_lines(metrics: ContextMetrics) -> list[str]:
 
 def source_of(name: str) -> str:
     """The source in the name of a context."""
-    return _without_mode(name)[0].partition("@")[0]
+    return name.partition("@")[0]
 
 
 def control_of(name: str, found: Mapping[str, T]) -> T | None:
@@ -617,22 +520,13 @@ def control_of(name: str, found: Mapping[str, T]) -> T | None:
     return None if source in CONTROLS else found.get("other_text")
 
 
-def _without_mode(name: str) -> tuple[str, str]:
-    """The name of a context without its thinking mode, and the flag of that."""
-    for mode, flag in MODE_FLAGS.items():
-        if name.endswith(mode):
-            return name.removesuffix(mode), flag
-    return name, ""
-
-
 def _flags(name: str) -> str:
     """The settings of a context, as flags of `paint train`."""
-    context, flag = _without_mode(name)
-    if context == RECIPE:
-        return f"the recipe's own context{flag}"
-    source, _, ratio = context.partition("@")
+    if name == RECIPE:
+        return "the recipe's own context"
+    source, _, ratio = name.partition("@")
     masked = f" --context.mask-ratio-wrong {ratio} --context.mask-ratio-correct {ratio}"
-    return f"--context.source {source}{masked if ratio else ''}{flag}"
+    return f"--context.source {source}{masked if ratio else ''}"
 
 
 def _student_table(rows: Sequence[Measurement], problems: int, samples: int) -> Table:
@@ -644,35 +538,18 @@ def _student_table(rows: Sequence[Measurement], problems: int, samples: int) -> 
     return Table(title, ["", "share"], cells, is_main=True)
 
 
-def _context_tables(
-    rows: Sequence[Measurement], contexts: Mapping[str, ContextMetrics]
-) -> list[Table]:
-    """What each context would teach, its risks, and where its divergence is."""
-    chosen = [row for row in rows if row.policy in contexts]
-    gradients = [
-        *select_rows(chosen),
-        *select_rows(chosen, against="other", metric="accuracy_gradient"),
-    ]
-    shares: dict[str, tuple[str, Unit]] = {}
-    for kind in KINDS:
-        shares[kind] = (kind, "%")
-    shares |= {"tenth 1": ("first tenth", "%"), f"tenth {TENTHS}": ("last tenth", "%")}
-    return [
-        table_of(
-            gradients,
-            "What each context would teach",
-            TEACHING_COLUMNS,
-            column_of=lambda row: "content" if row.against else row.metric,
-            is_main=True,
-        ),
-        table_of(chosen, "Risks", RISK_COLUMNS),
-        table_of(
-            select_rows(chosen, metric="kl_share", group=...),
-            "Where the divergence is, in % of it",
-            shares,
-            column_of=lambda row: row.group,
-        ),
-    ]
+def _context_table(rows: Sequence[Measurement], contexts: Mapping[str, Metrics]) -> Table:
+    chosen = []
+    for row in select_rows(rows, against=...):
+        if row.policy in contexts and row.metric in BOUNDS:
+            chosen.append(row)
+    return table_of(
+        chosen,
+        "What each context would teach",
+        CONTEXT_COLUMNS,
+        column_of=lambda row: "content" if row.against else row.metric,
+        is_main=True,
+    )
 
 
 def _answer_table(rows: Sequence[Measurement], samples: int) -> Table:

@@ -2,8 +2,8 @@
 
     NAME.json, .md    rows, and tables of the last checkpoints, and of earlier ones if evaluated
 
-The main results are those of the last checkpoints. Two tables of earlier checkpoints are biased by
-the selection of checkpoints, and labelled so.
+The main results are those of the last checkpoints. The table of best checkpoints is biased by their
+selection, and labelled so.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,6 @@ from paint.evaluation.frame import (
     write_report,
 )
 from paint.evaluation.intervals import (
-    ROUNDING,
     Interval,
     compare_seeds,
     holm,
@@ -39,7 +38,6 @@ from paint.evaluation.intervals import (
 from paint.experiments.checkpoint_results import (
     BASE,
     BySteps,
-    CheckpointResult,
     Results,
     benchmark_name,
     by_run,
@@ -90,18 +88,10 @@ def comparison_report(layout: Layout, results: Results) -> Report:
     if not all(result.is_last for result in results):
         rows += step_rows(layout, results)
         tables += step_tables(layout, rows, results)
-    score, about = score_name(results), evaluation_name(results)
-    charts = [
-        Chart(score, "avg_at_k", "%", about),
-        Chart(
-            "Differences",
-            "avg_at_k",
-            "points",
-            "on the same seeds and problems",
-            is_difference=True,
-        ),
-    ]
-    return Report(rows, tables, charts)
+    score = Chart(score_name(results), "avg_at_k", "%", evaluation_name(results))
+    same = "on the same seeds and problems"
+    pairs = Chart("Differences", "avg_at_k", "points", same, is_difference=True)
+    return Report(rows, tables, [score, pairs])
 
 
 def comparison_rows(layout: Layout, results: Results) -> list[Measurement]:
@@ -244,25 +234,20 @@ def _setting_tables(layout: Layout, results: Results) -> list[Table]:
 
 
 def step_tables(layout: Layout, rows: list[Measurement], results: Results) -> list[Table]:
-    """Tables of score and cost by step, best checkpoints, and cost to reach the reference run."""
+    """Tables of score and cost by step, and of best checkpoints."""
     groups, score = by_step(results), score_name(results)
     by_checkpoint = [row for row in rows if row.step is not None]
     columns: dict[str, tuple[str, Unit]] = {"avg_at_k": (score, "%"), **COSTS}
     if layout.reference_run:
         columns[LEAD] = (f"last of {layout.labels[layout.reference_run]} less this", "points")
-    tables = [
-        table_of(
-            by_checkpoint,
-            f"{score} by step, in % with 95 % interval",
-            columns,
-            labels=lambda row: (row.group or row.policy, f"step {row.step}"),
-            column_of=lambda row: row.metric if row.metric == LEAD else _column(row),
-        ),
-        _best_checkpoints(layout, groups, score),
-    ]
-    if layout.reference_run:
-        tables.append(_cost_to_reach(layout, groups, score))
-    return tables
+    by_step_table = table_of(
+        by_checkpoint,
+        f"{score} by step, in % with 95 % interval",
+        columns,
+        labels=lambda row: (row.group or row.policy, f"step {row.step}"),
+        column_of=lambda row: row.metric if row.metric == LEAD else _column(row),
+    )
+    return [by_step_table, _best_checkpoints(layout, groups, score)]
 
 
 def _best_checkpoints(layout: Layout, groups: BySteps, score: str) -> Table:
@@ -284,53 +269,3 @@ def _best_checkpoints(layout: Layout, groups: BySteps, score: str) -> Table:
     )
     several = " to ".join(map(str, sorted({min(counts), max(counts)})))
     return Table(title, ["", "last", f"best of {several}", "its step, by seed"], rows)
-
-
-def _cost_to_reach(layout: Layout, groups: BySteps, score: str) -> Table:
-    """Tokens and seconds that the other runs take to the reference run's last score."""
-    reference = layout.reference_run or ""
-    end = groups[reference][max(groups[reference])]
-    end_tokens, end_seconds = mean_cost(end)
-    level = shares(end).mean()
-    rows = []
-    for name, label in layout.labels.items():
-        if name != reference:
-            rows.append([label, *_reach(list(groups[name].values()), end)])
-    title = (
-        f"What it takes to reach the last {score} of {layout.labels[reference]}, "
-        f"{100 * level:.1f} after {end_tokens:,.0f} rollout tokens and {end_seconds:,.0f} s: the "
-        f"last checkpoint whose interval lies below it, and the first whose mean does not"
-    )
-    columns = ["", "nearest tokens", "difference there", "below up to", "as high at", "in seconds"]
-    return Table(title, columns, rows)
-
-
-def _reach(checkpoints: list[list[CheckpointResult]], end: Results) -> list[str]:
-    """Of a run: nearest cost, the lead there, cost below the end's score, and cost to reach it."""
-    end_tokens, end_seconds = mean_cost(end)
-    level = shares(end).mean()
-    nearest = min(checkpoints, key=lambda group: abs(mean_cost(group)[0] - end_tokens))
-    lead = compare_seeds(shares(nearest), shares(end))
-    [difference] = to_measurement("", "", "avg_at_k", lead)
-
-    below = "nowhere"
-    for group in checkpoints:
-        if compare_seeds(shares(group), shares(end)).low > 0:
-            below = _times(mean_cost(group)[0], end_tokens)
-
-    reaching = [group for group in checkpoints if shares(group).mean() >= level - ROUNDING]
-    prefix = "" if reaching else "not within "
-    tokens, seconds = mean_cost(reaching[0] if reaching else checkpoints[-1])
-    return [
-        f"{mean_cost(nearest)[0]:,.0f}",
-        difference.text("points"),
-        below,
-        prefix + _times(tokens, end_tokens),
-        prefix + _times(seconds, end_seconds),
-    ]
-
-
-def _times(amount: float, other: float) -> str:
-    if other:
-        return f"{amount:,.0f} ({amount / other:.1f} times)"
-    return f"{amount:,.0f}"

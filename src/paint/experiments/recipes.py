@@ -1,9 +1,10 @@
 """The recipes of a comparison: read together, with the settings that they share."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
-from paint.config.recipe import find_recipe, from_table, read_recipe
+from paint.config.recipe import find_recipe, read_recipe
 from paint.config.schema import Config
 from paint.core.errors import ConfigError
 from paint.data.contexts import with_source
@@ -14,29 +15,28 @@ def read_recipes(
     names: Sequence[str],  # shipped recipes or TOML files
     *,
     base: str = "",  # a recipe whose settings take the place of those that the others omit
-    model: str = "",  # ``model.path`` of all; "" is each recipe's own
-    data: str = "",  # ``data.path``, likewise
     stored: str = "",  # ``rollout.stored`` of those that can learn from another policy
     controls: Sequence[str] = (),
+    change: Callable[[Config], Config] = lambda config: config,  # gives each its shared settings
 ) -> list[tuple[str, Config]]:
     """Read the recipes of a comparison, and give them the settings that they share.
 
     With controls, the last recipe is repeated with each as its ``context.source``; the repetitions,
     called NAME-SOURCE, stand before it.
+
+    Raises:
+        ConfigError: a recipe cannot have a setting, which it names.
     """
     if not names:
         raise ConfigError("nothing to compare; name recipes, before the flags")
     start = read_recipe(find_recipe(base)) if base else None
-    shared = {key: {"path": path} for key, path in (("model", model), ("data", data)) if path}
-    rollouts = {"rollout": {"engine": "stored", "stored": stored}} if stored else {}
-
     runs = []
     for path in map(find_recipe, names):
-        config = read_recipe(path, start)
-        changes = dict(shared)
-        if check_config(config).learns_off_policy:
-            changes |= rollouts
-        runs.append((path.stem, from_table(changes, source=str(path), base=config)))
+        with _of_recipe(path.stem):
+            config = change(read_recipe(path, start))
+            if stored and check_config(config).learns_off_policy:
+                config = config.changed("rollout", engine="stored", stored=stored)
+        runs.append((path.stem, config))
 
     name, last = runs[-1]
     if controls and not check_config(last).algorithm.needs_context:
@@ -44,6 +44,16 @@ def read_recipes(
     for source in controls:
         control = replace(last, context=with_source(last.context, source))
         runs.insert(-1, (f"{name}-{source.replace('_', '-')}", control))
-    for _, config in runs:
-        check_config(config)
+    for name, config in runs:
+        with _of_recipe(name):
+            check_config(config)
     return runs
+
+
+@contextmanager
+def _of_recipe(name: str) -> Iterator[None]:
+    """Begin the message of an error with the recipe's name."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from None

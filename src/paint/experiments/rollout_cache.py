@@ -1,7 +1,7 @@
 """The student's rollouts, cached and graded, and scored under several contexts of the teacher.
 
-The teacher can answer under the same contexts, too. Completions are stored as they come, so an
-interrupted collection continues. ``rollouts.jsonl`` is a file that the engine "stored" reads.
+Completions are stored as they come, so an interrupted collection continues. ``rollouts.jsonl`` is a
+file that the engine "stored" reads.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from paint.config.schema import Config, ConfigError, DataConfig
-from paint.core.display import Display
+from paint.core.display import Counter, Display
 from paint.core.settings import require_count
 from paint.core.storage import read_json
 from paint.core.workspace import Workspace
@@ -43,7 +43,7 @@ from paint.objective.anchors import contains, normalize
 from paint.objective.detail import detail
 from paint.objective.fused import fused_paint_loss
 from paint.objective.loss import token_log_probs
-from paint.objective.solution import KINDS, anchors_of, kinds_of_tokens, written
+from paint.objective.solution import anchors_of, written
 from paint.training.check import Resolved, check_config, resolve_evaluation
 from paint.training.drift import KL
 from paint.training.prompt_filter import require_prompt_fits
@@ -52,13 +52,12 @@ from paint.training.token_log import token_bytes
 
 ANEW = "move the folder away and advise again"
 BOX = "\\boxed{"
-TENTHS = 10
-
 ROWS_AT_ONCE = 8  # completions whose hidden states are computed together
-StoredRows = dict[tuple[str, str, int], dict[str, Any]]  # rows by context, problem and sample
-CacheScores = Mapping[
-    str, list[dict[str, Any]]
-]  # by context, the values of every rollout of the cache
+
+StoredRows = dict[tuple[str, str, int], dict[str, Any]]
+"""Rows by context, problem and sample."""
+CacheScores = Mapping[str, list[dict[str, Any]]]
+"""By context, the values of every rollout of the cache."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,8 @@ class RolloutCache:
         """The reward of each rollout; 1 is right, and 0 what was not graded."""
         rewards = []
         for r in self.rollouts:
-            rewards.append((r.grade.reward or 0.0) if r.grade else 0.0)
+            reward = r.grade.reward if r.grade else None
+            rewards.append(reward or 0.0)
         return np.array(rewards).reshape(-1, self.samples)
 
     def share(self, of: Callable[[Rollout], bool]) -> Float[np.ndarray, " p"]:
@@ -131,10 +131,11 @@ def collect(
         falls_back: generate here if servers do not start, and have stored no rollout before. The
             settings of the cache then have the engine that generated.
     """
-    prompts = {}
-    for p in problems:
-        prompts[p.id] = policy.student_prompt(p)
-    wanted = [CompletionRequest(p, k, prompts[p.id]) for p in problems for k in range(samples)]
+    wanted = []
+    for problem in problems:
+        prompt = policy.student_prompt(problem)
+        for sample in range(samples):
+            wanted.append(CompletionRequest(problem, sample, prompt))
     rollouts = _sample(
         policy, config, wanted, folder, display, trained, rows=rows, falls_back=falls_back
     )
@@ -150,18 +151,18 @@ def teacher_answers(
     display: Display,
 ) -> dict[str, RolloutCache]:
     """Let the teacher answer under each context: once for each rollout, by its prompt and seed."""
-    run = check_config(config)
+    run, rollouts = check_config(config), cache.rollouts
     wanted = []
     for name, of_problem in contexts.items():
-        for row, prompt in zip(
-            cache.rollouts, _prompts(policy, run, of_problem, cache, cache.rollouts)[0], strict=True
-        ):
+        prompts, _ = _prompts(policy, run, of_problem, cache, rollouts)
+        for row, prompt in zip(rollouts, prompts, strict=True):
             wanted.append(CompletionRequest(row.problem, row.row % cache.samples, prompt, name))
-    answers, count = _sample(policy, config, wanted, folder, display), len(cache.rollouts)
-    return {
-        name: RolloutCache(answers[i * count : (i + 1) * count], cache.samples)
-        for i, name in enumerate(contexts)
-    }
+    answers = _sample(policy, config, wanted, folder, display)
+    found = {}
+    for i, name in enumerate(contexts):
+        of_context = answers[i * len(rollouts) : (i + 1) * len(rollouts)]
+        found[name] = RolloutCache(of_context, cache.samples)
+    return found
 
 
 def _sample(
@@ -191,17 +192,15 @@ def _sample(
     workspace = cache_workspace(folder)
     workspace.require_same(settings)
     workspace.begin(settings)
-    prompts = {}
-    for request in wanted:
-        prompts[request.key] = request.prompt
+    prompts = {request.key: request.prompt for request in wanted}
     stored: StoredRows = {}
     for row in workspace.rows():
         key = row.get("context", ""), row["problem_id"], row["sample"]
         if prompts.get(key) == row["prompt_ids"]:
             stored[key] = row
-    if len(stored) < len(prompts):
+    missing = [request for request in wanted if request.key not in stored]
+    if missing:
         longest = max(map(len, prompts.values())) + config.rollout.max_new_tokens
-        problems = list({request.problem.id: request.problem for request in wanted}.values())
         setup = EngineSetup(
             policy,
             config.model,
@@ -209,14 +208,17 @@ def _sample(
             folder,
             display,
             longest,
-            problems,
+            list({request.problem.id: request.problem for request in wanted}.values()),
             falls_back=falls_back and not workspace.has_rows,
         )
-        with open_engine(setup) as engine:
+        with (
+            open_engine(setup) as engine,
+            display.counting("rollouts", len(wanted), len(stored)) as counter,
+        ):
             if setup.has_fallen_back(engine):
                 workspace.begin(settings | {"engine": LOCAL})
-            _generate(engine, config, wanted, stored, workspace, display)
-
+            for row in _generate(engine, config, missing, workspace, counter):
+                stored[row.get("context", ""), row["problem_id"], row["sample"]] = row
     workspace.finish()
     return _graded_rollouts(policy, config, wanted, stored)
 
@@ -224,40 +226,38 @@ def _sample(
 def _generate(
     engine: Engine,
     config: Config,
-    wanted: Sequence[CompletionRequest],
-    stored: StoredRows,
+    missing: Sequence[CompletionRequest],
     workspace: Workspace,
-    display: Display,
-) -> None:
-    """Generate the completions that are not stored, and store each as it comes."""
-    missing = [request for request in wanted if request.key not in stored]
-    done = len(wanted) - len(missing)
-    with display.counting("rollouts", len(wanted), done) as counter:
+    counter: Counter,
+) -> list[dict[str, Any]]:
+    """Generate completions, store each as it comes, and return their rows."""
+    rows = []
 
-        def add(index: int, completion: Completion) -> None:
-            request = missing[index]
-            row = {
-                "problem_id": request.problem.id,
-                "sample": request.sample,
-                "prompt_ids": request.prompt,
-                "completion_ids": list(completion.ids),
-                "engine_log_probs": list(completion.log_probs),
-                "truncated": completion.truncated,
-                "source": completion.source,
-            }
-            if request.context:
-                row["context"] = request.context
-            workspace.append(row)
-            stored[request.key] = row
-            counter.add(len(completion.ids))
+    def add(index: int, completion: Completion) -> None:
+        request = missing[index]
+        row = {
+            "problem_id": request.problem.id,
+            "sample": request.sample,
+            "prompt_ids": request.prompt,
+            "completion_ids": list(completion.ids),
+            "engine_log_probs": list(completion.log_probs),
+            "truncated": completion.truncated,
+            "source": completion.source,
+        }
+        if request.context:
+            row["context"] = request.context
+        workspace.append(row)
+        rows.append(row)
+        counter.add(len(completion.ids))
 
-        engine.sync_weights()
-        engine.stream(
-            [request.prompt for request in missing],
-            sampling_from(config.rollout),
-            [derive_seed(config.train.seed, r.sample, r.problem.id) for r in missing],
-            add,
-        )
+    engine.sync_weights()
+    engine.stream(
+        [request.prompt for request in missing],
+        sampling_from(config.rollout),
+        [derive_seed(config.train.seed, r.sample, r.problem.id) for r in missing],
+        add,
+    )
+    return rows
 
 
 def _graded_rollouts(
@@ -275,20 +275,20 @@ def _graded_rollouts(
         )
         text = policy.decode(completion.ids)
         rollouts.append(Rollout(len(rollouts), request.problem, request.prompt, completion, text))
-    items = []
-    for rollout in rollouts:
-        items.append(
-            item_of(
-                rollout.problem,
-                policy.transcript(rollout.prompt, rollout.completion.ids),
-                truncated=rollout.completion.truncated,
-                tags=policy.conventions.tags,
-            )
-        )
     needs_answer = grader_needs_answer(config.grading)
-    gradable = [i for i, item in enumerate(items) if item.gold or not needs_answer]
+    gradable, items = [], []
+    for rollout in rollouts:
+        item = item_of(
+            rollout.problem,
+            policy.transcript(rollout.prompt, rollout.completion.ids),
+            truncated=rollout.completion.truncated,
+            tags=policy.conventions.tags,
+        )
+        if item.gold or not needs_answer:
+            gradable.append(rollout.row)
+            items.append(item)
     with open_grader(config.grading) as grader:
-        grades = grader.grade([items[i] for i in gradable])
+        grades = grader.grade(items)
     for i, grade in zip(gradable, grades, strict=True):
         rollouts[i] = replace(rollouts[i], grade=grade)
     return rollouts
@@ -297,11 +297,8 @@ def _graded_rollouts(
 def recorded_engine(folder: Path) -> list[str]:
     """The engine that samples the rollouts of a folder; none where none were sampled."""
     path = cache_workspace(folder).settings_path
-    if not path.exists():
-        return []
-    engine = read_json(path, ANEW).get("engine")
-    if engine:
-        return [engine]
+    if path.exists():
+        return [read_json(path, ANEW)["engine"]]
     return []
 
 
@@ -314,17 +311,15 @@ def cache_workspace(folder: Path) -> Workspace:
 class TokenAnnotations:
     """Places in a rollout of n tokens."""
 
-    kinds: np.ndarray  # the kind of each token, an index into KINDS (n)
     divergence_point: int  # first token after a formula or number that the solution lacks, or n
     forced: tuple[int, ...] = ()  # a wrong rollout up to its box's content, then the right answer
     answer_tokens: int = 0  # number of tokens of the right answer in ``forced``
 
 
 def annotate(policy: Policy, rollout: Rollout) -> TokenAnnotations:
-    """Find the kinds of tokens, the divergence from the solution, and the answer's place."""
+    """Find the divergence from the solution, and the answer's place."""
     ids, problem = rollout.completion.ids, rollout.problem
-    pieces = token_bytes(policy.tokenizer, ids)
-    text, owners = written(pieces)
+    text, owners = written(token_bytes(policy.tokenizer, ids))
     solution = normalize(problem.solution)
     foreign = []  # last characters of what the solution lacks
     for anchor in anchors_of(text, text):
@@ -333,7 +328,7 @@ def annotate(policy: Policy, rollout: Rollout) -> TokenAnnotations:
     divergence_point = len(ids)
     if foreign and problem.solution:
         divergence_point = owners[min(foreign) - 1] + 1
-    annotations = TokenAnnotations(np.array(kinds_of_tokens(pieces)), divergence_point)
+    annotations = TokenAnnotations(divergence_point)
 
     content = text.rfind(BOX) + len(BOX)
     has_box = len(BOX) <= content < len(text)
@@ -392,9 +387,7 @@ def held_out_kl(policy: Policy, config: Config, cache: RolloutCache) -> float:
         own, ids = [row.prompt for row in rows], [row.completion.ids for row in rows]
         student = policy.hidden_states(own, ids)
         hidden = teacher.hidden_states(prompts, ids)
-        lengths = []
-        for row in ids:
-            lengths.append(len(row))
+        lengths = [len(row) for row in ids]
         loss = fused_paint_loss(
             student, hidden, policy.lm_head, lengths, KL, teacher_lm_head=teacher.lm_head
         )
@@ -497,21 +490,12 @@ def rollout_metrics(
     terms: Mapping[str, np.ndarray], annotations: TokenAnnotations
 ) -> dict[str, Any]:
     """Values of a rollout from those of its tokens."""
-    kl = terms["kl"]
     gap = terms["teacher_entropy"] - terms["student_entropy"]
     after = gap[annotations.divergence_point :]
-    clipped = terms["clipped"] > 0
-    raised = terms["slope"][clipped] < 0
     return {
-        "tokens": len(kl),
-        "kl": float(kl.sum()),
-        "first_kl": float(kl[0]),
+        "tokens": len(gap),
+        "kl": float(terms["kl"].sum()),
         "directional_derivative": float(terms["pull"].sum()),
-        "entropy_gap": float(gap.sum()),
         "unclipped_mass": float(terms["unclipped_mass"].sum()),
-        "clipped": float(terms["clipped"].sum()),
-        "raised": float(raised.mean()) if len(raised) else None,
-        "kinds": [float(kl[annotations.kinds == i].sum()) for i in range(len(KINDS))],
-        "tenths": [float(part.sum()) for part in np.array_split(kl, TENTHS)],
         "entropy_gap_after_divergence": float(after.mean()) if len(after) else None,
     }

@@ -19,7 +19,7 @@ from paint.config.run_folder import (
     require_checkpoint,
     step_of,
 )
-from paint.config.schema import CONTEXT_SOURCES, Config
+from paint.config.schema import CONTEXT_SOURCES, FEEDBACK_SOURCES, Config, ConfigError
 from paint.core.device import own_device
 from paint.core.display import Display
 from paint.data.contexts import Attempt, Contexts, with_source
@@ -94,6 +94,11 @@ class Scorer:
         self, problem: Problem, shown: str, step: int, rollout: Mapping[str, Any]
     ) -> TeacherPrompt | None:
         """The teacher's prompt of a stored rollout with another context; None if there is none."""
+        if shown in FEEDBACK_SOURCES and "reason" not in rollout:
+            raise ConfigError(
+                f"--contexts {shown}: rollouts of the mathematics grader, and ungraded ones, hold "
+                f"no reason and no feedback; leave it out"
+            )
         contexts = Contexts(with_source(self.config.context, shown), self.problems)
         seed = derive_seed(self.config.train.seed, step - 1, rollout["row"])
         said = {name: rollout.get(name, "") for name in ("reason", "feedback")}

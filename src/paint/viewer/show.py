@@ -41,11 +41,12 @@ def show_targets(
             f"{targets[are_runs.index(False)]} is not a run, and others are; show runs or "
             f"evaluations, not both"
         )
-    wrong = {"text", "file", "rollout"} & set(page.contexts)
+    # A page scores one completion at a time: other completions of the step are not at hand.
+    wrong = {"text", "file", "rollout", "other_feedback"} & set(page.contexts)
     if wrong:
         raise ConfigError(
-            f"--contexts names {min(wrong)!r}; choose from solution, neighbour, none, other, "
-            f"answer, wrong_answer, fields of the rows and module:function"
+            f"--contexts names {min(wrong)!r}; choose from solution, neighbour, feedback, none, "
+            f"other, answer, wrong_answer, fields of the rows and module:function"
         )
     if page != EVERYTHING and are_runs != [True]:
         raise ConfigError("--steps, --row, --contexts and --no-rescore are for one run")
