@@ -313,7 +313,13 @@ def test_answer_is_visible_in_any_spelling_as_whole_number() -> None:
 def test_metrics_of_scores_gradient_is_covariance_of_reward_and_derivative() -> None:
     derivatives = np.array([[1.0, 3.0, -2.0], [0.5, 0.5, 0.5]])
     rewards = np.array([[1.0, 0, 0], [1, 1, 0]])
-    same = {"tokens": 2, "kl": 1.0, "unclipped_mass": 1.0, "visible": True, "mask_ratio": 0.3}
+    same: dict[str, Any] = {
+        "tokens": 2,
+        "kl": 1.0,
+        "unclipped_mass": 1.0,
+        "visible": True,
+        "mask_ratio": 0.3,
+    }
     same |= {"entropy_gap_after_divergence": None}
     scores = [
         same | {"directional_derivative": value, "answer_leakage": 0.5 if i == 4 else None}

@@ -87,11 +87,11 @@ def test_bake_of_text_that_changes_nothing_is_refused(config: Config, tmp_path: 
 
 @pytest.mark.parametrize("counts", [{"samples": 0}, {"held_out": 0}])
 def test_bake_count_below_one_is_refused(
-    config: Config, counts: dict[str, int], tmp_path: Path
+    config: Config, counts: dict[str, Any], tmp_path: Path
 ) -> None:
     [name] = counts
     with pytest.raises(ConfigError, match=f"{name} must be an integer from 1 .*, got 0"):
-        bake(config, tmp_path / "out", **{"held_out": 2, "samples": 1} | counts)
+        bake(config, tmp_path / "out", **({"held_out": 2, "samples": 1} | counts))
     assert not (tmp_path / "out").exists()
 
 

@@ -61,7 +61,7 @@ def test_protocol_of_own_task_needs_its_benchmark_and_samples_as_trained(tmp_pat
     assert [problem.answer for problem in protocol.benchmark.problems] == [""]
 
 
-SETTINGS: Sections = {
+SETTINGS: dict[str, Any] = {
     "train": {"steps": 20, "options": {"correct_weight": 0.4}},  # 20 is demo-paint's own
     "model": {"teacher_thinking": False, "lora_rank": 4},
     "context": {"mask_ratio_wrong": 0.1},
@@ -77,9 +77,12 @@ def test_compare_settings_are_those_of_all_recipes(
 ) -> None:
     rows = write_problems(tmp_path / "rows.jsonl", problems_of(2, 3))
     seen: list[Any] = []
-    monkeypatch.setattr(
-        "paint.experiments.compare.compare", lambda recipes, *_, **__: seen.append(recipes) or []
-    )
+
+    def compared(recipes: Any, *_: Any, **__: Any) -> list[Any]:
+        seen.append(recipes)
+        return []
+
+    monkeypatch.setattr("paint.experiments.compare.compare", compared)
     masked = tmp_path / "masked.toml"
     masked.write_text(
         '[train]\nsteps = 7\nmethod = "paint.variants.on_correct:OnCorrect"\n'
@@ -87,7 +90,7 @@ def test_compare_settings_are_those_of_all_recipes(
     )
     line = ["compare", str(masked), "paint-on-correct", "--base", "demo-paint"]
     assert main([*line, *FLAGS.split(), "--data.path", rows]) == 0
-    names = [masked, "paint-on-correct"]
+    names = [str(masked), "paint-on-correct"]
     paint.compare(names, base="demo-paint", data=rows, **SETTINGS)
     assert seen[0] == seen[1]
     configs = dict(seen[0])
@@ -108,7 +111,7 @@ def test_compare_settings_are_those_of_all_recipes(
     ],
 )
 def test_compare_setting_that_a_recipe_cannot_have_is_refused(
-    settings: dict[str, dict[str, Any]], message: str, tmp_path: Path
+    settings: Any, message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         paint.compare(["demo-grpo", "demo-paint"], output_dir=tmp_path / "out", **settings)
