@@ -21,7 +21,7 @@ from paint.data.problems import Problem
 from paint.evaluation.frame import Report, select_rows
 from paint.evaluation.intervals import Interval
 from paint.experiments.advise import (
-    Metrics,
+    ContextMetrics,
     advise,
     advise_on,
     agreed_wrong,
@@ -347,7 +347,7 @@ def test_agreed_wrong_counts_one_wrong_answer_of_most_rollouts(
     assert agreed_wrong(RolloutCache(rows, 4)).tolist() == [1, 0, 0]
 
 
-def of_gradient(gradient: float, **changes: Any) -> Metrics:
+def of_gradient(gradient: float, **changes: Any) -> ContextMetrics:
     """What 40 problems say that nearly agree."""
     noise = np.random.default_rng(int(1000 * gradient)).uniform(-0.01, 0.01, 40)
     return {

@@ -119,7 +119,7 @@ CHARTS = [
     ),
 ]
 
-Metrics = Mapping[str, np.ndarray]
+ContextMetrics = Mapping[str, np.ndarray]
 """What the scores with one context say, by name (BOUNDS, and "visible"): a value a problem.
 
 entropy_gap_after_divergence and answer_leakage lack the problems without such a rollout.
@@ -259,7 +259,7 @@ def context_options(
 def metrics_of(
     scores: Sequence[Mapping[str, Any]], rewards: Float[np.ndarray, "p k"]
 ) -> dict[str, np.ndarray]:
-    """Reduce the scores with one context to one value a problem (Metrics)."""
+    """Reduce the scores with one context to one value a problem (ContextMetrics)."""
     table = pd.DataFrame(scores)
     derivatives = table["directional_derivative"].to_numpy()
     metrics = {"accuracy_gradient": accuracy_gradients(derivatives, rewards)}
@@ -356,7 +356,9 @@ def agreed_wrong(cache: RolloutCache) -> Float[np.ndarray, " p"]:
     return np.array(values, dtype=float)
 
 
-def context_rows(name: str, metrics: Metrics, control: Metrics | None) -> list[Measurement]:
+def context_rows(
+    name: str, metrics: ContextMetrics, control: ContextMetrics | None
+) -> list[Measurement]:
     """The rows of a context."""
     rows: list[Measurement] = []
     for metric, bounds in BOUNDS.items():
@@ -393,7 +395,7 @@ def answer_rows(cache: RolloutCache, answers: Mapping[str, RolloutCache]) -> lis
 
 def advise_on(
     student: Mapping[str, Interval],
-    contexts: Mapping[str, Metrics],
+    contexts: Mapping[str, ContextMetrics],
     *,
     has_solutions: bool = False,
 ) -> list[str]:
@@ -481,7 +483,7 @@ def _content_lines(chosen: str, gradients: Mapping[str, np.ndarray]) -> list[str
     return [f"another row's context ({control}) teaches as much: it is not the content"]
 
 
-def _risk_lines(metrics: Metrics) -> list[str]:
+def _risk_lines(metrics: ContextMetrics) -> list[str]:
     """The settings that answer the risks of a context."""
     lines = []
     clip = mean(metrics["unclipped_mass"], SHARE)
@@ -538,7 +540,7 @@ def _student_table(rows: Sequence[Measurement], problems: int, samples: int) -> 
     return Table(title, ["", "share"], cells, is_main=True)
 
 
-def _context_table(rows: Sequence[Measurement], contexts: Mapping[str, Metrics]) -> Table:
+def _context_table(rows: Sequence[Measurement], contexts: Mapping[str, ContextMetrics]) -> Table:
     chosen = []
     for row in select_rows(rows, against=...):
         if row.policy in contexts and row.metric in BOUNDS:
