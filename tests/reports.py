@@ -37,7 +37,7 @@ def evaluated(
     policy: Policy, folder: Path, problems: list[Problem], texts: dict[tuple[str, int], str]
 ) -> Path:
     """A finished evaluation with these texts, by problem and sample; "..." ends a cut one."""
-    samples = 1 + max(sample for _, sample in texts)
+    samples = 1 + max((sample for _, sample in texts), default=1)
     prompts = deployment_prompts(policy, problems, thinking=False)
     protocol = SamplingProtocol(samples, False, Sampling(1.0, 1.0, -1, 80))
     task = EvalTask(folder, problems, prompts, protocol)

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paint.config.recipe import differences
 from paint.config.run_folder import (
     RunError,
     latest_checkpoint,
@@ -24,8 +23,8 @@ from paint.config.run_folder import (
 from paint.config.run_folder import checkpoints as list_checkpoints
 from paint.config.schema import Config
 from paint.core.errors import ConfigError
-from paint.core.storage import read_growing_jsonl, read_jsonl
-from paint.evaluation.store import COMPLETIONS, find_stores, read_grades
+from paint.core.storage import read_jsonl
+from paint.evaluation.store import find_stores, reopen_store
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,14 +33,22 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Run:
-    """A training run on disk. Nothing is cached, so a run under way shows its latest steps.
+class Handle:
+    """What a command left on disk.
 
     Attributes:
-        path: its folder (docs/reference/run-folder.md).
+        path: its folder.
     """
 
     path: Path
+
+    def show(self, **options: Any) -> "Page":
+        """Write its page (docs/how-to/inspect-rollouts.md); options are those of ``paint.show``."""
+        return write_page_of([self.path], **options)
+
+
+class Run(Handle):
+    """A training run. Nothing is cached, so a run under way shows its latest steps."""
 
     @property
     def config(self) -> Config:
@@ -51,7 +58,7 @@ class Run:
     @property
     def metrics(self) -> "pd.DataFrame":
         """One row per step, indexed by it; docs/reference/metrics.md has the columns."""
-        rows = read_metrics(self.path) if (self.path / "metrics.jsonl").exists() else []
+        rows = read_metrics(self.path)
         if rows:
             return frame_of(rows).set_index("step")
         return frame_of(rows)
@@ -106,29 +113,9 @@ class Run:
             raise RunError(
                 f"{self.path} has no checkpoint yet; `paint resume {self.path}` continues it"
             )
-        return checkpoint / ("model" if self.config.model.train_mode == "full" else "adapter")
-
-    def export(
-        self,
-        to: str | Path,
-        *,
-        evaluations: "Sequence[Evaluation | str | Path]" = (),
-        push: str = "",
-        **options: Any,
-    ) -> Path:
-        """Write the last checkpoint for other programs; options are those of ``paint.export``."""
-        from paint.publish.export import export
-
-        paths = [path_of(evaluation) for evaluation in evaluations]
-        return export(self.path, Path(to), evaluations=paths, repository=push, **options)
-
-    def differences(self, other: "Run") -> list[str]:
-        """The settings that differ in another run, such as "train.seed: 0 -> 1"."""
-        return differences(self.config, other.config)
-
-    def show(self, **options: Any) -> "Page":
-        """Write the run's page (docs/how-to/inspect-rollouts.md); options as of ``paint.show``."""
-        return write_page_of([self.path], **options)
+        if self.config.model.train_mode == "full":
+            return checkpoint / "model"
+        return checkpoint / "adapter"
 
     def _step(self, step: int | None) -> int:
         steps = self.steps
@@ -145,15 +132,8 @@ class Run:
         return f"<b>{html.escape(str(self.path))}</b>{metrics.to_html()}"
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """An evaluation on disk: graded samples, and tables with intervals.
-
-    Attributes:
-        path: its folder.
-    """
-
-    path: Path
+class Evaluation(Handle):
+    """An evaluation: graded samples, and tables with intervals."""
 
     @property
     def table(self) -> "pd.DataFrame":
@@ -174,24 +154,16 @@ class Evaluation:
         """One row per sample of every policy and benchmark: text, verdict, reason and feedback."""
         rows = []
         for folder in find_stores(self.path):
-            verdicts = {}
-            for row in read_grades(folder):
-                verdicts[(row["problem"], row["sample"])] = row
-            for sample in read_growing_jsonl(folder / COMPLETIONS, "evaluate again"):
-                verdict = verdicts.get((sample["problem"], sample["sample"]))
-                if verdict is not None:
-                    further = ("reward", "rewards", "feedback")
-                    rows.append(
-                        {"policy": folder.parent.name, "benchmark": folder.name}
-                        | sample
-                        | verdict["strict"]
-                        | {key: verdict[key] for key in further if key in verdict}
-                    )
+            with reopen_store(folder) as store:
+                graded = store.graded()
+            for sample, grade in graded:
+                row = {"policy": folder.parent.name, "benchmark": folder.name}
+                row |= asdict(sample) | grade["strict"]
+                for name in ("reward", "rewards", "feedback"):
+                    if name in grade:
+                        row[name] = grade[name]
+                rows.append(row)
         return frame_of(rows)
-
-    def show(self, **options: Any) -> "Page":
-        """Write the evaluation's page; options are those of ``paint.show``."""
-        return write_page_of([self.path], **options)
 
     def _repr_html_(self) -> str:
         table = self.table
@@ -199,15 +171,8 @@ class Evaluation:
         return f"<b>{html.escape(str(self.path))}</b>{main.to_html(index=False, na_rep='')}"
 
 
-@dataclass(frozen=True)
-class Result:
-    """What ``paint.advise`` or ``paint.bake`` measured, on disk.
-
-    Attributes:
-        path: its folder.
-    """
-
-    path: Path
+class Result(Handle):
+    """What ``paint.advise`` or ``paint.bake`` measured."""
 
     @property
     def run(self) -> Run:
@@ -227,10 +192,6 @@ class Result:
         group of questions, and rows with a step are of the checkpoints that were measured.
         """
         return frame_of_report(self.path)
-
-    def show(self, **options: Any) -> "Page":
-        """Write the page of the charts and tables; options are those of ``paint.show``."""
-        return write_page_of([self.path], **options)
 
     def _repr_html_(self) -> str:
         """A notebook's view: the findings in words, and the tables that the terminal shows."""
@@ -270,11 +231,11 @@ def load_run(run: Run | str | Path) -> Run:
     return loaded
 
 
-def path_of(target: Run | Evaluation | Result | str | Path) -> Path:
+def path_of(target: Handle | str | Path) -> Path:
     """The path of a handle, or of what names one."""
-    if isinstance(target, str | Path):
-        return Path(target)
-    return target.path
+    if isinstance(target, Handle):
+        return target.path
+    return Path(target)
 
 
 def write_page_of(

@@ -119,7 +119,7 @@ def test_main_unexpected_error_exits_with_70_and_stores_traceback(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(grade, "summarise_folders", lambda *_: 1 // 0)
+    monkeypatch.setattr(grade, "summarise", lambda *_: 1 // 0)
     assert main(["grade", "empty"]) == 70
     error = capsys.readouterr().err
     [report] = tmp_path.glob("paint-error-*")
@@ -132,7 +132,7 @@ def test_main_interrupt_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(grade, "summarise_folders", interrupt)
+    monkeypatch.setattr(grade, "summarise", interrupt)
     assert main(["grade", "empty"]) == 130
 
 

@@ -10,7 +10,6 @@ from paint.data.benchmarks import Benchmark, load_benchmark
 from paint.data.gold_answer_checks import SHOWN, announce_benchmark, gold_warnings
 from paint.data.problems import DataError, Problem
 from paint.grading.graders import find_grader
-from reports import report_in
 
 GOOD = ["7", r"\frac{1}{2}", "(0, 1)", "x = 3", r"12\text{ cm}", "1,000"]
 BROKEN = [r"\frac{1}{", r"\sqrt", r"2^{", r"\frac{}{}", "9" * 1000 + "x" * 1001]
@@ -78,7 +77,7 @@ def test_load_benchmark_without_parsable_gold_is_refused(
     assert not (tmp_path / "evals").exists()
 
 
-def test_eval_prints_gold_warnings_before_generation_and_in_summary(
+def test_eval_prints_gold_warnings_before_generation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = benchmark(tmp_path, "7", r"\frac{1}{", "the [red] seventh", ["5", r"\sqrt"])
@@ -87,13 +86,6 @@ def test_eval_prints_gold_warnings_before_generation_and_in_summary(
     assert main(["eval", "demo", *flags]) == 0
     text = capsys.readouterr().out
     warning, generated = text.index("warning: mine: 2 of 5 gold answers"), text.index("tok/s")
-    assert warning < generated < text.index("Gold answers to check")
-    assert "the [red] seventh" in text
-    tables = {table.title: table for table in report_in(tmp_path / "evals/demo").tables}
-    assert [row[1:] for row in tables["Gold answers to check"].rows] == [
-        ["q1", r"\frac{1}{", "it does not parse"],
-        ["q2", "the [red] seventh", "it is read as text (read as 'the[red]seventh')"],
-        ["q3", r"\sqrt", "it does not parse"],
-    ]
-    text = (tmp_path / "evals/demo/summary.md").read_text()
-    assert r"| mine | q3 | \\sqrt | it does not parse |" in text
+    assert warning < generated
+    for shown in ("id q1: ", "id q3: "):
+        assert shown in text

@@ -1,7 +1,6 @@
 """The stages of an evaluation, stopped and repeated: the same figures come out."""
 
 import json
-import re
 import shutil
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -23,13 +22,12 @@ from paint.config.schema import (
     RolloutConfig,
 )
 from paint.core.display import Display
-from paint.data.benchmarks import load_benchmark
+from paint.core.plugins import spec_of
 from paint.data.problems import Problem
 from paint.demo.files import MODEL
 from paint.estimate.memory import sampled_row
 from paint.estimate.shapes import shape_of
-from paint.evaluation.evaluate import resolve_targets
-from paint.evaluation.frame import select_rows
+from paint.evaluation.evaluate import name_of_run, resolve_targets
 from paint.evaluation.generate import (
     EvalTask,
     SamplingProtocol,
@@ -42,16 +40,17 @@ from paint.evaluation.generate import (
     require_context_length,
     sample_of,
 )
-from paint.evaluation.grade import cast_votes, grade, is_repetitive, stored_in, summarise_folders
+from paint.evaluation.grade import cast_votes, grade, is_repetitive, stored_in, summarise
 from paint.evaluation.store import Sample, Store, StoreError, prompt_digest, reopen_store
-from paint.grading.math.grader import MathGrade, MathGrader, Verdict
+from paint.grading.graders import open_grader
+from paint.grading.math.grader import MathGrader, Verdict
 from paint.inference import local
 from paint.inference.engine import Completion, OnCompletion, Sampling
 from paint.inference.local import LocalEngine
 from paint.models.policy import Policy, PolicyError, load_policy
 from paint.models.weights import save_trained
 from reports import compared_in, evaluated, policies_of, report_in
-from runs import rows_of, write_problems
+from runs import rows_of
 from tiny_models import save_tiny, tiny_config
 
 PROTOCOL = SamplingProtocol(3, thinking=False, sampling=Sampling(1.0, 1.0, -1, 80))
@@ -115,7 +114,7 @@ def test_generate_stores_k_samples_a_problem_in_order(
     five = task_of(policy, tmp_path / "five", problems[:5])
     with opened(policy, five) as store:
         generate(policy, engine, five, store, QUIET)
-        graded = grade(store, grader, QUIET)
+        graded = grade(store, grader, GradingConfig(), QUIET)
         texts = {(a.problem, a.sample): a.text for a in store.samples()}
     assert graded.correct.shape == (5, 3)
     assert graded.correct.any()
@@ -151,7 +150,7 @@ def test_grade_counts_kinds_of_samples(policy: Policy, tmp_path: Path, grader: M
         ("half", 2): "a half",
     }
     with reopen_store(evaluated(policy, tmp_path, problems, texts)) as store:
-        graded = grade(store, grader, QUIET)
+        graded = grade(store, grader, GradingConfig(), QUIET)
     assert graded.correct.tolist() == [[True, False, False], [True, False, False]]
     for found, expected in (
         (graded.lenient, [[True, True, True], [True, False, False]]),
@@ -189,14 +188,14 @@ def test_generate_interrupted_resumes_to_same_samples(
     path = tmp_path / "cut" / "completions.jsonl"
     path.write_bytes(path.read_bytes()[:-7])
     with opened(policy, cut) as store:
-        assert (len(store.written), store.dropped) == (9, 1)
+        assert len(store.written) == 9
         with pytest.raises(StoreError, match="15 of 24"):
-            grade(store, grader, QUIET)
+            grade(store, grader, GradingConfig(), QUIET)
         generate(policy, LocalEngine(policy, batch_size=7), cut, store, QUIET)
-        before = grade(store, grader, QUIET)
+        before = grade(store, grader, GradingConfig(), QUIET)
     assert lines_of(tmp_path / "cut") == lines_of(tmp_path / "whole")
     with reopen_store(tmp_path / "cut") as stored:
-        again = grade(stored, grader, QUIET)
+        again = grade(stored, grader, GradingConfig(), QUIET)
     for name in ("correct", "lenient", "votes", "tokens", "truncated", "unboxed", "repetitive"):
         assert np.array_equal(getattr(before, name), getattr(again, name)), name
 
@@ -435,7 +434,7 @@ def test_voted_equal_answers_share_a_vote(grader: MathGrader) -> None:
     wrong = ["\\frac{1}{2}", None, "0.5", "7", "1/2"]
     verdicts = [Verdict(False, answer, "wrong" if answer else "no box") for answer in wrong]
     verdicts += [Verdict(True, answer, "right") for answer in ("3", "3.0")]
-    votes = cast_votes([MathGrade(verdict, verdict) for verdict in verdicts], 7, grader)
+    votes = cast_votes(verdicts, 7, grader)
     assert votes[0] == votes[2] == votes[4]
     assert votes[1] == -1
     assert votes[5] == votes[6]
@@ -444,8 +443,7 @@ def test_voted_equal_answers_share_a_vote(grader: MathGrader) -> None:
 
 def test_cast_votes_keep_problems_apart(grader: MathGrader) -> None:
     wrong = Verdict(False, "5", "wrong")
-    grades = [MathGrade(wrong, wrong)] * 4
-    assert cast_votes(grades, 2, grader) == [1, 1, 1, 1]
+    assert cast_votes([wrong] * 4, 2, grader) == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -471,26 +469,49 @@ def test_is_repetitive_is_false_for_real_completions() -> None:
     assert not [text[-80:] for text in texts if is_repetitive(text)]
 
 
-def test_summary_has_rows_by_level_and_subject(policy: Policy, tmp_path: Path) -> None:
-    levels = {"a": 10, "b": 9, "c": 9, "d": None}
-    rows = [
-        {"problem": name, "answer": number, "Level": level, "subject": "Algebra"}
-        for number, (name, level) in enumerate(levels.items(), start=1)
-    ]
-    problems = load_benchmark(write_problems(tmp_path / "mine.jsonl", rows)).problems
-    given = [(i, k, i if i != 3 else 9 + k) for i in range(1, 5) for k in (0, 1)]
-    texts = {(str(i), k): rf"\boxed{{{answer}}}" for i, k, answer in given}
-    place = evaluated(policy, tmp_path / "evals/base/mine", problems, texts)
-    summarise_folders([place], tmp_path, QUIET, GradingConfig())
-    by_group = select_rows(report_in(tmp_path).rows, metric="avg_at_k", group=...)
-    found = [(row.group, row.n, row.mean) for row in by_group if row.group]
-    # One subject is the whole set, and tells nothing.
-    assert found == [("level 9", 2, 0.5), ("level 10", 1, 1.0), ("level ", 1, 1.0)]
-    text = (tmp_path / "summary.md").read_text()
-    assert "**Avg@2 by level**" in text
-    assert re.search(r"\| mine \| 9 \| 2 \| 50\.0 ", text)
-    assert re.search(r"\| mine \| none \| 1 \| 100\.0 ", text)
-    assert "by subject" not in text
+def test_grade_asks_a_judge_only_for_what_it_has_not_graded(policy: Policy, tmp_path: Path) -> None:
+    asked: list[str] = []
+    is_down = True
+
+    async def judge(completion: str, row: dict[str, Any]) -> float:
+        asked.append(completion)
+        if completion == "fails" and is_down:
+            raise ValueError
+        return 0.5
+
+    problems = [Problem("One?", "", "1", "one"), Problem("Two?", "", "2", "two")]
+    texts = {("one", 0): "a", ("one", 1): "b", ("two", 0): "c", ("two", 1): "fails"}
+    place = evaluated(policy, tmp_path, problems, texts)
+    grading = GradingConfig(grader=(spec_of(judge),))
+
+    def calls(grading: GradingConfig = grading, **options: bool) -> list[str]:
+        asked.clear()
+        with reopen_store(place) as store, open_grader(grading) as grader:
+            grade(store, grader, grading, QUIET, **options)
+        return sorted(set(asked))  # a call that fails is repeated
+
+    assert calls() == ["a", "b", "c", "fails"]
+    is_down = False
+    assert calls() == ["fails"]  # failures are asked again
+    assert calls() == []
+    assert calls(again=True) == ["a", "b", "c", "fails"]
+    corrected = [problems[0], replace(problems[1], answer="3")]
+    evaluated(policy, tmp_path, corrected, {})
+    assert calls() == ["c", "fails"]
+    assert len(calls(replace(grading, weights=(2.0,)))) == 4
+
+
+@pytest.mark.parametrize(
+    ("run", "name"),
+    [
+        ("runs/first", "first"),
+        ("runs/a/seed-0", "a-seed-0"),
+        ("runs/old/runs/b/seed-0", "b-seed-0"),
+        ("elsewhere/seed-0", "seed-0"),
+    ],
+)
+def test_runs_of_one_folder_name_have_evaluations_of_their_own(run: str, name: str) -> None:
+    assert name_of_run(Path("/data", run)) == name
 
 
 NAME = "[best] {0} [/red]"
@@ -528,7 +549,7 @@ def test_grade_any_of_several_is_right(policy: Policy, tmp_path: Path, grader: M
     assert row["answer"] == ["2", "two", r"\frac{5}{2}"]
     with reopen_store(place) as store:
         assert store.problems == problems
-        graded = grade(store, grader, QUIET)
+        graded = grade(store, grader, GradingConfig(), QUIET)
     assert graded.correct.tolist() == [[True, True, True, False, False]]
 
 
@@ -542,7 +563,7 @@ def test_stored_evaluations_with_same_names_are_distinguished(
     found = [str(path.relative_to(tmp_path)) for path in stores]
     assert found == ["b/base/mine", "b/after/mine", "a/base/mine"]
     folders = [tmp_path / "b", tmp_path / "a"]
-    summarise_folders(folders, tmp_path / "new/place", QUIET, GradingConfig())
+    summarise(folders, tmp_path / "new/place", QUIET, GradingConfig())
     report = report_in(tmp_path / "new/place")
     assert policies_of(report) == [str(tmp_path / "b/base"), "after", str(tmp_path / "a/base")]
     text = (tmp_path / "new/place/summary.md").read_text()

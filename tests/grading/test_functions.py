@@ -12,7 +12,7 @@ from paint.config.run_folder import read_metrics
 from paint.core.display import Display
 from paint.core.errors import ConfigError
 from paint.core.plugins import spec_of
-from paint.evaluation.grade import summarise_folders
+from paint.evaluation.grade import summarise
 from paint.grading import functions
 from paint.grading.contract import Cost, Grade, GradingError, Item
 from paint.grading.graders import find_grader, open_grader, short_names
@@ -206,7 +206,7 @@ def test_evaluation_grader_that_always_fails_is_an_error(
 ) -> None:
     grading = changed("demo-paint", {"grading": {"grader": spec_of(unreachable)}})
     with pytest.raises(GradingError, match="All connection attempts failed"):
-        summarise_folders([run / "validation"], tmp_path, QUIET, grading.grading)
+        summarise([run / "validation"], tmp_path, QUIET, grading.grading)
 
 
 def graded_by_two(weights: Sequence[float] = ()) -> Any:

@@ -35,9 +35,8 @@ def export(
             and that of the run's base for a model.
         evaluations: Evaluations whose results the card takes; they must have this checkpoint. The
             run's validation is always included.
-        license: Licence as the hub names it, such as apache-2.0; empty is that of the base's card.
-        push: Upload to this repository of the hub, owner/name, private if it is new. Without a
-            token, what would be uploaded is listed.
+        license: Licence as the hub names it, such as apache-2.0; empty names none.
+        push: Upload to this repository of the hub, owner/name, private if it is new.
     """
     from paint.publish import export
 

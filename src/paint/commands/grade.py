@@ -29,12 +29,12 @@ def grade(
     if not targets:
         raise ConfigError("nothing to grade; name a folder that `paint eval` made, or a run")
     from paint.core.display import Display
-    from paint.evaluation.grade import summarise_folders
+    from paint.evaluation.grade import summarise
 
     folders = [path_of(target) for target in targets]
     folder = folders[0] if output_dir is None else Path(output_dir)
     if not isinstance(grading, GradingConfig):
         sections = {"grading": grading or {}}
         grading = configure(Config(), folder, sections=sections).grading
-    summarise_folders(folders, folder, Display(), grading)
+    summarise(folders, folder, Display(), grading)
     return Evaluation(folder)

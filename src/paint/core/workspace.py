@@ -84,7 +84,7 @@ class Workspace:
         ``changeable`` names settings that may differ from those. A folder without rows takes any.
         Raises ``error`` for others, which it names; nothing is written.
         """
-        self.verify(SETTINGS, self.rows_name)
+        self.verify()
         before: dict[str, Any] = {}
         if self.settings_path.exists():
             before = storage.read_json(self.settings_path, self.hint)
@@ -135,11 +135,10 @@ class Workspace:
         with self._or_error():
             storage.write_sums(self.folder, names or (SETTINGS, self.rows_name))
 
-    def verify(self, *names: str, hint: str = "") -> None:
-        """Check files against the checksums, if there are any. Raises CorruptFileError."""
+    def verify(self) -> None:
+        """Check the files against the checksums, if there are any. Raises CorruptFileError."""
         if self.is_finished:
-            for name in names:
-                storage.verify_checksums(self.folder, hint or self.hint, name)
+            storage.verify_checksums(self.folder, self.hint)
 
     def _or_error(self) -> AbstractContextManager[None]:
         return wrap_errors(

@@ -2,7 +2,7 @@
 
 If a gold answer does not parse, every other spelling of it is graded wrong; if it is misread, right
 answers are graded wrong. No metric shows this. Such answers are therefore listed before generation,
-in every summary, and by `paint data validate`.
+on the page of an evaluation, and by `paint data validate`.
 """
 
 from collections.abc import Callable, Sequence

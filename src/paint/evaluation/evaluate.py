@@ -14,6 +14,7 @@ from paint.config.schema import (
     Config,
     ConfigError,
     EvaluationConfig,
+    LogConfig,
     ModelConfig,
     PromptsConfig,
 )
@@ -35,7 +36,7 @@ from paint.evaluation.generate import (
     load_eval_policy,
     with_date,
 )
-from paint.evaluation.grade import summarise
+from paint.evaluation.grade import grade, write_summary
 from paint.evaluation.store import recorded_engines, stored_samples
 from paint.evaluation.summary import MACRO
 from paint.grading.graders import open_grader
@@ -45,6 +46,9 @@ from paint.models.weights import own_dtype, read_adapter_shape, trained_in
 from paint.training.check import resolve_evaluation
 
 ADAPTER_SHAPE = ["lora_rank", "lora_alpha", "lora_targets"]
+RATE = "tokens_per_second_rollout"  # metric of a run
+RUNS = LogConfig().folder  # name of the folder that runs lie in
+LONG = 3600.0  # seconds from which an evaluation must be confirmed before it starts
 
 
 @dataclass(frozen=True)
@@ -54,9 +58,6 @@ class EvalTarget:
     name: str  # in tables and folders
     checkpoint: Path | None  # folder of an adapter or of a trained model; None for the base model
     prompts: PromptsConfig = PAPER_PROMPTS  # of its run
-
-
-LONG = 3600.0  # seconds from which an evaluation must be confirmed before it starts
 
 
 def evaluate(
@@ -128,7 +129,11 @@ def evaluate(
     with collect_samples(
         policy, model, evaluation.rollout, tasks, folder, display, falls_back=resolved.falls_back
     ) as stores:
-        summarise(stores, folder, display, evaluation.grading)
+        graded = {}
+        with open_grader(evaluation.grading) as grader:
+            for store in stores:
+                graded[store.folder] = grade(store, grader, evaluation.grading, display)
+        write_summary(graded, folder, display)
     return folder
 
 
@@ -170,7 +175,7 @@ def note_cost(
     confirm: bool,
 ) -> None:
     """Note how long so many answers take at most; NotConfirmed if that is more than an hour."""
-    line, seconds = estimate(evaluation, targets, answers)
+    line, seconds = estimate(evaluation, run_of(Path(targets[0])), answers)
     if seconds > LONG and not confirm:
         raise NotConfirmed(
             f"{line}. That is more than an hour: confirm=True (--yes) starts it; nothing was "
@@ -211,7 +216,7 @@ def name_of(targets: Sequence[str], model: ModelConfig) -> str:
     runs = []
     for run in map(run_of, map(Path, targets)):
         if run is not None:
-            runs.append(run.resolve().name)
+            runs.append(name_of_run(run))
     if runs:
         return "+".join(dict.fromkeys(runs))
     # A model named .. or a/.. is named after its folder; a lone dot has no name.
@@ -220,10 +225,17 @@ def name_of(targets: Sequence[str], model: ModelConfig) -> str:
     return folder_name(name, f"the model {model.path}")
 
 
-def estimate(
-    evaluation: EvaluationConfig, targets: Sequence[str], answers: int
-) -> tuple[str, float]:
-    """Say how long so many answers take at most, at the rate of the first run among the targets.
+def name_of_run(run: Path) -> str:
+    """The name of a run's evaluations: a-seed-0 of runs/a/seed-0, or else that of its folder."""
+    *above, name = run.resolve().parts
+    if RUNS not in above:
+        return name
+    after = len(above) - above[::-1].index(RUNS)
+    return "-".join([*above[after:], name])
+
+
+def estimate(evaluation: EvaluationConfig, run: Path | None, answers: int) -> tuple[str, float]:
+    """Say how long so many answers take at most, at the last rate of the run.
 
     Returns a line for the user, and the seconds; 0 without a run that has sampled.
     """
@@ -233,20 +245,12 @@ def estimate(
         f"to generate: {answers:,} answers to {', '.join(evaluation.benchmarks)}, of at most "
         f"{longest:,} tokens, {thinking} thinking"
     )
-    runs = filter(None, (run_of(Path(target)) for target in targets))
-    rows = []
-    for run in runs:
-        if (run / "metrics.jsonl").exists():
-            rows.extend(read_metrics(run))
-    rates = []
-    for row in rows:
-        if "tokens_per_second_rollout" in row:
-            rates.append(row["tokens_per_second_rollout"])
-    if not rates:
+    metrics = read_metrics(run) if run else []
+    if not metrics or RATE not in metrics[-1]:
         return line, 0.0
-    seconds = answers * longest / rates[-1]
+    seconds = answers * longest / metrics[-1][RATE]
     duration = format_duration(seconds)
-    return f"{line}; at most {duration} at the run's {rates[-1]:,.0f} tokens/s", seconds
+    return f"{line}; at most {duration} at the run's {metrics[-1][RATE]:,.0f} tokens/s", seconds
 
 
 def resolve_targets(
@@ -316,7 +320,7 @@ def resolve_target(target: str) -> tuple[ModelConfig, list[EvalTarget]]:
     path = Path(target)
     run_folder, name = run_of(path), path.resolve().name
     if run_folder is not None:
-        config, run = read_run(run_folder), run_folder.resolve().name
+        config, run = read_run(run_folder), name_of_run(run_folder)
         saved = checkpoints(path) if run_folder == path else [path.resolve()]
         if not saved:
             raise ConfigError(f"{path} has no checkpoint yet")

@@ -123,8 +123,6 @@ class Table:
     title: str
     columns: list[str]
     rows: list[list[str]]
-    is_main: bool = False  # shown on a terminal for few samples, too
-    most_rows: int = 1000  # that a terminal shows; Markdown and the page have all
 
     @property
     def labels(self) -> int:
@@ -161,7 +159,6 @@ def table_of(
     *,
     labels: Callable[[Measurement], tuple[str, ...]] = lambda row: (row.policy,),
     column_of: Callable[[Measurement], str] = lambda row: row.metric,
-    is_main: bool = False,
 ) -> Table:
     """Arrange rows as a table: a line for each label, a column for each metric.
 
@@ -184,7 +181,7 @@ def table_of(
     body = []
     for label, cells in lines.items():
         body.append([*label, *(cells.get(name, "") for name in used)])
-    return Table(title, heads, body, is_main)
+    return Table(title, heads, body)
 
 
 # --- showing -------------------------------------------------------------------------------------
@@ -199,12 +196,9 @@ def to_terminal(tables: Sequence[Table], console: Console) -> None:
                 rich_table.add_column(
                     column, justify="right" if column else "left", overflow="fold"
                 )
-            for row in part.rows[: part.most_rows]:
+            for row in part.rows:
                 rich_table.add_row(*row)
             console.print(rich_table)
-            left_out = len(part.rows) - part.most_rows
-            if left_out > 0:
-                console.print(f"and {left_out:,} more rows: in the Markdown file")
 
 
 def split_table(table: Table, width: int) -> list[Table]:
@@ -250,24 +244,10 @@ def to_markdown(tables: Sequence[Table]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def to_json(report: Report) -> dict[str, Any]:
-    """Convert to JSON values; rows leave out what is empty, but for ends of intervals."""
-    rows = []
-    for row in report.rows:
-        values = asdict(row)
-        rows.append({k: v for k, v in values.items() if k in REQUIRED or v not in (None, "")})
-    return {
-        "rows": rows,
-        "tables": [asdict(table) for table in report.tables],
-        "charts": [asdict(chart) for chart in report.charts],
-        "lines": report.lines,
-    }
-
-
 def write_report(folder: Path, name: str, report: Report, error: type[PaintError]) -> None:
     """Write NAME.json and NAME.md. Raises ``error`` if that fails."""
     with wrap_errors(folder / name, error, "what they are made of is kept"):
-        storage.write_json(folder / f"{name}.json", to_json(report))
+        storage.write_json(folder / f"{name}.json", asdict(report))
         text = to_markdown(report.tables)
         if report.lines:
             text += "\n" + "".join(f"- {line}\n" for line in report.lines)

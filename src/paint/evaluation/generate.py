@@ -172,10 +172,6 @@ def collect_samples(
             stack.enter_context(open_task(policy, task, model=model.path, engine=rollout.engine))
             for task in tasks
         ]
-        for store in stores:
-            if store.dropped:
-                display.note(f"{store.folder}: the last sample is cut and is generated again")
-
         unfinished = [row for row in zip(tasks, stores, strict=True) if row[1].missing]
         # The base model's first: what is trained is loaded into the policy, and stays there.
         unfinished.sort(key=lambda row: row[0].trained is not None)

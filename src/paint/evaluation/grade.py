@@ -4,115 +4,181 @@ Grading reads stored samples, so it can be repeated when a gold answer or the gr
 Unfinished evaluations are not graded: short completions finish first and are more often correct.
 """
 
+import inspect
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
-from itertools import combinations, islice
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from paint.config.schema import GradingConfig
+from paint.config.recipe import to_table
+from paint.config.schema import Config, GradingConfig
 from paint.core.display import Display
 from paint.core.errors import ConfigError
+from paint.core.plugins import load_object
 from paint.core.storage import digest
-from paint.data.gold_answer_checks import gold_warnings
-from paint.data.problems import LABELS, Problem, item_of
+from paint.data.problems import item_of
 from paint.evaluation.frame import to_terminal, write_report
 from paint.evaluation.metrics import GradedSamples
 from paint.evaluation.store import (
     Store,
     StoreError,
     find_stores,
+    graded_digest,
+    problem_digest,
     reopen_store,
-    write_grades,
 )
-from paint.evaluation.summary import SUMMARY, summary_report, worth_showing
+from paint.evaluation.summary import SUMMARY, summary_report
 from paint.grading.contract import Grade, Grader, require_some_grade
-from paint.grading.graders import NoGrader, open_grader
-from paint.grading.math.grader import MathGrade, MathGrader
+from paint.grading.graders import GRADERS, NoGrader, open_grader
+from paint.grading.math.grader import MathGrade, MathGrader, Verdict
 from paint.grading.thoughts import ThoughtTags
 from paint.objective.anchors import normalize
 
 GRADED_AT_ONCE = 256  # samples per call of the grader; their texts are in memory together
-MOST_LABELS = 30  # maximum number of levels or subjects in a table; columns with more get none
 
 REPETITION_TAIL, REPETITION_WINDOW = 4_000, 40
 """Characters at the end of a text that are checked for repetition; length of an n-gram."""
 
 
 def grade(
-    store: Store, grader: Grader, display: Display, *, stop_on_failure: bool = True
+    store: Store,
+    grader: Grader,
+    grading: GradingConfig,
+    display: Display,
+    *,
+    again: bool = False,
 ) -> GradedSamples:
     """Grade all samples of a store and write the verdicts and votes to grades.jsonl.
 
-    Raises GradingError if the grader failed on all of the first samples, if it shall
-    stop there.
+    Completions that this grader has graded before keep their grades, unless ``again``: calls of a
+    judge cost money and may end otherwise.
+
+    Args:
+        grader: opened from ``grading``.
+
+    Raises:
+        StoreError: samples are missing. ConfigError: the grader is "none". GradingError: the grader
+            failed on all of the first samples, if it shall stop there.
     """
     if isinstance(grader, NoGrader):
         raise ConfigError('the grader must not be "none": an evaluation needs grades')
-    rows = [(problem.id, sample) for problem, sample in store.rows]
     if store.missing:
         raise StoreError(
-            f"{store.folder}: {len(store.missing)} of {len(rows)} samples are missing; "
+            f"{store.folder}: {len(store.missing)} of {len(store.rows)} samples are missing; "
             f"the same `paint eval` command generates them"
         )
 
-    problems = {problem.id: problem for problem in store.problems}
-    tags = []
-    for pair in store.settings.get("conventions", {}).get("tags", ()):
-        tags.append(ThoughtTags(**pair))
-    graded_by_row: dict[tuple[str, int], tuple[Grade, tuple[int, bool], bool]] = {}
-    samples = store.samples()
-    with display.counting(f"grading {store.folder.name}", len(rows), 0) as count:
-        while chunk := list(islice(samples, GRADED_AT_ONCE)):
-            found = grader.grade(
-                [
-                    item_of(problems[s.problem], s.text, truncated=s.truncated, tags=tags)
-                    for s in chunk
-                ]
-            )
-            if stop_on_failure and not graded_by_row:
-                require_some_grade(found, store.folder.name)
-            for s, verdict in zip(chunk, found, strict=True):
-                length, is_looping = (s.tokens, s.truncated), is_repetitive(s.text)
-                graded_by_row[s.problem, s.sample] = verdict, length, is_looping
-            count.to(len(graded_by_row))
-
-    grades, lengths, looping = zip(*(graded_by_row[row] for row in rows), strict=True)
-    votes: Sequence[int | None] = [None] * len(rows)
+    identity = grader_identity(grading)
+    rows: dict[tuple[str, int], dict[str, Any]] = {}
+    # Votes compare the answers of a problem with each other, and comparing costs no call.
+    if not (again or isinstance(grader, MathGrader)):
+        rows = kept_grades(store, identity)
+    if rows:
+        display.note(f"{store.folder.name}: {len(rows):,} samples keep their grades")
+    # Completions that failed before may fail again beside others that are graded.
+    stops = grading.stop_on_failure and not rows
+    _grade_others(store, grader, rows, display, stops=stops)
+    ordered = [rows[problem.id, number] for problem, number in store.rows]
     if isinstance(grader, MathGrader):
-        votes = cast_votes(grades, store.settings["samples"], grader)
-    lines = [
-        {"problem": problem, "sample": i, **_verdict_columns(grade, vote), "looping": is_looping}
-        for (problem, i), grade, vote, is_looping in zip(rows, grades, votes, looping, strict=True)
-    ]
-    write_grades(store, lines)
+        verdicts = [Verdict(**row["strict"]) for row in ordered]
+        votes = cast_votes(verdicts, store.settings["samples"], grader)
+        for row, vote in zip(ordered, votes, strict=True):
+            row["vote"] = vote
+    store.write_grades(identity, ordered)
+
     cost = grader.take_cost()
     if cost.calls:
         display.note(
             f"{store.folder.name}: the grader was called {cost.calls:,} times, "
             f"{cost.seconds:,.1f} s in all"
         )
-    graded = to_graded_samples(store, lines, lengths)
-    if graded.failures:
-        problem, reason = graded.failures[0]
+    failed = [row for row in ordered if row.get("failed")]
+    if failed:
         display.note(
-            f"{store.folder.name}: the grader failed on {len(graded.failures)} of {len(rows)} "
-            f"samples, which count 0; first on problem {problem}: {reason}"
+            f"{store.folder.name}: the grader failed on {len(failed)} of {len(ordered)} samples, "
+            f"which count 0; first on problem {failed[0]['problem']}: "
+            f"{failed[0]['strict']['reason']}"
         )
-    return graded
+    return graded_samples(store)
 
 
-def _verdict_columns(grade: Grade, vote: int | None) -> dict[str, Any]:
+def grader_identity(grading: GradingConfig) -> dict[str, Any]:
+    """What determines the grades of a text: graders with their code, weights and options."""
+    table = to_table(Config(grading=grading))["grading"]
+    code = []
+    for spec in grading.grader:
+        text = ""
+        if spec not in GRADERS:
+            # An object without source, such as a partial function, is told by its name alone.
+            with suppress(OSError, TypeError):
+                text = inspect.getsource(load_object(spec, "grading.grader", GRADERS))
+        code.append(digest(text)[:16])
+    chosen = {name: table[name] for name in ("grader", "weights", "options")}
+    return {**chosen, "code": code}
+
+
+def kept_grades(store: Store, identity: Mapping[str, Any]) -> dict[tuple[str, int], dict[str, Any]]:
+    """The stored grades of this grader of the same problems and texts, without its failures."""
+    if store.settings.get("grading") != identity:
+        return {}
+    stored = store.stored_grades()
+    problems = {problem.id: problem for problem in store.problems}
+    kept = {}
+    for sample in store.samples():
+        place = sample.problem, sample.sample
+        row = stored.get(place, {})
+        of = graded_digest(problems[sample.problem], sample)
+        if row.get("of") == of and not row.get("failed"):
+            kept[place] = row
+    return kept
+
+
+def _grade_others(
+    store: Store,
+    grader: Grader,
+    rows: dict[tuple[str, int], dict[str, Any]],
+    display: Display,
+    *,
+    stops: bool,
+) -> None:
+    """Grade the samples that have no row, and add their rows."""
+    problems = {problem.id: problem for problem in store.problems}
+    tags = []
+    for pair in store.settings.get("conventions", {}).get("tags", ()):
+        tags.append(ThoughtTags(**pair))
+    left = [s for s in store.samples() if (s.problem, s.sample) not in rows]
+    with display.counting(f"grading {store.folder.name}", len(left), 0) as count:
+        for start in range(0, len(left), GRADED_AT_ONCE):
+            chunk = left[start : start + GRADED_AT_ONCE]
+            items = []
+            for s in chunk:
+                problem = problems[s.problem]
+                items.append(item_of(problem, s.text, truncated=s.truncated, tags=tags))
+            found = grader.grade(items)
+            if stops and not start:
+                require_some_grade(found, store.folder.name)
+            for s, verdict in zip(chunk, found, strict=True):
+                rows[s.problem, s.sample] = {
+                    "problem": s.problem,
+                    "sample": s.sample,
+                    "of": graded_digest(problems[s.problem], s),
+                    **_verdict_columns(verdict),
+                    "looping": is_repetitive(s.text),
+                }
+            count.to(start + len(chunk))
+
+
+def _verdict_columns(grade: Grade) -> dict[str, Any]:
     """The columns of grades.jsonl; other graders have a reward and no lenient verdict."""
     if isinstance(grade, MathGrade):
-        return {"strict": asdict(grade.strict), "lenient": asdict(grade.lenient), "vote": vote}
+        return {"strict": asdict(grade.strict), "lenient": asdict(grade.lenient)}
     verdict = {"correct": grade.correct, "answer": None, "reason": grade.reason}
-    columns: dict[str, Any] = {"strict": verdict, "reward": grade.reward}
-    columns["failed"] = grade.failed
+    columns: dict[str, Any] = {"strict": verdict, "reward": grade.reward, "failed": grade.failed}
     if grade.feedback:
         columns["feedback"] = grade.feedback
     if grade.parts:
@@ -120,79 +186,74 @@ def _verdict_columns(grade: Grade, vote: int | None) -> dict[str, Any]:
     return columns
 
 
-def to_graded_samples(
-    store: Store, grades: Sequence[Mapping[str, Any]], lengths: Sequence[tuple[int, bool]]
-) -> GradedSamples:
-    """Convert the rows of grades.jsonl, and each sample's tokens and truncation, to arrays."""
+def graded_samples(store: Store) -> GradedSamples:
+    """The stored grades of a store as arrays. Raises StoreError where a sample is not graded."""
+    graded = store.graded()
     k = store.settings["samples"]
-    has_rewards = any("reward" in row for row in grades)
+    rows = [row for _, row in graded]
 
-    def table(values: Iterable[Any]) -> Any:
-        return np.array(list(values)).reshape(-1, k)
+    def table(values: list[Any]) -> Any:
+        return np.array(values).reshape(-1, k)
 
-    def math_only(values: Iterable[Any]) -> Any:
-        if has_rewards:
-            return None
-        return table(values)
-
+    lenient = votes = unboxed = rewards = None
+    parts = {}
+    if "reward" in rows[0]:
+        rewards = table([float(row["reward"]) for row in rows])
+        for name in rows[0].get("rewards", {}):
+            values = [row["rewards"][name] for row in rows]
+            if None not in values:  # which a grader that did not grade gives
+                parts[name] = table(values).astype(float)
+    else:
+        lenient = table([row["lenient"]["correct"] for row in rows])
+        votes = table([row["vote"] for row in rows])
+        unboxed = table([row["strict"]["answer"] is None for row in rows])
     return GradedSamples(
-        problems=[digest(p.id, p.problem, *p.answers) for p in store.problems],
-        correct=table(row["strict"]["correct"] for row in grades),
-        lenient=math_only(row["lenient"]["correct"] for row in grades),
-        votes=math_only(row["vote"] for row in grades),
-        tokens=table(tokens for tokens, _ in lengths),
-        truncated=table(is_truncated for _, is_truncated in lengths),
-        unboxed=math_only(row["strict"]["answer"] is None for row in grades),
-        repetitive=table(row["looping"] for row in grades),
-        rewards=table(float(row["reward"]) for row in grades) if has_rewards else None,
-        reasons=Counter(row["strict"]["reason"] for row in grades),
-        failures=[(row["problem"], row["strict"]["reason"]) for row in grades if row.get("failed")],
-        labels=_labels(store.problems),
-        gold_warnings=() if has_rewards else gold_warnings(store.problems),
+        problems=[problem_digest(problem) for problem in store.problems],
+        correct=table([row["strict"]["correct"] for row in rows]),
+        lenient=lenient,
+        votes=votes,
+        tokens=table([sample.tokens for sample, _ in graded]),
+        truncated=table([sample.truncated for sample, _ in graded]),
+        unboxed=unboxed,
+        repetitive=table([row["looping"] for row in rows]),
+        rewards=rewards,
+        parts=parts,
+        reasons=Counter(row["strict"]["reason"] for row in rows),
+        failures=sum(bool(row.get("failed")) for row in rows),
     )
 
 
 def summarise(
-    stores: Sequence[Store], folder: Path, display: Display, grading: GradingConfig
+    folders: Sequence[Path], out: Path, display: Display, grading: GradingConfig | None = None
 ) -> None:
-    """Grade all stores, write summary.json and summary.md to ``folder``, and print the tables.
+    """Write summary.json and summary.md of all stores below some folders; print the tables.
+
+    All are graded again by ``grading``; by default their stored grades are taken.
+    """
+    graded: dict[Path, GradedSamples] = {}
+    for path in stored_in(folders):
+        with reopen_store(path) as store:
+            if grading is None:
+                graded[path] = graded_samples(store)
+            else:
+                with open_grader(grading) as grader:
+                    graded[path] = grade(store, grader, grading, display, again=True)
+    write_summary(graded, out, display)
+
+
+def write_summary(graded: Mapping[Path, GradedSamples], folder: Path, display: Display) -> None:
+    """Write summary.json and summary.md of graded stores; print the tables.
 
     The policy of the first store is the baseline of the comparisons.
     """
-    names = policy_names([store.folder for store in stores])
+    names = policy_names(list(graded))
     by_policy: dict[str, dict[str, GradedSamples]] = {}
-    with open_grader(grading) as grader:
-        for store in stores:
-            graded = by_policy.setdefault(names[store.folder], {})
-            graded[store.folder.name] = grade(
-                store, grader, display, stop_on_failure=grading.stop_on_failure
-            )
-    write_summary(by_policy, folder, display)
-
-
-def write_summary(
-    by_policy: Mapping[str, Mapping[str, GradedSamples]], folder: Path, display: Display
-) -> None:
-    """Write summary.json and summary.md of graded samples by policy and set; print the tables."""
+    for path, samples in graded.items():
+        by_policy.setdefault(names[path], {})[path.name] = samples
     report = summary_report(by_policy)
     write_report(folder, SUMMARY, report, StoreError)
-    printed = worth_showing(report.tables, by_policy)
-    to_terminal(printed, display.console)
-    line = f"written to {folder}: {SUMMARY}.json, {SUMMARY}.md"
-    if len(printed) < len(report.tables):
-        line += f" ({len(report.tables) - len(printed)} more tables)"
-    display.note(line)
-
-
-def summarise_folders(
-    folders: Sequence[Path], out: Path, display: Display, grading: GradingConfig
-) -> None:
-    """Call ``summarise`` on all stores below some folders."""
-    with ExitStack() as stack:
-        stores = []
-        for path in stored_in(folders):
-            stores.append(stack.enter_context(reopen_store(path)))
-        summarise(stores, out, display, grading)
+    to_terminal(report.tables, display.console)
+    display.note(f"written to {folder}: {SUMMARY}.json, {SUMMARY}.md")
 
 
 def stored_in(folders: Sequence[Path]) -> list[Path]:
@@ -208,36 +269,33 @@ def stored_in(folders: Sequence[Path]) -> list[Path]:
 
 def policy_names(stores: Sequence[Path]) -> dict[Path, str]:
     """The policy of every store: its folder's name, or its complete path if two are equal."""
-    policies = []
-    for policy in dict.fromkeys(store.parent for store in stores):
-        policies.append(policy.name)
-    return {
-        store: policy.name if policies.count(policy.name) == 1 else str(policy)
-        for store in stores
-        for policy in [store.parent]
-    }
+    folders = list(dict.fromkeys(store.parent for store in stores))
+    names = Counter(folder.name for folder in folders)
+    policies = {}
+    for store in stores:
+        is_unique = names[store.parent.name] == 1
+        policies[store] = store.parent.name if is_unique else str(store.parent)
+    return policies
 
 
-def cast_votes(grades: Sequence[MathGrade], k: int, grader: MathGrader) -> list[int]:
+def cast_votes(verdicts: Sequence[Verdict], k: int, grader: MathGrader) -> list[int]:
     """The vote of each sample: equal answers to one problem share a number.
 
     Correct answers are 0, since each equals the gold answer. A wrong answer gets the number of the
     first wrong answer that it is verified equal to, or else a new one. No answer is -1.
     """
     votes: list[int] = []
-    for start in range(0, len(grades), k):
-        verdicts = []
-        for grade in grades[start : start + k]:
-            verdicts.append(grade.strict)
+    for start in range(0, len(verdicts), k):
+        of_problem = verdicts[start : start + k]
         wrong = []
-        for v in verdicts:
+        for v in of_problem:
             if v.answer is not None and not v.correct:
                 wrong.append(v.answer)
         pairs = sorted({(a, b) for a, b in combinations(wrong, 2) if normalize(a) != normalize(b)})
         equal = {pair for pair, same in zip(pairs, grader.equal(pairs), strict=True) if same}
 
         distinct: dict[str, int] = {}  # the vote of each distinct wrong answer
-        for vote, verdict in enumerate(verdicts, start=1):
+        for vote, verdict in enumerate(of_problem, start=1):
             answer = verdict.answer
             if answer is None or verdict.correct:
                 votes.append(-1 if answer is None else 0)
@@ -261,11 +319,3 @@ def is_repetitive(text: str) -> bool:
     for i in range(len(tail) - REPETITION_WINDOW + 1):
         runs.append(tail[i : i + REPETITION_WINDOW])
     return len(runs) >= 10 * REPETITION_WINDOW and 2 * len(set(runs)) < len(runs)
-
-
-def _labels(problems: Sequence[Problem]) -> dict[str, list[str]]:
-    """The levels and subjects of the problems; columns without 2 to 30 values are omitted."""
-    labels = {}
-    for name in LABELS:
-        labels[name] = [dict(problem.labels).get(name, "") for problem in problems]
-    return {name: values for name, values in labels.items() if 1 < len(set(values)) <= MOST_LABELS}

@@ -1,14 +1,12 @@
 """Evaluation metrics of k graded samples per problem, each with its interval."""
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from paint.data.gold_answer_checks import GoldWarning
 from paint.evaluation.intervals import SHARE, Interval, bootstrap
 
 
@@ -28,10 +26,9 @@ class GradedSamples:
     unboxed: Bool[np.ndarray, "p k"] | None  # no strict answer
     repetitive: Bool[np.ndarray, "p k"]  # the completion ends in repetition
     rewards: Float[np.ndarray, "p k"] | None = None
+    parts: Mapping[str, Float[np.ndarray, "p k"]] = field(default_factory=dict)  # by grader
     reasons: Mapping[str, int] = field(default_factory=dict)  # counts of strict verdicts
-    failures: Sequence[tuple[str, str]] = ()  # where the grader failed: problem and reason
-    labels: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of each problem; "" if none
-    gold_warnings: Sequence[GoldWarning] = ()
+    failures: int = 0  # samples on which the grader failed
 
     @property
     def scores(self) -> Bool[np.ndarray, "p k"] | Float[np.ndarray, "p k"]:
@@ -41,9 +38,31 @@ class GradedSamples:
         return self.rewards
 
     @property
-    def are_shares(self) -> bool:
-        """Whether all scores are in [0, 1], which bounds intervals and comparisons."""
-        return bool((self.scores >= 0).all() and (self.scores <= 1).all())
+    def sampled(self) -> dict[str, np.ndarray]:
+        """The metrics that every sample has, by name: arrays of p problems and k samples."""
+        values: dict[str, np.ndarray | None] = {"reward": self.rewards}
+        for name, rewards in self.parts.items():
+            values[f"rewards/{name}"] = rewards
+        values |= {
+            "avg_at_k": self.correct,
+            "lenient_avg_at_k": self.lenient,
+            "truncated_frac": self.truncated,
+            "unboxed_frac": self.unboxed,
+            "repetitive_frac": self.repetitive,
+            "completion_tokens": self.tokens,
+        }
+        return {name: table for name, table in values.items() if table is not None}
+
+
+def are_shares(values: np.ndarray) -> bool:
+    """Whether all values are in [0, 1], which bounds intervals and comparisons."""
+    return bool((values >= 0).all() and (values <= 1).all())
+
+
+def have_shares(graded: GradedSamples, metric: str) -> bool:
+    """Whether a metric of all samples is in [0, 1]; pass@k and maj@k are."""
+    values = graded.sampled.get(metric)
+    return values is None or are_shares(values)
 
 
 def avg_at_k(correct: Bool[np.ndarray, "p k"]) -> Interval:
@@ -84,27 +103,13 @@ def maj_at_k(
 def per_problem(graded: GradedSamples) -> dict[str, Float[np.ndarray, " p"]]:
     """Metrics of each problem; their means are reported (names: docs/reference/metrics.md)."""
     k = graded.correct.shape[1]
-    correct, votes = graded.correct, graded.votes
-
-    def means(**columns: np.ndarray | None) -> dict[str, Float[np.ndarray, " p"]]:
-        means: dict[str, Float[np.ndarray, " p"]] = {}
-        for name, x in columns.items():
-            if x is not None:
-                means[name] = x.mean(axis=1)
-        return means
-
-    return {
-        **means(reward=graded.rewards, avg_at_k=correct),
-        **({} if votes is None else {"maj_at_k": maj_at_k(votes, correct)}),
-        **{f"pass_at_{j}": pass_at_k(correct, j) for j in sorted({2, 4, 8, k}) if 1 < j <= k},
-        **means(
-            lenient_avg_at_k=graded.lenient,
-            truncated_frac=graded.truncated,
-            unboxed_frac=graded.unboxed,
-            repetitive_frac=graded.repetitive,
-            completion_tokens=graded.tokens,
-        ),
-    }
+    metrics = {name: values.mean(axis=1) for name, values in graded.sampled.items()}
+    if graded.votes is not None:
+        metrics["maj_at_k"] = maj_at_k(graded.votes, graded.correct)
+    for j in sorted({2, 4, 8, k}):
+        if 1 < j <= k:
+            metrics[f"pass_at_{j}"] = pass_at_k(graded.correct, j)
+    return metrics
 
 
 def compute_metrics(
@@ -117,8 +122,10 @@ def compute_metrics(
     values = {name: per_problem(graded) for name, graded in benchmarks.items()}
 
     def interval(metric: str, names: Sequence[str]) -> Interval:
-        bounds = (0.0, math.inf) if metric == "completion_tokens" else SHARE
-        if metric == "reward" and not all(benchmarks[name].are_shares for name in names):
+        bounds = SHARE
+        if metric == "completion_tokens":
+            bounds = 0.0, math.inf
+        elif not all(have_shares(benchmarks[name], metric) for name in names):
             bounds = -math.inf, math.inf
         return bootstrap([values[name][metric] for name in names], bounds=bounds)
 
@@ -131,24 +138,6 @@ def compute_metrics(
             if all(metric in values[name] for name in names)
         }
     return intervals
-
-
-def by_label(graded: GradedSamples, label: str) -> dict[str, tuple[int, Interval]]:
-    """Number of problems and Avg@k of each level or subject, in natural order."""
-    values = np.array(graded.labels.get(label, []))
-    intervals: dict[str, tuple[int, Interval]] = {}
-    for value in sorted(set(values.tolist()), key=_natural):
-        intervals[value] = (int((values == value).sum()), avg_at_k(graded.correct[values == value]))
-    return intervals
-
-
-def _natural(text: str) -> list[tuple[bool, int, str]]:
-    """Natural sort key: 9 comes before 10, and an empty text last."""
-    parts = re.split("([0-9]+)", text) if text else ["\U0010ffff"]
-    keys: list[tuple[bool, int, str]] = []
-    for part in parts:
-        keys.append((not part.isdigit(), int(part) if part.isdigit() else 0, part))
-    return keys
 
 
 def auc(positive: Float[np.ndarray, " a"], negative: Float[np.ndarray, " b"]) -> float:

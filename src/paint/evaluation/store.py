@@ -1,19 +1,19 @@
 """The folder of an evaluation: samples, stored one by one, and everything that regrading needs.
 
     evals/Qwen3-1.7B/base/aime_2024/
-      settings.json       the settings: model, adapter, sampling, seed, k
+      settings.json       the settings: model, adapter, sampling, seed, k, and the grader
       problems.jsonl      the problems, with their gold answers
       completions.jsonl   one line per sample, in order of completion
       grades.jsonl        one line per sample: both verdicts with their reasons, and its vote
       SHA256SUMS          checksums of these files, once no sample is missing
 
 A store belongs to one set of settings; only the numbers of problems and of samples per problem may
-change. Every read compares a file with SHA256SUMS. While samples are missing, there is none: a
-partial last line, left by a kill, is dropped and its sample is generated again.
+change. While samples are missing, there are no checksums: a partial last line, left by a kill, is
+dropped and its sample is generated again.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,15 +23,12 @@ from paint.core.errors import PaintError, wrap_errors
 from paint.core.workspace import SETTINGS, Workspace, refuse_differences
 from paint.data.problems import Problem, from_row, to_row
 
-CHANGEABLE_SETTINGS = {"samples", "versions", "conventions"}
+CHANGEABLE_SETTINGS = {"samples", "versions", "conventions", "grading"}
 """Settings that may differ between two calls that fill one store."""
 
 COMPLETIONS = "completions.jsonl"
 PROBLEMS = "problems.jsonl"
 GRADES = "grades.jsonl"
-PUT_BACK = "put it back as it was, or move {folder} away and evaluate again"
-PROBLEMS_HINT = "the same `paint eval` command writes it again"
-GRADES_HINT = "`paint grade {folder}` writes it again"
 
 
 class StoreError(PaintError, RuntimeError):
@@ -51,6 +48,9 @@ class Sample:
     source: str  # a server's address, or "local"
 
 
+GradedSample = tuple[Sample, dict[str, Any]]  # with its row of grades.jsonl
+
+
 @dataclass(frozen=True)
 class Store:
     """The samples of one policy on one benchmark, in a folder locked by this process."""
@@ -59,15 +59,13 @@ class Store:
     settings: dict[str, Any]  # settings.json; its "samples" is k
     problems: list[Problem]
     written: set[tuple[str, int]]  # every stored sample, including those outside of ``rows``
-    dropped: bool = False  # whether a partial last line was removed from completions.jsonl
 
     @property
     def rows(self) -> list[tuple[Problem, int]]:
         """Every (problem, sample) of the evaluation, ordered by problem."""
-        k = self.settings["samples"]
         rows: list[tuple[Problem, int]] = []
         for problem in self.problems:
-            for sample in range(k):
+            for sample in range(self.settings["samples"]):
                 rows.append((problem, sample))
         return rows
 
@@ -75,9 +73,9 @@ class Store:
     def missing(self) -> list[tuple[Problem, int]]:
         """The rows that are not stored yet."""
         missing: list[tuple[Problem, int]] = []
-        for row in self.rows:
-            if (row[0].id, row[1]) not in self.written:
-                missing.append(row)
+        for problem, sample in self.rows:
+            if (problem.id, sample) not in self.written:
+                missing.append((problem, sample))
         return missing
 
     def add(self, sample: Sample) -> None:
@@ -105,6 +103,45 @@ class Store:
             rows.add((problem.id, sample))
         return (s for s in _samples(self.folder) if (s.problem, s.sample) in rows)
 
+    def write_grades(self, grading: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> None:
+        """Write grades.jsonl, one row per sample, and what graded them. Raises StoreError."""
+        self.settings["grading"] = grading
+        with wrap_errors(self.folder, StoreError, "samples stored before are kept"):
+            evaluation_workspace(self.folder).begin(self.settings)
+            storage.write_jsonl(self.folder / GRADES, rows)
+        self.write_sums()
+
+    def stored_grades(self) -> dict[tuple[str, int], dict[str, Any]]:
+        """The rows of grades.jsonl by problem and sample; {} before the first grading."""
+        grades: dict[tuple[str, int], dict[str, Any]] = {}
+        hint = f"`paint grade {self.folder}` writes it again"
+        for row in storage.read_growing_jsonl(self.folder / GRADES, hint):
+            grades[row["problem"], row["sample"]] = row
+        return grades
+
+    def graded(self) -> list[GradedSample]:
+        """The samples of ``rows``, in order, each with its stored grade.
+
+        Raises StoreError where a sample has none, or one of another text or gold answer.
+        """
+        problems = {problem.id: problem for problem in self.problems}
+        grades = self.stored_grades()
+        by_row: dict[tuple[str, int], GradedSample] = {}
+        for sample in self.samples():
+            place = sample.problem, sample.sample
+            row = grades.get(place)
+            if row is not None and row.get("of") == graded_digest(problems[sample.problem], sample):
+                by_row[place] = sample, row
+        found: list[GradedSample] = []
+        for problem, number in self.rows:
+            if (problem.id, number) not in by_row:
+                raise StoreError(
+                    f"{self.folder}: sample {number} of problem {problem.id} is not graded, or was "
+                    f"not generated; run `paint grade {self.folder}`, or the same command as before"
+                )
+            found.append(by_row[problem.id, number])
+        return found
+
 
 @contextmanager
 def open_store(
@@ -118,28 +155,24 @@ def open_store(
     Raises StoreError for other settings, CorruptFileError for a file that was changed, and
     FolderInUse where another process uses it.
     """
-    with _or_store_error(folder):
+    with wrap_errors(folder, StoreError, "name another place (--output-dir)"):
         folder.mkdir(parents=True, exist_ok=True)
 
-    digests = [prompt_digest(prompt) for prompt in prompts]
-    rows = []
-    for problem, prompt in zip(problems, digests, strict=True):
-        rows.append(to_row(problem) | {"prompt": prompt})
+    digests, rows = {}, []
+    for problem, prompt in zip(problems, prompts, strict=True):
+        digests[problem.id] = prompt_digest(prompt)
+        rows.append(to_row(problem) | {"prompt": digests[problem.id]})
     workspace = evaluation_workspace(folder)
     with storage.lock_folder(folder):
-        if workspace.settings_path.exists():
-            read_settings(folder)
-        _verify_grades(folder)
         before = workspace.require_same(settings, CHANGEABLE_SETTINGS)
-        by_id = {problem.id: prompt for problem, prompt in zip(problems, digests, strict=True)}
-        _require_same_prompts(folder, by_id)
+        _require_same_prompts(folder, digests)
         versions = list(before.get("versions", []))
         if settings["versions"] not in versions:
             versions.append(settings["versions"])
-        dropped = workspace.begin({**settings, "versions": versions})
-        with _or_store_error(folder):
+        workspace.begin({**before, **settings, "versions": versions})
+        with wrap_errors(folder, StoreError, "samples stored before are kept"):
             storage.write_jsonl(folder / PROBLEMS, rows)
-        store = _opened(folder, dropped=dropped)
+        store = _opened(folder)
         store.write_sums()
         yield store
 
@@ -148,10 +181,8 @@ def open_store(
 def reopen_store(folder: Path) -> Iterator[Store]:
     """Open an existing store for reading; no file is written. Raises as ``open_store``."""
     read_settings(folder)
-    workspace = evaluation_workspace(folder)
     with storage.lock_folder(folder):
-        workspace.verify(SETTINGS, COMPLETIONS)
-        workspace.verify(PROBLEMS, hint=PROBLEMS_HINT)
+        evaluation_workspace(folder).verify()
         yield _opened(folder)
 
 
@@ -168,39 +199,21 @@ def recorded_engines(folders: Iterable[Path]) -> set[str]:
     engines: set[str] = set()
     for folder in folders:
         if (folder / SETTINGS).exists():
-            engine = read_settings(folder).get("engine")
-            if engine is not None:
-                engines.add(engine)
+            engines.add(read_settings(folder)["engine"])
     return engines
 
 
 def find_stores(folder: Path) -> list[Path]:
-    """Find the stores below a folder, itself included, at any depth; sorted.
-
-    Raises StoreError for one that has lost its settings: without it, a policy would be missing.
-    """
-    found: set[Path] = set()
-    for name in (COMPLETIONS, GRADES):
-        found.update(path.parent for path in folder.resolve().rglob(name))
-    for store in sorted(found):
-        if not (store / SETTINGS).exists():
-            hint = PUT_BACK.format(folder=store)
-            raise StoreError(f"{store / SETTINGS} is gone; {hint}")
-    return sorted(found)
+    """Find the stores below a folder, itself included, at any depth; sorted."""
+    return sorted(path.parent for path in folder.resolve().rglob(COMPLETIONS))
 
 
-def write_grades(store: Store, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write grades.jsonl, one row per sample. Raises StoreError if that fails."""
-    with _or_store_error(store.folder):
-        (store.folder / storage.SUMS).unlink(missing_ok=True)
-        storage.write_jsonl(store.folder / GRADES, rows)
-    store.write_sums()
-
-
-def read_grades(folder: Path) -> list[dict[str, Any]]:
-    """Read the rows of grades.jsonl. Raises CorruptFileError if it was changed since."""
-    _verify_grades(folder)
-    return list(storage.read_jsonl(folder / GRADES, GRADES_HINT.format(folder=folder)))
+def read_settings(folder: Path) -> dict[str, Any]:
+    """Read the settings of a store. Raises StoreError where there is none."""
+    workspace = evaluation_workspace(folder)
+    if not workspace.settings_path.exists():
+        raise StoreError(f"{folder} holds no evaluation (no {SETTINGS})")
+    return storage.read_json(workspace.settings_path, workspace.hint)
 
 
 def prompt_digest(prompt: Sequence[int]) -> str:
@@ -208,22 +221,27 @@ def prompt_digest(prompt: Sequence[int]) -> str:
     return storage.digest(" ".join(map(str, prompt)))[:16]
 
 
+def problem_digest(problem: Problem) -> str:
+    """Digest of what makes two problems the same: id, text and right answers."""
+    return storage.digest(problem.id, problem.problem, *problem.answers)
+
+
+def graded_digest(problem: Problem, sample: Sample) -> str:
+    """Digest of what a grade is of, as stored with it: the problem and the completion."""
+    return storage.digest(problem_digest(problem), sample.text)[:16]
+
+
 def evaluation_workspace(folder: Path) -> Workspace:
     """The settings and samples of a store, as a folder that grows."""
-    return Workspace(
-        folder, COMPLETIONS, "an evaluation", StoreError, PUT_BACK.format(folder=folder)
-    )
+    hint = f"put it back as it was, or move {folder} away and evaluate again"
+    return Workspace(folder, COMPLETIONS, "an evaluation", StoreError, hint)
 
 
-def _opened(folder: Path, *, dropped: bool = False) -> Store:
-    settings = read_settings(folder)
-    path = folder / PROBLEMS
-    rows = list(storage.read_jsonl(path, PROBLEMS_HINT))
-    with wrap_errors(path, storage.CorruptFileError, PROBLEMS_HINT):
-        problems = []
-        for row in rows:
-            problems.append(from_row(row))
-    return Store(folder, settings, problems, stored_samples(folder), dropped)
+def _opened(folder: Path) -> Store:
+    problems = []
+    for row in storage.read_jsonl(folder / PROBLEMS, evaluation_workspace(folder).hint):
+        problems.append(from_row(row))
+    return Store(folder, read_settings(folder), problems, stored_samples(folder))
 
 
 def _samples(folder: Path) -> Iterator[Sample]:
@@ -236,16 +254,11 @@ def _samples(folder: Path) -> Iterator[Sample]:
         yield sample
 
 
-def _verify_grades(folder: Path) -> None:
-    """Verify grades.jsonl against SHA256SUMS, if both exist. Raises CorruptFileError."""
-    if (folder / GRADES).exists():
-        evaluation_workspace(folder).verify(GRADES, hint=GRADES_HINT.format(folder=folder))
-
-
 def _require_same_prompts(folder: Path, prompts: Mapping[str, str]) -> None:
     """Reject a store with samples of other prompts, by their digests."""
     changed = set()
     for sample in _samples(folder):
+        # Samples of problems that are not asked for now may stay.
         if prompts.get(sample.problem, sample.prompt) != sample.prompt:
             changed.add(sample.problem)
     lines = []
@@ -255,20 +268,3 @@ def _require_same_prompts(folder: Path, prompts: Mapping[str, str]) -> None:
             f"template is different)"
         )
     refuse_differences(f"{folder} holds an evaluation", lines, StoreError)
-
-
-def read_settings(folder: Path) -> dict[str, Any]:
-    """Read the settings of a store. Raises StoreError where there is none."""
-    workspace = evaluation_workspace(folder)
-    path = workspace.settings_path
-    if not path.exists():
-        raise StoreError(f"{folder} holds no evaluation (no {SETTINGS})")
-    settings = storage.read_json(path, workspace.hint)
-    samples, versions = settings.get("samples"), settings.get("versions")
-    if not isinstance(samples, int) or not isinstance(versions, list):
-        raise storage.CorruptFileError(f'{path} lacks "samples" or "versions"; {workspace.hint}')
-    return settings
-
-
-def _or_store_error(path: Path) -> AbstractContextManager[None]:
-    return wrap_errors(path, StoreError, "samples stored before are kept")

@@ -6,8 +6,6 @@ All policies are compared with the first one, problem by problem; none is ranked
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from paint.data.gold_answer_checks import SHOWN
-from paint.data.problems import LABELS
 from paint.evaluation.frame import (
     Measurement,
     Report,
@@ -18,14 +16,11 @@ from paint.evaluation.frame import (
     to_measurement,
 )
 from paint.evaluation.intervals import Comparison, compare_paired
-from paint.evaluation.metrics import GradedSamples, by_label, compute_metrics
+from paint.evaluation.metrics import GradedSamples, are_shares, compute_metrics
 from paint.evaluation.store import StoreError
 
 MOST_REASONS = 12
 """Maximum columns of reasons; a user's grader may give each sample a different one."""
-
-FEW_SAMPLES = 100
-"""With fewer samples of each policy and benchmark, a terminal shows the main tables only."""
 
 SUMMARY = "summary"  # name of the files
 MACRO = "macro"  # the benchmark that stands for the mean over several
@@ -41,7 +36,7 @@ def summary_report(graded: ByPolicy) -> Report:
 
 
 def summary_rows(graded: ByPolicy) -> list[Measurement]:
-    """Metrics, differences to the first policy, Avg@k by label, and counts of reasons."""
+    """Metrics, counts of reasons, and differences to the first policy."""
     rows: list[Measurement] = []
     shared = shared_benchmarks(graded)
     for policy, benchmarks in graded.items():
@@ -51,14 +46,10 @@ def summary_rows(graded: ByPolicy) -> list[Measurement]:
                 rows += to_measurement(policy, name, metric, interval, n)
     for policy, name, part in _parts(graded):
         rows += to_measurement(policy, name, "samples", part.correct.shape[1])
-        rows += to_measurement(policy, name, "grader_failures", len(part.failures))
+        if part.rewards is not None:
+            rows += to_measurement(policy, name, "grader_failures", part.failures)
         for reason, count in part.reasons.items():
             rows += to_measurement(policy, name, "reason", count, group=reason)
-        for label in part.labels:
-            for value, (n, interval) in by_label(part, label).items():
-                rows += to_measurement(
-                    policy, name, "avg_at_k", interval, n, group=f"{label} {value}"
-                )
     return rows + difference_rows(graded)
 
 
@@ -86,7 +77,7 @@ def comparisons(graded: ByPolicy) -> Iterator[tuple[str, str, Comparison]]:
     Rewards outside of [0, 1] are not compared, and different problems are refused (StoreError).
     """
     (first, base), *others = graded.items()
-    if not all(part.are_shares for _, _, part in _parts(graded)):
+    if not all(are_shares(part.scores) for _, _, part in _parts(graded)):
         return
     shared = shared_benchmarks(graded)
     for policy, benchmarks in others:
@@ -107,9 +98,7 @@ def comparisons(graded: ByPolicy) -> Iterator[tuple[str, str, Comparison]]:
 
 def summary_tables(rows: Sequence[Measurement], graded: ByPolicy) -> list[Table]:
     """Tables of Avg@k, the other metrics, and the paired differences to the first policy."""
-    ks = set()
-    for _, _, part in _parts(graded):
-        ks.add(part.correct.shape[1])
+    ks = {part.correct.shape[1] for _, _, part in _parts(graded)}
     k = str(ks.pop()) if len(ks) == 1 else "k"
     has_rewards = _have_rewards(graded)
     score, metric = ("Mean reward", "reward") if has_rewards else (f"Avg@{k}", "avg_at_k")
@@ -124,29 +113,15 @@ def summary_tables(rows: Sequence[Measurement], graded: ByPolicy) -> list[Table]
         f"{score}, in {unit} with 95 % interval",
         {name: (name, "%") for name in names},
         column_of=lambda row: row.benchmark,
-        is_main=True,
     )
-    plain = select_rows(rows)
+    others = select_rows(rows)
+    columns = _score_columns(others, k)
     return [
         average,
-        table_of(plain, "Other scores of the same samples", _scores(plain, k), labels=_both),
-        table_of(plain, "Completions", _completion_columns(plain), labels=_both),
+        table_of(others, "Other metrics of the same samples", columns, labels=_both),
         _reasons(rows),
-        _failures(graded),
-        _gold_warnings(graded),
-        *(_labelled(rows, label, list(graded), k) for label in LABELS),
         _differences(rows, score),
     ]
-
-
-def worth_showing(tables: Sequence[Table], graded: ByPolicy) -> list[Table]:
-    """The tables that a terminal shows: of few samples, the main ones; of more, all."""
-    samples = max(part.correct.size for _, _, part in _parts(graded))
-    shown_tables: list[Table] = []
-    for table in tables:
-        if table.is_main or samples >= FEW_SAMPLES:
-            shown_tables.append(table)
-    return shown_tables
 
 
 def shared_benchmarks(graded: ByPolicy) -> list[str]:
@@ -163,46 +138,27 @@ def _both(row: Measurement) -> tuple[str, ...]:
     return row.policy, row.benchmark
 
 
-def _shared_metrics(rows: Sequence[Measurement]) -> set[str]:
-    """The metrics that every policy has on every benchmark."""
-    metrics: dict[tuple[str, ...], set[str]] = {}
-    for row in rows:
-        metrics.setdefault(_both(row), set()).add(row.metric)
-    return set.intersection(*metrics.values())
-
-
-def _scores(rows: Sequence[Measurement], k: str) -> dict[str, tuple[str, Unit]]:
-    """Columns of the scores but the main one, of metrics that all have."""
-    shared = _shared_metrics(rows)
+def _score_columns(rows: Sequence[Measurement], k: str) -> dict[str, tuple[str, Unit]]:
+    """Columns of the other metrics; a table leaves out those that no row has."""
     columns: dict[str, tuple[str, Unit]] = {}
-    if "reward" in shared:
+    names = list(dict.fromkeys(row.metric for row in rows))
+    for name in names:
+        if name.startswith("rewards/"):  # the reward by one of several graders
+            columns[name] = (name.removeprefix("rewards/"), "%")
+    if "reward" in names:
         columns["avg_at_k"] = (f"Avg@{k}", "%")
     columns["maj_at_k"] = (f"maj@{k}", "%")
-    tries = []
-    for m in shared:
-        if m.startswith("pass_at_"):
-            tries.append(int(m.removeprefix("pass_at_")))
+    tries = [int(name.removeprefix("pass_at_")) for name in names if name.startswith("pass_at_")]
     for j in sorted(tries):
         columns[f"pass_at_{j}"] = (f"pass@{j}", "%")
-    if not tries:
-        columns.setdefault("avg_at_k", ("pass@1", "%"))
-    columns["lenient_avg_at_k"] = (f"lenient Avg@{k}", "%")
-    scores: dict[str, tuple[str, Unit]] = {}
-    for metric, column in columns.items():
-        if metric in shared:
-            scores[metric] = column
-    return scores
-
-
-def _completion_columns(rows: Sequence[Measurement]) -> dict[str, tuple[str, Unit]]:
-    columns: dict[str, tuple[str, Unit]] = {
+    return columns | {
+        "lenient_avg_at_k": (f"lenient Avg@{k}", "%"),
         "completion_tokens": ("tokens an answer", "tokens"),
         "truncated_frac": ("truncated", "%"),
         "unboxed_frac": ("no answer", "%"),
         "repetitive_frac": ("looping", "%"),
+        "grader_failures": ("grader failures", "count"),
     }
-    shared = _shared_metrics(rows)
-    return {metric: column for metric, column in columns.items() if metric in shared}
 
 
 def _reasons(rows: Sequence[Measurement]) -> Table:
@@ -220,44 +176,6 @@ def _reasons(rows: Sequence[Measurement]) -> Table:
     )
 
 
-def _failures(graded: ByPolicy) -> Table:
-    """Samples on which the grader failed, which count 0, and the first of them."""
-    rows = []
-    for policy, name, part in _parts(graded):
-        if part.failures:
-            rows.append([policy, name, f"{len(part.failures):,}", *part.failures[0]])
-    columns = ["", "", "samples", "first problem", "reason"]
-    return Table("Failures of the grader", columns, rows, is_main=True)
-
-
-def _gold_warnings(graded: ByPolicy) -> Table:
-    """The gold answers with warnings."""
-    by_benchmark = {name: part.gold_warnings for _, name, part in _parts(graded)}
-    rows = []
-    for name, found in by_benchmark.items():
-        for warning in found:
-            rows.append([name, warning.problem.id, warning.answer, warning.why])
-    columns = ["", "problem", "gold answer", "why"]
-    return Table("Gold answers to check", columns, rows, is_main=True, most_rows=SHOWN)
-
-
-def _labelled(rows: Sequence[Measurement], label: str, policies: Sequence[str], k: str) -> Table:
-    """Avg@k of the problems of each level or subject."""
-    found = [row for row in select_rows(rows, group=...) if row.group.startswith(f"{label} ")]
-
-    def labels(row: Measurement) -> tuple[str, ...]:
-        value = row.group.removeprefix(f"{label} ") or "none"
-        return row.benchmark, value, f"{row.n:,}"
-
-    return table_of(
-        found,
-        f"Avg@{k} by {label}",
-        {policy: (policy, "%") for policy in policies},
-        labels=labels,
-        column_of=lambda row: row.policy,
-    )
-
-
 def _differences(rows: Sequence[Measurement], score: str) -> Table:
     """The paired differences to the first policy."""
     body = []
@@ -269,7 +187,7 @@ def _differences(rows: Sequence[Measurement], score: str) -> Table:
             detectable = "" if row.detectable is None else f"{100 * row.detectable:.1f}"
             body.append([row.policy, row.benchmark, row.text("points"), p, detectable])
     title = f"{score} less that of {first}, on the same problems"
-    return Table(title, ["", "", "difference", "p", "detectable difference"], body, is_main=True)
+    return Table(title, ["", "", "difference", "p", "detectable difference"], body)
 
 
 def _have_rewards(graded: ByPolicy) -> bool:

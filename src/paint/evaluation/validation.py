@@ -12,7 +12,7 @@ from pathlib import Path
 from accelerate import Accelerator
 
 from paint.config.run_folder import step_folder, step_paths
-from paint.config.schema import Config
+from paint.config.schema import Config, GradingConfig
 from paint.core.display import Display
 from paint.core.distributed import all_gather_objects, run_on_rank0
 from paint.data.benchmarks import load_benchmark
@@ -51,7 +51,7 @@ class Validation:
     run: Path
     policy: Policy
     grader: Grader
-    stop_on_failure: bool  # where the grader fails on every sample
+    grading: GradingConfig
     display: Display
     model: str  # names from the config, for the record
     engine: str
@@ -111,8 +111,17 @@ def load_validation(
 
     run_on_rank0(check_problems)
     at_once = rollout.batch_size * max(ranks, len(rollout.urls), len(rollout.server_gpus))
-    services = policy, grader, config.grading.stop_on_failure, display
-    return Validation(start, run, *services, config.model.path, rollout.engine, at_once)
+    return Validation(
+        start,
+        run,
+        policy,
+        grader,
+        config.grading,
+        display,
+        config.model.path,
+        rollout.engine,
+        at_once,
+    )
 
 
 def validate(
@@ -158,9 +167,7 @@ def validate(
         is_graded = not missing and (task.folder / GRADES).exists()
         if not stores or is_graded:
             return {}
-        graded = grade(
-            stores[0], validation.grader, display, stop_on_failure=validation.stop_on_failure
-        )
+        graded = grade(stores[0], validation.grader, validation.grading, display)
 
     interval = avg_at_k(graded.correct)
     display.note(f"{title}: Avg@{task.protocol.samples} {interval.points()} (95 % interval)")
@@ -192,7 +199,7 @@ def tracker_metrics(graded: GradedSamples, interval: Interval) -> dict[str, floa
     metrics: dict[str, float] = {}
     if graded.rewards is not None:
         metrics["validation_reward"] = float(graded.rewards.mean())
-        metrics["validation_grader_failures"] = len(graded.failures)
+        metrics["validation_grader_failures"] = graded.failures
     metrics["validation_avg_at_k"] = interval.mean
     metrics["validation_avg_at_k_low"] = interval.low
     metrics["validation_avg_at_k_high"] = interval.high

@@ -537,7 +537,7 @@ def _student_table(rows: Sequence[Measurement], problems: int, samples: int) -> 
         if row.metric in STUDENT_METRICS:
             cells.append([STUDENT_METRICS[row.metric], row.text("%")])
     title = f"The student: {problems} problems, {samples} rollouts each, in % with 95 % interval"
-    return Table(title, ["", "share"], cells, is_main=True)
+    return Table(title, ["", "share"], cells)
 
 
 def _context_table(rows: Sequence[Measurement], contexts: Mapping[str, ContextMetrics]) -> Table:
@@ -550,7 +550,6 @@ def _context_table(rows: Sequence[Measurement], contexts: Mapping[str, ContextMe
         "What each context would teach",
         CONTEXT_COLUMNS,
         column_of=lambda row: "content" if row.against else row.metric,
-        is_main=True,
     )
 
 
@@ -568,7 +567,6 @@ def _answer_table(rows: Sequence[Measurement], samples: int) -> Table:
         "The teacher's own answers, in % with 95 % interval",
         columns,
         column_of=lambda row: f"{row.metric} less {row.against}" if row.against else row.metric,
-        is_main=True,
     )
 
 

@@ -341,11 +341,10 @@ def _evaluate(
         ) as stores,
         open_grader(run.config.grading) as grader,
     ):
-        stop = run.config.grading.stop_on_failure
-        return {
-            step: grade(store, grader, display, stop_on_failure=stop)
-            for step, store in zip(checkpoints, stores, strict=True)
-        }
+        graded = {}
+        for step, store in zip(checkpoints, stores, strict=True):
+            graded[step] = grade(store, grader, run.config.grading, display)
+        return graded
 
 
 def _require_comparable(runs: Sequence[ExperimentRun]) -> ExperimentRun:

@@ -4,7 +4,6 @@ adapter_model.safetensors, adapter_config.json    or model.safetensors and confi
 tokenizer.json, chat_template.jinja, ...          the base's, unchanged
 generation_config.json                            the base's, if it has one
 README.md                                         the model card (paint.publish.card)
-.eval_results/                                    results of known benchmarks, for the hub
 SHA256SUMS                                        checksums of these files
 
 The folder gets its name when it is complete.
@@ -25,6 +24,7 @@ from paint.config.run_folder import (
     read_run_json,
     require_checkpoint,
     run_of,
+    step_of,
 )
 from paint.core.display import Display
 from paint.core.errors import PaintError, wrap_errors
@@ -49,9 +49,7 @@ def export(
     license: str = "",
     repository: str = "",
 ) -> Path:
-    """Write a checkpoint's weights, tokenizer, settings and card to a new folder.
-
-    The arguments are those of ``paint.export``; ``repository`` is its ``push``.
+    """Write a checkpoint for other programs (``paint.export``; ``repository`` is its ``push``).
 
     Raises:
         RunError: the target is no checkpoint of a run. CorruptFileError: it was changed since.
@@ -88,7 +86,7 @@ def export(
             name=repository or folder.resolve().name,
             config=config,
             run_info=read_run_json(run),
-            step=int(checkpoint.name.removeprefix("step-")),
+            step=step_of(checkpoint),
             merged=merged,
             dtype=dtype,
             rounding=rounding,
@@ -113,19 +111,15 @@ def export(
 def upload(folder: Path, repository: str, display: Display) -> None:
     """Upload a folder to a model repository of the hub, which is created private if it is new.
 
-    Without a token, the files are listed and nothing is sent.
+    Without a token nothing is sent.
 
     Raises:
         ExportError: the hub refuses it, or cannot be reached.
     """
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
     if get_token() is None:
-        listed = "".join(
-            f"\n  {path.relative_to(folder)}  {path.stat().st_size:,} bytes" for path in files
-        )
         display.note(
-            f"not uploaded: there is no token. To {repository} would go:{listed}\n"
-            f"`hf auth login`, or the environment variable HF_TOKEN, gives one"
+            f"{folder} was not uploaded: there is no token; `hf auth login`, or the environment "
+            f"variable HF_TOKEN, gives one"
         )
         return
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)

@@ -41,8 +41,9 @@ from paint.core.storage import digest, lock_folder
 from paint.data.contexts import Contexts
 from paint.data.problems import Problem, batch_indices, problems_digest, read_problems
 from paint.estimate.plan import Machine
+from paint.evaluation.change import describe_change, graded_validation
 from paint.evaluation.defaults import training_tokens
-from paint.evaluation.graded import describe_change, graded_validation, summarise_graded
+from paint.evaluation.grade import summarise
 from paint.evaluation.validation import Validation, load_validation, validate
 from paint.grading.contract import Cost, Grade
 from paint.grading.graders import open_grader
@@ -335,7 +336,7 @@ def _describe_end(folder: Path, done: int, seconds: float, display: Display) -> 
     """Print the summary of the validations, the time of steps after ``done``, and what changed."""
     validations = step_paths(folder / "validation")
     if validations:
-        summarise_graded(validations, folder / "validation", display)
+        summarise(validations, folder / "validation", display)
     steps = read_metrics(folder)
     display.note(describe_phases(steps[done:], seconds))
     change = describe_change(graded_validation(folder, display), steps)

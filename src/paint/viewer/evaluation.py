@@ -5,12 +5,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from paint.evaluation.grade import policy_names, stored_in
-from paint.evaluation.graded import Graded, read_graded
-from paint.evaluation.intervals import SHARE, bootstrap
-from paint.evaluation.metrics import GradedSamples, pass_at_k
-from paint.evaluation.store import Sample
-from paint.evaluation.summary import summary_rows
+from paint.data.gold_answer_checks import gold_warnings
+from paint.data.problems import Problem
+from paint.evaluation.grade import graded_samples, policy_names, stored_in
+from paint.evaluation.metrics import GradedSamples
+from paint.evaluation.store import Sample, Store, reopen_store
+from paint.evaluation.summary import summary_report
 
 TEXT_CHARACTERS = 6_000_000
 """Maximum characters of all samples on a page; longer samples lose their middle."""
@@ -24,86 +24,68 @@ def evaluation_data(targets: Sequence[Path]) -> dict[str, Any]:
             have different problems in one benchmark.
         CorruptFileError, FolderInUse: as `reopen_store`.
     """
-    paths = stored_in(targets)
-    by_policy: dict[str, dict[str, Graded]] = {}
-    for path, policy in policy_names(paths).items():
-        by_policy.setdefault(policy, {})[path.name] = read_graded(path)
-
     graded: dict[str, dict[str, GradedSamples]] = {}
     settings: dict[str, dict[str, Any]] = {}
-    names: dict[str, None] = {}  # of the benchmarks, in the order in which they appear
+    stores: dict[str, dict[str, Store]] = {}  # by benchmark and policy
+    for path, policy in policy_names(stored_in(targets)).items():
+        with reopen_store(path) as store:
+            graded.setdefault(policy, {})[path.name] = graded_samples(store)
+        settings.setdefault(policy, {})[path.name] = store.settings
+        stores.setdefault(path.name, {})[policy] = store
     count = 0
-    for policy, parts in by_policy.items():
-        graded[policy], settings[policy] = {}, {}
-        for name, part in parts.items():
-            graded[policy][name] = part.graded
-            settings[policy][name] = part.store.settings
-            names[name] = None
-            count += len(part.samples)
-    max_characters = max(TEXT_CHARACTERS // max(count, 1), 400)
+    for parts in graded.values():
+        count += sum(part.correct.size for part in parts.values())
+    max_characters = max(TEXT_CHARACTERS // count, 400)
+    benchmarks = []
+    for name, by_policy in stores.items():
+        is_math = all(graded[policy][name].rewards is None for policy in by_policy)
+        benchmarks.append(benchmark_data(name, by_policy, max_characters, is_math=is_math))
     return {
         "name": targets[0].resolve().name,
-        "policies": list(by_policy),
-        "rows": list(map(asdict, summary_rows(graded))),
-        "pass": {policy: _pass_curves(parts) for policy, parts in graded.items()},
-        "benchmarks": [benchmark_data(name, by_policy, max_characters) for name in names],
+        "policies": list(graded),
+        **asdict(summary_report(graded)),
+        "benchmarks": benchmarks,
         "settings": settings,
     }
 
 
-def _pass_curves(graded: Mapping[str, GradedSamples]) -> dict[str, list[dict[str, float | None]]]:
-    """pass@j of each benchmark, for j from 1 to k."""
-    curves = {}
-    for name, part in graded.items():
-        points = []
-        for j in range(1, part.correct.shape[1] + 1):
-            points.append(bootstrap([pass_at_k(part.correct, j)], bounds=SHARE).table())
-        curves[name] = points
-    return curves
-
-
 def benchmark_data(
-    name: str, by_policy: Mapping[str, Mapping[str, Graded]], max_characters: int
+    name: str, by_policy: Mapping[str, Store], max_characters: int, *, is_math: bool
 ) -> dict[str, Any]:
     """The problems of a benchmark, with the samples of every policy that has it.
 
     Args:
         max_characters: maximum length of a sample's text; longer texts lose their middle.
+        is_math: whether gold answers are read as mathematics, and may be misread.
     """
-    having = {policy: parts[name] for policy, parts in by_policy.items() if name in parts}
-    first = next(iter(having.values()))
-    doubts: dict[str, str] = {}
-    unparsed = set()
-    for warning in first.graded.gold_warnings:
-        doubts[warning.problem.id] = str(warning)
-        if not warning.parses:
-            unparsed.add(warning.problem.id)
-    problems: dict[str, dict[str, Any]] = {}
-    for problem in first.store.problems:
-        problems[problem.id] = {
-            "id": problem.id,
-            "problem": problem.problem,
-            "solution": problem.solution,
-            "golds": list(problem.answers),
-            "labels": dict(problem.labels),
-            "doubt": doubts.get(problem.id),
-            "never_parses": problem.id in unparsed,
-            "answers": {},
-        }
-    for policy, part in having.items():
-        for row, sample in zip(part.rows, part.samples, strict=True):
-            if row["problem"] in problems:
-                answers = problems[row["problem"]]["answers"].setdefault(policy, [])
-                answers.append(_answer_data(row, sample, max_characters))
-    return {"name": name, "k": first.graded.correct.shape[1], "problems": list(problems.values())}
+    first = next(iter(by_policy.values()))
+    problems = {problem.id: _problem_data(problem) for problem in first.problems}
+    if is_math:
+        for warning in gold_warnings(first.problems):
+            problems[warning.problem.id]["doubt"] = str(warning)
+    for policy, store in by_policy.items():
+        for sample, row in store.graded():
+            answers = problems[sample.problem]["answers"].setdefault(policy, [])
+            answers.append(_answer_data(row, sample, max_characters))
+    return {"name": name, "k": first.settings["samples"], "problems": list(problems.values())}
+
+
+def _problem_data(problem: Problem) -> dict[str, Any]:
+    return {
+        "id": problem.id,
+        "problem": problem.problem,
+        "solution": problem.solution,
+        "golds": list(problem.answers),
+        "labels": dict(problem.labels),
+        "doubt": None,
+        "answers": {},
+    }
 
 
 def _answer_data(row: Mapping[str, Any], sample: Sample, max_characters: int) -> dict[str, Any]:
-    """One sample with its verdict."""
     return {
         **row["strict"],  # correct, answer and reason
         "lenient": row.get("lenient", row["strict"])["correct"],
-        "vote": row.get("vote"),
         "looping": row["looping"],
         "tokens": sample.tokens,
         "truncated": sample.truncated,

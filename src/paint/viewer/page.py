@@ -25,7 +25,6 @@ ASSETS = resources("paint.viewer") / "assets"
 PAGES = {
     "run": ("base.js", "charts.js", "tokens.js", "run.js"),
     "evaluation": ("base.js", "charts.js", "evaluation.js"),
-    "compare": ("base.js", "charts.js", "compare.js"),
     "tables": ("base.js", "charts.js", "tables.js"),
 }
 """The scripts of each page, in order."""

@@ -1,4 +1,4 @@
-"""Pages of runs: of one its metrics and its rollouts token by token, of several their curves.
+"""The page of a run: its metrics, and its rollouts token by token.
 
 Values logged during training are those of the step itself (paint.training.token_log). The most
 likely tokens, other contexts and rows without logged values come from rescoring the stored rollouts
@@ -8,7 +8,7 @@ likely tokens, other contexts and rows without logged values come from rescoring
 import importlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,9 @@ from paint.config.recipe import to_table
 from paint.config.run_folder import (
     START_ANEW,
     RunError,
-    latest_checkpoint,
-    read_history,
     read_metrics,
     read_run,
     read_run_json,
-    require_rollouts,
     step_of,
     step_paths,
 )
@@ -33,13 +30,12 @@ from paint.core.display import Counter, Display
 from paint.core.errors import reason
 from paint.core.storage import read_jsonl
 from paint.data.problems import Problem
+from paint.evaluation.change import describe_change, graded_validation
 from paint.evaluation.grade import is_repetitive
-from paint.evaluation.graded import describe_change, graded_validation
-from paint.evaluation.intervals import compare_paired
 from paint.evaluation.metrics import GradedSamples, compute_metrics
 from paint.grading.math.equality import boxed
 from paint.models.policy import load_tokenizer
-from paint.objective.solution import KINDS, anchors_of, hidden_part, kinds_of_tokens, written
+from paint.objective.solution import anchors_of, hidden_part, written
 from paint.training.check import check_config
 from paint.training.health import warning_history
 from paint.training.token_log import ABOUT, read_tokens, token_bytes, tokens_path
@@ -52,7 +48,10 @@ MOST_TOKENS = 32 * 1024
 FEW_ROWS = 4
 """Rows per step without logged values, on a page without --steps."""
 
-METRICS = ("overlap", "overlap_without_answer", "mask_ratio", "reward", "advantage", "loss")
+ROLLOUT = (
+    *("row", "problem_id", "problem", "answer", "correct", "truncated", "source", "rationale"),
+    *("context", "overlap", "mask_ratio", "reward", "advantage", "loss"),
+)
 """Values of a complete rollout."""
 
 OF_THE_CLIP = [
@@ -98,15 +97,10 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
     """The data of the page.
 
     Raises:
-        RunError: no such run, step or row, or files of a checkpoint are missing.
-        CorruptFileError: a file cannot be read, or was changed since it was written.
+        RunError: no such run, step or row. CorruptFileError: a file cannot be read, or was changed
+            since it was written.
     """
     config, run_info = read_run(run), read_run_json(run)
-    saved = latest_checkpoint(run)
-    done = step_of(saved) if saved else 0
-    read_history(run, done)
-    if not spec.steps:
-        require_rollouts(run, done)
     chosen = choose(run, config, spec)
     is_scored = spec.again and check_config(config).algorithm.needs_context and bool(chosen)
     scorer = Scorer(run, config, display) if is_scored else None
@@ -125,6 +119,8 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
     metrics = read_metrics(run)
     validation = graded_validation(run, display)
     vocabulary = list(shared.vocabulary)
+    # None in the config is the rollout's temperature; the page computes with a number.
+    objective = {name: getattr(config.objective, name) for name in OF_THE_CLIP}
     return {
         "name": run.resolve().name,
         "method": config.train.method,
@@ -137,13 +133,12 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
             **run_info["versions"],
         },
         "settings": settings_of(config),
-        "objective": clip_settings(config),
+        "objective": objective | {"temperature": config.loss_temperature},
         "metrics": columns_of(metrics),
         "warnings": warning_history(metrics),
-        "validation": validation_metrics(validation),
+        "validation": [_validation_data(*place, graded) for place, graded in validation.items()],
         "stored_steps": list(map(step_of, step_paths(run / "rollouts", ".jsonl"))),
         "steps": steps,
-        "kinds": list(KINDS),
         "vocabulary": list(map(text_of, token_bytes(tokenizer, vocabulary))),
         "special": [i in tokenizer.all_special_ids for i in vocabulary],
     }
@@ -156,34 +151,14 @@ def _step_data(
     rollouts: Sequence[Mapping[str, Any]],
     count: Counter,
 ) -> dict[str, Any]:
-    """The data of a step's rollouts.
-
-    Raises:
-        RunError: logged tokens are not those of the rollouts.
-    """
     path = tokens_path(run, step)
     logged = read_tokens(path) if path.exists() else {}
-    for rollout in rollouts:
-        tokens = logged.get(rollout["row"], {}).get("token_id")
-        if tokens is not None and tokens.tolist() != rollout["completion_ids"]:
-            raise RunError(
-                f"row {rollout['row']} of {run / 'rollouts' / path.stem}.jsonl is not the "
-                f"completion in {path}; put back the one that was changed"
-            )
     student = shared.scorer.become_student(step) if shared.scorer else None
     rows = []
     for rollout in rollouts:
         rows.append(row_data(shared, step, rollout, logged.get(rollout["row"])))
         count.add(len(rollout["completion_ids"]))
     return {"step": step, "student": student, "is_exact": student == step - 1, "rows": rows}
-
-
-def clip_settings(config: Config) -> dict[str, Any]:
-    """The settings of the objective that determine clipped entries, with the loss's temperature."""
-    settings = {name: getattr(config.objective, name) for name in OF_THE_CLIP}
-    # None in the config is the rollout's temperature; the page computes with a number.
-    settings["temperature"] = config.loss_temperature
-    return settings
 
 
 def choose(run: Path, config: Config, spec: PageSpec) -> dict[int, list[dict[str, Any]]]:
@@ -204,9 +179,8 @@ def choose(run: Path, config: Config, spec: PageSpec) -> dict[int, list[dict[str
 
     # Rows with logged values; without any, the first few. Of steps or a row that are named, all.
     logged = config.log.token_rows
-    is_named = bool(spec.steps) or spec.row is not None
     most: int | None = None
-    if not is_named and logged != "all":
+    if not spec.steps and spec.row is None and logged != "all":
         most = logged or FEW_ROWS
     kept: dict[int, list[dict[str, Any]]] = {}
     for step in sorted(set(spec.steps)) or paths:
@@ -242,57 +216,42 @@ def row_data(
 ) -> dict[str, Any]:
     """The data of one rollout."""
     scorer, vocabulary, tokenizer = shared.scorer, shared.vocabulary, shared.tokenizer
-    problem = shared.problems.get(rollout["problem_id"])
     ids = rollout["completion_ids"]
-    pieces = token_bytes(tokenizer, ids)
     values = {}
     for name, array in (logged or {}).items():
         if name not in ABOUT:  # which say what row and token a value is of
             values[name] = array
-    data: dict[str, Any] = {
-        "row": rollout["row"],
-        "problem_id": rollout["problem_id"],
-        "problem": rollout["problem"],
-        "answer": rollout["answer"],
+    data: dict[str, Any] = {name: rollout[name] for name in ROLLOUT if name in rollout}
+    data |= {
         "boxed": boxed(rollout["text"]),
-        "correct": rollout.get("correct"),
-        "truncated": rollout["truncated"],
         "looping": is_repetitive(rollout["text"]),
-        "source": rollout["source"],
         "ids": packed(places_of(ids, vocabulary)),
-        "token_kinds": packed(np.array(kinds_of_tokens(pieces), np.uint8)),
         "prompts": prompts_of(rollout, tokenizer),
-        "rationale": rollout.get("rationale"),
-        "context": rollout.get("context"),
+        "is_kept": logged is not None,
     }
-    for name in METRICS:
-        if name in rollout:
-            data[name] = rollout[name]
-
     if scorer is not None:
         found = scorer.score(rollout, rollout["teacher_prompt_ids"])
-        scored = dict(found.values)
         if logged is None:
-            values = scored
+            values = dict(found.values)
             # The engine's own log-probs: the page compares them with the trainer's.
             log_probs = rollout["engine_log_probs"]
             if log_probs:  # none for tokens that no engine sampled
                 values["engine_log_prob"] = np.array(log_probs, np.float32)
         else:
-            data["moved"] = float(
-                np.abs(scored["student_log_prob"] - values["student_log_prob"]).max(initial=0)
-            )
-            values["slope"] = scored["slope"]
+            moved = np.abs(found.values["student_log_prob"] - values["student_log_prob"])
+            data["moved"] = float(moved.max(initial=0))
+            values["slope"] = found.values["slope"]
         data["entries"] = {
             "edges": packed(found.edges),
             "ids": packed(places_of(found.entries.tolist(), vocabulary)),
             "term": packed(found.terms),
             **_packed_values(found.log_probs),
         }
-        data["contexts"] = contexts_of(shared, scorer, step, rollout)
-    data["is_kept"] = logged is not None
     data["values"] = _packed_values(values)
-    if problem is not None:
+    problem = shared.problems.get(rollout["problem_id"])
+    if scorer is not None and problem is not None:
+        data["contexts"] = _contexts_of(shared.contexts, scorer, problem, step, rollout)
+        pieces = token_bytes(tokenizer, ids)
         data["solution"] = solution_of(problem, rollout, shared.config, pieces)
     return data
 
@@ -301,15 +260,12 @@ def _packed_values(values: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     return {name: packed(array) for name, array in values.items()}
 
 
-def contexts_of(
-    shared: RenderContext, scorer: Scorer, step: int, rollout: Mapping[str, Any]
+def _contexts_of(
+    sources: Sequence[str], scorer: Scorer, problem: Problem, step: int, rollout: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The completion's values under each further context that its problem has."""
-    problem = shared.problems.get(rollout["problem_id"])
-    if problem is None:
-        return {}
     contexts = {}
-    for source in shared.contexts:
+    for source in sources:
         view = scorer.view(problem, source, step, rollout)
         if view is None:
             continue
@@ -381,87 +337,18 @@ def columns_of(metrics: Sequence[Mapping[str, float]]) -> dict[str, list[float |
     return columns
 
 
-def validation_metrics(graded: Mapping[tuple[int, str], GradedSamples]) -> list[dict[str, Any]]:
-    """The metrics of every checkpoint that was evaluated during training."""
-    validations = []
-    for (step, name), samples in graded.items():
-        intervals = {}
-        for metric, interval in compute_metrics({name: samples})[name].items():
-            intervals[metric] = interval.table()
-        validations.append(
-            {
-                "step": step,
-                "benchmark": name,
-                "k": samples.correct.shape[1],
-                "problems": len(samples.problems),
-                "metrics": intervals,
-            }
-        )
-    return validations
-
-
-def compare_data(runs: Sequence[Path], display: Display) -> dict[str, Any]:
-    """The data of the page of several runs: curves, differing settings, paired differences.
-
-    Raises:
-        RunError: a folder holds no run, or metrics of finished steps are missing.
-        CorruptFileError: a file was changed since it was written.
-    """
-    names = [run.resolve().name for run in runs]
-    if len(set(names)) < len(names):
-        names = list(map(str, runs))
-    configs, validated, curves = [], [], []
-    for name, run in zip(names, runs, strict=True):
-        configs.append(read_run(run))
-        saved = latest_checkpoint(run)
-        read_history(run, step_of(saved) if saved else 0)
-        graded = graded_validation(run, display)
-        validated.append(graded)
-        metrics, validation = columns_of(read_metrics(run)), validation_metrics(graded)
-        curves.append({"name": name, "metrics": metrics, "validation": validation})
+def _validation_data(step: int, benchmark: str, graded: GradedSamples) -> dict[str, Any]:
+    """The score of a checkpoint that was evaluated during training."""
+    intervals = compute_metrics({benchmark: graded})[benchmark]
+    metric = "reward" if "reward" in intervals else "avg_at_k"
     return {
-        "name": " · ".join(names),
-        "runs": curves,
-        "settings": differing(configs),
-        "differences": paired(names, validated),
+        "step": step,
+        "benchmark": benchmark,
+        "k": graded.correct.shape[1],
+        "problems": len(graded.problems),
+        "metric": metric,
+        **asdict(intervals[metric]),
     }
-
-
-def differing(configs: Sequence[Config]) -> list[list[str]]:
-    """Name and values of every setting that differs between runs."""
-    tables = list(map(to_table, configs))
-    settings = []
-    for section, keys in tables[0].items():
-        for key in keys:
-            values = [str(table[section][key]) for table in tables]
-            if len(set(values)) > 1:
-                settings.append([f"{section}.{key}", *values])
-    return settings
-
-
-def paired(
-    names: Sequence[str], validated: Sequence[Mapping[tuple[int, str], GradedSamples]]
-) -> list[dict[str, Any]]:
-    """Paired differences of validations to the first run, at equal steps, sets and problems."""
-    first = validated[0]
-    differences = []
-    for name, other in zip(names[1:], validated[1:], strict=True):
-        for (step, benchmark), base in first.items():
-            after = other.get((step, benchmark))
-            if after is None or after.problems != base.problems:
-                continue
-            found = compare_paired([base.correct], [after.correct])
-            differences.append(
-                {
-                    "run": name,
-                    "less": names[0],
-                    "benchmark": benchmark,
-                    "step": step,
-                    "p": found.p_value,
-                    **found.difference.table(),
-                }
-            )
-    return differences
 
 
 def log_page(run: Path, accelerator: Accelerator, display: Display) -> None:

@@ -12,11 +12,10 @@ from paint.config.run_folder import RunError
 from paint.config.schema import ConfigError
 from paint.core.display import Display
 from paint.core.errors import wrap_errors
-from paint.evaluation.frame import chart_rows, reports_in, to_json
-from paint.evaluation.store import find_stores
+from paint.evaluation.frame import chart_rows, reports_in
 from paint.viewer.evaluation import evaluation_data
 from paint.viewer.page import write_page
-from paint.viewer.run import EVERYTHING, PageSpec, compare_data, run_data
+from paint.viewer.run import EVERYTHING, PageSpec, run_data
 
 
 def show_targets(
@@ -27,7 +26,7 @@ def show_targets(
     out: Path | None = None,
     opens: bool = False,
 ) -> Path:
-    """Write the page of some runs, evaluations or tables, and return its path.
+    """Write the page of a run, or of evaluations or tables, and return its path.
 
     The arguments are those of `paint show`.
 
@@ -35,12 +34,11 @@ def show_targets(
         ConfigError: incompatible targets or arguments.
         PaintError: a target cannot be read; the message has the cause and a hint.
     """
-    are_runs = [(target / "run.json").exists() for target in targets]
-    if any(are_runs) and not all(are_runs):
-        raise ConfigError(
-            f"{targets[are_runs.index(False)]} is not a run, and others are; show runs or "
-            f"evaluations, not both"
-        )
+    is_run = (targets[0] / "run.json").exists()
+    if is_run and len(targets) > 1:
+        raise ConfigError(f"{targets[0]} is a run, and other targets are named; show it alone")
+    if page != EVERYTHING and not is_run:
+        raise ConfigError("--steps, --row, --contexts and --no-rescore are for a run")
     # A page scores one completion at a time: other completions of the step are not at hand.
     wrong = {"text", "file", "rollout", "other_feedback"} & set(page.contexts)
     if wrong:
@@ -48,12 +46,15 @@ def show_targets(
             f"--contexts names {min(wrong)!r}; choose from solution, neighbour, feedback, none, "
             f"other, answer, wrong_answer, fields of the rows and module:function"
         )
-    if page != EVERYTHING and are_runs != [True]:
-        raise ConfigError("--steps, --row, --contexts and --no-rescore are for one run")
     if page.contexts and not page.again:
         raise ConfigError("--contexts needs the model, which --no-rescore does not load; drop one")
 
-    kind, data = _page_data(targets, page, display)
+    if is_run:
+        kind, data = "run", run_data(targets[0], page, display)
+    elif any(map(reports_in, targets)):
+        kind, data = "tables", tables_data(targets)
+    else:
+        kind, data = "evaluation", evaluation_data(targets)
     path = out or targets[0] / "show.html"
     with wrap_errors(path, RunError, "choose another place with --out"):
         size = write_page(path, kind, f"{data['name']} · paint show", data)
@@ -66,32 +67,11 @@ def show_targets(
     return path
 
 
-def _page_data(
-    targets: Sequence[Path], page: PageSpec, display: Display
-) -> tuple[str, dict[str, Any]]:
-    if (targets[0] / "run.json").exists():
-        if len(targets) == 1:
-            return "run", run_data(targets[0], page, display)
-        return "compare", compare_data(targets, display)
-
-    if any(map(reports_in, targets)):
-        return "tables", tables_data(targets)
-
-    for target in targets:
-        if not find_stores(target):
-            raise ConfigError(
-                f"{target} holds neither a run (run.json), an evaluation (completions.jsonl) nor "
-                f"a report of advice, a comparison or a bake"
-            )
-    return "evaluation", evaluation_data(targets)
-
-
 def tables_data(folders: Sequence[Path]) -> dict[str, Any]:
     """The tables and charts in some folders: of `paint advise`, `compare`, `ablate` and `bake`.
 
     Raises:
-        ConfigError: a folder has none.
-        CorruptFileError: a file cannot be read.
+        ConfigError: a folder has none. CorruptFileError: a file cannot be read.
     """
     reports = []
     for folder in folders:
@@ -105,5 +85,5 @@ def tables_data(folders: Sequence[Path]) -> dict[str, Any]:
                 rows = chart_rows(report, chart)
                 if rows:
                     charts.append({**asdict(chart), "rows": rows})
-            reports.append({"name": title, **to_json(report), "charts": charts})
+            reports.append({"name": title, **asdict(report), "charts": charts})
     return {"name": " · ".join(folder.resolve().name for folder in folders), "reports": reports}

@@ -152,3 +152,11 @@ function settingsTable(settings, columns) {
   return el("div.scroll", {}, el("table", {}, el("thead", {}, el("tr", {}, ["setting", ...columns].map((c) => el("th.left", {}, c)))),
     el("tbody", {}, settings.map((row) => el("tr", {}, row.map((cell) => el("td.left.mono", {}, readable(String(cell)))))))));
 }
+
+// A table of results, with its title. Columns without a name are labels.
+function tableOf(table) {
+  const kind = (tag, i) => (table.columns[i] ? tag : `${tag}.left`);
+  return [el("h2", {}, table.title), el("div.scroll", {}, el("table", {},
+    el("thead", {}, el("tr", {}, table.columns.map((column, i) => el(kind("th", i), {}, column)))),
+    el("tbody", {}, table.rows.map((row) => el("tr", {}, row.map((cell, i) => el(kind("td", i), {}, cell)))))))];
+}

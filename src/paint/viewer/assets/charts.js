@@ -1,4 +1,4 @@
-// Plots as SVG: lines over steps, bars, points; hover and arrow keys show values.
+// Plots as SVG: lines over steps, and intervals; hover and arrow keys show values.
 
 const charts = [];  // of one page: the same step is read in all of them
 
@@ -106,50 +106,6 @@ function lineChart({ title, note, x: xs, series, zero = false, format = number, 
 function keys(series) {
   if (series.length < 2) return null;
   return el("div", {}, series.map((s, n) => el(`span.key.s${n % 6}`, {}, el("i"), s.name)));
-}
-
-// Grouped bars for every label; series: {name, y}.
-function barChart({ title, note, labels, series, format = number, stacked = false }) {
-  const width = 380, height = 190, margin = [46, 8, 8, 24];
-  const sums = stacked ? labels.map((_, i) => series.reduce((sum, s) => sum + s.y[i], 0)) : series.flatMap((s) => s.y);
-  const f = frame(width, height, margin, [0, labels.length], extent(sums, { zero: true, share: format === percent }), { xticks: [], yformat: tickLabel(format) });
-  const slot = (width - margin[0] - margin[1]) / labels.length;
-  const parts = [];
-  labels.forEach((label, i) => {
-    let base = 0;
-    series.forEach((s, n) => {
-      const value = s.y[i], [from, to] = stacked ? [base, base + value] : [0, value];
-      base += value;
-      const w = stacked ? slot * .78 : slot * .8 / series.length;
-      const left = f.x(i) + slot * .1 + (stacked ? 0 : n * w);
-      const [top, bottom] = [Math.min(f.y(from), f.y(to)), Math.max(f.y(from), f.y(to))];
-      parts.push(svg(`rect.bar.s${n}`, { x: left, width: Math.max(w - 1, .5), y: top, height: Math.max(bottom - top, 0) }, svg("title", {}, `${label}, ${s.name}: ${format(value)}`)));
-    });
-    if (labels.length <= 12 || i % Math.ceil(labels.length / 8) === 0) parts.push(svg("text", { x: f.x(i) + slot / 2, y: height - 8, "text-anchor": "middle" }, label));
-  });
-  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": title }, f.parts, parts);
-  return el("figure", { "data-chart": title }, el("h3", {}, title), keys(series), note ? el("p", {}, note) : null, picture);
-}
-
-// Points joined in order: {x, y, label}.
-function pathChart({ title, note, points, xname, yname, diagonal = false }) {
-  const width = 380, height = 230, margin = [50, 14, 8, 36];
-  let [xe, ye] = [extent(points.map((p) => p.x)), extent(points.map((p) => p.y))];
-  if (diagonal) { const both = extent([...xe, ...ye]); xe = both; ye = both; }
-  const f = frame(width, height, margin, xe, ye);
-  const parts = [];
-  if (diagonal) parts.push(svg("line.zero", { x1: f.x(xe[0]), y1: f.y(xe[0]), x2: f.x(xe[1]), y2: f.y(xe[1]) }));
-  parts.push(svg("path.line.s0", { d: points.map((p, i) => `${i ? "L" : "M"}${f.x(p.x)},${f.y(p.y)}`).join(""), opacity: .5 }));
-  points.forEach((p, i) => {
-    const isEnd = i === 0 || i === points.length - 1;
-    parts.push(svg("circle.dot.s0", { cx: f.x(p.x), cy: f.y(p.y), r: isEnd ? 5 : 3 }, svg("title", {}, `${p.label}: ${xname} ${number(p.x)}, ${yname} ${number(p.y)}`)));
-    const isRight = f.x(p.x) > width * .75;
-    if (isEnd) parts.push(svg("text", { x: f.x(p.x) + (isRight ? -8 : 8), y: f.y(p.y) - 8, "text-anchor": isRight ? "end" : "start" }, p.label));
-  });
-  parts.push(svg("text", { x: (width + margin[0]) / 2, y: height - 4, "text-anchor": "middle" }, xname));
-  parts.push(svg("text", { x: 8, y: 14 }, yname));
-  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": title }, f.parts, parts);
-  return el("figure", { "data-chart": title }, el("h3", {}, title), note ? el("p", {}, note) : null, picture);
 }
 
 // Rows with an interval each: {label, mean, low, high}; zero draws the line at 0.

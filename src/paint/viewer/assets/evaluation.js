@@ -13,19 +13,12 @@ function buildFigures(section) {
     const k = setNamed(set).k;
     grid.append(intervalChart({ title: set === "macro" ? `Avg@${k}, mean over benchmarks` : `Avg@${k} on ${set}`, note: "share of right samples, with 95 % interval", rows }));
   }
-  for (const set of SETS) {
-    const having = POLICIES.filter((p) => DATA.pass[p][set.name]);
-    if (set.k > 1) grid.append(lineChart({ title: `pass@j on ${set.name}`, note: "chance that one of j samples is right, with 95 % interval", xname: "j", x: Array.from({ length: set.k }, (_, i) => i + 1), format: percent, series: having.map((p) => ({ name: p, y: DATA.pass[p][set.name].map((v) => v.mean), low: having.length < 4 ? DATA.pass[p][set.name].map((v) => v.low) : null, high: having.length < 4 ? DATA.pass[p][set.name].map((v) => v.high) : null })) }));
-  }
   section.append(el("h2", {}, "Accuracy"), grid);
   const differences = DATA.rows.filter((r) => r.against);
   if (differences.length) {
     section.append(el("h2", {}, `Difference to ${POLICIES[0]}, on the same problems`), el("div.charts.wide", {}, [...new Set(differences.map((d) => d.benchmark))].map((set) => intervalChart({ title: set, note: "paired difference of Avg@k, with 95 % interval", rows: differences.filter((d) => d.benchmark === set).map((d) => ({ ...d, label: `${d.policy} (p ${number(d.p, 1)})` })), format: points }))));
   }
-  const shown = [["reward", number], ["avg_at_k", percent], ["maj_at_k", percent], ["lenient_avg_at_k", percent], ["truncated_frac", percent], ["unboxed_frac", percent], ["repetitive_frac", percent], ["completion_tokens", number]].filter(([name]) => DATA.rows.some((r) => r.metric === name && !r.against));
-  section.append(el("h2", {}, "All metrics"), el("div.scroll", {}, el("table", {}, el("thead", {}, el("tr", {}, ["policy", "benchmark", ...shown.map(([name]) => name)].map((c, i) => el(i < 2 ? "th.left" : "th", {}, c)))),
-    el("tbody", {}, POLICIES.flatMap((p) => sets.filter((set) => measured(p, set, "avg_at_k")).map((set) => el("tr", {}, el("td.left", {}, p), el("td.left", {}, set), shown.map(([name, format]) => { const r = measured(p, set, name); return el("td", { title: r ? `[${format(r.low)}, ${format(r.high)}]` : null }, r ? format(r.mean) : ""); })))))))
-  );
+  section.append(...DATA.tables.flatMap(tableOf));
 }
 
 // --- problem by problem ---
@@ -43,7 +36,6 @@ const KINDS_OF_PROBLEMS = {
   always: ["always right", (p) => Object.values(p.answers).every((a) => shareOf(a) === a.length)],
   cut: ["with truncated answers", (p) => Object.values(p.answers).flat().some((a) => a.truncated)],
   doubt: ["gold answer with a warning", (p) => p.doubt !== null],
-  unparsed: ["gold answer never parses", (p) => p.never_parses],
 };
 
 function cells(answers) {
@@ -62,7 +54,7 @@ function drawProblems() {
   body.replaceChildren(...rows.map((problem) => {
     const open = () => choose(problem);
     return el("tr", { tabindex: 0, "data-problem": problem.id, "aria-selected": problem === chosen, onclick: open, onkeydown: (e) => { if (e.key === "Enter") open(); } },
-      el("td.left", {}, readable(problem.id), problem.never_parses ? el("b.bad", { title: problem.doubt }, " never parses") : problem.doubt ? el("span.bad", { title: problem.doubt }, " doubt") : null),
+      el("td.left", {}, readable(problem.id), problem.doubt ? el("span.bad", { title: problem.doubt }, " doubt") : null),
       POLICIES.map((p) => { const a = problem.answers[p]; return el("td", {}, a ? [cells(a), ` ${shareOf(a)}/${a.length}`] : ""); }));
   }));
 }
@@ -76,7 +68,7 @@ function choose(problem, { move = true } = {}) {
   answersBox.replaceChildren(
     el("h2", {}, "Problem ", readable(problem.id)), el("div.text", {}, readable(problem.problem)),
     el("div.facts", {}, el("span", {}, "gold ", problem.golds.map((gold) => el("b.mono", {}, visible(gold), " "))), Object.entries(problem.labels).map(([name, value]) => el("span", {}, `${name} ${value}`))),
-    ...[problem.doubt ? el("div.note", {}, problem.never_parses ? "This gold answer never parses; only the same text matches it. " : "This gold answer may be misread. ", readable(problem.doubt)) : null].filter(Boolean),
+    ...[problem.doubt ? el("div.note", {}, "Look at this gold answer: it may be misread, or does not parse. ", readable(problem.doubt)) : null].filter(Boolean),
     ...[problem.solution ? el("details.panel", {}, el("summary", {}, "Reference solution"), el("pre", {}, readable(problem.solution))) : null].filter(Boolean),
     POLICIES.length > 1 ? el("div.bar-row", {}, "side by side ", select(0), select(1)) : "",
     el("div.grid2", {}, shown.map((p) => el("div", { "data-policy": p }, el("h3", {}, p), (problem.answers[p] ?? []).map((answer, i) => answerPanel(answer, i))))));

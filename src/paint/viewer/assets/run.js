@@ -1,4 +1,4 @@
-// The page of a run: its curves, its rollouts, their shape, its settings.
+// The page of a run: its curves, its rollouts, its settings.
 
 const M = DATA.metrics, STEPS = M.step || [];
 const stepsThere = new Map(DATA.steps.map((step) => [step.step, step]));
@@ -44,10 +44,9 @@ function secondsCurve() {
 
 function validationChart(set, size) {
   const points = DATA.validation.filter((v) => v.benchmark === set), first = points[0];
-  const metric = first.metrics.reward ? "reward" : "avg_at_k";
-  const name = metric === "reward" ? "mean reward" : `Avg@${first.k}`;
-  const pick = (key) => points.map((v) => v.metrics[metric][key]);
-  return lineChart({ title: `Validation on ${set}`, note: `${name} of ${countOf(first.problems, "problem")} with 95 % interval`, x: points.map((v) => v.step), series: [{ name, y: pick("mean"), low: pick("low"), high: pick("high") }], format: metric === "reward" ? number : percent, ...size });
+  const isReward = first.metric === "reward", name = isReward ? "mean reward" : `Avg@${first.k}`;
+  const pick = (key) => points.map((v) => v[key]);
+  return lineChart({ title: `Validation on ${set}`, note: `${name} of ${countOf(first.problems, "problem")} with 95 % interval`, x: points.map((v) => v.step), series: [{ name, y: pick("mean"), low: pick("low"), high: pick("high") }], format: isReward ? number : percent, ...size });
 }
 
 // Three curves tell most runs: whether answers improve, whether the student learns, and whether it
@@ -147,7 +146,7 @@ function buildList() {
 }
 
 function buildRollouts(section) {
-  if (!ROWS.length) { section.append(el("p.note", {}, "No rollouts are stored (log.keep_rollouts), or no step is finished.")); return; }
+  if (!ROWS.length) { section.append(el("p.note", {}, "No step is finished.")); return; }
   section.append(el("div.split", {}, buildList(), detail));
   drawList();
   goTo(address.get());
@@ -332,48 +331,6 @@ function sameToken(i, span) {
     el("table", {}, el("thead", {}, el("tr", {}, ["the teacher reads", "p_T", "log p_T \u2212 log p_S", "KL", "H_T"].map((c) => el("th", {}, c)))), el("tbody", {}, rows))]);
 }
 
-// --- shape ---
-
-function buildShape(section) {
-  const rows = ROWS.filter((row) => row.values.kl);
-  const choice = el("select", { id: "shape-step", "aria-label": "step", onchange: draw }, el("option", { value: "" }, "all steps of this page"), [...stepsThere.keys()].map((s) => el("option", { value: s }, `step ${s}`)));
-  const grid = el("div.charts.wide");
-  section.append(el("div.bar-row", {}, el("label", {}, "of ", choice)), grid);
-  function draw() {
-    const chosen = (rows.length ? rows : ROWS).filter((row) => !choice.value || row.step === Number(choice.value));
-    grid.replaceChildren(...[tenths(chosen), entropies(), ratios(chosen), kinds(chosen)].filter(Boolean));
-  }
-  draw();
-}
-
-function tenths(rows) {
-  const name = rows[0]?.values.kl ? "kl" : "loss", sums = Array(10).fill(0), counts = Array(10).fill(0);
-  for (const row of rows) { const column = values(row)[name]; column?.forEach((value, i) => { const tenth = Math.min(Math.floor(10 * i / column.length), 9); sums[tenth] += value; counts[tenth] += 1; }); }
-  return barChart({ title: `${name === "kl" ? "KL" : "Loss"} by tenth of the completion`, note: "mean over the tokens of each tenth, nats", labels: sums.map((_, i) => `${i + 1}`), series: [{ name, y: sums.map((sum, i) => sum / (counts[i] || 1)) }] });
-}
-
-function entropies() {
-  if (!M.teacher_entropy) return null;
-  return pathChart({ title: "H_S against H_T by step", note: "means of each step, nats; on the dashed line both are the same", points: STEPS.map((step, i) => ({ x: M.student_entropy[i], y: M.teacher_entropy[i], label: `step ${step}` })), xname: "H_S", yname: "H_T", diagonal: true });
-}
-
-function ratios(rows) {
-  const all = rows.flatMap((row) => { const v = values(row); return v.entropy_ratio ? Array.from(v.entropy_ratio, (r, i) => [Math.log10(Math.max(r, 1e-12)), v.selected[i]]) : []; });
-  if (!all.length) return null;
-  const low = Math.floor(2 * Math.min(...all.map(([x]) => x))) / 2, high = Math.ceil(2 * Math.max(...all.map(([x]) => x))) / 2 || .5, bins = 24, width = (high - low) / bins || 1;
-  const counts = [Array(bins).fill(0), Array(bins).fill(0)];
-  for (const [x, selected] of all) counts[selected ? 1 : 0][Math.min(Math.floor((x - low) / width), bins - 1)] += 1;
-  return barChart({ title: "R = H_T / H_S", note: "tokens by log\u2081\u2080 R; the selected ones on top", labels: counts[0].map((_, i) => (low + (i + .5) * width).toFixed(1).replace("-", "\u2212")), series: [{ name: "not selected", y: counts[0] }, { name: "selected", y: counts[1] }], stacked: true });
-}
-
-function kinds(rows) {
-  const parts = ["tokens", "kl", "loss"].map(() => Array(DATA.kinds.length).fill(0));
-  for (const row of rows) { const v = values(row); unpack(row.token_kinds).forEach((kind, i) => { parts[0][kind] += 1; parts[1][kind] += v.kl?.[i] ?? 0; parts[2][kind] += Math.abs(v.loss?.[i] ?? 0); }); }
-  const share = (values) => { const sum = values.reduce((a, b) => a + b, 0) || 1; return values.map((v) => v / sum); };
-  const made = [{ name: "of tokens", y: share(parts[0]) }, { name: "of KL", y: share(parts[1]) }, { name: "of |loss|", y: share(parts[2]) }].filter((s, i) => i !== 1 || rows[0]?.values.kl);
-  return barChart({ title: "What the loss falls on", note: "answer: the last box; style: words such as so, then, let (docs/how-to/inspect-rollouts.md)", labels: DATA.kinds, series: made, format: percent });
-}
-
 // --- settings ---
 
 function buildSettings(section) {
@@ -405,7 +362,6 @@ addEventListener("hashchange", () => { if (ROWS.length && order.length) goTo(add
 const showView = tabs(DATA.name, `${DATA.method}, ${STEPS.length} of ${DATA.run_info.steps} steps, model ${DATA.run_info.model}`, {
   run: { title: "Run", build: buildRun },
   rollouts: { title: "Rollouts", build: buildRollouts },
-  shape: { title: "Shape", build: buildShape },
   settings: { title: "Settings", build: buildSettings },
 });
 document.documentElement.dataset.seconds = performance.now() / 1000;

@@ -7,13 +7,6 @@ function drawn(chart) {
   return intervalChart({ title: chart.title, note: `${chart.note ? `${chart.note}, ` : ""}with 95 % interval`, rows, format: UNITS[chart.unit] });
 }
 
-function tableOf(table) {
-  const kind = (tag, i) => (table.columns[i] ? tag : `${tag}.left`);
-  return [el("h2", {}, table.title), el("div.scroll", {}, el("table", {},
-    el("thead", {}, el("tr", {}, table.columns.map((column, i) => el(kind("th", i), {}, column)))),
-    el("tbody", {}, table.rows.map((row) => el("tr", {}, row.map((cell, i) => el(kind("td", i), {}, cell)))))))];
-}
-
 function build(report) {
   return (section) => section.append(...[
     report.lines.length ? el("ul", {}, report.lines.map((line) => el("li", {}, readable(line)))) : null,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from paint.evaluation.graded import NO_CHANGE, describe_change
+from paint.evaluation.change import NO_CHANGE, describe_change
 from paint.evaluation.intervals import compare_paired
 from paint.evaluation.metrics import GradedSamples
 
