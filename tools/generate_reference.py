@@ -264,6 +264,12 @@ class Plain(ast.NodeTransformer):
         alias = self.aliases.get(node.id)
         return node if alias is None else self.visit(copy.deepcopy(alias))
 
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        """Replace arguments.NAME as NAME."""
+        if ast.unparse(node.value) == "arguments":
+            return self.visit_Name(ast.Name(node.attr))
+        return node
+
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         """Replace Annotated by its first argument."""
         if ast.unparse(node.value) == "Annotated" and isinstance(node.slice, ast.Tuple):

@@ -249,12 +249,21 @@ def write_page_of(
     open: bool = False,
 ) -> Page:
     """Write the page of some targets; the arguments are those of ``paint.show``."""
+    if not targets:
+        raise ConfigError("nothing to show; name a run, or a folder that `paint eval` made")
+    from paint.evaluation.frame import reports_in
+
+    for target in targets:
+        is_known = (target / "run.json").exists() or find_stores(target) or reports_in(target)
+        if not is_known:
+            raise ConfigError(
+                f"{target} holds neither a run (run.json), an evaluation (completions.jsonl) nor "
+                f"a report of advice, a comparison or a bake"
+            )
     from paint.core.display import Display
     from paint.viewer.run import PageSpec
     from paint.viewer.show import show_targets
 
-    if not targets:
-        raise ConfigError("nothing to show; name a run, or a folder that `paint eval` made")
     page = PageSpec(tuple(steps), row, tuple(contexts), rescore)
     path = show_targets(targets, Display(), page, out=Path(out) if out else None, opens=open)
     return Page(path)

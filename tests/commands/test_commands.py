@@ -10,7 +10,7 @@ import pytest
 import paint
 from paint import commands
 from paint.cli import main
-from paint.cli.main import COMMANDS
+from paint.cli.main import COMMANDS, parse
 from paint.cli.parser import command_options, is_short_form, parse_line, settings_type
 from paint.config.recipe import find_recipe, read_recipe
 from paint.core.errors import ConfigError
@@ -82,6 +82,11 @@ def test_public_names_hold_every_command() -> None:
 
 def test_refusals_without_model_do_not_import_torch(tmp_path: Path) -> None:
     lacking = write_problems(tmp_path / "lacking.jsonl", [{"problem": "1 + 1?", "answer": "2"}])
+    good = {"problem": "1 + 1?", "solution": "2", "answer": "2"}
+    late = write_problems(tmp_path / "late.jsonl", [good] * 150 + [{"problem": "1 + 1?"}])
+    begun = tmp_path / "begun" / "run.json"
+    begun.parent.mkdir()
+    begun.write_text("{}")
     lines = [
         "train demo-paint --train.nonsense 1",
         "train demo-paint --train.steps 0",
@@ -99,6 +104,12 @@ def test_refusals_without_model_do_not_import_torch(tmp_path: Path) -> None:
         "eval demo --benchmarks nowhere.jsonl",
         "data validate nowhere.jsonl demo-paint",
         "resume nowhere",
+        "advise demo-paint --train.method sft",
+        "advise demo-paint --contexts theirs",
+        "export nowhere out",
+        "show nowhere",
+        f"train demo-paint --data.path {late}",
+        f"train demo-paint --output-dir {begun.parent}",
     ]
     code = (
         f"import sys; from paint.cli import main\n"
@@ -126,10 +137,16 @@ def test_config_of_machine_names_what_auto_becomes() -> None:
     assert found["rollout"]["engine"] == {"value": "local", "source": "machine"}
 
 
-def test_config_command_prints_given_value(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["config", "demo-paint", "--train.steps", "2"]) == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["steps", "=", "2", "#", "given"] in lines
+@pytest.mark.parametrize("recipe", ["demo-paint", "demo-grpo-long", "sipo"])
+def test_config_command_prints_recipe_of_the_same_config(
+    recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = [recipe, "--train.steps", "2", "--prompts.student", 'say "a" \\pi é {{ problem }}']
+    assert main(["config", *line]) == 0
+    (tmp_path / "same.toml").write_text(capsys.readouterr().out)
+    assert read_recipe(tmp_path / "same.toml") == parse(["train", *line]).options.config
+    lines = (tmp_path / "same.toml").read_text().splitlines()
+    assert ["steps", "=", "2", "#", "given"] in [line.split() for line in lines]
 
 
 def test_train_starts_with_what_differs_from_recipe(

@@ -1,26 +1,9 @@
 """``paint ablate``."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
-from tyro.conf import arg
-
-from paint.arguments import (
-    AnyRecipe,
-    BenchmarkArgument,
-    Data,
-    DryRun,
-    EvaluatedProblems,
-    EveryCheckpoint,
-    FirstSeed,
-    Gpus,
-    Model,
-    OutputDir,
-    Samples,
-    SectionArgument,
-    Seeds,
-    SplitArgument,
-)
+from paint import arguments
 from paint.config.recipe import read_recipe
 from paint.config.schema import ConfigError
 from paint.configure import configure, open_recipe
@@ -45,22 +28,22 @@ TableName = Literal[
 
 
 def ablate(
-    table: Annotated[TableName, arg(metavar="TABLE")],
-    recipe: AnyRecipe,
+    table: TableName,
+    recipe: arguments.AnyRecipe,
     *,
-    model: Model = None,
-    data: Data = None,
-    benchmark: BenchmarkArgument = None,
-    problems: EvaluatedProblems = None,
-    seeds: Seeds = 3,
-    seed: FirstSeed = 0,
-    samples: Samples = 12,
-    every_checkpoint: EveryCheckpoint = False,
-    output_dir: OutputDir = None,
-    gpus: Gpus = 0,
-    split: SplitArgument = None,
-    dry_run: DryRun = False,
-    **sections: SectionArgument,
+    model: arguments.Model = None,
+    data: arguments.Data = None,
+    benchmark: arguments.BenchmarkArgument = None,
+    problems: arguments.EvaluatedProblems = None,
+    seeds: arguments.Seeds = 3,
+    seed: arguments.FirstSeed = 0,
+    samples: arguments.Samples = 12,
+    every_checkpoint: arguments.EveryCheckpoint = False,
+    output_dir: arguments.OutputDir = None,
+    gpus: arguments.Gpus = 0,
+    split: arguments.SplitArgument = None,
+    dry_run: arguments.DryRun = False,
+    **sections: arguments.SectionArgument,
 ) -> "pd.DataFrame":
     """Train and evaluate the rows of one of the paper's ablation tables, or controls.
 

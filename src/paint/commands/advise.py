@@ -1,24 +1,17 @@
 """``paint advise``."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-from paint.arguments import (
-    AnyRecipe,
-    Count,
-    Data,
-    DryRun,
-    Gpus,
-    Model,
-    OutputDir,
-    SectionArgument,
-    SplitArgument,
-    Texts,
-    bounded,
-)
+from paint import arguments
 from paint.config.recipe import require_paths
-from paint.config.schema import MAX_COUNT
+from paint.config.schema import MAX_COUNT, Config, ConfigError
 from paint.configure import configure, open_recipe
+from paint.core.errors import format_value
+from paint.core.settings import require_count
+from paint.data.contexts import with_source
 from paint.data.sources import check_sources
 from paint.results import Result
 from paint.training.check import check_config
@@ -28,20 +21,20 @@ CONTINUES = True
 
 
 def advise(
-    recipe: AnyRecipe,
+    recipe: arguments.AnyRecipe,
     *,
-    model: Model = None,
-    data: Data = None,
-    output_dir: OutputDir = None,
-    problems: Count = 100,
-    samples: Annotated[int, bounded(int, 2, MAX_COUNT)] = 4,
-    contexts: Texts = (),
+    model: arguments.Model = None,
+    data: arguments.Data = None,
+    output_dir: arguments.OutputDir = None,
+    problems: arguments.Count = 100,
+    samples: Annotated[int, arguments.bounded(int, 2, MAX_COUNT)] = 4,
+    contexts: arguments.Texts = (),
     ratios: tuple[float, ...] = (0.0, 0.3, 0.5),
     answers: bool = False,
-    gpus: Gpus = 0,
-    split: SplitArgument = None,
-    dry_run: DryRun = False,
-    **sections: SectionArgument,
+    gpus: arguments.Gpus = 0,
+    split: arguments.SplitArgument = None,
+    dry_run: arguments.DryRun = False,
+    **sections: arguments.SectionArgument,
 ) -> Result:
     """Measure, before any training, what each context would teach, and advise on it.
 
@@ -66,7 +59,9 @@ def advise(
     folder = Path(output_dir or Path("advice") / start.path.stem)
     configured = configure(start.config, folder, model, data, sections)
     require_paths(configured)
-    check_sources(configured, check_config(configured).needed_fields)
+    require_count("problems", problems)
+    require_count("samples", samples, least=2)
+    check_sources(configured, _checked_needs(configured, contexts, ratios, answers=answers))
     with on_gpus(LaunchRequest(gpus, split, dry_run), configured, ranks=0) as config:
         if config is not None:
             from paint.experiments import advise
@@ -81,3 +76,30 @@ def advise(
                 answers=answers,
             )
     return Result(folder)
+
+
+def _checked_needs(
+    config: Config, contexts: Sequence[str], ratios: Sequence[float], *, answers: bool
+) -> dict[str, str]:
+    """The fields that the problems need under all contexts. Raises ConfigError."""
+    run = check_config(config)
+    if not run.algorithm.needs_context:
+        raise ConfigError(f"{run.method} has no teacher; pass --train.method distillation")
+    if answers and run.engine.is_stored:
+        raise ConfigError(
+            'rollout.engine "stored" has no answers of the teacher; leave out --answers, or choose '
+            "an engine that samples"
+        )
+    distinct = {f"{ratio:g}" for ratio in ratios if 0 <= ratio < 1}
+    if not ratios or len(distinct) < len(ratios):
+        raise ConfigError(
+            f"ratios must be distinct mask ratios in [0, 1), at least one, got "
+            f"{format_value(list(ratios))}"
+        )
+    if len(set(contexts)) < len(contexts):
+        raise ConfigError(f"contexts must be distinct, got {format_value(list(contexts))}")
+    needs = dict(run.needed_fields)
+    for source in contexts:
+        shown = replace(config, context=with_source(config.context, source))
+        needs |= check_config(shown).needed_fields
+    return needs

@@ -1,19 +1,8 @@
 """``paint bake``."""
 
 from pathlib import Path
-from typing import Annotated
 
-from tyro.conf import arg
-
-from paint.arguments import (
-    AnyRecipe,
-    Count,
-    Model,
-    OutputDir,
-    RowsArgument,
-    SectionArgument,
-    TextArgument,
-)
+from paint import arguments
 from paint.config.recipe import require_paths
 from paint.configure import configure, open_recipe
 from paint.data.sources import check_sources
@@ -24,16 +13,16 @@ CONTINUES = True
 
 
 def bake(
-    rules: Annotated[TextArgument, arg(metavar="RULES")],
-    questions: Annotated[RowsArgument, arg(metavar="QUESTIONS")],
-    recipe: AnyRecipe = "bake",
+    rules: arguments.TextArgument,
+    questions: arguments.RowsArgument,
+    recipe: arguments.AnyRecipe = "bake",
     *,
-    model: Model = None,
-    output_dir: OutputDir = None,
-    held_out: Count = 50,
-    samples: Count = 4,
+    model: arguments.Model = None,
+    output_dir: arguments.OutputDir = None,
+    held_out: arguments.Count = 50,
+    samples: arguments.Count = 4,
     force: bool = False,
-    **sections: SectionArgument,
+    **sections: arguments.SectionArgument,
 ) -> Result:
     """Train an adapter that answers as if a text were its system prompt.
 

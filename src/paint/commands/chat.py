@@ -4,22 +4,20 @@ import signal
 import sys
 from typing import Annotated
 
-from tyro.conf import arg
-
-from paint.arguments import Count, Seed, Target, bounded
+from paint import arguments
 from paint.core.errors import ConfigError, wrap_errors
 from paint.results import path_of
 
 
 def chat(
-    target: Annotated[Target, arg(metavar="TARGET")],
+    target: arguments.Target,
     *,
     context: bool = False,
-    mask_ratio: Annotated[float, bounded(float, 0, 0.99)] = 0.0,
-    temperature: Annotated[float, bounded(float, 0, 1000)] = 1.0,
-    top_p: Annotated[float, bounded(float, 0.001, 1)] = 0.95,
-    max_new_tokens: Count = 1024,
-    seed: Seed = 0,
+    mask_ratio: Annotated[float, arguments.bounded(float, 0, 0.99)] = 0.0,
+    temperature: Annotated[float, arguments.bounded(float, 0, 1000)] = 1.0,
+    top_p: Annotated[float, arguments.bounded(float, 0.001, 1)] = 0.95,
+    max_new_tokens: arguments.Count = 1024,
+    seed: arguments.Seed = 0,
 ) -> bool:
     """Let the base and the trained model answer your problems side by side.
 

@@ -4,24 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from paint.arguments import (
-    BenchmarkArgument,
-    Data,
-    DryRun,
-    EvaluatedProblems,
-    EveryCheckpoint,
-    FirstSeed,
-    Gpus,
-    Model,
-    OptionalCount,
-    OutputDir,
-    Recipes,
-    Samples,
-    SectionArgument,
-    Seeds,
-    SplitArgument,
-    TextArgument,
-)
+from paint import arguments
 from paint.config.schema import ConfigError
 from paint.configure import configure
 from paint.core.settings import require_count
@@ -38,29 +21,29 @@ CONTINUES = True
 
 
 def compare(
-    recipes: Recipes,
+    recipes: arguments.Recipes,
     *,
-    base: TextArgument = "",
-    model: Model = None,
-    data: Data = None,
-    benchmark: BenchmarkArgument = None,
-    problems: EvaluatedProblems = None,
+    base: arguments.TextArgument = "",
+    model: arguments.Model = None,
+    data: arguments.Data = None,
+    benchmark: arguments.BenchmarkArgument = None,
+    problems: arguments.EvaluatedProblems = None,
     thinking: bool | None = None,
-    max_new_tokens: OptionalCount = None,
-    stored: TextArgument = "",
+    max_new_tokens: arguments.OptionalCount = None,
+    stored: arguments.TextArgument = "",
     controls: Sequence[
         Literal["none", "other", "other_text", "answer", "wrong_answer", "other_feedback"]
     ] = (),
     against_last: bool = False,
-    seeds: Seeds = 3,
-    seed: FirstSeed = 0,
-    samples: Samples = 12,
-    every_checkpoint: EveryCheckpoint = False,
-    output_dir: OutputDir = "runs/compare",
-    gpus: Gpus = 0,
-    split: SplitArgument = None,
-    dry_run: DryRun = False,
-    **sections: SectionArgument,
+    seeds: arguments.Seeds = 3,
+    seed: arguments.FirstSeed = 0,
+    samples: arguments.Samples = 12,
+    every_checkpoint: arguments.EveryCheckpoint = False,
+    output_dir: arguments.OutputDir = "runs/compare",
+    gpus: arguments.Gpus = 0,
+    split: arguments.SplitArgument = None,
+    dry_run: arguments.DryRun = False,
+    **sections: arguments.SectionArgument,
 ) -> "pd.DataFrame":
     """Train and evaluate several recipes from the same model, and print one table.
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
-from paint.arguments import Recipes
+from paint import arguments
 
 
-def doctor(recipes: Recipes = ()) -> dict[str, Any]:
+def doctor(recipes: arguments.Recipes = ()) -> dict[str, Any]:
     """Find what a run would find here: devices, memory, disk, libraries, vLLM, Liger.
 
     The exit status is 1 if a library is missing or of a version that does not fit.

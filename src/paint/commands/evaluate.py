@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from tyro.conf import arg
 
-from paint.arguments import DryRun, EvaluationSetting, Gpus, SplitArgument, Targets
+from paint import arguments
 from paint.config.recipe import from_table
 from paint.config.run_folder import read_run, run_of
 from paint.config.schema import Config, ConfigError, EvaluationConfig, ModelConfig
@@ -23,14 +23,14 @@ CONTINUES = True
 
 
 def evaluate(
-    targets: Annotated[Targets, arg(metavar="TARGET")],
+    targets: arguments.Targets,
     *,
     benchmarks: Any = None,
     confirm: Annotated[bool, arg(name="yes")] = False,
-    gpus: Gpus = 0,
-    split: SplitArgument = None,
-    dry_run: DryRun = False,
-    **settings: EvaluationSetting,
+    gpus: arguments.Gpus = 0,
+    split: arguments.SplitArgument = None,
+    dry_run: arguments.DryRun = False,
+    **settings: arguments.EvaluationSetting,
 ) -> Evaluation:
     """Answer benchmarks, grade the samples, and compare with the base model.
 

@@ -1,22 +1,20 @@
 """``paint export``."""
 
 from pathlib import Path
-from typing import Annotated
 
-from tyro.conf import arg
-
-from paint.arguments import EvaluationPaths, FilePath, RunPath
+from paint import arguments
+from paint.config.run_folder import checkpoint_of
 from paint.config.schema import Dtype
 from paint.results import path_of
 
 
 def export(
-    checkpoint: Annotated[RunPath, arg(metavar="CHECKPOINT")],
-    to: Annotated[FilePath, arg(metavar="FOLDER")],
+    checkpoint: arguments.RunPath,
+    to: arguments.FilePath,
     *,
     merged: bool = False,
     dtype: Dtype | None = None,
-    evaluations: EvaluationPaths = (),
+    evaluations: arguments.EvaluationPaths = (),
     license: str = "",
     push: str = "",
 ) -> Path:
@@ -38,10 +36,12 @@ def export(
         license: Licence as the hub names it, such as apache-2.0; empty names none.
         push: Upload to this repository of the hub, owner/name, private if it is new.
     """
+    of_run = checkpoint_of(path_of(checkpoint))
+
     from paint.publish import export
 
     return export.export(
-        path_of(checkpoint),
+        of_run,
         Path(to),
         merged=merged,
         dtype=dtype,

@@ -1,20 +1,17 @@
 """``paint grade``."""
 
 from pathlib import Path
-from typing import Annotated
 
-from tyro.conf import arg
-
-from paint.arguments import Grading, OutputDir, TargetPaths
+from paint import arguments
 from paint.config.schema import Config, ConfigError, GradingConfig
 from paint.configure import configure
 from paint.results import Evaluation, path_of
 
 
 def grade(
-    *targets: Annotated[TargetPaths, arg(metavar="FOLDER")],
-    grading: Grading = None,
-    output_dir: OutputDir = None,
+    *targets: arguments.TargetPaths,
+    grading: arguments.Grading = None,
+    output_dir: arguments.OutputDir = None,
 ) -> Evaluation:
     """Grade stored samples again, without generating, and compare the policies.
 

@@ -2,22 +2,20 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from tyro.conf import arg
-
-from paint.arguments import Count, OptionalCount, OutputDir, RowsArgument, RunPath
+from paint import arguments
 from paint.configure import configure
 from paint.results import load_run
 
 
 def held_out_kl(
-    run: Annotated[RunPath, arg(metavar="RUN")],
-    data: Annotated[RowsArgument, arg(metavar="DATA")],
+    run: arguments.RunPath,
+    data: arguments.RowsArgument,
     *,
-    problems: OptionalCount = 128,
-    samples: Count = 2,
-    output_dir: OutputDir = None,
+    problems: arguments.OptionalCount = 128,
+    samples: arguments.Count = 2,
+    output_dir: arguments.OutputDir = None,
 ) -> float:
     """Return KL(teacher ‖ student) in nats a token on the student's rollouts of held-out problems.
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from paint.arguments import AnyRecipe, Model, SectionArgument, bounded
+from paint import arguments
 from paint.configure import configure, open_recipe
 
 if TYPE_CHECKING:
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 
 def plan(
-    recipe: AnyRecipe,
+    recipe: arguments.AnyRecipe,
     *,
-    model: Model = None,
-    gpus: Annotated[int, bounded(int, 0, 1024)] = 1,
-    nodes: Annotated[int, bounded(int, 1, 1024)] = 1,
-    memory: Annotated[float | None, bounded(float, 1, 10_000, optional=True)] = None,
-    **sections: SectionArgument,
+    model: arguments.Model = None,
+    gpus: Annotated[int, arguments.bounded(int, 0, 1024)] = 1,
+    nodes: Annotated[int, arguments.bounded(int, 1, 1024)] = 1,
+    memory: Annotated[float | None, arguments.bounded(float, 1, 10_000, optional=True)] = None,
+    **sections: arguments.SectionArgument,
 ) -> "Plan":
     """Print an estimate of memory use and the split of GPUs between training and serving.
 

@@ -2,11 +2,9 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
-from tyro.conf import arg
-
-from paint.arguments import Count, FilePath, OptionalCount, Seconds, Seed
+from paint import arguments
 
 if TYPE_CHECKING:
     from paint.data.openthoughts import Preparation
@@ -16,17 +14,17 @@ CONTINUES = True
 
 
 def prepare_openthoughts(
-    out: Annotated[FilePath, arg(metavar="OUT")],
+    out: arguments.FilePath,
     *,
     source: str = "open-thoughts/OpenThoughts-114k:metadata",
-    sample: Count = 30_000,
-    seed: Seed = 0,
+    sample: arguments.Count = 30_000,
+    seed: arguments.Seed = 0,
     solution: Literal[
         "deepseek_solution", "ground_truth_solution", "deepseek_reasoning"
     ] = "deepseek_solution",
     benchmarks: Sequence[str] | None = None,
-    workers: OptionalCount = None,
-    deadline: Seconds = 5.0,
+    workers: arguments.OptionalCount = None,
+    deadline: arguments.Seconds = 5.0,
 ) -> "Preparation":
     """Draw a verified, decontaminated sample of OpenThoughts-114k (paper: Experimental Setup).
 

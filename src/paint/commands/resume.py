@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from tyro.conf import arg
 
-from paint.arguments import Callbacks, DryRun, Gpus, OptionalCount, RunPath, SplitArgument
+from paint import arguments
 from paint.results import Run, load_run
 from paint.training.callbacks import complete_callbacks
 from paint.training.launcher import LaunchRequest, run_training
@@ -14,18 +14,18 @@ HAS_STEPS = True
 
 
 def resume(
-    run: Annotated[RunPath, arg(metavar="RUN")],
+    run: arguments.RunPath,
     *,
     model: Annotated[str | Path, arg(name="model.path")] = "",
     data: Annotated[str | Path, arg(name="data.path")] = "",
-    steps: OptionalCount = None,
+    steps: arguments.OptionalCount = None,
     urls: tuple[str, ...] | None = None,
     server_gpus: tuple[str, ...] | None = None,
     max_logprob_mismatch: float | None = None,
-    callbacks: Callbacks = (),
-    gpus: Gpus = 0,
-    split: SplitArgument = None,
-    dry_run: DryRun = False,
+    callbacks: arguments.Callbacks = (),
+    gpus: arguments.Gpus = 0,
+    split: arguments.SplitArgument = None,
+    dry_run: arguments.DryRun = False,
 ) -> Run:
     """Resume a run from its last checkpoint; the result is bit for bit that of an unstopped run.
 

@@ -2,19 +2,7 @@
 
 from typing import TYPE_CHECKING, Annotated
 
-from paint.arguments import (
-    DryRun,
-    EveryCheckpoint,
-    FirstSeed,
-    Gpus,
-    OutputDir,
-    Recipes,
-    Samples,
-    Seeds,
-    SplitArgument,
-    Texts,
-    bounded,
-)
+from paint import arguments
 from paint.commands.compare import compare
 from paint.config.schema import ConfigError
 from paint.demo.files import NAME as MODEL
@@ -28,18 +16,14 @@ CONTINUES = True
 
 
 def run_demo(
-    recipes: Recipes = (),
+    recipes: arguments.Recipes = (),
     *,
-    methods: Texts = (),
-    problems: Annotated[int, bounded(int, 1, 200)] = 100,
-    seeds: Seeds = 1,
-    seed: FirstSeed = 0,
-    samples: Samples = 12,
-    every_checkpoint: EveryCheckpoint = False,
-    output_dir: OutputDir = "runs/demo",
-    gpus: Gpus = 0,
-    split: SplitArgument = None,
-    dry_run: DryRun = False,
+    methods: arguments.Texts = (),
+    problems: Annotated[int, arguments.bounded(int, 1, 200)] = 100,
+    seeds: arguments.Seeds = 1,
+    samples: arguments.Samples = 12,
+    every_checkpoint: arguments.EveryCheckpoint = False,
+    output_dir: arguments.OutputDir = "runs/demo",
 ) -> "pd.DataFrame":
     """Train and evaluate on the embedded model, on any laptop, and print one table.
 
@@ -68,11 +52,7 @@ def run_demo(
         names,
         problems=problems,
         seeds=seeds,
-        seed=seed,
         samples=samples,
         every_checkpoint=every_checkpoint,
         output_dir=output_dir,
-        gpus=gpus,
-        split=split,
-        dry_run=dry_run,
     )

@@ -4,11 +4,9 @@ import math
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from tyro.conf import arg
-
-from paint.arguments import FilePath
+from paint import arguments
 from paint.config.run_folder import RunError, list_runs
 from paint.results import frame_of
 
@@ -23,7 +21,7 @@ SHOWN = {
 """Metrics of a row, each with its format."""
 
 
-def runs(folder: Annotated[FilePath, arg(metavar="FOLDER")] = Path("runs")) -> "pd.DataFrame":
+def runs(folder: arguments.FilePath = Path("runs")) -> "pd.DataFrame":
     """List the runs in a folder and below it: state, last step, last metrics.
 
     A run is running, done, stopped (`paint resume` continues it), or damaged: a file cannot be

@@ -3,22 +3,22 @@
 from pathlib import Path
 from typing import Annotated
 
-from paint.arguments import AnyRecipe, DryRun, Gpus, Model, SectionArgument, SplitArgument, bounded
+from paint import arguments
 from paint.configure import configure, open_recipe
 from paint.training import launcher
 from paint.training.launcher import LaunchRequest
 
 
 def serve(
-    recipe: AnyRecipe,
+    recipe: arguments.AnyRecipe,
     *,
-    model: Model = None,
+    model: arguments.Model = None,
     host: str = "0.0.0.0",
-    port: Annotated[int, bounded(int, 1, 65_000)] = 8000,
-    gpus: Gpus = 0,
-    split: SplitArgument = None,
-    dry_run: DryRun = False,
-    **sections: SectionArgument,
+    port: Annotated[int, arguments.bounded(int, 1, 65_000)] = 8000,
+    gpus: arguments.Gpus = 0,
+    split: arguments.SplitArgument = None,
+    dry_run: arguments.DryRun = False,
+    **sections: arguments.SectionArgument,
 ) -> int:
     """Run vLLM servers for a recipe's trainers on other machines, until they are stopped.
 

@@ -2,20 +2,18 @@
 
 from typing import Annotated
 
-from tyro.conf import arg
-
-from paint.arguments import Counts, OptionalPath, TargetPaths, Texts, bounded
+from paint import arguments
 from paint.config.schema import MAX_COUNT
 from paint.results import Page, path_of, write_page_of
 
 
 def show(
-    *targets: Annotated[TargetPaths, arg(metavar="TARGET")],
-    steps: Counts = (),
-    row: Annotated[int | None, bounded(int, 0, MAX_COUNT, optional=True)] = None,
-    contexts: Texts = (),
+    *targets: arguments.TargetPaths,
+    steps: arguments.Counts = (),
+    row: Annotated[int | None, arguments.bounded(int, 0, MAX_COUNT, optional=True)] = None,
+    contexts: arguments.Texts = (),
     rescore: bool = True,
-    out: OptionalPath = None,
+    out: arguments.OptionalPath = None,
     open: bool = True,
 ) -> Page:
     """Write one HTML file that opens anywhere, without a server and without a network.

@@ -3,27 +3,27 @@
 from pathlib import Path
 from typing import Any
 
-from paint.arguments import AnyRecipe, Data, Model, SectionArgument
-from paint.config.recipe import read_recipe, to_table
+from paint import arguments
+from paint.config.recipe import read_recipe, to_table, toml_of
 from paint.config.schema import Config
 from paint.configure import configure, open_recipe
-from paint.core.errors import format_value
 
 NAME = "config"
 
 
 def show_config(
-    recipe: AnyRecipe,
+    recipe: arguments.AnyRecipe,
     *,
-    model: Model = None,
-    data: Data = None,
+    model: arguments.Model = None,
+    data: arguments.Data = None,
     machine: bool = False,
-    **sections: SectionArgument,
+    **sections: arguments.SectionArgument,
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """Show the settings of a run, each with the source of its value.
+    """Show the settings of a run as a recipe, with the source of each value as a comment.
 
     A source is default (the paper's setting, or ours), recipe, given (a flag or an argument), or
-    machine: what "auto" becomes here.
+    machine: what "auto" becomes here. A setting that is None stands in a comment, as TOML has no
+    None.
 
     Example: paint config demo-paint --train.steps 2
 
@@ -44,17 +44,12 @@ def show_config(
         from paint.inference.machine import find_machine
         from paint.training.check import check_training, resolve
 
-        steps.append(
-            ("machine", resolve(check_training(config), find_machine(config.rollout.server)).config)
-        )
-    return _sources(steps)
-
-
-def _sources(steps: list[tuple[str, Config]]) -> dict[str, dict[str, dict[str, Any]]]:
-    """Each setting of the last config, with the last step that changed its value."""
+        resolved = resolve(check_training(config), find_machine(config.rollout.server))
+        steps.append(("machine", resolved.config))
+    # The source of a value is the last step that changed it.
     found: dict[str, dict[str, dict[str, Any]]] = {}
-    for source, config in steps:
-        for section, settings in to_table(config).items():
+    for source, changed in steps:
+        for section, settings in to_table(changed).items():
             known = found.setdefault(section, {})
             for key, value in settings.items():
                 if key not in known or known[key]["value"] != value:
@@ -63,23 +58,15 @@ def _sources(steps: list[tuple[str, Config]]) -> dict[str, dict[str, dict[str, A
 
 
 def report(found: dict[str, dict[str, dict[str, Any]]]) -> str:
-    """A line for each setting; the source is shown where it is not the default."""
+    """The settings as a recipe."""
     lines = []
     for section, settings in found.items():
         lines.append(f"[{section}]")
         for key, setting in settings.items():
-            text = f"{key} = {_text_of(setting['value'])}"
-            if setting["source"] != "default":
-                text = f"{text:50}  # {setting['source']}"
-            lines.append(text)
+            if setting["value"] is None:
+                text = f"# {key} = None"
+            else:
+                text = f"{key} = {toml_of(setting['value'])}"
+            lines.append(f"{text:50}  # {setting['source']}")
         lines.append("")
     return "\n".join(lines).rstrip()
-
-
-def _text_of(value: Any) -> str:
-    if isinstance(value, dict):  # options of an extension
-        inner = ", ".join(f"{name} = {format_value(option)}" for name, option in value.items())
-        if inner:
-            return f"{{ {inner} }}"
-        return "{}"
-    return format_value(value)

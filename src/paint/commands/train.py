@@ -3,17 +3,7 @@
 import time
 from pathlib import Path
 
-from paint.arguments import (
-    AnyRecipe,
-    Callbacks,
-    Data,
-    DryRun,
-    Gpus,
-    Model,
-    OutputDir,
-    SectionArgument,
-    SplitArgument,
-)
+from paint import arguments
 from paint.config.recipe import differences, read_recipe
 from paint.config.run_folder import RunError
 from paint.config.schema import Config
@@ -27,16 +17,16 @@ SHOWN_CHANGES = 6
 
 
 def train(
-    recipe: AnyRecipe,
+    recipe: arguments.AnyRecipe,
     *,
-    model: Model = None,
-    data: Data = None,
-    output_dir: OutputDir = None,
-    callbacks: Callbacks = (),
-    gpus: Gpus = 0,
-    split: SplitArgument = None,
-    dry_run: DryRun = False,
-    **sections: SectionArgument,
+    model: arguments.Model = None,
+    data: arguments.Data = None,
+    output_dir: arguments.OutputDir = None,
+    callbacks: arguments.Callbacks = (),
+    gpus: arguments.Gpus = 0,
+    split: arguments.SplitArgument = None,
+    dry_run: arguments.DryRun = False,
+    **sections: arguments.SectionArgument,
 ) -> Run:
     """Train by a recipe, and return the run.
 
@@ -61,9 +51,12 @@ def train(
     start = open_recipe(recipe)
     rows_given = data is not None and not isinstance(data, str | Path)
     without_rows = configure(start.config, Path(), model, None if rows_given else data, sections)
-    folder = _run_folder(output_dir, without_rows.log.folder, without_rows.log.name, start.path)
-    if rows_given and (folder / "run.json").exists():  # whose rows these would replace
-        raise RunError(f"{folder} already holds a run; paint.resume continues it")
+    log = without_rows.log
+    name = log.name or f"{start.path.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    folder = Path(output_dir or Path(log.folder) / name)
+    # With --gpus, the same command continues a run.
+    if (folder / "run.json").exists() and (rows_given or not gpus):
+        raise RunError(f"{folder} already holds a run; `paint resume {folder}` continues it")
 
     config = without_rows.changed("log", folder=str(folder.parent), name=folder.name)
     if rows_given:
@@ -88,9 +81,3 @@ def _changes(recipe: Path, config: Config) -> str:
     if rest > 0:
         changes = [*changes[:SHOWN_CHANGES], f"and {rest} more (run.json)"]
     return f"not as in {recipe.stem}: {'; '.join(changes)}"
-
-
-def _run_folder(output_dir: str | Path | None, parent: str, name: str | None, recipe: Path) -> Path:
-    if output_dir is not None:
-        return Path(output_dir)
-    return Path(parent) / (name or f"{recipe.stem}-{time.strftime('%Y%m%d-%H%M%S')}")

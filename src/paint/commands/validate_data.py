@@ -2,11 +2,9 @@
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from tyro.conf import arg
-
-from paint.arguments import AnyRecipe, Model, RowsArgument, SectionArgument, Texts
+from paint import arguments
 from paint.config.recipe import require_paths
 from paint.configure import configure, open_recipe
 from paint.data.sources import require_rows
@@ -18,12 +16,12 @@ NAME = "data validate"
 
 
 def validate_data(
-    data: Annotated[RowsArgument, arg(metavar="FILE")],
-    recipe: AnyRecipe = "paint",
+    data: arguments.RowsArgument,
+    recipe: arguments.AnyRecipe = "paint",
     *,
-    model: Model = None,
-    benchmarks: Texts = (),
-    **sections: SectionArgument,
+    model: arguments.Model = None,
+    benchmarks: arguments.Texts = (),
+    **sections: arguments.SectionArgument,
 ) -> "FileCheck":
     """Count the rows of a file that are good, bad, long, doubled or without a verified answer.
 

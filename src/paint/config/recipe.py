@@ -6,6 +6,7 @@ A recipe is a TOML file with the sections and names of ``Config``; what it omits
 import dataclasses
 import difflib
 import importlib.util
+import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -80,6 +81,18 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return list(value)
     return value
+
+
+def toml_of(value: Any) -> str:
+    """A value of ``to_table`` as TOML, which has no None."""
+    if isinstance(value, dict):  # options of an extension
+        inner = [f"{name} = {toml_of(one)}" for name, one in value.items() if one is not None]
+        return f"{{ {', '.join(inner)} }}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(toml_of, value))}]"
+    if isinstance(value, bool | str):
+        return json.dumps(value, ensure_ascii=False)
+    return str(value)
 
 
 def from_table(

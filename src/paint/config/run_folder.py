@@ -208,6 +208,17 @@ def latest_checkpoint(folder: Path) -> Path | None:
     return max(checkpoints(folder), key=step_of, default=None)
 
 
+def checkpoint_of(target: Path) -> Path:
+    """The checkpoint that a path names: itself, or the last one of a run. Raises RunError."""
+    run = run_of(target)
+    if run is None:
+        raise RunError(f"{target} is neither a run nor a checkpoint in one; name runs/NAME")
+    checkpoint = latest_checkpoint(run) if run == target else target
+    if checkpoint is None:
+        raise RunError(f"{target} has no checkpoint yet; `paint resume {target}` continues it")
+    return checkpoint
+
+
 def require_checkpoint(checkpoint: Path, part: str = "") -> dict[str, str]:
     """Check the files, step and run of a checkpoint, or of a folder in it; return the SHA-256s."""
     hint = f"delete {checkpoint} to resume from the previous one"

@@ -1,11 +1,13 @@
 """Early checks of the files that a config names, before torch or a model is loaded.
 
-They read the first rows by the code that reads all of them later, so that a missing file or column
-is refused with the same message in about a second. Data sets of the hub are not checked here.
+They read the rows by the code that reads them later, of a large file the first ones, so that a
+missing file or column is refused with the same message in about a second. Data sets of the hub are
+not checked here.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from paint.config.schema import Config, DataConfig
 from paint.data.benchmarks import PUBLISHED, load_benchmark
@@ -16,6 +18,8 @@ from paint.demo.files import problems_path
 from paint.grading.graders import needs_answer
 
 FIRST_ROWS = 100
+SMALL_FILE = 2**24
+"""Bytes of a file that is read in a fraction of a second: all of its rows are checked."""
 
 
 def check_sources(config: Config, needs: Mapping[str, str]) -> None:
@@ -56,5 +60,7 @@ def require_rows(path: str) -> None:
 
 
 def _first(data: DataConfig) -> DataConfig:
-    limit = FIRST_ROWS if data.limit is None else min(data.limit, FIRST_ROWS)
-    return replace(data, limit=limit)
+    path = Path(problems_path(data.path))
+    if path.exists() and path.stat().st_size <= SMALL_FILE:
+        return data
+    return replace(data, limit=min(data.limit or FIRST_ROWS, FIRST_ROWS))

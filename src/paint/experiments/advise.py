@@ -24,12 +24,9 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from paint.config.recipe import require_paths
 from paint.config.schema import Config, ConfigError, ContextConfig
 from paint.core.display import Display
 from paint.core.distributed import require_one_process
-from paint.core.errors import format_value
-from paint.core.settings import require_count
 from paint.core.storage import lock_folder
 from paint.data.contexts import CONTROLS, IN_FULL, Contexts, with_source
 from paint.data.problems import Problem, read_problems
@@ -141,7 +138,6 @@ def advise(
     The arguments are those of ``paint.advise``. The rollout section of the config is the sampling;
     with the engine "stored", rollouts that exist are used.
     """
-    validate_arguments(config, problems, samples, ratios, sources, answers=answers)
     require_one_process("paint advise")
     display = Display()
     run = check_config(config)
@@ -187,42 +183,6 @@ def advise(
         lacks_answers = run.needs_answer and not any(problem.answer for problem in chosen)
         is_graded = not (config.grading.is_off or lacks_answers)
         return advice_report(folder, cache, scores, found, display, is_graded=is_graded)
-
-
-def validate_arguments(
-    config: Config,
-    problems: int,
-    samples: int,
-    ratios: Sequence[float],
-    sources: Sequence[str],
-    *,
-    answers: bool,
-) -> None:
-    """Reject a config without a teacher, or without its answers, and invalid arguments."""
-    require_paths(config)
-    require_count("problems", problems)
-    require_count("samples", samples, least=2)  # the rollouts of a problem are compared
-    names = {f"{ratio:g}" for ratio in ratios}
-    if not all(0 <= ratio < 1 for ratio in ratios) or len(names) < max(len(ratios), 1):
-        raise ConfigError(
-            "ratios must be distinct mask ratios in [0, 1), at least one, got "
-            f"{format_value(list(ratios))}"
-        )
-    if len(set(sources)) < len(sources):
-        raise ConfigError(
-            f"context must name context sources, each once, got {format_value(list(sources))}"
-        )
-    run = check_config(config)
-    if answers and run.engine.is_stored:
-        raise ConfigError(
-            'rollout.engine "stored" has no answers of the teacher; leave out --answers, or choose '
-            "an engine that samples"
-        )
-    if not run.algorithm.needs_context:
-        raise ConfigError(
-            f"train.method {format_value(config.train.method)} has no teacher; pass "
-            f"--train.method distillation"
-        )
 
 
 def default_sources(recipe: ContextConfig, problems: Sequence[Problem]) -> list[str]:

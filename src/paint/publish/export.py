@@ -18,12 +18,10 @@ from huggingface_hub import HfApi, get_token
 
 from paint.config import schema as cfg
 from paint.config.run_folder import (
-    RunError,
-    latest_checkpoint,
+    checkpoint_of,
     read_run,
     read_run_json,
     require_checkpoint,
-    run_of,
     step_of,
 )
 from paint.core.display import Display
@@ -56,12 +54,8 @@ def export(
         ExportError: the folder is not empty, an evaluation has not this checkpoint, or the hub
             refuses the upload. PolicyError: the weights cannot be merged.
     """
-    display, run = Display(), run_of(target)
-    if run is None:
-        raise RunError(f"{target} is neither a run nor a checkpoint in one; name runs/NAME")
-    checkpoint = latest_checkpoint(run) if run == target else target
-    if checkpoint is None:
-        raise RunError(f"{target} has no checkpoint yet; `paint resume {target}` continues it")
+    display, checkpoint = Display(), checkpoint_of(target)
+    run = checkpoint.resolve().parent.parent
     config = read_run(run)
     trained = trained_in(checkpoint, config.model.train_mode)
     require_checkpoint(checkpoint, trained.name)
