@@ -6,7 +6,6 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from paint.cli.main import parse
@@ -52,22 +51,3 @@ def test_makefile_commands_of_paint_parse() -> None:
     assert len(lines) == 5
     for line in lines:
         parse(shlex.split(line))
-
-
-def test_workflow_covers_supported_python_versions_and_both_stacks() -> None:
-    classifiers = (ROOT / "pyproject.toml").read_text()
-    supported = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', classifiers)
-    assert jobs()["quick"]["strategy"]["matrix"]["python"] == supported
-    stacks = jobs()["stacks"]["strategy"]["matrix"]["stack"]
-    assert f"${{*:-{' '.join(stacks)}}}" in (ROOT / ".ci/stacks").read_text()
-
-
-@pytest.mark.parametrize("kind", ["bug", "feature", "question"])
-def test_issue_template_is_a_form_with_a_required_answer(kind: str) -> None:
-    form = yaml.safe_load((HOST / f"ISSUE_TEMPLATE/{kind}.yml").read_text())
-    assert {"name", "description", "body"} <= set(form)
-    fields = [field for field in form["body"] if field["type"] != "markdown"]
-    assert any(field.get("validations", {}).get("required") for field in fields)
-    assert all(field["attributes"]["label"] for field in fields)
-    names = [field["id"] for field in fields]
-    assert len(set(names)) == len(names)

