@@ -4,19 +4,11 @@ It runs torchrun, with all of its flags. An error is reported once, and after a 
 step may finish.
 """
 
-import argparse
 import logging
 import os
-import shlex
 import signal
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-
-from paint.config.recipe import find_recipe, read_recipe
-
-GPUS = "PAINT_GPUS"
-"""The environment variable that tells ranks of --gpus, for their advice."""
 
 SHUTDOWN_SECONDS = 3600
 """Seconds that a step may take to finish after a signal; TORCH_ELASTIC_SHUTDOWN_TIMEOUT wins."""
@@ -56,8 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if failure.exitcode < 0:
             name = signal.Signals(-failure.exitcode).name
             print(
-                f"paint: rank {rank} was ended by {name}; resume from the last checkpoint with "
-                f"`{resume_command(arguments[: -len(line)], line)}`",
+                f"paint: rank {rank} was ended by {name}; `paint resume RUN` goes on from the last "
+                f"checkpoint",
                 file=sys.stderr,
                 flush=True,
             )
@@ -65,25 +57,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return failure.exitcode
         return 128 - failure.exitcode
     return 0
-
-
-def resume_command(launcher_flags: Sequence[str], line: Sequence[str]) -> str:
-    """The command that resumes a run on the same ranks; NAME is a name that was not given."""
-    folder, task = "", list(line)
-    match line:
-        case ["resume", folder, *_]:
-            pass
-        case ["train", recipe, *settings]:
-            log = read_recipe(find_recipe(recipe)).log
-            parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-            parser.add_argument("--log.folder", dest="folder", default=log.folder)
-            parser.add_argument("--log.name", dest="name", default=log.name or "NAME")
-            known, _ = parser.parse_known_args(settings)
-            folder = str(Path(known.folder, known.name))
-            task = ["resume", folder]
-    if folder and GPUS in os.environ:
-        return shlex.join(["paint", "resume", folder, "--gpus", os.environ[GPUS]])
-    return shlex.join(["python", "-m", "paint.launch", *launcher_flags, *task])
 
 
 if __name__ == "__main__":

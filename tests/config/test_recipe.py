@@ -13,13 +13,12 @@ from paint.config.recipe import (
     find_recipe,
     from_table,
     read_recipe,
-    require_paths,
     shipped_recipes,
     to_table,
 )
 from paint.config.schema import Config, ConfigError, ContextConfig
 from paint.experiments.recipes import read_recipes
-from paint.training.check import check_config
+from paint.training.check import check_config, require_paths
 
 METHODS = {"paint": "distillation", "opsd": "distillation", "grpo": "grpo", "sft": "sft"}
 MODELS = {"qwen3-1.7b": "Qwen/Qwen3-1.7B", "qwen3-4b": "Qwen/Qwen3-4B", "qwen3-8b": "Qwen/Qwen3-8B"}

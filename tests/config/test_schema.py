@@ -16,7 +16,6 @@ from paint.config.recipe import (
     find_recipe,
     from_table,
     read_recipe,
-    require_paths,
     shipped_recipes,
     to_table,
 )
@@ -34,7 +33,7 @@ from paint.config.schema import (
 )
 from paint.core.options import OptionTable
 from paint.core.settings import section_name
-from paint.training.check import check_config, check_training
+from paint.training.check import check_config, check_training, require_paths
 
 
 def recipe(folder: Path, text: str) -> Path:

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from paint.cli import main
-from paint.config.recipe import to_table
 from paint.config.schema import Config
 from paint.data.problems import Problem
 from paint.evaluation.intervals import compare_seeds
@@ -71,9 +70,8 @@ def test_demo_paint_gains_fifteen_points(tmp_path: Path) -> None:
 def test_demo_methods_use_shipped_recipes_and_consecutive_seeds(
     place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    new_run(
-        to_table(Config()), tmp_path / place, {"problems": "", "context": "", "model": {}}
-    )  # what the experiment must meet
+    # What the experiment must meet.
+    new_run(Config(), tmp_path / place, {"problems": "", "context": "", "model": {}})
     flags = ["--methods", "sft", "grpo", "opsd", "paint", "--seeds", "2", "--seed", "3"]
     assert main(["demo", *flags, "--output-dir", str(tmp_path)]) == 2
     run_name = place.replace("/seed-", ", seed ")

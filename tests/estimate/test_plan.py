@@ -299,9 +299,9 @@ def test_resolve_plans_memory_and_refuses_only_on_gpu() -> None:
 def test_find_machine_processes_share_memory_of_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=16e9))
     cpu = torch.device("cpu")
-    assert find_machine("vllm serve", device=cpu).memory == 16e9
+    assert find_machine(cpu).memory == 16e9
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    found = find_machine("vllm serve", device=cpu, ranks=4)
+    found = find_machine(cpu, ranks=4)
     assert (found.gpus, found.memory, found.ranks, found.nodes) == (0, 8e9, 4, 2)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from paint.cli import main
-from paint.config.recipe import find_recipe, read_recipe, to_table
+from paint.config.recipe import find_recipe, read_recipe
 from paint.config.run_folder import RunError, step_folder
 from paint.config.schema import Config, ConfigError, ModelConfig
 from paint.core.display import Display
@@ -325,7 +325,7 @@ def test_experiment_of_ranks_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
 def test_experiment_server_urls_do_not_count_as_other_setting(tmp_path: Path) -> None:
     before = DEMO.changed("rollout", engine="vllm", urls=("http://one:1",))
     after = before.changed("rollout", urls=("http://two:1",)).changed("train", steps=7)
-    new_run(to_table(before), tmp_path / "one/seed-0", {"problems": "", "context": "", "model": {}})
+    new_run(before, tmp_path / "one/seed-0", {"problems": "", "context": "", "model": {}})
     with pytest.raises(RunError, match=r"with other settings:\n  train\.steps: \d+ -> 7\nUse"):
         run_cells(tmp_path, after)
 

@@ -12,7 +12,6 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from conftest import DEMO, logits_alone, move
-from paint.config.recipe import to_table
 from paint.config.run_folder import read_metrics
 from paint.config.schema import Config, TeacherConfig
 from paint.core.storage import CorruptFileError
@@ -372,7 +371,7 @@ def test_ema_teacher_checkpoint_is_exact_and_required(config: Any, tmp_path: Pat
         setup = Setup(
             check_config(small()), policy, teacher, [], engine, optimizer, accelerator, grader
         )
-        new_run(to_table(setup.config), tmp_path, {"problems": "", "context": "", "model": {}})
+        new_run(setup.config, tmp_path, {"problems": "", "context": "", "model": {}})
         append_metrics(tmp_path, {"step": 1})
         saved = checkpoint.save(tmp_path, setup, 2)
 

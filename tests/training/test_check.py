@@ -18,23 +18,29 @@ H100, RTX_4090 = 85.0e9, 25.4e9
 LONG: dict[str, Any] = {"max_new_tokens": 8192}  # so that auto looks for vLLM
 
 
+@pytest.fixture(autouse=True)
+def has_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default command of servers is on the PATH."""
+    monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}" if name == "vllm" else None)
+
+
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Finds a machine on which torch sees so many bytes, with these commands on the PATH."""
     monkeypatch.delenv("ACCELERATE_USE_CPU", raising=False)
 
-    def find(memory: float, commands: list[str], server: str) -> Machine:
+    def find(memory: float, commands: list[str]) -> Machine:
         properties = SimpleNamespace(total_memory=int(memory))
         monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(memory))
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
         paths = {name: f"/bin/{name}" for name in commands}
         monkeypatch.setattr("shutil.which", lambda name: paths.get(name))
-        return find_machine(server)
+        return find_machine()
 
     return find
 
 
-GPU = Machine(1, H100, has_server=True)
+GPU = Machine(1, H100)
 NO_GPU = replace(GPU, gpus=0)
 
 
@@ -65,7 +71,7 @@ def test_resolve_engine_auto_is_vllm_for_long_completions_where_it_is_installed(
     found: Any, memory: float, commands: Any, rollout: Any, engine: str, why: str
 ) -> None:
     config = configured(**rollout)
-    machine = found(memory, commands, config.rollout.server)
+    machine = found(memory, commands)
     run = resolve_engine(check_training(config), machine)
     assert run.config.rollout.engine == engine
     if why:

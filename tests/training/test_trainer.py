@@ -40,7 +40,7 @@ from paint.objective.loss import paint_loss, token_log_probs
 from paint.objective.loss_options import Objective, Reduction
 from paint.objective.masking import mask_ratio, mask_solution, overlap, overlap_metrics
 from paint.training.rollouts import Rollout, ScoredRollout
-from paint.training.run_log import append_metrics, step_metrics
+from paint.training.run_log import append_metrics, describe_phases, step_metrics
 from paint.training.trainer import train
 from processes import on_full_disk, started, train_command
 from runs import (
@@ -146,7 +146,7 @@ def test_train_kernels_that_cannot_be_built_are_named_once_before_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plain = fused.RowWork(fused.measure, fused.differentiate)
-    choice = "paint.training.trainer.choose_row_work"
+    choice = "paint.objective.fused.choose_row_work"
     monkeypatch.setattr(choice, lambda *_: (plain, "no C compiler"))
     train(small(train={"steps": 1}), tmp_path / "run")
     lines = capsys.readouterr().out.splitlines()
@@ -699,3 +699,11 @@ def test_train_missing_column_is_said_before_anything_is_loaded(
     with pytest.raises(DataError, match="problem"):
         train(small(data={"path": path}), tmp_path / "run")
     assert capsys.readouterr().out == ""
+
+
+def test_describe_phases_adds_up_steps_and_the_rest() -> None:
+    steps = [{"seconds_rollout": 40.0, "seconds_loss": 50.0, "seconds_left": 9.0}] * 2
+    steps.append({"seconds_update": 0.1})
+    assert describe_phases(steps, 200) == (
+        "took 3 min 20 s: loss 1 min 40 s, rollout 1 min 20 s, set-up, validation and saving 20 s"
+    )

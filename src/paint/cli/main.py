@@ -34,7 +34,7 @@ from paint.core.errors import (
     reason,
     sanitize_for_terminal,
 )
-from paint.training.launcher import RanksEnded, with_gpus
+from paint.training.launcher import RanksEnded
 
 COMMANDS = load_commands()
 
@@ -174,7 +174,7 @@ def _json(result: Any) -> str:
 def _end(message: str, status: int) -> int:
     """Print the final message on stderr and return the status."""
     with suppress(OSError):
-        print(sanitize_for_terminal(with_gpus(message)), file=sys.stderr, flush=True)
+        print(sanitize_for_terminal(message), file=sys.stderr, flush=True)
     return status
 
 

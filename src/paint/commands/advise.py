@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 from paint import arguments
-from paint.config.recipe import require_paths
 from paint.config.schema import MAX_COUNT, Config, ConfigError
 from paint.configure import configure, open_recipe
 from paint.core.errors import format_value
@@ -14,7 +13,7 @@ from paint.core.settings import require_count
 from paint.data.contexts import with_source
 from paint.data.sources import check_sources
 from paint.results import Result
-from paint.training.check import check_config
+from paint.training.check import check_config, require_paths
 from paint.training.launcher import LaunchRequest, on_gpus
 
 CONTINUES = True

@@ -3,11 +3,10 @@
 from pathlib import Path
 
 from paint import arguments
-from paint.config.recipe import require_paths
 from paint.configure import configure, open_recipe
 from paint.data.sources import check_sources
 from paint.results import Result
-from paint.training.check import check_config
+from paint.training.check import check_config, require_paths
 
 CONTINUES = True
 

@@ -44,7 +44,7 @@ def show_config(
         from paint.inference.machine import find_machine
         from paint.training.check import check_training, resolve
 
-        resolved = resolve(check_training(config), find_machine(config.rollout.server))
+        resolved = resolve(check_training(config), find_machine())
         steps.append(("machine", resolved.config))
     # The source of a value is the last step that changed it.
     found: dict[str, dict[str, dict[str, Any]]] = {}

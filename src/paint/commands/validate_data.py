@@ -5,9 +5,9 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from paint import arguments
-from paint.config.recipe import require_paths
 from paint.configure import configure, open_recipe
 from paint.data.sources import require_rows
+from paint.training.check import require_paths
 
 if TYPE_CHECKING:
     from paint.data.validate import FileCheck

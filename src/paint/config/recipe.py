@@ -164,16 +164,6 @@ def _takes_no_value(section: str, key: str) -> bool:
     return kind in (bool, OptionTable)
 
 
-def require_paths(config: Config) -> None:
-    """Raise ConfigError unless model.path and data.path, which have no default, are set."""
-    for name, what in (("model", "a folder or hub name"), ("data", "a file of problems")):
-        if not getattr(config, name).path.strip():
-            raise ConfigError(
-                f"{name}.path is not set: pass --{name}.path with {what} "
-                f'(or "demo" for the embedded one), or set path under [{name}] in the recipe'
-            )
-
-
 def require_bitsandbytes(setting: str) -> None:
     """Require the package that a setting with this value needs. Raises ConfigError."""
     if importlib.util.find_spec("bitsandbytes") is None:

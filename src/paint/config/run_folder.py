@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from paint.config.recipe import differences, from_table, to_table
+from paint.config.recipe import differences, from_table
 from paint.config.schema import Config
 from paint.core.errors import PaintError
 from paint.core.storage import (
@@ -93,15 +93,6 @@ def read_run(folder: Path) -> Config:
     if run_info.get(OWN_ROWS):
         config = config.changed("data", path=str(folder / ROWS))
     return config
-
-
-def with_resolved(config: Config, begun: Config) -> Config:
-    """The config with what its "auto" became in a run that has begun."""
-    resolved = to_table(begun)
-    table = {}
-    for section, values in to_table(config).items():
-        table[section] = {k: resolved[section][k] if v == "auto" else v for k, v in values.items()}
-    return from_table(table)
 
 
 def fixed_differences(before: Config, after: Config) -> list[str]:

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import torch
 from accelerate import Accelerator, PartialState
+from accelerate.utils import InitProcessGroupKwargs
 from torch import distributed
 from torch.distributed import Store  # type: ignore[attr-defined]
 
@@ -31,6 +32,20 @@ WAIT = timedelta(days=1)
 """Timeout of collectives that wait for rank 0, which generates and writes for all."""
 
 AGENT_SECONDS = 60  # seconds that a rank without its peers waits for torchrun's agent to end it
+
+
+def open_accelerator(folder: Path, trackers: Sequence[str], seconds: float) -> Accelerator:
+    """Join the ranks, which wait for each other's gradients at most so long.
+
+    Raises ConfigError where one of them is missing.
+    """
+    accelerator = Accelerator(
+        log_with=list(trackers) or None,
+        project_dir=folder,
+        kwargs_handlers=[InitProcessGroupKwargs(timeout=timedelta(seconds=seconds))],
+    )
+    require_all_ranks(accelerator)
+    return accelerator
 
 
 def require_all_ranks(accelerator: Accelerator) -> None:

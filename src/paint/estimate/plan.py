@@ -79,7 +79,6 @@ class Machine:
         gpus: GPUs of each computer that train; 0 without any.
         memory: bytes of each GPU, or of a computer for each process; 0: those of ``make_plan``.
         ranks, nodes: processes that train, and computers.
-        has_server: whether the command of ``rollout.server`` is on the PATH.
         has_liger: whether liger-kernel is installed.
     """
 
@@ -87,7 +86,6 @@ class Machine:
     memory: float = 0.0
     ranks: int = 1
     nodes: int = 1
-    has_server: bool = False
     has_liger: bool = False
 
 

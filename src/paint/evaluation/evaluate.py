@@ -89,7 +89,7 @@ def evaluate(
     is_full = model.train_mode == "full"
     resolved = resolve_evaluation(
         evaluation.rollout,
-        find_machine(evaluation.rollout.server),
+        find_machine(),
         is_full=is_full,
         earlier=recorded_engines(places),
     )

@@ -147,7 +147,7 @@ def advise(
         needs |= check_config(shown).needed_fields
     rollout, falls_back = config.rollout, False
     if not run.engine.is_stored:
-        machine, earlier = find_machine(rollout.server), recorded_engine(folder)
+        machine, earlier = find_machine(), recorded_engine(folder)
         resolved = resolve_evaluation(rollout, machine, is_full=False, earlier=earlier)
         display.notes(resolved.notes)
         rollout, falls_back = resolved.rollout, resolved.falls_back

@@ -23,7 +23,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from paint.config.recipe import require_paths
 from paint.config.run_folder import latest_checkpoint
 from paint.config.schema import Config, ConfigError
 from paint.core.display import Display
@@ -47,7 +46,7 @@ from paint.inference.machine import find_machine
 from paint.models.policy import Policy
 from paint.models.teacher import Teacher, open_teacher
 from paint.models.weights import load_trained, trained_in
-from paint.training.check import check_config, resolve_evaluation
+from paint.training.check import check_config, require_paths, resolve_evaluation
 
 PROMPTED, PLAIN, BAKED = "prompted base", "plain base", "baked"  # the views that are compared
 
@@ -230,7 +229,7 @@ def _open_evaluator(
     checkpoint: Path | None = None,
 ) -> Iterator[PromptEvaluator]:
     """Load model and engine; both are freed before the training loads its own."""
-    machine = find_machine(config.rollout.server)
+    machine = find_machine()
     resolved = resolve_evaluation(config.rollout, machine, is_full=False)
     display.notes(resolved.notes)
     rollout, fallback = resolved.rollout, resolved.falls_back

@@ -409,7 +409,7 @@ def kl_of_checkpoint(
         raise ConfigError(f"train.method {config.train.method} has no teacher to compare with")
     resolved = resolve_evaluation(
         config.rollout,
-        find_machine(config.rollout.server),
+        find_machine(),
         is_full=config.model.train_mode == "full",
         earlier=recorded_engine(folder),
     )

@@ -34,7 +34,6 @@ from paint.config.run_folder import (
     read_run_json,
     step_folder,
     step_of,
-    with_resolved,
 )
 from paint.config.schema import Config, ConfigError, ModelConfig
 from paint.core.display import LOG_WIDTH, Counter, Display, Terminal, format_duration
@@ -66,7 +65,12 @@ from paint.experiments.eval_protocols import EvalProtocol
 from paint.grading.graders import open_grader
 from paint.inference.machine import find_machine
 from paint.models.weights import trained_in
-from paint.training.check import check_training, resolve_engine, resolve_evaluation
+from paint.training.check import (
+    check_training,
+    resolve_engine,
+    resolve_evaluation,
+    with_resolved,
+)
 from paint.training.trainer import train
 
 CHANGEABLE_SETTINGS = {"rollout.urls", "rollout.server_gpus", "rollout.max_logprob_mismatch"}
@@ -99,7 +103,7 @@ class ExperimentRun:
 
     def resolved(self) -> "ExperimentRun":
         """With the engine that ``auto`` is on this machine."""
-        machine = find_machine(self.config.rollout.server)
+        machine = find_machine()
         run = resolve_engine(check_training(self.config), machine)
         return replace(self, config=run.config)
 
@@ -121,7 +125,7 @@ def run_experiment(
     _require_seeds(list(seeds))
     require_count("samples", protocol.samples)
     is_full = any(run.config.model.train_mode == "full" for run in runs)
-    machine = find_machine(protocol.rollout.server)
+    machine = find_machine()
     resolved = resolve_evaluation(protocol.rollout, machine, is_full=is_full)
     display.notes(resolved.notes)
     protocol = replace(protocol, rollout=resolved.rollout)

@@ -56,11 +56,10 @@ def examine(recipes: Sequence[str] = ()) -> dict[str, Any]:
     }
 
 
-def find_machine(server: str, *, device: Any = None, ranks: int = 1) -> Machine:
+def find_machine(device: Any = None, ranks: int = 1) -> Machine:
     """Find what a run depends on; torch is imported here.
 
     Args:
-        server: the command of ``rollout.server``.
         device: the torch device of this process; None is the first GPU, if there is one.
         ranks: processes that train, over all computers.
     """
@@ -77,13 +76,11 @@ def find_machine(server: str, *, device: Any = None, ranks: int = 1) -> Machine:
         on_gpu = device.type == "cuda"
     if on_gpu:
         gpus, memory = local, torch.cuda.get_device_properties(device or 0).total_memory
-    command, *_ = shlex.split(server)
     return Machine(
         gpus=gpus,
         memory=memory,
         ranks=ranks,
         nodes=max(ranks // local, 1),
-        has_server=shutil.which(command) is not None,
         has_liger=is_installed(),
     )
 

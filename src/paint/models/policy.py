@@ -57,7 +57,7 @@ from paint.models.liger import use_liger
 from paint.models.sharding import digest_of_weights, is_sharded, ranks_here, shard
 from paint.models.special_tokens import drop_special_text, special_text
 from paint.models.structure import rope_range
-from paint.models.targets import target_modules
+from paint.models.targets import describe_adapters, target_modules
 from paint.objective.messages import student_messages
 
 HEADER_TOKENS = 64
@@ -94,6 +94,17 @@ class Policy:
         with _template(self.tokenizer.name_or_path):
             ends = _declared_ends(self.model, self.tokenizer)
             return read_conventions(self.base, self.tokenizer, ends, self.day or today())
+
+    @property
+    def notes(self) -> list[str]:
+        """What a run prints of it: conventions, their warnings, adapters and kernels."""
+        thinking = self.student_thinking and self.teacher_thinking
+        notes = [self.conventions.line(), *self.conventions.warnings(thinking=thinking)]
+        if self.tuning == "lora":
+            notes.append(describe_adapters(self.base))
+        if self.kernels:
+            notes.append(self.kernels)
+        return notes
 
     @property
     def device(self) -> torch.device:

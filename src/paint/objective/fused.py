@@ -469,6 +469,18 @@ def _blocks(logits: Tensor) -> Iterator[slice]:
     return (slice(first, first + size) for first in range(0, len(logits), size))
 
 
+def require_loss(options: Objective, device: torch.device) -> str:
+    """Check the loss before a run; why it has no Triton kernels on a GPU, or "".
+
+    Raises ConfigError for a divergence of one's own whose slope is not that of its term, and
+    ImplError as ``choose_row_work``.
+    """
+    if options.divergence not in DIVERGENCES.values():
+        loss.require_slope(options.divergence)
+    _, reason = choose_row_work(options, device)
+    return reason
+
+
 def choose_row_work(options: Objective, device: torch.device) -> tuple[RowWork, str]:
     """Choose what options.impl names, and say why auto takes plain torch on a GPU, if it does.
 

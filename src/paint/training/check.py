@@ -1,26 +1,21 @@
 """Check of a config: loads the objects that it names, and applies the rules between its settings.
 
-    check_config(config)         a Resolved, by the rules of every run (RULES)
-    check_training(config)       the same, by the rules of a training, too (TRAINING_RULES)
-    resolve(run, machine)        what "auto" becomes on a machine, and the memory plan
-    plan_placement(run, machine) the plan of a run that has no GPUs yet, with the default split
-    resolve_evaluation(...)      the engine of an evaluation, which has no algorithm
-
 A config itself is data (paint.config.schema): ranges are checked there, what needs code, several
 sections or the machine here. No model is loaded, and torch is not imported. Memory plans are made
-here and nowhere else. The record of a run has what "auto" became, which is then left as it is.
+here and nowhere else.
 """
 
 import importlib.util
 import shlex
-from collections.abc import Callable, Collection, Sequence
+import shutil
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from paint.algorithms.base import Algorithm, find_algorithm
-from paint.config.recipe import require_bitsandbytes, require_paths
+from paint.config.recipe import require_bitsandbytes
 from paint.config.schema import (
     CONTEXT_SOURCES,
     CPU_ROWS,
@@ -28,6 +23,7 @@ from paint.config.schema import (
     FEEDBACK_SOURCES,
     Config,
     RolloutConfig,
+    TeacherConfig,
 )
 from paint.core.errors import ConfigError, format_short, format_value
 from paint.core.options import complete_options
@@ -45,7 +41,7 @@ from paint.estimate.report import start_line
 from paint.estimate.sizing import ServerFlags, server_flags
 from paint.grading.graders import needs_answer
 from paint.inference.engines import AUTO, LOCAL, VLLM, EngineType, engine_of
-from paint.objective.divergences import Divergence, find_divergence
+from paint.objective.divergences import FORWARD_KL, Divergence, find_divergence
 from paint.objective.loss_options import Objective
 from paint.training.optim import OptimizerFactory, find_optimizer
 
@@ -59,24 +55,18 @@ start."""
 
 @dataclass(frozen=True)
 class Resolved:
-    """A config with the objects that it names.
+    """A config with the objects that it names."""
 
-    Attributes:
-        plan: the memory plan; None until the machine is known, and for unknown models.
-        server_flags: of an own server that shares the trainer's GPU.
-        falls_back: whether the run generates itself if its own server does not start.
-        notes: lines that a run prints at its start.
-    """
-
+    # The grader is opened by the trainer: it has processes, which start and end with the run.
     config: Config
     algorithm: Algorithm
     engine: EngineType
     divergence: Divergence
     optimizer: OptimizerFactory
-    plan: Plan | None = None
-    server_flags: ServerFlags | None = None
-    falls_back: bool = False
-    notes: tuple[str, ...] = ()
+    plan: Plan | None = None  # None until the machine is known, and for unknown models
+    server_flags: ServerFlags | None = None  # of an own server that shares the trainer's GPU
+    falls_back: bool = False  # the run generates itself if its own server does not start
+    notes: tuple[str, ...] = ()  # lines that a run prints at its start
 
     def changed(self, section: str, **settings: Any) -> "Resolved":
         """The same with other settings in a section, and the engine that they name."""
@@ -132,6 +122,13 @@ class Resolved:
     def needs_teacher(self) -> bool:
         """Whether it scores under the teacher's weights."""
         return self.algorithm.needs_teacher
+
+    @property
+    def teacher(self) -> TeacherConfig:
+        """The section teacher; without a teacher live weights, of which no copy is kept."""
+        if self.needs_teacher:
+            return self.config.teacher
+        return TeacherConfig(weights="live")
 
     @property
     def needs_answer(self) -> bool:
@@ -190,11 +187,7 @@ class Rule(NamedTuple):
 
 @dataclass(frozen=True)
 class ResolvedRollout:
-    """The rollout section of an evaluation with its engine.
-
-    Attributes:
-        falls_back, notes: as of ``Resolved``.
-    """
+    """The rollout section of an evaluation with its engine; its fields are those of Resolved."""
 
     rollout: RolloutConfig
     engine: EngineType
@@ -471,6 +464,16 @@ def check_training(config: Config) -> Resolved:
     return run
 
 
+def require_paths(config: Config) -> None:
+    """Raise ConfigError unless model.path and data.path, which have no default, are set."""
+    for name, what in (("model", "a folder or hub name"), ("data", "a file of problems")):
+        if not getattr(config, name).path.strip():
+            raise ConfigError(
+                f"{name}.path is not set: pass --{name}.path with {what} "
+                f'(or "demo" for the embedded one), or set path under [{name}] in the recipe'
+            )
+
+
 def check_engine(rollout: RolloutConfig) -> EngineType:
     """Look up the engine of an evaluation, by the rules of engines. Raises ConfigError."""
     engine = engine_of(rollout)
@@ -485,7 +488,11 @@ def resolve(run: Resolved, machine: Machine) -> Resolved:
     Raises:
         ConfigError: there are more ranks than rows, or, on a GPU, the run does not fit.
     """
+    cautions = tuple(_cautions(run))
     run = resolve_engine(run, machine)
+    run = replace(run, notes=(*run.notes, *cautions))
+    if machine.ranks > 1:
+        run = replace(run, notes=(*run.notes, f"{machine.ranks} ranks"))
     if run.config.train.batch_size < machine.ranks:
         raise ConfigError(
             f"train.batch_size {run.config.train.batch_size} is smaller than the {machine.ranks} "
@@ -506,6 +513,32 @@ def resolve(run: Resolved, machine: Machine) -> Resolved:
         flags = server_flags(plan) if shares else None
     notes = (*run.notes, line)
     return replace(run, config=plan.chosen, plan=plan, server_flags=flags, notes=notes)
+
+
+def _cautions(run: Resolved) -> Iterator[str]:
+    """Lines on settings that are allowed, and rarely meant."""
+    teacher, divergence = run.teacher, run.config.objective.divergence
+    if teacher.weights == "ema" and teacher.every >= run.config.train.steps:
+        yield (
+            f"the teacher stays as it is: teacher.every is not below {run.config.train.steps} steps"
+        )
+    if run.is_off_policy and divergence != FORWARD_KL.name:
+        yield (
+            "off-policy: forward KL tolerates completions of another policy, reverse KL does not "
+            f"(arXiv 2606.24143), and objective.divergence is {divergence}; watch off_policy_kl"
+        )
+
+
+def with_resolved(config: Config, begun: Config) -> Config:
+    """The config with what its "auto" became in a run that has begun."""
+    for section in fields(Config):
+        settings, resolved = getattr(config, section.name), getattr(begun, section.name)
+        kept = {}
+        for field in fields(settings):
+            if getattr(settings, field.name) == "auto":
+                kept[field.name] = getattr(resolved, field.name)
+        config = config.changed(section.name, **kept)
+    return config
 
 
 def resolve_engine(run: Resolved, machine: Machine) -> Resolved:
@@ -598,11 +631,10 @@ def _choose(rollout: RolloutConfig, machine: Machine, *, is_full: bool) -> tuple
         )
     if rollout.max_new_tokens <= SHORT:
         return LOCAL, f"since completions have at most {rollout.max_new_tokens:,} tokens"
-    if not machine.has_server:
-        command, *_ = shlex.split(rollout.server)
-        return LOCAL, f"since `{command}` is not on the PATH; {INSTALL}; {SLOWER}"
-    command = shlex.join(shlex.split(rollout.server))
-    return VLLM, f"since completions are long, and `{command}` can be started"
+    command = shlex.split(rollout.server)
+    if shutil.which(command[0]) is None:
+        return LOCAL, f"since `{command[0]}` is not on the PATH; {INSTALL}; {SLOWER}"
+    return VLLM, f"since completions are long, and `{shlex.join(command)}` can be started"
 
 
 def _may_fall_back(rollout: RolloutConfig) -> bool:

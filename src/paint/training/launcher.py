@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paint.config.recipe import flags, read_recipe
-from paint.config.run_folder import RunError, fixed_differences, read_run, with_resolved
+from paint.config.run_folder import RunError
 from paint.config.schema import Config, ConfigError
 from paint.core.errors import PaintError, format_short, wrap_errors
 from paint.core.hub import local_file
@@ -30,10 +30,7 @@ from paint.estimate.plan import Machine, Plan, Split, choose_split, server_of, t
 from paint.estimate.report import start_line
 from paint.estimate.sizing import server_flags
 from paint.evaluation.defaults import training_tokens
-from paint.inference.engines import (
-    resolved_engine,
-    server_engine,
-)
+from paint.inference.engines import resolved_engine, server_engine
 from paint.inference.vllm.process import (
     API_KEY,
     LOG,
@@ -44,7 +41,7 @@ from paint.inference.vllm.process import (
     server_command,
     server_environment,
 )
-from paint.launch import GPUS, SHUTDOWN_SECONDS
+from paint.launch import SHUTDOWN_SECONDS
 from paint.training.callbacks import Callback
 from paint.training.check import (
     Resolved,
@@ -114,15 +111,13 @@ class GpuPlacement:
     @property
     def environment(self) -> dict[str, str]:
         """The variables by which the ranks see their GPUs and no others."""
-        gpus = []
-        for gpu in self.trainers:
-            if gpu != NO_GPU:
-                gpus.append(gpu)
-        on_cpu = {} if gpus else {"ACCELERATE_USE_CPU": "true"}
-        return {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} | on_cpu
+        if not self.trainers or NO_GPU in self.trainers:
+            return {"CUDA_VISIBLE_DEVICES": "", "ACCELERATE_USE_CPU": "true"}
+        return {"CUDA_VISIBLE_DEVICES": ",".join(self.trainers)}
 
     def __str__(self) -> str:
-        trained, served = (", ".join(gpus) or "none" for gpus in (self.trainers, self.servers))
+        trained = ", ".join(self.trainers) or "none"
+        served = ", ".join(self.servers) or "none"
         return f"train on {trained}; serve on {served} ({self.reason})"
 
 
@@ -142,21 +137,22 @@ def place_ranks(request: LaunchRequest, run: Resolved, ranks: tuple[int, int]) -
             f"or --tensor-parallel-size in rollout.server_args); choose a multiple with --split"
         )
     is_cpu = NO_GPU in gpus
-    size = 1 if is_cpu else size
+    if is_cpu:
+        size = 1
     servers = []
     for i in range(0, len(served), size):
         servers.append(",".join(served[i : i + size]))
-    trainers, shared = tuple(gpus[: split.trainers]), split.shared and not is_cpu
-    return GpuPlacement(trainers, tuple(servers), shared, split.reason, plan)
+    shared = split.shared and not is_cpu  # on a CPU, servers do not sleep
+    return GpuPlacement(tuple(gpus[: split.trainers]), tuple(servers), shared, split.reason, plan)
 
 
-def with_servers(config: Config, placement: GpuPlacement) -> Config:
-    """The config with the servers of a placement; without any, the ranks generate."""
-    rollout = config.rollout
+def with_servers(run: Resolved, placement: GpuPlacement) -> Resolved:
+    """The run with the servers of a placement; without any, the ranks generate."""
+    rollout = run.rollout
     if not placement.servers:
         engine = resolved_engine(rollout.engine, bool(rollout.urls))
-        return config.changed("rollout", engine=engine)
-    return config.changed(
+        return run.changed("rollout", engine=engine)
+    return run.changed(
         "rollout",
         engine=server_engine(rollout.engine),
         server_gpus=placement.servers,
@@ -173,10 +169,10 @@ def on_gpus(request: LaunchRequest, config: Config, *, ranks: int) -> Iterator[C
     if not request.gpus:
         yield config
         return
-    served = enable_servers(check_config(config))
-    placement = place_ranks(request, served, (ranks, ranks))
-    _require_servers_used(served, placement)
-    config = with_servers(served.config, placement)
+    run = enable_servers(check_config(config))
+    placement = place_ranks(request, run, (ranks, ranks))
+    _require_servers_used(run, placement)
+    config = with_servers(run, placement).config
     if request.dry_run:
         _print_plan(config, placement, "LONGEST")  # which depends on the prompts
         yield None
@@ -204,59 +200,58 @@ def run_training(
     Raises:
         RanksEnded: ranks were started, and failed.
     """
-    check_sources(config, check_training(config).needed_fields)
+    run = check_training(config)
+    check_sources(config, run.needed_fields)
     if callbacks and request.gpus > 1:
         raise ConfigError("callbacks are called in one process; leave gpus out, or pass none")
 
-    def train_here(config: Config) -> None:
+    def train_here(run: Resolved) -> None:
         from paint.training import trainer
         from paint.viewer.run import log_page
 
         trainer.train(
-            config,
+            run.config,
             folder,
-            resume=recipe is None or (bool(request.gpus) and (folder / "run.json").exists()),
+            checked=run,
+            resume=recipe is None,
             callbacks=callbacks,
             at_end=log_page,
             note=note,
         )
 
     if not request.gpus:
-        train_here(config)
-    elif status := train_on(request, config, folder, recipe, train_here):
+        train_here(run)
+    elif status := train_on(request, run, folder, recipe, train_here):
         raise RanksEnded(folder, status)
 
 
 def train_on(
     request: LaunchRequest,
-    config: Config,
+    run: Resolved,
     folder: Path,
     recipe: Path | None,
-    train: Callable[[Config], None],
+    train: Callable[[Resolved], None],
 ) -> int:
-    """Train on the GPUs of a request, or resume in a folder that holds the run; the exit status.
+    """Train on the GPUs of a request; the exit status.
 
-    recipe is the file that a run starts from which has not begun; None where it has. Where only one
-    rank trains, it is ``train`` in this process.
+    Without a recipe, the run in the folder is resumed. One rank is ``train`` in this process.
     """
-    is_begun = (folder / "run.json").exists()
-    if is_begun:
-        run = check_config(_as_begun(config, folder))
-        placement = place_ranks(request, run, (1, request.gpus))
+    if recipe is not None:
+        run = enable_servers(run)
+    placement = place_ranks(request, run, (1, request.gpus))
+    if recipe is None:
         _require_same_engine(run, placement, folder)
-    else:
-        run = enable_servers(check_config(config))
-        placement = place_ranks(request, run, (1, request.gpus))
-        _require_servers_used(run, placement)
-    config = with_servers(run.config, placement)
+    _require_servers_used(run, placement)
+    run = with_servers(run, placement)
+    config = run.config
 
-    if recipe is not None and not is_begun:
+    if recipe is not None:
         task = ["train", str(recipe), *flags(config, read_recipe(recipe))]
     else:
         task = ["resume", str(folder), "--steps", str(config.train.steps)]
         task += ["--model.path", config.model.path, "--data.path", config.data.path]
-        task += ["--server-gpus", *placement.servers] if placement.servers else []
         task += ["--max-logprob-mismatch", str(config.rollout.max_logprob_mismatch)]
+        task += ["--server-gpus", *placement.servers] if placement.servers else []
         task += ["--urls", *config.rollout.urls] if config.rollout.urls else []
     if LOGGER.isEnabledFor(logging.DEBUG):  # the ranks are commands of their own
         task.append("--verbose")
@@ -268,20 +263,11 @@ def train_on(
         _print_plan(config, placement, _max_model_len(config), command)
         return 0
     LOGGER.info("gpus: %s", placement)
-    os.environ[GPUS] = str(request.gpus)
     if count > 1:
         return _run_ranks(command, placement.environment, folder)
     with _visible_gpus(placement):
-        train(config)
+        train(run)
     return 0
-
-
-def with_gpus(text: str) -> str:
-    """A message whose `paint resume` names --gpus, too, where this is started by it."""
-    gpus = os.environ.get(GPUS)
-    if gpus:
-        return re.sub(r"(`paint resume [^`]+)`", rf"\1 --gpus {gpus}`", text)
-    return text
 
 
 def serve(request: LaunchRequest, config: Config, *, host: str, port: int) -> int:
@@ -293,26 +279,22 @@ def serve(request: LaunchRequest, config: Config, *, host: str, port: int) -> in
         raise ConfigError("no GPUs to serve on; add --gpus N, those of this machine")
     run = enable_servers(check_config(config))
     placement = place_ranks(request, run, (0, 0))
-    config = with_servers(run.config, placement)
-    model, rollout, longest = config.model, config.rollout, _max_model_len(config)
-    commands = [
-        (
-            gpu_environment(gpus),
-            server_command(
-                model, rollout, port + number, max_model_len=longest, gpus=gpus, host=host
-            ),
+    config = with_servers(run, placement).config
+    longest = _max_model_len(config)
+    commands = []
+    for number, gpus in enumerate(placement.servers):
+        command = server_command(
+            config.model,
+            config.rollout,
+            port + number,
+            max_model_len=longest,
+            gpus=gpus,
+            host=host,
         )
-        for number, gpus in enumerate(placement.servers)
-    ]
+        commands.append((gpu_environment(gpus), command))
     if request.dry_run:
         for variables, command in commands:
             print(_command_line(variables, command))
-        if host not in ("127.0.0.1", "::1", "localhost"):
-            print(
-                f"# --host {host} is open to the network: whoever has {API_KEY} can use and change "
-                f"the servers. --host takes the address of one network of this machine.",
-                file=sys.stderr,  # launch/slurm.sbatch counts the commands on stdout
-            )
         return 0
     key = os.environ.get(API_KEY)
     if not key:
@@ -321,29 +303,29 @@ def serve(request: LaunchRequest, config: Config, *, host: str, port: int) -> in
             f"{API_KEY} in the environment of this command and of the training"
         )
 
-    variables = server_environment(rollout) | {API_KEY: key}
-    servers = [
-        OwnedProcess(
-            command,
-            inherited_environment(command) | variables | gpus,
-            Path(os.devnull),
-            name=f"server {number}",
-            inherits_output=True,
-        )
-        for number, (gpus, command) in enumerate(commands)
-    ]
-    ends = [-1] * len(servers)  # the first start counts as none
+    own = server_environment(config.rollout) | {API_KEY: key}
+    servers = []
+    for number, (variables, command) in enumerate(commands):
+        environment = inherited_environment(command) | own | variables
+        log, name = Path(os.devnull), f"server {number}"
+        servers.append(OwnedProcess(command, environment, log, name=name, inherits_output=True))
+    return _keep_serving(servers)
+
+
+def _keep_serving(servers: Sequence[OwnedProcess]) -> int:
+    """Start servers, again where one ends, until a signal; the exit status."""
+    starts = [0] * len(servers)
     with _signals() as signals:
         try:
             while not signals:
                 for number, server in enumerate(servers):
                     if not server.dead:
                         continue
-                    ends[number] += 1
-                    if ends[number] > RESTARTS:
+                    if starts[number] > RESTARTS:
                         raise PaintError(
-                            f"server {number} has ended {ends[number]} times; its output is above"
+                            f"{server.name} has ended {starts[number]} times; its output is above"
                         )
+                    starts[number] += 1
                     LOGGER.info("%s | $ %s", server.name, shlex.join(server.command))
                     server.start()
                 time.sleep(0.2)
@@ -406,39 +388,16 @@ def _visible_gpus(placement: GpuPlacement) -> Iterator[None]:
         os.environ.update(before)
 
 
-def _as_begun(config: Config, folder: Path) -> Config:
-    """The config of the run in the folder, with what may change. Raises RunError for another."""
-    begun, rollout = read_run(folder), config.rollout
-    config = with_resolved(config, begun)
-    # What --gpus itself may have put there is no setting of the user's.
-    places = {"engine": begun.rollout.engine, "colocate": begun.rollout.colocate}
-    before, wanted = (
-        one.changed("rollout", **places, urls=(), server_gpus=()) for one in (begun, config)
-    )
-    changes = fixed_differences(before, wanted)
-    if changes:
-        raise RunError(
-            f"{folder} holds a run in another setting:\n  "
-            + "\n  ".join(changes)
-            + f"\nresume it in its own folder (`paint resume {folder}`), or set --log.name"
-        )
-    resumed = before.changed(
-        "rollout", urls=rollout.urls, max_logprob_mismatch=rollout.max_logprob_mismatch
-    )
-    steps = max(config.train.steps, begun.train.steps)
-    return resumed.changed("train", steps=steps)
-
-
 def _require_same_engine(run: Resolved, placement: GpuPlacement, folder: Path) -> None:
     """Raise RunError where servers appear or are gone; the message names the split to resume."""
-    rollout, has_servers = run.rollout, run.owns_servers
-    is_shared = has_servers and rollout.colocate
-    if (bool(placement.servers), placement.shared) != (has_servers, is_shared):
-        kind = "shared" if rollout.colocate else "TRAINERS+SERVERS"
+    rollout, split = run.rollout, "TRAINERS+0"
+    if run.owns_servers:
+        split = "shared" if rollout.colocate else "TRAINERS+SERVERS"
+    has_servers = bool(placement.servers)
+    if has_servers != run.owns_servers or placement.shared != (split == "shared"):
         raise RunError(
-            f"{folder} was started {'with' if has_servers else 'without'} own servers "
-            f"(rollout.engine {rollout.engine}, rollout.colocate {rollout.colocate}); go on with "
-            f"--split {kind if has_servers else 'TRAINERS+0'}"
+            f"{folder} was started with rollout.engine {rollout.engine} and rollout.colocate "
+            f"{rollout.colocate}; go on with --split {split}"
         )
 
 
@@ -508,8 +467,8 @@ def _print_plan(
     if trainers and placement.plan:
         serving = sum(len(gpus.split(",")) for gpus in placement.servers)
         split = Split(trainers, serving, placement.shared, placement.reason)
-        gpus_used = max(trainers, serving)
-        plan = replace(placement.plan, config=config, gpus=gpus_used, split=split)
+        used = max(trainers, serving)
+        plan = replace(placement.plan, config=config, gpus=used, split=split)
         print(f"# {start_line(plan)}")
         sizes = server_flags(plan) if placement.shared else None
     if ranks:

@@ -1,39 +1,58 @@
 """Off-policy rollouts: completions of earlier policies, and the adapters that sampled them.
 
 The policy that sampled a completion is its behavior policy. Its adapter is kept until the step is
-over, to score the completion under it, and is in the checkpoint of a step before.
+over, to score the completion under it, and is in the checkpoint of a step before. Both kinds are
+reproducible: how old the completions of a step are does not depend on which part is faster.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from paint.core.display import Clock
+from paint.core.distributed import all_gather_objects
 from paint.inference.adapter_sync_check import restoring, set_trained, trainer_log_probs
-from paint.inference.engine import Completion
+from paint.inference.engine import Completion, Engine, Sampling
 from paint.models.policy import Policy
 from paint.training.rollouts import Rollout
 
 BEHAVIOR_ADAPTERS = "behind.pt"
 """The file of a checkpoint with the behavior adapters of the pending steps, by step."""
 
+Request = tuple[list[list[int]], Sampling, list[int]]
+"""Prompts, sampling settings and seeds of this rank's rows of a step."""
+
 
 class OffPolicyRollouts(ABC):
-    """The completions of the steps to come. All ranks call each method together."""
+    """The completions of the steps to come. All ranks call each method together.
+
+    Args:
+        request: the request of a step, by its index.
+        behind: k, how many updates old completions may be (``rollout.off_policy_steps``).
+        steps: of the run; no completions are requested beyond them.
+        measured: rows of a step, on each rank, that are scored under the behavior policy.
+    """
 
     def __init__(
         self,
         policy: Policy,
+        engine: Engine,
+        request: Callable[[int], Request],
         *,
-        steps: int,  # of the run; no completions are requested beyond them
-        measured: int,  # rows of a step, on each rank, that are scored under the behavior policy
+        behind: int,
+        steps: int,
+        measured: int,
     ) -> None:
-        self.policy, self._steps, self._measured = policy, steps, measured
+        self.policy, self.engine, self._request = policy, engine, request
+        self._behind, self._steps, self._measured = behind, steps, measured
         self._behavior_adapters: dict[int, list[Tensor]] = {}  # by step
+        self._completions: dict[int, Any] = {}  # by step, sampled or pending
 
     @abstractmethod
     def get(self, step: int, clock: Clock) -> list[Completion]:
@@ -43,9 +62,10 @@ class OffPolicyRollouts(ABC):
     def pending(self, done: int) -> range:
         """The steps, after ``done`` steps, whose behavior policy is known by now."""
 
-    @abstractmethod
     def restore(self, checkpoint: Path) -> None:
-        """Repeat the requests that were pending when the checkpoint was written."""
+        """Load the adapters that were pending when the checkpoint was written."""
+        path = checkpoint / BEHAVIOR_ADAPTERS
+        self._behavior_adapters = torch.load(path, map_location="cpu", weights_only=True)
 
     def score_under_behavior_policy(self, rollouts: Sequence[Rollout], step: int) -> list[Rollout]:
         """Give ``measured`` rollouts log-probs under the behavior policy, each source first."""
@@ -81,8 +101,109 @@ class OffPolicyRollouts(ABC):
         return copies
 
 
-def load_behavior_adapters(checkpoint: Path) -> dict[int, list[Tensor]]:
-    """The behavior adapters of a checkpoint's pending steps, by step."""
-    path = checkpoint / BEHAVIOR_ADAPTERS
-    adapters: dict[int, list[Tensor]] = torch.load(path, map_location="cpu", weights_only=True)
-    return adapters
+class AsyncRollouts(OffPolicyRollouts):
+    """Requests to servers, which generate while a step trains.
+
+    When step t begins, the trainer waits for its completions and requests those of step t + k from
+    the current policy. All completions of a step are therefore exactly k updates old; in the first
+    k steps, as many as there were. A resumed run repeats the pending requests.
+    """
+
+    @cached_property
+    def _engines(self) -> list[Engine]:
+        """A client for each pending step."""
+        return [self.engine.fork() for _ in range(self._behind)]
+
+    def get(self, step: int, clock: Clock) -> list[Completion]:
+        with clock("wait"):
+            for early in self.pending(step):
+                if early not in self._behavior_adapters:  # the first steps of a run
+                    self._submit(early)
+            self._behavior_adapters = {
+                s: adapter for s, adapter in self._behavior_adapters.items() if s >= step
+            }
+            completions: list[Completion] = self._completions.pop(step)()
+        with clock("submit"):
+            self._submit(step + self._behind)
+        return completions
+
+    def pending(self, done: int) -> range:
+        return range(done, done + self._behind)
+
+    def restore(self, checkpoint: Path) -> None:
+        super().restore(checkpoint)
+        with restoring(self.policy):
+            for step, adapter in self._behavior_adapters.items():
+                set_trained(self.policy, adapter)
+                self._send(step)
+
+    def _submit(self, step: int) -> None:
+        self._behavior_adapters[step] = self._copy_adapter()
+        self._send(step)
+
+    def _send(self, step: int) -> None:
+        if step < self._steps:
+            engine = self._engines[step % self._behind]
+            engine.sync_weights()
+            self._completions[step] = engine.submit(*self._request(step))
+
+
+class BatchedRollouts(OffPolicyRollouts):
+    """The rows of k + 1 steps sampled at once, in the training process.
+
+    Steps g to g + k, where k + 1 divides g, are a group. When its first step begins, the policy of
+    now samples the completions of all of them in one call of the engine, which takes less time than
+    k + 1 calls. Those of the group's i-th step, from 0, are i updates old. A run that is resumed
+    within a group samples the same rows in one call again.
+    """
+
+    def get(self, step: int, clock: Clock) -> list[Completion]:
+        if step not in self._completions:
+            group = self._group_of(step)
+            if step == group.start:
+                self._behavior_adapters = dict.fromkeys(group, self._copy_adapter())
+                self._sample(group, clock)
+            else:  # the run was resumed within the group
+                with restoring(self.policy):
+                    set_trained(self.policy, self._behavior_adapters[step])
+                    self._sample(group, clock)
+        completions: list[Completion] = self._completions.pop(step)
+        return completions
+
+    def score_under_behavior_policy(self, rollouts: Sequence[Rollout], step: int) -> list[Rollout]:
+        if step == self._group_of(step).start:  # the policy itself sampled them
+            return list(rollouts)
+        return super().score_under_behavior_policy(rollouts, step)
+
+    def pending(self, done: int) -> range:
+        group = self._group_of(done)
+        is_sampled = done > group.start
+        return range(done, group.stop if is_sampled else done)
+
+    def _group_of(self, step: int) -> range:
+        first = step - step % (self._behind + 1)
+        return range(first, first + self._behind + 1)
+
+    def _sample(self, group: range, clock: Clock) -> None:
+        """Sample the completions of a group's steps, but of none beyond the run's last one."""
+        steps = range(group.start, min(group.stop, self._steps))
+        prompts: list[list[int]] = []
+        seeds: list[int] = []
+        counts = []
+        for step in steps:
+            prompts_of_step, sampling, seeds_of_step = self._request(step)
+            prompts += prompts_of_step
+            seeds += seeds_of_step
+            counts.append(len(prompts_of_step))
+        with clock("sync"):
+            self.engine.sync_weights()
+        with clock("rollout"):
+            completions = self.engine.generate(prompts, sampling, seeds)
+
+        tokens = sum(len(completion.ids) for completion in completions)
+        clock.tokens["rollout"] = sum(all_gather_objects([tokens]))
+        self._completions = {}
+        start = 0
+        for step, count in zip(steps, counts, strict=True):
+            self._completions[step] = completions[start : start + count]
+            start += count

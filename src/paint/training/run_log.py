@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from paint.config.recipe import to_table
 from paint.config.run_folder import (
     OWN_ROWS,
     ROWS,
@@ -28,7 +29,7 @@ from paint.config.run_folder import (
 )
 from paint.config.schema import Config
 from paint.core import storage
-from paint.core.display import Display
+from paint.core.display import Display, format_duration
 from paint.core.errors import wrap_errors
 from paint.core.versions import versions
 from paint.evaluation.grade import is_repetitive
@@ -40,18 +41,31 @@ from paint.training.rollouts import ScoredRollout, logprob_mismatches, off_polic
 FRACTIONS = {"clipped": "clip_frac", "selected": "selected_frac"}
 UNAVERAGED = {"student_log_prob", "teacher_log_prob", "tempered_log_prob", "entropy_ratio"}
 
-ConfigTable = Mapping[str, Mapping[str, Any]]  # a config as run.json stores it, by section and key
-
 LIBRARIES = ("torch", "transformers", "peft", "accelerate", "tokenizers", "numpy")
 
 
-def new_run(table: ConfigTable, folder: Path, digests: Mapping[str, Any], **info: Any) -> None:
-    """Create the run folder and write run.json.
+@contextmanager
+def entered(
+    config: Config, folder: Path, facts: Mapping[str, Any], display: Display, *, resume: bool
+) -> Iterator[None]:
+    """Hold the lock of a run's folder, which is new, or has the run that is resumed."""
+    with wrap_errors(folder, RunError, "choose another with --log.folder"):
+        folder.mkdir(parents=True, exist_ok=True)
+    with storage.lock_folder(folder):
+        if resume:
+            validate_resume(config, folder, facts, display)
+        else:
+            new_run(config, folder, facts)
+        yield
 
-    digests are those of the training "problems", of the "context" that all share, and of the
-    "model" (``paint.models.weights.model_digests``). Further entries, such as the model's
-    "conventions", are recorded under their names.
+
+def new_run(config: Config, folder: Path, facts: Mapping[str, Any]) -> None:
+    """Fill a new run's folder, and write run.json.
+
+    facts are the digests of the training "problems", of the "context" that all share and of the
+    "model" (``paint.models.weights.model_digests``), and the model's "conventions".
     """
+    table = to_table(config)
     if (folder / "run.json").exists():
         raise RunError(
             f"{folder} already holds a run; resume with `paint resume {folder}` or set --log.name"
@@ -61,13 +75,12 @@ def new_run(table: ConfigTable, folder: Path, digests: Mapping[str, Any], **info
             f"{part} belongs to a run whose run.json is missing; restore it, or set --log.name"
         )
 
-    parts = digests["problems"], digests["context"], *digests["model"].values()
+    parts = facts["problems"], facts["context"], *facts["model"].values()
     contents = {
         "id": run_id(table, *parts),
         "config": table,
         OWN_ROWS: Path(table["data"]["path"]).absolute() == (folder / ROWS).absolute(),
-        **digests,
-        **info,
+        **facts,
         "versions": _versions(),
         "git": _git_revision(),
         "command": sys.argv,
@@ -79,25 +92,25 @@ def new_run(table: ConfigTable, folder: Path, digests: Mapping[str, Any], **info
 
 
 def validate_resume(
-    config: Config, folder: Path, digests: Mapping[str, Any], display: Display
+    config: Config, folder: Path, facts: Mapping[str, Any], display: Display
 ) -> None:
     """Check that a run resumes with the config, model, problems and context of its start."""
     before, run_info = read_run(folder), read_run_json(folder)
     changes = fixed_differences(before, config)
     if changes:
         raise RunError(f"{folder} was started with another config:\n  " + "\n  ".join(changes))
-    if run_info["problems"] != digests["problems"]:
+    if run_info["problems"] != facts["problems"]:
         raise RunError(
             f"{folder} was started with other problems than {config.data.path} holds now (digest "
-            f"{run_info['problems']}, now {digests['problems']}); restore the file, name it by "
+            f"{run_info['problems']}, now {facts['problems']}); restore the file, name it by "
             f"--data.path, or start a new run"
         )
-    if run_info["context"] != digests["context"]:
+    if run_info["context"] != facts["context"]:
         raise RunError(
             f"{folder} was started with another text than {config.context.file} holds now; restore "
             f"the file, or start a new run"
         )
-    for name, digest in digests["model"].items():
+    for name, digest in facts["model"].items():
         if run_info["model"][name] != digest:
             raise RunError(
                 f"{folder} was started with another model: the {name} of {config.model.path} "
@@ -227,6 +240,28 @@ def loss_metrics(kept: Sequence[ScoredRollout], options: Objective) -> dict[str,
     return metrics
 
 
+def describe_phases(steps: Sequence[Mapping[str, float]], seconds: float) -> str:
+    """The time of a run by phase of its steps, longest first, and the rest.
+
+    Args:
+        steps: metrics of the steps (docs/reference/metrics.md).
+        seconds: of the complete run, set-up and validation included.
+    """
+    phases: dict[str, float] = {}
+    for row in steps:
+        for name, value in row.items():
+            if name.startswith("seconds_") and name != "seconds_left":
+                phase = name.removeprefix("seconds_")
+                phases[phase] = phases.get(phase, 0.0) + value
+    parts = []
+    for phase in sorted(phases, key=phases.__getitem__, reverse=True):
+        if round(phases[phase]):
+            parts.append(f"{phase} {format_duration(phases[phase])}")
+    rest = max(seconds - sum(phases.values()), 0.0)
+    parts.append(f"set-up, validation and saving {format_duration(rest)}")
+    return f"took {format_duration(seconds)}: {', '.join(parts)}"
+
+
 def write_rollouts(folder: Path, step: int, records: Sequence[Mapping[str, object]]) -> None:
     """Write a step's rollouts, one JSON object a line. Raises RunError if that fails."""
     path = step_folder(folder / "rollouts", step).with_suffix(".jsonl")
@@ -234,21 +269,21 @@ def write_rollouts(folder: Path, step: int, records: Sequence[Mapping[str, objec
         storage.write_jsonl(path, records)
 
 
-def replace_config(folder: Path, table: ConfigTable) -> None:
+def replace_config(folder: Path, config: Config) -> None:
     """Write another config to run.json. Raises RunError if that fails."""
-    with _or_run_error(folder, folder):
-        storage.write_json(folder / "run.json", read_run_json(folder) | {"config": table})
+    before = read_run_json(folder)
+    table = to_table(config)
+    if before["config"] != table:
+        with _or_run_error(folder, folder):
+            storage.write_json(folder / "run.json", before | {"config": table})
 
 
-def truncate_to_step(table: ConfigTable, folder: Path, step: int) -> None:
+def truncate_to_step(config: Config, folder: Path, step: int) -> None:
     """Delete what was written after a step, to be repeated; write the config to run.json."""
     rows = read_history(folder, step)
     require_rollouts(folder, step)
-
-    run_info = read_run_json(folder)
+    replace_config(folder, config)
     with _or_run_error(folder, folder):
-        if run_info["config"] != table:
-            storage.write_json(folder / "run.json", run_info | {"config": table})
         storage.write_jsonl(folder / "metrics.jsonl", rows)
         for part, ending in (("rollouts", ".jsonl"), ("tokens", ".parquet")):
             for path in step_paths(folder / part, ending):

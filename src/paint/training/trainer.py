@@ -2,17 +2,14 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from signal import Signals
 from time import monotonic
 from typing import Any
 
-import torch
 from accelerate import Accelerator
-from accelerate.utils import InitProcessGroupKwargs
 
 from paint.config.recipe import to_table
 from paint.config.run_folder import (
@@ -24,20 +21,19 @@ from paint.config.run_folder import (
     read_run_json,
     step_of,
     step_paths,
-    with_resolved,
 )
-from paint.config.schema import Config, TeacherConfig, TrainConfig
+from paint.config.schema import Config, TrainConfig
 from paint.core.display import Clock, Display
 from paint.core.distributed import (
     all_gather_objects,
     any_rank_signal,
+    open_accelerator,
     report_once,
-    require_all_ranks,
     run_on_rank0,
 )
-from paint.core.errors import Interrupted, wrap_errors
+from paint.core.errors import Interrupted
 from paint.core.plugins import extension_errors
-from paint.core.storage import digest, lock_folder
+from paint.core.storage import digest
 from paint.data.contexts import Contexts
 from paint.data.problems import Problem, batch_indices, problems_digest, read_problems
 from paint.estimate.plan import Machine
@@ -47,40 +43,34 @@ from paint.evaluation.grade import summarise
 from paint.evaluation.validation import Validation, load_validation, validate
 from paint.grading.contract import Cost, Grade
 from paint.grading.graders import open_grader
-from paint.inference.engine import Engine, PendingCompletions, sampling_from
+from paint.inference.engine import Engine
 from paint.inference.engines import LOCAL
 from paint.inference.factory import EngineSetup, open_engine
 from paint.inference.local import LocalEngine
 from paint.inference.machine import find_machine
-from paint.models.conventions import today
 from paint.models.policy import Policy, load_policy
-from paint.models.targets import describe_adapters
-from paint.models.teacher import Teacher, open_teacher
+from paint.models.teacher import open_teacher
 from paint.models.weights import model_digests
-from paint.objective.divergences import DIVERGENCES, FORWARD_KL
-from paint.objective.fused import choose_row_work
-from paint.objective.loss import require_slope
+from paint.objective.fused import require_loss
 from paint.training import checkpoint, run_log
-from paint.training.async_rollouts import AsyncRollouts
-from paint.training.batched_rollouts import BatchedRollouts
 from paint.training.callbacks import Callback
-from paint.training.check import Resolved, check_training, resolve
+from paint.training.check import Resolved, check_training, resolve, with_resolved
 from paint.training.drift import open_drift
 from paint.training.health import Health
-from paint.training.off_policy_rollouts import OffPolicyRollouts
+from paint.training.off_policy_rollouts import (
+    AsyncRollouts,
+    BatchedRollouts,
+    OffPolicyRollouts,
+    Request,
+)
 from paint.training.optim import learning_rate, open_optimizer
 from paint.training.prompt_filter import (
     filter_problems,
     print_first_prompts,
     warn_template_mismatch,
 )
-from paint.training.rollouts import (
-    OFF_POLICY_KL_WARNING,
-    ON_POLICY,
-    ScoredRollout,
-)
+from paint.training.rollouts import OFF_POLICY_KL_WARNING, ON_POLICY, ScoredRollout
 from paint.training.step_checks import require_step
-from paint.training.step_times import bottleneck, describe_phases, measured_steps
 from paint.training.token_log import write_tokens
 from paint.training.train_step import Setup, generation_request, grade_rollouts
 
@@ -95,6 +85,7 @@ def train(
     config: Config,
     folder: Path,
     *,
+    checked: Resolved | None = None,
     resume: bool = False,
     display: Display | None = None,
     callbacks: Sequence[Callback] = (),
@@ -106,181 +97,94 @@ def train(
     Settings, data and files are refused before the first step wherever that is possible. SIGINT and
     SIGTERM raise Interrupted when the step under way is finished and saved. Callbacks are called on
     the first rank, and so is ``at_end``, before trackers are closed. The note is printed first.
+    ``checked`` is what ``check_training`` made of the config, where it was called before.
     """
     began = monotonic()
-    if resume:
+    if checked is None and resume:
         config = with_resolved(config, read_run(folder))
-    run = check_training(config)
-    accelerator = _open_accelerator(config, folder)
-    ranks = accelerator.num_processes
-    is_main = accelerator.is_main_process
+    run = checked or check_training(config)
+    # One rank's rows may take longer than another's.
+    patience = START_SECONDS + run.rollout.server_timeout + run.rollout.timeout
+    accelerator = open_accelerator(folder, run.config.log.trackers, patience)
+    ranks, is_main = accelerator.num_processes, accelerator.is_main_process
     display = (is_main and display) or Display(enabled=is_main)
-    with (
-        report_once(folder) as signals,
-        open_grader(config.grading) as grader,
-        ExitStack() as lock,
-    ):
+    with report_once(folder) as signals, ExitStack() as stack:
         if note:
             display.note(note)
-
         # Refused now, not after the model is loaded or after the first rollouts.
         candidates = read_problems(run.config.data, needs=run.needed_fields)
         contexts = Contexts(run.config.context, candidates.problems)
-        _check_loss(run, accelerator.device, display)
-        run = resolve(run, _find_machine(run.config, accelerator))
-        display.notes(run.notes)
-        if ranks > 1:
-            display.note(f"{ranks} ranks")
-
-        policy, run = _open_policy(run, accelerator.device, display)
-        teacher = _open_teacher(run, policy, display)
-        validation = load_validation(policy, run.config, folder, ranks, grader, display)
         file_content = contexts.file_content
+        reason = require_loss(run.objective, accelerator.device)
+        if reason and run.algorithm.needs_context:  # what the divergence applies to
+            display.note(f"the loss is computed without Triton kernels: {reason}")
+        run = resolve(run, _find_machine(accelerator))
+        grader = stack.enter_context(open_grader(run.config.grading))
+        display.notes(run.notes)
+
+        model, seed, prompts = run.config.model, run.config.train.seed, run.config.prompts
+        policy = load_policy(model, seed=seed, device=accelerator.device, prompts=prompts)
+        teacher = open_teacher(policy, run.teacher)
+        display.notes(policy.notes)
+        validation = load_validation(policy, run.config, folder, ranks, grader, display)
+        if policy.conventions.date is not None:
+            run = run.changed("model", date=policy.conventions.date)
         problems = filter_problems(policy, run, candidates, display, file_content)
         if run.algorithm.needs_context:
             warn_template_mismatch(display, policy)
 
         def enter_folder() -> None:
-            digests = _digests(policy, problems, contexts)
-            lock.enter_context(_locked(folder, is_new=not resume))
-            _record(run, folder, digests, policy, display, resume=resume)
+            facts = _facts(policy, problems, contexts)
+            stack.enter_context(run_log.entered(run.config, folder, facts, display, resume=resume))
 
         run_on_rank0(enter_folder)
         last, done = _last_checkpoint(folder)
         optimizer = open_optimizer(run.optimizer, policy.trainable, run.config.train)
+        if last:
+            checkpoint.restore(last, policy, optimizer, teacher)
         if resume:
-            if last:
-                checkpoint.restore(last, policy, optimizer, teacher)
-            run_on_rank0(lambda: run_log.truncate_to_step(to_table(run.config), folder, done))
+            run_on_rank0(lambda: run_log.truncate_to_step(run.config, folder, done))
             display.note(f"resuming after step {done} of {folder}")
+        history = read_history(folder, done)
         _open_trackers(run.config, folder, accelerator)
 
-        with _open_engine(run, policy, problems, folder, display) as (engine, run):
-            if validation is not None:
-                validation = replace(validation, engine=run.rollout.engine)
-            _warn_off_policy(run, display)
-            history = read_history(folder, done) if done else []
-            health = Health(run.config.health, history, display.warn)
-            setup = Setup(run, policy, teacher, problems, engine, optimizer, accelerator, grader)
-            setup = replace(
-                setup,
-                callbacks=[health, *callbacks],
-                drift=open_drift(run.config, policy, teacher),
-                context_file=file_content,
-            )
-            if run.rollout.off_policy_steps:
-                rollouts = _open_off_policy_rollouts(setup, last)
-                setup = replace(setup, off_policy_rollouts=rollouts)
-            try:
-                loop(setup, validation, folder, display, done, signals)
-                if at_end is not None and is_main:
-                    at_end(folder, accelerator, display)
-            finally:
-                accelerator.end_training()
-
-        if is_main:
-            _describe_end(folder, done, monotonic() - began, display)
-        trained = latest_checkpoint(folder) or folder
-        display.note(f"done: {trained}")
-        return trained
+        engine, run = stack.enter_context(_open_engine(run, policy, problems, folder, display))
+        setup = Setup(run, policy, teacher, problems, engine, optimizer, accelerator, grader)
+        setup = replace(
+            setup,
+            callbacks=[Health(run.config.health, history, display.warn), *callbacks],
+            drift=open_drift(run.config, policy, teacher),
+            context_file=file_content,
+        )
+        if run.rollout.off_policy_steps:
+            setup = replace(setup, off_policy_rollouts=_open_off_policy_rollouts(setup, last))
+        stack.callback(accelerator.end_training)
+        loop(setup, validation, folder, display, done, signals)
+        if is_main and at_end is not None:
+            at_end(folder, accelerator, display)
+    if is_main:
+        _describe_end(folder, done, monotonic() - began, display)
+    return latest_checkpoint(folder) or folder
 
 
-def _open_accelerator(config: Config, folder: Path) -> Accelerator:
-    """Join the ranks; raises where one of them is missing."""
-    # One rank's rows may take longer than another's.
-    seconds = START_SECONDS + config.rollout.server_timeout + config.rollout.timeout
-    accelerator = Accelerator(
-        log_with=list(config.log.trackers) or None,
-        project_dir=folder,
-        kwargs_handlers=[InitProcessGroupKwargs(timeout=timedelta(seconds=seconds))],
-    )
-    require_all_ranks(accelerator)
-    return accelerator
-
-
-def _check_loss(run: Resolved, device: torch.device, display: Display) -> None:
-    """Refuse a divergence whose slope is wrong, and say why the loss has no kernels here."""
-    if run.divergence not in DIVERGENCES.values():
-        require_slope(run.divergence)
-    _, reason = choose_row_work(run.objective, device)
-    if reason and run.algorithm.needs_context:  # what the divergence applies to
-        display.note(f"the loss is computed without Triton kernels: {reason}")
-
-
-def _find_machine(config: Config, accelerator: Accelerator) -> Machine:
-    """What this run finds; ranks that divide the rows must agree, so the memory is the smallest."""
-    ranks = accelerator.num_processes
-    machine = find_machine(config.rollout.server, device=accelerator.device, ranks=ranks)
+def _find_machine(accelerator: Accelerator) -> Machine:
+    machine = find_machine(accelerator.device, accelerator.num_processes)
+    # Ranks that divide the rows must agree, so the smallest memory counts.
     return replace(machine, memory=min(all_gather_objects([machine.memory])))
 
 
-def _open_policy(run: Resolved, device: torch.device, display: Display) -> tuple[Policy, Resolved]:
-    """Load the model, print its conventions, and fix the date of a template that reads the clock.
-
-    Returns the policy, and the run with that date.
-    """
-    model, seed = run.config.model, run.config.train.seed
-    if model.date == "auto":
-        model = replace(model, date=run_on_rank0(today))  # one day for all ranks
-    policy = load_policy(model, seed=seed, device=device, prompts=run.config.prompts)
-    thinking = policy.student_thinking and policy.teacher_thinking
-    notes = [policy.conventions.line(), *policy.conventions.warnings(thinking=thinking)]
-    if policy.tuning == "lora":
-        notes.append(describe_adapters(policy.base))
-    if policy.kernels:
-        notes.append(policy.kernels)
-    display.notes(notes)
-    if policy.conventions.date is not None:
-        run = run.changed("model", date=policy.conventions.date)
-    return policy, run
-
-
-def _open_teacher(run: Resolved, policy: Policy, display: Display) -> Teacher:
-    """The policy as it is before a checkpoint is loaded, or an average that starts there."""
-    config, steps = run.config.teacher, run.config.train.steps
-    if not run.needs_teacher:  # live weights are the policy itself: no copy is kept
-        return open_teacher(policy, TeacherConfig(weights="live"))
-    if config.weights == "ema" and config.every >= steps:
-        display.note(f"the teacher stays as it is: teacher.every is not below {steps} steps")
-    return open_teacher(policy, config)
-
-
-def _locked(folder: Path, *, is_new: bool) -> AbstractContextManager[None]:
-    """The lock of a run's folder, which is made for a new run."""
-    if is_new:
-        with wrap_errors(folder, RunError, "choose another with --log.folder"):
-            folder.mkdir(parents=True, exist_ok=True)
-    return lock_folder(folder)
-
-
-def _digests(policy: Policy, problems: Sequence[Problem], contexts: Contexts) -> dict[str, Any]:
-    """Digests of what a run trains on, by which it is resumed."""
+def _facts(policy: Policy, problems: Sequence[Problem], contexts: Contexts) -> dict[str, Any]:
+    """What run.json has next to the config: digests, by which a run is resumed, and conventions."""
     return {
         "problems": problems_digest(problems),
         "context": digest(contexts.shared),
         "model": model_digests(policy),
+        "conventions": policy.conventions.table(),
     }
 
 
-def _record(
-    run: Resolved,
-    folder: Path,
-    digests: Mapping[str, Any],
-    policy: Policy,
-    display: Display,
-    *,
-    resume: bool,
-) -> None:
-    """Write run.json of a new run, or check that the folder holds the run which is resumed."""
-    if resume:
-        run_log.validate_resume(run.config, folder, digests, display)
-        return
-    conventions = policy.conventions.table()
-    run_log.new_run(to_table(run.config), folder, digests, conventions=conventions)
-
-
 def _last_checkpoint(folder: Path) -> tuple[Path | None, int]:
-    """The last checkpoint, if there is any, and its step. Raises RunError if ranks see others."""
+    """The last checkpoint, if there is any, and its step."""
     last = latest_checkpoint(folder)
     done = step_of(last) if last else 0
     if len(set(all_gather_objects([done]))) > 1:
@@ -328,7 +232,7 @@ def _open_engine(
     with open_engine(setup) as engine:
         if setup.has_fallen_back(engine):
             run = run.changed("rollout", engine=LOCAL, colocate=False)
-            run_log.replace_config(folder, to_table(run.config))
+            run_log.replace_config(folder, run.config)
         yield engine, run
 
 
@@ -338,19 +242,11 @@ def _describe_end(folder: Path, done: int, seconds: float, display: Display) -> 
     if validations:
         summarise(validations, folder / "validation", display)
     steps = read_metrics(folder)
-    display.note(describe_phases(steps[done:], seconds))
+    display.note(run_log.describe_phases(steps[done:], seconds))
     change = describe_change(graded_validation(folder, display), steps)
     if change:
         display.note(change)
-
-
-def _warn_off_policy(run: Resolved, display: Display) -> None:
-    divergence = run.config.objective.divergence
-    if run.is_off_policy and divergence != FORWARD_KL.name:
-        display.note(
-            "off-policy: forward KL tolerates completions of another policy, reverse KL does not "
-            f"(arXiv 2606.24143), and objective.divergence is {divergence}; watch off_policy_kl"
-        )
+    display.note(f"done: {latest_checkpoint(folder) or folder}")
 
 
 def loop(
@@ -363,19 +259,18 @@ def loop(
 ) -> None:
     """Run the steps after ``done``, with their logs, checkpoints and validations."""
     config, accelerator = setup.config.train, setup.accelerator
+    updates: list[None] = []  # of a step that is not complete
+    setup.optimizer.register_step_pre_hook(lambda *_: updates.append(None))
+
+    def stop() -> None:
+        _raise_if_stopped(any_rank_signal(signals), folder)
 
     def validate_checkpoint() -> None:
         if validation is not None:
+            # The engine that was opened, which may have taken the place of servers.
+            own = replace(validation, engine=setup.config.rollout.engine)
+            accelerator.log(validate(own, setup.engine, accelerator, done, stop), step=done)
 
-            def stop() -> None:
-                _raise_if_stopped(any_rank_signal(signals), folder)
-
-            accelerator.log(validate(validation, setup.engine, accelerator, done, stop), step=done)
-
-    seconds: list[dict[str, float]] = []  # of the first steps, by phase
-    measured = measured_steps(setup.resolved)
-    updates = _UpdateCount(setup.optimizer)
-    updates_when_done = 0  # in the steps of this process that are complete
     with run_log.stop_signals(signals), display.running(config.steps, done):
         try:
             if _is_checkpoint(config, done):
@@ -387,12 +282,7 @@ def loop(
                 if accelerator.is_main_process:
                     is_stopped = log_step(setup, folder, display, scored, further, clock, done + 1)
                 done += 1
-                updates_when_done = updates.count
-                if len(seconds) < measured:
-                    seconds.append(clock.seconds)
-                    if len(seconds) == measured:
-                        ranks = accelerator.num_processes
-                        display.note(bottleneck(setup.resolved, ranks, seconds))
+                updates.clear()
 
                 is_stopped = bool(any_rank_signal([int(is_stopped)]))
                 signal_number = any_rank_signal(signals)
@@ -403,18 +293,14 @@ def loop(
                 if is_due:
                     validate_checkpoint()
                 if is_stopped:
-                    display.note(
-                        f"ended after step {done} by a callback or health.stop_on; the checkpoint "
-                        f"is complete"
-                    )
+                    display.note(f"ended after step {done} by a callback or health.stop_on; saved")
                     break
         except (Interrupted, checkpoint.RanksDiffer):
             raise
         except Exception:
-            # Checkpoint complete steps only. A failure between the updates of a step, before the
-            # teacher's update or before logging leaves a partial step.
-            is_complete = updates.count == updates_when_done
-            if accelerator.is_main_process and done and is_complete:
+            # Only complete steps are saved. A failure between the updates of a step, before the
+            # teacher's update or before logging leaves a partial one.
+            if accelerator.is_main_process and done and not updates:
                 with suppress(RunError):
                     checkpoint.save(folder, setup, done)
             raise
@@ -461,17 +347,6 @@ def _raise_if_stopped(signal_number: int, folder: Path) -> None:
             f"resume with `paint resume {folder}`",
             signal_number,
         )
-
-
-class _UpdateCount:
-    """Counts the updates that an optimizer has begun, whatever state it keeps."""
-
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        self.count = 0
-        optimizer.register_step_pre_hook(self._add)
-
-    def _add(self, *_: Any) -> None:
-        self.count += 1
 
 
 def minibatch(setup: Setup, step_index: int) -> list[tuple[int, Problem]]:
@@ -562,35 +437,21 @@ def log_step(
 
 def _open_off_policy_rollouts(setup: Setup, last: Path | None) -> OffPolicyRollouts:
     """Rollouts of the steps to come, with those that were pending at the last checkpoint."""
-    config = setup.config
-    behind = config.rollout.off_policy_steps
 
-    def request(step_index: int) -> tuple[list[list[int]], list[int]]:
+    def request(step_index: int) -> Request:
         rows = minibatch(setup, step_index)
         with setup.accelerator.split_between_processes(rows) as batch:
-            prompts, _, seeds = generation_request(setup, batch, step_index)
-        return prompts, seeds
+            return generation_request(setup, batch, step_index)
 
-    def submit(engine: Engine, step_index: int) -> PendingCompletions:
-        prompts, seeds = request(step_index)
-        return engine.submit(prompts, sampling, seeds)
-
-    sampling = sampling_from(config.rollout)
-    steps, measured = config.train.steps, config.train.row_limit
-    rollouts: OffPolicyRollouts
-    if setup.resolved.engine.is_remote:
-        engines = [setup.engine.fork() for _ in range(behind)]
-        rollouts = AsyncRollouts(setup.policy, engines, submit, steps=steps, measured=measured)
-    else:
-        rollouts = BatchedRollouts(
-            setup.policy,
-            setup.engine,
-            request,
-            sampling,
-            group=1 + behind,
-            steps=steps,
-            measured=measured,
-        )
+    kind = AsyncRollouts if setup.resolved.engine.is_remote else BatchedRollouts
+    rollouts = kind(
+        setup.policy,
+        setup.engine,
+        request,
+        behind=setup.config.rollout.off_policy_steps,
+        steps=setup.config.train.steps,
+        measured=setup.config.train.row_limit,
+    )
     if last:
         rollouts.restore(last)
     return rollouts
