@@ -1,7 +1,7 @@
 """A fake vLLM server that responds like vLLM 0.32.0 and fails on demand.
 
 Its responses to what goes wrong are those that the real server gave. What our engine does with a
-real one is tested in engines/test_vllm.py; this one can be made to hang, to die and to come back
+real one is tested in inference/test_vllm.py; this one can be made to hang, to die and to come back
 within milliseconds.
 """
 
@@ -20,29 +20,25 @@ class FakeVllmServer:
 
     Attributes:
         adapters: loaded adapters, name to path.
-        max_rank, max_loras, max_tokens: as the flags of the same names.
-        lora, runtime, sleeps: started with --enable-lora; with runtime updates; with sleep mode.
+        max_tokens: as --max-model-len.
+        key: as VLLM_API_KEY; empty: none.
+        runtime, sleeps: started with runtime updates of adapters; with sleep mode.
         seconds: time that a completion takes.
-        broken: a request for a completion gets status 500.
-        hiccups: so many requests get status 500 before all is well.
+        failures: so many requests of completions get status 500 before all is well.
         silent: no request gets a response.
         forgetful: so many requests are served before all adapters are forgotten, as in a restart.
-        spoil: changes a completion before it is sent.
-        send: sends what a well-behaved server would, or something else: called with the request's
-            handler, its path, and the good status and content; it returns whether it has.
+        changes: what completions have in place of their own values.
     """
 
     def __init__(self, **settings: Any) -> None:
         self.adapters: dict[str, str] = {}
         self.calls: list[tuple[str, Any]] = []
-        self.max_rank, self.max_loras, self.max_tokens = 16, 1, 1024
-        self.lora = self.runtime = self.sleeps = True
-        self.seconds = 0.0
-        self.broken = self.silent = self.asleep = False
-        self.hiccups, self.lock = 0, threading.Lock()
+        self.max_tokens, self.key, self.seconds = 1024, "", 0.0
+        self.runtime = self.sleeps = True
+        self.silent = self.asleep = False
+        self.failures, self.lock = 0, threading.Lock()
         self.forgetful: int | None = None
-        self.spoil: Any = None
-        self.send: Any = None
+        self.changes: dict[str, Any] = {}
         self.__dict__.update(settings)
         self.port = 0
         self.start()
@@ -85,8 +81,6 @@ class FakeVllmServer:
             base = {"id": "base", "parent": None, "max_model_len": self.max_tokens}
             loras = [{"id": n, "parent": "base", "root": p} for n, p in self.adapters.items()]
             return 200, {"data": [base, *loras]}
-        if route == "/metrics":
-            return 200, f'vllm:lora_requests_info{{max_lora="{self.max_loras}"}} 1.0\n'
         if self.sleeps and route in ("/sleep", "/wake_up"):
             self.asleep = route == "/sleep"
             return 200, {"status": "done"}
@@ -100,18 +94,10 @@ class FakeVllmServer:
         return 404, {"detail": "Not Found"}
 
     def load(self, name: str, path: Path) -> tuple[int, Any]:
-        worker = "Call to add_lora method failed: Worker failed with error '{}', please check ..."
-        if not self.lora:
-            disabled = "LoRA is not enabled. Use --enable-lora to enable LoRA."
-            return 500, _error(worker.format(disabled))
         if name in self.adapters:
             return 400, _error(f"The lora adapter '{name}' has already been loaded. If you ...")
         if not (path / "adapter_model.safetensors").exists():
             return 404, _error(f"Loading lora {name} failed: No adapter found for <path>")
-        rank = json.loads((path / "adapter_config.json").read_text())["r"]
-        if rank > self.max_rank:
-            above = f"LoRA rank {rank} is greater than max_lora_rank {self.max_rank}."
-            return 500, _error(worker.format(above))
         self.adapters[name] = str(path)
         return 200, "loaded"
 
@@ -124,22 +110,25 @@ class FakeVllmServer:
         if body["model"] not in self.adapters:
             return 404, _error(f"The model `{body['model']}` does not exist.")
         with self.lock:
-            has_hiccup = self.hiccups > 0
-            self.hiccups -= has_hiccup
-        if self.broken or has_hiccup:
+            fails = self.failures > 0
+            self.failures -= fails
+        if fails:
             return 500, _error("EngineCore encountered an issue. See stack trace (above) for ...")
         time.sleep(self.seconds)
         ids = [body["seed"] % 500 + 3, *body["prompt"][:2], END][: body["max_tokens"]]
-        choice = {
-            "token_ids": ids,
-            "prompt_token_ids": body["prompt"],
-            "logprobs": {"token_logprobs": [-0.5] * len(ids)},
-            "finish_reason": "stop" if ids[-1] == END else "length",
-            "stop_reason": None,
-        }
-        if self.spoil is not None:
-            self.spoil(choice)
-        return 200, {"choices": [choice]}
+        return completed(body["prompt"], ids, [-0.5] * len(ids), **self.changes)
+
+
+def completed(
+    prompt: list[int], ids: list[int], log_probs: list[float], **changes: Any
+) -> tuple[int, Any]:
+    """The response with one completion."""
+    choice = {
+        "token_ids": ids,
+        "prompt_token_ids": prompt,
+        "logprobs": {"token_logprobs": log_probs},
+    }
+    return 200, {"choices": [choice | changes]}
 
 
 def _error(message: str) -> dict[str, Any]:
@@ -155,14 +144,15 @@ def _handler(fake_server: FakeVllmServer) -> type[BaseHTTPRequestHandler]:
             length = int(self.headers.get("Content-Length", 0))
             body = json.loads(self.rfile.read(length)) if length else None
             fake_server.calls.append((self.path, body))
+            sent, key = self.headers.get("Authorization", ""), fake_server.key
             status, content = fake_server.respond(self.path, body)
+            if key and self.path != "/health" and sent != f"Bearer {key}":
+                status, content = 401, _error(f"bad key {sent}")
             while fake_server.silent:
                 time.sleep(0.01)
             if not fake_server.alive:
                 self.close_connection = True
                 self.connection.close()
-                return
-            if fake_server.send is not None and fake_server.send(self, self.path, status, content):
                 return
             text = (content if isinstance(content, str) else json.dumps(content)).encode()
             self.send_response(status)

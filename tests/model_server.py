@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fake_vllm_server import FakeVllmServer
+from fake_vllm_server import FakeVllmServer, completed
 from paint.inference.engine import Sampling
 from paint.inference.local import LocalEngine
 from paint.models.policy import load_policy
@@ -49,22 +49,11 @@ class ModelServer(FakeVllmServer):
             )
             engine = LocalEngine(self.policy, batch_size=1)
             [completion] = engine.generate([body["prompt"]], sampling, [body["seed"]])
-        choice = {
-            "token_ids": list(completion.ids),
-            "prompt_token_ids": body["prompt"],
-            "logprobs": {"token_logprobs": [min(x, 0.0) for x in completion.log_probs]},
-            "finish_reason": "length" if completion.truncated else "stop",
-            "stop_reason": None,
-        }
-        return 200, {"choices": [choice]}
+        log_probs = [min(x, 0.0) for x in completion.log_probs]
+        return completed(body["prompt"], list(completion.ids), log_probs)
 
 
 if __name__ == "__main__":
     flags = dict(zip(sys.argv[1:], sys.argv[2:], strict=False))
-    server = ModelServer(
-        int(flags["--port"]),
-        max_tokens=int(flags["--max-model-len"]),
-        max_rank=int(flags["--max-lora-rank"]),
-        max_loras=int(flags["--max-loras"]),
-    )
+    server = ModelServer(int(flags["--port"]), max_tokens=int(flags["--max-model-len"]))
     server.thread.join()

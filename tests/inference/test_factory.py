@@ -1,7 +1,9 @@
-"""An own server that does not start: where auto chose it, the run generates itself."""
+"""Opening engines: own servers that do not start, and checks of what an engine returns."""
 
 import json
+import math
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,16 @@ from paint.data.problems import Problem
 from paint.evaluation.evaluate import evaluate
 from paint.experiments.advise import advise
 from paint.inference import factory
-from paint.inference.engine import ServerStartError
-from paint.inference.factory import EngineSetup, open_engine
+from paint.inference.engine import (
+    Completion,
+    Engine,
+    EngineError,
+    OnCompletion,
+    Prompts,
+    Sampling,
+    ServerStartError,
+)
+from paint.inference.factory import CheckedEngine, EngineSetup, open_engine
 from paint.models.policy import Policy
 from paint.training import check
 from paint.training.trainer import train
@@ -128,12 +138,6 @@ def test_advise_auto_server_that_does_not_start_over_its_rollouts_fails(
     assert json.loads(settings.read_text())["engine"] == "vllm"
 
 
-def test_train_on_servers_that_start_records_their_engine(config: Config, tmp_path: Path) -> None:
-    remote = config.changed("rollout", engine="own_server:OwnServer", max_logprob_mismatch=1.0)
-    train(remote, tmp_path / "run", display=Display(enabled=False))
-    assert read_run(tmp_path / "run").rollout.engine == "own_server:OwnServer"
-
-
 def test_open_engine_that_falls_back_moves_policy_to_own_gpu(
     config: Config, policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,3 +152,57 @@ def test_open_engine_that_falls_back_moves_policy_to_own_gpu(
     with open_engine(setup) as engine:
         assert setup.has_fallen_back(engine)
     assert moved == [(policy, gpu)]
+
+
+SAMPLING = Sampling(1.0, 1.0, -1, 8)
+VALID = Completion((1, 2), (-0.5, 0.0), False, "own")
+
+
+class Own(Engine):
+    """Passes on the same completions, each with the index of its prompt, in every call."""
+
+    def __init__(self, *given: tuple[int, Completion]) -> None:
+        self.given = given
+
+    def stream(
+        self, prompts: Prompts, sampling: Sampling, seeds: Sequence[int], finished: OnCompletion
+    ) -> None:
+        for index, completion in self.given:
+            finished(index, completion)
+
+    def sync_weights(self) -> None: ...
+
+
+def second(**values: Any) -> list[tuple[int, Completion]]:
+    """Two completions, the second of which has other values."""
+    return [(0, VALID), (1, replace(VALID, **values))]
+
+
+REFUSED = {
+    "one": ([(0, VALID)], "no completion of 1 of 2 prompts"),
+    "other prompt": ([(0, VALID), (2, VALID)], "of prompt 2 that nothing asked for"),
+    "twice": ([(0, VALID), (0, VALID)], "of prompt 0 that nothing asked for"),
+    "no tokens": (second(ids=()), "prompt 1 that has no token"),
+    "foreign": (second(ids=(1, 10)), "prompt 1 that has the token id 10, which is none of 10"),
+    "length": (second(log_probs=(-1.0,)), "prompt 1 that has 1 log-probs of 2 tokens"),
+    "nan": (second(log_probs=(-1.0, math.nan)), "prompt 1 that has the log-prob nan"),
+}
+
+
+@pytest.mark.parametrize(("given", "message"), REFUSED.values(), ids=REFUSED)
+def test_checked_engine_refuses_what_is_no_completion_of_each_prompt(
+    given: list[tuple[int, Completion]], message: str
+) -> None:
+    engine = CheckedEngine(Own(*given), "mine:Own", 10)
+    with pytest.raises(EngineError, match=f"rollout.engine mine:Own .*{message}"):
+        engine.generate([[1], [2]], SAMPLING, [0, 1])
+
+
+def test_checked_engine_passes_valid_completions_in_order() -> None:
+    other = replace(VALID, log_probs=(), ids=(9,))
+    engine = CheckedEngine(Own((1, other), (0, VALID)), "mine:Own", 10)
+    assert engine.fork().generate([[1], [2]], SAMPLING, [0, 1]) == [VALID, other]
+    assert engine.submit([[1], [2]], SAMPLING, [0, 1])() == [VALID, other]
+    beyond = CheckedEngine(Own(*second(ids=(1, 10))), "mine:Own", 10)
+    with pytest.raises(EngineError, match="prompt 1 that has the token id 10"):
+        beyond.submit([[1], [2]], SAMPLING, [0, 1])()

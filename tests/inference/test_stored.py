@@ -1,6 +1,5 @@
 """Training on stored completions: of a run, of an evaluation, of a file."""
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -154,40 +153,19 @@ def without(*names: str) -> Change:
 
 REFUSED: dict[str, tuple[Change, str]] = {
     "missing": (lambda rows: rows[1:], r"no rollout of 1 of the 4 problems .*: chain-\d+;"),
-    "other prompt": (
-        having(prompt_ids=[5]),
-        r"row 1: .*chain-\d+ follows another prompt",
+    "other prompt": (having(prompt_ids=[5]), r"row 1: .*chain-\d+ follows another prompt"),
+    "too long": (
+        having(completion_ids=[5] * 61, engine_log_probs=None),
+        r"row 1: .* 61 tokens, .*max_new_tokens is 60",
     ),
-    "too long": (having(completion_ids=[5] * 61), r"row 1: .* 61 tokens, .*max_new_tokens = 60"),
-    "empty": (having(completion_ids=[]), r"row 1: .* 0 tokens"),
-    "no list": (having(completion_ids="12"), r"row 1 has the token ids \"12\""),
-    "half ids": (having(completion_ids=[1.5]), r"row 1 has the token id 1\.5"),
-    "negative ids": (having(completion_ids=[3, -1]), r"row 1 has the token id -1"),
-    "foreign ids": (having(completion_ids=[10**30]), r"row 1 has the token id 10{30}"),
-    "true ids": (having(completion_ids=[True]), r"row 1 has the token id True"),
-    "no numbers": (
-        having(completion_ids=[5], engine_log_probs=["a"]),
-        r'row 1 has the log-prob "a"',
-    ),
-    "nan": (
-        having(completion_ids=[5], engine_log_probs=[float("nan")]),
-        "row 1 has the log-prob nan",
-    ),
-    "positive": (having(completion_ids=[5], engine_log_probs=[0.1]), r"row 1 has .* log-prob 0\.1"),
-    "impossible": (
-        having(completion_ids=[5], engine_log_probs=[-1000.0]),
-        r"row 1 has .* -1000\.0",
-    ),
-    "truncated": (having(truncated="no"), 'row 1 has truncated "no"'),
-    "half a character": (
-        lambda rows: [row | {"text": "\ud800"} for row in without("completion_ids")(rows)],
-        r"rows\.jsonl row 1: .*surrogates not allowed",
-    ),
+    "empty": (having(completion_ids=[]), r"row 1: .* has no token"),
+    "foreign ids": (having(completion_ids=[10**30]), r"row 1: .* has the token id 10{30}"),
+    "no list": (having(completion_ids=5), r"row 1: .*not iterable"),
+    "positive": (having(completion_ids=[5], engine_log_probs=[0.1]), r"row 1: .* log-prob 0\.1"),
     "control": (
         lambda rows: [row | {"text": "<|im_end|>"} for row in without("completion_ids")(rows)],
         r"rows\.jsonl row 1: ",
     ),
-    "log-probs": (having(engine_log_probs=[0.0]), r"row 1 has 1 log-probs of \d+ tokens"),
     "no completion": (without("completion_ids", "text"), 'no "completion_ids" and no "text"'),
     "no problem": (without("problem", "problem_id"), 'no text in "problem" or "problem_id"'),
 }
@@ -200,29 +178,6 @@ def test_train_on_unusable_rollouts_is_refused(first: Path, tmp_path: Path, case
     with pytest.raises(DataError, match=message):
         train(arm(source, {"train": {"steps": 1}}), tmp_path / "run")
     assert not list((tmp_path / "run/rollouts").iterdir())
-
-
-def test_train_on_run_whose_text_was_changed_is_refused(first: Path, tmp_path: Path) -> None:
-    source = tmp_path / "changed"
-    shutil.copytree(first, source)
-    path = source / "rollouts/step-000001.jsonl"
-    rows = stored(source)
-    rows[1]["completion_ids"][2] += 1
-    write_problems(path, rows)
-    with pytest.raises(
-        DataError, match=r"step-000001\.jsonl line 2: the text of problem .* is not"
-    ):
-        train(arm(source), tmp_path / "run")
-
-
-def test_train_on_run_without_rollouts_of_a_step_names_the_file(
-    first: Path, tmp_path: Path
-) -> None:
-    source = tmp_path / "without"
-    shutil.copytree(first, source)
-    (source / "rollouts/step-000001.jsonl").unlink()
-    with pytest.raises(DataError, match=r"step-000001\.jsonl is gone"):
-        train(arm(source), tmp_path / "run")
 
 
 def test_train_on_absent_source_is_refused_before_anything_is_written(tmp_path: Path) -> None:

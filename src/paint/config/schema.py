@@ -222,8 +222,8 @@ class RolloutConfig(Section):
     --rollout.server-args="--gpu-memory-utilization 0.4", with the = before the dashes. Keys and
     passwords belong in environment variables."""
     server_timeout: float = setting(900.0, SECONDS, "seconds; default: 900")
-    """Seconds to wait for a starting server, or while no server responds, before the run stops with
-    a checkpoint."""
+    """Seconds to wait for a server that starts or does not respond. If no other is left, the run
+    stops with a checkpoint."""
     timeout: float = setting(1800.0, SECONDS, "seconds; default: 1800")
     """Seconds that one completion may take before it is requested again."""
     off_policy_steps: int = setting(0, within("[0, 64]"), "steps; default: 0, on policy")

@@ -152,12 +152,10 @@ class StaticDecoder(Decoder):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Positions that a step attends to, and for which the buffers have room."""
         return self.layout.width, self.layout.capacity
 
     @property
     def nbytes(self) -> int:
-        """Size of all keys and values."""
         return sum(buffer.nbytes for layer in self.cache.layers for buffer in layer.buffers)
 
     def read(self, texts: Sequence[Text], slots: Sequence[int], beginning: Text) -> None:
@@ -168,7 +166,6 @@ class StaticDecoder(Decoder):
         self._read(texts, slots, len(beginning))
 
     def forget(self) -> None:
-        """Forget the common beginning, since its keys are those of earlier weights."""
         self._beginning = ()
 
     def _read(self, texts: Sequence[Text], slots: Sequence[int], start: int) -> None:
@@ -192,7 +189,6 @@ class StaticDecoder(Decoder):
     def states(
         self, tokens: Int[Tensor, " b"], positions: Int[Tensor, " b"]
     ) -> Float[Tensor, "b h"]:
-        """Decode a token of every slot, and return its hidden state."""
         slots = torch.arange(len(tokens), device=self.device)
         self.layout.places = slots * self.layout.capacity + positions
         states = self._forward(
@@ -232,7 +228,6 @@ class StaticDecoder(Decoder):
         return -(-positions // block) * block
 
     def move(self, targets: Sequence[int], origins: Sequence[int], size: int) -> None:
-        """Move keys and values of slots."""
         if not targets:
             return
         to, origin = to_device(list(targets), self.device), to_device(list(origins), self.device)
@@ -325,7 +320,6 @@ class PaddedDecoder(Decoder):
     def states(
         self, tokens: Int[Tensor, " b"], positions: Int[Tensor, " b"]
     ) -> Float[Tensor, "b h"]:
-        """Decode a token of every slot, and return its hidden state."""
         self.mask = torch.cat([self.mask, torch.ones_like(tokens)[:, None]], dim=1)
         return self._forward(tokens[:, None], positions[:, None], self.mask, self.cache)[:, -1]
 
@@ -333,7 +327,6 @@ class PaddedDecoder(Decoder):
         """Do nothing: transformers' cache grows by itself."""
 
     def move(self, targets: Sequence[int], origins: Sequence[int], size: int) -> None:
-        """Drop the slots that are not decoded."""
         if size == len(self.mask):
             return
         order = torch.arange(size)

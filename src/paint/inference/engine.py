@@ -9,7 +9,7 @@ ids that are trained on. This module imports neither torch nor transformers.
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from paint.config import schema as cfg
 from paint.core.errors import PaintError, format_short
@@ -55,61 +55,31 @@ class Completion:
 LOG_PROB_ROUNDING = 0.01  # nats above 0 that a sum of rounded numbers may reach
 LOWEST_LOG_PROB = -700.0  # nats; exp of less is no float any more, and no token is drawn with it
 
+
+def completion_fault(completion: Completion, vocabulary: int) -> str:
+    """Return why a completion is invalid, as a clause for a message; "" if it is valid.
+
+    Args:
+        vocabulary: number of token ids of the model.
+    """
+    ids, log_probs = completion.ids, completion.log_probs
+    if not ids:
+        return "has no token"
+    for token in ids:
+        if type(token) is not int or not 0 <= token < vocabulary:
+            return f"has the token id {format_short(token)}, which is none of {vocabulary:,}"
+    if log_probs and len(log_probs) != len(ids):
+        return f"has {len(log_probs)} log-probs of {len(ids)} tokens"
+    for value in log_probs:
+        if not LOWEST_LOG_PROB <= value <= LOG_PROB_ROUNDING:  # nor is nan
+            return f"has the log-prob {format_short(value)}, which is that of no sampled token"
+    return ""
+
+
 Prompts = Sequence[Sequence[int]]  # token ids of the prompts
 
 OnCompletion = Callable[[int, Completion], None]
 """Callback for each completion as soon as it is complete, with the index of its prompt."""
-
-
-class OncePerPrompt:
-    """Passes on one completion of each of ``count`` prompts. Raises EngineError for any other."""
-
-    def __init__(self, engine: str, count: int, finished: OnCompletion) -> None:
-        self.engine, self.count, self.finished = engine, count, finished
-        self.missing = set(range(count))
-
-    def __call__(self, index: Any, completion: Any) -> None:
-        if type(index) is not int or not 0 <= index < self.count:
-            raise EngineError(
-                f"engine {self.engine}: a completion is of prompt {index!r}, and there are "
-                f"{self.count}, from 0; correct the engine"
-            )
-        if index not in self.missing:
-            raise EngineError(
-                f"engine {self.engine}: prompt {index} has two completions; correct the engine"
-            )
-        self.missing.remove(index)
-        self.finished(index, completion)
-
-    def require_all(self) -> None:
-        """Raise EngineError where a prompt has no completion."""
-        if self.missing:
-            raise EngineError(
-                f"engine {self.engine}: prompt {min(self.missing)} has no completion "
-                f"({len(self.missing)} of {self.count} are missing); correct the engine"
-            )
-
-
-def completion_error(ids: Any, log_probs: Any, truncated: Any, vocabulary: int) -> str:
-    """Return why the parts of a completion are invalid, as a clause for a message; "" if valid."""
-    if not isinstance(ids, list | tuple):
-        return f"has the token ids {format_short(ids)}, which are no list"
-    if not ids:
-        return "has 0 tokens, and must have at least one"
-    for token in ids:
-        if type(token) is not int or not 0 <= token < vocabulary:
-            return f"has the token id {format_short(token)}, which is none of {vocabulary:,}"
-    if not isinstance(log_probs, list | tuple):
-        return f"has the log-probs {format_short(log_probs)}, which are no list"
-    if log_probs and len(log_probs) != len(ids):
-        return f"has {len(log_probs)} log-probs of {len(ids)} tokens"
-    for value in log_probs:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not LOWEST_LOG_PROB <= value <= LOG_PROB_ROUNDING:
-            return f"has the log-prob {format_short(value)}, which is that of no sampled token"
-    if not isinstance(truncated, bool):
-        return f"has truncated {format_short(truncated)}, and not true or false"
-    return ""
 
 
 PendingCompletions = Callable[[], list[Completion]]
@@ -140,10 +110,7 @@ class Engine(Protocol):
     ) -> list[Completion]:
         """Return one completion per prompt, in the order of the prompts."""
         completions: dict[int, Completion] = {}
-        name = type(self).__name__
-        once = OncePerPrompt(name, len(prompts), completions.__setitem__)
-        self.stream(prompts, sampling, seeds, once)
-        once.require_all()
+        self.stream(prompts, sampling, seeds, completions.__setitem__)
         return [completions[i] for i in range(len(prompts))]
 
     def sync_weights(self) -> None:
@@ -177,10 +144,6 @@ class RemoteEngine(Engine, Protocol):
     def connect(self) -> None:
         """Start the servers that the run owns, and wait for all. Raises EngineError without one."""
         ...
-
-    def require_slots(self) -> None:
-        """Raise EngineError for servers that cannot hold all adapters of the run at once."""
-        return  # no limit by default
 
     def close(self) -> None:
         """Stop the servers that the run owns, and restore the state of others."""

@@ -44,16 +44,12 @@ def engine_type(name: str) -> EngineType:
     if name in ENGINES:
         return ENGINES[name]
     engine = load_object(name, "rollout.engine", ENGINES)
-    required = ("is_remote", "from_setup")
-    missing = []
-    for attribute in required:
+    for attribute in ("is_remote", "from_setup"):
         if not hasattr(engine, attribute):
-            missing.append(attribute)
-    if missing:
-        raise ConfigError(
-            f"rollout.engine is {format_short(name)}, which has no {' and no '.join(missing)}; see "
-            f"paint.inference.engine.Engine"
-        )
+            raise ConfigError(
+                f"rollout.engine is {format_short(name)}, which has no {attribute}; see "
+                f"paint.inference.engine.Engine"
+            )
     server_engine = name if engine.is_remote else ""
     return EngineType(name, engine.is_remote, server_engine)
 

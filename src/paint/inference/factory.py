@@ -13,8 +13,19 @@ from paint.core.distributed import run_on_rank0
 from paint.data.problems import Problem
 from paint.estimate.sizing import ServerFlags
 from paint.inference.adapter_sync_check import check_adapter_sync
-from paint.inference.checked import CheckedEngine
-from paint.inference.engine import Engine, RemoteEngine, ServerStartError, sampling_from
+from paint.inference.engine import (
+    Completion,
+    Engine,
+    EngineError,
+    OnCompletion,
+    PendingCompletions,
+    Prompts,
+    RemoteEngine,
+    Sampling,
+    ServerStartError,
+    completion_fault,
+    sampling_from,
+)
 from paint.inference.engines import LOCAL, engine_of, engine_options, engine_type
 from paint.inference.rank0 import Rank0Engine
 from paint.models.policy import Policy, move_policy
@@ -47,24 +58,76 @@ class EngineSetup:
         return engine_of(self.rollout).is_remote and not engine.is_remote
 
 
+class CheckedEngine(Engine):
+    """An engine whose completions are checked: one for each prompt, of valid tokens and log-probs.
+
+    Args:
+        engine: what ``from_setup`` of an engine's class returned.
+        name: as in ``rollout.engine``, for messages.
+        vocabulary: number of token ids of the model.
+    """
+
+    def __init__(self, engine: Engine, name: str, vocabulary: int) -> None:
+        self.engine, self.name, self.vocabulary = engine, name, vocabulary
+        self.is_remote = engine.is_remote
+
+    def stream(
+        self, prompts: Prompts, sampling: Sampling, seeds: Sequence[int], finished: OnCompletion
+    ) -> None:
+        missing = set(range(len(prompts)))
+
+        def check(index: int, completion: Completion) -> None:
+            if index not in missing:
+                self._refuse(f"passed on a completion of prompt {index!r} that nothing asked for")
+            missing.remove(index)
+            self._require_valid(index, completion)
+            finished(index, completion)
+
+        self.engine.stream(prompts, sampling, seeds, check)
+        if missing:
+            self._refuse(f"has no completion of {len(missing)} of {len(prompts)} prompts")
+
+    def sync_weights(self) -> None:
+        self.engine.sync_weights()
+
+    def submit(
+        self, prompts: Prompts, sampling: Sampling, seeds: Sequence[int]
+    ) -> PendingCompletions:
+        pending = self.engine.submit(prompts, sampling, seeds)
+
+        def wait() -> list[Completion]:
+            completions = pending()
+            for index, completion in enumerate(completions):
+                self._require_valid(index, completion)
+            return completions
+
+        return wait
+
+    def fork(self) -> "CheckedEngine":
+        return CheckedEngine(self.engine.fork(), self.name, self.vocabulary)
+
+    def _require_valid(self, index: int, completion: Completion) -> None:
+        fault = completion_fault(completion, self.vocabulary)
+        if fault:
+            self._refuse(f"gave a completion of prompt {index} that {fault}")
+
+    def _refuse(self, fault: str) -> None:
+        raise EngineError(
+            f"rollout.engine {self.name} {fault}; correct the engine (its contract is in "
+            f"paint.inference.engine)"
+        )
+
+
 @contextmanager
 def open_engine(setup: EngineSetup) -> Iterator[Engine]:
     """Open the engine of ``rollout.engine``, for all ranks; one on servers is checked first."""
-    rollout, policy, problems = setup.rollout, setup.policy, setup.problems
-    kind = engine_of(rollout)
-    vocabulary = policy.lm_head.out_features
+    rollout, policy = setup.rollout, setup.policy
+    kind, vocabulary = engine_of(rollout), policy.lm_head.out_features
     build = kind.load().from_setup
     if not kind.is_remote:
         yield CheckedEngine(build(setup), rollout.engine, vocabulary)
         return
 
-    # All rows are requested at once and go to the least busy server: four a server reach each one.
-    count = 4 * max(len(rollout.urls), len(rollout.server_gpus), 1)
-    prompts = []
-    for i in range(count):
-        prompts.append(policy.student_prompt(problems[i % len(problems)]))
-    sampling = sampling_from(rollout)
-    sampling = replace(sampling, max_new_tokens=min(SYNC_CHECK_TOKENS, sampling.max_new_tokens))
     with ExitStack() as stack:
         engine: RemoteEngine | None = None
 
@@ -74,37 +137,45 @@ def open_engine(setup: EngineSetup) -> Iterator[Engine]:
             stack.callback(engine.close)
             engine.connect()
 
-        def check(checked: Engine | None) -> None:
-            assert checked is not None
-            gaps = check_adapter_sync(
-                policy, checked, prompts, sampling, rollout.max_logprob_mismatch
-            )
-            setup.display.note(
-                f"engine: a changed adapter moved its log-probs by {gaps['moved']:.3g} nats, "
-                f"within {gaps['perturbed']:.2g} of the trainer's; restored, they agree within "
-                f"{gaps['restored']:.2g}"
-            )
-
-        has_started = True
+        fault = ""
         try:
             run_on_rank0(start)
         except ServerStartError as error:
             if not setup.falls_back:
                 raise
+            fault = str(error)
+        if fault:
             stack.close()
-            setup.display.note(f"engine: {LOCAL} continues, since {error}")
-            has_started = False
-        if not has_started:
+            setup.display.note(f"engine: {LOCAL} continues, since {fault}")
             # An evaluation's policy is on the CPU, since its GPU was for the server.
             if policy.device.type != own_device().type:
                 move_policy(policy, own_device())
             own = engine_type(LOCAL).load().from_setup(setup)
             yield CheckedEngine(own, LOCAL, vocabulary)
             return
+
+        frees_memory = rollout.colocate
         if is_sharded(policy.base):  # no rank can score alone
-            check(Rank0Engine(engine, frees_memory=rollout.colocate, same_rows=True))
+            _check_sync(setup, Rank0Engine(engine, frees_memory=frees_memory, same_rows=True))
         else:
-            run_on_rank0(lambda: check(engine))
-        run_on_rank0(lambda: engine.require_slots() if engine else None)
-        on_rank0 = Rank0Engine(engine, frees_memory=rollout.colocate)
+            run_on_rank0(lambda: _check_sync(setup, engine))
+        on_rank0 = Rank0Engine(engine, frees_memory=frees_memory)
         yield CheckedEngine(on_rank0, rollout.engine, vocabulary)
+
+
+def _check_sync(setup: EngineSetup, engine: Engine | None) -> None:
+    """Check that every server serves the adapter that it is sent."""
+    assert engine is not None
+    rollout, policy, problems = setup.rollout, setup.policy, setup.problems
+    # Rows are spread over the servers: four for each reach all of them.
+    prompts = []
+    for i in range(4 * max(len(rollout.urls), len(rollout.server_gpus), 1)):
+        prompts.append(policy.student_prompt(problems[i % len(problems)]))
+    sampling = sampling_from(rollout)
+    sampling = replace(sampling, max_new_tokens=min(SYNC_CHECK_TOKENS, sampling.max_new_tokens))
+    gaps = check_adapter_sync(policy, engine, prompts, sampling, rollout.max_logprob_mismatch)
+    setup.display.note(
+        f"engine: a changed adapter moved its log-probs by {gaps['moved']:.3g} nats, within "
+        f"{gaps['perturbed']:.2g} of the trainer's; restored, they agree within "
+        f"{gaps['restored']:.2g}"
+    )

@@ -5,16 +5,12 @@ import platform
 import shlex
 import shutil
 from collections.abc import Sequence
-from importlib.metadata import (
-    PackageNotFoundError,
-    packages_distributions,
-    requires,
-    version,
-)
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires, version
 from pathlib import Path
 from typing import Any
 
 from paint.config.recipe import find_recipe, read_recipe
+from paint.config.schema import RolloutConfig
 from paint.core.errors import PaintError
 from paint.core.versions import __version__
 from paint.estimate.plan import Machine
@@ -30,27 +26,34 @@ def examine(recipes: Sequence[str] = ()) -> dict[str, Any]:
     import torch
     from huggingface_hub import constants, get_token
 
-    gpus = []
+    from paint.models import liger
+
+    gpus: list[dict[str, Any]] = []
     for i in range(torch.cuda.device_count()):
-        gpus.append(torch.cuda.get_device_properties(i))
+        gpu = torch.cuda.get_device_properties(i)
+        gpus.append({"name": gpu.name, "memory": gpu.total_memory})
     memory = psutil.virtual_memory()
-    capacity = min((gpu.total_memory for gpu in gpus), default=memory.total)
+    capacity = min((gpu["memory"] for gpu in gpus), default=memory.total)
+    disk = {}
+    for place in (Path.cwd(), Path(constants.HF_HUB_CACHE)):
+        existing = next(path for path in (place, *place.parents) if path.exists())
+        disk[str(place)] = shutil.disk_usage(existing).free
+    has_liger = f"not installed ({liger.INSTALL}); used on CUDA alone"
+    if liger.is_installed():
+        has_liger = "installed"
     return {
         "paint": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": _packages(),
-        "gpus": [{"name": gpu.name, "memory": gpu.total_memory} for gpu in gpus],
+        "gpus": gpus,
         "cores": len(psutil.Process().cpu_affinity())
         if hasattr(psutil.Process, "cpu_affinity")
         else psutil.cpu_count(),
         "memory": {"total": memory.total, "free": memory.available},
-        "disk": {
-            str(place): shutil.disk_usage(_existing(place)).free
-            for place in (Path.cwd(), Path(constants.HF_HUB_CACHE))
-        },
+        "disk": disk,
         "vllm": _vllm(),
-        "liger": _liger(),
+        "liger": has_liger,
         "hub": "offline" if constants.HF_HUB_OFFLINE else f"{'a' if get_token() else 'no'} token",
         "recipes": {name: _needs(name, len(gpus), capacity) for name in recipes},
     }
@@ -86,14 +89,12 @@ def find_machine(device: Any = None, ranks: int = 1) -> Machine:
 
 
 def _packages() -> dict[str, dict[str, Any]]:
-    """Version, requirement and fit of every library that paint needs.
-
-    Where paint is not installed but on PYTHONPATH, nothing says which versions fit.
-    """
+    """Version, requirement and fit of every library that paint needs."""
     from packaging.requirements import Requirement
 
     found: dict[str, dict[str, Any]] = {}
     distributions = packages_distributions().get("paint")
+    # Where paint is not installed but on PYTHONPATH, nothing says which versions fit.
     needs = requires(distributions[0]) if distributions else LIBRARIES
     for line in needs or ():
         need = Requirement(line)
@@ -109,19 +110,8 @@ def _packages() -> dict[str, dict[str, Any]]:
 
 def _vllm() -> str:
     """How a run would start a server."""
-    from paint.config.schema import RolloutConfig
-
     command, *_ = shlex.split(RolloutConfig().server)
     return shutil.which(command) or f"not found; {INSTALL}"
-
-
-def _liger() -> str:
-    """Whether Liger's kernels would compute the layers of a model on CUDA."""
-    from paint.models.liger import INSTALL, is_installed
-
-    if is_installed():
-        return "installed"
-    return f"not installed ({INSTALL}); used on CUDA alone"
 
 
 def _needs(name: str, gpus: int, capacity: float) -> str:
@@ -133,8 +123,3 @@ def _needs(name: str, gpus: int, capacity: float) -> str:
         return report.start_line(plan_placement(run, Machine(gpus, capacity)))
     except PaintError as error:
         return str(error)
-
-
-def _existing(place: Path) -> Path:
-    """The place, or the nearest folder above it that exists."""
-    return next(path for path in (place, *place.parents) if path.exists())

@@ -7,14 +7,7 @@ import torch
 from accelerate import PartialState
 
 from paint.core.distributed import all_gather_slice, run_on_rank0
-from paint.inference.engine import (
-    Completion,
-    Engine,
-    OnCompletion,
-    PendingCompletions,
-    Prompts,
-    Sampling,
-)
+from paint.inference.engine import Engine, OnCompletion, PendingCompletions, Prompts, Sampling
 
 T = TypeVar("T")
 
@@ -43,22 +36,16 @@ class Rank0Engine(Engine):
         self, prompts: Prompts, sampling: Sampling, seeds: Sequence[int], finished: OnCompletion
     ) -> None:
         """Pass on this rank's completions once all ranks' are complete; at once with one rank."""
+        if self.frees_memory and torch.cuda.is_available():
+            torch.cuda.empty_cache()  # servers on the same GPUs need the memory that torch caches
         if PartialState().num_processes == 1:
             self._on_rank0(lambda engine: engine.stream(prompts, sampling, seeds, finished))
             return
 
-        for index, completion in enumerate(self.generate(prompts, sampling, seeds)):
-            finished(index, completion)
-
-    def generate(
-        self, prompts: Prompts, sampling: Sampling, seeds: Sequence[int]
-    ) -> list[Completion]:
-        """This rank's completions, in the order of its prompts."""
-        if self.frees_memory and torch.cuda.is_available():
-            torch.cuda.empty_cache()  # servers on the same GPUs need the memory that torch caches
-
         rows, all_seeds, mine = self._of_all_ranks(prompts, seeds)
-        return self._on_rank0(lambda engine: engine.generate(rows, sampling, all_seeds))[mine]
+        completions = self._on_rank0(lambda engine: engine.generate(rows, sampling, all_seeds))
+        for index, completion in enumerate(completions[mine]):
+            finished(index, completion)
 
     def submit(
         self, prompts: Prompts, sampling: Sampling, seeds: Sequence[int]
@@ -69,7 +56,6 @@ class Rank0Engine(Engine):
         return lambda: run_on_rank0(waiting)[mine]
 
     def fork(self) -> "Rank0Engine":
-        """Another engine on the same servers, with a separate adapter."""
         engine = self.engine.fork() if self.engine else None
         return Rank0Engine(engine, frees_memory=self.frees_memory)
 

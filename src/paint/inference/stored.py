@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paint.config.run_folder import read_run, step_folder, step_of, step_paths
+from paint.config.run_folder import read_run, step_of, step_paths
 from paint.core.distributed import all_gather_slice
 from paint.core.errors import wrap_errors
 from paint.core.storage import SUMS, digest, read_jsonl, verify_checksums
@@ -24,7 +24,7 @@ from paint.inference.engine import (
     OnCompletion,
     Prompts,
     Sampling,
-    completion_error,
+    completion_fault,
     derive_seed,
 )
 from paint.inference.factory import EngineSetup
@@ -58,40 +58,37 @@ class StoredEngine(Engine):
     def from_setup(cls, setup: EngineSetup) -> "StoredEngine":
         """Find the completions of all problems of the setup; refuse those of other prompts."""
         policy, source = setup.policy, Path(setup.rollout.stored)
-        by_key: dict[str, list[StoredRow]] = {
-            key: [] for problem in setup.problems for key in (problem.problem, problem.id)
-        }
+        by_key: dict[str, list[StoredRow]] = {}
+        for problem in setup.problems:
+            by_key[problem.problem] = []
+            by_key[problem.id] = []
         for row in stored_rows(source):
-            names = (row.values.get(name) for name in ("problem", "problem_id"))
-            key = next((name for name in names if isinstance(name, str)), None)
-            if key is None:
-                raise DataError(
-                    f'{row.place} has no text in "problem" or "problem_id"; add one of them'
-                )
+            key = row.values.get("problem") or row.values.get("problem_id")
+            if not isinstance(key, str):
+                raise DataError(f'{row.place} has no text in "problem" or "problem_id"; add one')
             if key in by_key:
                 by_key[key].append(row)
-        rows_of = {}
-        for p in setup.problems:
-            rows_of[p.id] = by_key[p.problem] or by_key[p.id]
-        missing = []
-        for name, rows in rows_of.items():
-            if not rows:
-                missing.append(name)
+        rows_of, missing = {}, []
+        for problem in setup.problems:
+            rows_of[problem.id] = by_key[problem.problem] or by_key[problem.id]
+            if not rows_of[problem.id]:
+                missing.append(problem.id)
         if missing:
             raise DataError(
                 f"{source} holds no rollout of {len(missing)} of the {len(rows_of)} problems that "
-                f"this run draws: {', '.join(missing[:MOST_NAMED])}"
-                f"{' ...' * (len(missing) > MOST_NAMED)}; lower train.steps or data.limit, use the "
-                f"data and the seed that the rollouts were made with, or generate more"
+                f"this run draws: {', '.join(missing[:MOST_NAMED])}; lower train.steps or "
+                f"data.limit, use the data and the seed that the rollouts were made with, or "
+                f"generate more"
             )
 
         by_prompt: dict[Prompt, list[Stored]] = {}
         for problem in setup.problems:
             prompt = policy.student_prompt(problem)
-            by_prompt[tuple(prompt)] = [
-                (row.seed, _completion(policy, row, problem, prompt, setup.rollout.max_new_tokens))
-                for row in rows_of[problem.id]
-            ]
+            stored = []
+            for row in rows_of[problem.id]:
+                limit = setup.rollout.max_new_tokens
+                stored.append((row.seed, _completion(policy, row, problem, prompt, limit)))
+            by_prompt[tuple(prompt)] = stored
         used = [row.values for rows in rows_of.values() for row in rows]
         texts = sum("completion_ids" not in values for values in used)
         unknown = sum(not values.get("engine_log_probs") for values in used)
@@ -125,12 +122,7 @@ def stored_rows(source: Path) -> Iterator[StoredRow]:
     """Iterate over the rollouts of a run, the samples of an evaluation or the rows of a file."""
     if (source / "run.json").exists():
         seed = read_run(source).train.seed
-        paths = step_paths(source / "rollouts", ".jsonl")
-        for step, path in enumerate(paths, start=1):
-            if step_of(path) != step:
-                gone = step_folder(source / "rollouts", step).with_suffix(".jsonl")
-                raise DataError(f"{gone} is gone; put it back, or name another source")
-        for path in paths:
+        for path in step_paths(source / "rollouts", ".jsonl"):
             for row, values in enumerate(read_jsonl(path, HINT)):
                 sampled_with = derive_seed(seed, step_of(path) - 1, row)
                 yield StoredRow(f"{path} line {row + 1}", values, sampled_with)
@@ -155,46 +147,39 @@ def _completion(
 ) -> Completion:
     """The completion of a stored row, after the prompt that the student is given now."""
     values = row.values
-    is_known = "prompt_ids" in values or "prompt_digest" in values
-    expected = values.get("prompt_ids", prompt) == prompt
-    if "prompt_digest" in values:
-        expected = values["prompt_digest"] == digest(" ".join(map(str, prompt)))[:16]
-    if is_known and not expected:
+    digest_now = digest(" ".join(map(str, prompt)))[:16]
+    is_same = values.get("prompt_ids", prompt) == prompt
+    if not is_same or values.get("prompt_digest", digest_now) != digest_now:
         raise DataError(
             f"{row.place}: the completion of problem {problem.id} follows another prompt than the "
             f"student's; use the model, the wording and the thinking mode that it was sampled with "
             f"(model.student_thinking)"
         )
 
-    truncated = values.get("truncated", False)
-    if "completion_ids" in values:
-        ids = values["completion_ids"]
-    elif isinstance(text := values.get("text"), str):
-        # An evaluation's text begins with the tag that its prompt opened.
-        try:
-            with wrap_errors(row.place, DataError, "correct the row, or leave it out"):
-                text.encode("utf-8")
-                ids = policy.solution_ids(text.removeprefix(policy.transcript(prompt, [])))
-        except PolicyError as control:
-            raise DataError(f"{row.place}: {control}") from None
-        ids = ids[: len(ids) - len(policy.solution_ids(""))] if truncated else ids
-    else:
+    truncated = bool(values.get("truncated"))
+    if "completion_ids" not in values and "text" not in values:
         raise DataError(f'{row.place} has no "completion_ids" and no "text"; add one of them')
-    if isinstance(ids, list) and not 0 < len(ids) <= limit:
-        raise DataError(
-            f"{row.place}: the completion of problem {problem.id} has {len(ids)} tokens, and must "
-            f"have 1 to rollout.max_new_tokens = {limit}; raise that, or leave the row out"
-        )
-    log_probs = values.get("engine_log_probs")
-    log_probs = [] if log_probs is None else log_probs
-    error = completion_error(ids, log_probs, truncated, policy.lm_head.out_features)
-    if error:
-        raise DataError(
-            f"{row.place} {error} (problem {problem.id}); correct the row, or leave it out"
-        )
-    if row.seed is not None and values.get("text") != policy.decode(ids):
-        raise DataError(
-            f"{row.place}: the text of problem {problem.id} is not that of its completion_ids; put "
-            f"the file back as it was"
-        )
-    return Completion(tuple(ids), tuple(log_probs), truncated, STORED)
+    try:
+        with wrap_errors(row.place, DataError, "correct the row, or leave it out"):
+            if "completion_ids" in values:
+                ids = tuple(values["completion_ids"])
+            else:
+                ids = _tokens(policy, values["text"], prompt, truncated)
+            log_probs = tuple(values.get("engine_log_probs") or ())
+            completion = Completion(ids, log_probs, truncated, STORED)
+            fault = completion_fault(completion, policy.lm_head.out_features)
+            if not fault and len(ids) > limit:
+                fault = f"has {len(ids)} tokens, and rollout.max_new_tokens is {limit}"
+            if fault:
+                raise ValueError(f"the completion of problem {problem.id} {fault}")
+    except PolicyError as control:  # text that the chat format reads as a special token
+        raise DataError(f"{row.place}: {control}") from None
+    return completion
+
+
+def _tokens(policy: Policy, text: str, prompt: list[int], truncated: bool) -> tuple[int, ...]:
+    # An evaluation's text begins with the tag that its prompt opened.
+    ids = policy.solution_ids(text.removeprefix(policy.transcript(prompt, [])))
+    if truncated:
+        ids = ids[: len(ids) - len(policy.solution_ids(""))]
+    return tuple(ids)

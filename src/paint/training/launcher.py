@@ -33,7 +33,6 @@ from paint.evaluation.defaults import training_tokens
 from paint.inference.engines import resolved_engine, server_engine
 from paint.inference.vllm.process import (
     API_KEY,
-    LOG,
     NO_GPU,
     OwnedProcess,
     gpu_environment,
@@ -264,7 +263,7 @@ def train_on(
         return 0
     LOGGER.info("gpus: %s", placement)
     if count > 1:
-        return _run_ranks(command, placement.environment, folder)
+        return _run_ranks(command, placement.environment)
     with _visible_gpus(placement):
         train(run)
     return 0
@@ -305,10 +304,9 @@ def serve(request: LaunchRequest, config: Config, *, host: str, port: int) -> in
 
     own = server_environment(config.rollout) | {API_KEY: key}
     servers = []
-    for number, (variables, command) in enumerate(commands):
+    for variables, command in commands:
         environment = inherited_environment(command) | own | variables
-        log, name = Path(os.devnull), f"server {number}"
-        servers.append(OwnedProcess(command, environment, log, name=name, inherits_output=True))
+        servers.append(OwnedProcess(command, environment, None))
     return _keep_serving(servers)
 
 
@@ -323,10 +321,10 @@ def _keep_serving(servers: Sequence[OwnedProcess]) -> int:
                         continue
                     if starts[number] > RESTARTS:
                         raise PaintError(
-                            f"{server.name} has ended {starts[number]} times; its output is above"
+                            f"server {number} has ended {starts[number]} times; its output is above"
                         )
                     starts[number] += 1
-                    LOGGER.info("%s | $ %s", server.name, shlex.join(server.command))
+                    LOGGER.info("server %d: $ %s", number, shlex.join(server.command))
                     server.start()
                 time.sleep(0.2)
         finally:
@@ -337,16 +335,12 @@ def _keep_serving(servers: Sequence[OwnedProcess]) -> int:
     return 128 + signals[0]
 
 
-def _run_ranks(command: Sequence[str], pins: dict[str, str], folder: Path) -> int:
+def _run_ranks(command: Sequence[str], pins: dict[str, str]) -> int:
     """Start the ranks and pass signals on; return the exit status."""
-    with wrap_errors(folder, RunError, "choose another with --log.folder"):
-        folder.mkdir(parents=True, exist_ok=True)
     # ``python -m`` would import modules from the working directory first.
     environment = dict(os.environ) | {"PYTHONSAFEPATH": "1"} | pins
     grace = SHUTDOWN_SECONDS + 60.0
-    ranks = OwnedProcess(
-        command, environment, folder / LOG, name="-", grace=grace, inherits_output=True
-    )
+    ranks = OwnedProcess(command, environment, None, grace=grace)
     with _signals() as signals:
         ranks.start()
         try:

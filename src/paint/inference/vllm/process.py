@@ -22,8 +22,6 @@ GRACE_SECONDS = 5.0  # how long a server that was ordered to end may take
 NO_GPU = "cpu"  # what rollout.server_gpus calls a server that sees no GPU
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # what vLLM takes for --max-lora-rank
 
-LOG = "launch.log"  # in a run's folder: what is started for it, and what that prints
-
 WATCHDOG = Path(__file__).with_name("watchdog.py")
 
 API_KEY = "VLLM_API_KEY"  # the environment variable with a server's key, on its side and on ours
@@ -38,7 +36,6 @@ TRAINER_VARIABLES = re.compile(
     # A server has its own packages, and more threads than one of several ranks.
     "|PYTHONPATH|OMP_.*)"
 )
-"""The trainer's own variables, which a server would take for its own."""
 
 
 def server_command(
@@ -62,7 +59,7 @@ def server_command(
         "--port": port,
         "--dtype": model.dtype,
         "--max-model-len": max_model_len,
-        "--max-lora-rank": max_rank_flag(model.lora_rank),
+        "--max-lora-rank": next((rank for rank in RANKS if rank >= model.lora_rank), RANKS[-1]),
         "--max-loras": 1 + options.off_policy_steps,
         # vLLM's default on a large GPU is 1,024, for which it captures graphs and keeps memory.
         "--max-num-seqs": options.batch_size * (1 + options.off_policy_steps),
@@ -76,20 +73,19 @@ def server_command(
         settings["--tensor-parallel-size"] = len(gpus.split(","))
     if model.quantization == "nf4":  # in flight, vLLM's is nf4 with scales of 8 bits, as ours
         settings["--quantization"] = "bitsandbytes"
-    flags = []
-    for setting in settings.items():
-        for part in setting:
-            flags.append(str(part))
-    flags += ["--enable-lora", *(["--enable-sleep-mode"] if options.colocate else [])]
-    return [*start, *model_arguments, *flags, *shlex.split(options.server_args)]
+    command = [*start, *model_arguments]
+    for flag, value in settings.items():
+        command += [flag, str(value)]
+    command.append("--enable-lora")
+    if options.colocate:
+        command.append("--enable-sleep-mode")
+    return command + shlex.split(options.server_args)
 
 
 def server_environment(options: cfg.RolloutConfig) -> dict[str, str]:
-    """The environment variables of an owned server, in addition to this process's.
-
-    One is a new API key: every user of this machine can reach the server, but only with the key can
-    an adapter be loaded. Command lines, unlike environments, are visible to all users.
-    """
+    """The environment variables of an owned server, in addition to this process's."""
+    # Every user of this machine can reach the server, but only with a key load an adapter. Command
+    # lines, unlike environments, are visible to all users.
     variables = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", API_KEY: secrets.token_urlsafe(32)}
     if options.colocate:
         # A sleeping server is woken through an endpoint that vLLM has in development mode only.
@@ -117,13 +113,7 @@ def gpu_environment(gpus: str) -> dict[str, str]:
     return {}
 
 
-def max_rank_flag(rank: int) -> int:
-    """The smallest --max-lora-rank for adapters of this rank."""
-    return next((allowed for allowed in RANKS if allowed >= rank), rank)
-
-
 def free_port() -> int:
-    """A free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -137,14 +127,12 @@ class OwnedProcess:
         self,
         command: Sequence[str],
         environment: Mapping[str, str],  # complete
-        log: Path,  # its output is appended to it, unless it is shown as this process's own
+        log: Path | None,  # its output is appended to it; None: it is shown as this process's own
         *,
-        name: str = "",  # prefix of its lines in a shared log; "-": none, and no line about its end
         grace: float = GRACE_SECONDS,  # between SIGTERM and SIGKILL
-        inherits_output: bool = False,
     ) -> None:
-        self.command, self.environment, self.log = list(command), dict(environment), log
-        self.name, self.grace, self.inherits_output = name, grace, inherits_output
+        self.command, self.environment = list(command), dict(environment)
+        self.log, self.is_shown, self.grace = log or Path(os.devnull), log is None, grace
         self.process: subprocess.Popen[bytes] | None = None
         self.status: int | None = None  # its exit status, once it has ended
 
@@ -153,16 +141,16 @@ class OwnedProcess:
         self.stop()
         # Isolated, and by its path: what lies in the working directory is not imported.
         watchdog = [sys.executable, "-I", str(WATCHDOG), str(os.getpid()), str(self.grace)]
-        prefix = f"{self.name} | " if self.name else ""
-        advice = "free some space, or choose another folder"
-        with wrap_errors(self.log, PaintError, advice), self.log.open("ab") as log:
-            log.write(f"\n{prefix}$ {shlex.join(self.command)}\n".encode())
+        hint = "free some space, or choose another folder"
+        with wrap_errors(self.log, PaintError, hint), self.log.open("ab") as log:
+            log.write(f"\n$ {shlex.join(self.command)}\n".encode())
             log.flush()
+            output = None if self.is_shown else log
             self.process = subprocess.Popen(
-                [*watchdog, self.name, *self.command],
+                [*watchdog, *self.command],
                 stdin=subprocess.DEVNULL,
-                stdout=None if self.inherits_output else log,
-                stderr=None if self.inherits_output else subprocess.STDOUT,
+                stdout=output,
+                stderr=output,
                 env=self.environment,
                 start_new_session=True,
             )
@@ -184,17 +172,11 @@ class OwnedProcess:
     def tail(self, lines: int = 15) -> str:
         """The last lines of its log, without colors."""
         try:
-            with self.log.open("rb") as log:
-                log.seek(max(log.seek(0, os.SEEK_END) - TAIL_BYTES, 0))
-                text = log.read(TAIL_BYTES).decode(errors="replace")
+            text = self.log.read_bytes()[-TAIL_BYTES:].decode(errors="replace")
         except OSError as error:
             return f"({reason(error)})"
-        prefix = f"{self.name} | " if self.name else ""
-        own = []
-        for line in text.rstrip().splitlines():
-            if line.startswith(prefix):
-                own.append(line)
-        return sanitize_for_terminal("\n".join(_COLOUR.sub("", line) for line in own[-lines:]))
+        last = "\n".join(text.rstrip().splitlines()[-lines:])
+        return sanitize_for_terminal(_COLOUR.sub("", last))
 
     def stop(self) -> None:
         """Stop it and all its children, and wait for their end."""
@@ -209,5 +191,4 @@ class OwnedProcess:
         with suppress(ProcessLookupError):  # the group is gone, as it should be
             os.killpg(self.process.pid, signal.SIGKILL)
         self.status = self.process.wait()
-
         self.process = None

@@ -1,12 +1,11 @@
 """Runs a command, and ends it with all its descendants when the parent process is gone.
 
-    python -I watchdog.py PARENT GRACE NAME COMMAND ...
+    python -I watchdog.py PARENT GRACE COMMAND ...
 
 This process adopts what the command's processes leave behind (a server's workers keep its GPU's
 memory), and ends all of them as soon as the command has ended, the parent has, or a signal asks
 for it. SIGTERM and SIGINT are passed on, and the command has GRACE seconds to end by itself; a
-second signal ends it at once. The exit status is the command's. With a NAME, every line of its
-output begins with it; with "-", nothing is added to the output of the command.
+second signal ends it at once. The exit status is the command's.
 """
 
 import ctypes
@@ -14,49 +13,33 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from contextlib import suppress
-from typing import IO
 
 import psutil
 
 ORPHAN_GRACE = 5.0  # seconds that the command has when the parent is gone
-
-KILL_SECONDS = 15.0
-"""How long to wait for what was killed: a process stays until its memory is freed."""
-
+KILL_SECONDS = 15.0  # for what was killed to end: a process stays until its memory is freed
 SET_CHILD_SUBREAPER = 36  # Linux's prctl: orphans among our descendants become our children
-
 NOT_STARTED = 127
 
-QUIET = "-"
 
-
-def main(parent: int, grace: float, name: str, command: list[str]) -> int:
+def main(parent: int, grace: float, command: list[str]) -> int:
     """Run the command until it ends or must end; its exit status."""
-    if os.getpgrp() != os.getpid():
-        os.setsid()  # the group that is ended below must be this command's alone
     signals: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: signals.append(number))
     with suppress(OSError, AttributeError):  # no such call: its group is ended all the same
         ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-    prefix = f"{name} | " if name not in ("", QUIET) else ""
-    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if prefix else {}
     try:
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, **output)  # type: ignore[call-overload]
+        child = subprocess.Popen(command)
     except OSError as error:
-        _say(f"{prefix}{command[0]} cannot be started: {error}")
+        print(f"{command[0]} cannot be started: {error}", file=sys.stderr)
         return NOT_STARTED
-    reader = threading.Thread(target=_pass_on, args=(child.stdout, prefix), daemon=True)
-    reader.start()
 
     while child.poll() is None and not signals and os.getppid() == parent:
         time.sleep(0.1)
-    has_ended = child.returncode is not None
-    if not has_ended:
+    if child.returncode is None:
         _signal_group(signals.pop(0) if signals else signal.SIGTERM)
         signalled = time.monotonic()
         while child.poll() is None and not signals:
@@ -67,23 +50,9 @@ def main(parent: int, grace: float, name: str, command: list[str]) -> int:
 
     _kill_descendants()
     status = int(child.wait())
-    reader.join(1.0)
-    if has_ended and name != QUIET:
-        _say(f"{prefix}the command ended with status {status}")
     if status >= 0:
         return status
     return 128 - status
-
-
-def _say(line: str) -> None:
-    with suppress(OSError):  # nobody reads any more
-        os.write(2, f"{line}\n".encode(errors="replace"))
-
-
-def _pass_on(lines: IO[bytes] | None, prefix: str) -> None:
-    for line in lines or ():
-        with suppress(OSError):
-            os.write(1, prefix.encode() + line)
 
 
 def _signal_group(number: int) -> None:
@@ -109,4 +78,4 @@ def _kill_descendants() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3], sys.argv[4:]))
+    sys.exit(main(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]))
