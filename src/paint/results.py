@@ -29,7 +29,7 @@ from paint.evaluation.store import find_stores, reopen_store
 if TYPE_CHECKING:
     import pandas as pd
 
-    from paint.evaluation.frame import Report
+    from paint.evaluation.frame import Measurement, Report
 
 
 @dataclass(frozen=True)
@@ -132,13 +132,41 @@ class Run(Handle):
         return f"<b>{html.escape(str(self.path))}</b>{metrics.to_html()}"
 
 
-class Evaluation(Handle):
-    """An evaluation: graded samples, and tables with intervals."""
+class Measured(Handle):
+    """What a command measured: rows with intervals, tables, and findings in words."""
+
+    @property
+    def report(self) -> "Report":
+        """Everything that summary.json holds. Raises CorruptFileError."""
+        from paint.evaluation.frame import read_report
+
+        hint = "repeat the command; of samples, `paint grade`"
+        return read_report(self.path / "summary.json", hint)
 
     @property
     def table(self) -> "pd.DataFrame":
-        """One row per policy, benchmark and metric: mean, 95 % interval and number of problems."""
-        return frame_of_report(self.path)
+        """One row per policy, benchmark and metric: mean, 95 % interval and number of problems.
+
+        Of ``advise``, a policy is a context; of ``bake``, a view of the model, a benchmark is a
+        group of questions, and rows with a step are of the checkpoints that were measured.
+        """
+        return frame_of_rows([row for row in self.report.rows if not row.against])
+
+    def _repr_html_(self) -> str:
+        """A notebook's view: the findings in words, and the tables that the terminal shows."""
+        import pandas as pd
+
+        report = self.report
+        parts = [f"<li>{html.escape(line)}</li>" for line in report.lines]
+        text = f"<b>{html.escape(str(self.path))}</b><ul>{''.join(parts)}</ul>"
+        for table in report.tables:
+            frame = pd.DataFrame(table.rows, columns=table.columns)
+            text += f"<b>{html.escape(table.title)}</b>{frame.to_html(index=False)}"
+        return text
+
+
+class Evaluation(Measured):
+    """An evaluation: graded samples, and tables with intervals."""
 
     @property
     def comparisons(self) -> "pd.DataFrame":
@@ -147,11 +175,14 @@ class Evaluation(Handle):
         The columns are the mean difference, its 95 % interval, the p-value and the smallest
         difference that this many problems can detect.
         """
-        return frame_of_report(self.path, differences=True)
+        return frame_of_rows([row for row in self.report.rows if row.against])
 
     @property
     def samples(self) -> "pd.DataFrame":
-        """One row per sample of every policy and benchmark: text, verdict, reason and feedback."""
+        """One row per sample of every policy and benchmark: text, verdict, reason and feedback.
+
+        Raises StoreError where a sample is not graded.
+        """
         rows = []
         for folder in find_stores(self.path):
             with reopen_store(folder) as store:
@@ -165,13 +196,8 @@ class Evaluation(Handle):
                 rows.append(row)
         return frame_of(rows)
 
-    def _repr_html_(self) -> str:
-        table = self.table
-        main = table[table["metric"].isin(["avg_at_k", "reward"])]
-        return f"<b>{html.escape(str(self.path))}</b>{main.to_html(index=False, na_rep='')}"
 
-
-class Result(Handle):
+class Result(Measured):
     """What ``paint.advise`` or ``paint.bake`` measured."""
 
     @property
@@ -182,28 +208,7 @@ class Result(Handle):
     @property
     def lines(self) -> list[str]:
         """The advice and its reasons; of ``bake``, none."""
-        return read_summary(self.path).lines
-
-    @property
-    def table(self) -> "pd.DataFrame":
-        """One row per policy, benchmark and metric: mean, 95 % interval and number of problems.
-
-        Of ``advise``, a policy is a context; of ``bake``, a view of the model, a benchmark is a
-        group of questions, and rows with a step are of the checkpoints that were measured.
-        """
-        return frame_of_report(self.path)
-
-    def _repr_html_(self) -> str:
-        """A notebook's view: the findings in words, and the tables that the terminal shows."""
-        import pandas as pd
-
-        report = read_summary(self.path)
-        parts = [f"<li>{html.escape(line)}</li>" for line in report.lines]
-        text = f"<ul>{''.join(parts)}</ul>"
-        for table in report.tables:
-            frame = pd.DataFrame(table.rows, columns=table.columns)
-            text += f"<b>{html.escape(table.title)}</b>{frame.to_html(index=False)}"
-        return text
+        return self.report.lines
 
 
 @dataclass(frozen=True)
@@ -283,16 +288,8 @@ def frame_of_results(results: Sequence[Any]) -> "pd.DataFrame":
     return frame_of([asdict(result) | {"avg_at_k": shares([result]).mean()} for result in results])
 
 
-def read_summary(folder: Path) -> "Report":
-    """The report of an evaluation, of advice or of a bake. Raises CorruptFileError."""
-    from paint.evaluation.frame import read_report
-
-    return read_report(folder / "summary.json", "repeat the command; of samples, `paint grade`")
-
-
-def frame_of_report(folder: Path, *, differences: bool = False) -> "pd.DataFrame":
-    """The rows of a folder's report as a DataFrame: values, or differences of policies."""
+def frame_of_rows(rows: "Sequence[Measurement]") -> "pd.DataFrame":
+    """Rows of a report as a DataFrame, but for those of parts of a benchmark."""
     from paint.evaluation.frame import to_frame
 
-    rows = read_summary(folder).rows
-    return to_frame([row for row in rows if bool(row.against) == differences and not row.group])
+    return to_frame([row for row in rows if not row.group])

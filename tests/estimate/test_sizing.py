@@ -19,7 +19,7 @@ from paint.estimate.plan import (
     server_of,
     worst_peak,
 )
-from paint.estimate.sizing import server_flags, size_sampling
+from paint.estimate.sizing import server_flags
 from paint.training.check import check_config
 
 SHARED = Split(1, 1, True, "")
@@ -104,12 +104,3 @@ def test_machines_of_documents_match_sizes() -> None:
             ]
             wanted.append((model, " | ".join(cells)))
     assert rows == wanted
-
-
-def test_size_sampling_rows_are_most_whose_cache_fits() -> None:
-    """114,688 bytes a token of Qwen3-1.7B, and three rows of its vocabulary in float32."""
-    model = planned("1.7b", 80e9).config.model
-    row = 39_000 * 114_688 + 3 * 4 * 151_936
-    assert size_sampling(model, 39_000, 10 * row) == 10
-    assert size_sampling(model, 39_000, 10 * row - 1) == 9
-    assert size_sampling(model, 39_000, 0.0) == 1

@@ -18,15 +18,12 @@ from paint.config.schema import (
     ConfigError,
     EvaluationConfig,
     GradingConfig,
-    ModelConfig,
     RolloutConfig,
 )
 from paint.core.display import Display
 from paint.core.plugins import spec_of
 from paint.data.problems import Problem
 from paint.demo.files import MODEL
-from paint.estimate.memory import sampled_row
-from paint.estimate.shapes import shape_of
 from paint.evaluation.evaluate import name_of_run, resolve_targets
 from paint.evaluation.generate import (
     EvalTask,
@@ -35,16 +32,13 @@ from paint.evaluation.generate import (
     deployment_prompts,
     fit_to_context,
     generate,
-    load_eval_policy,
     open_task,
     require_context_length,
-    sample_of,
 )
 from paint.evaluation.grade import cast_votes, grade, is_repetitive, stored_in, summarise
 from paint.evaluation.store import Sample, Store, StoreError, prompt_digest, reopen_store
 from paint.grading.graders import open_grader
 from paint.grading.math.grader import MathGrader, Verdict
-from paint.inference import local
 from paint.inference.engine import Completion, OnCompletion, Sampling
 from paint.inference.local import LocalEngine
 from paint.models.policy import Policy, PolicyError, load_policy
@@ -219,54 +213,6 @@ def test_collect_samples_base_after_trained_policy_has_no_adapter(
     assert alone == after != changed
 
 
-@pytest.mark.parametrize(("device", "rows"), [("cuda", 3), ("cpu", 64)])
-def test_collect_samples_takes_rows_that_fit_on_gpu(
-    policy: Policy, problems: Any, tmp_path: Path, monkeypatch: Any, device: str, rows: int
-) -> None:
-    """A GPU of whose memory a tenth is kept, and the rest holds three rows and a half."""
-    model, task = ModelConfig(path="demo", dtype="float32"), task_of(policy, tmp_path, problems[:1])
-    row = sampled_row(model, shape_of("demo"), require_context_length(policy, task))
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (4.5 * row, 10 * row))
-    monkeypatch.setattr(Policy, "device", torch.device(device))
-
-    class Counting(LocalEngine):
-        def stream(self, prompts: Any, _: Any, seeds: Any, finished: OnCompletion) -> None:
-            batches.append(self.batch_size)
-            for index in range(len(prompts)):
-                finished(index, Completion((policy.end_ids[0],), (0.0,), truncated=False))
-
-    batches: list[int] = []
-    monkeypatch.setattr(local, "LocalEngine", Counting)
-    rollout = RolloutConfig(engine="local", batch_size=64)
-    with collect_samples(policy, model, rollout, [task], tmp_path / "engine", QUIET):
-        assert batches == [rows]
-
-
-@pytest.mark.parametrize(
-    ("rollout", "free", "device"),
-    [
-        (RolloutConfig(engine="local"), 0, "cuda"),
-        (RolloutConfig(engine="vllm"), 80e9, "cpu"),  # its server takes the GPU
-        (RolloutConfig(engine="vllm", urls=("http://a:1",)), 80e9, "cuda"),
-        (RolloutConfig(engine="vllm", urls=("http://127.0.0.1:1",)), 3e9, "cpu"),
-    ],
-)
-def test_load_eval_policy_beside_servers_takes_gpu_with_room(
-    policy: Policy, rollout: RolloutConfig, free: float, device: str, monkeypatch: Any
-) -> None:
-    def load(*_: Any, device: torch.device, **__: Any) -> Policy:
-        devices.append(device.type)
-        return policy
-
-    devices: list[str] = []
-    module = "paint.evaluation.generate"
-    monkeypatch.setattr(f"{module}.own_device", lambda: torch.device("cuda"))
-    monkeypatch.setattr(f"{module}.load_policy", load)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, 80e9))
-    load_eval_policy(ModelConfig(path="Qwen/Qwen3-1.7B"), rollout)
-    assert devices == [device]
-
-
 def test_store_other_weights_under_same_path_are_refused(
     policy: Policy, problems: list[Problem], tmp_path: Path
 ) -> None:
@@ -390,21 +336,6 @@ def test_resolve_targets_of_other_models_are_refused(policy: Policy, tmp_path: P
     (tmp_path / "base").rename(tmp_path / "one")
     with pytest.raises(ConfigError, match="called one"):
         resolve_targets(EvaluationConfig(), [str(tmp_path / "one"), str(tmp_path / "one")])
-
-
-def test_sample_text_includes_opening_of_prompt(policy: Policy) -> None:
-    ids = policy.tokenizer("The answer is $\\boxed{7}$.")["input_ids"]
-    opening = policy.tokenizer("<|im_start|>assistant\n<think>\n")["input_ids"]
-    completion = Completion((*ids, policy.end_ids[0]), (0.0,) * (len(ids) + 1), truncated=False)
-    problem = Problem("x", "", "7", "1")
-    task = task_of(policy, Path(), [problem])
-    plain = sample_of(policy, task, problem, 0, completion)
-    assert plain.text == "The answer is $\\boxed{7}$."
-    assert plain.tokens == len(ids) + 1
-    # Thought that was never closed is no answer.
-    thought = replace(task, prompts={"1": opening})
-    stored = sample_of(policy, thought, problem, 0, completion)
-    assert stored.text == "<think>\nThe answer is $\\boxed{7}$."
 
 
 def test_require_context_length_prompts_are_never_truncated(

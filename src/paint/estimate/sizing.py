@@ -1,4 +1,4 @@
-"""Sizes taken from the memory plan: rows sampled at once, and a server's flags.
+"""A server's flags, taken from the memory plan.
 
 The bytes are the plan's, whose formulas are compared with counted bytes and, for updates of a 1.7B,
 with an H100 (paint.estimate.memory).
@@ -6,24 +6,9 @@ with an H100 (paint.estimate.memory).
 
 from dataclasses import dataclass
 
-from paint.config.schema import ConfigError, ModelConfig
+from paint.config.schema import ConfigError
 from paint.core.errors import format_value
-from paint.estimate.memory import sampled_row
 from paint.estimate.plan import Plan, gb, server_of
-from paint.estimate.shapes import shape_of
-
-
-def size_sampling(model: ModelConfig, tokens: int, memory: float) -> int:
-    """The most rows that a process can sample at once, at least 1.
-
-    Args:
-        tokens: of the longest prompt and completion together.
-        memory: bytes that are free for them.
-
-    Raises:
-        ConfigError: the plan does not know the model.
-    """
-    return max(int(memory / sampled_row(model, shape_of(model.path), tokens)), 1)
 
 
 @dataclass(frozen=True)

@@ -60,10 +60,9 @@ class Chat:
             sampling = replace(sampling, max_new_tokens=int(left))
         engine = LocalEngine(self.policy, batch_size=1)
         written: dict[str, list[int]] = {name: [] for name in speakers}
-        waiting = {
-            name: (view, engine.tokens(ids, sampling, derive_seed(seed, problem)))
-            for name, (view, ids) in speakers.items()
-        }
+        waiting = {}
+        for name, (view, ids) in speakers.items():
+            waiting[name] = view, engine.tokens(ids, sampling, derive_seed(seed, problem))
         while waiting:
             for name, (view, tokens) in list(waiting.items()):
                 with view():
@@ -72,11 +71,12 @@ class Chat:
                     del waiting[name]
                 else:
                     written[name].append(token)
-            if waiting:
-                yield {
-                    name: self.policy.transcript(speakers[name][1], ids)
-                    for name, ids in written.items()
-                }
+            if not waiting:
+                return
+            answers = {}
+            for name, ids in written.items():
+                answers[name] = self.policy.transcript(speakers[name][1], ids)
+            yield answers
 
 
 def open_chat(target: str) -> Chat:

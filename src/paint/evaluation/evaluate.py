@@ -46,6 +46,7 @@ from paint.models.weights import own_dtype, read_adapter_shape, trained_in
 from paint.training.check import resolve_evaluation
 
 ADAPTER_SHAPE = ["lora_rank", "lora_alpha", "lora_targets"]
+APART = "evaluate them in two calls, then compare with `paint grade`"
 RATE = "tokens_per_second_rollout"  # metric of a run
 RUNS = LogConfig().folder  # name of the folder that runs lie in
 LONG = 3600.0  # seconds from which an evaluation must be confirmed before it starts
@@ -82,16 +83,18 @@ def evaluate(
     run = run_of(Path(targets[0]))
     trained = read_run(run) if run else None
     benchmarks = load_benchmarks(evaluation, trained, display)
-    pairs = [(target, benchmark) for target in policies for benchmark in benchmarks]
     folder = Path(evaluation.output_dir) / name_of(targets, model)
-    places = [folder / target.name / benchmark.name for target, benchmark in pairs]
+    places: list[tuple[Path, EvalTarget, Benchmark]] = []
+    for target in policies:
+        for benchmark in benchmarks:
+            places.append((folder / target.name / benchmark.name, target, benchmark))
 
     is_full = model.train_mode == "full"
     resolved = resolve_evaluation(
         evaluation.rollout,
         find_machine(),
         is_full=is_full,
-        earlier=recorded_engines(places),
+        earlier=recorded_engines(place for place, _, _ in places),
     )
     display.notes(resolved.notes)
     evaluation = replace(evaluation, rollout=resolved.rollout)
@@ -102,14 +105,11 @@ def evaluate(
             f"folder is a complete model: `paint eval RUN/checkpoints/step-.../model`"
         )
 
-    protocol = SamplingProtocol(
-        evaluation.samples, evaluation.thinking, sampling_from(evaluation.rollout), evaluation.seed
-    )
-    answers = 0  # that are missing
-    for place, (_, benchmark) in zip(places, pairs, strict=True):
-        answers += count_missing(place, benchmark.problems, evaluation.samples)
-    if answers:
-        note_cost(evaluation, targets, answers, display, confirm=confirm)
+    missing = 0
+    for place, _, benchmark in places:
+        missing += count_missing(place, benchmark.problems, evaluation.samples)
+    if missing:
+        note_cost(evaluation, run, missing, display, confirm=confirm)
     if trained is not None:
         note_differences(evaluation, trained, targets[0], display)
     model = with_date(model, folder)
@@ -117,15 +117,18 @@ def evaluate(
     display.note(policy.conventions.line())
     for warning in policy.conventions.warnings(thinking=evaluation.thinking):
         display.note(warning)
-    prompts, protocols = {}, {}
+    protocol = SamplingProtocol(
+        evaluation.samples, evaluation.thinking, sampling_from(evaluation.rollout), evaluation.seed
+    )
+    prompts, fitted = {}, {}
     for benchmark in benchmarks:
-        name, problems = benchmark.name, benchmark.problems
-        prompts[name] = deployment_prompts(policy, problems, thinking=evaluation.thinking)
-        protocols[name] = fit_to_context(policy, protocol, name, prompts[name], display)
+        name = benchmark.name
+        prompts[name] = deployment_prompts(policy, benchmark.problems, thinking=protocol.thinking)
+        fitted[name] = fit_to_context(policy, protocol, name, prompts[name], display)
     tasks = []
-    for place, (target, benchmark) in zip(places, pairs, strict=True):
-        name, problems = benchmark.name, benchmark.problems
-        tasks.append(EvalTask(place, problems, prompts[name], protocols[name], target.checkpoint))
+    for place, target, benchmark in places:
+        asked = prompts[benchmark.name], fitted[benchmark.name]
+        tasks.append(EvalTask(place, benchmark.problems, *asked, target.checkpoint))
     with collect_samples(
         policy, model, evaluation.rollout, tasks, folder, display, falls_back=resolved.falls_back
     ) as stores:
@@ -144,44 +147,49 @@ def load_benchmarks(
 
     Raises ConfigError for two of one name.
     """
-    benchmarks = [
-        load_benchmark(
-            name,
+    grader = open_grader(evaluation.grading)
+    benchmarks: dict[str, Benchmark] = {}
+    for spec in evaluation.benchmarks:
+        benchmark = load_benchmark(
+            spec,
             limit=evaluation.limit,
             needs_answer=grader_needs_answer(evaluation.grading),
             trained_on=trained.data if trained else None,
         )
-        for name in evaluation.benchmarks
-    ]
-    names = [benchmark.name for benchmark in benchmarks]
-    for name in names:
-        if names.count(name) > 1 or name == MACRO:
+        if benchmark.name in (MACRO, *benchmarks):
             raise ConfigError(
-                f"two benchmarks are named {name}, or the name is reserved ({MACRO}); rename the "
-                f"file"
+                f"two benchmarks are named {benchmark.name}, or the name is reserved ({MACRO}); "
+                f"rename the file"
             )
-    grader = open_grader(evaluation.grading)
-    for benchmark in benchmarks:
+        benchmarks[benchmark.name] = benchmark
         announce_benchmark(grader, benchmark, display.note)
-    return benchmarks
+    return list(benchmarks.values())
 
 
 def note_cost(
-    evaluation: EvaluationConfig,
-    targets: Sequence[str],
-    answers: int,
-    display: Display,
-    *,
-    confirm: bool,
+    evaluation: EvaluationConfig, run: Path | None, missing: int, display: Display, *, confirm: bool
 ) -> None:
-    """Note how long so many answers take at most; NotConfirmed if that is more than an hour."""
-    line, seconds = estimate(evaluation, run_of(Path(targets[0])), answers)
-    if seconds > LONG and not confirm:
-        raise NotConfirmed(
-            f"{line}. That is more than an hour: confirm=True (--yes) starts it; nothing was "
-            f"generated. Fewer targets, samples, limit and rollout.max_new_tokens make it "
-            f"shorter, rollout.engine vllm faster"
-        )
+    """Note how many answers are missing, and how long they take at most at the run's last rate.
+
+    Raises NotConfirmed if that is more than an hour.
+    """
+    longest = evaluation.rollout.max_new_tokens
+    thinking = "with" if evaluation.thinking else "without"
+    line = (
+        f"to generate: {missing:,} answers to {', '.join(evaluation.benchmarks)}, of at most "
+        f"{longest:,} tokens, {thinking} thinking"
+    )
+    metrics = read_metrics(run) if run else []
+    if metrics and RATE in metrics[-1]:
+        rate = metrics[-1][RATE]
+        seconds = missing * longest / rate
+        line += f"; at most {format_duration(seconds)} at the run's {rate:,.0f} tokens/s"
+        if seconds > LONG and not confirm:
+            raise NotConfirmed(
+                f"{line}. That is more than an hour: confirm=True (--yes) starts it; nothing was "
+                f"generated. Fewer targets, samples, limit and rollout.max_new_tokens make it "
+                f"shorter, rollout.engine vllm faster"
+            )
     display.note(line)
 
 
@@ -201,11 +209,11 @@ def note_differences(
 
 def count_missing(store: Path, problems: Sequence[Problem], samples: int) -> int:
     """The number of samples of these problems that a store has not."""
-    rows = set()
+    stored = stored_samples(store)  # it may hold further problems and samples
+    missing = 0
     for problem in problems:
-        for sample in range(samples):
-            rows.add((problem.id, sample))
-    return len(rows - stored_samples(store))  # it may hold further problems and samples
+        missing += sum((problem.id, sample) not in stored for sample in range(samples))
+    return missing
 
 
 def name_of(targets: Sequence[str], model: ModelConfig) -> str:
@@ -234,81 +242,55 @@ def name_of_run(run: Path) -> str:
     return "-".join([*above[after:], name])
 
 
-def estimate(evaluation: EvaluationConfig, run: Path | None, answers: int) -> tuple[str, float]:
-    """Say how long so many answers take at most, at the last rate of the run.
-
-    Returns a line for the user, and the seconds; 0 without a run that has sampled.
-    """
-    longest = evaluation.rollout.max_new_tokens
-    thinking = "with" if evaluation.thinking else "without"
-    line = (
-        f"to generate: {answers:,} answers to {', '.join(evaluation.benchmarks)}, of at most "
-        f"{longest:,} tokens, {thinking} thinking"
-    )
-    metrics = read_metrics(run) if run else []
-    if not metrics or RATE not in metrics[-1]:
-        return line, 0.0
-    seconds = answers * longest / metrics[-1][RATE]
-    duration = format_duration(seconds)
-    return f"{line}; at most {duration} at the run's {metrics[-1][RATE]:,.0f} tokens/s", seconds
-
-
 def resolve_targets(
     evaluation: EvaluationConfig, targets: Sequence[str]
 ) -> tuple[ModelConfig, list[EvalTarget]]:
     """Resolve the targets to a model and the policies to evaluate; a run is all its checkpoints.
 
-    Raises ConfigError where they have more than one model, adapter shape or train mode.
+    Raises ConfigError where they have more than one model, adapter shape, train mode or prompts.
     """
     models: dict[str, ModelConfig] = {}
     policies: list[EvalTarget] = []
     for target in targets:
-        models[target], checkpointed = resolve_target(target)
-        policies += checkpointed
+        models[target], found = resolve_target(target)
+        policies += found
     if not models:
         raise ConfigError(
             "nothing to evaluate; name a run, a checkpoint, an adapter folder or a model"
         )
-    trained = {target for target, model in models.items() if model != ModelConfig(path=target)}
-    first = models[min(models, key=lambda target: target not in trained)]
+    # Of a model that is named by its path nothing but the path is known.
+    trained = {name: model for name, model in models.items() if model != ModelConfig(path=name)}
+    first = next(iter({**trained, **models}.values()))
     for target, model in models.items():
         fields = ["path"]
         if target in trained:
             fields += ["train_mode", "quantization"]
-            fields += ADAPTER_SHAPE if model.train_mode == first.train_mode == "lora" else []
+            if model.train_mode == first.train_mode == "lora":
+                fields += ADAPTER_SHAPE
         for name in fields:
             value, expected = getattr(model, name), getattr(first, name)
             if value != expected and (name != "lora_targets" or set(value) != set(expected)):
                 raise ConfigError(
-                    f"{target}: its {name} is {value!r}, another target's is {expected!r}; "
-                    f"evaluate them in two calls, then compare with `paint grade`"
+                    f"{target}: its {name} is {value!r}, another target's is {expected!r}; {APART}"
                 )
 
     names = [policy.name for policy in policies] + ["base"] * evaluation.base
-    twice = {name for name in names if names.count(name) > 1}
-    if twice:
-        raise ConfigError(
-            f"two targets are called {min(twice)}; rename a folder, or evaluate them in two calls"
-        )
-    prompts = set()
-    for policy in policies:
-        prompts.add(policy.prompts)
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(
+                f"two targets are called {name}; rename a folder, or evaluate them in two calls"
+            )
+    prompts = {policy.prompts for policy in policies}
     if len(prompts) > 1:
-        raise ConfigError(
-            "the targets were trained with different prompts; evaluate them in two calls, then "
-            "compare with `paint grade`"
-        )
+        raise ConfigError(f"the targets were trained with different prompts; {APART}")
     if evaluation.base or not policies:
         policies = [EvalTarget("base", None, *prompts), *policies]
 
-    dtype = evaluation.dtype or (first.dtype if trained else own_dtype(first.path))
-    model = first if trained else base_as_rank1_adapter(first)
-    # One date for all, so that they get the same prompts: that of the earliest run.
-    day = min((model.date for model in models.values()), default="auto")
     model = replace(
-        model,
-        dtype=dtype,
-        date=day,
+        first if trained else base_as_rank1_adapter(first),
+        dtype=evaluation.dtype or (first.dtype if trained else own_dtype(first.path)),
+        # One date for all, so that they get the same prompts: that of the earliest run.
+        date=min(model.date for model in models.values()),
         student_thinking=evaluation.thinking,
         gradient_checkpointing=False,
     )
@@ -324,13 +306,14 @@ def resolve_target(target: str) -> tuple[ModelConfig, list[EvalTarget]]:
         saved = checkpoints(path) if run_folder == path else [path.resolve()]
         if not saved:
             raise ConfigError(f"{path} has no checkpoint yet")
-        mode, prompts = config.model.train_mode, config.prompts
-        return config.model, [
-            EvalTarget(f"{run}-{one.name}", trained_in(one, mode), prompts) for one in saved
-        ]
+        policies = []
+        for checkpoint in saved:
+            trained = trained_in(checkpoint, config.model.train_mode)
+            policies.append(EvalTarget(f"{run}-{checkpoint.name}", trained, config.prompts))
+        return config.model, policies
     if (path / "adapter" / "adapter_config.json").exists():
-        adapter = path / "adapter"
         run = path.resolve().parent.parent.name
+        adapter = path / "adapter"
         return read_adapter_shape(adapter), [EvalTarget(f"{run}-{name}", adapter)]
     if (path / "adapter_config.json").exists():
         return read_adapter_shape(path), [EvalTarget(name, path)]

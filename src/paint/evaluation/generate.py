@@ -5,7 +5,7 @@ Validation samples through the engine of the training, on all ranks, and shares 
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -22,9 +22,6 @@ from paint.core.storage import SUMS, digest, digest_of_file, lock_folder, read_j
 from paint.core.versions import versions
 from paint.core.workspace import SETTINGS
 from paint.data.problems import DataError, Problem
-from paint.estimate.plan import USABLE
-from paint.estimate.shapes import WIDTHS, shape_of
-from paint.estimate.sizing import size_sampling
 from paint.evaluation.store import Sample, Store, StoreError, open_store, prompt_digest
 from paint.inference.engine import Completion, Engine, Sampling, derive_seed
 from paint.inference.engines import LOCAL, engine_of
@@ -68,8 +65,7 @@ class EvalTask:
 def base_as_rank1_adapter(model: cfg.ModelConfig) -> cfg.ModelConfig:
     """Model settings for the base model: a rank-1 adapter, which is the identity untrained.
 
-    One kind of layer is enough for it, by a name that the model has. Raises PolicyError for a model
-    that cannot be read.
+    Raises PolicyError for a model that cannot be read.
     """
     return replace(
         model,
@@ -88,42 +84,27 @@ def load_eval_policy(
     seed: int = 0,
     prompts: cfg.PromptsConfig = cfg.PAPER_PROMPTS,
 ) -> Policy:
-    """Load the policy to evaluate: on own_device(), or on the CPU if its GPU is for servers."""
+    """Load the policy to evaluate; with servers, which take the GPUs, on the CPU."""
     device = own_device()
-    if engine_of(rollout).is_remote and not (rollout.urls and _has_room(device, model)):
+    if engine_of(rollout).is_remote:
         device = torch.device("cpu")
     return load_policy(model, seed=seed, device=device, prompts=prompts)
-
-
-DATED = (SETTINGS, "run.json")
-"""Files that record the date of what a folder holds: samples, rollouts of advice, runs."""
 
 
 def with_date(model: cfg.ModelConfig, folder: Path) -> cfg.ModelConfig:
     """The model with a date for a template that reads the clock, so that a folder has one date.
 
-    It is ``model.date``, or else that of the runs and samples in the folder, or else the current
-    one. A template that does not read the clock leaves the model as it is.
+    It is ``model.date``, or that of the runs and samples in the folder, or the current one.
     """
     if model.date != "auto" or not reads_clock(load_tokenizer(model.path)):
         return model
-    records = [path for name in DATED for path in folder.rglob(name)]
-    for path in sorted(records):
+    # The records of samples, rollouts of advice, and runs.
+    for path in sorted([*folder.rglob(SETTINGS), *folder.rglob("run.json")]):
         table = read_json(path, "put it back as it was")
         day = table.get("conventions", table).get("date")
         if day:
             return replace(model, date=day)
     return replace(model, date=today())
-
-
-def _has_room(device: torch.device, model: cfg.ModelConfig) -> bool:
-    """Whether a GPU has twice the bytes of the model free; servers elsewhere leave it to us."""
-    if device.type != "cuda":
-        return False
-    with suppress(ConfigError):  # a model that the plan does not know
-        weights = WIDTHS[model.dtype] * shape_of(model.path).parameters
-        return 2 * weights <= torch.cuda.mem_get_info(device)[0]
-    return False
 
 
 def deployment_prompts(policy: Policy, problems: Sequence[Problem], *, thinking: bool) -> PromptIds:
@@ -138,10 +119,7 @@ def deployment_prompts(policy: Policy, problems: Sequence[Problem], *, thinking:
                 f"problem {problem.id} contains {REASON}{found} ({problem.problem[:60]!r} ...), "
                 f"which would change the conversation; spell it differently"
             )
-    prompts = {}
-    for p in problems:
-        prompts[p.id] = policy.student_prompt(p, thinking=thinking)
-    return prompts
+    return {p.id: policy.student_prompt(p, thinking=thinking) for p in problems}
 
 
 @contextmanager
@@ -161,7 +139,7 @@ def collect_samples(
         policy: the base model, loaded from ``model``.
         tasks: those of one policy side by side, since its weights are loaded for each group.
         folder: for the engine's log and adapters.
-        falls_back: generate here if servers do not start, and have stored no sample before.
+        falls_back: generate here if servers do not start, unless they have stored samples.
     """
     max_tokens = max(require_context_length(policy, task) for task in tasks)
     with wrap_errors(folder, StoreError, "choose another place (--output-dir)"):
@@ -177,7 +155,6 @@ def collect_samples(
         unfinished.sort(key=lambda row: row[0].trained is not None)
         if unfinished:
             problems = [problem for task in tasks for problem in task.problems]
-            rollout = _fitted(policy, model, rollout, max_tokens, display)
             falls_back = falls_back and not any(store.written for store in stores)
             setup = EngineSetup(
                 policy,
@@ -250,16 +227,12 @@ def sample_of(
 def open_task(
     policy: Policy, task: EvalTask, *, model: str, engine: str
 ) -> AbstractContextManager[Store]:
-    """Open the store of a task, with the samples of earlier, interrupted calls.
-
-    The model's name is for the record: models are identified by their weights. Completions of
-    different engines for one seed may differ.
-    """
+    """Open the store of a task, with the samples of earlier, interrupted calls."""
     protocol = task.protocol
     identity = checkpoint_digest(task.trained) if task.trained else None
     is_full_model = task.trained is not None and policy.tuning == "full"
     settings = {
-        "model": model,
+        "model": model,  # for the record: models are the same if their weights are
         "weights": identity if is_full_model else weights_digest(policy),
         "dtype": str(policy.model.dtype).removeprefix("torch."),
         "adapter": None if is_full_model else identity,
@@ -269,7 +242,7 @@ def open_task(
         "thinking": protocol.thinking,
         **asdict(protocol.sampling),
         "seed": protocol.seed,
-        "engine": engine,
+        "engine": engine,  # completions of two engines for one seed may differ
         "samples": protocol.samples,
         "versions": versions("torch", "transformers", "math-verify"),
     }
@@ -315,29 +288,6 @@ def require_context_length(
             f"{room}"
         )
     return longest + new
-
-
-def _fitted(
-    policy: Policy,
-    model: cfg.ModelConfig,
-    rollout: cfg.RolloutConfig,
-    max_tokens: int,
-    display: Display,
-) -> cfg.RolloutConfig:
-    """Settings whose batch_size fits on the GPU that the policy is on, by the plan's bytes."""
-    if policy.device.type != "cuda":
-        return rollout
-
-    free, total = torch.cuda.mem_get_info(policy.device)
-    with suppress(ConfigError):  # a model that the plan does not know may be evaluated all the same
-        most = size_sampling(model, max_tokens, free - (1 - USABLE) * total)
-        if most < rollout.batch_size:
-            display.note(
-                f"engine: {most} rows at once, by the plan, not {rollout.batch_size} "
-                f"(rollout.batch_size): each may take {max_tokens:,} tokens of the GPU's memory"
-            )
-            return replace(rollout, batch_size=most)
-    return rollout
 
 
 def checkpoint_digest(trained: Path) -> str:

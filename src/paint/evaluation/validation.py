@@ -11,8 +11,8 @@ from pathlib import Path
 
 from accelerate import Accelerator
 
-from paint.config.run_folder import step_folder, step_paths
-from paint.config.schema import Config, GradingConfig
+from paint.config.run_folder import step_folder
+from paint.config.schema import Config
 from paint.core.display import Display
 from paint.core.distributed import all_gather_objects, run_on_rank0
 from paint.data.benchmarks import load_benchmark
@@ -36,7 +36,15 @@ from paint.evaluation.generate import (
 from paint.evaluation.grade import grade
 from paint.evaluation.intervals import Interval
 from paint.evaluation.metrics import GradedSamples, avg_at_k
-from paint.evaluation.store import GRADES, Sample, Store, StoreError, find_stores, reopen_store
+from paint.evaluation.store import (
+    GRADES,
+    Sample,
+    Store,
+    StoreError,
+    find_stores,
+    problem_digest,
+    reopen_store,
+)
 from paint.grading.contract import Grader
 from paint.inference.engine import Engine, sampling_from
 from paint.models.policy import Policy
@@ -49,12 +57,10 @@ class Validation:
 
     start: EvalTask  # of the student before training
     run: Path
+    config: Config
     policy: Policy
     grader: Grader
-    grading: GradingConfig
     display: Display
-    model: str  # names from the config, for the record
-    engine: str
     at_once: int  # samples in a batch over all ranks
 
     def task(self, step: int) -> EvalTask:
@@ -94,13 +100,10 @@ def load_validation(
     require_context_length(policy, start, "validation.max_new_tokens")
 
     def check_problems() -> None:
-        expected = []
-        for p in benchmark.problems:
-            expected.append((p.id, p.problem, p.answers))
-        steps = step_paths(run / "validation")
-        for folder in [folder for step in steps for folder in find_stores(step)]:
+        expected = [problem_digest(problem) for problem in benchmark.problems]
+        for folder in find_stores(run / "validation"):
             with reopen_store(folder) as store:
-                stored = [(p.id, p.problem, p.answers) for p in store.problems]
+                stored = [problem_digest(problem) for problem in store.problems]
             if folder.name != benchmark.name or expected != stored:
                 raise StoreError(
                     f"{folder} has other problems or gold answers than validation.path has now, so "
@@ -111,17 +114,7 @@ def load_validation(
 
     run_on_rank0(check_problems)
     at_once = rollout.batch_size * max(ranks, len(rollout.urls), len(rollout.server_gpus))
-    return Validation(
-        start,
-        run,
-        policy,
-        grader,
-        config.grading,
-        display,
-        config.model.path,
-        rollout.engine,
-        at_once,
-    )
+    return Validation(start, run, config, policy, grader, display, at_once)
 
 
 def validate(
@@ -143,7 +136,8 @@ def validate(
         stores: list[Store] = []  # one on rank 0, none on others
 
         def open_store() -> list[tuple[Problem, int]]:
-            opened = open_task(policy, task, model=validation.model, engine=validation.engine)
+            config = validation.config
+            opened = open_task(policy, task, model=config.model.path, engine=config.rollout.engine)
             stores.append(stack.enter_context(opened))
             return stores[0].missing
 
@@ -167,7 +161,7 @@ def validate(
         is_graded = not missing and (task.folder / GRADES).exists()
         if not stores or is_graded:
             return {}
-        graded = grade(stores[0], validation.grader, validation.grading, display)
+        graded = grade(stores[0], validation.grader, validation.config.grading, display)
 
     interval = avg_at_k(graded.correct)
     display.note(f"{title}: Avg@{task.protocol.samples} {interval.points()} (95 % interval)")

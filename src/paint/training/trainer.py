@@ -268,7 +268,7 @@ def loop(
     def validate_checkpoint() -> None:
         if validation is not None:
             # The engine that was opened, which may have taken the place of servers.
-            own = replace(validation, engine=setup.config.rollout.engine)
+            own = replace(validation, config=setup.config)
             accelerator.log(validate(own, setup.engine, accelerator, done, stop), step=done)
 
     with run_log.stop_signals(signals), display.running(config.steps, done):
