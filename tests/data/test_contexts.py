@@ -1,6 +1,5 @@
 """Contexts: what each source shows, and what of it is masked."""
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ import pytest
 from paint.config.schema import Config, ConfigError, ContextConfig, GradingConfig
 from paint.core.plugins import spec_of
 from paint.data.contexts import (
-    FILE_BYTES,
     NO_ATTEMPT,
     Attempt,
     Context,
@@ -89,17 +87,10 @@ def test_context_file_is_read_once_and_without_byte_order_mark(tmp_path: Path) -
     assert Contexts(these.options, PROBLEMS[:1], these.file_content).shared == GUIDE
 
 
-@pytest.mark.parametrize("kind", ["device", "pipe", "folder", "blank", "long"])
-def test_context_file_without_readable_text_is_refused(tmp_path: Path, kind: str) -> None:
-    path = Path("/dev/null") if kind == "device" else tmp_path / kind
-    if kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "folder":
-        path.mkdir()
-    elif kind != "device":
-        path.write_text(" \n" if kind == "blank" else "a" * (FILE_BYTES + 1))
-    with pytest.raises(ConfigError, match=rf"context\.file {path}: it (is a|is longer|holds no)"):
-        _ = contexts("file", file=str(path)).shared
+def test_context_file_without_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "blank").write_text(" \n")
+    with pytest.raises(ConfigError, match=rf"context\.file {tmp_path}/blank: it holds no text"):
+        _ = contexts("file", file=str(tmp_path / "blank")).shared
 
 
 def test_context_without_anchors_is_masked_only_where_asked() -> None:
@@ -257,9 +248,3 @@ def test_feedback_without_grader_or_passing_over_is_refused(source: str) -> None
         check_config(config.changed("grading", grader=("none",)))
     with pytest.raises(ConfigError, match=rf"context.source must be without {source} with train"):
         check_config(config.changed("train", method="paint.variants.anchored:Anchored"))
-
-
-def test_context_function_returning_half_a_character_is_refused_by_name() -> None:
-    spec = spec_of(lambda *_: "\ud800", "half", module="contexts_of_mine")
-    with pytest.raises(DataError, match=rf"context.source {spec}, problem 0: .*surrogates"):
-        contexts(spec).references(PROBLEMS[0], 0)

@@ -38,7 +38,7 @@ from paint.experiments.rollout_cache import (
     score,
 )
 from paint.grading.contract import Grade
-from paint.grading.math.grader import MathGrade, Verdict
+from paint.grading.math.grader import Verdict, math_grade
 from paint.inference.engine import Completion
 from paint.models.policy import Policy
 from paint.training.rollouts import Rollout
@@ -342,7 +342,7 @@ def test_agreed_wrong_counts_one_wrong_answer_of_most_rollouts(
         ["7", "7", "7", "4", "7", "7", "4", "3", None, None, None, "7"]
     ):
         verdict = Verdict(answer == "4", answer, "right" if answer == "4" else "wrong")
-        grade = MathGrade(strict=verdict, lenient=verdict)
+        grade = math_grade(verdict, verdict)
         rows.append(replace(rollout(policy, problems[0], "1", 0.0, number), grade=grade))
     assert agreed_wrong(RolloutCache(rows, 4)).tolist() == [1, 0, 0]
 

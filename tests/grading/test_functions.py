@@ -80,7 +80,7 @@ def test_async_grader_keeps_its_event_loop_between_gradings() -> None:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls that fail are repeated at once."""
-    monkeypatch.setattr(functions, "PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(functions, "FIRST_PAUSE_SECONDS", 0.001)
 
 
 def test_async_grader_repeats_calls_that_fail(quick: None) -> None:
@@ -114,20 +114,18 @@ def test_async_grader_refuses_what_is_no_reward() -> None:
     assert [(grade.reward, grade.failed) for grade in grades] == [(0, True)] * 3 + [(2, False)]
 
 
-async def judge_batch(completions: Sequence[str], rows: Sequence[Row]) -> list[float]:
-    return [int(text) + row["number"] for text, row in zip(completions, rows, strict=True)]
+def test_batch_grader_takes_all_completions_in_one_call() -> None:
+    def compute(completions: list[str], rows: list[dict[str, int]]) -> list[float]:
+        return [int(text) + row["number"] for text, row in zip(completions, rows, strict=True)]
 
+    async def judge(completions: list[str], rows: list[dict[str, int]]) -> list[float]:
+        return compute(completions, rows)
 
-def compute_batch(completions: Sequence[str], rows: Sequence[Row]) -> list[float]:
-    return [int(text) + row["number"] for text, row in zip(completions, rows, strict=True)]
-
-
-@pytest.mark.parametrize("function", [judge_batch, compute_batch])
-def test_batch_grader_takes_all_completions_in_one_call(function: Any) -> None:
-    with find_grader(spec_of(function)) as grader:
-        assert [grade.reward for grade in grader.grade(items(5))] == [0, 2, 4, 6, 8]
-        assert grader.take_cost().calls == 1
-        assert grader.grade([]) == []
+    for function in (compute, judge):
+        with find_grader(named(function)) as grader:
+            assert [grade.reward for grade in grader.grade(items(5))] == [0, 2, 4, 6, 8]
+            assert grader.take_cost().calls == 1
+            assert grader.grade([]) == []
 
 
 def test_batch_grader_with_too_few_rewards_fails_on_all() -> None:

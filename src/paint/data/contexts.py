@@ -35,15 +35,11 @@ CONTROLS = ("none", "other", "other_text", "answer", "wrong_answer", "other_feed
 OTHER_ROWS = ("neighbour", "rollout")
 """Sources that show what other rows hold, apart from controls."""
 
-FILE_BYTES = 2**22
-"""Most bytes of context.file: a million tokens or so, more than a model reads."""
-
 ContextFunction = Callable[..., str]
-"""A source of your own: the row, all rows and a seed to the reference of the row. It may also take
-``completion`` and ``grade``."""
+"""A source of your own: the row, all rows and a seed to the reference of the row."""
 
 COMPLETION_ARGUMENTS = {"completion", "grade"}
-"""Arguments of a function whose context depends on the completion."""
+"""Further arguments of a function whose context depends on the completion."""
 
 
 class GradedCompletion(NamedTuple):
@@ -183,10 +179,7 @@ class Contexts:
 
         For controls, and where nothing is masked, it is the problem's own solution.
         """
-        masked = []
-        for s, text in references.items():
-            if s not in IN_FULL + CONTROLS:
-                masked.append(text)
+        masked = (text for s, text in references.items() if s not in IN_FULL + CONTROLS)
         return _joined(masked) or problem.solution
 
     def measure(
@@ -236,7 +229,7 @@ class Contexts:
         """The text of the sources text and file, which is the same for all problems.
 
         Raises:
-            ConfigError: the file cannot be read, has no text or over FILE_BYTES, or is a pipe.
+            ConfigError: the file cannot be read, or has no text.
         """
         return _joined(self._shared_text(s) for s in self.options.source if s in ("text", "file"))
 
@@ -318,10 +311,6 @@ class Contexts:
             return self.given
         path = Path(self.options.file)
         with wrap_errors(f"context.file {path}", ConfigError, "name a text file in UTF-8"):
-            if path.exists() and not path.is_file():
-                raise ValueError("it is a folder, a pipe or a device")
-            if path.stat().st_size > FILE_BYTES:
-                raise ValueError(f"it is longer than {FILE_BYTES:,} bytes")
             text = path.read_text("utf-8-sig").strip()
             if not text:
                 raise ValueError("it holds no text")
@@ -345,18 +334,13 @@ class Contexts:
             found = function(
                 row_of(problem), self._rows, seed, **{name: given[name] for name in taken}
             )
-            if isinstance(found, str):
-                found.encode("utf-8")  # half of a surrogate pair is no text
         if not isinstance(found, str):
             raise DataError(f"{place}: it returned {format_short(found)}, and a context is a text")
         return found
 
     @cached_property
     def _rows(self) -> list[Mapping[str, Any]]:
-        rows: list[Mapping[str, Any]] = []
-        for problem in self.problems:
-            rows.append(row_of(problem))
-        return rows
+        return list(map(row_of, self.problems))
 
     def _neighbour(self, problem: Problem) -> Problem:
         """The most similar solved problem: by anchors and then words, or by words alone."""
@@ -364,30 +348,20 @@ class Contexts:
 
         def similarity(other: Problem) -> list[float]:
             pairs = zip(mine, self._features[other.id], strict=True)
-            similarities: list[float] = []
-            for a, b in pairs:
-                similarities.append(len(a & b) / max(len(a | b), 1))
-            return similarities
+            return [len(a & b) / max(len(a | b), 1) for a, b in pairs]
 
-        others = []
-        for p in self.problems:
-            if p.solution and p.id != problem.id:
-                others.append(p)
+        others = [p for p in self.problems if p.solution and p.id != problem.id]
         if not others:
             raise DataError("context.source neighbour needs a second problem with a solution")
         return max(others, key=similarity)
 
     @cached_property
     def _features(self) -> dict[str, list[set[str]]]:
-        features: dict[str, list[set[str]]] = {}
-        for problem in self.problems:
-            features[problem.id] = self._features_of(problem)
-        return features
+        return {problem.id: self._features_of(problem) for problem in self.problems}
 
     def _features_of(self, problem: Problem) -> list[set[str]]:
         words = set(re.findall(r"\w+", problem.problem.casefold()))
-        is_by_anchors = self.options.alignment == "anchors"
-        if is_by_anchors:
+        if self.options.alignment == "anchors":
             return [set(anchors(problem.problem)), words]
         return [words]
 
@@ -400,11 +374,7 @@ def context_function(config: ContextConfig, source: str) -> ContextFunction:
 
 
 def _arguments_of(function: ContextFunction) -> set[str]:
-    """The names of a function's arguments; none of one that has no signature."""
-    try:
-        return set(inspect.signature(function).parameters)
-    except (TypeError, ValueError):  # some builtins
-        return set()
+    return set(inspect.signature(function).parameters)
 
 
 @lru_cache(maxsize=100_000)

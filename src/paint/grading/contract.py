@@ -5,16 +5,8 @@ A custom grader is a function, named in the setting `grading.grader` as "module:
     def grade(completion: str, row: Mapping[str, Any]) -> Grade | float | bool
     def grade(completions: list[str], rows: list[Mapping[str, Any]]) -> list[Grade | float | bool]
 
-`completion` is the text as the model wrote it, think tags included; `split_thought` of
-paint.grading.thoughts separates the answer. `row` holds every field of the problem's row, and id,
-problem, solution ("" where it has none), answer, answers (a list of every right one) and, where the
-data have them, level and subject; it is the same in training, validation and evaluation. A bool is
-the reward 1 or 0.
-
-How a function is called is read from its declaration (paint.grading.functions): an `async def`
-waits, for an endpoint, and another function computes; one whose first parameter is named
-`completions` takes many at once. A call that fails costs its completions: their reward is 0 and
-`failed` is set. The names of graders are in paint.grading.graders.
+Either may be `async`. A bool is the reward 1 or 0. A call that fails costs its completions: their
+reward is 0 and `failed` is set. docs/how-to/own-grader.md says what the arguments hold.
 """
 
 from collections.abc import Mapping, Sequence
@@ -68,15 +60,10 @@ class Grade:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What grading by a function took.
+    """What grading by a function took."""
 
-    Attributes:
-        calls: of the function, repeated ones included.
-        seconds: of these calls, added up; calls may overlap.
-    """
-
-    calls: int = 0
-    seconds: float = 0.0
+    calls: int = 0  # repeated ones included
+    seconds: float = 0.0  # of all calls added up; they may overlap
 
     def __add__(self, other: "Cost") -> "Cost":
         return Cost(self.calls + other.calls, self.seconds + other.seconds)
@@ -99,11 +86,7 @@ class Item:
 
 @runtime_checkable
 class Grader(Protocol):
-    """Grades many completions at once; a context manager that may hold processes.
-
-    Majority votes and lenient metrics of an evaluation need the grades of the mathematics grader
-    (paint.grading.math.grader.MathGrade). With other graders they are left out.
-    """
+    """Grades many completions at once; a context manager that may hold processes."""
 
     def grade(self, items: Sequence[Item]) -> Sequence[Grade]:
         """The grades in the order of the items."""

@@ -23,23 +23,15 @@ from paint.core.background import Background
 from paint.grading.contract import Cost, Grade, Grader, Item
 from paint.grading.processes import Arguments, CallResult, Pool, describe_error, to_plain
 
-BATCH_PARAMETER = "completions"
-"""Name of the first parameter of a function that takes many completions in one call."""
-
-PAUSE_SECONDS = 1.0
-"""The pause before the second attempt of a call that waits; each later one is twice as long."""
-
+# Between the attempts of a call that waits; each pause is twice as long as the one before.
+FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
 
 
 class AsyncCalls:
-    """Calls of an async function in an event loop of this process, many at once.
+    """Calls of an async function in an event loop of this process, ``concurrency`` at once.
 
-    Args:
-        function: what is called.
-        concurrency: most calls at once.
-        timeout: wall time of one attempt, in seconds.
-        attempts: how often a call that raises or takes longer is made at most.
+    A call that raises, or takes over ``timeout`` seconds, is made ``attempts`` times at most.
     """
 
     def __init__(
@@ -69,40 +61,30 @@ class AsyncCalls:
 
     async def _call(self, slots: asyncio.Semaphore, arguments: Arguments) -> CallResult:
         """The result of a call, which is repeated while it fails, in one slot all the time."""
-        pause = wait_exponential(multiplier=PAUSE_SECONDS, max=LONGEST_PAUSE_SECONDS)
-        attempts = AsyncRetrying(stop=stop_after_attempt(self._attempts), wait=pause, reraise=True)
-        made, seconds, value, error = 0, 0.0, None, ""
+        pause = wait_exponential(multiplier=FIRST_PAUSE_SECONDS, max=LONGEST_PAUSE_SECONDS)
+        retrying = AsyncRetrying(stop=stop_after_attempt(self._attempts), wait=pause, reraise=True)
+        value: Any = None
+        error = ""
         async with slots:
+            began = time.monotonic()
             try:
-                async for attempt in attempts:
-                    made += 1
-                    began = time.monotonic()
-                    with attempt:
-                        try:
-                            value = await self._attempt(arguments)
-                        finally:
-                            seconds += time.monotonic() - began
+                value = await retrying(self._attempt, arguments)
             except Exception as failure:
                 error = describe_error(failure)
-        return CallResult(value, error, seconds, made)
+            seconds = time.monotonic() - began
+        return CallResult(value, error, seconds, retrying.statistics["attempt_number"])
 
     async def _attempt(self, arguments: Arguments) -> Any:
         """What the function returns, as JSON takes it."""
         try:
-            async with asyncio.timeout(self._timeout) as limit:
-                value = await self._function(*arguments)
-        except TimeoutError:
-            if limit.expired():
-                raise TimeoutError(f"no result within {self._timeout:g} s") from None
-            raise
+            value = await asyncio.wait_for(self._function(*arguments), self._timeout)
+        except TimeoutError as error:
+            raise TimeoutError(str(error) or f"no result within {self._timeout:g} s") from None
         return json.loads(json.dumps(value, default=to_plain))
 
 
 class FunctionGrader(Grader):
-    """Grades by the calls of a custom function, of one completion each or of many.
-
-    A call that fails costs its own completions.
-    """
+    """Grades by the calls of a custom function, of one completion each or of many."""
 
     def __init__(self, caller: Pool | AsyncCalls, *, takes_batch: bool) -> None:
         self._caller = caller
@@ -157,7 +139,7 @@ def takes_batch(function: Callable[..., Any]) -> bool:
         parameters = list(inspect.signature(function).parameters)
     except ValueError:  # a function of C that declares none
         return False
-    return parameters[:1] == [BATCH_PARAMETER]
+    return parameters[:1] == ["completions"]
 
 
 def to_grade(result: CallResult) -> Grade:

@@ -118,10 +118,7 @@ class WeightedGrader(Grader):
     """Grades by several graders: the reward is the weighted sum of theirs (as in TRL's GRPO).
 
     Grades without a reward do not count in the sum. The grader has failed where one of them has.
-
-    Args:
-        graders: by the name that metrics have; the first decides what is right.
-        weights: of their rewards, one each.
+    ``graders`` are by the name that metrics have; the first decides what is right.
     """
 
     def __init__(self, graders: Mapping[str, Grader], weights: Sequence[float]) -> None:
@@ -129,12 +126,9 @@ class WeightedGrader(Grader):
         self._weights = weights
 
     def grade(self, items: Sequence[Item]) -> list[Grade]:
-        columns = []
-        for grader in self._graders.values():
-            columns.append(grader.grade(items))
-        rows = zip(*columns, strict=True)
+        columns = [grader.grade(items) for grader in self._graders.values()]
         sums: list[Grade] = []
-        for row in rows:
+        for row in zip(*columns, strict=True):
             sums.append(self._sum(dict(zip(self._graders, row, strict=True))))
         return sums
 

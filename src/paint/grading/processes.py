@@ -2,9 +2,7 @@
 
 A worker imports the function once. For each call it forks a child, which the kernel ends when its
 processor time is up. The result of a call depends neither on the number of workers, nor on other
-work of the machine, nor on earlier calls.
-
-Left out: systems without fork (Windows).
+work of the machine, nor on earlier calls. Systems without fork (Windows) are not supported.
 """
 
 import base64
@@ -41,23 +39,16 @@ Arguments = Sequence[Any]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CallResult:
-    """What a call returned, as JSON takes it, or why it returned nothing.
-
-    Attributes:
-        seconds: its wall time, of all attempts.
-        attempts: how often it was made.
-    """
+    """What a call returned, as JSON takes it, or why it returned nothing."""
 
     value: Any = None
     error: str = ""
-    seconds: float = 0.0
+    seconds: float = 0.0  # wall time, of all attempts
     attempts: int = 1
 
 
 class Pool:
-    """Workers that call one function; they start when they are first needed.
-
-    For one thread at a time.
+    """Workers that call one function, for one thread at a time; they start when they are needed.
 
     Args:
         function: as "module:name".
@@ -224,12 +215,6 @@ def _work(
         with contextlib.suppress(ValueError, OSError):
             hard_limit = resource.getrlimit(resource.RLIMIT_AS)[1]
             resource.setrlimit(resource.RLIMIT_AS, (memory, hard_limit))
-
-    # The asker may ignore or block signals, and children inherit that. Here timers must be deadly,
-    # and children must stay to be waited for.
-    for number in (signal.SIGPROF, signal.SIGALRM, signal.SIGCHLD):
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
     function = bind_options(_load(name), table, "grading.options", "grading.grader")
     for arguments in warm_up:

@@ -5,17 +5,12 @@ r"""The mathematics grader: compares the boxed answer with the gold answer, with
 
 A verdict is for analysis and evaluation only: it never drives the method (paper: section
 'Overlap-Adaptive Partial Solution Conditioning'). paint.grading.math.equality decides whether two
-answers are equal.
-
-Algebra may not terminate, so it compares each pair of answers in a separate process
-(paint.grading.processes). A verdict depends on nothing but the pair.
-
-Left out: answers without a box.
+answers are equal. Algebra may not terminate, so each pair of answers is compared in a separate
+process (paint.grading.processes), and a verdict depends on nothing but the pair.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
+from dataclasses import dataclass
 
 from paint.grading.contract import Gold, Grade, Grader, Item
 from paint.grading.math.equality import Reason, alternatives, boxed, compare_text
@@ -28,7 +23,6 @@ Pair = tuple[str, str]  # the given answer and the gold one
 _BEST_FIRST: tuple[Reason, ...] = ("right", "timed out", "wrong", "unparsable gold")
 
 MEMORY_BYTES = 4 << 30
-MOST_TIMEOUTS = 12  # while the equal answers to one problem are found
 
 _WARM_UP = (  # sympy loads some modules late; with these pairs it does so before the first fork
     (r"\frac{x+1}{2}", "0.5 + 0.5x"),
@@ -48,21 +42,17 @@ class Verdict:
     reason: Reason  # "right" exactly when correct
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MathGrade(Grade):
-    """The two readings of a completion; the reward is that of the strict one."""
+    """The two readings of a completion; reward and reason are those of the strict one."""
 
-    reward: float = field(init=False)
-    reason: Reason = field(init=False)
-    failed: bool = field(init=False, default=False)
-    feedback: str = field(init=False, default="")
-    parts: Mapping[str, Grade] = field(init=False, default_factory=dict, hash=False)
     strict: Verdict  # the last box after the last closed thought
     lenient: Verdict  # the last box anywhere
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "reward", float(self.strict.correct))
-        object.__setattr__(self, "reason", self.strict.reason)
+
+def math_grade(strict: Verdict, lenient: Verdict) -> MathGrade:
+    """The grade of two readings of a completion."""
+    return MathGrade(float(strict.correct), strict.reason, strict=strict, lenient=lenient)
 
 
 class MathGrader(Grader):
@@ -91,38 +81,28 @@ class MathGrader(Grader):
                     pairs += [(given, gold) for gold in accepted(item.gold)]
         reasons, hard = _decide_by_text(pairs)
         reasons |= self._compare(hard)
-        return [
-            MathGrade(
-                strict=_verdict(item, strict, reasons, is_strict=True),
-                lenient=_verdict(item, lenient, reasons, is_strict=False),
+        grades = []
+        for item, (strict, lenient) in zip(items, answers, strict=True):
+            grades.append(
+                math_grade(
+                    _verdict(item, strict, reasons, is_strict=True),
+                    _verdict(item, lenient, reasons, is_strict=False),
+                )
             )
-            for item, (strict, lenient) in zip(items, answers, strict=True)
-        ]
+        return grades
 
     def equal(self, pairs: Sequence[Pair]) -> list[bool]:
         """True for each pair of equal answers, False where that is undecided.
 
         An answer that does not parse, or that times out when compared with itself, equals only its
         own text; an empty answer equals nothing.
-
-        All pairs share a budget, so they should be those of one problem: after MOST_TIMEOUTS
-        timeouts, the remaining symbolic comparisons count as unequal.
         """
         reasons, hard = _decide_by_text(pairs)
         answers = dict.fromkeys(answer for pair in hard for answer in pair)
-        waiting = iter([*((answer, answer) for answer in answers), *hard])
-        hopeless: set[str] = set()
-        timeouts = 0
-
-        while batch := list(islice(waiting, MOST_TIMEOUTS - timeouts)):
-            decidable = [pair for pair in batch if hopeless.isdisjoint(pair)]
-            for pair, reason in self._compare(decidable).items():
-                reasons.setdefault(pair, reason)  # an answer equals its own text, whatever it costs
-                if reason == "timed out":
-                    timeouts += 1
-                    if pair[0] == pair[1]:  # it takes too long with any other answer, too
-                        hopeless.add(pair[0])
-
+        own = self._compare([(answer, answer) for answer in answers])
+        # An answer that takes too long with itself does so with any other.
+        hopeless = {answer for (answer, _), reason in own.items() if reason == "timed out"}
+        reasons |= self._compare([pair for pair in hard if hopeless.isdisjoint(pair)])
         return [reasons.get(pair) == "right" for pair in pairs]
 
     def close(self) -> None:
@@ -141,25 +121,15 @@ class MathGrader(Grader):
 
 
 def accepted(gold: Gold) -> list[str]:
-    """The gold answers of which each is right.
-
-    Raises ValueError where there is none.
-    """
+    """The gold answers of which each is right. Raises ValueError where there is none."""
     answers = [gold] if isinstance(gold, str) else list(gold)
     if not answers:
         raise ValueError("a list of accepted answers is empty")
-    accepted_answers: list[str] = []
-    for answer in answers:
-        accepted_answers.extend(alternatives(answer))
-    return accepted_answers
+    return [accepted for answer in answers for accepted in alternatives(answer)]
 
 
 def answer_text(completion: str, tags: Sequence[ThoughtTags] = ()) -> str | None:
-    """The boxed answer after the last closed thought.
-
-    None without a boxed answer, or with an open thought (``paint.grading.thoughts``). A completion
-    without a thought is searched completely.
-    """
+    """The boxed answer after the last closed thought; None without one, or in an open thought."""
     answer = split_thought(completion, tags).answer
     if answer is None:
         return None
