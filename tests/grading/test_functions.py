@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +226,40 @@ def test_several_graders_add_their_weighted_rewards() -> None:
 
     with open_grader(graded_by_two([1, -0.2]).grading) as grader:
         assert [grade.reward for grade in grader.grade(rows)] == pytest.approx([0.9, -0.1])
+
+
+@dataclass(frozen=True)
+class Bonus:
+    bonus: float = 0.25
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class Doubled:
+    scale: float = 2.0
+
+
+async def with_bonus(completion: str, row: Row, options: Bonus) -> float:
+    return options.scale * options.bonus
+
+
+async def doubled(completion: str, row: Row, options: Doubled) -> float:
+    return options.scale
+
+
+def test_several_graders_read_their_own_options_of_one_table() -> None:
+    def rewards(**options: float) -> dict[str, float | None]:
+        graders = ["exact", spec_of(with_bonus), spec_of(doubled)]
+        config = changed("demo-paint", {"grading": {"grader": graders, "options": options}})
+        with open_grader(config.grading) as grader:
+            [grade] = grader.grade([Item("5", "5")])
+        return {name: part.reward for name, part in grade.parts.items()}
+
+    assert rewards(bonus=0.5, scale=3) == {"exact": 1, "with_bonus": 1.5, "doubled": 3}
+    with pytest.raises(ConfigError, match=r"option grading\.options\.bonsu .*it has bonus, scale"):
+        rewards(bonsu=0.5, scale=3)
+    with pytest.raises(ConfigError, match=r"grading\.options\.scale is .*defaults 1\.0 and 2\.0"):
+        rewards(bonus=0.5)
 
 
 def test_several_graders_fail_where_one_fails(quick: None) -> None:

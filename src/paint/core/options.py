@@ -220,13 +220,20 @@ def complete_options(section: Any, prefix: str) -> Any:
     A run records them: the extension may change its defaults later.
 
     Raises:
-        ConfigError: an extension cannot be loaded, or an option is refused.
+        ConfigError: an extension cannot be loaded, an option is refused, or two extensions share
+            an option that is not set, with other defaults.
     """
     changes = {}
     for key, owner in option_fields(type(section)).items():
         complete: dict[str, Any] = {}
         for options in named_options(section, key, prefix):
-            complete |= values_of(options)
+            for name, value in values_of(options).items():
+                # One table cannot hold two defaults of one name.
+                if complete.setdefault(name, value) != value:
+                    raise ConfigError(
+                        f"{prefix}{key}.{name} is an option of two of {prefix}{owner}, with the "
+                        f"defaults {complete[name]!r} and {value!r}; set it, for both"
+                    )
         for name in getattr(section, key):
             if name not in complete:
                 named = format_short(getattr(section, owner))
