@@ -15,7 +15,7 @@ from transformers import TrainerCallback
 
 import paint
 from conftest import DEMO
-from paint.algorithms.paint import add_teacher_prompts, rows_with_context, score_rollouts
+from paint.algorithms.paint import add_teacher_prompts, score_rollouts
 from paint.config.recipe import find_recipe, read_recipe
 from paint.data.problems import Problem
 from paint.demo.files import HELD_OUT_PROBLEMS, MODEL
@@ -26,6 +26,7 @@ from paint.models.teacher import open_teacher
 from paint.training.check import check_config
 from paint.training.rollouts import Rollout
 from paint.training.train_step import Setup
+from paint.training.weighting import rows_with_context
 from runs import changed
 
 FOLDER = Path(__file__).parents[2] / "examples/trl"

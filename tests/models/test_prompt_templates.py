@@ -57,16 +57,16 @@ def test_messages_template_sees_fields_and_braces_are_data() -> None:
     options = PromptsConfig(
         student="{{ problem }} {{ hint }} {{ row['two words'] }}",
         teacher="{{ student }}|{{ context }}|{{ 'all' if complete else 'part' }}|{{ answer }}",
-        rationale="Why {{ context }}?",
     )
     problem = problem_of(ROW)
     asked = user(f"{ROW['problem']} look seen")
     assert student_chat(options, problem) == [asked]
     context = "{{ problem }}"
+    reasoned: Any = {"rationale": "r", "request": "Why {{ context }}?"}
     assert teacher_chat(options, problem, context, complete=True) == [
         user(f"{ROW['problem']} look seen|{{{{ problem }}}}|all|2")
     ]
-    assert teacher_chat(options, problem, context, complete=False, rationale="r") == [
+    assert teacher_chat(options, problem, context, complete=False, **reasoned) == [
         user("Why {{ problem }}?"), {"role": "assistant", "content": "r"}, asked
     ]  # fmt: skip
 

@@ -2,9 +2,8 @@
 
     rollouts -> overlap -> mask ratio -> teacher prompt -> scores -> clipped KL -> update
 
-OPSD is the same step without masking and interpolation (recipes/demo-opsd.toml). Every random
-choice is a pure function of (seed, step, row), so a resumed run repeats the original one. Variants
-of the step are in paint.variants.
+OPSD is the same step without masking and interpolation. Every random choice is a function of (seed,
+step, row). Variants of the step are in paint.variants.
 """
 
 from collections.abc import Sequence
@@ -15,47 +14,32 @@ from jaxtyping import Float
 from torch import Tensor
 
 from paint.core.display import Clock
-from paint.core.distributed import all_gather_objects
 from paint.inference.engine import derive_seed
 from paint.objective.fused import fused_paint_loss
+from paint.training import train_step as ts
 from paint.training.prompt_filter import require_prompt_fits
 from paint.training.rollouts import Rollout, TeacherPrompt
-from paint.training.train_step import (
-    Batch,
-    Scores,
-    Setup,
-    StepResult,
-    attempts_by_row,
-    completion_ids,
-    completion_lengths,
-    generate_rollouts,
-    learn,
-    student_hidden_states,
-)
-from paint.training.weighting import Weights, factors, learn_from
+from paint.training.train_step import Setup
+from paint.training.weighting import Weights, factors, learn_from, rows_with_context
 
 
-def paint_step(setup: Setup, batch: Batch, step_index: int, clock: Clock) -> StepResult:
+def paint_step(setup: Setup, batch: ts.Batch, step_index: int, clock: Clock) -> ts.StepResult:
     """One update of the student on this rank's rows of a minibatch (paper: Algorithm 1)."""
-    rollouts = generate_rollouts(setup, batch, step_index, clock)  # ŷ ~ p_S(· | x)
+    rollouts = ts.generate_rollouts(setup, batch, step_index, clock)  # ŷ ~ p_S(· | x)
     with clock("context"):
         rollouts = add_teacher_prompts(setup, rollouts, step_index)  # α, ρ(α), ỹ* = M(y*; ρ)
-    if setup.contexts.reads_feedback:  # ours; of some completions the grader has said nothing
-        weighted = partial(score_weighted, setup)
-        return learn_from(setup, rollouts, rows_with_context(rollouts), weighted, step_index, clock)
     score = partial(score_rollouts, setup)  # ℓ(x, y*), Eq. main_loss
-    return learn(setup, rollouts, score, step_index, clock)  # θ by 1/|B| Σ ℓ(x, y*)
+    if setup.contexts.reads_feedback:  # ours; of some completions the grader has said nothing
+        return learn_from(setup, rollouts, rows_with_context(rollouts), score, step_index, clock)
+    return ts.learn(setup, rollouts, score, step_index, clock)  # θ by 1/|B| Σ ℓ(x, y*)
 
 
 def add_teacher_prompts(
     setup: Setup, rollouts: Sequence[Rollout], step_index: int
 ) -> list[Rollout]:
-    """Compute overlap and mask ratio of rollouts, and build their teacher prompts.
-
-    Source: section 'Overlap-Adaptive Partial Solution Conditioning'.
-    """
+    """The rollouts with overlap, mask ratio and teacher prompt (paper: 'Overlap-Adaptive ...')."""
     contexts, policy = setup.contexts, setup.policy
-    by_row = attempts_by_row(setup, rollouts)
+    by_row = ts.attempts_by_row(setup, rollouts)
     with_prompts = []
     for rollout in rollouts:
         problem, attempt = rollout.problem, by_row[rollout.row]
@@ -76,29 +60,18 @@ def add_teacher_prompts(
     return with_prompts
 
 
-def rows_with_context(rollouts: Sequence[Rollout]) -> set[int]:
-    """The rows of all ranks whose teacher reads a context."""
-    mine = []
-    for rollout in rollouts:
-        if rollout.teacher_prompt and rollout.teacher_prompt.context is not None:
-            mine.append(rollout.row)
-    return set(all_gather_objects(mine))
+def score_rollouts(
+    setup: Setup, rollouts: Sequence[Rollout], weights: Weights | None = None
+) -> ts.Scores:
+    """The loss of completions under both views, p_T(· | x, ỹ*, ŷ_<n) and p_S(· | x, ŷ_<n).
 
-
-def score_weighted(setup: Setup, weights: Weights, rollouts: Sequence[Rollout]) -> Scores:
-    """The loss of completions, each token's times the weight of its completion."""
-    teacher = teacher_hidden_states(setup, rollouts)
-    student = student_hidden_states(setup, rollouts)
-    return rollout_loss(
-        setup, rollouts, student, teacher, factors(weights, rollouts, student.device)
-    )
-
-
-def score_rollouts(setup: Setup, rollouts: Sequence[Rollout]) -> Scores:
-    """The loss of completions under both views, p_T(· | x, ỹ*, ŷ_<n) and p_S(· | x, ŷ_<n)."""
+    With weights, the loss of each token is multiplied by the weight of its completion.
+    """
     # The teacher first: the student's graph is kept from its forward pass to the backward one.
     teacher = teacher_hidden_states(setup, rollouts)
-    return rollout_loss(setup, rollouts, student_hidden_states(setup, rollouts), teacher)
+    student = ts.student_hidden_states(setup, rollouts)
+    by_token = None if weights is None else factors(weights, rollouts, student.device)
+    return rollout_loss(setup, rollouts, student, teacher, by_token)
 
 
 def rollout_loss(
@@ -107,7 +80,7 @@ def rollout_loss(
     student_hidden: Float[Tensor, "n h"],
     teacher_hidden: Float[Tensor, "n h"],
     factors: Float[Tensor, " n"] | None = None,
-) -> Scores:
+) -> ts.Scores:
     """The loss of completions from hidden states of both views (paper: Eq. main_loss).
 
         R = H_T / H_S  ->  I: the f_top largest  ->  p̃_T ∝ p_T^(1−k) p_S^k on I  ->  Σ min(·, τ)
@@ -118,9 +91,9 @@ def rollout_loss(
         student_hidden,
         teacher_hidden,
         setup.policy.lm_head,
-        completion_lengths(rollouts),
+        ts.completion_lengths(rollouts),
         setup.resolved.objective,
-        tokens=completion_ids(rollouts, student_hidden.device),
+        tokens=ts.completion_ids(rollouts, student_hidden.device),
         factors=factors,
         teacher_lm_head=setup.teacher.lm_head,
     )

@@ -38,6 +38,10 @@ REMOVED_SETTINGS = {
         'train.method "paint.variants.reason_first:ReasonFirst" with '
         "train.options.rationale_tokens (recipe paint-reason-first)"
     ),
+    "prompts.rationale": (
+        'train.method "paint.variants.reason_first:ReasonFirst" with train.options.request (recipe '
+        "paint-reason-first)"
+    ),
     "rollout.keep": (
         'train.method "paint.variants.oasis:Oasis" with train.options.keep (recipe oasis)'
     ),

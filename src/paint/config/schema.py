@@ -339,9 +339,6 @@ class PromptsConfig(Section):
     teacher_system: str = ""
     """System turn of the teacher, in place of the row's own; the default of prompts.teacher is then
     the student's turn alone (ours)."""
-    rationale: str = ""
-    """Request for a rationale of a reason-first teacher (paint.variants.reason_first); sees what
-    prompts.teacher sees (ours)."""
 
 
 PAPER_PROMPTS = PromptsConfig()

@@ -174,6 +174,7 @@ class Policy:
         *,
         complete: bool,
         rationale: str | None = None,
+        request: str = "",
         names: Mapping[str, str] = views.NO_NAMES,
     ) -> list[int]:
         """Token ids of the privileged prompt: with a masked, a complete or no reference.
@@ -195,6 +196,7 @@ class Policy:
             context,
             complete=complete,
             rationale=rationale,
+            request=request,
             generated=names,
         )
         return self._encode(messages, thinking=self.teacher_thinking)
@@ -216,11 +218,11 @@ class Policy:
         return self.decode(parts[0], special=True), self.decode(parts[1], special=True)
 
     def rationale_prompt(
-        self, problem: Problem | str, context: str, *, complete: bool
+        self, problem: Problem | str, context: str, *, complete: bool, request: str = ""
     ) -> list[int]:
         """Token ids of the request for a rationale; thinking is off, since that is the reply."""
         messages = views.rationale_chat(
-            self.prompts, _problem_of(problem), context, complete=complete
+            self.prompts, _problem_of(problem), context, complete=complete, request=request
         )
         return self._encode(messages, thinking=False)
 

@@ -49,7 +49,7 @@ def student_chat(options: PromptsConfig, problem: Problem) -> Messages:
     Raises DataError where a template cannot be rendered, as for a field that the row has not.
     """
     if options.student:
-        return _render(options, "student", problem, {})
+        return _render("prompts.student", options.student, problem, {})
     if problem.turns:
         return _messages(problem.turns)
     return paper.student_messages(problem.problem)
@@ -62,13 +62,14 @@ def teacher_chat(
     *,
     complete: bool,
     rationale: str | None = None,
+    request: str = "",
     generated: Mapping[str, str] = NO_NAMES,
 ) -> Messages:
     """Privileged prompt: the student's with the masked or announced complete reference.
 
     ``generated`` are further names of templates, those of ``paint.data.contexts.Context``.
-    With a rationale it is a conversation: the request for it, the rationale as the reply, and the
-    student's turn (of the paper's wording: a request for the answer).
+    With a rationale it is a conversation: the request for it (``rationale_chat``), the rationale as
+    the reply, and the student's turn (of the paper's wording: a request for the answer).
     """
     is_paper = not (options.student or problem.turns)
     student = student_chat(options, problem)
@@ -81,12 +82,12 @@ def teacher_chat(
             last = paper.teacher_messages(
                 problem.problem, context, complete=complete, rationale=rationale
             )[-1:]
-        request = rationale_chat(options, problem, context, complete=complete)
-        return [*request, reply, *last]
+        asked = rationale_chat(options, problem, context, complete=complete, request=request)
+        return [*asked, reply, *last]
     if complete and options.teacher_complete:
-        messages = _render(options, "teacher_complete", problem, names)
+        messages = _render("prompts.teacher_complete", options.teacher_complete, problem, names)
     elif options.teacher:
-        messages = _render(options, "teacher", problem, names)
+        messages = _render("prompts.teacher", options.teacher, problem, names)
     elif options.teacher_system:
         messages = student
     elif "feedback" in generated:
@@ -115,13 +116,16 @@ def describe_replaced(replaced: int, rows: int) -> str:
 
 
 def rationale_chat(
-    options: PromptsConfig, problem: Problem, context: str, *, complete: bool
+    options: PromptsConfig, problem: Problem, context: str, *, complete: bool, request: str = ""
 ) -> Messages:
-    """Prompt for the rationale that a reason-first teacher writes (the wording is ours)."""
+    """Prompt for the rationale that a reason-first teacher writes: by a template, or our wording.
+
+    The template ``request`` is train.options.request of paint.variants.reason_first.
+    """
     student = student_chat(options, problem)
     names = {"context": context, "complete": complete, "student": student[-1]["content"]}
-    if options.rationale:
-        messages = _render(options, "rationale", problem, names)
+    if request:
+        messages = _render("train.options.request", request, problem, names)
     elif options.student or problem.turns:
         messages = [*student[:-1], _user(_compile(RATIONALE).render(names))]
     else:
@@ -135,7 +139,7 @@ def _with_system(
     """The messages with the teacher's system turn, if there is one, in place of their own."""
     if not options.teacher_system:
         return messages
-    [*_, system] = _render(options, "teacher_system", problem, names)
+    [*_, system] = _render("prompts.teacher_system", options.teacher_system, problem, names)
     others = []
     for message in messages:
         if message["role"] != "system":
@@ -143,20 +147,18 @@ def _with_system(
     return [{"role": "system", "content": system["content"]}, *others]
 
 
-def _render(
-    options: PromptsConfig, key: str, problem: Problem, names: Mapping[str, Any]
-) -> Messages:
+def _render(setting: str, template: str, problem: Problem, names: Mapping[str, Any]) -> Messages:
     """The chat with its last user turn by a template, or what the field of that name holds."""
-    template, fields = getattr(options, key), problem.fields
+    fields = problem.fields
     roles = {"problem": problem.problem, "solution": problem.solution, "answer": problem.answer}
     given = {name: text for name, text in roles.items() if text}
     known = {"system": "", **fields, "id": problem.id, **given, "row": fields, **names}
-    if key != "student":  # prompts are measured before there is a completion
+    if setting != "prompts.student":  # prompts are measured before there is a completion
         known = dict.fromkeys(COMPLETION_NAMES, "") | known
     system = _system_of(problem)
     if system:
         known["system"] = system
-    place = f"prompts.{key} {format_short(template)}"
+    place = f"{setting} {format_short(template)}"
     found = f"problem {problem.id} has the fields {', '.join(fields) or 'problem'}"
     if is_chat(chat := fields.get(template)):
         with wrap_errors(f"{place}, problem {problem.id}", DataError, "correct the row"):

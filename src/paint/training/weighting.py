@@ -4,7 +4,6 @@ Weights of completions are given by row, the place in the step's batch, and are 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -25,8 +24,17 @@ from paint.training.train_step import (
 )
 
 Weights = Mapping[int, float]
-WeightedScore = Callable[[Weights, Sequence[Rollout]], Scores]
+WeightedScore = Callable[[Sequence[Rollout], Weights], Scores]
 """Scores a micro-batch, each completion with its weight."""
+
+
+def rows_with_context(rollouts: Sequence[Rollout]) -> set[int]:
+    """The rows of all ranks whose teacher reads a context."""
+    mine = []
+    for rollout in rollouts:
+        if rollout.teacher_prompt and rollout.teacher_prompt.context is not None:
+            mine.append(rollout.row)
+    return set(all_gather_objects(mine))
 
 
 def mean_one(
@@ -102,7 +110,7 @@ def learn_from(
     norm = 0.0
     if rows:
         weights = mean_one(used, lambda r: float(r.row in rows), setup.config.objective)
-        scored, norm = learn(setup, used, partial(score, weights), step_index, clock)
+        scored, norm = learn(setup, used, lambda micro: score(micro, weights), step_index, clock)
     left_out = [ScoredRollout(r, {}) for r in rollouts if r.row not in rows]
     learned = [s for s in scored if s.rollout.row in rows]
     every = [*learned, *gather_on_rank0(left_out)]

@@ -11,10 +11,9 @@ nearer to its beginning; with k = 1 there is nothing to learn. Costs one more fo
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paint.algorithms.base import Algorithm
-from paint.algorithms.paint import add_teacher_prompts, rollout_loss, teacher_hidden_states
+from paint.algorithms.paint import rollout_loss, teacher_hidden_states
+from paint.algorithms.variant import Variant
 from paint.config.schema import Config
-from paint.core.display import Clock
 from paint.core.errors import ConfigError
 from paint.core.settings import setting, within
 from paint.training import train_step as ts
@@ -29,10 +28,9 @@ class Options:
     """Weight k of the base model, without context, in the teacher, in [0, 1]."""
 
 
-class Anchored(Algorithm):
+class Anchored(Variant):
     """PAINT with a teacher between its own distribution and the base model's."""
 
-    needs_context = True
     options: Options
 
     def check(self, config: Config) -> None:
@@ -42,19 +40,10 @@ class Anchored(Algorithm):
                 f"teacher, got {config.teacher.weights}: the base model is not kept"
             )
 
-    def step(
-        self, setup: ts.Setup, batch: ts.Batch, step_index: int, clock: Clock
-    ) -> ts.StepResult:
-        rollouts = ts.generate_rollouts(setup, batch, step_index, clock)
-        with clock("context"):
-            rollouts = add_teacher_prompts(setup, rollouts, step_index)
-
-        def score(micro: Sequence[Rollout]) -> ts.Scores:
-            teacher = teacher_hidden_states(setup, micro)
-            with setup.teacher.base.view():
-                base_hidden = ts.student_hidden_states(setup, micro)
-            # The head is linear, so this interpolates energies.
-            target = teacher.lerp(base_hidden, self.options.base_weight)
-            return rollout_loss(setup, micro, ts.student_hidden_states(setup, micro), target)
-
-        return ts.learn(setup, rollouts, score, step_index, clock)
+    def score(self, setup: ts.Setup, rollouts: Sequence[Rollout]) -> ts.Scores:
+        teacher = teacher_hidden_states(setup, rollouts)
+        with setup.teacher.base.view():
+            base = ts.student_hidden_states(setup, rollouts)
+        # The head is linear, so this interpolates energies.
+        target = teacher.lerp(base, self.options.base_weight)
+        return rollout_loss(setup, rollouts, ts.student_hidden_states(setup, rollouts), target)

@@ -8,13 +8,11 @@ A completion without a box teaches nothing.
 """
 
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 
-from paint.algorithms.base import Algorithm
-from paint.algorithms.paint import add_teacher_prompts, rollout_loss, teacher_hidden_states
-from paint.core.display import Clock
+from paint.algorithms.paint import rollout_loss, teacher_hidden_states
+from paint.algorithms.variant import Variant
 from paint.objective.solution import KINDS, kinds_of_tokens
 from paint.training import train_step as ts
 from paint.training.rollouts import Rollout
@@ -22,28 +20,17 @@ from paint.training.token_log import token_bytes
 from paint.training.weighting import mean_one_by_completion
 
 
-class AnswerAlone(Algorithm):
+class AnswerAlone(Variant):
     """PAINT on the tokens of the boxed answer."""
 
-    needs_context = True
-
-    def step(
-        self, setup: ts.Setup, batch: ts.Batch, step_index: int, clock: Clock
-    ) -> ts.StepResult:
-        rollouts = ts.generate_rollouts(setup, batch, step_index, clock)
-        with clock("context"):
-            rollouts = add_teacher_prompts(setup, rollouts, step_index)
-        return ts.learn(setup, rollouts, partial(score_answer_tokens, setup), step_index, clock)
-
-
-def score_answer_tokens(setup: ts.Setup, rollouts: Sequence[Rollout]) -> ts.Scores:
-    teacher = teacher_hidden_states(setup, rollouts)
-    student = ts.student_hidden_states(setup, rollouts)
-    is_answer: list[bool] = []
-    for rollout in rollouts:
-        pieces = token_bytes(setup.policy.tokenizer, rollout.completion.ids)
-        is_answer += [KINDS[kind] == "answer" for kind in kinds_of_tokens(pieces)]
-    lengths, options = ts.completion_lengths(rollouts), setup.config.objective
-    selected = torch.tensor(is_answer, device=student.device).float()
-    weights = mean_one_by_completion(selected, lengths, options)
-    return rollout_loss(setup, rollouts, student, teacher, weights)
+    def score(self, setup: ts.Setup, rollouts: Sequence[Rollout]) -> ts.Scores:
+        teacher = teacher_hidden_states(setup, rollouts)
+        student = ts.student_hidden_states(setup, rollouts)
+        is_answer: list[bool] = []
+        for rollout in rollouts:
+            pieces = token_bytes(setup.policy.tokenizer, rollout.completion.ids)
+            is_answer += [KINDS[kind] == "answer" for kind in kinds_of_tokens(pieces)]
+        lengths, options = ts.completion_lengths(rollouts), setup.config.objective
+        selected = torch.tensor(is_answer, device=student.device).float()
+        weights = mean_one_by_completion(selected, lengths, options)
+        return rollout_loss(setup, rollouts, student, teacher, weights)

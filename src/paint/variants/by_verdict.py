@@ -12,14 +12,12 @@ incorrect rollouts alone; theirs learns from a prefix of them, which the teacher
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Literal
 
 import torch
 
-from paint.algorithms.base import Algorithm
-from paint.algorithms.paint import add_teacher_prompts, rollout_loss, teacher_hidden_states
-from paint.core.display import Clock
+from paint.algorithms.paint import rollout_loss, teacher_hidden_states
+from paint.algorithms.variant import Variant
 from paint.objective.divergences import find_divergence
 from paint.training import train_step as ts
 from paint.training.rollouts import Rollout
@@ -34,20 +32,11 @@ class Options:
     """Divergence of the completions that the grader does not accept."""
 
 
-class ByVerdict(Algorithm):
+class ByVerdict(Variant):
     """PAINT whose divergence depends on the verdict."""
 
-    needs_context = True
     needs_grades = True
     options: Options
-
-    def step(
-        self, setup: ts.Setup, batch: ts.Batch, step_index: int, clock: Clock
-    ) -> ts.StepResult:
-        rollouts = ts.generate_rollouts(setup, batch, step_index, clock)
-        with clock("context"):
-            rollouts = add_teacher_prompts(setup, rollouts, step_index)
-        return ts.learn(setup, rollouts, partial(self.score, setup), step_index, clock)
 
     def score(self, setup: ts.Setup, rollouts: Sequence[Rollout]) -> ts.Scores:
         """Both losses on all tokens, each counted where it applies."""

@@ -10,8 +10,8 @@ What both contexts change alike, such as style, cancels. One more forward pass o
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from paint.algorithms.base import Algorithm
 from paint.algorithms.paint import add_teacher_prompts, rollout_loss, teacher_hidden_states
+from paint.algorithms.variant import Variant
 from paint.core.display import Clock
 from paint.training import train_step as ts
 from paint.training.rollouts import Rollout
@@ -27,18 +27,15 @@ class Options:
     """The other context: a value of context.source."""
 
 
-class Contrast(Algorithm):
+class Contrast(Variant):
     """PAINT with a contrast of two contexts as target."""
 
-    needs_context = True
     options: Options
 
     def step(
         self, setup: ts.Setup, batch: ts.Batch, step_index: int, clock: Clock
     ) -> ts.StepResult:
-        rollouts = ts.generate_rollouts(setup, batch, step_index, clock)
-        with clock("context"):
-            rollouts = add_teacher_prompts(setup, rollouts, step_index)
+        rollouts = self.rollouts(setup, batch, step_index, clock)
         config = setup.config.changed("context", source=(self.options.against,))
         other = replace(setup, resolved=replace(setup.resolved, config=config))
 

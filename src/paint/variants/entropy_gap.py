@@ -13,15 +13,13 @@ matrix products a token in place of three. A subclass with other ``weights`` wei
 """
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from paint.algorithms.base import Algorithm
-from paint.algorithms.paint import add_teacher_prompts, rollout_loss, teacher_hidden_states
-from paint.core.display import Clock
+from paint.algorithms.paint import rollout_loss, teacher_hidden_states
+from paint.algorithms.variant import Variant
 from paint.training import train_step as ts
 from paint.training.rollouts import Rollout
 from paint.training.weighting import mean_one_by_completion
@@ -29,22 +27,12 @@ from paint.training.weighting import mean_one_by_completion
 Statistics = Mapping[str, Tensor]
 
 
-class EntropyGap(Algorithm):
+class EntropyGap(Variant):
     """PAINT whose tokens weigh by their statistics."""
-
-    needs_context = True
 
     def weights(self, stats: Statistics) -> Float[Tensor, " n"]:
         """Weights, at least 0, of tokens with these statistics (paint.objective.loss.Loss)."""
         return (stats["teacher_entropy"] - stats["student_entropy"]).abs()
-
-    def step(
-        self, setup: ts.Setup, batch: ts.Batch, step_index: int, clock: Clock
-    ) -> ts.StepResult:
-        rollouts = ts.generate_rollouts(setup, batch, step_index, clock)
-        with clock("context"):
-            rollouts = add_teacher_prompts(setup, rollouts, step_index)
-        return ts.learn(setup, rollouts, partial(self.score, setup), step_index, clock)
 
     def score(self, setup: ts.Setup, rollouts: Sequence[Rollout]) -> ts.Scores:
         teacher = teacher_hidden_states(setup, rollouts)

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from paint.algorithms.base import Algorithm
-from paint.algorithms.paint import add_teacher_prompts, score_weighted
+from paint.algorithms.paint import score_rollouts
+from paint.algorithms.variant import Variant
 from paint.core.display import Clock
 from paint.core.distributed import all_gather_objects
 from paint.training.rollouts import Rollout
-from paint.training.train_step import Batch, Setup, StepResult, generate_rollouts
+from paint.training.train_step import Batch, Setup, StepResult
 from paint.training.weighting import learn_from
 
 Keep = Literal["shortest_correct", "correct", "wrong"]
@@ -35,34 +35,28 @@ class Options:
     on which the grader did not fail."""
 
 
-class Oasis(Algorithm):
+class Oasis(Variant):
     """PAINT or OPSD on some of a problem's completions."""
 
-    needs_context = True
     needs_grades = True
     options: Options
 
     def step(self, setup: Setup, batch: Batch, step_index: int, clock: Clock) -> StepResult:
-        rollouts = generate_rollouts(setup, batch, step_index, clock)
+        rollouts = self.rollouts(setup, batch, step_index, clock)
         size = setup.config.rollout.samples_per_problem
         rows = kept_rows(all_gather_objects(rollouts), self.options.keep, size)
-        with clock("context"):
-            rollouts = add_teacher_prompts(setup, rollouts, step_index)
-        score = partial(score_weighted, setup)
+        score = partial(score_rollouts, setup)
         return learn_from(setup, rollouts, rows, score, step_index, clock)
 
 
 def kept_rows(rollouts: Sequence[Rollout], keep: Keep, size: int) -> set[int]:
     """The rows to learn from, of graded rollouts of all ranks; a problem has size neighbours."""
+    if keep == "wrong":  # where the grader failed, a completion may be right
+        return {r.row for r in rollouts if r.grade and not (r.grade.correct or r.grade.failed)}
     correct = [r for r in rollouts if r.is_correct]
-    match keep:
-        case "correct":
-            return {r.row for r in correct}
-        case "shortest_correct":
-            shortest: dict[int, int] = {}  # of equally short ones the first
-            for r in sorted(correct, key=lambda r: (len(r.completion.ids), r.row)):
-                shortest.setdefault(r.row // size, r.row)
-            return set(shortest.values())
-        case "wrong":  # where the grader failed, a completion may be right
-            wrong = [r for r in rollouts if r.grade and not r.grade.correct]
-            return {r.row for r in wrong if r.grade and not r.grade.failed}
+    if keep == "correct":
+        return {r.row for r in correct}
+    shortest: dict[int, int] = {}  # of equally short ones the first
+    for r in sorted(correct, key=lambda r: (len(r.completion.ids), r.row)):
+        shortest.setdefault(r.row // size, r.row)
+    return set(shortest.values())

@@ -11,12 +11,12 @@ A step in which no completion has a weight updates nothing.
 from dataclasses import dataclass, replace
 from functools import partial
 
-from paint.algorithms.base import Algorithm
-from paint.algorithms.paint import add_teacher_prompts, score_weighted
+from paint.algorithms.paint import score_rollouts
+from paint.algorithms.variant import Variant
 from paint.core.display import Clock
 from paint.core.settings import NOT_NEGATIVE, setting
 from paint.training.rollouts import Rollout
-from paint.training.train_step import Batch, Setup, StepResult, accumulate, generate_rollouts, learn
+from paint.training.train_step import Batch, Setup, StepResult, accumulate, learn
 from paint.training.weighting import mean_one
 
 
@@ -30,22 +30,19 @@ class Options:
     """Weight of all other completions, at least 0."""
 
 
-class OnCorrect(Algorithm):
+class OnCorrect(Variant):
     """PAINT whose completions weigh by their verdicts."""
 
-    needs_context = True
     needs_grades = True
     options: Options
 
     def step(self, setup: Setup, batch: Batch, step_index: int, clock: Clock) -> StepResult:
-        rollouts = generate_rollouts(setup, batch, step_index, clock)
-        with clock("context"):
-            rollouts = add_teacher_prompts(setup, rollouts, step_index)
+        rollouts = self.rollouts(setup, batch, step_index, clock)
         weights = mean_one(rollouts, self.weight, setup.config.objective)
         rollouts = [
             replace(r, metrics={**r.metrics, "loss_weight": weights[r.row]}) for r in rollouts
         ]
-        score = partial(score_weighted, setup, weights)
+        score = partial(score_rollouts, setup, weights=weights)
         if any(weights.values()):
             return learn(setup, rollouts, score, step_index, clock)
         with clock("loss"):  # the gradient is 0, but momentum would still move the student

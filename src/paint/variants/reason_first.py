@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from paint.algorithms.base import Algorithm
-from paint.algorithms.paint import add_teacher_prompts, score_rollouts
+from paint.algorithms.variant import Variant
 from paint.config.schema import Config
 from paint.core.display import Clock
 from paint.core.errors import ConfigError
@@ -31,12 +30,14 @@ class Options:
 
     rationale_tokens: int = setting(512, POSITIVE, "tokens; default: 512")
     """Longest rationale, in tokens (ours)."""
+    request: str = ""
+    """Request for it: a template that sees what prompts.teacher sees, or a field of the row; empty:
+    our wording."""
 
 
-class ReasonFirst(Algorithm):
+class ReasonFirst(Variant):
     """PAINT whose teacher reasons before it scores."""
 
-    needs_context = True
     options: Options
 
     def check(self, config: Config) -> None:
@@ -49,22 +50,29 @@ class ReasonFirst(Algorithm):
     def step(
         self, setup: ts.Setup, batch: ts.Batch, step_index: int, clock: Clock
     ) -> ts.StepResult:
-        rollouts = ts.generate_rollouts(setup, batch, step_index, clock)
-        with clock("context"):
-            rollouts = add_teacher_prompts(setup, rollouts, step_index)
+        rollouts = self.rollouts(setup, batch, step_index, clock)
         with clock("rationale"):
             rollouts = self.add_rationales(setup, rollouts, step_index)
-        return ts.learn(setup, rollouts, partial(score_rollouts, setup), step_index, clock)
+        return ts.learn(setup, rollouts, partial(self.score, setup), step_index, clock)
 
     def add_rationales(
         self, setup: ts.Setup, rollouts: Sequence[Rollout], step_index: int
     ) -> list[Rollout]:
         """Sample the teacher's rationale of its context, and append it to its prompt."""
-        policy, config = setup.policy, setup.config
-        prompts, seeds = [], []
-        for rollout, context, is_complete in teacher_contexts(rollouts):
-            prompts.append(policy.rationale_prompt(rollout.problem, context, complete=is_complete))
-            seeds.append(derive_seed(config.train.seed, "rationale", step_index, rollout.row))
+        policy, config, request = setup.policy, setup.config, self.options.request
+        asked, prompts, seeds = [], [], []
+        by_row = {}
+        for r in rollouts:
+            by_row[r.row] = replace(r, metrics={**r.metrics, "rationale_tokens": 0})
+            view = r.teacher_prompt
+            if view and view.context is not None:
+                asked.append((r, view.context, view.complete))
+                prompts.append(
+                    policy.rationale_prompt(
+                        r.problem, view.context, complete=view.complete, request=request
+                    )
+                )
+                seeds.append(derive_seed(config.train.seed, "rationale", step_index, r.row))
         tokens = self.options.rationale_tokens
         sampling = replace(sampling_from(config.rollout), max_new_tokens=tokens)
         # Always in this process: servers hold the student, not the teacher.
@@ -72,31 +80,13 @@ class ReasonFirst(Algorithm):
         with setup.teacher.view():
             written = engine.generate(prompts, sampling, seeds)
 
-        without = {"rationale_tokens": 0}
-        by_row = {}
-        for r in rollouts:
-            by_row[r.row] = replace(r, metrics={**r.metrics, **without})
-        for (rollout, context, is_complete), completion in zip(
-            teacher_contexts(rollouts), written, strict=True
-        ):
-            rationale, problem = policy.decode(completion.ids).strip(), rollout.problem
+        for (r, context, is_complete), completion in zip(asked, written, strict=True):
+            rationale = policy.decode(completion.ids).strip()
             prompt = policy.teacher_prompt(
-                problem, context, complete=is_complete, rationale=rationale
+                r.problem, context, complete=is_complete, rationale=rationale, request=request
             )
-            require_prompt_fits(prompt, problem, policy, setup.resolved)
+            require_prompt_fits(prompt, r.problem, policy, setup.resolved)
             view = TeacherPrompt(context, is_complete, prompt, rationale)
-            metrics = {**rollout.metrics, "rationale_tokens": len(completion.ids)}
-            by_row[rollout.row] = replace(rollout, teacher_prompt=view, metrics=metrics)
+            metrics = {**r.metrics, "rationale_tokens": len(completion.ids)}
+            by_row[r.row] = replace(r, teacher_prompt=view, metrics=metrics)
         return list(by_row.values())
-
-
-def teacher_contexts(rollouts: Sequence[Rollout]) -> list[tuple[Rollout, str, bool]]:
-    """The rollouts whose teacher has a context, with it and whether it is complete."""
-    views = []
-    for rollout in rollouts:
-        views.append((rollout, rollout.teacher_prompt))
-    contexts: list[tuple[Rollout, str, bool]] = []
-    for r, v in views:
-        if v and v.context is not None:
-            contexts.append((r, v.context, v.complete))
-    return contexts

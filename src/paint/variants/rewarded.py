@@ -10,12 +10,11 @@ is one update, so GRPO's ratio is 1 and its clip idle. ``grpo_loss`` is ℓ_GRPO
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
-from paint.algorithms.base import Algorithm, GrpoOptions
-from paint.algorithms.grpo import reward, score_group
-from paint.algorithms.paint import add_teacher_prompts, rollout_loss, teacher_hidden_states
-from paint.core.display import Clock
+from paint.algorithms.base import GrpoOptions
+from paint.algorithms.grpo import score_group
+from paint.algorithms.paint import rollout_loss, teacher_hidden_states
+from paint.algorithms.variant import RewardedVariant
 from paint.core.settings import NOT_NEGATIVE, setting
 from paint.training import train_step as ts
 from paint.training.rollouts import Rollout
@@ -29,24 +28,10 @@ class Options:
     """Weight of GRPO's loss next to the distillation's, at least 0."""
 
 
-class Rewarded(Algorithm):
+class Rewarded(RewardedVariant):
     """PAINT plus a weighted GRPO."""
 
-    needs_context = True
-    needs_grades = True
-    min_samples = 2
-    uses_policy_gradient = True
     options: Options
-
-    def step(
-        self, setup: ts.Setup, batch: ts.Batch, step_index: int, clock: Clock
-    ) -> ts.StepResult:
-        rollouts = ts.generate_rollouts(setup, batch, step_index, clock)
-        with clock("reward"):
-            rollouts = reward(setup, rollouts)
-        with clock("context"):
-            rollouts = add_teacher_prompts(setup, rollouts, step_index)
-        return ts.learn(setup, rollouts, partial(self.score, setup), step_index, clock)
 
     def score(self, setup: ts.Setup, rollouts: Sequence[Rollout]) -> ts.Scores:
         weight = self.options.reward_weight

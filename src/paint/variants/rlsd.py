@@ -11,12 +11,9 @@ of the clip is ours.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
-from paint.algorithms.base import Algorithm
-from paint.algorithms.grpo import reward, token_advantages
-from paint.algorithms.paint import add_teacher_prompts, teacher_hidden_states
-from paint.core.display import Clock
+from paint.algorithms.grpo import token_advantages
+from paint.algorithms.variant import RewardedVariant, teacher_log_probs
 from paint.core.settings import setting, within
 from paint.objective.loss import weighted_sum
 from paint.training import train_step as ts
@@ -31,32 +28,16 @@ class Options:
     """Width ε of the clip around 1, in [0, 1); 0 is GRPO."""
 
 
-class Rlsd(Algorithm):
+class Rlsd(RewardedVariant):
     """GRPO with the teacher's weight on each token's advantage."""
 
-    needs_context = True
-    needs_grades = True
-    min_samples = 2
-    uses_policy_gradient = True
     options: Options
 
-    def step(
-        self, setup: ts.Setup, batch: ts.Batch, step_index: int, clock: Clock
-    ) -> ts.StepResult:
-        rollouts = ts.generate_rollouts(setup, batch, step_index, clock)
-        with clock("reward"):
-            rollouts = reward(setup, rollouts)
-        with clock("context"):
-            rollouts = add_teacher_prompts(setup, rollouts, step_index)
-        return ts.learn(setup, rollouts, partial(self.score, setup), step_index, clock)
-
     def score(self, setup: ts.Setup, rollouts: Sequence[Rollout]) -> ts.Scores:
-        temperature = setup.config.rollout.temperature
+        teacher, temperature = teacher_log_probs(setup, rollouts), setup.config.rollout.temperature
         log_prob = ts.student_log_probs(setup, rollouts, temperature).log_prob
-        hidden, head = teacher_hidden_states(setup, rollouts), setup.teacher.lm_head
-        teacher = ts.student_log_probs(setup, rollouts, temperature, hidden=hidden, head=head)
         advantage = token_advantages(rollouts, log_prob.device)
-        gain = advantage.sign() * (teacher.log_prob - log_prob).detach()
+        gain = advantage.sign() * (teacher - log_prob).detach()
         low, high = 1 - self.options.epsilon, 1 + self.options.epsilon
         advantage = advantage * gain.exp().clamp(low, high)
         # The ratio is 1 in the only update; its gradient is that of log p.

@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from paint.algorithms.base import Algorithm
-from paint.algorithms.grpo import reward, token_advantages
-from paint.algorithms.paint import add_teacher_prompts, teacher_hidden_states
+from paint.algorithms.grpo import token_advantages
+from paint.algorithms.paint import add_teacher_prompts
+from paint.algorithms.variant import RewardedVariant, teacher_log_probs
 from paint.core.display import Clock
 from paint.core.distributed import all_gather_objects
 from paint.core.settings import NOT_NEGATIVE, setting
@@ -35,41 +35,26 @@ class Options:
     """Largest credit ε, in nats."""
 
 
-class Sipo(Algorithm):
+class Sipo(RewardedVariant):
     """GRPO with a credit from two contexts; ``context.source`` is "answer"."""
 
-    needs_context = True
-    needs_grades = True
-    uses_policy_gradient = True
-    min_samples = 2
     options: Options
 
     def step(
         self, setup: ts.Setup, batch: ts.Batch, step_index: int, clock: Clock
     ) -> ts.StepResult:
-        rollouts = ts.generate_rollouts(setup, batch, step_index, clock)
-        with clock("reward"):
-            rollouts = reward(setup, rollouts)
-        with clock("context"):
-            rollouts = add_teacher_prompts(setup, rollouts, step_index)
-        given = []
+        rollouts = self.rollouts(setup, batch, step_index, clock)
+        wrong = []
         for r in rollouts:
             if not r.is_correct:
-                given.append((r.problem.id, answer_text(r.text)))
-        mistakes = Counter(all_gather_objects(given))
-        temperature, head = setup.config.rollout.temperature, setup.teacher.lm_head
+                wrong.append((r.problem.id, answer_text(r.text)))
+        mistakes = Counter(all_gather_objects(wrong))
+        temperature, epsilon = setup.config.rollout.temperature, self.options.epsilon
 
         def score(micro: Sequence[Rollout]) -> ts.Scores:
-            other = []
-            for rollout in micro:
-                other.append(erring(rollout, mistakes))
-            other = add_teacher_prompts(setup, other, step_index)
-            hidden = teacher_hidden_states(setup, micro)
-            read = ts.student_log_probs(setup, micro, temperature, hidden=hidden, head=head)
-            hidden = teacher_hidden_states(setup, other)
-            erred = ts.student_log_probs(setup, other, temperature, hidden=hidden, head=head)
-            epsilon = self.options.epsilon
-            credit = (read.log_prob - erred.log_prob).clamp(-epsilon, epsilon)
+            other = [erring(rollout, mistakes) for rollout in micro]
+            erred = teacher_log_probs(setup, add_teacher_prompts(setup, other, step_index))
+            credit = (teacher_log_probs(setup, micro) - erred).clamp(-epsilon, epsilon)
             advantage = token_advantages(micro, credit.device)
             total = advantage + self.options.kappa * credit
             total = total.where(total * advantage >= 0, 0.0)
@@ -83,13 +68,12 @@ class Sipo(Algorithm):
 
 def erring(rollout: Rollout, mistakes: Mapping[tuple[str, str | None], int]) -> Rollout:
     """The rollout with a wrong answer in place of its problem's; without one, as it is."""
-    mistake = answer_text(rollout.text)
+    problem, mistake = rollout.problem, answer_text(rollout.text)
     if rollout.is_correct:
-        problem = rollout.problem.id
-        group = [
-            (n, answer) for (name, answer), n in mistakes.items() if name == problem and answer
-        ]
+        group = []
+        for (name, answer), n in mistakes.items():
+            if name == problem.id and answer:
+                group.append((n, answer))
         mistake = max(group, default=(0, None))[1]
     # Without a mistake both teachers read the answer, and the credit is 0.
-    answer = mistake or rollout.problem.answer
-    return replace(rollout, problem=replace(rollout.problem, answer=answer))
+    return replace(rollout, problem=replace(problem, answer=mistake or problem.answer))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from paint.algorithms.base import Algorithm
-from paint.algorithms.paint import score_weighted
+from paint.algorithms.paint import score_rollouts
 from paint.core.display import Clock
 from paint.core.distributed import all_gather_objects
 from paint.core.settings import setting, within
@@ -59,7 +59,7 @@ class UOpsd(Algorithm):
             view = TeacherPrompt(text, text is not None, prompt)
             taught.append(replace(rollout, teacher_prompt=view))
         rows = {row for _, row in lessons if row is not None}
-        score = partial(score_weighted, setup)
+        score = partial(score_rollouts, setup)
         return learn_from(setup, taught, rows, score, step_index, clock)
 
 
