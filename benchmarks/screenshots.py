@@ -111,8 +111,6 @@ def take(run: Path, evaluation: Path, advice: Path, docs: Path, name: str) -> No
         page.keyboard.press("n")
         shot("where", page)
 
-        shot("shape", opened(run, "view=shape"))
-
         page = opened(evaluation, "view=problems")
         page.select_option("select[name=kind]", "gained")
         page.click("#problems tbody tr >> nth=0")

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from paint.arguments import agrees
 from paint.cli import main
 from paint.core.errors import ConfigError
 from paint.data.problems import Problem
@@ -48,22 +47,6 @@ def test_chat_answers_every_line_of_input(
 def test_chat_with_model_has_one_column(monkeypatch: pytest.MonkeyPatch) -> None:
     (*_, last) = open_chat("demo").answers("What is 1 + 1?", SAMPLING, 0)
     assert list(last) == ["base"]
-
-
-def test_chat_input_that_is_not_unicode_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    typed = io.TextIOWrapper(io.BytesIO(b"What is \xff?\n"), encoding="utf-8")
-    monkeypatch.setattr("sys.stdin", typed)
-    assert main(["chat", "demo", "--max-new-tokens", "3"]) == 2
-    assert "the input: " in (said := capsys.readouterr().err)
-    assert "write it in UTF-8" in said
-
-
-def test_chat_closed_input_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", None)
-    assert main(["chat", "demo"]) == 0
-    assert agrees()
 
 
 def test_chat_prompt_beyond_positions_is_refused() -> None:

@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 from dataclasses import asdict, replace
 from io import StringIO
 from pathlib import Path
@@ -30,7 +29,6 @@ from paint.evaluation.intervals import Interval
 from paint.evaluation.metrics import GradedSamples
 from paint.evaluation.store import StoreError
 from paint.evaluation.summary import summary_report, summary_rows
-from paint.results import Result
 from reports import row_of
 
 
@@ -167,18 +165,3 @@ def test_to_frame_leaves_out_columns_that_are_empty() -> None:
     frame = to_frame(to_measurement("a", "x", "kl", Interval(0.5, 0.4, 0.6), 3))
     assert list(frame) == ["policy", "benchmark", "metric", "mean", "low", "high", "n"]
     assert frame.iloc[0]["high"] == 0.6
-
-
-def test_result_in_notebook_shows_findings_and_the_terminal_tables(tmp_path: Path) -> None:
-    rows = []
-    for policy in ("solution@0.5", "none"):
-        rows += to_measurement(policy, "set", "kl", Interval(0.25, 0.2, 0.3))
-        rows += to_measurement(policy, "set", "kl_share", 0.5, group="digits")
-    table = table_of(select_rows(rows), "Contexts", {"kl": ("KL a token", "")})
-    write_report(tmp_path, "summary", Report(rows, [table], [], ["a < b"]), StoreError)
-    shown = Result(tmp_path)._repr_html_()
-    assert "<li>a &lt; b</li>" in shown
-    assert re.findall("<td>(.*?)</td>", shown) == [
-        *("solution@0.5", "0.25 [0.2, 0.3]"),
-        *("none", "0.25 [0.2, 0.3]"),
-    ]

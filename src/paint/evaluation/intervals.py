@@ -8,7 +8,7 @@ interval. Intervals assume that problems were drawn at random.
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -40,13 +40,6 @@ class Interval:
     def text(self, form: str, scale: float = 1) -> str:
         """Format times the scale, by a format specification: ``831 [789, 870]``."""
         return interval_text(self.mean, self.low, self.high, form, scale)
-
-    def table(self) -> dict[str, float | None]:
-        """Convert to JSON values; an infinite end is null."""
-        row: dict[str, float | None] = {}
-        for name, x in asdict(self).items():
-            row[name] = x if math.isfinite(x) else None
-        return row
 
 
 def interval_text(

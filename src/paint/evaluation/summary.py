@@ -4,7 +4,7 @@ All policies are compared with the first one, problem by problem; none is ranked
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from paint.evaluation.frame import (
     Measurement,
@@ -15,7 +15,7 @@ from paint.evaluation.frame import (
     table_of,
     to_measurement,
 )
-from paint.evaluation.intervals import Comparison, compare_paired
+from paint.evaluation.intervals import compare_paired
 from paint.evaluation.metrics import GradedSamples, are_shares, compute_metrics
 from paint.evaluation.store import StoreError
 
@@ -29,9 +29,30 @@ ByPolicy = Mapping[str, Mapping[str, GradedSamples]]  # graded samples by policy
 
 
 def summary_report(graded: ByPolicy) -> Report:
-    """The rows and tables of an evaluation."""
+    """The rows and tables of an evaluation.
+
+    Raises StoreError for policies with different problems in a benchmark.
+    """
     rows = summary_rows(graded)
-    tables = summary_tables(rows, graded)
+    ks = {part.correct.shape[1] for part in _parts(graded)}
+    k = str(ks.pop()) if len(ks) == 1 else "k"
+    metric, score, unit = "avg_at_k", f"Avg@{k}", "%"
+    if _have_rewards(graded):
+        metric, score, unit = "reward", "Mean reward", "hundredths"
+    average = table_of(
+        select_rows(rows, metric=metric),
+        f"{score}, in {unit} with 95 % interval",
+        {name: (name, "%") for name in dict.fromkeys(row.benchmark for row in rows)},
+        column_of=lambda row: row.benchmark,
+    )
+    others = select_rows(rows)
+    columns = _score_columns(others, k)
+    tables = [
+        average,
+        table_of(others, "Other metrics of the same samples", columns, labels=_both),
+        _reasons(rows),
+        _differences(rows, score),
+    ]
     return Report(rows, [table for table in tables if table.rows])
 
 
@@ -40,98 +61,60 @@ def summary_rows(graded: ByPolicy) -> list[Measurement]:
     rows: list[Measurement] = []
     shared = shared_benchmarks(graded)
     for policy, benchmarks in graded.items():
+        for name, part in benchmarks.items():
+            rows += to_measurement(policy, name, "samples", part.correct.shape[1])
+            if part.rewards is not None:
+                rows += to_measurement(policy, name, "grader_failures", part.failures)
+            for reason, count in part.reasons.items():
+                rows += to_measurement(policy, name, "reason", count, group=reason)
         for name, metrics in compute_metrics(benchmarks, shared).items():
             n = len(benchmarks[name].problems) if name in benchmarks else None
             for metric, interval in metrics.items():
                 rows += to_measurement(policy, name, metric, interval, n)
-    for policy, name, part in _parts(graded):
-        rows += to_measurement(policy, name, "samples", part.correct.shape[1])
-        if part.rewards is not None:
-            rows += to_measurement(policy, name, "grader_failures", part.failures)
-        for reason, count in part.reasons.items():
-            rows += to_measurement(policy, name, "reason", count, group=reason)
     return rows + difference_rows(graded)
 
 
 def difference_rows(graded: ByPolicy) -> list[Measurement]:
-    """The paired differences to the first policy."""
-    first = next(iter(graded))
-    metric = "reward" if _have_rewards(graded) else "avg_at_k"
-    rows = []
-    for policy, name, found in comparisons(graded):
-        rows += to_measurement(
-            policy,
-            name,
-            metric,
-            found.difference,
-            against=first,
-            p=found.p_value,
-            detectable=found.detectable,
-        )
-    return rows
-
-
-def comparisons(graded: ByPolicy) -> Iterator[tuple[str, str, Comparison]]:
-    """Yield policy, benchmark (or "macro") and the paired difference to the first policy.
+    """The paired differences to the first policy, of each benchmark and of the mean over all.
 
     Rewards outside of [0, 1] are not compared, and different problems are refused (StoreError).
     """
     (first, base), *others = graded.items()
-    if not all(are_shares(part.scores) for _, _, part in _parts(graded)):
-        return
+    rows: list[Measurement] = []
+    if not all(are_shares(part.scores) for part in _parts(graded)):
+        return rows
+    metric = "reward" if _have_rewards(graded) else "avg_at_k"
     shared = shared_benchmarks(graded)
     for policy, benchmarks in others:
-        for name in base:
-            if name not in benchmarks:
-                continue
-            if base[name].problems != benchmarks[name].problems:
-                raise StoreError(
-                    f"{name} has other problems or gold answers for {policy} than for {first}; "
-                    f"evaluate both on the same problems"
-                )
-            yield policy, name, compare_paired([base[name].scores], [benchmarks[name].scores])
+        compared = {name: [name] for name in base if name in benchmarks}
         if len(shared) > 1:
-            before = [base[name].scores for name in shared]
-            after = [benchmarks[name].scores for name in shared]
-            yield policy, MACRO, compare_paired(before, after)
-
-
-def summary_tables(rows: Sequence[Measurement], graded: ByPolicy) -> list[Table]:
-    """Tables of Avg@k, the other metrics, and the paired differences to the first policy."""
-    ks = {part.correct.shape[1] for _, _, part in _parts(graded)}
-    k = str(ks.pop()) if len(ks) == 1 else "k"
-    has_rewards = _have_rewards(graded)
-    score, metric = ("Mean reward", "reward") if has_rewards else (f"Avg@{k}", "avg_at_k")
-    unit = "hundredths" if has_rewards else "%"
-
-    names = list(dict.fromkeys(row.benchmark for row in rows))
-    if MACRO in names:
-        names.remove(MACRO)
-        names.append(MACRO)
-    average = table_of(
-        select_rows(rows, metric=metric),
-        f"{score}, in {unit} with 95 % interval",
-        {name: (name, "%") for name in names},
-        column_of=lambda row: row.benchmark,
-    )
-    others = select_rows(rows)
-    columns = _score_columns(others, k)
-    return [
-        average,
-        table_of(others, "Other metrics of the same samples", columns, labels=_both),
-        _reasons(rows),
-        _differences(rows, score),
-    ]
+            compared[MACRO] = shared
+        for name, parts in compared.items():
+            for part in parts:
+                if base[part].problems != benchmarks[part].problems:
+                    raise StoreError(
+                        f"{part} has other problems or gold answers for {policy} than for "
+                        f"{first}; evaluate both on the same problems"
+                    )
+            found = compare_paired(
+                [base[part].scores for part in parts], [benchmarks[part].scores for part in parts]
+            )
+            rows += to_measurement(
+                policy,
+                name,
+                metric,
+                found.difference,
+                against=first,
+                p=found.p_value,
+                detectable=found.detectable,
+            )
+    return rows
 
 
 def shared_benchmarks(graded: ByPolicy) -> list[str]:
     """The benchmarks that all policies have."""
     first, *others = graded.values()
-    benchmarks: list[str] = []
-    for name in first:
-        if all(name in other for other in others):
-            benchmarks.append(name)
-    return benchmarks
+    return [name for name in first if all(name in other for other in others)]
 
 
 def _both(row: Measurement) -> tuple[str, ...]:
@@ -191,12 +174,11 @@ def _differences(rows: Sequence[Measurement], score: str) -> Table:
 
 
 def _have_rewards(graded: ByPolicy) -> bool:
-    return all(part.rewards is not None for _, _, part in _parts(graded))
+    return all(part.rewards is not None for part in _parts(graded))
 
 
-def _parts(graded: ByPolicy) -> list[tuple[str, str, GradedSamples]]:
-    parts = []
-    for policy, benchmarks in graded.items():
-        for name, part in benchmarks.items():
-            parts.append((policy, name, part))
+def _parts(graded: ByPolicy) -> list[GradedSamples]:
+    parts: list[GradedSamples] = []
+    for benchmarks in graded.values():
+        parts += benchmarks.values()
     return parts

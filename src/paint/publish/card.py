@@ -3,7 +3,6 @@
 Its text is the template card.md.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -11,17 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from huggingface_hub import ModelCard, ModelCardData
 
 from paint.config.recipe import differences
 from paint.config.schema import Config
 from paint.core.errors import escape_markdown_cell
-from paint.data.benchmarks import PUBLISHED
 from paint.demo.files import model_path
-from paint.evaluation.frame import Report, read_report, select_rows, to_markdown
+from paint.evaluation.frame import Report, read_report, to_markdown
 from paint.evaluation.generate import checkpoint_digest
 from paint.evaluation.store import StoreError, find_stores, read_settings
-from paint.evaluation.summary import MACRO, SUMMARY
+from paint.evaluation.summary import SUMMARY
 from paint.models.weights import Rounding
 from paint.objective.messages import student_messages
 
@@ -86,9 +84,6 @@ def write_card(export: Export, evaluations: Sequence[CheckpointEvaluation], fold
     is_hub_model = not Path(model_path(base)).exists()
     is_hub_data = "/" in data and not Path(data).exists()
     relation = "finetune" if export.merged else "adapter"
-    results: list[EvalResult] = []
-    for found in evaluations:
-        results += _results(found)
     card_data = ModelCardData(
         base_model=base if is_hub_model else None,
         base_model_relation=relation if is_hub_model else None,
@@ -99,7 +94,6 @@ def write_card(export: Export, evaluations: Sequence[CheckpointEvaluation], fold
         model_name=export.name,
         pipeline_tag="text-generation",
         tags=["paint", "self-distillation"],
-        eval_results=results or None,
     )
     environment = jinja2.Environment(
         trim_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined
@@ -122,35 +116,6 @@ def write_card(export: Export, evaluations: Sequence[CheckpointEvaluation], fold
         sampling=SAMPLING,
     )
     ModelCard(f"---\n{card_data}\n---\n\n{text}").save(folder / "README.md")
-
-
-def _results(found: CheckpointEvaluation) -> list[EvalResult]:
-    """Metadata of the main results: the mean reward, or Avg@k, in percent."""
-    own = select_rows(found.report.rows, policy=found.policy)
-    metric = "reward" if select_rows(own, metric="reward") else "avg_at_k"
-    samples = found.settings["samples"]
-    results = []
-    for row in select_rows(own, metric=metric):
-        if row.benchmark == MACRO:
-            continue
-        ends = []
-        for end in (row.low, row.high):
-            ends.append(None if end is None else round(100 * end, 2))
-        known = PUBLISHED.get(row.benchmark)
-        source = row.benchmark
-        if known is not None and not Path(known.source).exists():
-            source = known.source.split("@")[0]  # a hub data set, without its revision
-        results.append(
-            EvalResult(
-                task_type="text-generation",
-                dataset_type=source,
-                dataset_name=row.benchmark,
-                metric_type=metric,
-                metric_name=f"{metric}, k = {samples}, 95 % interval {json.dumps(ends)}",
-                metric_value=round(100 * row.mean, 2),
-            )
-        )
-    return results
 
 
 def _public(path: str) -> str:

@@ -206,7 +206,6 @@ def run_training(
 
     def train_here(run: Resolved) -> None:
         from paint.training import trainer
-        from paint.viewer.run import log_page
 
         trainer.train(
             run.config,
@@ -214,7 +213,6 @@ def run_training(
             checked=run,
             resume=recipe is None,
             callbacks=callbacks,
-            at_end=log_page,
             note=note,
         )
 

@@ -1,7 +1,7 @@
 """The trainer: set-up, the loop over steps, checkpoints and logs."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -74,7 +74,6 @@ from paint.training.step_checks import require_step
 from paint.training.token_log import write_tokens
 from paint.training.train_step import Setup, generation_request, grade_rollouts
 
-AtEnd = Callable[[Path, Accelerator, Display], None]
 """A function that is called with the run's folder after the last step."""
 
 START_SECONDS = 600
@@ -89,14 +88,13 @@ def train(
     resume: bool = False,
     display: Display | None = None,
     callbacks: Sequence[Callback] = (),
-    at_end: AtEnd | None = None,
     note: str = "",
 ) -> Path:
     """Train in ``folder``, or resume there, and return the last checkpoint.
 
     Settings, data and files are refused before the first step wherever that is possible. SIGINT and
     SIGTERM raise Interrupted when the step under way is finished and saved. Callbacks are called on
-    the first rank, and so is ``at_end``, before trackers are closed. The note is printed first.
+    the first rank. The note is printed first.
     ``checked`` is what ``check_training`` made of the config, where it was called before.
     """
     began = monotonic()
@@ -160,8 +158,6 @@ def train(
             setup = replace(setup, off_policy_rollouts=_open_off_policy_rollouts(setup, last))
         stack.callback(accelerator.end_training)
         loop(setup, validation, folder, display, done, signals)
-        if is_main and at_end is not None:
-            at_end(folder, accelerator, display)
     if is_main:
         _describe_end(folder, done, monotonic() - began, display)
     return latest_checkpoint(folder) or folder

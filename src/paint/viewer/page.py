@@ -55,11 +55,7 @@ def packed(values: Any) -> dict[str, str]:
 
 
 def write_page(path: Path, kind: str, title: str, data: Mapping[str, Any]) -> int:
-    """Write a page and return its size in bytes.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Write a page and return its size in bytes. Raises OSError if that fails."""
     page = render(kind, title, data).encode("utf-8", "replace")
     storage.write_atomic(path, page)
     return len(page)

@@ -5,7 +5,6 @@ likely tokens, other contexts and rows without logged values come from rescoring
 (paint.viewer.score). Every row has its origin.
 """
 
-import importlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from accelerate import Accelerator
 
 from paint.config.recipe import to_table
 from paint.config.run_folder import (
@@ -27,7 +25,6 @@ from paint.config.run_folder import (
 )
 from paint.config.schema import Config
 from paint.core.display import Counter, Display
-from paint.core.errors import reason
 from paint.core.storage import read_jsonl
 from paint.data.problems import Problem
 from paint.evaluation.change import describe_change, graded_validation
@@ -39,7 +36,7 @@ from paint.objective.solution import anchors_of, hidden_part, written
 from paint.training.check import check_config
 from paint.training.health import warning_history
 from paint.training.token_log import ABOUT, read_tokens, token_bytes, tokens_path
-from paint.viewer.page import packed, places_of, render, text_of
+from paint.viewer.page import packed, places_of, text_of
 from paint.viewer.score import Scorer
 
 MOST_TOKENS = 32 * 1024
@@ -53,16 +50,6 @@ ROLLOUT = (
     *("context", "overlap", "mask_ratio", "reward", "advantage", "loss"),
 )
 """Values of a complete rollout."""
-
-OF_THE_CLIP = [
-    "clip",
-    "clip_mode",
-    "interpolation_weight",
-    "top_fraction",
-    "temperature",
-    "skip_tokens",
-]
-"""Settings of the objective that determine clipped entries."""
 
 CONTEXT_VALUES = ("loss", "kl", "teacher_log_prob", "teacher_entropy")
 """Values of a token that change with the teacher's context."""
@@ -119,8 +106,6 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
     metrics = read_metrics(run)
     validation = graded_validation(run, display)
     vocabulary = list(shared.vocabulary)
-    # None in the config is the rollout's temperature; the page computes with a number.
-    objective = {name: getattr(config.objective, name) for name in OF_THE_CLIP}
     return {
         "name": run.resolve().name,
         "method": config.train.method,
@@ -133,7 +118,12 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
             **run_info["versions"],
         },
         "settings": settings_of(config),
-        "objective": objective | {"temperature": config.loss_temperature},
+        "objective": {
+            "clip": config.objective.clip,
+            "clip_mode": config.objective.clip_mode,
+            "skip_tokens": config.objective.skip_tokens,
+            "temperature": config.loss_temperature,
+        },
         "metrics": columns_of(metrics),
         "warnings": warning_history(metrics),
         "validation": [_validation_data(*place, graded) for place, graded in validation.items()],
@@ -349,21 +339,3 @@ def _validation_data(step: int, benchmark: str, graded: GradedSamples) -> dict[s
         "metric": metric,
         **asdict(intervals[metric]),
     }
-
-
-def log_page(run: Path, accelerator: Accelerator, display: Display) -> None:
-    """Log the run's page, without rescoring; a failure is only noted."""
-    trackers = []
-    for tracker in accelerator.trackers:
-        if tracker.name in ("wandb", "trackio"):  # which have pages
-            trackers.append(tracker)
-    if not trackers:
-        return
-    try:
-        data = run_data(run, PageSpec(again=False), Display(enabled=False))
-        page = render("run", f"{data['name']} · paint show", data)
-        for tracker in trackers:
-            html = importlib.import_module(tracker.name).Html(page)
-            tracker.log({"paint_show": html})
-    except Exception as error:  # any tracker error: the training is finished and saved
-        display.warn(f"the run's page was not logged: {reason(error)}")
