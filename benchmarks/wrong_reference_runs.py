@@ -43,7 +43,6 @@ from paint.experiments.checkpoint_results import (
     write_results,
 )
 from paint.experiments.eval_protocols import protocol_for
-from paint.experiments.plots import COLOURS, FAINT, SHAPES
 from paint.experiments.rollout_cache import first_problems
 from paint.experiments.runner import ExperimentRun, run_experiment
 from paint.inference.engine import Completion
@@ -52,6 +51,9 @@ from paint.training.check import check_config
 from paint.training.prompt_filter import filter_problems
 from paint.training.rollouts import Rollout
 from wrong_references import Corruption, corrupt_rows, parse_chain
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # Okabe & Ito 2008
+SHAPES, FAINT = "osD^", "#8c8c8c"
 
 METHODS = ("sft", "grpo", "opsd", "paint")
 WRONG_SHARES = (0.0, 0.2, 0.4, 0.6)

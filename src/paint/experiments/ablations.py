@@ -1,11 +1,11 @@
-"""The paper's three ablation tables and a table of controls, for any model.
+"""The paper's three ablation tables (section 'Ablation Studies'), row by row, and controls of ours.
 
-Three grids are the paper's (section 'Ablation Studies'), row by row. The others are ours. A setting
-in several tables is trained once. The paper's results are a single run of another model, and are
-not shown.
+A setting in several tables is trained once. The paper's results are a single run of another model,
+and are not shown.
 """
 
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -54,84 +54,31 @@ class AblationTable:
     """A table: its rows by label, and the label of the row that the others are compared with."""
 
     title: str
-    points: dict[str, AblationRow]
     baseline: str
+    rows: Mapping[str, AblationRow]
 
 
-ABLATION_TABLES = {
-    # Paper: table 'mask_ratio_ablation'.
-    "mask-ratio": AblationTable(
-        "Mask ratios (correct/wrong): suffix, no interpolation",
-        {
-            "0.00/0.00": AblationRow(0.0, 0.0),
-            "0.25/0.25": AblationRow(0.25, 0.25),
-            "0.50/0.50": AblationRow(0.5, 0.5),
-            "0.75/0.75": AblationRow(0.75, 0.75),
-            "0.50/0.25": AblationRow(0.5, 0.25),
-            "0.50/0.30": AblationRow(0.5, 0.3),
-            "0.40/0.30": AblationRow(0.4, 0.3),
-        },
-        "0.00/0.00",
-    ),
-    # Paper: table 'mask_strategy_ablation'.
-    "mask-placement": AblationTable(
-        "Mask placement: ratios 0.40 and 0.30, no interpolation",
-        {
-            "prefix": AblationRow(placement="prefix"),
-            "middle": AblationRow(placement="middle"),
-            "random": AblationRow(placement="random"),
-            "suffix": AblationRow(placement="suffix"),
-        },
-        "suffix",
-    ),
-    # Paper: table 'interpolation_ablation'.
-    "interpolation": AblationTable(
-        "Interpolation (mix/top fraction): suffix, ratios 0.40 and 0.30",
-        {
-            "0.00/0.00": AblationRow(),
-            "0.01/1.00": AblationRow(mix=0.01, top_fraction=1.0),
-            "0.03/1.00": AblationRow(mix=0.03, top_fraction=1.0),
-            "0.05/1.00": AblationRow(mix=0.05, top_fraction=1.0),
-            "0.03/0.01": AblationRow(mix=0.03, top_fraction=0.01),
-            "0.03/0.03": AblationRow(mix=0.03, top_fraction=0.03),
-            "0.03/0.05": AblationRow(mix=0.03, top_fraction=0.05),
-        },
-        "0.00/0.00",
-    ),
-    # Ours: how much of a gain comes from the content of the solution?
-    "controls": AblationTable(
-        "Context of the teacher (context.source): ratios 0.40 and 0.30, interpolation 0.03/0.03",
-        {
-            "none": AblationRow(mix=0.03, top_fraction=0.03, source="none"),
-            "another problem's solution": AblationRow(mix=0.03, top_fraction=0.03, source="other"),
-            "a wrong answer": AblationRow(mix=0.03, top_fraction=0.03, source="wrong_answer"),
-            "the right answer": AblationRow(mix=0.03, top_fraction=0.03, source="answer"),
-            "its own solution": AblationRow(mix=0.03, top_fraction=0.03),
-        },
-        "its own solution",
-    ),
-    # Ours: the same where the teacher reads what the grader says.
-    "feedback": AblationTable(
-        "Feedback as context (context.source): nothing hidden, no interpolation",
-        {
-            "none": AblationRow(0.0, 0.0, source="none"),
-            "feedback on another completion": AblationRow(0.0, 0.0, source="other_feedback"),
-            "the right answer": AblationRow(0.0, 0.0, source="answer"),
-            "feedback on its own completion": AblationRow(0.0, 0.0, source="feedback"),
-        },
-        "feedback on its own completion",
-    ),
-}
+def read_tables() -> dict[str, AblationTable]:
+    """The tables of ablations.toml, by name."""
+    found = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+    tables = {}
+    for name, table in found.items():
+        rows = {label: AblationRow(**row) for label, row in table["rows"].items()}
+        tables[name] = AblationTable(table["title"], table["baseline"], rows)
+    return tables
+
+
+ABLATION_TABLES = read_tables()
 
 
 def controls_of_text(source: str) -> AblationTable:
     """The table of controls for a recipe whose teacher reads one text for all rows."""
     labels = {"none": "none", "other_text": "other problems' text", source: "its own text"}
-    points = {}
+    rows = {}
     for shown, label in labels.items():
-        points[label] = AblationRow(mix=0.03, top_fraction=0.03, source=shown)
+        rows[label] = AblationRow(mix=0.03, top_fraction=0.03, source=shown)
     title = f"Context of the teacher (context.source {source}): interpolation 0.03/0.03"
-    return AblationTable(title, points, "its own text")
+    return AblationTable(title, "its own text", rows)
 
 
 def ablate(
@@ -175,19 +122,14 @@ def ablate(
         )
     protocol = protocol_for(config, benchmark, problems, samples)
 
-    runs = [ExperimentRun(point.name, point.of(config)) for point in grid.points.values()]
+    runs = [ExperimentRun(row.name, row.of(config)) for row in grid.rows.values()]
     results = run_experiment(
         runs, seeds, folder, protocol, display, every_checkpoint=every_checkpoint
     )
 
-    labels = {}
-    for label, point in grid.points.items():
-        labels[point.name] = label
-    baseline = grid.points[grid.baseline].name
-    pairs = {}
-    for name in labels:
-        if name != baseline:
-            pairs[name] = (name, baseline)
+    labels = {row.name: label for label, row in grid.rows.items()}
+    baseline = grid.rows[grid.baseline].name
+    pairs = {name: (name, baseline) for name in labels if name != baseline}
     layout = Layout(table, grid.title, labels, pairs, f"less that of {grid.baseline}")
     publish(layout, results, folder, display)
     return results

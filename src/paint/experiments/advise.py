@@ -9,9 +9,7 @@ student q moves towards the teacher p, token by token, along q^(1-a) p^a:
 
     dJ/da at a = 0   =   E[(R - mean R) sum_n (l_n - E_q l_n)],     l = log p - log q
 
-R is the verdict of a rollout, and the mean is over the other rollouts of its problem. It needs no
-answers of the teacher, but can sample them, too. All completions are stored as they come, and the
-same command continues.
+R is the verdict of a rollout, and the mean is over the other rollouts of its problem.
 """
 
 from collections import Counter
@@ -104,20 +102,13 @@ CONTEXT_COLUMNS: dict[str, tuple[str, Unit]] = {
     "answer_leakage": ("right answer after wrong work, %", "%"),
 }
 CHARTS = [
-    Chart("Accuracy gradient", "accuracy_gradient", "points", "rise towards the teacher"),
-    Chart("KL a token", "kl", "", "divergence of student and teacher, nats"),
-    Chart("Unclipped mass", "unclipped_mass", "%", "of the target, left by the clip"),
-    Chart("Answer leakage", "answer_leakage", "%", "P(right answer) after wrong work"),
-    Chart(
-        "Entropy gap after divergence",
-        "entropy_gap_after_divergence",
-        "",
-        "teacher less student, nats a token",
-    ),
+    Chart(head, metric, unit, benchmark=TRAINING)
+    for metric, (head, unit) in CONTEXT_COLUMNS.items()
+    if metric in BOUNDS
 ]
 
 ContextMetrics = Mapping[str, np.ndarray]
-"""What the scores with one context say, by name (BOUNDS, and "visible"): a value a problem.
+"""What the scores with one context say, by name (BOUNDS): a value a problem.
 
 entropy_gap_after_divergence and answer_leakage lack the problems without such a rollout.
 """
@@ -180,9 +171,7 @@ def advise(
         found: dict[str, RolloutCache] = {}
         if answers:
             found = teacher_answers(policy, config, cache, contexts, folder / "answers", display)
-        lacks_answers = run.needs_answer and not any(problem.answer for problem in chosen)
-        is_graded = not (config.grading.is_off or lacks_answers)
-        return advice_report(folder, cache, scores, found, display, is_graded=is_graded)
+        return advice_report(folder, cache, scores, found, display)
 
 
 def default_sources(recipe: ContextConfig, problems: Sequence[Problem]) -> list[str]:
@@ -227,7 +216,7 @@ def metrics_of(
     for name in ("kl", "unclipped_mass"):  # sums over the tokens of a rollout
         table[name] = table[name] / table["tokens"]
     problem = table.index // rewards.shape[1]
-    for name in [*BOUNDS, "visible"]:
+    for name in BOUNDS:
         if name not in metrics:
             # A mean skips rollouts without a value; a problem may have none.
             values = table[name].astype(float).groupby(problem).mean()
@@ -246,10 +235,8 @@ def accuracy_gradients(
     return gradients
 
 
-def mean(values: np.ndarray, bounds: tuple[float, float] = ANYWHERE) -> Interval | None:
-    """The mean over problems with its 95 % interval; None without any."""
-    if not len(values):
-        return None
+def mean(values: np.ndarray, bounds: tuple[float, float] = ANYWHERE) -> Interval:
+    """The mean over problems with its 95 % interval."""
     return bootstrap([values], bounds=bounds, reached=bounds == SHARE)
 
 
@@ -259,8 +246,6 @@ def advice_report(
     scores: CacheScores,
     answers: Mapping[str, RolloutCache],
     display: Display,
-    *,
-    is_graded: bool = True,
 ) -> Report:
     """Print the tables and the advice, and write them."""
     student = student_metrics(cache)
@@ -274,7 +259,7 @@ def advice_report(
     tables = [_student_table(rows, *cache.rewards.shape), _context_table(rows, contexts)]
     if answers:
         tables.append(_answer_table(rows, cache.samples))
-    if is_graded:
+    if any(row.grade and row.grade.reward is not None for row in cache.rollouts):
         has_solutions = all(row.problem.solution for row in cache.rollouts)
         lines = advise_on(student, contexts, has_solutions=has_solutions)
     else:
@@ -301,7 +286,7 @@ def student_metrics(cache: RolloutCache) -> dict[str, Interval]:
         "truncated": cache.share(lambda row: row.completion.truncated),
         "agreed_wrong": agreed_wrong(cache),
     }
-    return {name: bootstrap([shares], bounds=SHARE) for name, shares in values.items()}
+    return {name: mean(shares, SHARE) for name, shares in values.items()}
 
 
 def agreed_wrong(cache: RolloutCache) -> Float[np.ndarray, " p"]:
@@ -323,8 +308,8 @@ def context_rows(
     rows: list[Measurement] = []
     for metric, bounds in BOUNDS.items():
         values = metrics[metric]
-        rows += to_measurement(name, TRAINING, metric, mean(values, bounds), len(values))
-    rows += to_measurement(name, TRAINING, "visible", float(metrics["visible"].mean()))
+        if len(values):
+            rows += to_measurement(name, TRAINING, metric, mean(values, bounds), len(values))
     if control is not None:
         content = mean(metrics["accuracy_gradient"] - control["accuracy_gradient"])
         rows += to_measurement(name, TRAINING, "accuracy_gradient", content, against="other")
@@ -338,10 +323,8 @@ def answer_rows(cache: RolloutCache, answers: Mapping[str, RolloutCache]) -> lis
         return rows
     for name, own in {STUDENT: cache, **answers}.items():
         n = len(own.rewards)
-        tokens = float(np.mean([len(row.completion.ids) for row in own.rollouts]))
         truncated = mean(own.share(lambda row: row.completion.truncated), SHARE)
         rows += to_measurement(name, TRAINING, "avg_at_k", avg_at_k(own.rewards == 1), n)
-        rows += to_measurement(name, TRAINING, "completion_tokens", tokens)
         rows += to_measurement(name, TRAINING, "truncated_frac", truncated, n)
         if name in answers:
             gain = gain_of(own, cache)
@@ -373,26 +356,19 @@ def advise_on(
     gradients = {name: metrics["accuracy_gradient"] for name, metrics in contexts.items()}
     candidates = [name for name in gradients if source_of(name) not in CONTROLS]
     best = max(candidates, key=lambda name: gradients[name].mean())
-    highest = _mean(gradients[best])
+    highest = mean(gradients[best])
     if highest.low <= 0:
         lines.append(
             f"no advice: of the contexts that are no controls, {best} has the highest accuracy "
             f"gradient, {highest.points(sign=True)}, and 0 is in its interval; take more "
             f"--problems, or other --contexts"
         )
-        if len(candidates) < len(gradients):
-            control = max(set(gradients) - set(candidates), key=lambda name: gradients[name].mean())
-            points = _mean(gradients[control]).points(sign=True)
-            lines.append(
-                f"controls, such as {control} with {points}, show what is not content, and are "
-                f"never advised"
-            )
         return lines
 
-    gain = _mean(gradients[best] - gradients[RECIPE])
-    is_better = gain.low > 0 or _mean(gradients[RECIPE]).low <= 0
+    gain = mean(gradients[best] - gradients[RECIPE])
+    is_better = gain.low > 0 or mean(gradients[RECIPE]).low <= 0
     chosen = best if is_better else RECIPE
-    points = _mean(gradients[chosen]).points(sign=True)
+    points = mean(gradients[chosen]).points(sign=True)
     lines.append(f"train with {_flags(chosen)}: its accuracy gradient is {points} points")
     if best != RECIPE:
         compared = f"that of {best} less the recipe's is {gain.points(sign=True)}"
@@ -424,19 +400,13 @@ def _student_lines(student: Mapping[str, Interval], *, has_solutions: bool) -> l
     return lines
 
 
-def _mean(values: np.ndarray) -> Interval:
-    interval = mean(values)
-    assert interval is not None
-    return interval
-
-
 def _content_lines(chosen: str, gradients: Mapping[str, np.ndarray]) -> list[str]:
     """How much of a context's gradient another row's context has."""
     others = [name for name in gradients if source_of(name) in OF_OTHERS]
     if not others:
         return []
     control = max(others, key=lambda name: gradients[name].mean())
-    content = _mean(gradients[chosen] - gradients[control])
+    content = mean(gradients[chosen] - gradients[control])
     if content.low > 0:
         points = content.points(sign=True)
         return [f"{points} of it is content: another row's ({control}) has the rest"]
@@ -445,21 +415,25 @@ def _content_lines(chosen: str, gradients: Mapping[str, np.ndarray]) -> list[str
 
 def _risk_lines(metrics: ContextMetrics) -> list[str]:
     """The settings that answer the risks of a context."""
+    means = {}
+    for metric, bounds in BOUNDS.items():
+        if len(metrics[metric]):
+            means[metric] = mean(metrics[metric], bounds)
     lines = []
-    clip = mean(metrics["unclipped_mass"], SHARE)
-    if clip is not None and clip.high < 1 - MUCH:
+    clip = means["unclipped_mass"]
+    if clip.high < 1 - MUCH:
         lines.append(
             f"the clip leaves {clip.points()} % of the target: raise objective.clip, or set "
             f"objective.clip_mode none"
         )
-    gap = mean(metrics["entropy_gap_after_divergence"])
+    gap = means.get("entropy_gap_after_divergence")
     if gap is not None and gap.low > LARGE_GAP:
         lines.append(
             f"after diverging from the solution the teacher is less sure than the student by "
             f"{gap.mean:.2f} nats a token, which the accuracy gradient does not see: mask more, "
             f"or interpolate (objective.interpolation_weight 0.5, objective.top_fraction 0.3)"
         )
-    leakage = mean(metrics["answer_leakage"], SHARE)
+    leakage = means.get("answer_leakage")
     if leakage is not None and leakage.low > MUCH:
         lines.append(
             f"after wrong work the teacher writes the right answer with probability "
@@ -518,9 +492,7 @@ def _answer_table(rows: Sequence[Measurement], samples: int) -> Table:
         "avg_at_k": (f"Avg@{samples}", "%"),
         f"avg_at_k less {STUDENT}": ("less the student's", "points"),
         "avg_at_k less other": ("less another row's", "points"),
-        "completion_tokens": ("tokens an answer", "tokens"),
         "truncated_frac": ("truncated", "%"),
-        "visible": ("answer visible", "%"),
     }
     return table_of(
         select_rows(rows, against=...),

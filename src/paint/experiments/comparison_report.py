@@ -47,7 +47,7 @@ from paint.experiments.checkpoint_results import (
     score_name,
     shares,
 )
-from paint.experiments.plots import Layout, save_curves, save_plot
+from paint.experiments.plots import Layout, save_plot
 
 LEAD = "lead"  # metric: how far the last checkpoint of the reference run is ahead
 
@@ -60,24 +60,16 @@ COSTS: dict[str, tuple[str, Unit]] = {
 
 
 def publish(layout: Layout, results: Results, folder: Path, display: Display) -> None:
-    """Print the tables, write them to NAME.json and NAME.md, and plot them to NAME.svg and .png.
-
-    With a reference run and results of earlier checkpoints, also plot efficiency.svg and .png.
-    """
-    has_steps = not all(result.is_last for result in results)
+    """Print the tables, write them to NAME.json and NAME.md, and plot them to NAME.svg."""
     report = comparison_report(layout, results)
     to_terminal(report.tables, display.console)
     write_report(folder, layout.name, report, RunError)
-    with wrap_errors(folder / layout.name, RunError, "results.jsonl is complete"):
-        save_plot(folder / layout.name, layout, results)
-        written = []
-        for ending in ("md", "svg", "png"):
-            written.append(f"{layout.name}.{ending}")
-        if has_steps and layout.reference_run:
-            save_curves(folder / "efficiency", layout, results)
-            written += ["efficiency.svg", "efficiency.png"]
+    plot = folder / f"{layout.name}.svg"
+    with wrap_errors(plot, RunError, "results.jsonl is complete"):
+        save_plot(plot, layout, results)
     display.note(
-        f"in {folder}: {', '.join(written)}, made from results.jsonl; page: `paint show {folder}`"
+        f"in {folder}: {layout.name}.md and {plot.name}, made from results.jsonl; page: `paint "
+        f"show {folder}`"
     )
 
 

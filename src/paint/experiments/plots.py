@@ -1,21 +1,14 @@
-"""Plots of an experiment, made from its results.
+"""The plot of an experiment, made from its results: score and paired difference of each run."""
 
-NAME.svg, .png          score and paired difference of each run's last checkpoint
-efficiency.svg, .png    score of every checkpoint against rollout tokens and training seconds
-"""
-
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import matplotlib
 import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, LogLocator, NullLocator
 
 from paint.core.errors import sanitize_for_terminal
 from paint.evaluation.intervals import Interval, compare_seeds, over_seeds
@@ -23,19 +16,12 @@ from paint.experiments.checkpoint_results import (
     BASE,
     Results,
     by_run,
-    by_step,
     evaluation_name,
-    mean_cost,
     score_name,
     shares,
 )
 
 INK, FAINT, GRID = "#1a1a1a", "#8c8c8c", "#dddddd"
-
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-"""Colours of curves. Source: Okabe & Ito 2008, "Color Universal Design"."""
-
-SHAPES = "osD^vPX"  # markers of curves; with the colours, 42 distinct pairs
 
 
 @dataclass(frozen=True)
@@ -69,12 +55,17 @@ def side_by_side(title: str, names: Sequence[str], *, all_pairs: bool = True) ->
 
 
 def save_plot(path: Path, layout: Layout, results: Results) -> None:
-    """Plot the score of every run's last checkpoint, and its paired difference, in points."""
+    """Plot the score of every run's last checkpoint, and its paired difference, in points.
+
+    Raises OSError if PATH cannot be written.
+    """
     last, labels, score = by_run(results), list(layout.rows.values()), score_name(results)
     ticks = "; ticks: single seeds" if len(last[BASE]) > 1 else ""
     title = f"{layout.title}\n{evaluation_name(results)}; bars: 95 % intervals{ticks}"
-
-    with _figure(path, title, (9.9, 0.36 * len(labels) + 1.6)) as figure:
+    with matplotlib.rc_context(
+        {"svg.fonttype": "none", "svg.hashsalt": "paint", "font.size": 9, "text.parse_math": False}
+    ):
+        figure = Figure(figsize=(9.9, 0.36 * len(labels) + 1.6), layout="constrained")
         levels, gaps = figure.subplots(1, 2, sharey=True)
         for row, name in enumerate(layout.rows):
             _add_row(levels, row, over_seeds(shares(last[name])), shares(last[name]))
@@ -85,82 +76,20 @@ def save_plot(path: Path, layout: Layout, results: Results) -> None:
         levels.set_xlabel(f"{score}, %")
         gaps.set_xlabel(sanitize_for_terminal(f"{score}: {layout.pairing}, points"))
         for axis in (levels, gaps):
-            _style(axis, "x", "y")
+            axis.grid(axis="x", color=GRID, linewidth=0.6)
+            axis.set_axisbelow(True)
+            axis.tick_params(axis="y", length=0)
+            axis.spines[["top", "right", "left"]].set_visible(False)
         levels.set_yticks(range(len(labels)), [sanitize_for_terminal(label) for label in labels])
         levels.set_ylim(len(labels) - 0.5, -0.5)
-
-
-def save_curves(path: Path, layout: Layout, results: Results) -> None:
-    """Plot the score of every checkpoint against its cost, on logarithmic axes; omit costs of 0."""
-    groups = by_step(results)
-    [base] = groups[BASE].values()
-    title = (
-        f"{layout.title}: accuracy against cost\n{evaluation_name(results)}; bands: 95 % intervals"
-    )
-    with _figure(path, title, (11.0, 4.2)) as figure:
-        axes = figure.subplots(1, 2, sharey=True)
-        mean, low, high = _percent(over_seeds(shares(base)))
-        for axis, cost in zip(axes, ("rollout tokens", "training seconds"), strict=True):
-            lines = [axis.axhline(mean, color=INK, linewidth=0.8, linestyle=":")]
-            axis.axhspan(low, high, color=INK, alpha=0.08, linewidth=0)
-            axis.set_xscale("log")
-            axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axis.xaxis.set_minor_locator(NullLocator())
-            axis.xaxis.set_major_formatter(EngFormatter(sep=""))  # 500, 20k, 5M
-            axis.set_xlabel(f"{cost} of a run")
-            _style(axis, "both", "both")
-
-        for number, name in enumerate(layout.labels):
-            colour, shape = COLOURS[number % len(COLOURS)], SHAPES[number % len(SHAPES)]
-            checkpoints = []
-            for group in groups[name].values():
-                checkpoints.append((*_percent(over_seeds(shares(group))), *mean_cost(group)))
-            for axis, column in zip(axes, (3, 4), strict=True):
-                points = []
-                for row in checkpoints:
-                    if row[column] > 0:
-                        points.append((*row[:3], row[column]))
-                means, lows, highs, x = np.array(points).reshape(-1, 4).T
-                axis.fill_between(x, lows, highs, color=colour, alpha=0.15, linewidth=0)
-                axis.vlines(x, lows, highs, color=colour, alpha=0.4, linewidth=1)
-                axis.plot(x, means, marker=shape, color=colour, markersize=4.5, linewidth=1.4)
-            lines.append(axis.lines[-1])
-
-        axes[0].set_ylabel(f"{score_name(results)}, %")
-        names = []
-        for label in layout.rows.values():
-            names.append(sanitize_for_terminal(label))
-        figure.legend(lines, names, loc="outside right center", frameon=False)
-
-
-@contextmanager
-def _figure(path: Path, title: str, size: tuple[float, float]) -> Iterator[Figure]:
-    """Yield an empty figure, then write it to PATH.svg and PATH.png. Raises OSError."""
-    with matplotlib.rc_context(
-        {"svg.fonttype": "none", "svg.hashsalt": "paint", "font.size": 9, "text.parse_math": False}
-    ):
-        figure = Figure(figsize=size, layout="constrained")
-        yield figure
         figure.suptitle(sanitize_for_terminal(title), fontsize=10)
-        figure.savefig(path.with_name(f"{path.name}.svg"), metadata={"Date": None})
-        figure.savefig(path.with_name(f"{path.name}.png"), dpi=160)
+        figure.savefig(path, metadata={"Date": None})  # the same file for the same results
 
 
 def _add_row(axis: Axes, row: int, interval: Interval, values: Float[np.ndarray, "s p"]) -> None:
     """Plot a point with its interval, and a tick for each seed's mean if there are several."""
     ticks = 100 * values.mean(axis=1) if len(values) > 1 else []
     axis.plot(ticks, [row + 0.22] * len(ticks), "|", color=FAINT, markersize=6)
-    mean, low, high = _percent(interval)
+    mean, low, high = 100 * interval.mean, 100 * interval.low, 100 * interval.high
     reach = [[mean - low], [high - mean]]
     axis.errorbar(mean, row, xerr=reach, fmt="o", color=INK, markersize=5, capsize=3, linewidth=1.2)
-
-
-def _style(axis: Axes, grid: Literal["x", "both"], ticks: Literal["y", "both"]) -> None:
-    axis.grid(axis=grid, color=GRID, linewidth=0.6)
-    axis.set_axisbelow(True)
-    axis.tick_params(axis=ticks, length=0)
-    axis.spines[["top", "right", "left"]].set_visible(False)
-
-
-def _percent(interval: Interval) -> tuple[float, float, float]:
-    return 100 * interval.mean, 100 * interval.low, 100 * interval.high

@@ -31,7 +31,6 @@ from paint.data.problems import (
 from paint.evaluation.defaults import grader_needs_answer
 from paint.evaluation.generate import checkpoint_digest, load_eval_policy
 from paint.grading.graders import open_grader
-from paint.grading.math.equality import boxed
 from paint.inference.engine import Completion, Engine, derive_seed, sampling_from
 from paint.inference.engines import LOCAL
 from paint.inference.factory import EngineSetup, open_engine
@@ -442,7 +441,7 @@ def _states(
 def _prompts(
     policy: Policy, run: Resolved, contexts: Contexts, cache: RolloutCache, rows: Sequence[Rollout]
 ) -> tuple[list[list[int]], list[dict[str, float]]]:
-    """The teacher's prompts of some rollouts; their overlaps, and what their contexts show."""
+    """The teacher's prompts of some rollouts, and their overlaps."""
     prompts, measured = [], []
     for row in rows:
         seed = derive_seed(run.config.train.seed, 0, row.row)
@@ -450,22 +449,12 @@ def _prompts(
         references = contexts.references(row.problem, seed, attempt)
         measured.append(contexts.measure(row.text, row.problem, references))
         context = contexts.context(references, measured[-1]["mask_ratio"], seed, attempt)
-        measured[-1]["visible"] = answer_is_visible(row.problem, context.text or "")
         prompt = policy.teacher_prompt(
             row.problem, context.text, complete=context.complete, names=context.names
         )
         require_prompt_fits(prompt, row.problem, policy, run)
         prompts.append(prompt)
     return prompts, measured
-
-
-def answer_is_visible(problem: Problem, context: str) -> bool:
-    """Whether a context contains the solution's boxed answer, or the gold answer without a box.
-
-    The search matches complete numbers and words anywhere, so a small number may match by chance.
-    """
-    answer = normalize(boxed(problem.solution) or problem.answer)
-    return answer != "" and contains(normalize(context), answer)
 
 
 @torch.no_grad()

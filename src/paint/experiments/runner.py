@@ -4,17 +4,13 @@
       results.jsonl                       one line per evaluated checkpoint
       results.md, results.svg, .png       the tables and the plot, made from these lines
       demo-paint/seed-0/                  an ordinary run folder, with a log.txt
-      evaluation/seed-0/demo-paint/demo/  its samples (paint.evaluation.store); more metrics of
-                                          them: `paint grade runs/demo/evaluation/seed-0`
+      evaluation/seed-0/demo-paint/demo/  its samples (paint.evaluation.store)
       evaluation/seed-0/demo-paint-step-000005/demo/    samples of an earlier checkpoint
 
-Every run is trained with every seed from the same base model and evaluated on the same problems,
-so runs are compared seed by seed and problem by problem. Runs are ordered by seed, so that an
-interrupted experiment has complete seeds. The same command resumes; started in a second terminal,
-it works on other runs.
+Runs are ordered by seed, so that an interrupted experiment has complete seeds. The same command
+resumes; started in a second terminal, it works on other runs.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -38,7 +34,7 @@ from paint.config.run_folder import (
 from paint.config.schema import Config, ConfigError, ModelConfig
 from paint.core.display import LOG_WIDTH, Counter, Display, Terminal, format_duration
 from paint.core.distributed import require_one_process
-from paint.core.errors import Interrupted, format_short, wrap_errors
+from paint.core.errors import Interrupted, wrap_errors
 from paint.core.settings import require_count
 from paint.core.storage import FolderInUse, lock_folder
 from paint.core.workspace import refuse_differences, setting_differences
@@ -122,7 +118,6 @@ def run_experiment(
     Results in results.jsonl are reused, and unfinished runs and evaluations are resumed. With
     ``every_checkpoint``, all checkpoints of each run are evaluated, in order, not the last alone.
     """
-    _require_seeds(list(seeds))
     require_count("samples", protocol.samples)
     is_full = any(run.config.model.train_mode == "full" for run in runs)
     machine = find_machine()
@@ -143,9 +138,10 @@ def run_experiment(
     with lock_folder(folder, waiting=display.note):
         missing = list(filter(missing_steps, seeded))
         _require_same(folder, seeded, missing, list(_stored(folder).values()), protocol)
-    _note_stored(folder, len(missing), len(seeded), display)
+    if len(missing) < len(seeded):
+        display.note(_stored_text(folder, len(seeded) - len(missing), len(seeded)))
 
-    spent: dict[str, list[float]] = {}
+    spent: list[float] = []
     for waiting in (None, display.note):  # first the runs that no other process works on
         for number, run in enumerate(seeded, start=1):
             if not missing_steps(run):
@@ -156,23 +152,39 @@ def run_experiment(
                     stack.enter_context(lock_folder(folder, lock.name, waiting=waiting))
                 except FolderInUse:
                     continue
-                if steps_left := missing_steps(run):  # the other process may have just finished it
-                    missing = list(filter(missing_steps, seeded))
-                    processes = 1 + missing.index(run)  # others work on the runs before it
-                    time_left = _time_left(spent, [other.name for other in missing], processes)
-                    display.note(f"{number} of {len(seeded)}: {run.label}{time_left}")
-
+                steps_left = missing_steps(run)  # the other process may have just finished it
+                if steps_left:
+                    left = _time_left(spent, len(list(filter(missing_steps, seeded))))
+                    display.note(f"{number} of {len(seeded)}: {run.label}{left}")
                     began = monotonic()
                     found = _run(run, steps_left, folder, protocol, display)
                     with lock_folder(folder, waiting=display.note):
                         by_step([*read_results(folder), *found])  # refuses other problems
                         append_results(folder, found)
-                    spent.setdefault(run.name, []).append(monotonic() - began)
+                    if run.name != BASE:
+                        spent.append(monotonic() - began)
                 # After an error it stays, so that a waiting and a later process lock the same file.
                 lock.unlink(missing_ok=True)
 
     results = _stored(folder)
     return [results[run.name, run.seed, step] for run in seeded for step in steps[run.name]]
+
+
+def _stored_text(folder: Path, done: int, runs: int) -> str:
+    path = folder / "results.jsonl"
+    if done == runs:
+        return (
+            f"{path} has all of these results; nothing was trained or evaluated. To repeat the "
+            f"experiment, name another --output-dir"
+        )
+    return f"{done} of {runs} are in {path} already"
+
+
+def _time_left(spent: Sequence[float], runs: int) -> str:
+    """The time for so many runs, as text, by the seconds of those before; "" without any."""
+    if not spent:
+        return ""
+    return f"; about {format_duration(float(np.mean(spent)) * runs)} left"
 
 
 def _evaluated_steps(
@@ -190,25 +202,6 @@ def _evaluated_steps(
     return steps
 
 
-def _note_stored(folder: Path, missing: int, runs: int, display: Display) -> None:
-    """Note how many of the runs are in results.jsonl."""
-    path = folder / "results.jsonl"
-    if not missing:
-        display.note(
-            f"{path} has all of these results; nothing was trained or evaluated. "
-            f"To repeat the experiment, name another --output-dir"
-        )
-    elif missing < runs:
-        display.note(f"{runs - missing} of {runs} are in {path} already")
-
-
-def _require_seeds(seeds: list[int]) -> None:
-    for seed in seeds:
-        require_count("a seed", seed, least=0)
-    if not seeds or len(set(seeds)) < len(seeds):
-        raise ConfigError(f"seeds must be distinct, at least one, got {format_short(seeds)}")
-
-
 def _seeded_runs(
     runs: Sequence[ExperimentRun], seeds: Sequence[int], folder: Path
 ) -> list[ExperimentRun]:
@@ -217,6 +210,7 @@ def _seeded_runs(
     date = with_date(runs[0].config.model, folder).date
     seeded = []
     for seed in seeds:
+        require_count("a seed", seed, least=0)
         for run in [base, *runs]:
             config = run.config.changed("model", date=date).changed("train", seed=seed)
             seeded.append(replace(run, config=config))
@@ -250,23 +244,18 @@ def _run(
         run_folder = folder / run.name / f"seed-{run.seed}"
         train_run(run, run_folder, display)
         checkpoints = {step: step_folder(run_folder / "checkpoints", step) for step in steps}
-        for checkpoint in filter(None, checkpoints.values()):
-            if not checkpoint.is_dir():
-                raise RunError(
-                    f"{checkpoint} is missing, and its evaluation needs it; put it back, or delete "
-                    f"the later checkpoints, and the same command repeats these steps"
-                )
-    trained = monotonic()
-    graded = _evaluate(run, checkpoints, folder, protocol, display)
-    phases = "" if run.name == BASE else f"training {format_duration(trained - began)}, "
-    phases += f"evaluation {format_duration(monotonic() - trained)}"
-    display.note(f"{run.label} took {format_duration(monotonic() - began)}: {phases}")
-    if run.name != BASE:
         history = read_history(run_folder, max(steps))
         trained_on = str(read_run_json(run_folder)["problems"])
-    checkpoint_results: list[CheckpointResult] = []
+    graded = _evaluate(run, checkpoints, folder, protocol, display)
+    display.note(f"{run.label} took {format_duration(monotonic() - began)}")
+    results = []
     for step, samples in graded.items():
-        checkpoint_results.append(
+        seconds = 0.0
+        for row in history[:step]:
+            for name, value in row.items():
+                if name.startswith("seconds_") and name != "seconds_left":
+                    seconds += value
+        results.append(
             CheckpointResult(
                 run=run.name,
                 seed=run.seed,
@@ -275,18 +264,13 @@ def _run(
                 trained_on=trained_on,
                 steps=step,
                 rollout_tokens=round(sum(row["rollout_tokens"] for row in history[:step])),
-                seconds=sum(
-                    row[name]
-                    for row in history[:step]
-                    for name in row
-                    if name.startswith("seconds_") and name != "seconds_left"
-                ),
+                seconds=seconds,
                 problems=samples.problems,
                 right=samples.correct.sum(axis=1).tolist(),
                 answer_tokens=float(samples.tokens.mean()),
             )
         )
-    return checkpoint_results
+    return results
 
 
 def train_run(run: ExperimentRun, run_folder: Path, display: Display) -> None:
@@ -404,12 +388,3 @@ def _stored(folder: Path) -> dict[tuple[str, int, int], CheckpointResult]:
     for result in read_results(folder):
         stored[(result.run, result.seed, result.steps)] = result
     return stored
-
-
-def _time_left(spent: Mapping[str, Sequence[float]], names: Sequence[str], processes: int) -> str:
-    """Estimated time for the runs of these names, as text; "" before the first training."""
-    trained = [seconds for name in spent if name != BASE for seconds in spent[name]]
-    if not trained:
-        return ""
-    seconds = sum(float(np.mean(spent.get(name, trained))) for name in names)
-    return f"; about {math.ceil(seconds / 60 / processes):,} min left"
