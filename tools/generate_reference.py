@@ -21,7 +21,6 @@ from types import NoneType, UnionType
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 from tyro.conf import Positional
-from tyro.constructors import PrimitiveConstructorSpec
 
 import paint
 from paint import arguments
@@ -129,21 +128,18 @@ def options_of_command(command: Command) -> tuple[list[list[str]], list[list[str
             continue
         text = prose(notes.get("help") or "")
         if POSITIONAL in get_args(hint):
-            positional.append([f"`{(notes.get('metavar') or field.name).upper()}`", text])
+            positional.append([f"`{field.name.upper()}`", text])
             continue
-        values = f" {notes['reads']}" if "reads" in notes else spelled(plain)
         name = f"`--{notes.get('name') or flag(field.name)}`"
-        options.append([name + values, show(default(field)), text])
+        options.append([name + spelled(plain), show(default(field)), text])
     return positional, options, links
 
 
 def note_of(hint: Any) -> dict[str, Any]:
-    """What the annotations of an option say: name, metavar and help; reads is how it is read."""
+    """The name and the help in the annotations of an option."""
     found: dict[str, Any] = {}
     for note in get_args(hint)[1:]:
-        if isinstance(note, PrimitiveConstructorSpec):
-            found["reads"] = note.metavar.strip("[]")
-        for key in ("name", "metavar", "help"):
+        for key in ("name", "help"):
             if getattr(note, key, None):
                 found[key] = getattr(note, key)
     return found
@@ -256,7 +252,7 @@ class Plain(ast.NodeTransformer):
     aliases: ClassVar = {
         ast.unparse(node.targets[0]): node.value
         for node in source.body
-        if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("Annotated[")
+        if isinstance(node, ast.Assign)
     }
 
     def visit_Name(self, node: ast.Name) -> ast.AST:

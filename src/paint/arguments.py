@@ -1,21 +1,19 @@
-"""Types of the arguments of commands: how the command line reads, bounds and explains them.
+"""Types of the arguments of commands: how the command line bounds and explains them.
 
 A command is a Python function (paint.commands). Where an annotation here has a help text, the
-argument means the same in every command that has it.
+argument means the same in every command that has it. A ``Check`` is that of the command line.
 """
 
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from tyro.conf import arg
-from tyro.constructors import PrimitiveConstructorSpec
 
-from paint.config.schema import MAX_COUNT, Config, EvaluationConfig, GradingConfig
+from paint.config.schema import Config, EvaluationConfig, GradingConfig
 from paint.configure import Recipe
-from paint.core.errors import PaintError, format_short, path_error
+from paint.core.settings import NOT_NEGATIVE, POSITIVE, or_none
 from paint.results import Evaluation, Result, Run
 
 
@@ -26,88 +24,21 @@ class SettingsOf:
     kind: type[Any]
 
 
-def _read_by(
-    parse: Callable[[str], Any], metavar: str, *, optional: bool = False, many: bool = False
-) -> PrimitiveConstructorSpec[Any]:
-    """How tyro reads an argument. Its own parsers of unions list every type in their errors."""
+Count = Annotated[int, *POSITIVE]
+OptionalCount = Annotated[int | None, *or_none(POSITIVE)]
+Seed = Annotated[int, *NOT_NEGATIVE]
 
-    def instance(words: list[str]) -> Any:
-        if many:
-            return tuple(parse(word) for word in words)
-        if optional and words == ["None"]:
-            return None
-        return parse(words[0])
-
-    def words_of(value: Any) -> list[str]:
-        if isinstance(value, tuple):
-            return [str(one) for one in value]
-        return [str(value)]
-
-    return PrimitiveConstructorSpec(
-        nargs="*" if many else 1,
-        metavar=f"[{metavar} ...]" if many else metavar,
-        instance_from_str=instance,
-        is_instance=lambda _: True,
-        str_from_instance=words_of,
-    )
-
-
-def bounded(
-    kind: type, low: float, high: float, *, optional: bool = False, many: bool = False
-) -> Any:
-    """A number in [low, high], or None where it is optional; or several."""
-
-    def parse(text: str) -> Any:
-        value = kind(text)
-        if not low <= value <= high:
-            raise ValueError(f"must be in [{low}, {high}], got {format_short(text)[1:-1]}")
-        return value
-
-    return _read_by(parse, kind.__name__.upper(), optional=optional, many=many)
-
-
-def _path(text: str) -> Path:
-    if not text.strip():  # of a ValueError in a list of paths, tyro would not give the reason
-        raise PaintError("a path is empty; name a file or a folder")
-    wrong = path_error(text)
-    if wrong:
-        raise ValueError(f"{format_short(text)} {wrong}; name a file or a folder")
-    return Path(text)
-
-
-Count = Annotated[int, bounded(int, 1, MAX_COUNT)]
-OptionalCount = Annotated[int | None, bounded(int, 1, MAX_COUNT, optional=True)]
-Counts = Annotated[Sequence[int], bounded(int, 1, MAX_COUNT, many=True)]
-Seed = Annotated[int, bounded(int, 0, 2**63 - 1)]
-Seconds = Annotated[float, bounded(float, 0.01, 86_400)]
-Share = Annotated[float, bounded(float, 0, 1)]
-TextArgument = Annotated[str | Path, _read_by(str, "STR")]
-Texts = Annotated[Sequence[str], _read_by(str, "STR", many=True)]
-
-FilePath = Annotated[str | Path, _read_by(_path, "PATH")]
-OptionalPath = Annotated[str | Path | None, _read_by(_path, "PATH", optional=True)]
-RunPath = Annotated[Run | str | Path, _read_by(_path, "PATH")]
-TargetPaths = Annotated[Run | Evaluation | Result | str | Path, _read_by(_path, "PATH", many=True)]
-"""Of ``*targets``."""
-EvaluationPaths = Annotated[Sequence[Evaluation | str | Path], _read_by(_path, "PATH", many=True)]
-Target = Annotated[Run | str | Path, _read_by(str, "STR")]
-Targets = Annotated[Run | str | Path | Sequence[Run | str | Path], _read_by(str, "STR", many=True)]
-
-RowsArgument = Annotated[Any, _read_by(str, "FILE")]
-"""A file, a hub data set or "demo"; in Python also a list of dicts, a Dataset or a DataFrame."""
-
-OutputDir = Annotated[str | Path | None, _read_by(_path, "PATH", optional=True)]
+RunPath = Run | str | Path
+Target = Run | Evaluation | Result | str | Path
+OutputDir = str | Path | None
 
 AnyRecipe = Annotated[
     str | Path | Config | Recipe,
     arg(
-        metavar="RECIPE",
         help="TOML file, or the name of a recipe that comes with paint; in Python also a "
         "paint.Config. On the command line it stands before the flags.",
     ),
 ]
-
-Recipes = Annotated[Sequence[str | Path], _read_by(str, "STR", many=True), arg(metavar="RECIPE")]
 
 Model = Annotated[
     str | Path | Mapping[str, Any] | None,
@@ -122,7 +53,7 @@ Data = Annotated[
     ),
 ]
 
-SectionArgument = Annotated[
+Sections = Annotated[
     Mapping[str, Any],
     SettingsOf(Config),
     arg(help='Settings of the recipe by section, such as `train={"steps": 4}`.'),
@@ -145,8 +76,7 @@ EvaluationSetting = Annotated[
 """Of ``**settings``."""
 
 Callbacks = Annotated[
-    Any,
-    _read_by(str, "MODULE:NAME", many=True),
+    Sequence[Any],
     arg(
         help="Callbacks (docs/how-to/watch-a-run.md), as module:name; in Python also objects. They "
         "are called in one process, so not with --gpus of two or more."
@@ -162,7 +92,7 @@ Gpus = Annotated[
     ),
 ]
 
-SplitArgument = Annotated[
+GpuSplit = Annotated[
     str | None,
     arg(
         help="With --gpus: how many train and how many serve, such as 4+4, or shared, by which all "
@@ -172,10 +102,7 @@ SplitArgument = Annotated[
 
 DryRun = Annotated[bool, arg(help="With --gpus: print every command, and start nothing.")]
 
-Seeds = Annotated[
-    Count,
-    arg(help="Trainings of each row, each with its own seed, at least 1."),
-]
+Seeds = Annotated[Count, arg(help="Trainings of each row, each with its own seed, at least 1.")]
 
 FirstSeed = Annotated[
     Seed,
@@ -187,9 +114,8 @@ Samples = Annotated[
     arg(help="Samples per problem: the k of Avg@k (paper: Experimental Details, 12)."),
 ]
 
-BenchmarkArgument = Annotated[
+BenchmarkName = Annotated[
     str | Path | None,
-    _read_by(str, "STR", optional=True),
     arg(
         help="Problem set, named as in `paint eval`; None: aime_2024 (paper), and for the embedded "
         "model its held-out problems."
@@ -208,10 +134,3 @@ EveryCheckpoint = Annotated[
         "reported results remain those of the last one."
     ),
 ]
-
-
-def agrees() -> bool:
-    """Ask on a terminal whether to go on; true where nobody can answer."""
-    if sys.stdin is None or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        return True
-    return input("Go on? [y/N] ").strip().lower() in ("y", "yes")

@@ -50,7 +50,7 @@ USER_ERRORS = [
     ("data openthoughts x.jsonl --solution mine", "deepseek_reasoning"),
     ("data validate x.jsonl", "--model.path"),
     ("demo --methods opsdd paint", "unknown recipe demo-opsdd; did you mean demo-opsd?"),
-    ("demo --problems 201", "--problems: must be in [1, 200], got 201"),
+    ("demo --problems 201", "--problems must be in [1, 200], got 201"),
     ("demo opsd-qwen3-1.7b", "opsd-qwen3-1.7b trains 'Qwen/Qwen3-1.7B'"),
     ("ablate mask-ratios demo-paint", "mask-ratio"),
     ("ablate mask-ratio", "RECIPE"),
@@ -65,7 +65,10 @@ USER_ERRORS = [
     ("advise demo-paint --train.method sft", 'train.method "sft"'),
     ("bake", "RULES"),
     ("bake nowhere.md", "QUESTIONS"),
-    ("bake nowhere.md nowhere.jsonl demo-bake --held-out 0", "--held-out: must be in [1,"),
+    (
+        "bake nowhere.md nowhere.jsonl demo-bake --held-out 0",
+        "--held-out must be at least 1",
+    ),
     ("bake nowhere.md nowhere.jsonl", "model.path"),
     ("bake nowhere.md demo demo-bake", "context.file nowhere.md"),
     ("train demo-pain", "did you mean demo-paint"),
@@ -102,12 +105,6 @@ def test_advise_context_is_separate_from_recipe_context() -> None:
     assert (options.contexts, options.ratios) == (("solution", "other"), (0.4,))
     context = options.config.context
     assert (context.source, context.mask_ratio_wrong) == (("solution",), 0.2)
-
-
-@pytest.mark.parametrize("line", ["grade|x|", "grade|x|--output-dir=", "resume|", "show| "])
-def test_main_empty_path_is_refused(line: str, said: Said) -> None:
-    assert main(line.split("|")) == 2
-    assert "is empty; name a file or a folder" in said()
 
 
 def test_main_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

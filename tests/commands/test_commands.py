@@ -20,14 +20,11 @@ COUNT = '''
 """``paint count``."""
 
 from pathlib import Path
-from typing import Annotated
 
-from tyro.conf import arg
-
-from paint.arguments import Count, FilePath
+from paint.arguments import Count
 
 
-def count(file: Annotated[FilePath, arg(metavar="FILE")], *, times: Count = 1) -> int:
+def count(file: str | Path, *, times: Count = 1) -> int:
     """Count the lines of a file.
 
     Example: paint count notes.txt

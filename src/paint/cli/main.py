@@ -17,7 +17,6 @@ from contextlib import suppress
 from typing import Any
 
 from paint import __version__
-from paint.arguments import agrees
 from paint.cli import parser
 from paint.commands import load_commands
 from paint.config.recipe import shipped_recipes
@@ -159,6 +158,13 @@ def _run(line: Sequence[str]) -> int:
 def parse(line: Sequence[str]) -> parser.Line:
     """Parse a command line (``parser.parse_line``)."""
     return parser.parse_line(line, COMMANDS, ABOUT)
+
+
+def agrees() -> bool:
+    """Ask on a terminal whether to go on; true where nobody can answer."""
+    if sys.stdin is None or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return True
+    return input("Go on? [y/N] ").strip().lower() in ("y", "yes")
 
 
 def _json(result: Any) -> str:

@@ -15,11 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, redirect_stderr, suppress
 from inspect import Parameter
 from itertools import takewhile
+from types import NoneType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import tyro
 from tyro.conf import Positional, arg, subcommand
-from tyro.constructors import PrimitiveConstructorSpec
 
 from paint.arguments import SettingsOf
 from paint.cli.extension_flags import CONFIG, WITHOUT_TABLES, split_options, with_options
@@ -28,8 +28,14 @@ from paint.config.recipe import find_recipe, read_recipe
 from paint.config.removed import require_no_removed_flag
 from paint.config.schema import ConfigError, EvaluationConfig
 from paint.configure import Recipe
-from paint.core.errors import format_value, has_control_characters, sanitize_for_terminal
+from paint.core.errors import (
+    format_short,
+    format_value,
+    has_control_characters,
+    sanitize_for_terminal,
+)
 from paint.core.options import values_of
+from paint.core.settings import Check
 from paint.evaluation.defaults import defaults_of
 
 SECTION = re.compile(r"^(Args|Returns|Raises):$", re.MULTILINE)
@@ -101,6 +107,7 @@ def parse_line(line: Sequence[str], commands: Mapping[str, Command], about: str)
     if HELP & set(words):
         _print_help(parse, words, default, prog)
     options = parse(words)
+    _check(command, options)
     if default is not None:
         options = with_options(options, default, option_words, prog)
         return Line(command, options, all_words)
@@ -110,6 +117,18 @@ def parse_line(line: Sequence[str], commands: Mapping[str, Command], about: str)
             f"`{prog} {options.recipe}` first"
         )
     return Line(command, options, all_words)
+
+
+def _check(command: Command, options: Any) -> None:
+    """Raise ConfigError for an argument that is out of its parameter's range."""
+    for parameter in _parameters(command):
+        for note in _notes(parameter):
+            if not isinstance(note, Check):
+                continue
+            value = getattr(options, parameter.name)
+            if not note.accepts(value):
+                flag = parameter.name.replace("_", "-")
+                raise ConfigError(f"--{flag} must be {note.allowed}, got {format_short(value)}")
 
 
 def _print_help(
@@ -152,24 +171,20 @@ def command_options(command: Command) -> type[Any]:
 
 def _field_of(parameter: Parameter, help_text: str) -> tuple[str, Any, Any]:
     """The name, annotation and default of a parameter's field."""
-    kind, notes = plain_type(parameter.annotation), _notes(parameter)
+    kind, notes = read_as(plain_type(parameter.annotation)), _notes(parameter)
     for note in notes:
         if isinstance(note, SettingsOf):
             default = dataclasses.field(default_factory=note.kind)
             if parameter.kind is Parameter.VAR_KEYWORD:
                 return CONFIG, Annotated[note.kind, arg(name="")], default
             return parameter.name, note.kind, default
-        if isinstance(note, PrimitiveConstructorSpec):
-            kind = Any  # the note says how it is read
-    if parameter.name == RECIPE:
-        kind = str
     if help_text:
         notes.append(arg(help=help_text))
     if parameter.kind is not Parameter.KEYWORD_ONLY:
         notes += [*get_args(Positional[int])[1:], arg(metavar=parameter.name.upper())]
     default = dataclasses.field()
     if parameter.kind is Parameter.VAR_POSITIONAL:
-        default = dataclasses.field(default=())
+        kind, default = _several(kind), dataclasses.field(default=())
     elif parameter.default is not Parameter.empty:
         default = dataclasses.field(default=parameter.default)
     return parameter.name, Annotated[(kind, *notes)] if notes else kind, default
@@ -180,6 +195,25 @@ def is_short_form(parameter: Parameter, settings: type[Any] | None) -> bool:
     if settings is None or parameter.kind is not Parameter.KEYWORD_ONLY:
         return False
     return parameter.name in [field.name for field in dataclasses.fields(settings)]
+
+
+def read_as(kind: Any) -> Any:
+    """The type that the command line reads for a type in Python: text for what text may name."""
+    members = get_args(kind)
+    if get_origin(kind) is Sequence:
+        read: Any = read_as(members[0])
+        return _several(read)
+    read = str if kind is Any or str in members else kind
+    for member in members:
+        if get_origin(member) is Sequence:
+            read = read_as(member)
+    if NoneType in members:
+        return read | None
+    return read
+
+
+def _several(kind: Any) -> Any:
+    return tuple[kind, ...]
 
 
 def plain_type(annotation: Any) -> Any:

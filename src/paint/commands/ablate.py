@@ -33,7 +33,7 @@ def ablate(
     *,
     model: arguments.Model = None,
     data: arguments.Data = None,
-    benchmark: arguments.BenchmarkArgument = None,
+    benchmark: arguments.BenchmarkName = None,
     problems: arguments.EvaluatedProblems = None,
     seeds: arguments.Seeds = 3,
     seed: arguments.FirstSeed = 0,
@@ -41,9 +41,9 @@ def ablate(
     every_checkpoint: arguments.EveryCheckpoint = False,
     output_dir: arguments.OutputDir = None,
     gpus: arguments.Gpus = 0,
-    split: arguments.SplitArgument = None,
+    split: arguments.GpuSplit = None,
     dry_run: arguments.DryRun = False,
-    **sections: arguments.SectionArgument,
+    **sections: arguments.Sections,
 ) -> "pd.DataFrame":
     """Train and evaluate the rows of one of the paper's ablation tables, or controls.
 

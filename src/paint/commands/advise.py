@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
 
 from paint import arguments
-from paint.config.schema import MAX_COUNT, Config, ConfigError
+from paint.config.schema import Config, ConfigError
 from paint.configure import configure, open_recipe
 from paint.core.errors import format_value
 from paint.core.settings import require_count
@@ -26,14 +25,14 @@ def advise(
     data: arguments.Data = None,
     output_dir: arguments.OutputDir = None,
     problems: arguments.Count = 100,
-    samples: Annotated[int, arguments.bounded(int, 2, MAX_COUNT)] = 4,
-    contexts: arguments.Texts = (),
+    samples: arguments.Count = 4,
+    contexts: Sequence[str] = (),
     ratios: tuple[float, ...] = (0.0, 0.3, 0.5),
     answers: bool = False,
     gpus: arguments.Gpus = 0,
-    split: arguments.SplitArgument = None,
+    split: arguments.GpuSplit = None,
     dry_run: arguments.DryRun = False,
-    **sections: arguments.SectionArgument,
+    **sections: arguments.Sections,
 ) -> Result:
     """Measure, before any training, what each context would teach, and advise on it.
 

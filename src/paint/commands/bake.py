@@ -1,6 +1,7 @@
 """``paint bake``."""
 
 from pathlib import Path
+from typing import Any
 
 from paint import arguments
 from paint.configure import configure, open_recipe
@@ -12,8 +13,8 @@ CONTINUES = True
 
 
 def bake(
-    rules: arguments.TextArgument,
-    questions: arguments.RowsArgument,
+    rules: str | Path,
+    questions: Any,
     recipe: arguments.AnyRecipe = "bake",
     *,
     model: arguments.Model = None,
@@ -21,7 +22,7 @@ def bake(
     held_out: arguments.Count = 50,
     samples: arguments.Count = 4,
     force: bool = False,
-    **sections: arguments.SectionArgument,
+    **sections: arguments.Sections,
 ) -> Result:
     """Train an adapter that answers as if a text were its system prompt.
 

@@ -6,16 +6,17 @@ from typing import Annotated
 
 from paint import arguments
 from paint.core.errors import ConfigError, wrap_errors
+from paint.core.settings import within
 from paint.results import path_of
 
 
 def chat(
-    target: arguments.Target,
+    target: arguments.RunPath,
     *,
     context: bool = False,
-    mask_ratio: Annotated[float, arguments.bounded(float, 0, 0.99)] = 0.0,
-    temperature: Annotated[float, arguments.bounded(float, 0, 1000)] = 1.0,
-    top_p: Annotated[float, arguments.bounded(float, 0.001, 1)] = 0.95,
+    mask_ratio: Annotated[float, *within("[0, 0.99]")] = 0.0,
+    temperature: Annotated[float, *within("[0, 1000]")] = 1.0,
+    top_p: Annotated[float, *within("[0.001, 1]")] = 0.95,
     max_new_tokens: arguments.Count = 1024,
     seed: arguments.Seed = 0,
 ) -> bool:

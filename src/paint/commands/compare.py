@@ -21,16 +21,16 @@ CONTINUES = True
 
 
 def compare(
-    recipes: arguments.Recipes,
+    recipes: Sequence[str | Path],
     *,
-    base: arguments.TextArgument = "",
+    base: str | Path = "",
     model: arguments.Model = None,
     data: arguments.Data = None,
-    benchmark: arguments.BenchmarkArgument = None,
+    benchmark: arguments.BenchmarkName = None,
     problems: arguments.EvaluatedProblems = None,
     thinking: bool | None = None,
     max_new_tokens: arguments.OptionalCount = None,
-    stored: arguments.TextArgument = "",
+    stored: str | Path = "",
     controls: Sequence[
         Literal["none", "other", "other_text", "answer", "wrong_answer", "other_feedback"]
     ] = (),
@@ -41,9 +41,9 @@ def compare(
     every_checkpoint: arguments.EveryCheckpoint = False,
     output_dir: arguments.OutputDir = "runs/compare",
     gpus: arguments.Gpus = 0,
-    split: arguments.SplitArgument = None,
+    split: arguments.GpuSplit = None,
     dry_run: arguments.DryRun = False,
-    **sections: arguments.SectionArgument,
+    **sections: arguments.Sections,
 ) -> "pd.DataFrame":
     """Train and evaluate several recipes from the same model, and print one table.
 

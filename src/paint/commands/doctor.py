@@ -1,12 +1,11 @@
 """``paint doctor``."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
-from paint import arguments
 
-
-def doctor(recipes: arguments.Recipes = ()) -> dict[str, Any]:
+def doctor(recipes: Sequence[str | Path] = ()) -> dict[str, Any]:
     """Find what a run would find here: devices, memory, disk, libraries, vLLM, Liger.
 
     The exit status is 1 if a library is missing or of a version that does not fit.

@@ -1,6 +1,6 @@
 """``paint eval``."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,12 +23,12 @@ CONTINUES = True
 
 
 def evaluate(
-    targets: arguments.Targets,
+    targets: Run | str | Path | Sequence[Run | str | Path],
     *,
     benchmarks: Any = None,
     confirm: Annotated[bool, arg(name="yes")] = False,
     gpus: arguments.Gpus = 0,
-    split: arguments.SplitArgument = None,
+    split: arguments.GpuSplit = None,
     dry_run: arguments.DryRun = False,
     **settings: arguments.EvaluationSetting,
 ) -> Evaluation:

@@ -1,20 +1,21 @@
 """``paint export``."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from paint import arguments
 from paint.config.run_folder import checkpoint_of
 from paint.config.schema import Dtype
-from paint.results import path_of
+from paint.results import Evaluation, path_of
 
 
 def export(
     checkpoint: arguments.RunPath,
-    to: arguments.FilePath,
+    to: str | Path,
     *,
     merged: bool = False,
     dtype: Dtype | None = None,
-    evaluations: arguments.EvaluationPaths = (),
+    evaluations: Sequence[Evaluation | str | Path] = (),
     license: str = "",
     push: str = "",
 ) -> Path:

@@ -9,7 +9,7 @@ from paint.results import Evaluation, path_of
 
 
 def grade(
-    *targets: arguments.TargetPaths,
+    *targets: arguments.Target,
     grading: arguments.Grading = None,
     output_dir: arguments.OutputDir = None,
 ) -> Evaluation:

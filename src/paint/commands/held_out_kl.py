@@ -11,7 +11,7 @@ from paint.results import load_run
 
 def held_out_kl(
     run: arguments.RunPath,
-    data: arguments.RowsArgument,
+    data: Any,
     *,
     problems: arguments.OptionalCount = 128,
     samples: arguments.Count = 2,

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from paint import arguments
 from paint.configure import configure, open_recipe
+from paint.core.settings import or_none, within
 
 if TYPE_CHECKING:
     from paint.estimate.plan import Plan
@@ -14,10 +15,10 @@ def plan(
     recipe: arguments.AnyRecipe,
     *,
     model: arguments.Model = None,
-    gpus: Annotated[int, arguments.bounded(int, 0, 1024)] = 1,
-    nodes: Annotated[int, arguments.bounded(int, 1, 1024)] = 1,
-    memory: Annotated[float | None, arguments.bounded(float, 1, 10_000, optional=True)] = None,
-    **sections: arguments.SectionArgument,
+    gpus: Annotated[int, *within("[0, 1024]")] = 1,
+    nodes: Annotated[int, *within("[1, 1024]")] = 1,
+    memory: Annotated[float | None, *or_none(within("[1, 10000]"))] = None,
+    **sections: arguments.Sections,
 ) -> "Plan":
     """Print an estimate of memory use and the split of GPUs between training and serving.
 

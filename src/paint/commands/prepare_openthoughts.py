@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from paint import arguments
+from paint.core.settings import within
 
 if TYPE_CHECKING:
     from paint.data.openthoughts import Preparation
@@ -14,7 +15,7 @@ CONTINUES = True
 
 
 def prepare_openthoughts(
-    out: arguments.FilePath,
+    out: str | Path,
     *,
     source: str = "open-thoughts/OpenThoughts-114k:metadata",
     sample: arguments.Count = 30_000,
@@ -24,7 +25,7 @@ def prepare_openthoughts(
     ] = "deepseek_solution",
     benchmarks: Sequence[str] | None = None,
     workers: arguments.OptionalCount = None,
-    deadline: arguments.Seconds = 5.0,
+    deadline: Annotated[float, *within("[0.01, 86400]")] = 5.0,
 ) -> "Preparation":
     """Draw a verified, decontaminated sample of OpenThoughts-114k (paper: Experimental Setup).
 

@@ -24,7 +24,7 @@ def resume(
     max_logprob_mismatch: float | None = None,
     callbacks: arguments.Callbacks = (),
     gpus: arguments.Gpus = 0,
-    split: arguments.SplitArgument = None,
+    split: arguments.GpuSplit = None,
     dry_run: arguments.DryRun = False,
 ) -> Run:
     """Resume a run from its last checkpoint; the result is bit for bit that of an unstopped run.

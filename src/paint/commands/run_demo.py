@@ -1,10 +1,13 @@
 """``paint demo``."""
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from paint import arguments
 from paint.commands.compare import compare
 from paint.config.schema import ConfigError
+from paint.core.settings import within
 from paint.demo.files import NAME as MODEL
 from paint.experiments.recipes import read_recipes
 
@@ -16,10 +19,10 @@ CONTINUES = True
 
 
 def run_demo(
-    recipes: arguments.Recipes = (),
+    recipes: Sequence[str | Path] = (),
     *,
-    methods: arguments.Texts = (),
-    problems: Annotated[int, arguments.bounded(int, 1, 200)] = 100,
+    methods: Sequence[str] = (),
+    problems: Annotated[int, *within("[1, 200]")] = 100,
     seeds: arguments.Seeds = 1,
     samples: arguments.Samples = 12,
     every_checkpoint: arguments.EveryCheckpoint = False,

@@ -6,7 +6,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paint import arguments
 from paint.config.run_folder import RunError, list_runs
 from paint.results import frame_of
 
@@ -21,7 +20,7 @@ SHOWN = {
 """Metrics of a row, each with its format."""
 
 
-def runs(folder: arguments.FilePath = Path("runs")) -> "pd.DataFrame":
+def runs(folder: str | Path = "runs") -> "pd.DataFrame":
     """List the runs in a folder and below it: state, last step, last metrics.
 
     A run is running, done, stopped (`paint resume` continues it), or damaged: a file cannot be

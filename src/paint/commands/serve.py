@@ -5,6 +5,7 @@ from typing import Annotated
 
 from paint import arguments
 from paint.configure import configure, open_recipe
+from paint.core.settings import within
 from paint.training import launcher
 from paint.training.launcher import LaunchRequest
 
@@ -14,11 +15,11 @@ def serve(
     *,
     model: arguments.Model = None,
     host: str = "0.0.0.0",
-    port: Annotated[int, arguments.bounded(int, 1, 65_000)] = 8000,
+    port: Annotated[int, *within("[1, 65000]")] = 8000,
     gpus: arguments.Gpus = 0,
-    split: arguments.SplitArgument = None,
+    split: arguments.GpuSplit = None,
     dry_run: arguments.DryRun = False,
-    **sections: arguments.SectionArgument,
+    **sections: arguments.Sections,
 ) -> int:
     """Run vLLM servers for a recipe's trainers on other machines, until they are stopped.
 

@@ -1,19 +1,21 @@
 """``paint show``."""
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 from paint import arguments
-from paint.config.schema import MAX_COUNT
+from paint.core.settings import NOT_NEGATIVE, or_none
 from paint.results import Page, path_of, write_page_of
 
 
 def show(
-    *targets: arguments.TargetPaths,
-    steps: arguments.Counts = (),
-    row: Annotated[int | None, arguments.bounded(int, 0, MAX_COUNT, optional=True)] = None,
-    contexts: arguments.Texts = (),
+    *targets: arguments.Target,
+    steps: Sequence[int] = (),
+    row: Annotated[int | None, *or_none(NOT_NEGATIVE)] = None,
+    contexts: Sequence[str] = (),
     rescore: bool = True,
-    out: arguments.OptionalPath = None,
+    out: str | Path | None = None,
     open: bool = True,
 ) -> Page:
     """Write one HTML file that opens anywhere, without a server and without a network.

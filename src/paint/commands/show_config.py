@@ -17,7 +17,7 @@ def show_config(
     model: arguments.Model = None,
     data: arguments.Data = None,
     machine: bool = False,
-    **sections: arguments.SectionArgument,
+    **sections: arguments.Sections,
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """Show the settings of a run as a recipe, with the source of each value as a comment.
 

@@ -24,9 +24,9 @@ def train(
     output_dir: arguments.OutputDir = None,
     callbacks: arguments.Callbacks = (),
     gpus: arguments.Gpus = 0,
-    split: arguments.SplitArgument = None,
+    split: arguments.GpuSplit = None,
     dry_run: arguments.DryRun = False,
-    **sections: arguments.SectionArgument,
+    **sections: arguments.Sections,
 ) -> Run:
     """Train by a recipe, and return the run.
 

@@ -1,8 +1,9 @@
 """``paint data validate``."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paint import arguments
 from paint.configure import configure, open_recipe
@@ -16,12 +17,12 @@ NAME = "data validate"
 
 
 def validate_data(
-    data: arguments.RowsArgument,
+    data: Any,
     recipe: arguments.AnyRecipe = "paint",
     *,
     model: arguments.Model = None,
-    benchmarks: arguments.Texts = (),
-    **sections: arguments.SectionArgument,
+    benchmarks: Sequence[str] = (),
+    **sections: arguments.Sections,
 ) -> "FileCheck":
     """Count the rows of a file that are good, bad, long, doubled or without a verified answer.
 
