@@ -204,7 +204,7 @@ class Recorder(paint.Callback):
 def test_callbacks_see_every_step_checkpoint_and_end(tmp_path: Path) -> None:
     recorder, saved = Recorder(), list[Path]()
 
-    class Saved:
+    class Saved(paint.Callback):
         """Has one of the methods."""
 
         def on_checkpoint(self, path: Path) -> None:
@@ -283,13 +283,27 @@ def test_copied_run_resumes_with_moved_data_and_model_to_the_same_weights(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     data = write_problems(Path("mine.jsonl"), ROWS)
-    paint.train("demo-paint", data=data, model="model", output_dir="runs/first", **SMALL)
+    Path("guide.md").write_text("Add from the left.")
+    files: dict[str, Any] = {
+        "context": {"source": ["solution", "file"], "file": "guide.md"},
+        "validation": {
+            "path": write_problems(Path("held.jsonl"), ROWS[:2]) + ":problem,answer",
+            "samples": 1,
+            "max_new_tokens": 8,
+        },
+        "health": {"drift_path": write_problems(Path("fixed.jsonl"), ROWS[:2])},
+    }
+    paint.train("demo-paint", data=data, model="model", output_dir="runs/first", **files, **SMALL)
     shutil.copytree("runs/first", "elsewhere/first")
     expected = adapter(paint.resume("runs/first", steps=3).path)
+    for name in ("guide.md", "held.jsonl", "fixed.jsonl"):
+        Path(name).unlink()
     Path("mine.jsonl").rename("elsewhere/rows.jsonl")
     demo_copy.rename("elsewhere/weights")
     write_problems(Path("elsewhere/others.jsonl"), ROWS[1:])
     monkeypatch.chdir("elsewhere")
+    with pytest.raises(RunError, match=r"trained on mine.jsonl, which does not .*--data\.path"):
+        paint.resume("first", model="weights", steps=3)
     with pytest.raises(RunError, match=r"digest \w{16}, now \w{16}"):
         paint.resume("first", data="others.jsonl", model="weights", steps=3)
     resumed = paint.resume("first", data="rows.jsonl", model="weights", steps=3)

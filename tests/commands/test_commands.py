@@ -160,7 +160,8 @@ def test_train_starts_with_what_differs_from_recipe(
 
 
 def test_callback_by_name_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "class Stop:\n    def on_step(self, step, metrics, rollouts):\n        return True\n"
+    code = "import paint\nclass Stop(paint.Callback):\n"
+    code += "    def on_step(self, step, metrics, rollouts):\n        return True\n"
     (tmp_path / "stopping.py").write_text(code)
     monkeypatch.chdir(tmp_path)
     line = ["train", "demo-paint", "--train.batch-size", "2", "--rollout.max-new-tokens", "4"]

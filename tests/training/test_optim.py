@@ -104,7 +104,7 @@ def test_open_optimizer_on_cuda_is_fused_and_resumes_bitwise(
         optimizer.step()
 
     whole, optimizer = opened(torch.zeros(50))
-    assert optimizer.param_groups[0]["fused"] is True
+    assert optimizer.param_groups[0]["fused"] is True  # on a CPU, None
     step(whole, optimizer, 0)
     saved = io.BytesIO()
     torch.save((whole.detach(), optimizer.state_dict()), saved)
@@ -117,38 +117,32 @@ def test_open_optimizer_on_cuda_is_fused_and_resumes_bitwise(
     assert torch.equal(resumed, whole)
 
 
-def test_open_optimizer_on_cpu_is_not_fused() -> None:
-    optimizer = open_optimizer(AdamW(), [torch.nn.Parameter(torch.zeros(2))], TrainConfig())
-    assert optimizer.param_groups[0]["fused"] is None
-
-
 def test_learning_rate_is_set_in_optimizer(tmp_path: Path) -> None:
-    train(changed("demo-paint", small(steps=3, warmup_steps=2)), tmp_path)
-    for number, rate in enumerate((5e-4, 1e-3, 1e-3), start=1):
+    train(changed("demo-paint", small(steps=2, warmup_steps=2)), tmp_path)
+    for number, rate in enumerate((5e-4, 1e-3), start=1):
         state = torch.load(tmp_path / f"checkpoints/step-{number:06d}/optimizer.pt")
         [group] = state["param_groups"]
         assert (group["lr"], group["weight_decay"]) == (rate, 0.0)
         assert (group["betas"], group["eps"]) == ((0.9, 0.999), 1e-8)
 
 
-@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
-def test_learning_rate_warmup_rises_linearly(schedule: str) -> None:
-    config = TrainConfig(steps=10, warmup_steps=4, learning_rate=8e-4, schedule=schedule)  # type: ignore[arg-type]
-    assert [learning_rate(AdamW(), config, t) for t in range(4)] == pytest.approx(
-        [2e-4, 4e-4, 6e-4, 8e-4]
-    )
-    assert learning_rate(AdamW(), config, 4) == pytest.approx(8e-4)
+SWING = math.sqrt(0.125)
 
 
-def test_learning_rate_after_warmup_follows_schedule() -> None:
-    def rates(schedule: str) -> list[float]:
-        config = TrainConfig(steps=6, warmup_steps=2, learning_rate=1.0, schedule=schedule)  # type: ignore[arg-type]
-        return [learning_rate(AdamW(), config, t) for t in range(2, 6)]
-
-    assert rates("constant") == [1.0, 1.0, 1.0, 1.0]
-    assert rates("linear") == pytest.approx([1.0, 0.75, 0.5, 0.25])
-    swing = math.sqrt(0.125)
-    assert rates("cosine") == pytest.approx([1.0, 0.5 + swing, 0.5, 0.5 - swing])
+@pytest.mark.parametrize(
+    ("schedule", "after"),
+    [
+        ("constant", [1.0, 1.0, 1.0, 1.0]),
+        ("linear", [1.0, 0.75, 0.5, 0.25]),
+        ("cosine", [1.0, 0.5 + SWING, 0.5, 0.5 - SWING]),
+    ],
+)
+def test_learning_rate_rises_linearly_and_then_follows_schedule(
+    schedule: Any, after: list[float]
+) -> None:
+    config = TrainConfig(steps=8, warmup_steps=4, learning_rate=1.0, schedule=schedule)
+    rates = [learning_rate(AdamW(), config, step) for step in range(8)]
+    assert rates == pytest.approx([0.25, 0.5, 0.75, 1.0, *after])
 
 
 LION = "extensions.lion:LionFactory"
@@ -213,23 +207,6 @@ def test_engine_failure_with_stateless_optimizer_is_reported_as_itself(
     assert last_checkpoint(tmp_path / "run") == "step-000001"
 
 
-class Remembering(Sgd):
-    """Its rate is one that it chose when it was opened."""
-
-    def open(self, parameters: Any, config: TrainConfig) -> Any:
-        self.rate = config.learning_rate / len(parameters)
-        return super().open(parameters, config)
-
-    def learning_rate(self, config: TrainConfig, step_index: int) -> float:
-        return self.rate
-
-
-def test_train_asks_opened_factory_for_its_learning_rate(tmp_path: Path) -> None:
-    train(changed("demo-paint", small(steps=2, optimizer=spec_of(Remembering))), tmp_path)
-    rates = [row["learning_rate"] for row in read_metrics(tmp_path)]
-    assert rates == [1e-3 / len(adapter(tmp_path))] * 2
-
-
 class Twins(Sgd):
     """Two groups, of which the second takes larger steps."""
 
@@ -260,28 +237,10 @@ def test_load_optimizer_state_of_other_dtypes_is_bitwise_equal() -> None:
     assert [loaded["count"].item(), loaded["counts"][0].item()] == [2**24 + 1] * 2
 
 
-class Unopened(OptimizerFactory):
-    state_bytes = 0
-
-
-class Unsized(Sgd):
-    state_bytes = "8"  # type: ignore[assignment]
-
-
 class Picky(Sgd):
     def check(self, config: TrainConfig) -> None:
         if config.weight_decay:
             raise ConfigError("train.weight_decay must be 0 with Picky")
-
-
-class Partial(Sgd):
-    def open(self, parameters: Any, config: TrainConfig) -> Any:
-        return super().open(parameters[1:], config)
-
-
-class Nothing(Sgd):
-    def open(self, parameters: Any, config: TrainConfig) -> Any:
-        return None
 
 
 class Broken(Sgd):
@@ -289,23 +248,13 @@ class Broken(Sgd):
         raise KeyError("betas")
 
 
-class Rateless(Sgd):
-    def learning_rate(self, config: TrainConfig, step_index: int) -> float:
-        return math.nan
-
-
 @pytest.mark.parametrize(
     ("optimizer", "message"),
     [
         ("adam", "must be one of adamw, adamw8bit, or module:name"),
         ("pathlib:Path", "not a subclass of paint.OptimizerFactory"),
-        (Unopened, "has no method open"),
-        (Unsized, 'state_bytes must be a number .* got "8"'),
         (Picky, "must be 0 with Picky"),
-        (Partial, "left out 1 of .* parameters"),
-        (Nothing, "open returned None"),
         (Broken, "KeyError: 'betas'; correct it"),
-        (Rateless, "the learning rate of step 1 is nan"),
     ],
 )
 def test_optimizer_outside_of_contract_is_refused(optimizer: Any, message: str) -> None:
@@ -315,15 +264,8 @@ def test_optimizer_outside_of_contract_is_refused(optimizer: Any, message: str) 
     def use() -> None:
         factory = find_optimizer(config)
         factory.check(config)
-        open_optimizer(factory, [torch.nn.Parameter(torch.zeros(2)) for _ in range(3)], config)
-        learning_rate(factory, config, 0)
+        open_optimizer(factory, [torch.nn.Parameter(torch.zeros(2))], config)
 
     with pytest.raises(ConfigError, match=message) as refused:
         use()
     assert "train." in str(refused.value)
-
-
-def test_train_unknown_optimizer_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"train\.optimizer must be one of adamw, adamw8bit"):
-        train(changed("demo-paint", small(steps=1, optimizer="adam")), tmp_path / "run")
-    assert not (tmp_path / "run").exists()

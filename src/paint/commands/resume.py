@@ -7,7 +7,7 @@ from tyro.conf import arg
 
 from paint import arguments
 from paint.results import Run, load_run
-from paint.training.callbacks import complete_callbacks
+from paint.training.callbacks import load_callbacks
 from paint.training.launcher import LaunchRequest, run_training
 
 HAS_STEPS = True
@@ -47,7 +47,7 @@ def resume(
         PaintError, Interrupted: as ``train``.
     """
     request = LaunchRequest(gpus, split, dry_run)
-    callbacks = complete_callbacks(callbacks)
+    callbacks = load_callbacks(callbacks)
     run = load_run(run)
     changes: dict[str, Any] = {}
     if urls is not None:

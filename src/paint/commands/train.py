@@ -9,7 +9,7 @@ from paint.config.run_folder import RunError
 from paint.config.schema import Config
 from paint.configure import configure, open_recipe
 from paint.results import Run
-from paint.training.callbacks import complete_callbacks
+from paint.training.callbacks import load_callbacks
 from paint.training.launcher import LaunchRequest, run_training
 
 HAS_STEPS = True
@@ -47,7 +47,7 @@ def train(
             the run.
     """
     request = LaunchRequest(gpus, split, dry_run)
-    callbacks = complete_callbacks(callbacks)
+    callbacks = load_callbacks(callbacks)
     start = open_recipe(recipe)
     rows_given = data is not None and not isinstance(data, str | Path)
     without_rows = configure(start.config, Path(), model, None if rows_given else data, sections)

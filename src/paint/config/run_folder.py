@@ -5,6 +5,7 @@
     rollouts/step-000001.jsonl  every rollout of the step: ids, text, overlap, mask ratio, context
     tokens/step-000001.parquet  some of these token by token (paint.training.token_log)
     validation/step-000020/     an evaluation of that checkpoint (paint.evaluation.store)
+    inputs/                     copies of the files of context, validation and drift
     checkpoints/step-000020/    adapter (peft format) or model, optimizer, an averaged teacher,
                                 state; resuming is bit-exact; SHA256SUMS of all of these
 
@@ -15,6 +16,7 @@ folders are written by paint.training (run_log, checkpoint).
 
 import json
 import re
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -53,6 +55,11 @@ ROWS = "data.jsonl"
 OWN_ROWS = "own_rows"
 """Key of run.json: data.path is the file ``ROWS`` in the run's folder, wherever that lies."""
 
+INPUTS = {"context": "file", "validation": "path", "health": "drift_path"}
+"""Settings that name files of which a run keeps copies, by section."""
+
+_FILE = re.compile(r"(?:[\w-]+=)?(?P<file>.*?)(?::[^:/]*,[^:/]*)?", re.DOTALL)
+
 START_ANEW = "put it back as it was, or start a new run"
 
 
@@ -86,13 +93,34 @@ def run_of(path: Path) -> Path | None:
 def read_run(folder: Path) -> Config:
     """Read the resolved config of a run; nothing that it names is imported.
 
-    Rows that the run holds itself are found in its folder, which may have been moved.
+    What the run holds itself is found in its folder, which may have been moved: rows that were
+    passed in Python, and copies of the files of context, validation and drift (``INPUTS``).
     """
     run_info = read_run_json(folder)
     config = from_table(run_info["config"], source=str(folder / "run.json"))
     if run_info.get(OWN_ROWS):
         config = config.changed("data", path=str(folder / ROWS))
+    for section, key in INPUTS.items():
+        spec = getattr(getattr(config, section), key)
+        path, copy = _input_file(folder, section, spec)
+        if copy.is_file() and not path.exists():
+            config = config.changed(section, **{key: spec.replace(str(path), str(copy))})
     return config
+
+
+def copy_inputs(config: Config, folder: Path) -> None:
+    """Copy the files of ``INPUTS`` into a run's folder, where they are found if it is moved."""
+    for section, key in INPUTS.items():
+        path, copy = _input_file(folder, section, getattr(getattr(config, section), key))
+        if path.is_file():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy)
+
+
+def _input_file(folder: Path, section: str, spec: str) -> tuple[Path, Path]:
+    """The file that a setting names, as FILE, FILE:COLUMNS or NAME=FILE, and where its copy is."""
+    path = Path(_FILE.fullmatch(spec)["file"])  # type: ignore[index]
+    return path, folder / "inputs" / section / path.name
 
 
 def fixed_differences(before: Config, after: Config) -> list[str]:

@@ -41,49 +41,23 @@ class Callback:
         """Called after the last step, with the ``paint.Run``."""
 
 
-METHODS = ("on_step", "on_checkpoint", "on_end")
+def load_callbacks(callbacks: Any) -> list[Callback]:
+    """Callbacks as objects; "module:name" is one, or a class that is called without arguments.
 
-
-class _Completed(Callback):
-    """An object with some of the methods; the others do nothing."""
-
-    def __init__(self, methods: Mapping[str, Any]) -> None:
-        for name, method in methods.items():
-            setattr(self, name, method)
-
-
-def complete_callbacks(callbacks: Any) -> list[Callback]:
-    """Return callbacks with every method, from objects that have at least one.
-
-    Text names an object as "module:name", or a class that is called without arguments. Raises
-    ConfigError for what is no list of such objects, before anything is trained.
+    Raises ConfigError for what is no list of callbacks, before anything is trained.
     """
     if not isinstance(callbacks, list | tuple):
         raise ConfigError(f"callbacks must be a list of objects, got {format_short(callbacks)}")
-    completed: list[Callback] = []
+    loaded: list[Callback] = []
     for callback in callbacks:
+        found: Any = callback
         if isinstance(callback, str):
-            callback = _load(callback)
-        methods = {}
-        for name in METHODS:
-            if hasattr(callback, name):
-                methods[name] = getattr(callback, name)
-        is_object = not isinstance(callback, type) and bool(methods)
-        if not is_object or not all(map(callable, methods.values())):
+            found = load_object(callback, "callbacks", ())
+            found = found() if isinstance(found, type) else found
+        if not isinstance(found, Callback):
             raise ConfigError(
-                f"callbacks must be objects with one of the methods {', '.join(METHODS)}, got "
+                f"callbacks must be objects of subclasses of paint.Callback, got "
                 f"{format_short(callback)}"
             )
-        if isinstance(callback, Callback):
-            completed.append(callback)
-        else:
-            completed.append(_Completed(methods))
-    return completed
-
-
-def _load(spec: str) -> Any:
-    """The object that "module:name" names, or an instance of the class."""
-    found = load_object(spec, "callbacks", ())
-    if isinstance(found, type):
-        return found()
-    return found
+        loaded.append(found)
+    return loaded

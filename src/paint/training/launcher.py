@@ -24,8 +24,9 @@ from paint.config.run_folder import RunError
 from paint.config.schema import Config, ConfigError
 from paint.core.errors import PaintError, format_short, wrap_errors
 from paint.core.hub import local_file
+from paint.data.readers import is_on_hub
 from paint.data.sources import check_sources
-from paint.demo.files import model_path
+from paint.demo.files import model_path, problems_path
 from paint.estimate.plan import Machine, Plan, Split, choose_split, server_of, tensor_parallel_size
 from paint.estimate.report import start_line
 from paint.estimate.sizing import server_flags
@@ -200,6 +201,8 @@ def run_training(
         RanksEnded: ranks were started, and failed.
     """
     run = check_training(config)
+    if recipe is None:
+        _require_inputs(config, folder)
     check_sources(config, run.needed_fields)
     if callbacks and request.gpus > 1:
         raise ConfigError("callbacks are called in one process; leave gpus out, or pass none")
@@ -331,6 +334,21 @@ def _keep_serving(servers: Sequence[OwnedProcess]) -> int:
             for server in servers:
                 server.stop()
     return 128 + signals[0]
+
+
+def _require_inputs(config: Config, folder: Path) -> None:
+    """Raise RunError where the data or the model of a run that is resumed have moved."""
+    data, model = problems_path(config.data.path), Path(model_path(config.model.path))
+    if not is_on_hub(data) and not Path(data).exists():
+        raise RunError(
+            f"{folder} was trained on {data}, which does not exist here; name its place by "
+            f"--data.path"
+        )
+    if model.is_absolute() and not model.exists():
+        raise RunError(
+            f"{folder} trains the model {model}, which does not exist here; name its place by "
+            f"--model.path"
+        )
 
 
 def _run_ranks(command: Sequence[str], pins: dict[str, str]) -> int:

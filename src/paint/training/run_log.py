@@ -17,6 +17,7 @@ from paint.config.run_folder import (
     OWN_ROWS,
     ROWS,
     RunError,
+    copy_inputs,
     fixed_differences,
     read_history,
     read_run,
@@ -88,6 +89,7 @@ def new_run(config: Config, folder: Path, facts: Mapping[str, Any]) -> None:
     with wrap_errors(folder, RunError, "choose another with --log.folder"):
         (folder / "rollouts").mkdir(parents=True, exist_ok=True)
         (folder / "checkpoints").mkdir(exist_ok=True)
+        copy_inputs(config, folder)
         storage.write_json(folder / "run.json", contents)
 
 
@@ -99,23 +101,18 @@ def validate_resume(
     changes = fixed_differences(before, config)
     if changes:
         raise RunError(f"{folder} was started with another config:\n  " + "\n  ".join(changes))
-    if run_info["problems"] != facts["problems"]:
-        raise RunError(
-            f"{folder} was started with other problems than {config.data.path} holds now (digest "
-            f"{run_info['problems']}, now {facts['problems']}); restore the file, name it by "
-            f"--data.path, or start a new run"
-        )
-    if run_info["context"] != facts["context"]:
-        raise RunError(
-            f"{folder} was started with another text than {config.context.file} holds now; restore "
-            f"the file, or start a new run"
-        )
-    for name, digest in facts["model"].items():
-        if run_info["model"][name] != digest:
+    hints = {
+        "problems": (config.data.path, "restore them, name them by --data.path"),
+        "context": (config.context.file, "restore it"),
+    }
+    of_model = config.model.path, "restore it, name the model by --model.path"
+    known = {**run_info, **run_info["model"]}
+    for name, digest in {**facts, **facts["model"]}.items():
+        if isinstance(digest, str) and known[name] != digest:
+            place, hint = hints.get(name, of_model)
             raise RunError(
-                f"{folder} was started with another model: the {name} of {config.model.path} "
-                f"have changed (digest {run_info['model'][name]}, now {digest}); restore them, "
-                f"name the model by --model.path, or start a new run"
+                f"{folder} was started with other {name} than {place} holds now (digest "
+                f"{known[name]}, now {digest}); {hint}, or start a new run"
             )
     if config.train.steps < before.train.steps:
         raise RunError(

@@ -1,49 +1,38 @@
-"""Checks of what an algorithm's step computes, before it is summed up, stored or learned from."""
+"""Checks of what an algorithm's step computes, before it is summed up, stored or learned from.
+
+What would end in an error by itself is not checked: the trainer names the algorithm then.
+"""
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 from torch import Tensor
 
 from paint.config.schema import Config, ConfigError
-from paint.core.errors import NonFiniteError, format_short
-from paint.training.check import Resolved
+from paint.core.errors import NonFiniteError
 from paint.training.rollouts import ScoredRollout
 
 RESERVED = frozenset(
-    (
-        *("step", "row", "problem_id", "position", "token_id", "token"),
-        *("completion_tokens", "rollout_tokens", "truncated_frac", "repetitive_frac"),
-        *("unboxed_frac", "accuracy", "grader_failures", "grader_calls"),
-        *("grader_seconds", "kept_completions"),
-        *("logprob_mismatch_mean", "logprob_mismatch_p99"),
-        *("off_policy_kl", "off_policy_ess", "off_policy_max"),
-        *("gradient_norm", "learning_rate", "drift", "seconds_left"),
-    )
+    {
+        *{"step", "row", "problem_id", "position", "token_id", "token", "drift", "seconds_left"},
+        *{"completion_tokens", "rollout_tokens", "truncated_frac", "repetitive_frac", "accuracy"},
+        *{"unboxed_frac", "grader_failures", "grader_calls", "grader_seconds", "gradient_norm"},
+        *{"kept_completions", "logprob_mismatch_mean", "logprob_mismatch_p99", "learning_rate"},
+        *{"off_policy_kl", "off_policy_ess", "off_policy_max"},
+    }
 )
 """Names of metrics.jsonl and of token files that values of an algorithm may not have."""
 
 
-def require_scores(run: Resolved, scores: Any, count: int) -> None:
-    """Check the loss and the token values of a micro-batch of ``count`` tokens.
-
-    Raises ConfigError, which names the algorithm, for others than a scalar with a gradient and one
-    floating-point number a token.
-    """
-    if not (isinstance(scores, tuple) and len(scores) == 2 and isinstance(scores[1], dict)):
-        raise _error(run, f"score returned {format_short(scores)}, not a loss and a dict")
-    loss, values = scores
-    if not (isinstance(loss, Tensor) and loss.ndim == 0 and loss.requires_grad):
-        raise _error(run, f"the loss is {format_short(loss)}, not a scalar with a gradient")
-    if not values:
-        raise _error(run, "score returned no values of tokens")
-    _require_names(run, values)
+def require_scores(config: Config, values: Mapping[str, Tensor], count: int) -> None:
+    """Raise ConfigError unless each named value is one number for each of ``count`` tokens."""
+    _require_names(config, values)
     for name, column in values.items():
-        is_column = isinstance(column, Tensor) and column.is_floating_point()
-        if not is_column or column.shape != (count,):
-            found = tuple(column.shape) if isinstance(column, Tensor) else format_short(column)
-            raise _error(run, f"the values {name} are {found}, not {count} floating numbers")
+        if column.shape != (count,):
+            raise ConfigError(
+                f"train.method {config.train.method}: the values {name} are "
+                f"{tuple(column.shape)}, not {count} numbers; correct the class"
+            )
 
 
 def require_finite(config: Config, columns: Iterable[tuple[str, Sequence[float]]]) -> None:
@@ -58,33 +47,22 @@ def require_finite(config: Config, columns: Iterable[tuple[str, Sequence[float]]
             )
 
 
-def require_step(run: Resolved, result: Any, rows: int) -> tuple[list[ScoredRollout], float]:
-    """Check what a step returned on the first rank: all rows in order, and a finite norm."""
-    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], list)):
-        raise _error(run, f"step returned {format_short(result)}, not rollouts and a norm")
-    scored, norm = result
-    if not all(isinstance(s, ScoredRollout) for s in scored):
-        raise _error(run, "step returned rollouts that are no ScoredRollout")
-    found = [s.rollout.row for s in scored]
-    if found != list(range(rows)):
-        raise _error(run, f"step returned the rows {found}, not each of 0 to {rows - 1} once")
-    is_number = isinstance(norm, int | float) and not isinstance(norm, bool)
-    if not is_number or not math.isfinite(norm):
-        raise _error(run, f"step returned the norm {format_short(norm)}, not a finite number")
+def require_rows(config: Config, scored: Sequence[ScoredRollout]) -> None:
+    """Raise ConfigError unless a step returned all rows of its batch, in order."""
+    rows = [s.rollout.row for s in scored]
+    if rows != list(range(config.train.batch_size)):
+        raise ConfigError(
+            f"train.method {config.train.method}: step returned the rows {rows}, not each of 0 to "
+            f"{config.train.batch_size - 1} once; correct the class"
+        )
     for s in scored:
-        _require_names(run, [*s.tokens, *s.rollout.metrics])
-        for name, column in s.tokens.items():
-            if len(column) != len(s.rollout.completion.ids):
-                raise _error(run, f"row {s.rollout.row} has {len(column)} values {name}")
-    return scored, norm
+        _require_names(config, s.rollout.metrics)
 
 
-def _require_names(run: Resolved, names: Iterable[Any]) -> None:
-    for name in names:
-        if not isinstance(name, str) or name in RESERVED:
-            raise _error(run, f"{format_short(name)} is no name for a value, or is reserved")
-
-
-def _error(run: Resolved, what: str) -> ConfigError:
-    kind, method = type(run.algorithm).__name__, run.config.train.method
-    return ConfigError(f"train.method {method} ({kind}): {what}; correct the class")
+def _require_names(config: Config, names: Iterable[str]) -> None:
+    taken = RESERVED.intersection(names)
+    if taken:
+        raise ConfigError(
+            f"train.method {config.train.method}: {', '.join(sorted(taken))} is a reserved name; "
+            f"give the value another"
+        )

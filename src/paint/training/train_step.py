@@ -220,7 +220,7 @@ def accumulate(setup: Setup, rollouts: Sequence[Rollout], score: Score) -> list[
     scored: list[ScoredRollout] = []
     for micro in micros:
         scores = score(micro)
-        require_scores(setup.resolved, scores, sum(completion_lengths(micro)))
+        require_scores(config, scores[1], sum(completion_lengths(micro)))
         # A micro-batch weighs as its fraction of the step's completions or tokens.
         share = loss_count(micro, config.objective) / total
         accelerator.backward(scores[0] * share)  # ∇θ of 1/|B| Σ ℓ(x, y*)
