@@ -99,7 +99,7 @@ def test_read_problems_with_a_problem_or_named_columns_is_not_converted(tmp_path
             r"no ShareGPT chat: turn 2 is .* be \"from\" hum",
         ),
         ({"conversations": "text"}, r"no ShareGPT chat: turn 1 is 'text'"),
-        ({"conversations": []}, r"\"messages\" is no list of messages but a list"),
+        ({"conversations": []}, r"\"messages\" is no list of messages"),
         ({"query": "q", "response": "r", "history": [["a", "b"]]}, r"\"history\" is not read"),
         ({"instruction": 3, "output": "r"}, r"\"problem\" is not text but a number"),
         ({"prompt": "q"}, r"\"solution\" is missing .*; sft needs it"),

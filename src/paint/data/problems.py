@@ -300,7 +300,7 @@ def _problem(
     if turns:
         problem = turns[-1][1]
     elif place and _column(fields, data.problem_field) is None:
-        detail = f" but {kind_of(fields[place])} (value {shorten(fields[place])})"
+        detail = f" with a role and a content (value {shorten(fields[place])})"
         raise BadRow(f'field "{place}" is no list of messages', detail)
     else:
         problem = _text(fields, data.problem_field, "problem", column_hint)
