@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from paint import arguments
 from paint.configure import configure, open_recipe
-from paint.data.sources import require_rows
+from paint.data.sources import require_readable
 from paint.training.check import require_paths
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def validate_data(
     with TemporaryDirectory() as folder:
         config = configure(open_recipe(recipe).config, Path(folder), model, data, sections)
         require_paths(config)
-        require_rows(config.data.path)
+        require_readable(config.data.path)
 
         from paint.data.benchmarks import load_benchmark
         from paint.data.validate import check_file, print_check

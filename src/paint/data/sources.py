@@ -52,7 +52,7 @@ def check_benchmark(
     load_benchmark(spec, limit=FIRST_ROWS, needs_answer=needs_answer, trained_on=trained_on)
 
 
-def require_rows(path: str) -> None:
+def require_readable(path: str) -> None:
     """Read the first row of a file of problems. Raises DataError if it cannot be read."""
     source = problems_path(path)
     if not is_on_hub(source):
