@@ -256,11 +256,9 @@ def write_page_of(
     """Write the page of some targets; the arguments are those of ``paint.show``."""
     if not targets:
         raise ConfigError("nothing to show; name a run, or a folder that `paint eval` made")
-    from paint.evaluation.frame import reports_in
-
+    # Before torch is imported, which takes seconds.
     for target in targets:
-        is_known = (target / "run.json").exists() or find_stores(target) or reports_in(target)
-        if not is_known:
+        if not (any(target.glob("*.json")) or find_stores(target)):
             raise ConfigError(
                 f"{target} holds neither a run (run.json), an evaluation (completions.jsonl) nor "
                 f"a report of advice, a comparison or a bake"

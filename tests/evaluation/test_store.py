@@ -16,7 +16,6 @@ from paint.evaluation.store import (
     Store,
     StoreError,
     find_stores,
-    graded_digest,
     open_store,
     prompt_digest,
     reopen_store,
@@ -51,10 +50,9 @@ def fill(opened: AbstractContextManager[Store]) -> None:
 
 def grade(opened: AbstractContextManager[Store]) -> None:
     with opened as store:
-        by_id = {problem.id: problem for problem in store.problems}
         rows = []
         for s in store.samples():
-            of = graded_digest(by_id[s.problem], s)
+            of = store.graded_digest(s)
             rows.append({"problem": s.problem, "sample": s.sample, "of": of})
         store.write_grades({"grader": "mine"}, rows)
 

@@ -109,11 +109,8 @@ def to_frame(rows: Sequence[Measurement]) -> "pd.DataFrame":
     import pandas as pd
 
     frame = pd.DataFrame([asdict(row) for row in rows], columns=COLUMNS)
-    optional = []
-    for name in COLUMNS:
-        if name not in REQUIRED:
-            optional.append(name)
-    return frame.drop(columns=[name for name in optional if frame[name].isin(["", None]).all()])
+    is_empty = frame.isin(["", None]).all()
+    return frame.drop(columns=is_empty.index[is_empty].difference(REQUIRED))
 
 
 @dataclass(frozen=True)
@@ -264,25 +261,3 @@ def read_report(path: Path, hint: str) -> Report:
             charts=[Chart(**row) for row in table["charts"]],
             lines=list(table["lines"]),
         )
-
-
-def reports_in(folder: Path) -> dict[str, Report]:
-    """The reports in a folder that have charts, by name; evaluations have a page of their own."""
-    found = {}
-    for path in sorted(folder.glob("*.json")):
-        hint = "the same command writes it again"
-        if storage.read_json(path, hint).get("charts"):
-            found[path.stem] = read_report(path, hint)
-    return found
-
-
-def chart_rows(report: Report, chart: Chart) -> dict[str, dict[str, float | None]]:
-    """The intervals of a chart, by label."""
-    drawn = {}
-    for row in select_rows(report.rows, metric=chart.metric, step=None, against=...):
-        is_on_benchmark = chart.benchmark in ("", row.benchmark)
-        is_of_chart = row.p is not None if chart.is_difference else not row.against
-        if is_on_benchmark and is_of_chart:
-            label = f"{row.policy} less {row.against}" if row.against else row.policy
-            drawn[label] = {"mean": row.mean, "low": row.low, "high": row.high}
-    return drawn

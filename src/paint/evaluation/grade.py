@@ -28,7 +28,6 @@ from paint.evaluation.store import (
     Store,
     StoreError,
     find_stores,
-    graded_digest,
     problem_digest,
     reopen_store,
 )
@@ -123,17 +122,15 @@ def grader_identity(grading: GradingConfig) -> dict[str, Any]:
 
 
 def kept_grades(store: Store, identity: Mapping[str, Any]) -> dict[tuple[str, int], dict[str, Any]]:
-    """The stored grades of this grader of the same problems and texts, without its failures."""
+    """The stored grades of this grader of the same rows and texts, without its failures."""
     if store.settings.get("grading") != identity:
         return {}
     stored = store.stored_grades()
-    problems = {problem.id: problem for problem in store.problems}
     kept = {}
     for sample in store.samples():
         place = sample.problem, sample.sample
         row = stored.get(place, {})
-        of = graded_digest(problems[sample.problem], sample)
-        if row.get("of") == of and not row.get("failed"):
+        if row.get("of") == store.graded_digest(sample) and not row.get("failed"):
             kept[place] = row
     return kept
 
@@ -147,7 +144,6 @@ def _grade_others(
     stops: bool,
 ) -> None:
     """Grade the samples that have no row, and add their rows."""
-    problems = {problem.id: problem for problem in store.problems}
     tags = []
     for pair in store.settings.get("conventions", {}).get("tags", ()):
         tags.append(ThoughtTags(**pair))
@@ -157,7 +153,7 @@ def _grade_others(
             chunk = left[start : start + GRADED_AT_ONCE]
             items = []
             for s in chunk:
-                problem = problems[s.problem]
+                problem = store.problems_by_id[s.problem]
                 items.append(item_of(problem, s.text, truncated=s.truncated, tags=tags))
             found = grader.grade(items)
             if stops and not start:
@@ -166,7 +162,7 @@ def _grade_others(
                 rows[s.problem, s.sample] = {
                     "problem": s.problem,
                     "sample": s.sample,
-                    "of": graded_digest(problems[s.problem], s),
+                    "of": store.graded_digest(s),
                     **_verdict_columns(verdict),
                     "looping": is_repetitive(s.text),
                 }

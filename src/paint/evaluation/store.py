@@ -12,9 +12,11 @@ change. While samples are missing, there are no checksums: a partial last line, 
 dropped and its sample is generated again.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +113,16 @@ class Store:
             storage.write_jsonl(self.folder / GRADES, rows)
         self.write_sums()
 
+    @cached_property
+    def problems_by_id(self) -> dict[str, Problem]:
+        return {problem.id: problem for problem in self.problems}
+
+    def graded_digest(self, sample: Sample) -> str:
+        """Digest of what a grade is of, as stored with it: the problem's row and the completion."""
+        # All fields of the row: a grader of the user's own may read any of them.
+        row = to_row(self.problems_by_id[sample.problem])
+        return storage.digest(json.dumps(row, sort_keys=True), sample.text)[:16]
+
     def stored_grades(self) -> dict[tuple[str, int], dict[str, Any]]:
         """The rows of grades.jsonl by problem and sample; {} before the first grading."""
         grades: dict[tuple[str, int], dict[str, Any]] = {}
@@ -122,15 +134,14 @@ class Store:
     def graded(self) -> list[GradedSample]:
         """The samples of ``rows``, in order, each with its stored grade.
 
-        Raises StoreError where a sample has none, or one of another text or gold answer.
+        Raises StoreError where a sample has none, or one of another text or row.
         """
-        problems = {problem.id: problem for problem in self.problems}
         grades = self.stored_grades()
         by_row: dict[tuple[str, int], GradedSample] = {}
         for sample in self.samples():
             place = sample.problem, sample.sample
             row = grades.get(place)
-            if row is not None and row.get("of") == graded_digest(problems[sample.problem], sample):
+            if row is not None and row.get("of") == self.graded_digest(sample):
                 by_row[place] = sample, row
         found: list[GradedSample] = []
         for problem, number in self.rows:
@@ -224,11 +235,6 @@ def prompt_digest(prompt: Sequence[int]) -> str:
 def problem_digest(problem: Problem) -> str:
     """Digest of what makes two problems the same: id, text and right answers."""
     return storage.digest(problem.id, problem.problem, *problem.answers)
-
-
-def graded_digest(problem: Problem, sample: Sample) -> str:
-    """Digest of what a grade is of, as stored with it: the problem and the completion."""
-    return storage.digest(problem_digest(problem), sample.text)[:16]
 
 
 def evaluation_workspace(folder: Path) -> Workspace:

@@ -16,7 +16,7 @@ from paint.config.recipe import differences
 from paint.config.schema import Config
 from paint.core.errors import escape_markdown_cell
 from paint.demo.files import model_path
-from paint.evaluation.frame import Report, read_report, to_markdown
+from paint.evaluation.frame import read_report, to_markdown
 from paint.evaluation.generate import checkpoint_digest
 from paint.evaluation.store import StoreError, find_stores, read_settings
 from paint.evaluation.summary import SUMMARY
@@ -52,13 +52,8 @@ class CheckpointEvaluation:
     """An evaluation with this checkpoint among its policies."""
 
     policy: str  # the checkpoint's name in it
-    report: Report  # of every policy
+    tables: str  # of every policy, as Markdown
     settings: Mapping[str, Any]  # how it sampled
-
-    @property
-    def tables(self) -> str:
-        """The tables of the evaluation as Markdown."""
-        return to_markdown(self.report.tables).strip()
 
 
 def find_evaluation(folder: Path, trained: Path) -> CheckpointEvaluation:
@@ -73,7 +68,8 @@ def find_evaluation(folder: Path, trained: Path) -> CheckpointEvaluation:
         if identity in (settings.get("adapter"), settings.get("weights")):
             hint = f"`paint grade {folder}` writes it again"
             report = read_report(folder / f"{SUMMARY}.json", hint)
-            return CheckpointEvaluation(store.parent.name, report, settings)
+            tables = to_markdown(report.tables).strip()
+            return CheckpointEvaluation(store.parent.name, tables, settings)
     raise StoreError(f"{folder} has no samples of {trained.parent}; evaluate it with paint eval")
 
 

@@ -12,7 +12,8 @@ from paint.config.run_folder import RunError
 from paint.config.schema import ConfigError
 from paint.core.display import Display
 from paint.core.errors import wrap_errors
-from paint.evaluation.frame import chart_rows, reports_in
+from paint.core.storage import read_json
+from paint.evaluation.frame import Chart, Report, read_report, select_rows
 from paint.viewer.evaluation import evaluation_data
 from paint.viewer.page import write_page
 from paint.viewer.run import EVERYTHING, PageSpec, run_data
@@ -51,10 +52,11 @@ def show_targets(
 
     if is_run:
         kind, data = "run", run_data(targets[0], page, display)
-    elif any(map(reports_in, targets)):
-        kind, data = "tables", tables_data(targets)
     else:
-        kind, data = "evaluation", evaluation_data(targets)
+        # A comparison has evaluations below it, too: its report comes first.
+        kind, data = "tables", tables_data(targets)
+        if not data["reports"]:
+            kind, data = "evaluation", evaluation_data(targets)
     path = out or targets[0] / "show.html"
     with wrap_errors(path, RunError, "choose another place with --out"):
         size = write_page(path, kind, f"{data['name']} · paint show", data)
@@ -70,20 +72,32 @@ def show_targets(
 def tables_data(folders: Sequence[Path]) -> dict[str, Any]:
     """The tables and charts in some folders: of `paint advise`, `compare`, `ablate` and `bake`.
 
-    Raises:
-        ConfigError: a folder has none. CorruptFileError: a file cannot be read.
+    Raises CorruptFileError for a file that cannot be read.
     """
+    hint = "the same command writes it again"
     reports = []
     for folder in folders:
-        found = reports_in(folder)
-        if not found:
-            raise ConfigError(f"{folder} has no report, and others do")
-        for name, report in found.items():
-            title = name if len(folders) == 1 else f"{folder.resolve().name}: {name}"
-            charts = []
-            for chart in report.charts:
-                rows = chart_rows(report, chart)
-                if rows:
-                    charts.append({**asdict(chart), "rows": rows})
-            reports.append({"name": title, **asdict(report), "charts": charts})
+        for path in sorted(folder.glob("*.json")):
+            # Reports of evaluations have no charts: their page draws them with the samples.
+            if not read_json(path, hint).get("charts"):
+                continue
+            report = read_report(path, hint)
+            title = path.stem
+            if len(folders) > 1:
+                title = f"{folder.resolve().name}: {title}"
+            charts = [{**asdict(chart), "rows": _drawn(report, chart)} for chart in report.charts]
+            drawn = [chart for chart in charts if chart["rows"]]
+            reports.append({"name": title, **asdict(report), "charts": drawn})
     return {"name": " · ".join(folder.resolve().name for folder in folders), "reports": reports}
+
+
+def _drawn(report: Report, chart: Chart) -> dict[str, dict[str, float | None]]:
+    """The intervals of a chart, by label."""
+    drawn = {}
+    for row in select_rows(report.rows, metric=chart.metric, step=None, against=...):
+        is_on_benchmark = chart.benchmark in ("", row.benchmark)
+        is_of_chart = row.p is not None if chart.is_difference else not row.against
+        if is_on_benchmark and is_of_chart:
+            label = f"{row.policy} less {row.against}" if row.against else row.policy
+            drawn[label] = {"mean": row.mean, "low": row.low, "high": row.high}
+    return drawn
