@@ -177,18 +177,11 @@ class _Sampler:
         # Hooks, with which a teacher changes what layers compute, see nothing of joint layers.
         is_joint = is_on_gpu and not _has_hooks(policy)
         self.joint = policy.joint_layers if is_joint else None
-        self._refresh()
+        self.layers: Callable[[], AbstractContextManager[None]] = nullcontext
+        if self.joint:
+            self.layers = self.joint.used
+        self.use_again()
         self.weights = _weights(policy)
-
-    def _refresh(self) -> None:
-        """Take the adapters as they are after an update."""
-        if self.joint:
-            self.joint.refresh()
-
-    def _using_joint_layers(self) -> AbstractContextManager[None]:
-        if self.joint:
-            return self.joint.used()
-        return nullcontext()
 
     def refill(self, waiting: deque[SlotRow], beginning: Text) -> None:
         """Give waiting rows the free slots, if enough are free."""
@@ -212,7 +205,7 @@ class _Sampler:
         size = len(self.slots.rows) if self.decoder.is_static else len(rows)
         slots = self.slots.put(rows, size)
         # The last token of a text is the first input of a step.
-        with self._using_joint_layers():
+        with self.layers():
             self.decoder.read([row.text[:-1] for row in rows], slots, beginning)
 
     def run(self, steps: int) -> list[SlotRow]:
@@ -221,9 +214,12 @@ class _Sampler:
         fewest = FEWEST if self.step.enabled else 1
         self.decoder.move(*slots.shrink(fewest), slots.size)
         self.decoder.reserve(slots.longest + steps)
-        self._drop_stale_graphs()
+        _, capacity = self.decoder.shape
+        if capacity != self.capacity:  # the buffers have moved, be it here or in a prefill
+            self.step.clear()
+        self.capacity = capacity
         before = [part.clone() for part in (slots.tokens, slots.counts, slots.ended)]
-        with self._using_joint_layers():
+        with self.layers():
             for _ in range(steps):
                 self.step.run(self._step, self._shape)
 
@@ -258,13 +254,6 @@ class _Sampler:
         width, _ = self.decoder.shape
         return self.slots.size, width, self.candidates
 
-    def _drop_stale_graphs(self) -> None:
-        """Drop the graphs after the buffers have moved, be it for a step or for a prefill."""
-        _, capacity = self.decoder.shape
-        if capacity != self.capacity:
-            self.step.clear()
-        self.capacity = capacity
-
     def _step(self) -> None:
         """Append a token to every row, without waiting for the device."""
         slots = self.slots
@@ -292,7 +281,8 @@ class _Sampler:
     def use_again(self) -> None:
         """Take the weights as they are now, and forget what was computed with others."""
         self.decoder.forget()
-        self._refresh()
+        if self.joint:
+            self.joint.refresh()
 
 
 def _has_hooks(policy: Policy) -> bool:
