@@ -23,7 +23,7 @@ from paint.inference.slots import SlotRow
 from paint.models.policy import Policy
 from paint.models.teacher import open_teacher
 
-SAMPLING = Sampling(temperature=1.5, top_p=0.99, top_k=20, max_new_tokens=60)
+SAMPLING = Sampling(temperature=1.5, top_p=0.99, top_k=20, max_new_tokens=32)
 
 
 class Graph:

@@ -1,18 +1,14 @@
 """Engines by name: their properties, those outside of the package, and who knows the names."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from paint.config.recipe import from_table
-from paint.config.run_folder import read_metrics
 from paint.config.schema import Config, ConfigError, RolloutConfig
 from paint.inference.engine import Engine
 from paint.inference.engines import ENGINES, engine_of, engine_type, server_engine
 from paint.training.check import check_config, check_engine, check_training, enable_servers
-from paint.training.trainer import train
-from runs import adapter, assert_same, changed, stored
 
 SHOUT = "extensions.shout_engine:ShoutEngine"
 
@@ -28,8 +24,6 @@ def test_engine_type_properties_equal_those_of_class(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("vlm", r'must be one of auto, local, vllm, stored, or module:name, got "vlm"$'),
-        ("", r'must be one of auto, .*, got ""$'),
         ("a b:C", r'must be one of auto, .*, got "a b:C"$'),
         ("no_such.module:C", r"no_such\.module cannot be imported: .*PYTHONPATH$"),
         ("extensions.shout_engine:Whisper", r"extensions\.shout_engine has no Whisper$"),
@@ -67,14 +61,3 @@ def test_require_trainable_full_tuning_needs_in_process_engine() -> None:
     check_training(configured(model=full, rollout={"engine": SHOUT}))
     with pytest.raises(ConfigError, match=r'rollout\.engine must be "local" with model\.train'):
         check_training(configured(model=full, rollout={"engine": "vllm"}))
-
-
-@pytest.mark.slow
-def test_train_outside_engine_equals_wrapped_engine(tmp_path: Path) -> None:
-    for name, engine in (("local", "local"), ("shout", SHOUT)):
-        few = {"steps": 2, "batch_size": 4}
-        rollout = {"engine": engine, "max_new_tokens": 48}
-        train(changed("demo-paint", {"train": few, "rollout": rollout}), tmp_path / name)
-    assert_same(adapter(tmp_path / "local"), adapter(tmp_path / "shout"))
-    assert len(read_metrics(tmp_path / "shout")) == 2
-    assert [row["source"] for row in stored(tmp_path / "shout")] == ["shout"] * 4

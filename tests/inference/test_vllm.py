@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -208,25 +207,14 @@ def test_train_demo_with_owned_server_killed_midway_completes(start: Popen, tmp_
     until(lambda: not [pid for pid in served if alive(pid)], 20)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_owned_server_ends_with_trainer_on_any_signal(
-    start: Popen, tmp_path: Path, number: signal.Signals
-) -> None:
-    """With SIGKILL a real server and its engine core; the other signals reach the trainer alone."""
-    is_real = number == signal.SIGKILL
-    server = SERVER if is_real else f"{sys.executable} -c 'import time; time.sleep(600)'"
-    sign = "Initializing a V1 LLM engine" if is_real else "--enforce-eager"
-
+def test_owned_server_ends_with_killed_trainer(start: Popen, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    process = start(train_command(recipe(server=server, server_args=LEAN), folder), **SMALL)
+    process = start(train_command(recipe(server=SERVER, server_args=LEAN), folder), **SMALL)
     log = folder / "engine/server-0.log"
-    until(lambda: log.exists() and sign in log.read_text(), 120)
-    served = until(lambda: len(pids := of_server(folder)) >= (3 if is_real else 2) and pids)
-
-    process.send_signal(number)
-    output, _ = process.communicate(timeout=60)
+    until(lambda: log.exists() and "Initializing a V1 LLM engine" in log.read_text(), 120)
+    served = until(lambda: len(pids := of_server(folder)) >= 3 and pids)
+    process.kill()
     until(lambda: not [pid for pid in served if alive(pid)], 30)
-    assert process.returncode == (130 if number == signal.SIGINT else -number), output
 
 
 def test_train_off_policy_killed_and_resumed_is_bitwise_equal(url: str, tmp_path: Path) -> None:
