@@ -244,18 +244,6 @@ def test_sync_weights_writes_trained_values(serve: Any, opened: Open, trained: P
             assert torch.equal(stored[name.replace(".default", "")], parameter)
 
 
-def test_vllm_engine_resume_drops_adapters_of_killed_run(serve: Any, opened: Open) -> None:
-    fake_server = serve()
-    other = opened(fake_server, run="another")
-    for engine in (opened(fake_server), other):
-        generate(engine)
-    assert other.adapter is not None
-    opened(fake_server)
-    assert list(fake_server.adapters) == [other.adapter.name]
-    other.close()
-    assert not fake_server.adapters
-
-
 def test_submit_runs_steps_concurrently_each_with_its_adapter(
     serve: Any, opened: Open, policy: Policy, tmp_path: Path
 ) -> None:

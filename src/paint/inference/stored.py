@@ -68,32 +68,30 @@ class StoredEngine(Engine):
                 raise DataError(f'{row.place} has no text in "problem" or "problem_id"; add one')
             if key in by_key:
                 by_key[key].append(row)
-        rows_of, missing = {}, []
+        by_prompt: dict[Prompt, list[Stored]] = {}
+        missing, used = [], []
         for problem in setup.problems:
-            rows_of[problem.id] = by_key[problem.problem] or by_key[problem.id]
-            if not rows_of[problem.id]:
+            prompt = policy.student_prompt(problem)
+            stored: list[Stored] = []
+            by_prompt[tuple(prompt)] = stored
+            rows = by_key[problem.problem] or by_key[problem.id]
+            if not rows:
                 missing.append(problem.id)
+            for row in rows:
+                limit = setup.rollout.max_new_tokens
+                stored.append((row.seed, _completion(policy, row, problem, prompt, limit)))
+                used.append(row.values)
         if missing:
             raise DataError(
-                f"{source} holds no rollout of {len(missing)} of the {len(rows_of)} problems that "
-                f"this run draws: {', '.join(missing[:MOST_NAMED])}; lower train.steps or "
+                f"{source} holds no rollout of {len(missing)} of the {len(by_prompt)} problems "
+                f"that this run draws: {', '.join(missing[:MOST_NAMED])}; lower train.steps or "
                 f"data.limit, use the data and the seed that the rollouts were made with, or "
                 f"generate more"
             )
-
-        by_prompt: dict[Prompt, list[Stored]] = {}
-        for problem in setup.problems:
-            prompt = policy.student_prompt(problem)
-            stored = []
-            for row in rows_of[problem.id]:
-                limit = setup.rollout.max_new_tokens
-                stored.append((row.seed, _completion(policy, row, problem, prompt, limit)))
-            by_prompt[tuple(prompt)] = stored
-        used = [row.values for rows in rows_of.values() for row in rows]
         texts = sum("completion_ids" not in values for values in used)
         unknown = sum(not values.get("engine_log_probs") for values in used)
         setup.display.note(
-            f"engine: {len(used)} stored rollouts of {len(rows_of)} problems, from {source}"
+            f"engine: {len(used)} stored rollouts of {len(by_prompt)} problems, from {source}"
             + (f"; {texts} are texts, which were tokenized again" if texts else "")
             + (f"; {unknown} have no log-probs, and off_policy_* are without" if unknown else "")
         )

@@ -63,16 +63,15 @@ class VllmServer:
         self.max_tokens = 0  # the longest prompt and completion together, from ``connect`` on
         self.failures = 0  # since it last completed something
         self.key = (process.environment if process else os.environ).get(API_KEY, "")
-        with wrap_errors(self.url, EngineError, "name servers as in http://node1:8000"):
-            self.client = httpx2.AsyncClient(
-                base_url=self.url,
-                headers={"Authorization": f"Bearer {self.key}"} if self.key else {},
-                timeout=httpx2.Timeout(10.0, read=None, pool=None),
-                # The server closes connections that are idle for 5 s. We close them first, or a
-                # request would meet a closed one.
-                limits=httpx2.Limits(max_connections=None, keepalive_expiry=2.0),
-                trust_env=False,  # a proxy for the outside world does not know a cluster's machines
-            )
+        self.client = httpx2.AsyncClient(
+            base_url=self.url,
+            headers={"Authorization": f"Bearer {self.key}"} if self.key else {},
+            timeout=httpx2.Timeout(10.0, read=None, pool=None),
+            # The server closes connections that are idle for 5 s. We close them first, or a
+            # request would meet a closed one.
+            limits=httpx2.Limits(max_connections=None, keepalive_expiry=2.0),
+            trust_env=False,  # a proxy for the outside world does not know a cluster's machines
+        )
 
     def fork(self) -> "VllmServer":
         """The same server for another client, which loads a separate adapter."""
@@ -88,19 +87,13 @@ class VllmServer:
             return False
         return True
 
-    async def connect(self, folder: Path) -> None:
-        """Read the server's longest sequence, and unload a killed run's adapters of ``folder``."""
-        path = "/v1/models"
-        content = await self._ask("GET", path)
-        left = []
-        with self._reading(path):
+    async def connect(self) -> None:
+        """Read the server's longest sequence."""
+        content = await self._ask("GET", "/v1/models")
+        with self._reading("/v1/models"):
             for model in json.loads(content)["data"]:
-                if not model.get("parent"):
+                if not model.get("parent"):  # adapters have one, and no length
                     self.max_tokens = int(model["max_model_len"])
-                elif Path(model["root"]).is_relative_to(folder):
-                    left.append(model["id"])
-        for name in left:
-            await self.unload(name)
 
     @retried
     async def complete(

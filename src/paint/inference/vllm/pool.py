@@ -147,7 +147,7 @@ class VllmEngine(RemoteEngine):
 
     async def _connect(self, server: VllmServer) -> None:
         await self._until_healthy(server)
-        await server.connect(self.folder)
+        await server.connect()
 
     async def _until_healthy(self, server: VllmServer) -> None:
         start = last_note = time.monotonic()
