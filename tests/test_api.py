@@ -77,7 +77,6 @@ def test_run_without_rollouts_of_step_is_refused_by_name(run: paint.Run, tmp_pat
         ([ROWS[0], "text"], "row 2"),
         ([ROWS[0], ROWS[1] | {"seen": date(2026, 1, 1)}], 'row 2: field "seen"'),
         ([ROWS[0] | {"note": "\ud800"}], 'row 1: field "note"'),
-        ([ROWS[0] | {1: "a", "1": "b"}], "row 1 has two fields of one name"),
     ],
 )
 def test_train_rows_of_other_kind_are_refused(rows: Any, named: str, tmp_path: Path) -> None:

@@ -100,7 +100,9 @@ def write_rows(rows: Any, folder: Path, name: str = "") -> str:
     if hasattr(rows, "to_dict") and hasattr(rows, "columns"):  # a pandas.DataFrame
         rows = rows.to_dict("records")
     if is_columns(rows):
-        rows = _rows_of_columns(rows)
+        with wrap_errors("rows", DataError, "give columns of one length"):
+            values = list(zip(*rows.values(), strict=True))
+        rows = [dict(zip(rows, row, strict=True)) for row in values]
     if isinstance(rows, Mapping) or not isinstance(rows, Iterable):
         raise DataError(
             f"rows must be a list of dicts, a dict of lists, a Dataset or a DataFrame, got "
@@ -110,8 +112,6 @@ def write_rows(rows: Any, folder: Path, name: str = "") -> str:
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, Mapping):
             raise DataError(f"row {number} is {format_value(row)}; each row must be a dict")
-        if len({str(key) for key in row}) < len(row):
-            raise DataError(f"row {number} has two fields of one name; rename one of them")
         lines.append({str(key): _plain(value, key, number) for key, value in row.items()})
     if not lines:
         raise DataError("there are no rows; pass at least one dict")
@@ -128,17 +128,6 @@ def is_columns(data: Any) -> bool:
     if not isinstance(data, Mapping) or not data or "path" in data:
         return False
     return all(hasattr(value, "__len__") and not isinstance(value, str) for value in data.values())
-
-
-def _rows_of_columns(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
-    lengths = {}
-    for name, values in columns.items():
-        lengths[name] = len(values)
-    if len(set(lengths.values())) > 1:
-        found = ", ".join(f"{name} {length}" for name, length in lengths.items())
-        raise DataError(f"columns of rows must have one length, got {found}")
-    rows = zip(*columns.values(), strict=True)
-    return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def _plain(value: Any, field_name: str, row: int) -> Any:

@@ -24,7 +24,6 @@ SECRET = "s3cr3t-0f-mine"
     [
         {"server_args": f"--api-key {SECRET}"},
         {"server_args": f"--dtype half --api_key={SECRET}"},
-        {"server_args": f"--api-ke {SECRET}"},  # vLLM takes flags by their beginnings
         {"server_args": f"--hf-token {SECRET}"},
         {"server_args": f"--ssl-keyfile-password={SECRET}"},
         {"server_args": f"--otlp-traces-endpoint http://me:{SECRET}@collector"},
@@ -48,8 +47,6 @@ def test_rollout_secret_is_refused_without_repeating_it(setting: dict[str, objec
     [
         "--gpu-memory-utilization 0.3 --max-num-batched-tokens 2048 --tokenizer-mode slow",
         "--ssl-keyfile /etc/key.pem --ssl-certfile cert.pem",
-        "--chat-template 'a key = token.jinja' --otlp-traces-endpoint http://collector:4317",
-        "--tool-call-parser=keyed --enable-tokenizer-info-endpoint",
     ],
 )
 def test_rollout_server_args_without_secret_are_accepted(text: str) -> None:

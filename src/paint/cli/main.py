@@ -38,30 +38,12 @@ from paint.training.launcher import RanksEnded
 COMMANDS = load_commands()
 
 
-def recipe_lines(names: Sequence[str]) -> str:
-    """The recipes that come with the package, in groups."""
-    demo, variants = [], []
-    sizes: dict[str, list[str]] = {}
-    for name in names:
-        method, is_sized, size = name.partition("-qwen3-")
-        if name.startswith("demo-"):
-            demo.append(name)
-        elif is_sized:
-            sizes.setdefault(method, []).append(size)
-        else:
-            variants.append(name)
-    papers = [f"{method}-qwen3-{{{','.join(sizes[method])}}}" for method in sizes]
-    return f"""Recipes: take demo-paint first; on a GPU paint-qwen3-1.7b; for another model paint.
-  on any laptop   {", ".join(demo)}
-  of the paper    {", ".join(papers)}
-  for any model   {", ".join(variants)}"""
-
-
 ABOUT = f"""On-policy self-distillation with a partly masked solution.
 
 `paint COMMAND --help` explains a command; `paint config RECIPE` shows the settings of a recipe.
 
-{recipe_lines(shipped_recipes())}
+Recipes: take demo-paint first; on a GPU paint-qwen3-1.7b; for another model paint. All of them:
+{", ".join(shipped_recipes())}
 
 `paint --tyro-write-completion bash FILE` writes completion for bash (zsh, fish and tcsh, too)."""
 
@@ -99,18 +81,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PeerExit as ended:  # another rank reports the reason
         return ended.status
     except KeyboardInterrupt:
-        command = parser.find_command(line, COMMANDS)
-        continues = command is not None and command.continues
-        hint = "; the same command continues where it stopped" if continues else ""
-        return _end(f"{name}: interrupted{hint}", 130)
+        return _end(f"{name}: interrupted", 130)
     except Exception as error:
         if isinstance(error, BrokenPipeError) and is_output_unread():
             return 128 + signal.SIGPIPE
-        if isinstance(error, OSError) and error.filename is not None:
+        is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        if isinstance(error, OSError) and (error.filename or is_full):
+            place = error.filename or "the output"
             hint = "check its name, its permissions and the free space"
-            return _end(f"{name}: {error.filename}: {reason(error)}; {hint}", 2)
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return _end(f"{name}: {reason(error)}, writing the output or its files", 2)
+            return _end(f"{name}: {place}: {reason(error)}; {hint}", 2)
         return _end(f"{name}: {crash_report(error, line)}", 70)
 
 
@@ -156,7 +135,7 @@ def _run(line: Sequence[str]) -> int:
 
 
 def parse(line: Sequence[str]) -> parser.Line:
-    """Parse a command line (``parser.parse_line``)."""
+    """Parse a line by ``parser.parse_line`` with all commands."""
     return parser.parse_line(line, COMMANDS, ABOUT)
 
 

@@ -16,7 +16,6 @@ from paint.training.launcher import LaunchRequest, on_gpus
 if TYPE_CHECKING:
     import pandas as pd
 
-CONTINUES = True
 
 TableName = Literal[
     "mask-ratio",

@@ -17,8 +17,6 @@ from paint.training.launcher import LaunchRequest, on_gpus
 if TYPE_CHECKING:
     import pandas as pd
 
-CONTINUES = True
-
 
 def compare(
     recipes: Sequence[str | Path],

@@ -19,7 +19,6 @@ from paint.training.check import check_engine
 from paint.training.launcher import LaunchRequest, on_gpus
 
 NAME = "eval"
-CONTINUES = True
 
 
 def evaluate(

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from paint.data.openthoughts import Preparation
 
 NAME = "data openthoughts"
-CONTINUES = True
 
 
 def prepare_openthoughts(

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NAME = "demo"
-CONTINUES = True
 
 
 def run_demo(

@@ -145,23 +145,20 @@ def flags(config: Config, default: Config) -> list[str]:
     for name, value in _by_name(config).items():
         if name in before and value == before[name]:
             continue
-        section, *key = name.split(".")
-        is_switch = isinstance(value, bool) and _takes_no_value(section, key[0])
-        no = "no-" if is_switch and not value else ""
-        *outer, last = [section, *(part.replace("_", "-") for part in key)]
-        flag = f"--{'.'.join(outer)}.{no}{last}"
-        values = value if isinstance(value, list) else [value]
-        texts = [] if is_switch else list(map(str, values))
-        # A separate argument that starts with a dash would be parsed as a flag.
-        is_dashed = len(texts) == 1 and texts[0].startswith("-")
-        words += [f"{flag}={texts[0]}"] if is_dashed else [flag, *texts]
+        *outer, key = name.split(".")
+        # Fields of the type bool and options are switches; "auto" or true has a value.
+        field = getattr(Config(), outer[0]).__dataclass_fields__.get(key)
+        if isinstance(value, bool) and (field is None or field.type is bool):
+            key = key if value else f"no-{key}"
+            words.append(f"--{'.'.join([*outer, key])}".replace("_", "-"))
+            continue
+        flag = f"--{name}".replace("_", "-")
+        texts = list(map(str, value if isinstance(value, list) else [value]))
+        if len(texts) == 1 and texts[0].startswith("-"):  # apart, it would be read as a flag
+            words.append(f"{flag}={texts[0]}")
+        else:
+            words += [flag, *texts]
     return words
-
-
-def _takes_no_value(section: str, key: str) -> bool:
-    """Whether a setting that is true or false is a flag alone, as options are."""
-    [kind] = [f.type for f in dataclasses.fields(_SECTIONS[section]) if f.name == key]
-    return kind in (bool, OptionTable)
 
 
 def require_bitsandbytes(setting: str) -> None:
@@ -207,14 +204,16 @@ def _section(name: str, table: Any, base: Config) -> Any:
 def _nearest(name: str) -> str:
     """Format a hint at the key of the same name in another section, or at a similar one."""
     section, _, key = name.rpartition(".")
-    known = []
+    places: dict[str, list[str]] = {}
     for part, keys in _NAMES.items():
         for other in keys:
-            known.append((part, other))
-    near = {other: f"{part}.{other}" for part, other in known if section in ("", part)}
-    near |= {} if section else {part: part for part in _NAMES}
-    matches = [f"{part}.{other}" for part, other in known if other == key]
-    matches = matches or [near[other] for other in difflib.get_close_matches(key, near, n=1)]
-    if matches:
-        return f"; did you mean {' or '.join(matches)}?"
-    return f"; there are {', '.join(_NAMES[section] if section else _NAMES)}"
+            places.setdefault(other, []).append(f"{part}.{other}")
+    if key in places:
+        return f"; did you mean {' or '.join(places[key])}?"
+    known, prefix = list(_NAMES), ""
+    if section:
+        known, prefix = _NAMES[section], f"{section}."
+    close = difflib.get_close_matches(key, known, n=1)
+    if close:
+        return f"; did you mean {prefix}{close[0]}?"
+    return f"; there are {', '.join(known)}"

@@ -9,9 +9,8 @@
     checkpoints/step-000020/    adapter (peft format) or model, optimizer, an averaged teacher,
                                 state; resuming is bit-exact; SHA256SUMS of all of these
 
-Checkpoints and rollouts get their names only when they are complete, so a kill at any moment leaves
-the last complete ones. Checkpoints hold the run's identity; those of another run are refused. Run
-folders are written by paint.training (run_log, checkpoint).
+Checkpoints and rollouts get their names when they are complete, so a kill leaves the last complete
+ones. Run folders are written by paint.training (run_log, checkpoint).
 """
 
 import json
@@ -185,41 +184,19 @@ def _status(folder: Path, above: Path) -> RunStatus:
 
 def read_history(folder: Path, steps: int) -> list[dict[str, float]]:
     """Read the lines of metrics.jsonl of the first ``steps`` steps; RunError if one is missing."""
-    hint = (
-        f"put it back as it was, or delete the checkpoints of that step and of later ones "
-        f"in {folder / 'checkpoints'}: `paint resume {folder}` repeats these steps"
-    )
     path = folder / "metrics.jsonl"
-    rows = list(islice(read_growing_jsonl(path, hint), steps))
-    for number, row in enumerate(rows, start=1):
-        if row.get("step") != number:
-            raise RunError(f"{path} line {number} is not that of step {number}; {hint}")
-    if len(rows) < steps:
+    rows = list(islice(read_growing_jsonl(path, START_ANEW), steps))
+    if [row.get("step") for row in rows] != list(range(1, steps + 1)):
         raise RunError(
-            f"{path} ends before step {len(rows) + 1}, and there is a "
-            f"checkpoint of step {steps}; {hint}"
+            f"{path} lacks steps before a checkpoint of step {steps}; put it back as it was, or "
+            f"delete later checkpoints: `paint resume {folder}` repeats their steps"
         )
     return rows
 
 
-def require_rollouts(folder: Path, steps: int) -> None:
-    """Raise RunError if the rollouts of one of the first ``steps`` steps are missing."""
-    for number in range(1, steps + 1):
-        path = step_folder(folder / "rollouts", number).with_suffix(".jsonl")
-        if not path.exists():
-            raise RunError(
-                f"{path} is gone; put it back, or delete the checkpoints of that step and of later "
-                f"ones: `paint resume {folder}` repeats these steps"
-            )
-
-
 def checkpoints(folder: Path) -> list[Path]:
     """List the complete checkpoints of a run, by step."""
-    checkpoints: list[Path] = []
-    for path in step_paths(folder / "checkpoints"):
-        if path.is_dir():
-            checkpoints.append(path)
-    return checkpoints
+    return [path for path in step_paths(folder / "checkpoints") if path.is_dir()]
 
 
 def latest_checkpoint(folder: Path) -> Path | None:
@@ -243,18 +220,11 @@ def require_checkpoint(checkpoint: Path, part: str = "") -> dict[str, str]:
     hint = f"delete {checkpoint} to resume from the previous one"
     sums = verify_checksums(checkpoint, hint, part)
     state = read_json(checkpoint / "state.json", hint)
-    for key in ("step", "run"):
-        if key not in state:
-            raise CorruptFileError(f"{checkpoint / 'state.json'} has no {key}; {hint}")
     if _STEP.fullmatch(checkpoint.name) and state["step"] != step_of(checkpoint):
         raise CorruptFileError(f"{checkpoint} belongs to step {state['step']}; {hint}")
-
     run = checkpoint.absolute().parent.parent
     if (run / "run.json").exists() and state["run"] != read_run_json(run)["id"]:
-        raise CorruptFileError(
-            f"{checkpoint} belongs to another run than {run / 'run.json'}; put back the one that "
-            f"was changed"
-        )
+        raise CorruptFileError(f"{checkpoint} belongs to another run than {run / 'run.json'}")
     return sums
 
 

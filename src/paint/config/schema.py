@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from math import isfinite
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 from paint.core.errors import ConfigError as ConfigError
 from paint.core.errors import format_value
@@ -52,6 +51,27 @@ def _is_filled(text: str) -> bool:
     return bool(text.strip())
 
 
+def _are_addresses(urls: tuple[str, ...]) -> bool:
+    address = re.compile(r"https?://[^\s/:]+(:[1-9]\d*)?(/\S*)?", re.ASCII)
+    return _are_distinct(urls) and all(map(address.fullmatch, urls))
+
+
+def _are_gpus(servers: tuple[str, ...]) -> bool:
+    return all(re.fullmatch(r"[\w-]+(,[\w-]+)*", gpus) for gpus in servers)
+
+
+def _is_command_line(text: str) -> bool:
+    try:
+        shlex.split(text)
+    except ValueError:
+        return False
+    return True
+
+
+_SECRET = re.compile(r"(key|token|password|passwd|secret)[=\s]|://[^\s/]*@", re.IGNORECASE)
+"""Secrets in a command line: --api-key ..., HF_TOKEN=..., //user:...@"""
+
+COMMAND_LINE = [Check("a command line whose quotes are closed", _is_command_line)]
 TEMPERATURE = within("[0.001, 1000]"), "sampling temperature"
 TOP_P = within("(0, 1]"), "1 is off; default: 0.95"
 TOP_K = [Check("at least 1, or -1", lambda top_k: top_k >= 1 or top_k == -1)], "-1 is off"
@@ -91,10 +111,9 @@ class ModelConfig(Section):
     """Model, its number format and its adapters."""
 
     path: str = setting("", PATH, "a folder or a hub name")
-    """Folder or hub name of the model; "demo" is the embedded one. Required: no default."""
+    """Folder or hub name of the model; "demo" is the embedded one. Required."""
     dtype: Dtype = "bfloat16"
-    """Number format of the frozen weights (OPSD's scripts); what is trained is always float32
-    (ours)."""
+    """Number format of the frozen weights (OPSD's scripts); what is trained is float32 (ours)."""
     train_mode: Literal["lora", "full"] = "lora"
     """What is trained: LoRA adapters, or every weight, with a frozen copy as the teacher (paper:
     LoRA)."""
@@ -128,16 +147,14 @@ class ModelConfig(Section):
     """Thinking mode of the student's prompt, in rollouts and in scoring (OPSD's scripts: off; the
     paper is silent)."""
     teacher_thinking: bool = True
-    """Thinking mode of the teacher's prompt. If it differs from the student's, completions follow
-    different text in the two prompts (OPSD's scripts: on; the paper is silent; docs/fidelity.md,
-    D9)."""
+    """Thinking mode of the teacher's prompt (OPSD's scripts: on; the paper is silent;
+    docs/fidelity.md, D9: completions follow different text in two modes)."""
     liger: bool = True
-    """On CUDA, compute rotary positions, RMS norms and SwiGLU by the kernels of liger-kernel, where
-    it is installed and the model's layers are those of Llama; other values only by rounding
-    (ours)."""
+    """On CUDA, use the kernels of liger-kernel for rotary positions, RMS norms and SwiGLU, where it
+    is installed and the layers are Llama's; values differ by rounding only (ours)."""
     date: str = setting("auto", DATE, "auto: the day on which the run begins")
     """Date for a chat template that reads the clock, as YYYY-MM-DD; auto is the day on which the
-    run begins, which run.json records for resuming and evaluation (ours)."""
+    run begins, and is recorded (ours)."""
     attention: str = setting("sdpa", NAME, "such as sdpa")
     """Attention implementation as transformers names it: sdpa, eager, flash_attention_2 (ours)."""
 
@@ -148,20 +165,16 @@ class DataConfig(Section):
 
     path: str = setting("", PATH, "problems: a file or a hub name")
     """Problems: a JSONL, JSON, CSV or Parquet file, or a hub name such as owner/name or
-    owner/name:config@split; "demo" is the embedded family. Required: no default."""
+    owner/name:config@split; "demo" is the embedded family. Required."""
     problem_field: str = setting("problem", FIELD, 'default: "problem"')
-    """Field that holds the problem x: text, or chat messages. A row without it is taken from its
-    field "messages", or read as ShareGPT, Alpaca, query/response or prompt/completion
-    (docs/how-to/own-data.md); the last assistant turn of a chat is the solution."""
+    """Field that holds the problem x: text, or chat messages, whose last assistant turn is the
+    solution. A row without it is read in another known format (docs/how-to/own-data.md)."""
     solution_field: str = setting("solution", FIELD, 'default: "solution"')
-    """Field that holds the verified solution y*, part of which the teacher sees. Rows may lack it
-    where no setting needs it."""
+    """Field that holds the verified solution y*. Rows may lack it where no setting needs it."""
     answer_field: str = setting("answer", FIELD, 'default: "answer"')
-    """Field that holds the final gold answer. GRPO's reward and the controls use it; PAINT uses it
-    only to report accuracy, and rows may lack it."""
+    """Field that holds the gold answer. PAINT uses it only to report accuracy; rows may lack it."""
     id_field: str = setting("id", FIELD, 'default: "id"')
-    """Field that names a row. Rows without "id" are named by their number; a field of another name
-    is required."""
+    """Field that names a row. Rows without "id" are named by their number."""
     max_prompt_tokens: int = setting(8192, POSITIVE, "default: 8192")
     """Longest prompt of student and teacher (sft: prompt and solution), in tokens; longer ones are
     refused, never cut (ours)."""
@@ -199,57 +212,54 @@ class RolloutConfig(Section):
     """Completions of each problem in a step; train.batch_size is a multiple of it (paper:
     Algorithm 1, 1; grpo: Main Results, 8)."""
     batch_size: int = setting(32, POSITIVE, "rows; default: 32")
-    """Most rows generated at once: by a rank, or by a vLLM server. An evaluation takes fewer where
-    its GPU has no memory for more, and rows that run out of memory are halved; changes speed and
-    memory only."""
+    """Most rows generated at once: by a rank, or by a vLLM server. Rows that run out of memory are
+    halved; changes speed and memory only."""
     max_logprob_mismatch: float = setting(0.05, within("(0, inf]"), "nats; inf is off")
-    """Largest mean difference, in nats, between the engine's and the trainer's log-probs of a
-    step's sampled tokens, above 0; if the mean exceeds it, the run stops before the update (ours;
-    0.001 is enough in float32)."""
-    urls: tuple[str, ...] = ()
+    """Largest mean difference of the engine's and the trainer's log-probs of a step's tokens, in
+    nats, above 0; beyond it the run stops before the update (ours; in float32, 0.001 is enough)."""
+    urls: tuple[str, ...] = setting(
+        (),
+        [Check("distinct addresses with http:// or https://", _are_addresses)],
+        "such as http://node1:8000",
+    )
     """Addresses of running vLLM servers, such as http://node1:8000; empty: the run starts its own.
     Their key is the environment variable VLLM_API_KEY. They read adapters from the run folder,
     which they must see under the same path."""
-    server: str = "vllm serve"
-    """Command that starts the run's own vLLM server, as in a shell; it may be in another
-    environment."""
-    server_gpus: tuple[str, ...] = ()
-    """GPUs of the run's own servers, one server per entry, in the format of CUDA_VISIBLE_DEVICES:
-    4, or 4,5 for a server on two GPUs (--tensor-parallel-size); cpu is none. Empty: one server,
-    with the trainer's GPUs (ours; `--gpus` sets it)."""
-    server_args: str = ""
-    """Further arguments of the run's own server, as in a shell:
-    --rollout.server-args="--gpu-memory-utilization 0.4", with the = before the dashes. Keys and
-    passwords belong in environment variables."""
+    server: str = setting(
+        "vllm serve", [Check("a command", _is_filled), *COMMAND_LINE], "as in a shell"
+    )
+    """Command that starts the run's own vLLM server; it may be in another environment."""
+    server_gpus: tuple[str, ...] = setting(
+        (), [Check("GPUs for each server, such as 4 or 4,5", _are_gpus)], "cpu: none"
+    )
+    """GPUs of the run's own servers, one server per entry, as CUDA_VISIBLE_DEVICES has them: 4, or
+    4,5 for two GPUs; cpu is none. Empty: one server with the trainer's (`--gpus` sets it; ours)."""
+    server_args: str = setting("", COMMAND_LINE, "as in a shell")
+    """Further arguments of the run's own server, with = before the dashes:
+    --rollout.server-args="--gpu-memory-utilization 0.4"."""
     server_timeout: float = setting(900.0, SECONDS, "seconds; default: 900")
     """Seconds to wait for a server that starts or does not respond. If no other is left, the run
     stops with a checkpoint."""
     timeout: float = setting(1800.0, SECONDS, "seconds; default: 1800")
     """Seconds that one completion may take before it is requested again."""
     off_policy_steps: int = setting(0, within("[0, 64]"), "steps; default: 0, on policy")
-    """Steps between sampling completions and training on them, in [0, 64]; 0 is on policy (paper:
-    Algorithm 1, on policy; ours). While step t trains, servers generate step t + off_policy_steps
-    with the adapter from before update t. With local, the rows of off_policy_steps + 1 steps are
-    generated at once, with the adapter from before the first of them
-    (docs/concepts/off-policy.md)."""
+    """Steps k between sampling completions and training on them, in [0, 64]; 0 is on policy (paper:
+    Algorithm 1). Servers generate step t + k while step t trains; with local, the rows of k + 1
+    steps are generated at once (ours; docs/concepts/off-policy.md)."""
     colocate: bool = False
-    """Let the servers free their GPU's memory for the trainer between rollouts (vLLM's sleep mode,
-    level 1)."""
+    """Let servers free their GPU's memory between rollouts (vLLM's sleep mode, level 1)."""
     options: OptionTable = field(default=NO_OPTIONS, metadata=options_of("engine"))
     """Options that an engine of your own declares, by name (docs/how-to/extend.md)."""
 
     def __post_init__(self) -> None:
+        commands = f"{self.server} {self.server_args}"
+        if _SECRET.search(commands) or any(set("@?#") & set(url) for url in self.urls):
+            raise ConfigError(  # without the value, which messages should not show either
+                "rollout.server, server_args and urls must hold no key, token, password or query, "
+                "which run.json, logs and the process list would show; set the environment of "
+                "`paint` (for the servers' key VLLM_API_KEY; the run's own server makes its own)"
+            )
         Section.__post_init__(self)
-        _require_no_secrets(self)
-        are_addresses = all(_is_address(url) for url in self.urls)
-        allowed = "addresses that start with http:// or https:// and a host"
-        require(self, "urls", are_addresses, allowed, "such as http://node1:8000")
-        are_distinct = _are_distinct(self.urls)
-        require(self, "urls", are_distinct, "a list of distinct addresses", "one for each server")
-        are_named = all(re.fullmatch(r"[\w-]+(,[\w-]+)*", gpus) for gpus in self.server_gpus)
-        allowed = "GPUs for each server, such as 4 or 4,5"
-        require(self, "server_gpus", are_named, allowed, "cpu: none")
-        require(self, "server", bool(self.server.split()), "a command", 'default: "vllm serve"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,10 +363,10 @@ class TeacherConfig(Section):
     average of them that starts at the student (paper: frozen; Training Algorithm names ema as a
     variant)."""
     decay: float = setting(0.99, within("[0, 1)"), "default: 0.99")
-    """EMA decay: the average's share that is kept at each step, in [0, 1); for ema only (ours)."""
+    """EMA decay: the share of the average that a step keeps, in [0, 1); for ema only (ours)."""
     every: int = setting(1, POSITIVE, "steps; default: 1")
-    """Steps between updates of the average, at least 1; for ema only. With decay 0, the teacher is
-    the student as it was at the last of them: refreshed every so many steps (ours)."""
+    """Steps between updates of the average, at least 1; for ema only. With decay 0 the teacher
+    becomes the student at each of them (ours)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,13 +399,12 @@ class ObjectiveConfig(Section):
     """What the loss is a mean over, of every method: each completion's tokens and then completions
     (paper: Eq. clipped_fkl), or all tokens of the optimizer step."""
     skip_tokens: int = setting(0, NOT_NEGATIVE, "paper: none")
-    """First tokens of every completion that are left out of the loss, of every method, at least 0.
-    Where one view thinks and the other does not, the first token is where they differ most (ours;
-    paper: none)."""
+    """First tokens of a completion that are left out of the loss of every method, at least 0: where
+    one view thinks, they differ most in the first one (ours; paper: none)."""
     impl: Literal["auto", "reference", "chunked", "triton"] = "auto"
-    """What computes the loss (paint.objective.fused): auto takes triton on a GPU where its kernels
-    can be built (a C compiler and Python's headers are needed) and chunked elsewhere; reference
-    holds the logits of a complete micro-batch. Changes speed and memory, never the result."""
+    """What computes the loss (paint.objective.fused): auto is triton on a GPU with a C compiler and
+    Python's headers, and else chunked; reference holds the logits of a micro-batch. Changes speed
+    and memory, never the result."""
     options: OptionTable = field(default=NO_OPTIONS, metadata=options_of("divergence"))
     """Options that a divergence of your own declares, by name (docs/how-to/extend.md)."""
 
@@ -413,22 +422,18 @@ class TrainConfig(Section):
     method: str = "distillation"
     """Algorithm of a step: distillation is PAINT, and OPSD where nothing is masked or interpolated;
     grpo and sft are the baselines (paper: Compared post-training recipes); module:Class is a
-    variant of the package, such as paint.variants.oasis:Oasis, or one of your own
-    (paint.algorithms.base)."""
+    variant, such as paint.variants.oasis:Oasis, or your own (docs/how-to/extend.md)."""
     steps: int = setting(100, POSITIVE, "optimizer steps; paper: 100")
-    """Optimizer steps (paper: Experimental Details, 100); grpo takes train.options.iterations in
-    each. For a number of epochs, set ceil(epochs x problems / problems per step)."""
+    """Optimizer steps (paper: Experimental Details, 100). For a number of epochs, set
+    ceil(epochs x problems / problems per step)."""
     batch_size: int = setting(32, POSITIVE, "completions a step; paper: 32")
     """Completions per optimizer step, over all ranks (paper: Experimental Details, 32)."""
     micro_batch_size: int | Literal["auto"] = setting("auto", TOKENS, "default: auto")
-    """Most completions in one forward and backward pass of a rank; changes memory and speed, and of
-    the result only the order in which rows are summed. auto: on a GPU no limit but that of the
-    tokens, and 4 on a CPU (ours)."""
+    """Most completions in a forward and backward pass of a rank; changes speed, memory and the
+    order of sums. auto: no limit but that of the tokens on a GPU, 4 on a CPU (ours)."""
     micro_batch_tokens: int | Literal["auto"] = setting("auto", TOKENS, "default: auto")
-    """Most tokens in such a pass: its rows times the length of the longest (prompt, the teacher's
-    if that is longer, and completion). A longer row is a pass by itself. Of the result it changes
-    only the order in which rows are summed. auto: the most that fit on a GPU by the memory plan,
-    and 4,096 on a CPU, where more are padding (ours)."""
+    """Most tokens in such a pass: its rows times the longest prompt and completion. A longer row is
+    a pass by itself. auto: what fits on a GPU by the memory plan, 4,096 on a CPU (ours)."""
     learning_rate: float = setting(5e-6, within("(0, inf)"), "paper: 5e-6")
     """Learning rate of the adapters (paper: Experimental Details, 5e-6), constant after the warm-up
     (ours)."""
@@ -439,14 +444,12 @@ class TrainConfig(Section):
     """Learning rate after the warm-up: constant, or falling to 0 at the last step, linearly or as a
     cosine (OPSD's scripts: constant; the paper is silent)."""
     optimizer: str = "adamw"
-    """adamw; adamw8bit, by bitsandbytes, with moments in 8 bits: 2 bytes a trained weight in place
-    of 8, for train_mode full; or module:Class, one of your own (paint.training.optim) (OPSD's
-    scripts: AdamW)."""
+    """adamw; adamw8bit of bitsandbytes, with 2 bytes a trained weight in place of 8; or
+    module:Class, one of your own (paint.training.optim) (OPSD's scripts: AdamW)."""
     weight_decay: float = setting(0.0, within("[0, inf)"), "default: 0.0")
     """The optimizer's decay of the adapters, at least 0 (OPSD's scripts: none)."""
     max_grad_norm: float = setting(0.1, within("(0, inf)"), "default: 0.1")
-    """Largest gradient norm; larger gradients are scaled down to it, above 0 (OPSD's scripts, 0.1;
-    for grpo and sft 1.0)."""
+    """Largest gradient norm, above 0; larger ones are scaled to it (OPSD's scripts: 0.1)."""
     seed: int = setting(0, NOT_NEGATIVE, "default: 0")
     """Seed of the order of problems, of sampling and of the adapters, at least 0."""
     checkpoint_every: int = setting(20, POSITIVE, "steps; paper: 20")
@@ -485,25 +488,20 @@ class GradingConfig(Section):
     """How completions are graded: for GRPO's reward, and for the accuracy that runs report."""
 
     grader: tuple[str, ...] = setting(("math",), GRADERS, 'default: "math"')
-    """Grader: math compares the boxed answer with the gold one, exact compares texts, choice
-    compares a letter, none leaves completions ungraded, and module:name is your own function
-    (docs/how-to/own-grader.md; ours). Of several, the reward is the weighted sum, and the first
-    decides what is right."""
+    """Grader: math compares boxed answers, exact texts, choice letters; none is no grader, and
+    module:name your own function (docs/how-to/own-grader.md; ours). Of several, the reward is the
+    weighted sum, and the first decides what is right."""
     weights: tuple[float, ...] = ()
-    """Weights of several graders' rewards in their sum, one each; empty: 1 each (TRL's
-    reward_weights)."""
+    """Weights of several graders in the sum; empty: 1 each (TRL's reward_weights)."""
     deadline: float = setting(5.0, *DEADLINE)
-    """CPU seconds that a comparison of two answers, or a call of your function, may take, in
-    [0.01, 86400] (ours)."""
+    """CPU seconds for a comparison of two answers or a call, in [0.01, 86400] (ours)."""
     concurrency: int = setting(32, POSITIVE, "calls; default: 32")
-    """Calls of an async function at once, such as requests to an endpoint that judges, by each rank
-    (ours)."""
+    """Calls of an async function at once, such as requests to a judge, by each rank (ours)."""
     timeout: float = setting(60.0, SECONDS, "seconds; default: 60")
     """Seconds that a call of an async function may take. One that takes longer or raises is made
     three times at most (ours)."""
     stop_on_failure: bool = True
-    """Stop where the grader fails on every completion of a step or of an evaluation; otherwise
-    their reward is 0 (ours)."""
+    """Stop where the grader fails on all of a step or an evaluation; or else reward 0 (ours)."""
     options: OptionTable = field(default=NO_OPTIONS, metadata=options_of("grader"))
     """Options that a grader of your own declares, by name (docs/how-to/extend.md)."""
 
@@ -541,8 +539,7 @@ class HealthConfig(Section):
     stop_on: tuple[WarningName, ...] = setting(
         (), [Check("distinct warnings", _are_distinct)], "default: none"
     )
-    """Warnings that end the run with a checkpoint when they appear; the others are only printed
-    (ours)."""
+    """Warnings that end the run with a checkpoint; others are only printed (ours)."""
     drift_path: str = setting("", PATH, "problems: a file or a hub name")
     """Problems, named as data.path, on the first eight of which the student's KL from its base is
     measured after each step; empty: it is not measured. Take prompts that the training does not
@@ -555,9 +552,8 @@ class ValidationConfig(Section):
     sampling, and on a published benchmark with those of the paper."""
 
     path: str = setting("", PATH, "problems and their answers")
-    """Problems, with answers where the grader compares with them, named as for `paint eval
-    --benchmarks`; empty: checkpoints are not evaluated. Use your own problems, not the test
-    benchmarks: the test score of a checkpoint that was chosen by it is biased."""
+    """Problems, named as for `paint eval --benchmarks`; empty: checkpoints are not evaluated. Do
+    not use the test benchmarks: the score of a checkpoint that was chosen by it is biased."""
     limit: int | None = setting(None, LIMIT, "None: all problems")
     """Number of problems to use, from the first; None is all."""
     samples: int = setting(12, POSITIVE, "samples a problem; paper: 12")
@@ -585,8 +581,8 @@ class LogConfig(Section):
         [Check(f'in [0, {MAX_COUNT}] or "all"', lambda n: n == "all" or 0 <= n <= MAX_COUNT)],
         "rows a step; default: 4",
     )
-    """Rows per step, the first ones, whose values are stored token by token, for
-    `paint show` and pandas (docs/how-to/inspect-rollouts.md); "all", or 0 for none (ours)."""
+    """First rows of a step whose values are stored token by token; "all", or 0 for none (ours;
+    docs/how-to/inspect-rollouts.md)."""
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
@@ -637,23 +633,21 @@ class EvaluationConfig(Section):
         [Check("a list of problem sets", bool)],
         "paper: three",
     )
-    """Problem sets: aime_2024, aime_2025, aime_2026, hmmt_feb_2025, hmmt_feb_2026 or math_500 from
-    the hub, NAME=PATH for a local copy of one of these, demo, or your own JSONL, CSV or Parquet
-    file, FILE or FILE:problem_column,answer_column (paper: AIME 2024, AIME 2025, HMMT 2025)."""
+    """Problem sets: aime_2024, aime_2025, aime_2026, hmmt_feb_2025, hmmt_feb_2026 or math_500,
+    NAME=PATH for a local copy of one, demo, or your own file, FILE or
+    FILE:problem_column,answer_column (paper: AIME 2024, AIME 2025, HMMT 2025)."""
     samples: int = setting(12, POSITIVE, "samples a problem; paper: 12")
     """Samples per problem: the k of Avg@k; it may be raised later (paper: 12)."""
     thinking: bool = True
     """Thinking mode of the prompt (paper: on)."""
     base: bool = True
-    """Also evaluate the base model if adapters are named, and compare them with it problem by
-    problem."""
+    """Also evaluate the base model of adapters, and compare them with it problem by problem."""
     limit: int | None = setting(None, LIMIT, "None: all problems")
     """Number of problems to use of each benchmark, from the first; None is all."""
     seed: int = setting(0, NOT_NEGATIVE, "default: 0")
     """Seed of sampling, at least 0."""
     output_dir: str = setting("evals", FOLDER, 'default: "evals"')
-    """Folder in which evaluations are stored, each in a folder of its run's name, or its
-    model's."""
+    """Folder of evaluations, each in a folder of its run's or model's name."""
     dtype: Dtype | None = None
     """Number format of the weights; None is that of the run, or else that of the model's files."""
     grading: GradingConfig = field(default_factory=GradingConfig)
@@ -675,46 +669,3 @@ class EvaluationConfig(Section):
             require(rollout, key, getattr(rollout, key) == value, format_value(value), note)
         is_graded = not self.grading.is_off
         require(self.grading, "grader", is_graded, "a grader", "an evaluation needs grades")
-
-
-def _is_address(url: str) -> bool:
-    """Whether a URL has an http scheme, a host and, optionally, port and path."""
-    try:
-        parts = urlsplit(url)
-        is_port = parts.port is None or parts.port > 0
-    except ValueError:
-        return False
-    is_plain = url.isascii() and not re.search(r"[\s\x00-\x1f]", url)
-    return parts.scheme in ("http", "https") and bool(parts.hostname) and is_port and is_plain
-
-
-_SECRET = re.compile(
-    r"(?<!\S)--(api[-_]k\S*|([\w.-]+[-_.])?(key|token|password|passwd|secret)(?=[=\s]|$))"
-    r"|(?<!\S)\w*(key|token|password|passwd|secret)="
-    r"|://[^\s/]*@",
-    re.IGNORECASE,
-)
-"""Secrets in a command line: --api-key, --hf-token=..., VLLM_API_KEY=..., //user:...@"""
-
-
-def _require_no_secrets(rollout: RolloutConfig) -> None:
-    """Refuse secrets, which would be visible in run.json, logs and the process list."""
-    if any(set("@?#") & set(url) for url in rollout.urls):
-        raise ConfigError(
-            "rollout.urls must be addresses such as http://node1:8000, without a user name, a "
-            "password or a query (run.json, samples and messages would show them); set the "
-            "environment variable VLLM_API_KEY to the servers' key"
-        )
-    for name, text in (("server", rollout.server), ("server_args", rollout.server_args)):
-        try:
-            parts = shlex.split(text)
-        except ValueError as error:
-            raise ConfigError(
-                f"rollout.{name} is not a command line: {error}; close its quotes"
-            ) from None
-        if _SECRET.search(" ".join(parts)):
-            raise ConfigError(
-                f"rollout.{name} holds a key, a token or a password, which would be "
-                f"visible in run.json, logs and the process list; the run's own server gets its "
-                f"own key, and any other secret belongs in the environment of `paint` (HF_TOKEN)"
-            )

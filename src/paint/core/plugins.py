@@ -36,15 +36,11 @@ def load_object(spec: str, setting: str, known: Iterable[str]) -> Any:
     sys.path.append(here)
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise ConfigError(
-            f"{setting} is {format_short(spec)}, and {module_name} cannot be imported: {error}; "
-            f"install it, or put its folder into PYTHONPATH"
-        ) from error
     except (Exception, SystemExit) as error:
         raise ConfigError(
-            f"{setting} is {format_short(spec)}, and importing {module_name} ends in "
-            f"{type(error).__name__}: {reason(error)}{_line_of(error)}; correct the module"
+            f"{setting} is {format_short(spec)}, and {module_name} cannot be imported: "
+            f"{type(error).__name__}: {reason(error)}{_line_of(error)}; correct the module, or put "
+            f"its folder into PYTHONPATH"
         ) from error
     finally:
         sys.path.remove(here)

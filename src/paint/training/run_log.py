@@ -22,7 +22,6 @@ from paint.config.run_folder import (
     read_history,
     read_run,
     read_run_json,
-    require_rollouts,
     run_id,
     step_folder,
     step_of,
@@ -278,7 +277,6 @@ def replace_config(folder: Path, config: Config) -> None:
 def truncate_to_step(config: Config, folder: Path, step: int) -> None:
     """Delete what was written after a step, to be repeated; write the config to run.json."""
     rows = read_history(folder, step)
-    require_rollouts(folder, step)
     replace_config(folder, config)
     with _or_run_error(folder, folder):
         storage.write_jsonl(folder / "metrics.jsonl", rows)
