@@ -46,7 +46,7 @@ from paint.viewer.show import tables_data
 from reports import report_in, row_of
 from runs import Sections, changed, rows_of, write_problems
 
-DEMO = changed("demo-paint", {"rollout": {"max_new_tokens": 60}})
+DEMO = changed("demo-paint", {"rollout": {"max_new_tokens": 60}, "data": {"limit": 40}})
 
 
 def advised(folder: Path, config: Config = DEMO, **options: Any) -> Report:
@@ -104,7 +104,7 @@ def test_advise_page_draws_the_rows_of_the_report(folder: Path) -> None:
 def test_advise_scores_feedback_and_its_control(tmp_path: Path) -> None:
     rollout = {"max_new_tokens": 60, "temperature": 1.5}
     grading = {"grader": "first_error:grade"}
-    config = changed("demo-paint", {"rollout": rollout, "grading": grading})
+    config = changed("demo-paint", {"rollout": rollout, "grading": grading, "data": {"limit": 40}})
     report = advised(tmp_path, config, sources=("feedback", "other_feedback"))
     kl = means_of(report, "kl")
     assert set(kl) == {"recipe", "feedback@0", "other_feedback@0"}
@@ -162,7 +162,7 @@ def test_advise_other_sampling_in_folder_is_refused(folder: Path) -> None:
 
 def test_advise_on_stored_rollouts_finds_the_same(folder: Path, tmp_path: Path) -> None:
     stored = {"engine": "stored", "stored": str(folder / "rollouts.jsonl")}
-    config = changed("demo-paint", {"rollout": {"max_new_tokens": 60, **stored}})
+    config = DEMO.changed("rollout", **stored)
     report = advise(config, tmp_path, problems=4, samples=2, sources=("solution",), ratios=(0.0,))
     for row in select_rows(report.rows, policy="solution@0"):
         before = row_of(report_in(folder), policy="solution@0", metric=row.metric)

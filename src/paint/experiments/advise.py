@@ -65,23 +65,25 @@ STUDENT = "student"  # the policy of rows about the student itself
 OF_OTHERS = ("other", "other_text", "other_feedback")  # controls with another row's context
 TRAINING = "training problems"  # the benchmark of all rows
 
+# What is measured of the student, and how the table calls it.
 STUDENT_METRICS = {
     "accuracy": "right",
     "both": "problems with right and wrong rollouts",
     "truncated": "truncated",
     "agreed_wrong": "problems whose rollouts mostly agree on one wrong answer",
 }
-"""What is measured of the student, and how the table calls it."""
 
+# With a smaller share of problems that tell, and fewer than so many, there is no advice; above the
+# other share, something is a risk.
 FEW, ENOUGH, MUCH = 0.1, 30, 0.3
-"""With a smaller share of problems that tell, and fewer than so many, there is no advice; above the
-other share, something is a risk."""
 
+# Entropy gap after divergence, nats: programmed teachers above it lost 4 to 87 points
+# (docs/results/demo.md, "When to hide").
 LARGE_GAP = 0.1
-"""Entropy gap after divergence, nats: programmed teachers above it lost 4 to 87 points."""
 
 ANYWHERE = (-np.inf, np.inf)  # bounds of values without a range
 
+# What is measured of a context, with a value for each problem, and the bounds of these values.
 BOUNDS = {
     "accuracy_gradient": ANYWHERE,
     "kl": ANYWHERE,
@@ -90,7 +92,6 @@ BOUNDS = {
     "entropy_gap_after_divergence": ANYWHERE,
     "answer_leakage": SHARE,
 }
-"""What is measured of a context, with a value for each problem, and the bounds of these values."""
 
 CONTEXT_COLUMNS: dict[str, tuple[str, Unit]] = {
     "accuracy_gradient": ("accuracy gradient, points", "points"),
@@ -107,11 +108,9 @@ CHARTS = [
     if metric in BOUNDS
 ]
 
+# What the scores with one context say, by name (BOUNDS): a value a problem. The entropy gap and the
+# leakage lack the problems without a rollout that diverges, or that boxes a wrong answer.
 ContextMetrics = Mapping[str, np.ndarray]
-"""What the scores with one context say, by name (BOUNDS): a value a problem.
-
-entropy_gap_after_divergence and answer_leakage lack the problems without such a rollout.
-"""
 
 
 def advise(
@@ -166,6 +165,7 @@ def advise(
             rows=trained_on,
             falls_back=falls_back,
         )
+        # Servers that did not start were replaced by the local engine: the teacher has the same.
         config = config.changed("rollout", engine=recorded_engine(folder)[0])
         scores = score(policy, config, cache, contexts, display)
         found: dict[str, RolloutCache] = {}
@@ -237,6 +237,7 @@ def accuracy_gradients(
 
 def mean(values: np.ndarray, bounds: tuple[float, float] = ANYWHERE) -> Interval:
     """The mean over problems with its 95 % interval."""
+    # Shares of 0 and 1 occur; other values have no bound that they could reach.
     return bootstrap([values], bounds=bounds, reached=bounds == SHARE)
 
 
@@ -346,6 +347,7 @@ def advise_on(
     lines = _student_lines(student, has_solutions=has_solutions)
     both = student["both"]
     problems = len(contexts[RECIPE]["accuracy_gradient"])
+    # All right or all wrong, a problem's advantages are zero, and so is its gradient.
     if both.mean < FEW and both.mean * problems < ENOUGH:
         lines.append(
             f"no advice: only problems with right and wrong rollouts tell, and {both.points()} % "
@@ -354,6 +356,7 @@ def advise_on(
         return lines
 
     gradients = {name: metrics["accuracy_gradient"] for name, metrics in contexts.items()}
+    # A control that teaches says that the gain is not the content of a context.
     candidates = [name for name in gradients if source_of(name) not in CONTROLS]
     best = max(candidates, key=lambda name: gradients[name].mean())
     highest = mean(gradients[best])
@@ -365,6 +368,7 @@ def advise_on(
         )
         return lines
 
+    # Problem by problem: the same rollouts were scored under both contexts.
     gain = mean(gradients[best] - gradients[RECIPE])
     is_better = gain.low > 0 or mean(gradients[RECIPE]).low <= 0
     chosen = best if is_better else RECIPE
@@ -451,7 +455,7 @@ def control_of(name: str, found: Mapping[str, T]) -> T | None:
     """What was found with another row's context, masked as this one; None for itself."""
     source = source_of(name)
     control = "other_feedback" if source == "feedback" else "other"
-    if "@" in name:
+    if "@" in name:  # it can be masked, and its control has the same share masked
         return None if source in OF_OTHERS else found.get(f"{control}@{name.partition('@')[2]}")
     return None if source in CONTROLS else found.get("other_text")
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -85,22 +84,23 @@ def by_run(results: Results) -> dict[str, list[CheckpointResult]]:
 def by_step(results: Results) -> dict[str, dict[int, list[CheckpointResult]]]:
     """Group results by run and step, ordered by seed; RunError if their problems differ."""
     trained = [result for result in results if result.trained_on]
-    for name, verb, same in (
-        ("trained_on", "trained", trained),
-        ("problems", "evaluated", results),
-    ):
-        for result in same:
-            if getattr(result, name) != getattr(same[0], name):
-                raise RunError(
-                    f"{result.run}, seed {result.seed} was {verb} on other problems than "
-                    f"{same[0].run}, seed {same[0].seed} (the file of problems has changed); "
-                    f"choose another place (--output-dir)"
-                )
-    ordered = sorted(results, key=lambda result: (result.run, result.steps, result.seed))
-    return {
-        name: {step: list(same) for step, same in groupby(group, key=lambda result: result.steps)}
-        for name, group in groupby(ordered, key=lambda result: result.run)
-    }
+    _require_one("trained", trained, [result.trained_on for result in trained])
+    _require_one("evaluated", results, [result.problems for result in results])
+    groups: dict[str, dict[int, list[CheckpointResult]]] = {}
+    for result in sorted(results, key=lambda result: (result.run, result.steps, result.seed)):
+        groups.setdefault(result.run, {}).setdefault(result.steps, []).append(result)
+    return groups
+
+
+def _require_one(verb: str, results: Results, problems: Sequence[Any]) -> None:
+    """Require that results are comparable: of one set of problems. Raises RunError."""
+    for result, digests in zip(results, problems, strict=True):
+        if digests != problems[0]:
+            raise RunError(
+                f"{result.run}, seed {result.seed} was {verb} on other problems than "
+                f"{results[0].run}, seed {results[0].seed} (the file of problems has changed); "
+                f"choose another place (--output-dir)"
+            )
 
 
 def shares(results: Results) -> Float[np.ndarray, "s p"]:

@@ -37,49 +37,33 @@ def compare(
 ) -> list[CheckpointResult]:
     """Train each recipe with each seed, evaluate them and the base model, print the tables.
 
-    All pairs of recipes are compared, or each with the last one (``against_last``). With
-    ``every_checkpoint``, the last checkpoint of the last recipe is compared with all checkpoints of
-    the others.
-
-    Args:
-        recipes: names and configs, such as those of `paint.experiments.recipes.read_recipes`.
-        benchmark, problems, samples: as for ``protocol_for``.
-        thinking, max_new_tokens: of the evaluation; None is those of ``protocol_for``.
-        server_gpus: GPUs of vLLM servers that generate; if empty, the training process generates.
+    ``recipes`` are names and configs; with ``server_gpus``, vLLM servers on them generate. The
+    other arguments are those of ``paint.compare``.
     """
-
-    def served(rollout: RolloutConfig) -> RolloutConfig:
-        return replace(rollout, engine=server_engine(rollout.engine), server_gpus=server_gpus)
-
-    def needs_servers(config: Config) -> bool:
-        resolved = check_config(config)
-        return resolved.algorithm.needs_rollouts and not resolved.engine.is_stored
-
     display, model = Display(), recipes[-1][1].model.path
     protocol = protocol_for(recipes[-1][1], benchmark, problems, samples)
     rollout = protocol.rollout
+    if thinking is not None:
+        protocol = replace(protocol, thinking=thinking)
     if max_new_tokens is not None:
         rollout = replace(rollout, max_new_tokens=max_new_tokens)
     if server_gpus:
-        rollout = served(rollout)
-        recipes = [
-            (name, replace(config, rollout=served(config.rollout)))
-            if needs_servers(config)
-            else (name, config)
-            for name, config in recipes
-        ]
-    thinking = protocol.thinking if thinking is None else thinking
+        rollout = _served(rollout, server_gpus)
+    runs, names = [], []
+    for name, config in recipes:
+        run = check_config(config)
+        if server_gpus and run.algorithm.needs_rollouts and not run.engine.is_stored:
+            config = replace(config, rollout=_served(config.rollout, server_gpus))
+        runs.append(ExperimentRun(name, config))
+        names.append(name)
+    protocol = replace(protocol, rollout=rollout)
     results = run_experiment(
-        [ExperimentRun(name, config) for name, config in recipes],
-        seeds,
-        folder,
-        replace(protocol, thinking=thinking, rollout=rollout),
-        display,
-        every_checkpoint=every_checkpoint,
+        runs, seeds, folder, protocol, display, every_checkpoint=every_checkpoint
     )
     title = "The demo" if model == NAME else model
-    names = []
-    for name, _ in recipes:
-        names.append(name)
     publish(side_by_side(title, names, all_pairs=not against_last), results, folder, display)
     return results
+
+
+def _served(rollout: RolloutConfig, gpus: tuple[str, ...]) -> RolloutConfig:
+    return replace(rollout, engine=server_engine(rollout.engine), server_gpus=gpus)

@@ -51,12 +51,12 @@ from paint.experiments.plots import Layout, save_plot
 
 LEAD = "lead"  # metric: how far the last checkpoint of the reference run is ahead
 
+# Columns of a run's gain and cost: head and unit.
 COSTS: dict[str, tuple[str, Unit]] = {
     "gain": ("gain over base", "points"),
     "rollout_tokens": ("rollout tokens", "tokens"),
     "seconds": ("training time", "time"),
 }
-"""Columns of a run's gain and cost: head and unit."""
 
 
 def publish(layout: Layout, results: Results, folder: Path, display: Display) -> None:
@@ -128,6 +128,7 @@ def _pair_rows(layout: Layout, last: Mapping[str, Results]) -> list[Measurement]
     pairs = [(before, after) for after, before in layout.pairs.values()]
     if layout.all_pairs:
         pairs = list(combinations(layout.labels, 2))
+    # Holm's correction is for all pairs of the table, whichever of them is looked at.
     p_values = []
     for before, after in pairs:
         p_values.append(p_value_over_seeds(shares(last[before]), shares(last[after])))

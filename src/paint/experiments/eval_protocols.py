@@ -55,34 +55,33 @@ def protocol_for(
 
     Args:
         benchmark: as for `paint eval`; None: AIME 2024, and the embedded model's held-out problems.
-            Prompts or a grader of the user's own need a benchmark.
         problems: number of its problems, from the first; None: all.
         samples: of each problem.
+
+    Raises:
+        ConfigError: prompts or grader are the user's own, and no benchmark is named.
     """
-    is_demo, own = config.model.path == NAME, config.rollout
     if benchmark is None and has_own_task(config):
         raise ConfigError(
             f"prompts or grader are your own, and the default benchmark is mathematics; name "
             f"problems by --benchmark, other ones than those of {config.data.path}"
         )
-    name = benchmark or (NAME if is_demo else "aime_2024")
-    thinking = False
-    if is_demo:
+    own, thinking = config.rollout, False
+    if config.model.path == NAME:
+        name = benchmark or NAME
         # With the paper's top-p of 0.95, errors rarer than 5 % would never be sampled.
-        sampling = Sampling(temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=96)
-        rollout = RolloutConfig(**asdict(sampling), batch_size=400)
+        rollout = RolloutConfig(
+            temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=96, batch_size=400
+        )
     else:
-        engine = AUTO if engine_of(own).is_stored else own.engine
-        timeout = max(own.timeout, EvaluationConfig().rollout.timeout)
+        name = benchmark or "aime_2024"
         protocol = fitting_protocol(config, [name])
         thinking = protocol["thinking"]
-        sampled = with_protocol(own, protocol)
-        rollout = replace(
-            sampled,
-            engine=engine,
-            stored="",
-            timeout=timeout,
-        )
+        # Stored completions are those of a training, not answers to these problems.
+        engine = AUTO if engine_of(own).is_stored else own.engine
+        # An answer may be longer than a rollout.
+        timeout = max(own.timeout, EvaluationConfig().rollout.timeout)
+        rollout = replace(with_protocol(own, protocol), engine=engine, stored="", timeout=timeout)
     found = load_benchmark(
         name,
         limit=problems,

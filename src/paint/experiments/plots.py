@@ -82,6 +82,7 @@ def save_plot(path: Path, layout: Layout, results: Results) -> None:
             axis.spines[["top", "right", "left"]].set_visible(False)
         levels.set_yticks(range(len(labels)), [sanitize_for_terminal(label) for label in labels])
         levels.set_ylim(len(labels) - 0.5, -0.5)
+        # Names are the user's: control characters are shown, and nothing is read as mathematics.
         figure.suptitle(sanitize_for_terminal(title), fontsize=10)
         figure.savefig(path, metadata={"Date": None})  # the same file for the same results
 

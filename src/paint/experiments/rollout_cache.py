@@ -53,10 +53,10 @@ ANEW = "move the folder away and advise again"
 BOX = "\\boxed{"
 ROWS_AT_ONCE = 8  # completions whose hidden states are computed together
 
+# Rows by context, problem and sample.
 StoredRows = dict[tuple[str, str, int], dict[str, Any]]
-"""Rows by context, problem and sample."""
+# By context, the values of every rollout of the cache.
 CacheScores = Mapping[str, list[dict[str, Any]]]
-"""By context, the values of every rollout of the cache."""
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ def _sample(
     stored: StoredRows = {}
     for row in workspace.rows():
         key = row.get("context", ""), row["problem_id"], row["sample"]
-        if prompts.get(key) == row["prompt_ids"]:
+        if prompts.get(key) == row["prompt_ids"]:  # a context may have changed since
             stored[key] = row
     missing = [request for request in wanted if request.key not in stored]
     if missing:
@@ -208,6 +208,7 @@ def _sample(
             display,
             longest,
             list({request.problem.id: request.problem for request in wanted}.values()),
+            # Completions of two engines for one seed may differ, and are not mixed.
             falls_back=falls_back and not workspace.has_rows,
         )
         with (
@@ -326,6 +327,7 @@ def annotate(policy: Policy, rollout: Rollout) -> TokenAnnotations:
             foreign.append(anchor.met[1])
     divergence_point = len(ids)
     if foreign and problem.solution:
+        # Behind the token that completes the statement: there the prefix contains it.
         divergence_point = owners[min(foreign) - 1] + 1
     annotations = TokenAnnotations(divergence_point)
 
@@ -333,6 +335,7 @@ def annotate(policy: Policy, rollout: Rollout) -> TokenAnnotations:
     has_box = len(BOX) <= content < len(text)
     if rollout.is_correct or not problem.answer or not has_box:
         return annotations
+    # A token may hold the brace and the first digit: what it has before the content is kept.
     first = owners[content]
     lead = text[owners.index(first) : content]
     answer = policy.tokenizer.encode(f"{lead}{problem.answer}}}", add_special_tokens=False)
@@ -355,6 +358,7 @@ def score(
         for start in range(0, len(cache.rollouts), ROWS_AT_ONCE):
             rows = cache.rollouts[start : start + ROWS_AT_ONCE]
             annotations = [annotate(policy, row) for row in rows]
+            # Once for all contexts. The adapter is untrained: both views have the base's weights.
             student = _states(policy, [row.prompt for row in rows], rows)
             for name, of_problem in contexts.items():
                 prompts, measured = _prompts(policy, run, of_problem, cache, rows)
@@ -444,7 +448,7 @@ def _prompts(
     """The teacher's prompts of some rollouts, and their overlaps."""
     prompts, measured = [], []
     for row in rows:
-        seed = derive_seed(run.config.train.seed, 0, row.row)
+        seed = derive_seed(run.config.train.seed, 0, row.row)  # as in the first step
         attempt = cache.attempts[row.row]
         references = contexts.references(row.problem, seed, attempt)
         measured.append(contexts.measure(row.text, row.problem, references))
@@ -466,6 +470,7 @@ def _answer_leakage(
     leakage: list[float | None] = [None] * len(annotations)
     if not chosen:
         return leakage
+    # The probability of several tokens is that of each after the ones before: one pass has all.
     forced = [annotations[i].forced for i in chosen]
     states = policy.hidden_states([prompts[i] for i in chosen], forced)
     for i, part in zip(chosen, states.split([len(ids) for ids in forced]), strict=True):

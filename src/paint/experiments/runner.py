@@ -69,8 +69,8 @@ from paint.training.check import (
 )
 from paint.training.trainer import train
 
+# Config keys that may differ between two calls that work on one experiment: they change no number.
 CHANGEABLE_SETTINGS = {"rollout.urls", "rollout.server_gpus", "rollout.max_logprob_mismatch"}
-"""Config keys that may differ between two calls that work on one experiment."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,8 @@ def run_experiment(
         display.note(_stored_text(folder, len(seeded) - len(missing), len(seeded)))
 
     spent: list[float] = []
-    for waiting in (None, display.note):  # first the runs that no other process works on
+    # First the runs that no other process works on; then the others, each as soon as it is free.
+    for waiting in (None, display.note):
         for number, run in enumerate(seeded, start=1):
             if not missing_steps(run):
                 continue
@@ -207,6 +208,7 @@ def _seeded_runs(
 ) -> list[ExperimentRun]:
     """The base model's run and the others with each seed, ordered by seed, all with one date."""
     base = _require_comparable(runs)
+    # A template may write the date: policies of one table get the same prompts.
     date = with_date(runs[0].config.model, folder).date
     seeded = []
     for seed in seeds:
@@ -250,6 +252,7 @@ def _run(
     display.note(f"{run.label} took {format_duration(monotonic() - began)}")
     results = []
     for step, samples in graded.items():
+        # The clocks of the steps: start-up and work lost to a kill are not a method's cost.
         seconds = 0.0
         for row in history[:step]:
             for name, value in row.items():
@@ -283,6 +286,7 @@ def train_run(run: ExperimentRun, run_folder: Path, display: Display) -> None:
     run_folder.mkdir(parents=True, exist_ok=True)
     try:
         with (
+            # Line by line, so that the log can be followed.
             (run_folder / "log.txt").open("a", 1, "utf-8", "replace") as log,
             display.counting(f"training {run.label}", steps, done) as counter,
         ):
@@ -308,6 +312,7 @@ def _evaluate(
     model = replace(
         run.config.model, student_thinking=protocol.thinking, gradient_checkpointing=False
     )
+    # One seed for all policies of a training seed: they differ in weights, not in luck.
     sampling = SamplingProtocol(protocol.samples, protocol.thinking, protocol.sampling, run.seed)
     place = folder / "evaluation" / f"seed-{run.seed}"
     problems = protocol.benchmark.problems
