@@ -22,7 +22,6 @@ from paint.evaluation.intervals import (
 )
 from paint.evaluation.metrics import (
     GradedSamples,
-    auc,
     avg_at_k,
     compute_metrics,
     maj_at_k,
@@ -471,11 +470,3 @@ def test_macro_average_weighs_benchmarks_equally() -> None:
     assert "pass_at_4" in mixed["four"]
     assert "pass_at_4" not in mixed["macro"]
     assert set(compute_metrics({"easy": graded(easy)})) == {"easy"}
-
-
-@pytest.mark.parametrize(
-    ("positive", "negative", "area"),
-    [([2.0, 3.0], [1.0], 1), ([1.0], [2.0], 0), ([1.0, 1.0], [1.0], 0.5), ([0, 2], [1, 0], 0.625)],
-)
-def test_auc_counts_ties_half(positive: list[float], negative: list[float], area: float) -> None:
-    assert auc(np.array(positive, float), np.array(negative, float)) == area

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import paint
-from conftest import move
+from conftest import logits_alone, move
 from paint.config.schema import Config, ConfigError
 from paint.core.display import Display
 from paint.core.plugins import spec_of
@@ -33,7 +33,7 @@ from paint.experiments.rollout_cache import (
     RolloutCache,
     TokenAnnotations,
     annotate,
-    held_out_kl,
+    divergence_sums,
     rollout_metrics,
     score,
 )
@@ -41,6 +41,7 @@ from paint.grading.contract import Grade
 from paint.grading.math.grader import Verdict, math_grade
 from paint.inference.engine import Completion
 from paint.models.policy import Policy
+from paint.objective.divergences import FORWARD_KL, REVERSE_KL, Divergence
 from paint.training.rollouts import Rollout
 from paint.viewer.show import tables_data
 from reports import report_in, row_of
@@ -252,27 +253,29 @@ def test_score_answer_leakage_is_probability_of_right_box(
     )  # the teacher reads the same prompt
 
 
-def test_held_out_kl_is_mean_over_tokens_of_teacher_and_student(
-    policy: Policy, problems: list[Problem]
+@pytest.mark.parametrize("divergence", [FORWARD_KL, REVERSE_KL], ids=["forward", "reverse"])
+def test_divergence_sums_are_those_of_both_views(
+    divergence: Divergence, policy: Policy, problems: list[Problem]
 ) -> None:
     move(policy)
     context = replace(DEMO.context, mask_ratio_wrong=0.0, mask_ratio_correct=0.0)
     rows: list[Rollout] = []
-    expected, tokens = 0.0, 0
+    expected = []
     for problem in problems[:2]:
         row = rollout(policy, problem, problem.solution, 0.0)
         rows.append(replace(row, row=len(rows), prompt=policy.student_prompt(problem)))
         shown = policy.teacher_prompt(problem, problem.solution, complete=True)
-        ids, views = row.completion.ids, []
+        views = []
         for prompt, adapter in ((shown, policy.model.disable_adapter()), (rows[-1].prompt, None)):
             with torch.no_grad(), adapter or nullcontext():
-                logits = policy.model(torch.tensor([[*prompt, *ids]])).logits[0]
-            views.append(logits[len(prompt) - 1 : -1].log_softmax(-1))
-        expected += float((views[0].exp() * (views[0] - views[1])).sum())
-        tokens += len(ids)
-    found = held_out_kl(policy, replace(DEMO, context=context), RolloutCache(rows, 1))
-    assert found == pytest.approx(expected / tokens, rel=1e-4)
-    assert found > 0.01
+                views.append(logits_alone(policy.model, prompt, row.completion.ids).log_softmax(-1))
+        p, q = views if divergence is FORWARD_KL else views[::-1]
+        expected.append([float((p.exp() * (p - q)).sum())])
+    config = replace(DEMO, context=context)
+    found, tokens = divergence_sums(policy, config, RolloutCache(rows, 1), divergence)
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    assert found.min() > 0.1
+    assert tokens.tolist() == [[len(row.completion.ids)] for row in rows]
 
 
 def test_rollout_metrics_are_those_of_its_tokens() -> None:

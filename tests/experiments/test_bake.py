@@ -7,19 +7,13 @@ from typing import Any
 
 import bake_invented_rule as invented
 import pytest
-import torch
 
 import paint
-from conftest import logits_alone, move
 from paint.config.recipe import find_recipe, read_recipe
 from paint.config.schema import Config, ConfigError
-from paint.data.problems import Problem
 from paint.evaluation.frame import select_rows
-from paint.experiments.bake import BAKED, PLAIN, PROMPTED, PromptEvaluator, bake
-from paint.inference.local import LocalEngine
-from paint.models.policy import Policy
-from paint.models.teacher import open_teacher
-from reports import report_in, row_of
+from paint.experiments.bake import BAKED, PLAIN, PROMPTED, bake
+from reports import report_in
 from runs import rows_of
 
 
@@ -43,44 +37,10 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
     )
 
 
-@pytest.fixture
-def evaluator(config: Config, policy: Policy) -> PromptEvaluator:
-    """Of the demo's model and a text that its teacher reads, without a grader."""
-    config = of(config, grading={"grader": ("none",)})
-    engine, teacher = LocalEngine(policy, batch_size=16), open_teacher(policy, config.teacher)
-    return PromptEvaluator(config, policy, teacher, engine, "$20+3 \\equiv 55$.")
-
-
-def test_prompt_evaluator_kl_is_that_of_the_view_and_the_prompt(
-    evaluator: PromptEvaluator, policy: Policy, problems: list[Problem]
-) -> None:
-    few = problems[:1]
-    plain, prompted = (evaluator.answer(view, few, 1) for view in (PLAIN, PROMPTED))
-    shown = policy.teacher_prompt(problems[0], evaluator.context, complete=True)
-    with torch.no_grad():
-        teacher = logits_alone(policy.base, shown, plain[0][0].ids).log_softmax(-1)
-
-    def expected(model: Any) -> float:
-        own = logits_alone(model, policy.student_prompt(problems[0]), plain[0][0].ids)
-        own = own.log_softmax(-1)
-        return float((own.exp() * (own - teacher)).sum(-1).mean())
-
-    with torch.no_grad():
-        before = evaluator.measurements(few, PLAIN, plain, prompted)
-        kl = row_of(before, metric="kl").mean
-        assert kl == pytest.approx(expected(policy.base), rel=1e-4)
-        assert kl > 0.05
-        move(policy)  # the adapter, which the baked view alone has
-        assert evaluator.measurements(few, PLAIN, plain, prompted) == before
-        baked = row_of(evaluator.measurements(few, BAKED, plain, prompted), metric="kl").mean
-        assert baked == pytest.approx(expected(policy.model), rel=1e-4)
-        assert abs(baked - kl) > 0.01
-
-
 def test_bake_of_text_that_changes_nothing_is_refused(config: Config, tmp_path: Path) -> None:
     prompts = {"student": "{{ problem }}", "teacher": "{{ problem }}"}
     same = of(config, prompts=prompts, grading={"grader": ("none",)})
-    with pytest.raises(ConfigError, match=r"changes nothing that is measured.* AUC 0\.5"):
+    with pytest.raises(ConfigError, match="changes nothing that is measured"):
         bake(same, tmp_path / "bake", held_out=12, samples=1)
     assert not (tmp_path / "bake/run").exists()
 

@@ -138,9 +138,3 @@ def compute_metrics(
             if all(metric in values[name] for name in names)
         }
     return intervals
-
-
-def auc(positive: Float[np.ndarray, " a"], negative: Float[np.ndarray, " b"]) -> float:
-    """Area under the ROC curve: P(positive > negative), with ties one half."""
-    differences = np.subtract.outer(positive, negative)
-    return float((differences > 0).mean() + (differences == 0).mean() / 2)

@@ -105,6 +105,7 @@ def ablate(
             f"table must be one of {', '.join(ABLATION_TABLES)}, got {format_value(table)}"
         )
     grid, display = ABLATION_TABLES[table], Display()
+    # The rows replace the source: a recipe for another one would be trained on what it is not for.
     sources = config.context.source
     readable: list[tuple[str, ...]] = [("solution",)]
     if table == "controls":

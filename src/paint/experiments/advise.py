@@ -148,6 +148,7 @@ def advise(
     trained_on = filter_problems(policy, run, candidates, display)
     chosen = first_problems(trained_on, problems, config.train.seed)
     sources = sources or default_sources(config.context, trained_on)
+    # One object for all rollouts: it reads a file once, and measures similar problems once.
     contexts = {}
     for name, options in context_options(config.context, sources, ratios).items():
         contexts[name] = Contexts(options, trained_on)
@@ -298,6 +299,7 @@ def agreed_wrong(cache: RolloutCache) -> Float[np.ndarray, " p"]:
         for row in cache.rollouts[first : first + cache.samples]:
             if isinstance(row.grade, MathGrade) and row.grade.strict.answer and not row.is_correct:
                 wrong[row.grade.strict.answer] += 1
+        # More than half: then no other answer has as many votes.
         values.append(max(wrong.values(), default=0) > cache.samples / 2)
     return np.array(values, dtype=float)
 
@@ -371,6 +373,7 @@ def advise_on(
     # Problem by problem: the same rollouts were scored under both contexts.
     gain = mean(gradients[best] - gradients[RECIPE])
     is_better = gain.low > 0 or mean(gradients[RECIPE]).low <= 0
+    # Where the two cannot be distinguished there is no reason to change the recipe.
     chosen = best if is_better else RECIPE
     points = mean(gradients[chosen]).points(sign=True)
     lines.append(f"train with {_flags(chosen)}: its accuracy gradient is {points} points")

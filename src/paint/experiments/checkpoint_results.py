@@ -69,7 +69,7 @@ def write_results(folder: Path, results: Results) -> None:
 def append_results(folder: Path, results: Results) -> None:
     """Append to results.jsonl, in a locked folder. Raises RunError if that fails."""
     workspace = results_workspace(folder)
-    workspace.trim()
+    workspace.trim()  # a kill may have left half a line
     workspace.append(*(asdict(result) for result in results))
 
 
@@ -83,6 +83,7 @@ def by_run(results: Results) -> dict[str, list[CheckpointResult]]:
 
 def by_step(results: Results) -> dict[str, dict[int, list[CheckpointResult]]]:
     """Group results by run and step, ordered by seed; RunError if their problems differ."""
+    # Paired differences are of the same problems, in the same order.
     trained = [result for result in results if result.trained_on]
     _require_one("trained", trained, [result.trained_on for result in trained])
     _require_one("evaluated", results, [result.problems for result in results])

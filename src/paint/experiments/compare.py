@@ -52,6 +52,7 @@ def compare(
     runs, names = [], []
     for name, config in recipes:
         run = check_config(config)
+        # Servers would wait for a recipe that samples nothing.
         if server_gpus and run.algorithm.needs_rollouts and not run.engine.is_stored:
             config = replace(config, rollout=_served(config.rollout, server_gpus))
         runs.append(ExperimentRun(name, config))

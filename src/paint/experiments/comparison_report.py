@@ -105,6 +105,7 @@ def _rows_of(
 ) -> list[Measurement]:
     """Score, cost, and gain over the base, of one checkpoint of a run."""
     benchmark, n = benchmark_name(group), len(group[0].problems)
+    # Over problems and seeds: with one seed, over problems alone.
     values: dict[str, Interval | float] = {"avg_at_k": over_seeds(shares(group))}
     if step is None:
         tried = group[0].protocol["samples"]
@@ -158,6 +159,7 @@ def step_rows(layout: Layout, results: Results) -> list[Measurement]:
         for step, group in groups[name].items():
             rows += _rows_of(label, group, base, step)
             if reference and group is not end:
+                # Labelled by the checkpoint that is compared, so that it stands in its line.
                 lead = compare_seeds(shares(group), shares(end))
                 ahead = layout.rows[reference]
                 rows += to_measurement(
@@ -213,6 +215,7 @@ def _setting_tables(layout: Layout, results: Results) -> list[Table]:
     """The settings of the reference run that differ in others."""
     if not layout.reference_run:
         return []
+    # The configs of the first seed: the others differ in train.seed alone.
     last = by_run(results)
     configs = {name: from_table(last[name][0].config) for name in layout.labels}
     rows = []
@@ -245,6 +248,7 @@ def step_tables(layout: Layout, rows: list[Measurement], results: Results) -> li
 
 def _best_checkpoints(layout: Layout, groups: BySteps, score: str) -> Table:
     """The paper's rule ("best checkpoints within 100 steps", Main Results), for every seed."""
+    # Of equal checkpoints argmax takes the first.
     rows, counts = [], set()
     for name, label in layout.labels.items():
         means = np.array([shares(group).mean(axis=1) for group in groups[name].values()])

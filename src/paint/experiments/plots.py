@@ -72,6 +72,7 @@ def save_plot(path: Path, layout: Layout, results: Results) -> None:
             if name in layout.pairs:
                 after, before = (shares(last[cell]) for cell in layout.pairs[name])
                 _add_row(gaps, row, compare_seeds(before, after), after - before)
+        # Where two runs do not differ.
         gaps.axvline(0, color=INK, linewidth=0.8, linestyle=":")
         levels.set_xlabel(f"{score}, %")
         gaps.set_xlabel(sanitize_for_terminal(f"{score}: {layout.pairing}, points"))

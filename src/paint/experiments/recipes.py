@@ -34,6 +34,7 @@ def read_recipes(
     for path in map(find_recipe, names):
         with _of_recipe(path.stem):
             config = change(read_recipe(path, start))
+            # GRPO learns from its own completions, and SFT from none: they keep their engine.
             if stored and check_config(config).learns_off_policy:
                 config = config.changed("rollout", engine="stored", stored=stored)
         runs.append((path.stem, config))
@@ -41,6 +42,7 @@ def read_recipes(
     name, last = runs[-1]
     if controls and not check_config(last).algorithm.needs_context:
         raise ConfigError(f"{name} has no teacher that reads a context; name one that has last")
+    # The controls take the last recipe's place in all but what its teacher reads.
     for source in controls:
         control = replace(last, context=with_source(last.context, source))
         runs.insert(-1, (f"{name}-{source.replace('_', '-')}", control))

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from paint.config.schema import Config, ConfigError, DataConfig
@@ -40,6 +40,7 @@ from paint.models.teacher import open_teacher
 from paint.models.weights import load_trained, model_digests, trained_in
 from paint.objective.anchors import contains, normalize
 from paint.objective.detail import detail
+from paint.objective.divergences import FORWARD_KL, Divergence
 from paint.objective.fused import fused_paint_loss
 from paint.objective.loss import token_log_probs
 from paint.objective.solution import anchors_of, written
@@ -375,15 +376,19 @@ def score(
 
 
 @torch.no_grad()
-def held_out_kl(policy: Policy, config: Config, cache: RolloutCache) -> float:
-    """KL(teacher ‖ student) in nats a token on the cached rollouts, without clip, at temperature 1.
+def divergence_sums(
+    policy: Policy, config: Config, cache: RolloutCache, divergence: Divergence
+) -> tuple[Float[np.ndarray, "p k"], Int[np.ndarray, "p k"]]:
+    """The divergence of each cached rollout in nats, at temperature 1 without clip, and its tokens.
 
     The teacher reads ``config.context`` of each rollout's problem, masked as in training.
     """
     run, teacher = check_config(config), open_teacher(policy, config.teacher)
     problems = {row.problem.id: row.problem for row in cache.rollouts}  # each one once
     contexts = Contexts(config.context, list(problems.values()))
-    kl, tokens = 0.0, 0
+    options = replace(KL, divergence=divergence)
+    sums: list[float] = []
+    tokens: list[int] = []
     for start in range(0, len(cache.rollouts), ROWS_AT_ONCE):
         rows = cache.rollouts[start : start + ROWS_AT_ONCE]
         prompts, _ = _prompts(policy, run, contexts, cache, rows)
@@ -392,16 +397,45 @@ def held_out_kl(policy: Policy, config: Config, cache: RolloutCache) -> float:
         hidden = teacher.hidden_states(prompts, ids)
         lengths = [len(row) for row in ids]
         loss = fused_paint_loss(
-            student, hidden, policy.lm_head, lengths, KL, teacher_lm_head=teacher.lm_head
+            student, hidden, policy.lm_head, lengths, options, teacher_lm_head=teacher.lm_head
         )
-        kl, tokens = kl + float(loss.stats["kl"].sum()), tokens + sum(lengths)
-    return kl / tokens
+        for part in loss.per_token.split(lengths):
+            sums.append(float(part.sum()))
+        tokens += lengths
+    return np.array(sums).reshape(-1, cache.samples), np.array(tokens).reshape(-1, cache.samples)
+
+
+def sample(
+    config: Config,
+    problems: Sequence[Problem],
+    samples: int,
+    folder: Path,
+    display: Display,
+    checkpoint: Path | None = None,
+) -> tuple[Policy, Config, RolloutCache]:
+    """Load the policy, of a checkpoint or the base, and collect its rollouts of these problems."""
+    machine, earlier = find_machine(), recorded_engine(folder)
+    is_full = config.model.train_mode == "full"
+    resolved = resolve_evaluation(config.rollout, machine, is_full=is_full, earlier=earlier)
+    display.notes(resolved.notes)
+    config = replace(config, rollout=resolved.rollout)
+    policy = load_eval_policy(config.model, config.rollout, prompts=config.prompts)
+    trained = ""
+    if checkpoint:
+        weights = trained_in(checkpoint, config.model.train_mode)
+        trained = checkpoint_digest(weights)
+        load_trained(policy, weights)
+    falls_back = resolved.falls_back
+    cache = collect(
+        policy, config, problems, samples, folder, display, trained, falls_back=falls_back
+    )
+    return policy, config, cache
 
 
 def kl_of_checkpoint(
     checkpoint: Path, config: Config, data: DataConfig, samples: int, folder: Path, display: Display
 ) -> float:
-    """``held_out_kl`` of a checkpoint, on rollouts that it samples of these problems.
+    """KL(teacher ‖ student) in nats a token, on rollouts that a checkpoint samples of the problems.
 
     Raises:
         ConfigError: the method has no teacher, or learned from stored completions.
@@ -410,24 +444,10 @@ def kl_of_checkpoint(
     run = check_config(config)
     if not run.algorithm.needs_context:
         raise ConfigError(f"train.method {config.train.method} has no teacher to compare with")
-    resolved = resolve_evaluation(
-        config.rollout,
-        find_machine(),
-        is_full=config.model.train_mode == "full",
-        earlier=recorded_engine(folder),
-    )
-    display.notes(resolved.notes)
-    config = replace(config, rollout=resolved.rollout)
     problems = read_problems(data, needs=run.needed_fields).problems
-    policy = load_eval_policy(config.model, config.rollout, prompts=config.prompts)
-    trained = trained_in(checkpoint, config.model.train_mode)
-    digest = checkpoint_digest(trained)
-    load_trained(policy, trained)
-    falls_back = resolved.falls_back
-    cache = collect(
-        policy, config, problems, samples, folder, display, digest, falls_back=falls_back
-    )
-    return held_out_kl(policy, config, cache)
+    policy, config, cache = sample(config, problems, samples, folder, display, checkpoint)
+    kl, tokens = divergence_sums(policy, config, cache, FORWARD_KL)
+    return float(kl.sum() / tokens.sum())
 
 
 @torch.no_grad()

@@ -2,7 +2,7 @@
 
     runs/demo/
       results.jsonl                       one line per evaluated checkpoint
-      results.md, results.svg, .png       the tables and the plot, made from these lines
+      results.md, results.svg             the tables and the plot, made from these lines
       demo-paint/seed-0/                  an ordinary run folder, with a log.txt
       evaluation/seed-0/demo-paint/demo/  its samples (paint.evaluation.store)
       evaluation/seed-0/demo-paint-step-000005/demo/    samples of an earlier checkpoint
@@ -317,6 +317,7 @@ def _evaluate(
     place = folder / "evaluation" / f"seed-{run.seed}"
     problems = protocol.benchmark.problems
 
+    # The base, once; the checkpoints' weights are loaded into it one after the other.
     policy = load_eval_policy(model, protocol.rollout, seed=run.seed, prompts=run.config.prompts)
     prompts = deployment_prompts(policy, problems, thinking=protocol.thinking)
     tasks = []
@@ -358,6 +359,7 @@ def _require_comparable(runs: Sequence[ExperimentRun]) -> ExperimentRun:
                     f"an experiment have the same model, date, problems and grader"
                 )
 
+    # The base has no adapter to speak of: one of rank 1 is the identity, and cheap to serve.
     config = runs[0].config
     model = base_as_rank1_adapter(ModelConfig(path=config.model.path, dtype=config.model.dtype))
     return ExperimentRun(BASE, Config(model=model, grading=config.grading))
@@ -378,6 +380,7 @@ def _require_same(
             if (result.run, result.seed) == (run.name, run.seed):
                 found.append((from_table(result.config, source=str(path)), result.protocol))
         run_folder = folder / run.name / f"seed-{run.seed}"
+        # A run that was interrupted has no result yet, but its settings.
         if run in missing and (run_folder / "run.json").exists():
             found.append((read_run(run_folder), protocol.table))
 
