@@ -34,6 +34,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+import torch
 import tyro
 
 from conversion import make_base
@@ -52,7 +53,7 @@ from paint.experiments.plots import side_by_side
 from paint.experiments.rollout_cache import kl_of_checkpoint
 from paint.experiments.runner import ExperimentRun, run_experiment, train_run
 from paint.models.policy import load_policy
-from paint.models.weights import load_trained, merge, trained_in
+from paint.models.weights import export_merged, trained_in
 from paint.training.check import check_config
 from problems import HELD_OUT, WARM_UP, rows, views, with_wrong_ends, word_problems
 
@@ -305,9 +306,9 @@ def warm_up(name: str, cache: Path, result: Path, display: Display) -> None:
     assert checkpoint is not None
 
     policy = load_policy(config.model, seed=config.train.seed)
-    load_trained(policy, trained_in(checkpoint, config.model.train_mode))
+    trained = trained_in(checkpoint, config.model.train_mode)
     with storage.atomic_dir(result) as folder:
-        merge(policy, folder)
+        export_merged(policy, trained, folder, getattr(torch, config.model.dtype))
 
 
 def in_cache(config: Config, cache: Path) -> Config:

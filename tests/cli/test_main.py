@@ -151,7 +151,6 @@ def test_train_closed_stdout_continues(tmp_path: Path) -> None:
         result = shell(f"paint {' '.join(TRAIN)} {folder} {listener}")
         assert result.returncode == 0, result.stderr
         assert (folder / "mine/checkpoints/step-000002").is_dir()
-        assert ("stdout is closed" in result.stderr) == ("|" in listener)
         assert "Traceback" not in result.stderr
 
 

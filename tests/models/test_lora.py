@@ -53,7 +53,7 @@ def test_memory_efficient_lora_equals_peft(dtype: Dtype, monkeypatch: pytest.Mon
     assert lean_bytes == plain_bytes if dtype == "float32" else lean_bytes < 0.8 * plain_bytes
 
 
-def test_memory_efficient_lora_disabled_or_merged_matches_peft() -> None:
+def test_memory_efficient_lora_disabled_matches_peft() -> None:
     policy = loaded("bfloat16")
     states = policy.hidden_states(PROMPTS, COMPLETIONS)
     with policy.model.disable_adapter():
@@ -63,10 +63,6 @@ def test_memory_efficient_lora_disabled_or_merged_matches_peft() -> None:
     untrained = load_policy(dataclasses.replace(DEMO, dtype="bfloat16"), seed=0)
     assert torch.equal(off, untrained.hidden_states(PROMPTS, COMPLETIONS))
     assert not torch.equal(off, states)
-
-    with policy.merged():
-        merged = policy.hidden_states(PROMPTS, COMPLETIONS)
-    assert (merged - states).norm() < 0.2 * (off - states).norm()
 
 
 @pytest.mark.parametrize("has_bias", [False, True])

@@ -1,10 +1,9 @@
 """The model that is trained: its prompts, its hidden states, its parameters, what is stored."""
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +20,7 @@ from conftest import DEMO, logits_alone, move
 from paint.inference.engine import Sampling
 from paint.inference.local import LocalEngine
 from paint.models.policy import Policy, PolicyError, load_policy
-from paint.models.weights import load_trained, merge, save_trained
+from paint.models.weights import load_trained, save_trained
 
 PROMPTS = [[5, 20, 31, 7], [9, 9, 12, 40, 41, 42, 43], [3]]
 COMPLETIONS = [[50, 60, 70], [80], [90, 91, 92, 93, 94]]
@@ -110,41 +109,6 @@ def test_load_adapter_of_other_rank_is_refused(trained: Policy, tmp_path: Path) 
         load_trained(other, tmp_path / "adapter")
     with pytest.raises(PolicyError, match="nowhere"):
         load_trained(other, tmp_path / "nowhere")
-
-
-def test_merge_preserves_student_outputs(trained: Policy, tmp_path: Path) -> None:
-    before = trained.lm_head(trained.hidden_states(PROMPTS, COMPLETIONS))
-    merge(trained, tmp_path / "merged")
-    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype="float32")
-    torch.testing.assert_close(before, all_logits_alone(merged), rtol=1e-3, atol=1e-3)
-
-
-def test_merge_keeps_generation_settings(demo_copy: Path, tmp_path: Path) -> None:
-    own = json.loads((demo_copy / "generation_config.json").read_text())
-    own |= {"temperature": 0.6, "top_p": 0.95, "do_sample": True, "bos_token_id": 1}
-    (demo_copy / "generation_config.json").write_text(json.dumps(own))
-    policy = load_policy(replace(DEMO, path=str(demo_copy)), seed=0)
-    assert policy.base.generation_config.temperature is None
-    merge(policy, tmp_path / "merged")
-    assert json.loads((tmp_path / "merged/generation_config.json").read_text()) == own
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_merged_restores_weights(dtype: Literal["float32", "bfloat16"], tmp_path: Path) -> None:
-    policy = load_policy(replace(DEMO, dtype=dtype), seed=0)
-    move(policy)
-    before = {name: value.clone() for name, value in policy.model.state_dict().items()}
-    hidden = policy.hidden_states(PROMPTS, COMPLETIONS)
-
-    def changed() -> int:
-        now = policy.model.state_dict()
-        return sum(not torch.equal(value, before[name]) for name, value in now.items())
-
-    with policy.merged():
-        assert changed() == len(policy.trainable) // 2  # one weight for each A and B
-    merge(policy, tmp_path / "merged")
-    assert not changed()
-    assert torch.equal(policy.hidden_states(PROMPTS, COMPLETIONS), hidden)
 
 
 def test_full_tuning_trains_every_weight_in_float32(full: Policy) -> None:

@@ -14,7 +14,7 @@ from paint.config.schema import ConfigError
 from paint.inference.vllm.process import server_command
 from paint.models.policy import Policy, PolicyError, load_policy
 from paint.models.teacher import open_teacher
-from paint.models.weights import load_trained, merge, save_trained, weights_digest
+from paint.models.weights import export_merged, load_trained, save_trained, weights_digest
 from paint.training.check import check_training
 from paint.training.trainer import train
 from runs import Sections, adapter, assert_same, assert_same_history, changed, train_in_parts
@@ -124,7 +124,7 @@ def test_nf4_adapter_is_saved_and_merge_is_refused(rounded: Policy, tmp_path: Pa
     load_trained(fresh, tmp_path / "adapter")
     assert torch.equal(*(p.hidden_states(PROMPTS, COMPLETIONS) for p in (fresh, rounded)))
     with pytest.raises(PolicyError, match="4 bits"):
-        merge(rounded, tmp_path / "merged")
+        export_merged(rounded, tmp_path / "adapter", tmp_path / "merged", torch.float32)
 
 
 def test_nf4_run_resumes_bitwise(rounded: Policy, tmp_path: Path) -> None:

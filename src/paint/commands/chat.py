@@ -60,7 +60,7 @@ def chat(
                 live.update(table)
         if not console.is_terminal:
             console.print()  # which Live leaves out
-        if console.is_unread:
+        if console.quiet:
             return False
     return True
 

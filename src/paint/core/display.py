@@ -1,4 +1,4 @@
-"""Log and progress of a run: a live table in a terminal, one line per step elsewhere.
+"""Log and progress of a run: a line per step, and a progress bar below the lines in a terminal.
 
 Messages go to Python's logging under the name ``paint``. A command shows them and the progress on
 the terminal (``shown_on_terminal``). In a host program nothing is printed: it sets the level of
@@ -6,15 +6,12 @@ the terminal (``shown_on_terminal``). In a host program nothing is printed: it s
 """
 
 import logging
-import sys
-import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from rich.console import Console, Group
-from rich.live import Live
+from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -23,7 +20,6 @@ from rich.progress import (
     TaskID,
     TextColumn,
 )
-from rich.table import Table
 from rich.text import Text
 
 from paint.core.errors import is_output_unread, sanitize_for_terminal
@@ -33,39 +29,24 @@ T = TypeVar("T")
 LOGGER = logging.getLogger("paint")
 LOGGER.addHandler(logging.NullHandler())  # without a handler, logging prints warnings on stderr
 
-METRICS = {
-    "loss": ("loss", "loss {:.4f}"),
-    "kl": ("unclipped KL to the target, nats", "KL to target {:.4f}"),
-    "first_kl": ("unclipped KL of the first token, nats", ""),
-    "clip_frac": ("tokens with a clipped entry", "clipped {:.1%} of tokens"),
-    "unclipped_mass": ("P_A, target mass that is not clipped", "unclipped target mass {:.3f}"),
-    "overlap": ("overlap", "overlap with solution {:.2f}"),
-    "mask_ratio": ("mask ratio", "solution hidden {:.0%}"),
-    "reward": ("reward", ""),
-    "frac_reward_zero_std": (
-        "groups with equal rewards: no gradient",
-        "groups of equal reward {:.0%}",
-    ),
-    "drift": ("KL from the base on fixed prompts, nats", "drift {:.3f}"),
-    "base_kl": ("KL to the model before training, nats", ""),
-    "student_entropy": ("student entropy, nats", ""),
-    "teacher_entropy": ("teacher entropy, nats", ""),
-    "selected_frac": ("tokens interpolated", ""),
-    "selected_kl": ("unclipped KL there, nats", ""),
-    "gradient_norm": ("gradient norm, before clipping", ""),
-    "accuracy": ("verified correct (for analysis only)", "answers correct {:.0%}"),
-    "grader_calls": ("calls of the grader", "{:.0f} calls of the grader"),
-    "grader_seconds": ("seconds of these calls, added up", "which took {:.1f} s in all"),
-    "grader_failures": ("completions on which the grader failed", ""),
-    "truncated_frac": ("truncated", "truncated {:.0%}"),
-    "completion_tokens": ("tokens a completion", "{:.0f} tokens each"),
-    "logprob_mismatch_mean": ("engine - trainer log-prob, mean", ""),
-    "logprob_mismatch_p99": ("engine - trainer log-prob, 99th percentile", ""),
-    "off_policy_kl": ("KL from the behavior policy, nats", ""),
-    "tokens_per_second_rollout": ("tokens/s, rollout", "rollout {:,.0f} tokens/s"),
-    "tokens_per_second_loss": ("tokens/s, loss and gradient", "loss {:,.0f} tokens/s"),
+COMPLETE_LINE = {
+    "loss": "loss {:.4f}",
+    "kl": "KL to target {:.4f}",
+    "clip_frac": "clipped {:.1%} of tokens",
+    "unclipped_mass": "unclipped target mass {:.3f}",
+    "overlap": "overlap with solution {:.2f}",
+    "mask_ratio": "solution hidden {:.0%}",
+    "frac_reward_zero_std": "groups of equal reward {:.0%}",
+    "drift": "drift {:.3f}",
+    "accuracy": "answers correct {:.0%}",
+    "grader_calls": "{:.0f} calls of the grader",
+    "grader_seconds": "which took {:.1f} s in all",
+    "truncated_frac": "truncated {:.0%}",
+    "completion_tokens": "{:.0f} tokens each",
+    "tokens_per_second_rollout": "rollout {:,.0f} tokens/s",
+    "tokens_per_second_loss": "loss {:,.0f} tokens/s",
 }
-"""Labels of metrics in the live table, and formats in a step's complete line; "" if not in it."""
+"""Formats of metrics in a step's line at level DEBUG (-v)."""
 
 SHORT_LINE = (
     {"kl": "KL {:.4f}", "loss": "loss {:.4f}"},
@@ -79,10 +60,7 @@ LOG_WIDTH = 200  # width of tables without a terminal, in characters
 
 
 class Terminal(Console):
-    """A rich console that prints text verbatim; ``farewell`` goes to stderr if stdout is closed."""
-
-    farewell = ""
-    is_unread = False
+    """A rich console that prints text verbatim."""
 
     def __init__(self, file: Any = None, *, width: int | None = None, quiet: bool = False) -> None:
         options: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False}
@@ -97,14 +75,7 @@ class Terminal(Console):
     def on_broken_pipe(self) -> None:
         """Continue silently after the reader has closed stdout, as in `paint train ... | head`."""
         self.quiet = True
-        self.is_unread = is_output_unread()
-        self.closed_stdout_notice()
-
-    def closed_stdout_notice(self) -> None:
-        """Print the notice on stderr, if stdout is closed."""
-        if self.is_unread and self.farewell:
-            with suppress(OSError):
-                print(self.farewell, file=sys.stderr)
+        is_output_unread()
 
 
 class TerminalHandler(logging.Handler):
@@ -116,7 +87,7 @@ class TerminalHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print the message alone."""
-        self.console.print(sanitize_for_terminal(record.getMessage()), markup=False)
+        self.console.print(record.getMessage())
 
 
 @contextmanager
@@ -147,19 +118,16 @@ class Display:
 
     def __init__(self, *, enabled: bool = True) -> None:
         self.enabled = enabled
+        self.console: Console = Terminal(quiet=True)
         handler = _terminal_handler()
         if enabled and handler is not None:
             # Messages and progress share a console: a message must not cut the live table.
-            self.console: Console = handler.console
-        else:
-            self.console = Terminal(quiet=True)
-        self.live: Live | None = None
-        self.bar = Progress(*_columns(), console=self.console)
-        self.task = TaskID(0)
-        self.metrics: Mapping[str, float] = {}
+            self.console = handler.console
+        self.bar = Progress(*_columns(), console=self.console, transient=True)
+        self.task: TaskID | None = None  # of the steps, while they are drawn
         self.steps = self.first = 0
         self.began = self.phase_began = self.printed = time.monotonic()
-        self.phase_name = ""
+        self.phase_name, self.left = "writing", ""
         self.count: Counter | None = None
 
     def note(self, text: str) -> None:
@@ -180,44 +148,57 @@ class Display:
         for line in lines:
             self.note(line)
 
+    @property
+    def is_drawn(self) -> bool:
+        """Whether progress is drawn in a terminal; elsewhere it is messages."""
+        return self.console.is_terminal and not self.console.quiet
+
+    def is_due(self) -> bool:
+        """Whether progress should be shown again; true once, until the pause is over."""
+        pause = REDRAW_SECONDS if self.is_drawn else SAY_SECONDS
+        now = time.monotonic()
+        if now - self.printed < pause:
+            return False
+        self.printed = now
+        return True
+
+    @contextmanager
+    def _drawn(self, title: str, total: int, done: int) -> Iterator[TaskID | None]:
+        """Draw a task in the progress bar within the block; None where nothing is drawn."""
+        if not self.is_drawn:
+            yield None
+            return
+        is_first = not self.bar.tasks
+        if is_first:
+            self.bar.start()
+        # rich shows a total of None as "?".
+        task = self.bar.add_task(
+            sanitize_for_terminal(title), total=total or None, completed=done, status=""
+        )
+        try:
+            yield task
+        finally:
+            self.bar.remove_task(task)
+            if is_first:
+                self.bar.stop()
+
     @contextmanager
     def running(self, steps: int, done: int) -> Iterator[None]:
         """Show progress from step ``done`` to ``steps``."""
         self.steps, self.first, self.began = steps, done, time.monotonic()
-        if isinstance(self.console, Terminal):
-            ended = "stdout is closed, so no more output follows; training continues"
-            self.console.farewell = ended
-            self.console.closed_stdout_notice()  # also where the pipe broke before the first step
-        if not self.console.is_terminal or self.console.quiet:
-            yield
-            return
-
-        self.task = self.bar.add_task("step", total=steps, completed=done, status="")
-        with Live(self._picture(), console=self.console, refresh_per_second=4) as self.live:
-            yield
+        with self._drawn("step", steps, done) as self.task:
+            try:
+                yield
+            finally:
+                self.task = None
 
     @contextmanager
     def counting(self, title: str, total: int, done: int = 0) -> Iterator["Counter"]:
         """Show progress, speed and time left of a count; without a terminal, every SAY_SECONDS."""
-        self.count = counter = Counter(self, title, total, done)
-        if self.console.is_terminal and not self.console.quiet and self.live is None:
-            with Progress(*_columns(), console=self.console, transient=True) as counter.bar:
-                label = sanitize_for_terminal(title)
-                # rich shows a total of None as "?".
-                counter.task = counter.bar.add_task(
-                    label, total=total or None, completed=done, status=""
-                )
-                yield counter
-        else:
-            over = threading.Event()
-            speaker = threading.Thread(target=counter.say_until, args=(over,), daemon=True)
-            speaker.start()
-            try:
-                yield counter
-            finally:
-                over.set()
-                speaker.join()
-
+        self.printed = time.monotonic()
+        with self._drawn(title, total, done) as task:
+            self.count = counter = Counter(self, title, total, done, task)
+            yield counter
         self.count = None
         if counter.done > counter.first:
             self.note(counter.line())
@@ -236,42 +217,35 @@ class Display:
 
     def writing(self, finished: int, under_way: int) -> None:
         """Show the tokens of finished and of unfinished completions; called at every token."""
-        now = time.monotonic()
         if self.count is not None:
             self.count.under_way = under_way
-        pause = SAY_SECONDS
-        if self.console.is_terminal:
-            pause = REDRAW_SECONDS
-        if now - self.printed < pause:
-            return
-
-        self.printed = now
-        tokens = finished + under_way
-        speed = tokens / max(now - self.phase_began, 1e-9)
-        status = f"{self.phase_name or 'writing'}, {tokens:,} tokens, {speed:,.0f} tok/s"
-        if self.count is not None:
             self.count.to(self.count.done)
-        elif self.live is not None:
-            self._show(status)
-        else:
-            self.note(status)
+        elif self.is_due():
+            tokens = finished + under_way
+            speed = tokens / max(time.monotonic() - self.phase_began, 1e-9)
+            status = f"{self.phase_name}, {tokens:,} tokens, {speed:,.0f} tok/s"
+            if self.task is None:
+                self.note(status)
+            else:
+                self._show(status)
 
     def step(self, metrics: Mapping[str, float]) -> None:
-        """Show the metrics of a finished step: in a line, or in the table of a terminal.
+        """Show the metrics of a finished step in a line of four values, within 80 columns.
 
-        The line has four values and fits in 80 columns; at level DEBUG it has all.
+        At level DEBUG it has all of ``COMPLETE_LINE``.
         """
-        self.metrics = metrics
         number = int(metrics["step"])
-        if self.live is not None:
+        self.left = f"{format_duration(metrics['seconds_left'])} left"
+        if self.task is not None:
             self.bar.update(self.task, completed=number)
-            self.live.update(self._picture())
-            return
-        is_complete = LOGGER.isEnabledFor(logging.DEBUG)
-        values = _complete_values(metrics) if is_complete else _short_values(metrics)
-        left = format_duration(metrics["seconds_left"])
-        parts = [f"step {number}/{self.steps}", *values, f"{left} left"]
-        self.note("  ".join(parts))
+        if LOGGER.isEnabledFor(logging.DEBUG):
+            values = []
+            for name, form in COMPLETE_LINE.items():
+                if name in metrics:
+                    values.append(form.format(metrics[name]))
+        else:
+            values = _short_values(metrics)
+        self.note("  ".join([f"step {number}/{self.steps}", *values, self.left]))
 
     def seconds_left(self, done: int) -> float:
         """Estimate the remaining seconds from the steps so far."""
@@ -279,22 +253,8 @@ class Display:
 
     def _show(self, status: str) -> None:
         """Show a status next to the progress bar, if there is one."""
-        if self.live is None:
-            return
-        if self.metrics:
-            status = f"{format_duration(self.metrics['seconds_left'])} left, {status}"
-        self.bar.update(self.task, status=status)
-        self.live.update(self._picture())
-
-    def _picture(self) -> Group:
-        table = Table(box=None, show_header=False)
-        table.add_column(justify="right")
-        table.add_column()
-
-        for name, (words, _) in METRICS.items():
-            if name in self.metrics:
-                table.add_row(f"{self.metrics[name]:,.4g}", words)
-        return Group(table, self.bar)
+        if self.task is not None:
+            self.bar.update(self.task, status=", ".join(filter(None, [self.left, status])))
 
 
 class Counter:
@@ -303,13 +263,13 @@ class Counter:
     A total of 0 is unknown, and one that was estimated too low grows with the count.
     """
 
-    def __init__(self, display: Display, title: str, total: int, done: int) -> None:
-        self.display, self.title, self.total = display, title, total
+    def __init__(
+        self, display: Display, title: str, total: int, done: int, task: TaskID | None
+    ) -> None:
+        self.display, self.title, self.total, self.task = display, title, total, task
         self.first = self.done = done
         self.tokens = self.under_way = 0
         self.began = time.monotonic()
-        self.bar: Progress | None = None
-        self.task = TaskID(0)
 
     def add(self, tokens: int = 0) -> None:
         """Count one more item and its tokens."""
@@ -321,29 +281,23 @@ class Counter:
         self.done = done
         if self.total:
             self.total = max(self.total, done)
-        if self.bar is not None:
-            self.bar.update(self.task, completed=done, status=self.status())
-        elif self.display.live is not None:
-            self.display._show(self.line())
-
-    def say_until(self, over: threading.Event) -> None:
-        """Print the progress every SAY_SECONDS until ``over`` is set."""
-        while not over.wait(SAY_SECONDS):
-            if self.display.live is None:
-                self.display.note(self.line())
+        if not self.display.is_due():
+            return
+        if self.task is None:
+            self.display.note(self.line())
+        else:
+            self.display.bar.update(self.task, completed=done, status=self.status())
 
     def status(self) -> str:
         """Format the speed and the estimated time left."""
         seconds = time.monotonic() - self.began
-        tokens = self.tokens + self.under_way
-        rate, written = "", "nothing"
+        tokens, rate = self.tokens + self.under_way, ""
         if tokens:
             rate = f"{tokens / max(seconds, 1e-9):,.0f} tok/s, "
-            written = f"{tokens:,} tokens"
         if self.done >= self.total:
             return f"{rate}{format_duration(seconds)}"
         if self.done == self.first:
-            return f"{rate}{written} yet after {format_duration(seconds)}"
+            return f"{rate}none yet after {format_duration(seconds)}"
         left = seconds / (self.done - self.first) * (self.total - self.done)
         return f"{rate}{format_duration(left)} left"
 
@@ -379,23 +333,11 @@ class Clock:
         ``tokens`` are those of the step.
         """
         rates = {f"seconds_{phase}": seconds for phase, seconds in self.seconds.items()}
-        on_tokens = []
         for phase in ("rollout", "loss"):
             if phase in self.seconds:
-                on_tokens.append(phase)
-        return rates | {
-            f"tokens_per_second_{phase}": self.tokens.get(phase, tokens) / self.seconds[phase]
-            for phase in on_tokens
-        }
-
-
-def _complete_values(metrics: Mapping[str, float]) -> list[str]:
-    """All metrics that have a format, in words."""
-    values = []
-    for name, (_, form) in METRICS.items():
-        if form and name in metrics:
-            values.append(form.format(metrics[name]))
-    return values
+                written = self.tokens.get(phase, tokens)
+                rates[f"tokens_per_second_{phase}"] = written / self.seconds[phase]
+        return rates
 
 
 def _short_values(metrics: Mapping[str, float]) -> list[str]:

@@ -43,15 +43,13 @@ def write_atomic(path: Path, content: str | bytes | Iterable[bytes]) -> None:
     """
     if isinstance(content, str):
         content = content.encode("utf-8", "replace")
+    if isinstance(content, bytes):
+        content = [content]
     # Two processes may write the same tables at once, each a separate part.
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-
     path.parent.mkdir(parents=True, exist_ok=True)
     with partial.open("wb") as file:
-        if isinstance(content, bytes):
-            file.write(content)
-        else:
-            file.writelines(content)
+        file.writelines(content)
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
@@ -76,12 +74,9 @@ def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 def read_jsonl(path: Path, hint: str) -> Iterator[dict[str, Any]]:
     """Iterate over the JSON objects of a file that was written at once and is not empty."""
-    with wrap_errors(path, CorruptFileError, hint):
-        file = path.open("rb")
     number = 0
-    with file:
-        for number, line in enumerate(file, start=1):
-            yield _object(line, f"{path} line {number}", hint)
+    for number, line in _numbered_lines(path, hint):
+        yield _object(line, f"{path} line {number}", hint)
     if not number:
         raise CorruptFileError(f"{path}: it is empty; {hint}")
 
@@ -102,12 +97,16 @@ def read_growing_jsonl(path: Path, hint: str) -> Iterator[dict[str, Any]]:
     """Iterate over the complete rows of a growing file, which need not exist."""
     if not os.path.lexists(path):
         return
+    for number, line in _numbered_lines(path, hint):
+        if line.endswith(b"\n"):
+            yield _object(line, f"{path} line {number}", hint)
+
+
+def _numbered_lines(path: Path, hint: str) -> Iterator[tuple[int, bytes]]:
     with wrap_errors(path, CorruptFileError, hint):
         file = path.open("rb")
     with file:
-        for number, line in enumerate(file, start=1):
-            if line.endswith(b"\n"):
-                yield _object(line, f"{path} line {number}", hint)
+        yield from enumerate(file, start=1)
 
 
 def trim_partial_line(path: Path) -> bool:
@@ -155,18 +154,18 @@ def verify_checksums(folder: Path, hint: str, part: str = "") -> dict[str, str]:
     Files that are not listed, or whose name does not begin with ``part``, are not checked. Raises
     CorruptFileError for one that is missing or changed.
     """
+    selected = {}
     with wrap_errors(folder / SUMS, CorruptFileError, hint):
-        lines = (folder / SUMS).read_text("utf-8").splitlines()
-        sums = {name: sum for sum, name in (line.split("  ", 1) for line in lines)}
-    selected = {name: sum for name, sum in sums.items() if name.startswith(part)}
-    if not selected:
-        raise CorruptFileError(f"{folder / SUMS} lists no file of {folder / part}; {hint}")
-
-    for name, sum in selected.items():
+        for line in (folder / SUMS).read_text("utf-8").splitlines():
+            digits, name = line.split("  ", 1)
+            if name.startswith(part):
+                selected[name] = digits
+        if not selected:
+            raise ValueError(f"it lists no file of {folder / part}")
+    for name, digits in selected.items():
         with wrap_errors(folder / name, CorruptFileError, hint):
-            found = digest_of_file(folder / name)
-        if found != sum:
-            raise CorruptFileError(f"{folder / name} is not the file that was written; {hint}")
+            if digest_of_file(folder / name) != digits:
+                raise CorruptFileError(f"{folder / name} is not the file that was written; {hint}")
     return selected
 
 
@@ -195,15 +194,15 @@ def lock_folder(
     Where another process holds it, FolderInUse is raised, unless ``waiting`` is given.
     """
     path = folder / name
-    lock = FileLock(path, fallback_to_soft=False)
+    lock = FileLock(path, fallback_to_soft=False)  # a soft lock would outlive a killed process
     with wrap_errors(folder, PaintError, "nothing that was stored before is lost"):
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            holder = ""
+            holder = "just started"
             with suppress(FileNotFoundError):  # the holder has just ended and removed it
-                holder = path.read_text("utf-8", "replace").strip()
-            in_use = f"{folder}: another process is at work there ({holder or 'just started'})"
+                holder = path.read_text("utf-8", "replace").strip() or holder
+            in_use = f"{folder}: another process is at work there ({holder})"
             if waiting is None:
                 raise FolderInUse(f"{in_use}; wait, or name another folder") from None
             waiting(f"{in_use}; waiting for it")
@@ -211,10 +210,9 @@ def lock_folder(
         except OSError as error:
             if error.errno not in NO_LOCKS:
                 raise
-    try:
         now = datetime.now().astimezone().isoformat(" ", "seconds")
-        with wrap_errors(folder, PaintError, "nothing that was stored before is lost"):
-            path.write_text(f"process {os.getpid()} on {socket.gethostname()} since {now}\n")
+        path.write_text(f"process {os.getpid()} on {socket.gethostname()} since {now}\n")
+    try:
         yield
     finally:
         lock.release()

@@ -28,12 +28,10 @@ from paint.models.structure import dropout_rates, linear_layers, rope_range
 
 Message = dict[str, str]
 
-_QUESTIONS, _ANSWERS = (
-    ("paint-question-1", "paint-question-2"),
-    ("paint-answer-1", "paint-answer-2"),
-)
+# Texts of trial chats, which occur in no template.
+_QUESTIONS = "paint-question-1", "paint-question-2"
+_ANSWERS = "paint-answer-1", "paint-answer-2"
 _THOUGHT = "paint-thought"
-"""Texts of trial chats, which occur in no template."""
 
 _THOUGHT_FIELDS = "reasoning_content", "reasoning", "thinking"
 """Fields of a message in which templates look for its thought."""
@@ -93,14 +91,17 @@ class Conventions:
         return " ".join(f"model: {', '.join(parts)}".split())
 
     def _thinking(self) -> str:
-        tags = f" ({', '.join(map(str, self.tags))})" if self.tags else ""
         if self.can_switch_thinking:
-            return f"thinking can be switched{tags}"
-        if all(self.opened):
+            text = "thinking can be switched"
+        elif all(self.opened):
             return f"thinking cannot be switched off: the prompt opens {self.opened[0].strip()}"
+        elif self.tags:
+            text = "thinking cannot be switched"
+        else:
+            return "no thinking"
         if self.tags:
-            return f"thinking cannot be switched{tags}"
-        return "no thinking"
+            text += f" ({', '.join(map(str, self.tags))})"
+        return text
 
     def warnings(self, *, thinking: bool) -> list[str]:
         """What differs from what is requested: with thinking off, and for the ends of turns."""
@@ -129,11 +130,8 @@ def read_conventions(
 ) -> Conventions:
     """Read the conventions of a model, its tokenizer and its chat template.
 
-    Args:
-        model: without peft's wrapper.
-        tokenizer: one with a chat template.
-        declared_ends: the end tokens of the generation settings and of the tokenizer.
-        day: the date for a template that reads the clock, as YYYY-MM-DD.
+    ``declared_ends`` are the end tokens of the generation settings and of the tokenizer. ``day`` is
+    the date for a template that reads the clock, as YYYY-MM-DD.
     """
     template = _Template(tokenizer, day)
     tags = _thought_tags(template)
@@ -168,16 +166,12 @@ def template_arguments(
 ) -> dict[str, Any]:
     """Variables of the chat template: its switches of thinking, and its clock.
 
-    Args:
-        tokenizer: one with a chat template.
-        thinking: mode of the prompt.
-        day: the date that the clock shows, as YYYY-MM-DD; None is today.
+    ``day`` is the date that the clock shows, as YYYY-MM-DD; None is today.
     """
     arguments: dict[str, Any] = {"enable_thinking": thinking}
     for name, values in _switches(tokenizer, _template_text(tokenizer)).items():
-        value = values[thinking]
-        if value is not None:
-            arguments[name] = value
+        if values[thinking] is not None:
+            arguments[name] = values[thinking]
     return arguments | _clock_arguments(tokenizer, day or today())
 
 
@@ -192,7 +186,7 @@ def today() -> str:
 
 
 def _clock_arguments(tokenizer: PreTrainedTokenizerBase, day: str) -> dict[str, Any]:
-    """The clock of a template: midnight of a day, in place of transformers' own."""
+    # Midnight of a day, in place of transformers' own clock.
     if reads_clock(tokenizer):
         return {_CLOCK: datetime.fromisoformat(day).strftime}
     return {}
@@ -226,15 +220,14 @@ class _Template:
             return ""
         return str(text)
 
-    def chat(self, messages: Sequence[Message], *, thinking: bool = True) -> str:
+    def chat(self, messages: Sequence[Message], *, thinking: bool = True, **options: Any) -> str:
         """The text of a chat without a prompt for a reply."""
         arguments = template_arguments(self.tokenizer, thinking=thinking, day=self.day)
-        return self.render(messages, **arguments)
+        return self.render(messages, **arguments, **options)
 
     def prompt(self, *, thinking: bool) -> str:
         """The text of a prompt up to the reply."""
-        arguments = template_arguments(self.tokenizer, thinking=thinking, day=self.day)
-        return self.render([_user(0)], add_generation_prompt=True, **arguments)
+        return self.chat([_user(0)], thinking=thinking, add_generation_prompt=True)
 
     def header(self, *, thinking: bool) -> str:
         """The text between a user's message and the reply."""
@@ -266,19 +259,19 @@ def _header(text: str) -> str:
     return text.partition(_QUESTIONS[0])[2]
 
 
+# The template's text is in the cache's key, as it may change after the first call.
 @lru_cache(maxsize=8)
 def _switches(tokenizer: PreTrainedTokenizerBase, text: str) -> Mapping[str, tuple[Any, Any]]:
     """The variables that switch thinking, with their values for off and on; None leaves it unset.
 
-    They are those with a word of ``_SWITCH`` in their name whose values change a prompt. ``text``
-    is the template, as the cache's key.
+    They are those with a word of ``_SWITCH`` in their name whose values change a prompt.
     """
-    template = _Template(tokenizer, today())
-    names = sorted(name for name in _variables(text) if _SWITCH.search(name))
-    found = {}
-    for name in names:
-        found[name] = _values(template, name)
-    return {name: values for name, values in found.items() if values is not None}
+    template, found = _Template(tokenizer, today()), {}
+    for name in sorted(_variables(text)):
+        values = _values(template, name) if _SWITCH.search(name) else None
+        if values is not None:
+            found[name] = values
+    return found
 
 
 def _values(template: _Template, name: str) -> tuple[Any, Any] | None:
@@ -291,13 +284,12 @@ def _values(template: _Template, name: str) -> tuple[Any, Any] | None:
 
     plain = prompt(None)
     off, on = prompt(False), prompt(True)
-    prints_value = any(
-        text.count(word) > plain.count(word) for text, word in ((off, "False"), (on, "True"))
+    prints_value = off.count("False") > plain.count("False") or on.count("True") > plain.count(
+        "True"
     )
     if off and on and off != on and not prints_value:
         # Of a variable such as no_thinking, True is off.
-        is_inverse = _closes_thought(on) and not _closes_thought(off)
-        if is_inverse:
+        if _closes_thought(on) and not _closes_thought(off):
             return (True, False)
         return (False, True)
     for value in (0, "none"):  # of a budget, of an effort
@@ -313,86 +305,55 @@ def _closes_thought(prompt: str) -> bool:
 
 def _thought_tags(template: _Template) -> tuple[ThoughtTags, ...]:
     """Tags of thoughts: of a turn with one, of what a prompt opens or closes, of the vocabulary."""
-    plain = _header(template.chat([_user(0), _assistant(0)])).partition(_ANSWERS[0])[0]
-    found = [_tags_around_thought(template, plain)]
+    before, after = template.thought()
+    opening, closing = open_thought(before).strip(), after.strip()
+    if not opening:  # another spelling: what a turn without a thought does not have
+        plain = _header(template.chat([_user(0), _assistant(0)])).partition(_ANSWERS[0])[0]
+        start = shared = common_length(before, plain)
+        for mark in _MARK.finditer(before):
+            if mark.end() > shared:
+                start = min(shared, mark.start())  # a mark that is shared in part is whole
+                break
+        opening = before[start:].strip()
+    found = []
+    if opening and closing:
+        found.append(ThoughtTags(opening, closing))
     for thinking in (False, True):
-        found.append(_tags_in_header(template, template.header(thinking=thinking), plain))
-    if not any(found):
-        openings = []
+        found += _tags_in_header(template, template.header(thinking=thinking))
+    if not found:
         for token in _vocabulary(template):
             if open_thought(token):
-                openings.append(token)
-        found += [_tags_of(opening, template) for opening in openings]
-    return tuple(dict.fromkeys(tags for tags in found if tags is not None))
+                found += _tags_of(token, template)
+    return tuple(dict.fromkeys(found))
 
 
 def _vocabulary(template: _Template) -> list[str]:
     """Tokens that are more than pieces of words."""
-    tokens: list[str] = []
-    for token in template.tokenizer.added_tokens_decoder.values():
-        tokens.append(str(token))
-    return tokens
+    return [str(token) for token in template.tokenizer.added_tokens_decoder.values()]
 
 
-def _tags_around_thought(template: _Template, plain: str) -> ThoughtTags | None:
-    """The tags around the thought of a turn. ``plain`` precedes the answer of one without."""
-    before, after = template.thought()
-    opening = open_thought(before).strip()
-    if not opening:  # another spelling: what a turn without a thought does not have
-        shared = common_length(before, plain)
-        begins = []
-        for mark in _MARK.finditer(before):
-            if mark.end() > shared:
-                begins.append(mark.start())
-        opening = before[min([shared, *begins]) :].strip()
-    closing = after.strip()
-    if opening and closing:
-        return ThoughtTags(opening, closing)
-    return None
-
-
-def _tags_in_header(template: _Template, header: str, plain: str) -> ThoughtTags | None:
-    """The tags of the thought that a prompt opens, or opens and closes.
-
-    ``plain`` precedes the answer of a turn without a thought.
-    """
-    tokens = _MARK.findall(header)
-    openings = []
-    for mark in tokens:
-        if open_thought(mark):
-            openings.append(mark)
-    if plain:  # other spellings
-        openings += [mark for mark in tokens if mark not in plain]
-    for opening in openings:
+def _tags_in_header(template: _Template, header: str) -> list[ThoughtTags]:
+    """The tags of the thought that a prompt opens, or opens and closes; none without."""
+    for opening in filter(open_thought, _MARK.findall(header)):
         rest = header.partition(opening)[2]
-        closings = [mark for mark in _MARK.findall(rest) if _closes(opening, mark)]
-        if closings:
-            return ThoughtTags(opening, closings[0])
-        tags = _tags_of(opening, template)
-        if tags is not None:
-            return tags
-    return None
+        for mark in _MARK.findall(rest):
+            if _closes(opening, mark):
+                return [ThoughtTags(opening, mark)]
+        return _tags_of(opening, template)
+    return []
 
 
-def _tags_of(opening: str, template: _Template) -> ThoughtTags | None:
-    """An opening tag with its closing one, by vocabulary and template; None if there is none."""
-    text = _template_text(template.tokenizer)
-    closings = []
-    for token in _vocabulary(template):
-        if _closes(opening, token):
-            closings.append(token)
-    closings += [tag for tag in closing_spellings(opening) if tag in text]
-    if not closings and open_thought(opening):
-        closings = closing_spellings(opening)
-    if closings:
-        return ThoughtTags(opening, closings[0])
-    return None
+def _tags_of(opening: str, template: _Template) -> list[ThoughtTags]:
+    """An opening tag with its closing one, by vocabulary, template, or else its spelling."""
+    spellings, text = closing_spellings(opening), _template_text(template.tokenizer)
+    closings = [token for token in _vocabulary(template) if _closes(opening, token)]
+    closings += [spelling for spelling in spellings if spelling in text]
+    return [ThoughtTags(opening, closing) for closing in [*closings, *spellings][:1]]
 
 
 def _closes(opening: str, mark: str) -> bool:
     """True if a mark closes the thought that the opening tag opens."""
-    is_known = bool(open_thought(opening)) and not open_thought(opening + mark)
-    return is_known or mark in closing_spellings(opening)
+    return not open_thought(opening + mark) or mark in closing_spellings(opening)
 
 
 def _end_of_turn(template: _Template, declared_ends: Sequence[int]) -> tuple[str, tuple[int, ...]]:
@@ -414,7 +375,7 @@ def _end_of_turn(template: _Template, declared_ends: Sequence[int]) -> tuple[str
     if ends:
         ids = ids[: ids.index(ends[0]) + 1]
     else:  # words
-        shared = common_length(after_last, after_first) if after_first else len(after_last)
+        shared = common_length(after_last, after_first or after_last)
         ids = _encode(tokenizer, after_last[:shared].rstrip())
     text = str(tokenizer.decode(ids, skip_special_tokens=False))
     if text.strip():
@@ -429,17 +390,17 @@ def _after_turns(template: _Template, declared_ends: set[int]) -> tuple[str, str
     """
     turns = [_user(0), _assistant(0), _user(1), _assistant(1)]
     text = template.chat(turns)
-    places = []
-    for turn in turns:
-        places.append(text.find(turn["content"]))
-    if -1 in places:  # a template for a single turn
+    if any(turn["content"] not in text for turn in turns):  # a template for a single turn
         return "", template.chat(turns[:2]).partition(_ANSWERS[0])[2]
-    after_first = text.partition(_ANSWERS[0])[2].partition(_QUESTIONS[1])[0]
-    after_last = text.partition(_ANSWERS[1])[2]
-    if after_last.strip() or not declared_ends.isdisjoint(_encode(template.tokenizer, after_first)):
-        return after_first, after_last if after_last.strip() else after_first
+    before, _, rest = text.partition(_QUESTIONS[0])
+    after_first = rest.partition(_ANSWERS[0])[2].partition(_QUESTIONS[1])[0]
+    after_last = rest.partition(_ANSWERS[1])[2]
+    if after_last.strip():
+        return after_first, after_last
+    if not declared_ends.isdisjoint(_encode(template.tokenizer, after_first)):
+        return after_first, after_first
     # What precedes the user's first turn begins the second one, too.
-    header = common_length(text[: places[0]][::-1], after_first[::-1])
+    header = common_length(before[::-1], after_first[::-1])
     return "", after_first[: len(after_first) - header]
 
 
@@ -487,10 +448,7 @@ def _before_reference(
     _, after_thought = template.thought()
     if after_thought and not open_thought(opened + after_thought, tags):
         return after_thought
-    closings = []
     for pair in tags:
         if opened.startswith(pair.opening):
-            closings.append(pair.closing)
-    if closings:
-        return f"\n{closings[0]}\n\n"
+            return f"\n{pair.closing}\n\n"
     return ""

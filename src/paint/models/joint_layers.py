@@ -39,9 +39,7 @@ class Part:
     @property
     def rank(self) -> int:
         """Rank of the adapter; 0 for none."""
-        if self.a is None:
-            return 0
-        return len(self.a)
+        return 0 if self.a is None else len(self.a)
 
 
 class JointLayer:
@@ -102,12 +100,8 @@ class JointLayer:
 
     @property
     def _has_adapters(self) -> bool:
-        """Whether adapters apply: they are off in the teacher, and may be merged."""
-        layers = []
-        for part in self.parts:
-            if part.rank:
-                layers.append(part.layer)
-        return not any(layer.disable_adapters or layer.merged for layer in layers)
+        """Whether adapters apply: they are off in the teacher."""
+        return not any(part.rank and part.layer.disable_adapters for part in self.parts)
 
     def output(self, number: int, x: Tensor) -> Tensor:
         """The output of one layer. The first call with an input computes those of all layers."""
@@ -121,8 +115,7 @@ class JointLayer:
 
     def forget(self) -> None:
         """Release the last input and its outputs."""
-        self._input = None
-        self._outputs = ()
+        self._input, self._outputs = None, ()
 
 
 class JointLayers:

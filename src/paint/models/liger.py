@@ -4,16 +4,14 @@ Liger-Kernel (Hsu et al. 2024) computes each of the three in one Triton kernel, 
 several that each read and write all activations, and SwiGLU saves two tensors in place of three.
 The values differ from PyTorch's in rounding only.
 
-Only the instances of one model are changed: neither transformers' modules nor other models of the
-process. A family is known if its code for a part is Llama's, statement by statement. Liger itself
-replaces names in transformers' modules, which would change every model.
+Only the instances of one model are changed: Liger's own patch replaces names in transformers'
+modules, which would change every model of the process. A family is known if its code for a part is
+Llama's, word by word.
 """
 
-import ast
 import inspect
 import sys
-import textwrap
-from collections.abc import Callable
+from functools import lru_cache
 from importlib.util import find_spec
 from types import FunctionType, MethodType
 from typing import Any
@@ -38,63 +36,34 @@ def use_liger(model: PreTrainedModel) -> str:
     """
     if not is_installed():
         return f"kernels: PyTorch's; Liger's take less time and memory ({INSTALL})"
-    replaced = []
-    if _use_rotary(model):
-        replaced.append("rotary positions")
-    if _use_norms(model):
-        replaced.append("RMS norms")
-    if _use_swiglu(model):
-        replaced.append("SwiGLU")
-    if not replaced:
-        family = model.config.model_type
-        return f"kernels: PyTorch's; the layers of {family} are not Llama's, which Liger computes"
-    return f"kernels: Liger's for {', '.join(replaced)} (--model.no-liger for PyTorch's)"
-
-
-def _use_norms(model: nn.Module) -> bool:
     from liger_kernel.transformers.rms_norm import LigerRMSNorm
-
-    norms: list[Any] = []
-    for part in model.modules():
-        if _is_as(part, llama.LlamaRMSNorm):
-            norms.append(part)
-    for norm in norms:
-        norm.offset, norm.casting_mode, norm.row_mode = 0.0, "llama", None
-        # In place, the gradient would be overwritten, which a residual connection may share.
-        norm.in_place = False
-        norm.forward = MethodType(LigerRMSNorm.forward, norm)
-    return bool(norms)
-
-
-def _use_swiglu(model: nn.Module) -> bool:
     from liger_kernel.transformers.swiglu import LigerSwiGLUMLP
 
-    layers = []
-    for part in model.modules():
-        if _is_as(part, llama.LlamaMLP) and isinstance(
-            part.act_fn, nn.SiLU | type(llama.ACT2FN["silu"])
-        ):
-            layers.append(part)
-    for layer in layers:
-        layer.forward = MethodType(LigerSwiGLUMLP.forward, layer)
-    return bool(layers)
+    has_rotary = any(_is_as(part, llama.LlamaRotaryEmbedding) for part in model.modules())
+    silu = nn.SiLU | type(llama.ACT2FN["silu"])
+    replaced = dict.fromkeys(("rotary positions", "RMS norms", "SwiGLU"), False)
+    for module in model.modules():
+        part: Any = module
+        if _is_as(part, llama.LlamaRMSNorm):
+            part.offset, part.casting_mode, part.row_mode = 0.0, "llama", None
+            # In place, the gradient would be overwritten, which a residual connection may share.
+            part.in_place = False
+            part.forward = MethodType(LigerRMSNorm.forward, part)
+            replaced["RMS norms"] = True
+        elif _is_as(part, llama.LlamaMLP) and isinstance(part.act_fn, silu):
+            part.forward = MethodType(LigerSwiGLUMLP.forward, part)
+            replaced["SwiGLU"] = True
+        elif has_rotary and _calls_rotary(type(part)):
+            part.forward = MethodType(_with_rotary(type(part).forward), part)
+            replaced["rotary positions"] = True
+    names = [name for name, is_replaced in replaced.items() if is_replaced]
+    if not names:
+        family = model.config.model_type
+        return f"kernels: PyTorch's; the layers of {family} are not Llama's, which Liger computes"
+    return f"kernels: Liger's for {', '.join(names)} (--model.no-liger for PyTorch's)"
 
 
-def _use_rotary(model: PreTrainedModel) -> bool:
-    """Let attention call Liger's function in place of its module's ``apply_rotary_pos_emb``."""
-    if not any(_is_as(part, llama.LlamaRotaryEmbedding) for part in model.modules()):
-        return False
-    copies: dict[type[nn.Module], FunctionType] = {}
-    for attention in model.modules():
-        kind = type(attention)
-        if kind not in copies:
-            if not _calls_rotary(kind):
-                continue
-            copies[kind] = _with_rotary(kind.forward)
-        attention.forward = MethodType(copies[kind], attention)
-    return bool(copies)
-
-
+@lru_cache
 def _with_rotary(forward: Any) -> FunctionType:
     """A copy of a function in which the global name ``apply_rotary_pos_emb`` is Liger's."""
     names = {**forward.__globals__, "apply_rotary_pos_emb": rotary}
@@ -128,47 +97,22 @@ def rotary(
 
 def _calls_rotary(kind: type[nn.Module]) -> bool:
     """Whether a layer's forward pass calls Llama's function with queries, keys, cos and sin."""
-    forward = kind.forward
-    if not inspect.isfunction(forward) or "apply_rotary_pos_emb" not in forward.__code__.co_names:
-        return False
     module = sys.modules[kind.__module__]
-    is_llamas = all(
-        _statements(getattr(module, name)) == _statements(getattr(llama, name))
-        for name in ("apply_rotary_pos_emb", "rotate_half")
-    )
-    tree = ast.parse(textwrap.dedent(inspect.getsource(forward)))
-    calls = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "apply_rotary_pos_emb":
-            calls.append(node)
-    has_four = all(len(call.args) == 4 and not call.keywords for call in calls)
-    return is_llamas and bool(calls) and has_four
+    for name in ("apply_rotary_pos_emb", "rotate_half"):
+        if _source(getattr(module, name, None)) != _source(getattr(llama, name)):
+            return False
+    call = "apply_rotary_pos_emb(query_states, key_states, cos, sin)"
+    return call in _source(kind.forward)
 
 
 def _is_as(part: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether a module's forward pass is that of Llama's, statement by statement."""
-    if "forward" in vars(part):  # replaced already
-        return False
-    own = type(part).forward
-    return inspect.isfunction(own) and _statements(own) == _statements(kind.forward)
+    """Whether a module's forward pass is that of Llama's, and was not replaced before."""
+    return "forward" not in vars(part) and _source(type(part).forward) == _source(kind.forward)
 
 
-_KNOWN: dict[Callable[..., Any], str] = {}
-
-
-def _statements(function: Any) -> str:
-    """The statements of a function, without its docstring and comments."""
-    if function not in _KNOWN:
-        _KNOWN[function] = _parse(function)
-    return _KNOWN[function]
-
-
-def _parse(function: Any) -> str:
+@lru_cache
+def _source(function: Any) -> str:
     try:
-        source = inspect.getsource(function)
-    except OSError:  # made at run time: known to nobody
-        return repr(function)
-    [tree] = ast.parse(textwrap.dedent(source)).body
-    assert isinstance(tree, ast.FunctionDef)
-    has_docstring = ast.get_docstring(tree) is not None
-    return "\n".join(ast.unparse(line) for line in tree.body[has_docstring:])
+        return inspect.getsource(function)
+    except (OSError, TypeError):  # made at run time, or no function: known to nobody
+        return ""

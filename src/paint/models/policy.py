@@ -10,8 +10,8 @@ start, and neither padding nor the other rows of a batch change a row.
 
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -274,14 +274,6 @@ class Policy:
                 return f"{opened.rstrip()}\n{text}"
         return text
 
-    def require_mergeable(self) -> None:
-        """Raise PolicyError for weights of 4 bits, in which an adapter would be rounded away."""
-        if getattr(self.base, "is_loaded_in_4bit", False):
-            raise PolicyError(
-                "an adapter cannot be added to weights of 4 bits: it would be rounded away; load "
-                "the model with model.quantization none"
-            )
-
     def require_rope_range(self, tokens: int) -> None:
         """Raise PolicyError if a row of this length changes the rope of the rows next to it."""
         positions = rope_range(self.base.config)
@@ -292,31 +284,6 @@ class Policy:
                 f"it; lower data.max_prompt_tokens or max_new_tokens, so that prompt and "
                 f"completion fit"
             )
-
-    @contextmanager
-    def merged(self) -> Iterator[None]:
-        """Merge the adapter into the weights within the block, and restore them afterwards.
-
-        The sum is rounded to the weights' dtype, which may lose a small adapter (docs/fidelity.md,
-        D4). So this is for export and for comparison, not for training.
-        """
-        if self.tuning == "full":
-            yield
-            return
-        self.require_mergeable()
-        with torch.no_grad():
-            weights = []
-            for layer in self.adapted.values():
-                weights.append(layer.get_base_layer().weight)
-            originals = [weight.clone() for weight in weights]
-            self.model.merge_adapter()
-            try:
-                yield
-            finally:
-                self.model.unmerge_adapter()
-                # Subtracting the adapter rounds again, so restore the weights from copies.
-                for weight, original in zip(weights, originals, strict=True):
-                    weight.copy_(original)
 
     def hidden_states(
         self, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]

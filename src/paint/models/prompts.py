@@ -90,12 +90,11 @@ def teacher_chat(
         messages = _render("prompts.teacher", options.teacher, problem, names)
     elif options.teacher_system:
         messages = student
-    elif "feedback" in generated:
-        messages = [*student[:-1], _user(_compile(FEEDBACK).render(names))]
-    elif is_paper:
+    elif is_paper and "feedback" not in generated:
         messages = paper.teacher_messages(problem.problem, context, complete=complete)
     else:
-        messages = [*student[:-1], _user(_compile(TEACHER).render(names))]
+        template = FEEDBACK if "feedback" in generated else TEACHER
+        messages = [*student[:-1], _user(_compile(template).render(names))]
     return _with_system(options, problem, names, messages)
 
 
@@ -139,34 +138,30 @@ def _with_system(
     """The messages with the teacher's system turn, if there is one, in place of their own."""
     if not options.teacher_system:
         return messages
-    [*_, system] = _render("prompts.teacher_system", options.teacher_system, problem, names)
-    others = []
-    for message in messages:
-        if message["role"] != "system":
-            others.append(message)
+    system = _render("prompts.teacher_system", options.teacher_system, problem, names)[-1]
+    others = [message for message in messages if message["role"] != "system"]
     return [{"role": "system", "content": system["content"]}, *others]
 
 
 def _render(setting: str, template: str, problem: Problem, names: Mapping[str, Any]) -> Messages:
     """The chat with its last user turn by a template, or what the field of that name holds."""
     fields = problem.fields
-    roles = {"problem": problem.problem, "solution": problem.solution, "answer": problem.answer}
-    given = {name: text for name, text in roles.items() if text}
-    known = {"system": "", **fields, "id": problem.id, **given, "row": fields, **names}
-    if setting != "prompts.student":  # prompts are measured before there is a completion
-        known = dict.fromkeys(COMPLETION_NAMES, "") | known
-    system = _system_of(problem)
-    if system:
-        known["system"] = system
     place = f"{setting} {format_short(template)}"
     found = f"problem {problem.id} has the fields {', '.join(fields) or 'problem'}"
-    if is_chat(chat := fields.get(template)):
+    chat = fields.get(template)
+    if is_chat(chat):
         with wrap_errors(f"{place}, problem {problem.id}", DataError, "correct the row"):
             return _messages(read_chat(chat, template))
     if template not in fields and "{" not in template:
         raise DataError(
             f"{place} is neither a template, such as {{{{ problem }}}}, nor a field; {found}"
         )
+    roles = {"problem": problem.problem, "solution": problem.solution, "answer": problem.answer}
+    roles["system"] = _system_of(problem)
+    given = {name: text for name, text in roles.items() if text}
+    known = {"system": "", **fields, "id": problem.id, **given, "row": fields, **names}
+    if setting != "prompts.student":  # prompts are measured before there is a completion
+        known = dict.fromkeys(COMPLETION_NAMES, "") | known
     with wrap_errors(place, DataError, found):
         text = str(fields[template]) if template in fields else _compile(template).render(known)
     return [*_messages(problem.turns[:-1]), _user(text)]

@@ -22,7 +22,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-from paint.core.errors import ConfigError, PaintError
+from paint.core.errors import ConfigError
 from paint.core.storage import digest_of_bytes
 
 NUMBERS_READ = 1_000
@@ -31,46 +31,32 @@ NUMBERS_READ = 1_000
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-class ShardError(PaintError, RuntimeError):
-    """The model's layers cannot be sharded; the message has the reason."""
-
-
 def ranks_here() -> int:
-    """Ranks of this machine, which share layers. Raises ConfigError where machines differ."""
+    """Ranks of this machine, which share layers."""
     if not torch.distributed.is_initialized():
         return 1
-    ranks, here = torch.distributed.get_world_size(), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    if ranks % here:
-        raise ConfigError(
-            f"model.shard needs as many ranks on every machine: {ranks} are not a multiple of the "
-            f"{here} here; launch as many everywhere, or without model.shard"
-        )
-    return here
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def shard(base: PreTrainedModel, device: torch.device | str) -> None:
     """Keep on this rank, on ``device``, its part of the frozen weights of every decoder layer.
 
     Weights that are still in their file are read a layer at a time. Collective. Raises ConfigError
-    where machines have different numbers of ranks, and ShardError for a model without layers.
+    for a model without layers.
     """
     decoder = base.get_decoder()
     layers = getattr(decoder, "layers", None)
     if not isinstance(layers, nn.ModuleList):
-        raise ShardError(
+        raise ConfigError(
             f"model.shard shares the layers of a decoder, and {type(decoder).__name__} has no list "
             f"of them; train this model without it"
         )
 
-    shared = set()
-    for weight in layers.parameters():
-        if not weight.requires_grad:
-            shared.add(weight)
+    shared = {weight for weight in layers.parameters() if not weight.requires_grad}
     # The norm is replicated, too: weights of the root module would stay gathered after a forward
     # pass, and state_dict, which rank 0 calls alone, would reshard them on that rank only.
     replicated = set(base.parameters()) - shared
-    here = ranks_here()
-    shape = torch.distributed.get_world_size() // here, here
+    shape = torch.distributed.get_world_size() // ranks_here(), ranks_here()
     names = ("machine", "rank")
     mesh = init_device_mesh(torch.device(device).type, shape, mesh_dim_names=names)["rank"]
     for layer in [*layers, decoder]:
@@ -85,10 +71,7 @@ def is_sharded(model: nn.Module) -> bool:
 @contextmanager
 def gather_parameters(model: nn.Module) -> Iterator[None]:
     """Gather all layers on each rank within the block, which all ranks enter together."""
-    layers = []
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            layers.append(module)
+    layers = [module for module in model.modules() if isinstance(module, FSDPModule)]
     for layer in layers:
         layer.set_reshard_after_forward(False, recurse=False)
         layer.unshard()
@@ -111,19 +94,17 @@ def digest_of_weights(base: nn.Module) -> str:
 
 def digest_of(named: Iterable[tuple[str, Tensor]]) -> str:
     """Digest of a sample of every weight and of the sum of its bits, which any change changes."""
-
-    def parts() -> Iterator[bytes]:
-        for name, value in named:
-            yield name.encode()
-            state = getattr(value, "quant_state", None)  # with the scales of a 4-bit weight
-            scales = [] if state is None else state.as_dict(packed=True).values()
-            for numbers in (value.detach(), *scales):
-                flat = numbers.flatten()
-                some = flat[:: max(1, len(flat) // NUMBERS_READ)].cpu().contiguous()
-                yield some.view(torch.uint8).numpy().tobytes()
-                yield str(int(flat.view(_INTEGERS[flat.itemsize]).sum())).encode()
-
-    return digest_of_bytes(parts())[:16]
+    parts = []
+    for name, value in named:
+        parts.append(name.encode())
+        state = getattr(value, "quant_state", None)  # with the scales of a 4-bit weight
+        scales = [] if state is None else state.as_dict(packed=True).values()
+        for numbers in (value.detach(), *scales):
+            flat = numbers.flatten()
+            some = flat[:: max(1, len(flat) // NUMBERS_READ)].cpu().contiguous()
+            parts.append(some.view(torch.uint8).numpy().tobytes())
+            parts.append(str(int(flat.view(_INTEGERS[flat.itemsize]).sum())).encode())
+    return digest_of_bytes(parts)[:16]
 
 
 def passes_missing(accelerator: Accelerator, model: nn.Module, passes: int) -> int:

@@ -60,10 +60,7 @@ class Teacher:
 
     @property
     def base(self) -> "Teacher":
-        """The model before training: its adapter off, or the frozen copy.
-
-        Raises PolicyError where neither exists.
-        """
+        """The model before training. Raises PolicyError where it is not kept."""
         if self.config.weights == "frozen":
             return self
         if self.policy.tuning == "full":
@@ -101,11 +98,9 @@ class Teacher:
         """Load the average from a checkpoint. Raises PolicyError for none, or another model's."""
         if self.config.weights != "ema":
             return
-
         path = checkpoint / FILE
         with wrap_errors(path, PolicyError, "it must hold the average of teacher.weights ema"):
             stored = load_file(path)
-
         shapes = {name: value.shape for name, value in self.own.items()}
         if shapes != {name: value.shape for name, value in stored.items()}:
             raise PolicyError(
@@ -126,9 +121,7 @@ def open_teacher(policy: Policy, config: cfg.TeacherConfig) -> Teacher:
         return Teacher(policy, config, {}, policy.lm_head)
 
     with torch.no_grad():
-        own = {}
-        for name, value in student_weights(policy):
-            own[name] = value.clone()
+        own = {name: value.clone() for name, value in student_weights(policy)}
     lm_head = _head(policy, own) if policy.tuning == "full" else policy.lm_head
     return Teacher(policy, config, own, lm_head)
 
@@ -137,7 +130,6 @@ def student_weights(policy: Policy) -> Iterator[tuple[str, Tensor]]:
     """Yield every parameter, or every adapted layer's ΔW = (alpha / r) B A."""
     if policy.tuning == "full":
         yield from policy.model.named_parameters()
-
     for name, layer in policy.adapted.items():
         yield name, layer.get_delta_weight("default")
 

@@ -140,16 +140,6 @@ def load_trained(policy: Policy, folder: Path) -> None:
         _load_adapter(policy, folder)
 
 
-def merge(policy: Policy, folder: Path) -> None:
-    """Save base + adapter as one model with the base's generation settings, for serving elsewhere.
-
-    Rounding to the model's dtype may lose a small adapter. So generation during training never uses
-    merged weights (docs/fidelity.md, D4).
-    """
-    with policy.merged():
-        _save_model(policy, folder)
-
-
 @dataclass(frozen=True)
 class Rounding:
     """What a number format keeps of the update ΔW by training, over all layers."""
@@ -183,7 +173,11 @@ def export_merged(policy: Policy, trained: Path, folder: Path, dtype: torch.dtyp
     The sum of base and adapter is rounded once. Afterwards the policy holds the rounded weights.
     Raises PolicyError for weights that do not fit, or a base that is quantized.
     """
-    policy.require_mergeable()
+    if getattr(policy.base, "is_loaded_in_4bit", False):
+        raise PolicyError(
+            "an adapter cannot be added to weights of 4 bits: it would be rounded away; load the "
+            "model with model.quantization none"
+        )
     before = {}
     if policy.tuning == "full":
         for name, value in policy.model.named_parameters():
