@@ -47,7 +47,7 @@ def require_finite(config: Config, columns: Iterable[tuple[str, Sequence[float]]
             )
 
 
-def require_rows(config: Config, scored: Sequence[ScoredRollout]) -> None:
+def require_row_values(config: Config, scored: Sequence[ScoredRollout]) -> None:
     """Raise ConfigError unless a step returned all rows of its batch, in order."""
     rows = [s.rollout.row for s in scored]
     if rows != list(range(config.train.batch_size)):
