@@ -67,9 +67,6 @@ SEED = f"""{{%- if thinking_budget is not defined %}}{{%- set thinking_budget = 
 {LOOP}{TURN}{END}{PROMPT}{ASSISTANT}
 {{%- if thinking_budget == 0 %}}{{{{- '<seed:think>\\n</seed:think>' }}}}{END_IF}{END_IF}"""
 
-PONDER = f"""{LOOP}{TURN}{END}{PROMPT}{ASSISTANT}{OFF}{{{{- '<ponder>\\n\\n</ponder>\\n\\n' }}}}
-{{%- else %}}{{{{- '<ponder>\\n' }}}}{END_IF}{END_IF}"""
-
 NO_THINKING = f"""{LOOP}{TURN}{END}{PROMPT}{ASSISTANT}
 {{%- if no_thinking is defined and no_thinking %}}{{{{- '[THINK]\\n[/THINK]\\n' }}}}{END_IF}
 {END_IF}"""
@@ -106,7 +103,7 @@ def tokenizer_of(name: str, *, end: str = "<|endoftext|>") -> PreTrainedTokenize
     """The demo's tokenizer with a template, and with its marks as special tokens."""
     tokenizer = AutoTokenizer.from_pretrained(MODEL)
     template = TEMPLATES[name]
-    marks = re.findall(r"<\|?[\w:]+\|?>|</s>|\[/?INST\]", template.replace("<ponder>", ""))
+    marks = re.findall(r"<\|?[\w:]+\|?>|</s>|\[/?INST\]", template)
     marks = sorted({*marks, "<|user|>", "<|assistant|>"} - {"<think>"})
     tokenizer.add_special_tokens({"additional_special_tokens": marks})
     tokenizer.eos_token = end

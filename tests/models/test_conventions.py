@@ -19,7 +19,6 @@ CHANNEL = ThoughtTags(
     "<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"
 )
 SEED = ThoughtTags("<seed:think>", "</seed:think>")
-PONDER = ThoughtTags("<ponder>", "</ponder>")
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +113,6 @@ def test_conventions_token_that_ends_a_thought_is_no_end_id(demo: Policy) -> Non
         ("QWEN3", THINK, ("enable_thinking",), True, ("", "")),
         ("DEEPSEEK_V3", THINK, ("thinking",), True, ("", "<think>")),
         ("SEED", SEED, ("thinking_budget",), True, ("", "")),
-        ("PONDER", PONDER, ("enable_thinking",), True, ("", "<ponder>\n")),
         ("NO_THINKING", ThoughtTags("[THINK]", "[/THINK]"), ("no_thinking",), True, ("", "")),
         ("R1", THINK, (), False, ("<think>\n", "<think>\n")),
         ("QWEN3_THINKING", THINK, (), False, ("<think>\n", "<think>\n")),
@@ -163,7 +161,6 @@ def test_student_prompt_switches_thinking_by_any_variable(demo: Policy) -> None:
         ("QWEN3_THINKING", True, "\n</think>\n\n"),
         ("DEEPSEEK_V3", True, "\n</think>\n\n"),
         ("DEEPSEEK_V3", False, ""),
-        ("PONDER", True, "\n</ponder>\n\n"),
         ("GPT_OSS", False, "<|channel|>final<|message|>"),
         ("COHERE", False, "<|START_RESPONSE|>"),
         ("QWEN3", False, ""),
@@ -195,11 +192,11 @@ def test_reference_ids_solution_with_its_own_thought_continues_the_prompts(demo:
 
 
 def test_transcript_begins_with_any_thought_that_the_prompt_opens(demo: Policy) -> None:
-    for name, opening in (("R1", "<think>"), ("DEEPSEEK_V3", "<think>"), ("PONDER", "<ponder>")):
+    for name in ("R1", "DEEPSEEK_V3"):
         policy = with_template(demo, name)
         prompt = policy.student_prompt("Add 2 and 3.", thinking=True)
         text = policy.transcript(prompt, policy.tokenizer.encode("It is \\boxed{5}"))
-        assert text == f"{opening}\nIt is \\boxed{{5}}"
+        assert text == "<think>\nIt is \\boxed{5}"
         assert split_thought(text, policy.conventions.tags).answer is None
 
 

@@ -33,7 +33,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from paint.config import schema as cfg
 from paint.config.recipe import require_bitsandbytes
-from paint.core.device import require_dtype, to_device
+from paint.core.device import to_device
 from paint.core.errors import PaintError, format_short, format_value, wrap_errors
 from paint.core.hub import require_model
 from paint.data.problems import Problem
@@ -366,11 +366,9 @@ def load_policy(
     """Load a model and its tokenizer, and add a new adapter with train_mode "lora".
 
     A new adapter has B = 0, so that the student starts as the base; ``seed`` is that of its A. With
-    train_mode "full" there is no adapter, and every weight is trained. Raises ConfigError for a
-    dtype that the device does not support, and PolicyError for a model that cannot be loaded or
-    whose files, tokenizer, logits or layers do not fit.
+    train_mode "full" there is no adapter, and every weight is trained. Raises PolicyError for a
+    model that cannot be loaded, or whose files, tokenizer, logits or layers do not fit.
     """
-    require_dtype(device, getattr(torch, config.dtype))
     is_shared = config.shard and ranks_here() > 1
     base, tokenizer = _load_base(config, device, is_shared=is_shared)
     kernels = _use_kernels(base, config, device)  # before sharding: each weight is one tensor
