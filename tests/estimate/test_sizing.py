@@ -16,10 +16,10 @@ from paint.estimate.plan import (
     Split,
     gb,
     make_plan,
+    server_flags,
     server_of,
     worst_peak,
 )
-from paint.estimate.sizing import server_flags
 from paint.training.check import check_config
 
 SHARED = Split(1, 1, True, "")

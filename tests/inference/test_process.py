@@ -13,7 +13,7 @@ import pytest
 from paint.config.recipe import find_recipe, read_recipe
 from paint.config.schema import Config, RolloutConfig
 from paint.core.display import Display
-from paint.estimate.sizing import ServerFlags
+from paint.estimate.plan import ServerFlags
 from paint.inference.engine import EngineError
 from paint.inference.vllm.client import VllmServer
 from paint.inference.vllm.pool import VllmEngine

@@ -16,7 +16,6 @@ def plan(
     *,
     model: arguments.Model = None,
     gpus: Annotated[int, *within("[0, 1024]")] = 1,
-    nodes: Annotated[int, *within("[1, 1024]")] = 1,
     memory: Annotated[float | None, *or_none(within("[1, 10000]"))] = None,
     **sections: arguments.Sections,
 ) -> "Plan":
@@ -28,8 +27,7 @@ def plan(
     Example: paint plan demo-paint --gpus 0
 
     Args:
-        gpus: GPUs of each machine, in [0, 1024]; 0 is a laptop's CPU.
-        nodes: Machines, in [1, 1024].
+        gpus: GPUs of the machine, in [0, 1024]; 0 is a laptop's CPU.
         memory: Memory of each GPU in GB, in [1, 10000]. None: 80, and 16 of a laptop.
 
     Returns:
@@ -45,9 +43,9 @@ def plan(
     from paint.training.check import check_config, enable_servers, plan_placement
 
     run = check_config(configure(open_recipe(recipe).config, Path(), model, sections=sections))
-    if gpus * nodes > 1:
+    if gpus > 1:
         run = enable_servers(run)  # as `paint train --gpus` does
     memory_bytes = 0.0 if memory is None else memory * 1e9
-    made = plan_placement(run, Machine(gpus, memory_bytes, nodes=nodes))
+    made = plan_placement(run, Machine(gpus, memory_bytes))
     Display().note("\n".join(report.lines(made)))
     return made

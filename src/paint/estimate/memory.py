@@ -32,6 +32,12 @@ MESSAGE = 2**26
 NF4 = (4 + 8 / 64 + 32 / (64 * 256)) / 8
 """Bytes of a 4-bit weight: 64 weights share an 8-bit scale, 256 scales share a 32-bit one."""
 
+WORKING = 2e9
+"""Working memory of a server on each GPU, besides weights and cache, in bytes (assumed)."""
+
+SLEEPING = 2e9
+"""Bytes that a sleeping server keeps on each GPU (assumed)."""
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -45,51 +51,29 @@ class Rows:
 
 @dataclass(frozen=True)
 class Memory:
-    """Memory of one training GPU in bytes, by purpose.
+    """Memory of one training GPU in bytes, by purpose."""
 
-    Resident:
-        kept: keys and values that the local engine may keep between steps, with its CUDA graphs.
-        layers: frozen matrices of the decoder's layers, or this GPU's shard of them.
-        ends: embedding, head and norms.
-        gathered: with sharding, two gathered layers (the current and the next one); with 4-bit
-            weights, the one matrix in use.
-        adapters: trained weights in float32: the adapters. 0 in full training, where layers and
-            ends are trained.
-        gradients: gradients of the trained weights, in float32.
-        optimizer: its state, such as AdamW's two moments.
-        copy: separate weights of the teacher: a frozen copy, or a moving average.
-
-    In a phase:
-        teacher: working memory of the teacher's forward pass, which saves no activations.
-        saved: activations that the student's forward pass saves for its backward pass.
-        states: hidden states of the completions, of student and teacher, and the student's
-            gradient.
-        logits: logits of a chunk, of student and teacher, and their gradient in the head's dtype.
-        backward: working memory of the student's backward pass.
-        update: sums over ranks, and working memory of the optimizer step.
-        cache: keys and values while the training process itself generates, less what is kept, and
-            working memory of sampling.
-    """
-
-    kept: float
-    layers: float
-    ends: float
-    gathered: float
-    adapters: float
-    gradients: float
-    optimizer: float
-    copy: float
-    teacher: float
-    saved: float
-    states: float
-    logits: float
-    backward: float
-    update: float
-    cache: float
+    # Resident.
+    kept: float  # keys and values that the local engine may keep between steps
+    layers: float  # matrices of the decoder's layers, or this GPU's shard of them
+    ends: float  # embedding, head and norms
+    gathered: float  # two gathered layers of a sharded model, or the matrix in use of one in nf4
+    adapters: float  # in float32; 0 in full training, where layers and ends are trained
+    gradients: float  # of the trained weights, in float32
+    optimizer: float  # its state, such as AdamW's two moments
+    copy: float  # separate weights of the teacher: a frozen copy, or a moving average
+    # In a phase.
+    teacher: float  # working memory of the teacher's forward pass, which saves nothing
+    saved: float  # activations that the student's forward pass saves for its backward pass
+    states: float  # hidden states of the completions in both views, and the student's gradient
+    logits: float  # of a chunk in both views, and their gradient in the head's dtype
+    backward: float  # working memory of the student's backward pass
+    update: float  # sums over ranks, and working memory of the optimizer step
+    cache: float  # keys and values beyond those kept, and working memory of sampling
 
     @property
     def resident(self) -> float:
-        """Bytes that are in use during the complete step."""
+        """Bytes in use during the complete step."""
         frozen = self.layers + self.ends + self.gathered + self.copy
         return self.kept + frozen + self.adapters + self.gradients + self.optimizer
 
@@ -196,6 +180,40 @@ def saved_by_forward(config: Config, shape: Shape, tokens: int, kernels: Kernels
     return tokens * (inputs + last_norm + layer)  # one layer is computed again at a time
 
 
+def saved_by_layer(config: Config, shape: Shape, kernels: Kernels = "cpu") -> float:
+    """Bytes per token that one layer saves for its backward pass."""
+    model, width = config.model, WIDTHS[config.model.dtype]
+    is_full = model.train_mode == "full"
+
+    # Norms save their input and one number a vector, and in full training their normalised input,
+    # too, unless they are fused.
+    widths, vectors = [shape.hidden, shape.hidden], 2
+    if shape.norms_heads:
+        widths += [shape.queries, shape.keys]
+        vectors += shape.heads + shape.kv_heads
+    copies = 2 if is_full and kernels == "cpu" else 1
+    norms = norm_width(model, kernels) * copies * sum(widths) + WIDE * vectors
+
+    # Attention saves its inputs, its output and one number a head.
+    attention = width * (2 * shape.queries + 2 * shape.keys) + WIDE * shape.heads
+
+    # The activation saves its input, its output and its factor; Liger's its input and its factor.
+    activation = width * (2 if kernels == "liger" else 3) * shape.intermediate
+
+    # Matrices that are trained, or have an adapter, save their input in its own dtype: once if
+    # several read it, and not again if attention has saved it.
+    targets = (ALL_LINEAR,) if is_full else model.lora_targets
+    inputs = width * shape.adapter_inputs(targets)
+    if is_full:
+        return norms + attention + activation + inputs
+
+    # Adapters save their inner vector, in float32 unless they multiply in bfloat16.
+    adapters = sum(layer.number for layer in shape.targeted(targets)) / shape.layers
+    has_short_products = kernels != "cpu" and model.dtype == "bfloat16"
+    inner_width = width if has_short_products else WIDE
+    return norms + attention + activation + inputs + inner_width * model.lora_rank * adapters
+
+
 def logits_of_chunk(config: Config, shape: Shape, rows: Rows, views: int) -> float:
     """Bytes of a chunk's logits of all views, and of their gradient in the head's dtype."""
     chunk = min(CHUNK, rows.rows * rows.completion)
@@ -206,10 +224,7 @@ def logits_of_chunk(config: Config, shape: Shape, rows: Rows, views: int) -> flo
 
 
 def teacher_copy(config: Config, shape: Shape) -> tuple[float, float]:
-    """Bytes of the teacher's separate weights, and of their rounded copy in its forward pass.
-
-    The copy is made where weights have less than 32 bits (paint.models.teacher).
-    """
+    """Bytes of the teacher's separate weights, and of their rounded copy in its forward pass."""
     if config.model.train_mode == "full":
         if config.teacher.weights == "live":
             return 0.0, 0.0
@@ -230,18 +245,11 @@ def _narrow_width(model: ModelConfig) -> int:
     return 0
 
 
-def buffered(tokens: int) -> int:
-    """The most positions of the local engine's buffers on a GPU for texts of so many tokens.
-
-    They grow by doubling, to the last of the widths in paint.inference.decoders at most.
-    """
-    return tokens + max(tokens // 4, 256)
-
-
-def sampled_row(model: ModelConfig, shape: Shape, tokens: int) -> float:
-    """Bytes of a row while it is sampled: keys and values of its tokens, and three rows of the
-    vocabulary (logits, probabilities and what top-k or top-p makes of them)."""
-    return tokens * WIDTHS[model.dtype] * shape.cache + shape.vocabulary * 3 * WIDE
+def norm_width(model: ModelConfig, kernels: Kernels) -> int:
+    """Bytes of a number that a norm saves: its input is converted to float32 unless it is fused."""
+    if kernels == "cpu":
+        return WIDE
+    return WIDTHS[model.dtype]
 
 
 def frozen_bytes(model: ModelConfig, shape: Shape) -> float:
@@ -251,81 +259,32 @@ def frozen_bytes(model: ModelConfig, shape: Shape) -> float:
     return WIDTHS[model.dtype] * shape.weights
 
 
-def norm_width(model: ModelConfig, kernels: Kernels) -> int:
-    """Bytes of a number that a norm saves: its input is converted to float32 unless it is fused."""
-    if kernels == "cpu":
-        return WIDE
-    return WIDTHS[model.dtype]
+def buffered(tokens: int) -> int:
+    """Positions of the local engine's buffers on a GPU for texts of so many tokens, at most."""
+    # They grow by doubling, to the last of the widths in paint.inference.decoders at most.
+    return tokens + max(tokens // 4, 256)
 
 
-def saved_by_layer(config: Config, shape: Shape, kernels: Kernels = "cpu") -> float:
-    """Bytes per token that one layer saves for its backward pass.
-
-    Norms save their input and one number a vector. Attention saves its inputs, its output and one
-    number a head. The activation saves its input, its output and its factor; Liger's its input and
-    its factor. Adapters save their inner vector, in float32 unless they multiply in bfloat16, and
-    their input in its own dtype: once if several read it, and not again if attention has saved it
-    (paint.models.layers). In full training, matrices save their input as adapters do, and norms
-    that are not fused also save their normalised input.
-    """
-    model, width = config.model, WIDTHS[config.model.dtype]
-    is_full = model.train_mode == "full"
-    if is_full:
-        targets: tuple[str, ...] = (ALL_LINEAR,)
-    else:
-        targets = model.lora_targets
-
-    widths = [shape.hidden, shape.hidden]
-    vectors = 2
-    if shape.norms_heads:
-        widths += [shape.queries, shape.keys]
-        vectors += shape.heads + shape.kv_heads
-    copies = 2 if is_full and kernels == "cpu" else 1
-    norms = norm_width(model, kernels) * copies * sum(widths) + WIDE * vectors
-
-    attention = width * (2 * shape.queries + 2 * shape.keys) + WIDE * shape.heads
-
-    inputs = shape.adapter_inputs(targets)
-    adapters = sum(layer.number for layer in shape.targeted(targets)) / shape.layers
-    inner = 0.0
-    if not is_full:
-        has_short_products = kernels != "cpu" and model.dtype == "bfloat16"
-        inner_width = width if has_short_products else WIDE
-        inner = inner_width * model.lora_rank * adapters
-    vectors_of_activation = 2 if kernels == "liger" else 3
-    activation = width * vectors_of_activation * shape.intermediate
-    return norms + attention + activation + width * inputs + inner
+def sampled_row(model: ModelConfig, shape: Shape, tokens: int) -> float:
+    """Bytes of a row while it is sampled: keys and values of its tokens, and three rows of the
+    vocabulary (logits, probabilities and what top-k or top-p makes of them)."""
+    return tokens * WIDTHS[model.dtype] * shape.cache + shape.vocabulary * 3 * WIDE
 
 
 @dataclass(frozen=True)
 class ServerMemory:
-    """Memory of a vLLM server in bytes, summed over its GPUs.
+    """Memory of a vLLM server in bytes, summed over its GPUs."""
 
-    Attributes:
-        gpus: number of GPUs of the server (--tensor-parallel-size).
-        weights: the model in its dtype, and its slots for adapters.
-        cache: remaining bytes for keys and values.
-        tokens: number of tokens that fit in the cache.
-        longest: tokens of the longest prompt and completion.
-    """
-
-    gpus: int
-    weights: float
-    cache: float
-    tokens: int
-    longest: int
+    gpus: int  # --tensor-parallel-size
+    weights: float  # the model in its dtype, and its slots for adapters
+    cache: float  # what is left for keys and values
+    tokens: int  # that fit in the cache
+    longest: int  # tokens of the longest prompt and completion
 
     @property
     def fits(self) -> bool:
         """Whether the cache holds one longest sequence; otherwise vLLM does not start."""
         return self.tokens >= self.longest
-
-
-WORKING = 2e9
-"""Working memory of a server on each GPU, besides weights and cache, in bytes (assumed)."""
-
-SLEEPING = 2e9
-"""Bytes that a sleeping server keeps on each GPU (assumed)."""
 
 
 def server_memory(

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from paint.algorithms.base import Algorithm
 from paint.config.schema import CPU_ROWS, CPU_TOKENS, Config, ConfigError, RolloutConfig
@@ -55,38 +55,22 @@ contexts, the allocator's fragments and the server's working memory outside of i
 
 @dataclass(frozen=True)
 class Split:
-    """Split of GPUs into trainers and servers.
+    """Split of GPUs into trainers and servers."""
 
-    Attributes:
-        trainers: number of training GPUs over all machines, one rank on each.
-        servers: number of serving GPUs over all machines; 0 if the ranks themselves generate, or
-            if servers run elsewhere.
-        shared: whether every GPU serves and trains in turns, which needs ``rollout.colocate``.
-        reason: explanation of the split for the user.
-    """
-
-    trainers: int
-    servers: int
-    shared: bool
-    reason: str
+    trainers: int  # one rank on each
+    servers: int  # 0 if the ranks themselves generate, or if servers run elsewhere
+    shared: bool  # every GPU serves and trains in turns
+    reason: str  # in words
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What "auto", the plan and its refusals depend on; paint.inference.machine finds it.
+    """What "auto", the plan and its refusals depend on; paint.inference.machine finds it."""
 
-    Attributes:
-        gpus: GPUs of each computer that train; 0 without any.
-        memory: bytes of each GPU, or of a computer for each process; 0: those of ``make_plan``.
-        ranks, nodes: processes that train, and computers.
-        has_liger: whether liger-kernel is installed.
-    """
-
-    gpus: int = 0
-    memory: float = 0.0
-    ranks: int = 1
-    nodes: int = 1
-    has_liger: bool = False
+    gpus: int = 0  # of this computer that train
+    memory: float = 0.0  # bytes of each GPU, or of a computer for each process; 0: as make_plan
+    ranks: int = 1  # processes that train, on all computers
+    has_liger: bool = False  # liger-kernel is installed
 
 
 @runtime_checkable
@@ -103,23 +87,15 @@ class PlannedRun(Protocol):
     def optimizer(self) -> OptimizerFactory: ...
 
 
-def choose_split(run: PlannedRun, gpus: int, nodes: int = 1, *, server: int = 1) -> Split:
-    """Choose the default split of GPUs into trainers and servers.
+def choose_split(run: PlannedRun, gpus: int, *, server: int = 1) -> Split:
+    """Choose the default split of a machine's GPUs into trainers and servers.
 
-    - If no server is to be started, all GPUs train.
-    - With ``rollout.colocate``, every GPU serves and trains in turns.
-    - Otherwise half of the GPUs serve, rounded down to a multiple of a server's GPUs, with at least
-      one server. The others train. With several machines, a machine either serves or trains.
-    - If that leaves no GPU to train, every GPU serves and trains in turns.
-
-    At most as many GPUs train as a step has rows.
-
-    Args:
-        gpus, nodes: number of GPUs in each machine, and number of machines.
-        server: number of GPUs of one server (``server_of``).
+    Without servers of its own, all GPUs train. Otherwise half of the GPUs serve, rounded down to a
+    multiple of a ``server``'s GPUs. If that leaves none to train, or with ``rollout.colocate``,
+    every GPU serves and trains in turns.
     """
-    config, rollout, total = run.config, run.config.rollout, gpus * nodes
-    most = min(total, config.train.batch_size)  # every rank needs a row
+    config, rollout = run.config, run.config.rollout
+    most = min(gpus, config.train.batch_size)  # every rank needs a row
     if not run.algorithm.generates(config):
         return Split(most, 0, False, f"{config.train.method} generates nothing")
     if rollout.urls:
@@ -127,51 +103,34 @@ def choose_split(run: PlannedRun, gpus: int, nodes: int = 1, *, server: int = 1)
     if not run.engine.is_remote:
         return Split(most, 0, False, f'rollout.engine is "{rollout.engine}"')
     if rollout.colocate:
-        return Split(most, total, True, "rollout.colocate: each GPU serves and trains in turns")
+        return Split(most, gpus, True, "rollout.colocate: each GPU serves and trains in turns")
 
-    unit = gpus if nodes > 1 else server
-    serving = max(total // 2 // unit, 1) * unit
-    if serving >= total:
-        reason = f"a server takes {unit} of {total}: each GPU serves and trains in turns"
-        return Split(most, total, True, reason)
-    kind = "machines" if nodes > 1 else "GPUs"
-    reason = f"about half of the {kind} serve, {server} to a server"
-    return Split(min(total - serving, most), serving, False, reason)
+    serving = max(gpus // 2 // server, 1) * server
+    if serving >= gpus:
+        reason = f"a server takes {server} of {gpus}: each GPU serves and trains in turns"
+        return Split(most, gpus, True, reason)
+    reason = f"about half of the GPUs serve, {server} to a server"
+    return Split(min(gpus - serving, most), serving, False, reason)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Memory plan of a run on the GPUs of one or several machines.
+    """Memory plan of a run on the GPUs of a machine."""
 
-    Attributes:
-        config: its micro-batches and gradient checkpointing may be "auto" (``chosen``).
-        capacity: memory of each GPU in bytes.
-        gpus: number of GPUs in each machine; 0 for a laptop's CPU.
-        liger: whether liger-kernel computes the layers (paint.models.liger); where that is not
-            known, False is an upper bound.
-    """
-
-    config: Config
+    config: Config  # micro-batches and gradient checkpointing may be "auto" (``chosen``)
     algorithm: Algorithm
     optimizer: OptimizerFactory
     shape: Shape
-    capacity: float
-    gpus: int
-    nodes: int
+    capacity: float  # bytes of each GPU
+    gpus: int  # 0 for a laptop's CPU
     split: Split
-    liger: bool = False
+    liger: bool = False  # liger-kernel computes the layers; where unknown, False is an upper bound
 
     @cached_property
     def chosen(self) -> Config:
         """The config with micro-batches and checkpointing chosen by the bytes where they are auto.
 
-        Gradient checkpointing is off where a micro-batch of one longest row fits without it. The
-        tokens are then the most that fit, whatever the lengths of the rows, at most as many as
-        train.micro_batch_size of the longest rows have. Where that is auto, too, the rows are all
-        of a rank; or the most that fit with completions of the longest length, and the tokens are
-        theirs with typical references (``_typical_length``), if more such rows then go together. On
-        a CPU nothing is recomputed, and rows and tokens are CPU_ROWS and CPU_TOKENS. Where nothing
-        fits, each row is a micro-batch, with checkpointing.
+        Where nothing fits, each row is a micro-batch, with checkpointing.
         """
         train, model = self.config.train, self.config.model
         sizes = train.micro_batch_size, train.micro_batch_tokens, model.gradient_checkpointing
@@ -191,12 +150,15 @@ class Plan:
             found = bisect(numbers, False, key=lambda n: worst_peak(sized(n)) > available)
             return sized(max(found, 1))
 
+        # A longer row than the tokens is a micro-batch by itself.
         checkpointing = worst_peak(self._sized(every, STEP, False)) > available
+        # All rows of a rank, and the most tokens that fit, whatever the rows' lengths.
         limit = math.ceil(least.config.train.row_limit * _length(least.rows()) / STEP)
         by_tokens = most(limit, lambda n: self._sized(every, n * STEP, checkpointing))
         if train.micro_batch_size != "auto" or train.micro_batch_tokens != "auto":
             return by_tokens.config
 
+        # Or the most rows of typical length that fit, and their tokens, if that is more such rows.
         typical = self._typical_length
         by_rows = most(
             every, lambda n: self._sized(n, math.ceil(n * typical / STEP) * STEP, checkpointing)
@@ -225,27 +187,20 @@ class Plan:
 
     @property
     def sleeps(self) -> bool:
-        """Whether servers on shared GPUs sleep while the GPUs train.
-
-        They do with ``rollout.colocate``, and without a given share of the memory
-        (--gpu-memory-utilization).
-        """
+        """Whether servers on shared GPUs sleep while the GPUs train."""
         has_share = server_flag(self.config.rollout, UTILIZATION) is not None
         return self.split.shared and (self.config.rollout.colocate or not has_share)
 
     @property
     def server_share(self) -> float:
-        """Share of a GPU's memory that a server uses (--gpu-memory-utilization).
-
-        Without the flag, a server on a shared GPU gets what the trainer leaves between steps: vLLM
-        refuses to start where less than its share is free.
-        """
+        """Share of a GPU's memory that a server uses (--gpu-memory-utilization)."""
         flag = server_flag(self.config.rollout, UTILIZATION)
         if flag:
             with suppress(ValueError):  # vLLM itself reports the error
                 return float(flag)
         if not self.split.shared:
             return SERVER_SHARE
+        # vLLM refuses to start where less than its share is free: what is left between steps.
         free = self.capacity - self.memory_of(self.rows()).resident - BESIDE
         return min(max(math.floor(100 * free / self.capacity), 0) / 100, SERVER_SHARE)
 
@@ -269,10 +224,7 @@ class Plan:
 
     @property
     def _longest_row(self) -> Rows:
-        """A micro-batch of one longest row.
-
-        The student's prompt is a problem alone, whose length is assumed.
-        """
+        """A micro-batch of one longest row; the length of the student's prompt is assumed."""
         config, positions = self.config, self.shape.positions
         prompt = min(PROBLEM, config.data.max_prompt_tokens, positions - 1)
         if self.algorithm.needs_rollouts:
@@ -284,10 +236,7 @@ class Plan:
         return Rows(1, prompt, teacher_prompt, completion)
 
     def rows(self) -> Rows:
-        """The longest micro-batch that the config allows.
-
-        It has as many of the longest rows as fit in it, at most those of a rank.
-        """
+        """The longest micro-batch that the config allows, of the longest rows."""
         row, train = self._longest_row, self.chosen.train
         fit = train.token_limit // _length(row)
         return replace(row, rows=min(train.row_limit, max(fit, 1), self._rows_of_rank))
@@ -306,6 +255,9 @@ class Plan:
         """Estimate the memory of a training GPU for a micro-batch."""
         split, config = self.split, self.chosen
         is_local = not split.servers and not config.rollout.urls and self.algorithm.needs_rollouts
+        kernels: Kernels = "cpu"
+        if self.gpus:
+            kernels = "liger" if self.liger else "cuda"
         sampled_steps = 1 + config.rollout.off_policy_steps
         sampled = sampled_steps * min(config.rollout.batch_size, self._rows_of_rank)
         return training_memory(
@@ -317,17 +269,9 @@ class Plan:
             shards=self.shards,
             ranks=split.trainers,
             generating=sampled if is_local else 0,
-            kernels=self._kernels,
+            kernels=kernels,
             capacity=self.capacity,
         )
-
-    @property
-    def _kernels(self) -> Kernels:
-        if not self.gpus:
-            return "cpu"
-        if self.liger:
-            return "liger"
-        return "cuda"
 
     def peak(self, rows: Rows) -> float:
         """Peak bytes of a training GPU for a micro-batch."""
@@ -363,11 +307,9 @@ def worst_peak(plan: Plan) -> float:
 
 
 def make_plan(run: PlannedRun, machine: Machine, split: Split | None = None) -> Plan:
-    """Make the memory plan of a run.
+    """Make the memory plan of a run, with a split by ``choose_split`` unless it is given.
 
-    Args:
-        machine: memory of 0 is 80 GB, or 16 GB for a laptop.
-        split: the split into trainers and servers; None chooses one by ``choose_split``.
+    A machine's memory of 0 is 80 GB, or 16 GB for a laptop.
 
     Raises:
         ConfigError: there is no config.json, or adapters are on layers that the model lacks.
@@ -391,15 +333,13 @@ def make_plan(run: PlannedRun, machine: Machine, split: Split | None = None) -> 
         shape,
         capacity,
         machine.gpus,
-        machine.nodes,
         split or Split(1, 0, False, ""),
         liger=machine.has_liger and config.model.liger,
     )
     if split:
         return plan
     size = server_of(plan).gpus
-    split = choose_split(run, max(machine.gpus, 1), machine.nodes, server=size)
-    return replace(plan, split=split)
+    return replace(plan, split=choose_split(run, max(machine.gpus, 1), server=size))
 
 
 def server_flag(rollout: RolloutConfig, name: str) -> str | None:
@@ -446,12 +386,40 @@ def server_of(plan: Plan) -> ServerMemory:
     return server
 
 
-def require_fit(plan: Plan) -> None:
-    """Check that the longest micro-batch fits in all of the memory.
+class ServerFlags(NamedTuple):
+    """Flags of a vLLM server."""
+
+    utilization: float  # --gpu-memory-utilization
+    sequences: int  # --max-num-seqs, the most completions that it samples at once
+
+
+def server_flags(plan: Plan) -> ServerFlags:
+    """Choose the flags of a server: its share, and the completions that a run requests at once.
+
+    They are fewer where the cache does not hold them.
 
     Raises:
-        ConfigError: it does not fit.
+        ConfigError: the share does not hold the model and a longest row, without which vLLM does
+            not start.
     """
+    server, rollout, rows = server_of(plan), plan.config.rollout, plan.rows()
+    if not server.fits:
+        together = ", which also train" if plan.split.shared else ""
+        raise ConfigError(
+            f"model.path {format_value(plan.config.model.path)}: a server may use "
+            f"{plan.server_share:.0%} of {server.gpus} x {gb(plan.capacity)} GB{together}, and its "
+            f"weights and adapters are {gb(server.weights)} GB: no room for one row of "
+            f"{server.longest:,} tokens; set model.quantization nf4, lower data.max_prompt_tokens "
+            f"or rollout.max_new_tokens, give servers separate GPUs (--gpus 2 --split 1+1), or use "
+            f"larger GPUs"
+        )
+    requested = rollout.batch_size * (1 + rollout.off_policy_steps)
+    held = server.tokens // (rows.prompt + rows.completion)
+    return ServerFlags(plan.server_share, max(min(requested, held), 1))
+
+
+def require_fit(plan: Plan) -> None:
+    """Raise ConfigError where the longest micro-batch does not fit in all of the memory."""
     memory, available = plan.memory, plan.headroom + (1 - USABLE) * plan.capacity
     if memory.peak <= available:
         return

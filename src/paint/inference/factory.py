@@ -11,7 +11,7 @@ from paint.core.device import own_device
 from paint.core.display import Display
 from paint.core.distributed import run_on_rank0
 from paint.data.problems import Problem
-from paint.estimate.sizing import ServerFlags
+from paint.estimate.plan import ServerFlags
 from paint.inference.adapter_sync_check import check_adapter_sync
 from paint.inference.engine import (
     Completion,

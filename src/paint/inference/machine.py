@@ -83,7 +83,6 @@ def find_machine(device: Any = None, ranks: int = 1) -> Machine:
         gpus=gpus,
         memory=memory,
         ranks=ranks,
-        nodes=max(ranks // local, 1),
         has_liger=is_installed(),
     )
 

@@ -32,12 +32,9 @@ CHUNK_LOGITS = 2**25
 class Detail:
     """Loss terms of one completion (n tokens, m entries).
 
-    Its values by token are those of docs/reference/metrics.md, and
+    Its values by token are those of ``Loss``, ``pull`` and
 
-        slope   dD/dz of the sampled token ŷ; if negative, an optimizer step makes that token more
-                likely
-        pull    l_ŷ − Σ_v q_v l_v, where l = log p_T − log q: the derivative of log q(ŷ) as q moves
-                towards the teacher along q^(1−a) p_T^a, at a = 0
+        slope   dD/dz of the sampled token ŷ; if negative, an optimizer step makes it more likely
     """
 
     values: dict[str, np.ndarray]  # by name (n)
@@ -158,7 +155,10 @@ def pull(
     teacher_log_probs: Float[Tensor, "n v"],
     tokens: Int[Tensor, "n"],
 ) -> Float[Tensor, "n"]:
-    """The derivative of log q(ŷ) as the student moves towards the teacher (Detail.values)."""
+    """l_ŷ − Σ_v q_v l_v, where l = log p_T − log q.
+
+    It is the derivative of log q(ŷ) as q moves towards the teacher along q^(1−a) p_T^a, at a = 0.
+    """
     log_ratio = finite(teacher_log_probs) - finite(student_log_probs)
     return _of_sampled(log_ratio, tokens) - (student_log_probs.exp() * log_ratio).sum(-1)
 

@@ -1,9 +1,7 @@
 """Divergences between target P and student Q: per-entry terms and their derivatives.
 
-A divergence is the sum of its term over the vocabulary. The reference loss (paint.objective.loss),
-the fused loss (paint.objective.fused) and the viewer use the records defined here; the Triton
-kernel implements those in ``DIVERGENCES`` and refuses others. A custom divergence is defined
-outside of the package:
+The Triton kernel implements those in ``DIVERGENCES``, all other code takes any. One of your own is
+defined outside of the package:
 
     # mine.py
     from paint import Divergence
@@ -121,13 +119,10 @@ def find_divergence(
     setting: str = "objective.divergence",
     table: Mapping[str, Any] = NO_OPTIONS,
 ) -> Divergence:
-    """Look up a divergence by name; "module:name" imports one from outside of the package.
+    """Look up a divergence by name: one of DIVERGENCES, or an own one as "module:name".
 
-    That is a Divergence, or a function of ``options`` that returns one.
-
-    Args:
-        setting: the setting's name, for messages.
-        table: the options of the function (``objective.options``).
+    That is a Divergence, or a function of ``options`` that returns one; ``table`` holds its options
+    (``objective.options``).
 
     Raises:
         ConfigError: there is no such divergence, or its options are refused.
@@ -145,17 +140,10 @@ def find_divergence(
     return found
 
 
-def full_name(divergence: Divergence) -> str:
-    """Name of a divergence in messages: with its module, unless it is built in."""
-    if DIVERGENCES.get(divergence.name) is divergence:
-        return divergence.name
-    return f"{divergence.term.__module__}:{divergence.name}"
-
-
 def divergence_name(divergence: str | Divergence) -> str:
-    """Name of a divergence in the settings, from which ``find_divergence`` returns it.
+    """Name of a divergence, from which ``find_divergence`` returns it: "module:name" of an own one.
 
-    For an object it is "module:name", which another process, such as a resumed run, imports.
+    Another process, such as a resumed run, imports it by that name.
     """
     if isinstance(divergence, str):
         return divergence

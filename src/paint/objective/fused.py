@@ -3,21 +3,16 @@
     hidden states -> a chunk's logits, both views -> entropies -> selection -> loss, dloss/dz
                   -> dloss/dhidden
 
-A chunk is as many complete completions as fit, since positions are selected by entropy ratio within
-one completion. One pass over a chunk computes the loss, every statistic and the gradient: three
-matrix products a token (two onto the vocabulary, one back), nothing recomputed, and the logits of
-one chunk in memory, whatever the size of the batch.
+A chunk is as many complete completions as fit, since positions are selected within one completion.
+One pass over it computes the loss, every statistic and the gradient: three matrix products a token
+(two onto the vocabulary, one back). A completion that does not fit is processed piece by piece with
+nothing selected, then its selected tokens again, by three products more (eight with a trained
+head): 3.09 products a token at the paper's 3 %.
 
-A completion that does not fit in a chunk is processed piece by piece with nothing selected, then
-its selected tokens are processed again. So f_top of its tokens cost three products more (eight with
-a trained head), which makes 3.09 products a token at the paper's 3 %.
-
-Between the products there are two functions, ``measure`` and ``differentiate``. Both exist twice:
-here in plain torch, on blocks of rows that fit in a processor's cache, and in
-paint.objective.triton_kernels for GPUs.
-
-Logits are never in half precision (its rounding is visible at a clip of 0.06 nats). There are no
-second derivatives.
+Between the products there are two functions, ``measure`` and ``differentiate``: here in plain
+torch, on blocks of rows that fit in a processor's cache, and in paint.objective.triton_kernels for
+GPUs. Logits are never in half precision (its rounding is visible at a clip of 0.06 nats). There are
+no second derivatives.
 """
 
 import os
@@ -33,7 +28,7 @@ from torch.autograd.function import once_differentiable
 
 from paint.core.errors import PaintError, reason
 from paint.objective import loss
-from paint.objective.divergences import DIVERGENCES, Divergence, full_name
+from paint.objective.divergences import DIVERGENCES, Divergence, divergence_name
 from paint.objective.loss import Lengths, Loss
 from paint.objective.loss_options import PAPER_LOSS, LossOptions, Objective, with_changes
 
@@ -89,18 +84,15 @@ def fused_paint_loss(
 ) -> Loss:
     """Compute paint_loss of lm_head(student_hidden), lm_head(teacher_hidden), chunk by chunk.
 
-    The options and keywords, factors, value, per-token values and statistics are those of
-    paint_loss (paper: Eq. main_loss, Algorithm adaptive_opsd). The gradient reaches student_hidden,
-    and the head if it is trained; the teacher gets none. teacher_lm_head is a separate head for the
-    teacher, if its head is not the trained one.
+    Arguments and result are those of paint_loss (paper: Eq. main_loss, Algorithm adaptive_opsd).
+    The gradient reaches student_hidden, and the head if it is trained; the teacher gets none.
+    teacher_lm_head is a separate head for the teacher, if its head is not the trained one.
 
     impl, a further option: reference holds all logits; chunked is plain torch; triton needs a GPU
     (or Triton's interpreter); auto is triton on a GPU where the kernels can be built, and chunked
-    elsewhere.
-    chunk_tokens bounds the memory and changes nothing else: two tensors of chunk_tokens × v in
-    float32 (and one in the head's half precision, on a GPU), besides the gradients; None: 1,024 on
-    a GPU and 512 elsewhere. Logits are accumulated and stored in float32, or in float64 for float64
-    states, whatever the head's dtype.
+    elsewhere. chunk_tokens bounds the memory and changes nothing else: two tensors of chunk_tokens
+    × v in float32 (and one in the head's half precision, on a GPU), besides the gradients; None:
+    1,024 on a GPU and 512 elsewhere. Logits are in float32, or in float64 for float64 states.
 
     Raises ValueError if views, lengths and heads do not match or an option is out of range;
     TypeError for a head that is not a linear layer or its weight; torch's RuntimeError for states
@@ -161,7 +153,7 @@ def _visit_chunks(
     buffer = weights.new_empty(2 * min(chunk_tokens, len(weights)), len(weight))
 
     def visit(where: slice | Tensor, select: Callable[[Tensor], Tensor], *, sign: int = 1) -> None:
-        """Write these tokens' columns and gradients, and add sign × their head gradient."""
+        """Write the columns of these tokens, and sign × their gradients."""
         student, teacher = _logits_of_both(
             student_hidden[where], teacher_hidden[where], *heads, buffer
         )
@@ -182,8 +174,8 @@ def _visit_chunks(
         for name, values in metrics.items():
             columns.setdefault(name, torch.empty_like(weights))[where] = values
         if slope is not None:
-            states, scale = student_hidden[where], scales[where]
-            _add_gradients(gradients, where, slope, states, weight, scale, sign=sign)
+            states, scale = student_hidden[where], sign * scales[where]
+            _add_gradients(gradients, where, slope, states, weight, scale)
 
     select_none = partial(torch.zeros_like, dtype=torch.bool)
     select_all = partial(torch.ones_like, dtype=torch.bool)
@@ -223,32 +215,25 @@ def _add_gradients(
     hidden: Tensor,
     weight: Tensor,
     weights: Tensor,
-    *,
-    sign: int = 1,
 ) -> None:
-    """Write the gradient of these tokens' states, and add sign × their head gradient."""
+    """Write the gradient of these tokens' states, and add their head gradient."""
     # Token weights are applied outside of the products: in half precision, the weight of one token
     # in a large batch may round to 0.
     if "hidden" in gradients:
         back = _times_weight(slope, weight, weights.dtype)
         gradients["hidden"][where] = back * weights[:, None]
     if "weight" in gradients:
-        _add_outer(gradients["weight"], slope, hidden * (sign * weights[:, None]))
+        _add_outer(gradients["weight"], slope, hidden * weights[:, None])
     if "bias" in gradients:
-        gradients["bias"] += slope.to(weights.dtype).T @ (sign * weights)
+        gradients["bias"] += slope.to(weights.dtype).T @ weights
 
 
 class LogProbs(NamedTuple):
-    """Log-probability and entropy of each row, in nats. Only log_prob carries a gradient.
+    """Log-probability and entropy of each row, in nats. Only log_prob carries a gradient."""
 
-    log_prob      of the row's token, at the temperature
-    entropy       of the row's distribution, at the temperature
-    untempered    log_prob at temperature 1
-    """
-
-    log_prob: Float[Tensor, "n"]
-    entropy: Float[Tensor, "n"]
-    untempered: Float[Tensor, "n"]
+    log_prob: Float[Tensor, "n"]  # of the row's token, at the temperature
+    entropy: Float[Tensor, "n"]  # of the row's distribution, at the temperature
+    untempered: Float[Tensor, "n"]  # log_prob at temperature 1
 
 
 def fused_log_probs(
@@ -263,10 +248,9 @@ def fused_log_probs(
 
         d log q(y) / d hidden = (W[y] − qᵀ W) / T
 
-    depends on one row alone. It is computed with the logits and stored, n × h in float32, and the
-    backward pass only scales its rows: two products a token. A trained head costs two more, since
-    its logits are computed again. Memory: one tensor of chunk_tokens × v. Precision is that of
-    fused_paint_loss.
+    It is computed with the logits and stored, n × h in float32, and the backward pass only scales
+    its rows: two products a token. A trained head costs two more, since its logits are computed
+    again. Memory: one tensor of chunk_tokens × v. Precision is that of fused_paint_loss.
 
     Raises ValueError if tokens do not match or an option is out of range; TypeError for a head that
     is not a linear layer or its weight.
@@ -322,11 +306,11 @@ class _TokenLogProbs(torch.autograd.Function):
             # The derivative of the head is as large as the head for each token. So compute the
             # logits again, and only the sum over tokens.
             hidden, weight, bias, tokens = inputs
-            needed = zip(ctx.needs_input_grad[1:3], ("weight", "bias"), (weight, bias), strict=True)
             head = {}
-            for is_needed, name, value in needed:
-                if is_needed:
-                    head[name] = value
+            if ctx.needs_input_grad[1]:
+                head["weight"] = weight
+            if ctx.needs_input_grad[2]:
+                head["bias"] = bias
             sums = {name: torch.zeros_like(v, dtype=above.dtype) for name, v in head.items()}
             for rows, logits in _chunk_logits(hidden, weight, bias, chunk_tokens):
                 measure(logits, None, temperature)
@@ -486,19 +470,18 @@ def choose_row_work(options: Objective, device: torch.device) -> tuple[RowWork, 
 
     Raises ImplError if impl is triton, which cannot run.
     """
-    plain, problem = RowWork(measure, differentiate), ""
-    if options.impl == "triton":
-        problem = _kernel_problem(device)
-        if problem:
-            raise ImplError(f"impl='triton' cannot run here: {problem}; use impl='chunked'")
-    elif options.impl != "auto" or device.type != "cuda":
-        return plain, ""
-    elif options.divergence not in DIVERGENCES.values():
-        return (
-            plain,
-            f"there is no kernel of objective.divergence {full_name(options.divergence)}",
-        )
-    elif problem := _kernel_problem(device):
+    plain = RowWork(measure, differentiate)
+    if options.impl != "triton":
+        if options.impl != "auto" or device.type != "cuda":
+            return plain, ""
+        if options.divergence not in DIVERGENCES.values():
+            name = divergence_name(options.divergence)
+            return plain, f"there is no kernel of objective.divergence {name}"
+
+    problem = _kernel_problem(device)
+    if problem and options.impl == "triton":
+        raise ImplError(f"impl='triton' cannot run here: {problem}; use impl='chunked'")
+    if problem:
         return plain, problem
 
     from paint.objective import triton_kernels

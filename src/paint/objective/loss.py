@@ -2,9 +2,8 @@
 
     log p_S, log p_T -> H_S, H_T -> R = H_T / H_S -> top f_top -> interpolated target -> clipped KL
 
-It is exact, over the full vocabulary, with one equation a line. Faster implementations are tested
-against it. It does not save memory: several n × v tensors exist at once (paint.objective.fused
-holds one chunk of them).
+It is exact, over the full vocabulary, with one equation a line, and holds several n × v tensors at
+once. Faster implementations are tested against it (paint.objective.fused).
 
 Axes: b rows (completions), n completion tokens of a batch laid end to end, v vocabulary.
 """
@@ -12,13 +11,13 @@ Axes: b rows (completions), n completion tokens of a batch laid end to end, v vo
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Unpack
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from paint.core.errors import ConfigError, format_short, wrap_errors
+from paint.core.errors import ConfigError, wrap_errors
 from paint.objective.divergences import Divergence
 from paint.objective.loss_options import (
     PAPER_LOSS,
@@ -86,11 +85,10 @@ def interpolate(
 
         log p̃_T = (1 − k) log p_T + k log p_S − log Z,     so p̃_T ∝ p_T^(1−k) p_S^k
 
-    An energy is −log p. Takes and returns normalised log-probabilities, and interpolates every
-    position; the caller selects positions. interpolation_weight is k. With k = 0 the result is
-    exactly the teacher, and equal views are returned exactly. For 0 < k < 1, an entry that is −inf
-    in either view has probability 0, though its logarithm is finite. Raises ValueError unless
-    interpolation_weight is in [0, 1].
+    An energy is −log p, and k is interpolation_weight. Takes and returns normalised
+    log-probabilities of positions that the caller selects. With k = 0 the result is exactly the
+    teacher, and equal views are returned exactly. For 0 < k < 1, an entry that is −inf in either
+    view has probability 0, though its logarithm is finite. Raises ValueError for k outside [0, 1].
     """
     Objective(interpolation_weight=interpolation_weight)  # checks the range
     if interpolation_weight == 0:
@@ -129,10 +127,8 @@ def clipped_divergence(
 
     which on a clipped entry is P_A q_i / T > 0: descent lowers z_i although the teacher's
     probability there is higher. It is differentiable in both arguments; paint_loss holds the target
-    fixed.
-
-    Raises ValueError for an unknown divergence or clip_mode, and for a clip that is applied but not
-    positive. The divergence sampled_token needs tokens, which only paint_loss takes.
+    fixed. Raises ValueError for an unknown divergence or clip_mode, a clip that is applied but not
+    positive, and sampled_token, which needs tokens.
     """
     options = with_changes(
         PAPER_LOSS, {"divergence": divergence, "clip": clip, "clip_mode": clip_mode}
@@ -157,10 +153,8 @@ def token_weights(
 
     The first skip_tokens of a completion have weight 0 and count neither in |ŷ| nor in n. A
     completion in which every weight is 0 still counts in b. The values of micro-batches of
-    b' completions (n' tokens), each times b'/b (n'/n), sum to the batch's value. The result is
-    float64 on the CPU: convert it to the loss's dtype before moving it to a device, which may not
-    support float64.
-    Raises ValueError for an unknown reduction.
+    b' completions (n' tokens), each times b'/b (n'/n), sum to the batch's value. float64, on the
+    CPU. Raises ValueError for an unknown reduction.
     """
     Objective(reduction=reduction, skip_tokens=skip_tokens)  # checks the options
     lengths = _length_list(lengths)
@@ -179,6 +173,7 @@ def weighted_sum(
 ) -> Float[Tensor, ""]:
     """Sum of values of tokens, each times its weight (``token_weights``)."""
     weights = token_weights(lengths, reduction=options.reduction, skip_tokens=options.skip_tokens)
+    # The dtype first: a device may not support float64.
     return (weights.to(per_token.dtype).to(per_token.device) * per_token).sum()
 
 
@@ -222,13 +217,8 @@ def paint_loss(
                                                         D(target, p_S)
 
     lengths are the numbers of tokens of the completions, in order; an empty completion adds 0 and
-    still counts. options are the paper's unless they are given; keywords change some of them:
-
-        temperature = 1.1, interpolation_weight = 0.03, top_fraction = 0.03, clip = 0.06,
-        clip_mode = "pointwise", divergence = "forward_kl" or a Divergence,
-        reduction = "completion", skip_tokens = 0
-
-    interpolation_weight or top_fraction 0 uses the teacher as the target unchanged. The gradient
+    still counts. options are the paper's (``Objective``) unless they are given; keywords change
+    some of them. interpolation_weight or top_fraction 0 leaves the teacher as it is. The gradient
     reaches student_logits through D's second argument alone, not through target or selection. Half
     precision is computed in float32. The first skip_tokens of a completion have weight 0 and are
     not selected; their stats are computed. Passing the sampled tokens adds their log-probabilities
@@ -385,49 +375,32 @@ def divergence_terms(
 def require_slope(divergence: Divergence) -> None:
     """Refuse a divergence whose slope is not ∂ term / ∂ log q, by float64 autograd at many points.
 
-    The points have one probability of 1/7 to 1 − 7e-7 in P and in Q, the same entry or another.
     Raises ConfigError, since the fused loss would train by another gradient than the reference.
     """
+    # One probability of 1/7 to 1 − 7e-7 in P and in Q, of the same entry or another.
     sharp = torch.linspace(0, 16, 33, dtype=torch.float64)
     waves = torch.linspace(-3, 3, 7, dtype=torch.float64)
     peaks = torch.eye(7, dtype=torch.float64)
     log_p = (waves.cos() / 4 + sharp[:, None, None, None] * peaks[0]).log_softmax(-1)
     log_q = (waves.sin() / 4 + sharp[:, None, None] * peaks[:2]).log_softmax(-1)
     log_p, log_q = (x.reshape(-1, 7) for x in torch.broadcast_tensors(log_p, log_q))
-    known = log_p.exp(), log_p, log_q.exp(), log_q
 
     place = f"objective.divergence {divergence.name}"
     with wrap_errors(place, ConfigError, "correct the divergence"), torch.enable_grad():
         variable = log_q.clone().requires_grad_()
-        given = log_p.exp(), log_p.clone(), variable.exp(), variable
-        term = divergence.term(*given)
-        _require_entries(place, "term", term, given, known)
+        term = divergence.term(log_p.exp(), log_p.clone(), variable.exp(), variable)
         (expected,) = torch.autograd.grad(term.sum(), variable)
-        given = tuple(x.clone() for x in known)
+        given = log_p.exp(), log_p.clone(), log_q.exp(), log_q.clone()
         slope = divergence.slope(*given)
-        _require_entries(place, "slope", slope, given, known)
-    if not torch.allclose(slope, expected, rtol=1e-6, atol=1e-9):
+        is_whole = term.shape == slope.shape == log_q.shape and bool(term.isfinite().all())
+        is_derivative = torch.allclose(slope, expected, rtol=1e-6, atol=1e-9)
+    if not (is_whole and is_derivative):
         raise ConfigError(
-            f"the slope of the divergence {divergence.name!r} is not the derivative of its term "
-            f"with respect to log q"
+            f"{place}: its slope is not the derivative of its term with respect to log q, or they "
+            f"are not one finite number for each entry; correct the divergence"
         )
-
-
-def _require_entries(
-    place: str, part: str, found: Any, given: Sequence[Tensor], known: Sequence[Tensor]
-) -> None:
-    """Raise ConfigError for what is no finite number an entry, or has changed its arguments."""
-    if not isinstance(found, Tensor):
-        raise ConfigError(f"{place}: its {part} returned {format_short(found)}, not a tensor")
-    if found.shape != known[0].shape or found.dtype != known[0].dtype:
-        raise ConfigError(
-            f"{place}: its {part} returned {found.dtype} of the shape {tuple(found.shape)} for "
-            f"arguments of {known[0].dtype} and {tuple(known[0].shape)}; they must be equal"
-        )
-    if not bool(found.isfinite().all()):
-        raise ConfigError(f"{place}: its {part} is not finite for probabilities in (0, 1)")
-    if not all(torch.equal(a, b) for a, b in zip(given, known, strict=True)):
-        raise ConfigError(f"{place}: its {part} changes its arguments, which are not copied")
+    if not all(map(torch.equal, given, (log_p.exp(), log_p, log_q.exp(), log_q))):
+        raise ConfigError(f"{place}: its slope changes its arguments, which are not copied")
 
 
 def finite(log_probs: Float[Tensor, "*n v"]) -> Float[Tensor, "*n v"]:

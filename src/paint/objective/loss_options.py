@@ -1,8 +1,7 @@
 """Options of the loss: plain values, as the losses and their kernels take them.
 
-The section [objective] of a recipe has settings of these names (paint.config.schema), with their
-meanings and sources. This module does not import torch. Checks that need tensors are in
-paint.objective.loss.
+The section [objective] of a recipe has settings of these names, with their meanings and sources
+(paint.config.schema). This module does not import torch.
 """
 
 from dataclasses import dataclass, replace
@@ -13,8 +12,8 @@ from paint.objective.divergences import (
     DIVERGENCES,
     FORWARD_KL,
     Divergence,
+    divergence_name,
     find_divergence,
-    full_name,
 )
 
 ClipMode = Literal["pointwise", "token", "none"]
@@ -24,20 +23,10 @@ Impl = Literal["auto", "reference", "chunked", "triton"]
 
 @dataclass(frozen=True, slots=True)
 class Objective(Section):
-    """What the loss takes; the defaults are the paper's.
-
-    Attributes:
-        divergence: divergence between target and student at a position.
-        clip, clip_mode: threshold tau in nats, above 0, and what it clips.
-        interpolation_weight, top_fraction: k_base and f_top, in [0, 1].
-        temperature: T of both views' distributions, in [0.001, 1000].
-        reduction: what the loss is a mean over.
-        skip_tokens: first tokens of every completion that are left out of the loss.
-        impl: what computes the loss (paint.objective.fused).
-    """
+    """What the loss takes; the defaults are the paper's."""
 
     divergence: Divergence = FORWARD_KL
-    clip: float = 0.06
+    clip: float = 0.06  # tau, in nats
     clip_mode: ClipMode = "pointwise"
     interpolation_weight: float = setting(0.03, within("[0, 1]"), "k_base; paper: 0.03")
     top_fraction: float = setting(0.03, within("[0, 1]"), "f_top; paper: 0.03")
@@ -48,6 +37,7 @@ class Objective(Section):
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
+        # A config checks these and the ranges when it is read; here they are checked for Python.
         literals = {"clip_mode": ClipMode, "reduction": Reduction, "impl": Impl}
         for key, literal in literals.items():
             choices = get_args(literal)
@@ -57,7 +47,7 @@ class Objective(Section):
         off = 'tau; paper: 0.06; off: objective.clip_mode "none"'
         require(self, "clip", is_positive, "above 0", off)
 
-        name = full_name(self.divergence)
+        name = divergence_name(self.divergence)
         has_kernel = self.impl != "triton" or self.divergence in DIVERGENCES.values()
         note = f"there is no kernel of the divergence {name}"
         require(self, "impl", has_kernel, "auto, chunked or reference", note)

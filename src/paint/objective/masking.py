@@ -3,8 +3,7 @@
     completion -> overlap with the solution's anchors -> mask ratio -> masked solution
 
 Source: section 'Overlap-Adaptive Partial Solution Conditioning'. The mask ratio depends on the
-overlap alone, never on whether the completion's answer is right. paint.objective.anchors
-normalises mathematics and finds the anchors; paint.objective.messages writes the prompts.
+overlap alone, never on whether the completion's answer is right.
 """
 
 import random
@@ -33,11 +32,10 @@ def overlap(completion: str, solution: str) -> float:
 
 
 def overlap_metrics(completion: str, solution: str, *, words: bool = False) -> dict[str, float]:
-    """Compute overlap and overlap_without_answer in one pass over each text.
+    """Compute overlap and overlap_without_answer, which is logged and counts no boxed anchors.
 
-    overlap_without_answer uses only the anchors outside of boxes, and is 0 if there are none. It
-    is logged and does not affect training. By ``words`` there is the overlap alone: the share of
-    the solution's different sequences of three words that the completion contains (ours).
+    By ``words`` there is the overlap alone: the share of the solution's different sequences of
+    three words that the completion contains (ours).
     """
     if words:
         pieces = _word_triples(solution)

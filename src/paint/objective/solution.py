@@ -1,7 +1,6 @@
 """Solutions on the page: the masked part, and the positions of anchors.
 
-Anchors are compared in normalized texts. The position of an anchor in the original text is the
-shortest span whose normalized form contains the anchor.
+An anchor's position in a text is the shortest span whose normalized form contains it.
 """
 
 import re
@@ -20,8 +19,8 @@ so therefore thus hence then now first second next finally lastly let we wait hm
 alternatively but however since because note check actually maybe perhaps indeed clearly recall
 suppose consider given also the is get and of to that this which
 """
+# Words of style without mathematics; the list is ours.
 STYLE = frozenset(_STYLE.split())
-"""Words of style without mathematics; the list is ours."""
 
 _WORD = re.compile(r"(?<!\\)\b[A-Za-z]+\b")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -45,15 +44,9 @@ def anchors_of(solution: str, completion: str) -> list[Anchor]:
     written = normalize(completion)
     anchors: list[Anchor] = []
     for text, boxed in boxed_anchors(solution).items():
-        anchors.append(
-            Anchor(
-                text,
-                boxed,
-                contains(written, text),
-                locate(text, solution),
-                locate(text, completion) if contains(written, text) else None,
-            )
-        )
+        found = contains(written, text)
+        met = locate(text, completion) if found else None
+        anchors.append(Anchor(text, boxed, found, locate(text, solution), met))
     return anchors
 
 

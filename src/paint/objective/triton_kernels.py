@@ -6,11 +6,8 @@
                     place; for selected tokens, an additional first pass normalises the interpolated
                     target
 
-With logits in float32, a token moves 7 v floats in all, whatever the options. Each lane accumulates
-v / BLOCK terms in the logits' dtype. That is more exact than one running sum, and needs one
-reduction between threads a row instead of one a block.
-
-This module needs Triton, which comes with PyTorch for GPUs; it is imported only when it is used.
+With logits in float32, a token moves 7 v floats in all. Each lane accumulates v / BLOCK terms in
+the logits' dtype: more exact than one running sum, and one reduction between threads a row.
 """
 
 from typing import no_type_check
@@ -31,10 +28,9 @@ LOWEST = tl.constexpr(-1e30)
 
 
 def measure(logits: Tensor, tokens: Tensor | None, temperature: float) -> dict[str, Tensor]:
-    """Compute the entropy of each row of logits (r v) at the temperature.
+    """As paint.objective.fused.measure; the logits (r v) stay.
 
-    With tokens, also the log_prob of each row's token, at temperature 1. highest and log_sum
-    normalise a row for differentiate: log p = (z − highest) / T − log_sum.
+    highest and log_sum normalise a row for differentiate: log p = (z − highest) / T − log_sum.
     """
     rows, vocabulary = logits.shape
     metrics = {
@@ -68,12 +64,7 @@ def differentiate(
     slope: Tensor | None,
     options: Objective,
 ) -> dict[str, Tensor]:
-    """Compute per_token, kl, clipped and unclipped_mass of each row of both views' logits (r v).
-
-    They are defined in paint.objective.loss. Only the divergence sampled_token reads tokens, the
-    sampled ones. slope is None, or a tensor (r v), which may be the tensor student: dD/dz with
-    respect to the student's logits z is written into it.
-    """
+    """As paint.objective.fused.differentiate, from both views' logits (r v), which stay."""
     rows, vocabulary = student.shape
     metrics = {
         name: student.new_empty(rows) for name in ("per_token", "kl", "clipped", "unclipped_mass")
@@ -108,11 +99,8 @@ def differentiate(
 
 
 def build(device: torch.device) -> None:
-    """Build both kernels and run them on one row, so that what is missing is found early.
-
-    At its first launch, Triton needs a C compiler and Python's headers. Raises whatever Triton, the
-    compiler or the driver raise.
-    """
+    """Build both kernels and run them on one row; raises what Triton, compiler and driver raise."""
+    # At its first launch, Triton needs a C compiler and Python's headers.
     row, selected = torch.zeros(1, 2, device=device), torch.ones(1, dtype=torch.bool, device=device)
     view = measure(row, None, 1.0)
     differentiate(row, row, view, view, selected, None, row, Objective(temperature=1.0))
@@ -332,11 +320,7 @@ def _lerp(a, b, MIX: tl.constexpr):
 @triton.jit
 @no_type_check
 def _summand(log_p, log_q, sampled, KIND: tl.constexpr):
-    """A summand of the divergence, and g, its derivative with respect to log q.
-
-    sampled marks the sampled token. Its summand is held fixed as the weight of a policy gradient,
-    and g is that weight.
-    """
+    """A summand of the divergence, and g, its derivative with respect to log q."""
     if KIND == "forward_kl":
         p = tl.exp(log_p)
         summand, g = p * (log_p - log_q), -p
@@ -345,6 +329,7 @@ def _summand(log_p, log_q, sampled, KIND: tl.constexpr):
         summand = q * (log_q - log_p)
         g = summand + q
     elif KIND == "sampled_token":
+        # Held fixed as the weight of a policy gradient at the sampled token.
         summand = tl.where(sampled, log_q - log_p, 0.0)
         g = summand
     else:

@@ -31,14 +31,15 @@ from paint.estimate.plan import (
     UTILIZATION,
     Machine,
     Plan,
+    ServerFlags,
     Split,
     make_plan,
     require_fit,
     server_flag,
+    server_flags,
     with_micro_batch,
 )
 from paint.estimate.report import start_line
-from paint.estimate.sizing import ServerFlags, server_flags
 from paint.grading.graders import needs_answer
 from paint.inference.engines import AUTO, LOCAL, VLLM, EngineType, engine_of
 from paint.objective.divergences import FORWARD_KL, Divergence, find_divergence

@@ -27,9 +27,16 @@ from paint.core.hub import local_file
 from paint.data.readers import is_on_hub
 from paint.data.sources import check_sources
 from paint.demo.files import model_path, problems_path
-from paint.estimate.plan import Machine, Plan, Split, choose_split, server_of, tensor_parallel_size
+from paint.estimate.plan import (
+    Machine,
+    Plan,
+    Split,
+    choose_split,
+    server_flags,
+    server_of,
+    tensor_parallel_size,
+)
 from paint.estimate.report import start_line
-from paint.estimate.sizing import server_flags
 from paint.evaluation.defaults import training_tokens
 from paint.inference.engines import resolved_engine, server_engine
 from paint.inference.vllm.process import (

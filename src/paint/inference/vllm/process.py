@@ -15,7 +15,7 @@ from pathlib import Path
 from paint.config import schema as cfg
 from paint.core.errors import PaintError, reason, sanitize_for_terminal, wrap_errors
 from paint.demo.files import model_path
-from paint.estimate.sizing import ServerFlags
+from paint.estimate.plan import ServerFlags
 
 STOP_SECONDS = 20.0  # how long to wait for the watchdog, which ends what it runs first
 GRACE_SECONDS = 5.0  # how long a server that was ordered to end may take
