@@ -59,10 +59,6 @@ class Stepless(Algorithm):
     """No step."""
 
 
-class Wordy(RewardWeighted):
-    needs_grades = "yes"  # type: ignore[assignment]
-
-
 class Unmade(RewardWeighted):
     def __init__(self) -> None:
         raise KeyError("settings")
@@ -72,7 +68,6 @@ class Unmade(RewardWeighted):
     ("kind", "message"),
     [
         (Stepless, "has no step"),
-        (Wordy, 'needs_grades must be True or False, got "yes"'),
         (Unmade, "KeyError: 'settings'"),
     ],
 )

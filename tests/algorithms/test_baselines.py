@@ -441,9 +441,3 @@ def test_grpo_failure_between_iterations_keeps_last_complete_step(
     monkeypatch.undo()
     train(config, tmp_path / "failed", resume=True)
     assert_same(adapter(tmp_path / "failed"), adapter(tmp_path / "whole"))
-
-
-def test_sft_starts_no_server(tmp_path: Path) -> None:
-    config = small("sft", rollout={"engine": "vllm", "server": "no-such-command"})
-    train(config, tmp_path / "run")
-    assert len(read_metrics(tmp_path / "run")) == 1

@@ -125,14 +125,6 @@ def test_sampled_token_step_is_mean_log_ratio(tmp_path: Path, by_id: dict[str, P
     assert metrics["clip_frac"] == 0
 
 
-def test_train_full_interpolation_and_fixed_mask_ratio(tmp_path: Path) -> None:
-    fixed = {"mask_ratio_wrong": 0.25, "mask_ratio_correct": 0.25}
-    rows, metrics = run(tmp_path / "run", tiny(objective={"top_fraction": 1.0}, context=fixed))
-    assert metrics["selected_frac"] == 1
-    assert metrics["selected_kl"] > 0
-    assert [row["mask_ratio"] for row in rows] == [0.25] * 4
-
-
 def test_train_mask_placements_hide_their_part(tmp_path: Path, by_id: dict[str, Problem]) -> None:
     problems = [list(by_id.values())[i] for i in batch_indices(len(by_id), 4, 0, 3)]
     for placement in ("random", "punctuation"):

@@ -249,16 +249,6 @@ def test_training_memory_on_cuda_saves_inputs_of_norms_in_their_own_dtype() -> N
     assert saved_by_layer(wide, shape, "cuda") == saved_by_layer(wide, shape)
 
 
-def test_memory_peak_is_largest_phase_plus_resident() -> None:
-    parts = dict.fromkeys(Memory.__dataclass_fields__, 1.0) | {"kept": 0.0}
-    memory = Memory(**parts | {"layers": 100.0, "saved": 50.0, "logits": 7.0, "backward": 9.0})
-    assert memory.resident == 106
-    assert memory.peak == 106 + 50 + 1 + 9
-    assert replace(memory, logits=30).peak == 106 + 50 + 1 + 30
-    assert replace(memory, teacher=300).peak == 106 + 300
-    assert replace(memory, cache=400).peak == 106 + 400
-
-
 def test_training_memory_settings_have_expected_cost() -> None:
     shape, rows = SHAPES["Qwen/Qwen3-8B"], Rows(1, 250, 1250, 1024)
     config = Config(model=LORA)

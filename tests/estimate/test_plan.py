@@ -14,6 +14,8 @@ from paint.config.recipe import find_recipe, read_recipe
 from paint.config.schema import Config, ConfigError, TrainConfig
 from paint.estimate.memory import Rows
 from paint.estimate.plan import (
+    BESIDE,
+    SERVER_SHARE,
     STEP,
     Machine,
     Plan,
@@ -23,6 +25,7 @@ from paint.estimate.plan import (
     make_plan,
     require_fit,
     server_flag,
+    server_flags,
     server_of,
     worst_peak,
 )
@@ -74,18 +77,6 @@ def test_choose_split_half_of_gpus_serve_in_complete_servers(
     assert (split.trainers, split.servers, split.shared) == (trainers, servers, False)
 
 
-@pytest.mark.parametrize("gpus", [1, 2, 8])
-def test_choose_split_server_on_all_gpus_shares_them(gpus: int) -> None:
-    split = split_of(SERVED, gpus, server=gpus)
-    assert (split.trainers, split.servers, split.shared) == (gpus, gpus, True)
-
-
-def test_choose_split_trainers_are_at_most_batch_size() -> None:
-    assert split_of(RECIPE.changed("train", batch_size=4), 8).trainers == 4
-    split = split_of(SERVED.changed("train", batch_size=2), 8)
-    assert (split.trainers, split.servers) == (2, 4)
-
-
 def test_server_of_large_model_takes_fewest_gpus() -> None:
     plan = plan_of(of_model(LLAMA), 8)
     assert server_of(plan).gpus == 4
@@ -119,11 +110,6 @@ def test_plan_cache_holds_rows_of_all_steps_that_are_sampled_at_once() -> None:
     assert ahead.memory.cache == 4 * plan.memory.cache > 0
     served = SERVED.changed("rollout", off_policy_steps=3)
     assert plan_of(served, 2, split=Split(1, 1, False, "")).memory.cache == 0
-
-
-def test_longest_rows_are_bounded_by_model_positions() -> None:
-    rows = plan_of(read_recipe(find_recipe("demo-paint")), 0).rows()
-    assert rows.teacher_prompt + rows.completion == 1024
 
 
 def planned(config: Config, memory: float, **given: object) -> Plan:
@@ -213,12 +199,6 @@ def test_plan_of_all_linear_is_that_of_its_layers_by_name(tmp_path: Path) -> Non
     assert plan.chosen.model.lora_targets == ("all-linear",)
     assert plan.memory.adapters > 0
     assert plan_of(config.changed("model", lora_targets=names)).memory == plan.memory
-
-
-def test_plan_of_missing_layer_lists_those_of_model(tmp_path: Path) -> None:
-    tiny_config("gpt2").save_pretrained(tmp_path)
-    with pytest.raises(ConfigError, match=r"q_proj, which is no linear layer .* c_attn, c_fc"):
-        plan_of(of_model(str(tmp_path), lora_targets=("c_attn", "q_proj")))
 
 
 def test_chosen_micro_batch_of_cpu_is_constant_and_given_one_kept() -> None:
@@ -327,3 +307,86 @@ def test_training_memory_matches_table_of_documents() -> None:
                 config = config.changed("train", micro_batch_size=1)
                 peaks.append(gb(plan_of(config, 8).memory.peak))
         assert cells.split(" | ") == peaks
+
+
+SHARED = Split(1, 1, True, "")
+
+
+def served(model: str, memory: float, split: Split | None = SHARED, gpus: int = 1) -> Plan:
+    config = read_recipe(find_recipe(f"paint-qwen3-{model}")).changed("rollout", engine="vllm")
+    return make_plan(check_config(config), Machine(gpus, memory), split)
+
+
+@pytest.mark.parametrize(
+    ("model", "memory", "utilization", "sequences"),
+    [
+        ("1.7b", 80e9, 0.89, 32),
+        ("4b", 80e9, 0.82, 32),
+        ("8b", 80e9, 0.71, 32),
+        ("1.7b", 40e9, 0.78, 32),
+        ("4b", 40e9, 0.64, 32),
+        ("1.7b", 24e9, 0.64, 32),
+        ("1.7b", 16e9, 0.46, 12),
+    ],
+)
+def test_server_flags_leave_trainer_its_bytes(
+    model: str, memory: float, utilization: float, sequences: int
+) -> None:
+    plan = served(model, memory)
+    flags = server_flags(plan)
+    assert (flags.utilization, flags.sequences) == (utilization, sequences)
+    assert utilization * memory + plan.memory.resident + BESIDE <= memory
+    server = server_of(plan)
+    assert server.cache == pytest.approx(utilization * memory - 2e9 - server.weights)
+    assert server.fits
+
+
+def test_server_flags_of_own_gpus_are_servers_default_and_all_requests() -> None:
+    plan = served("8b", 80e9, Split(4, 4, False, ""), gpus=8)
+    assert server_flags(plan).utilization == SERVER_SHARE
+    ahead = plan.config.changed("rollout", batch_size=16, off_policy_steps=2)
+    assert server_flags(replace(plan, config=ahead)).sequences == 48
+
+
+def test_server_flags_keep_users_share() -> None:
+    plan = served("8b", 80e9)
+    given = plan.config.changed("rollout", server_args="--gpu-memory-utilization 0.5")
+    assert server_flags(replace(plan, config=given)).utilization == 0.5
+
+
+@pytest.mark.parametrize(("model", "memory"), [("4b", 24e9), ("8b", 40e9), ("8b", 16e9)])
+def test_server_flags_without_room_are_refused(model: str, memory: float) -> None:
+    plan = served(model, memory)
+    with pytest.raises(ConfigError, match=r"no room for one row of 9,216 tokens; .*nf4, .*--gpus"):
+        server_flags(plan)
+    server_flags(replace(plan, capacity=48e9))
+    if memory > 16e9:
+        server_flags(replace(plan, config=plan.config.changed("model", quantization="nf4")))
+        server_flags(replace(plan, split=Split(1, 1, False, "")))
+
+
+def test_machines_of_documents_match_sizes() -> None:
+    """The table of three models on three machines, row by row."""
+    machines = {"one H100": (1, 80e9), "one of 24 GB": (1, 24e9), "8 x 80 GB": (8, 80e9)}
+    rows = re.findall(r"^\| (\d[\d.]*B) \| (.*) \|$", DOCUMENT.read_text(), re.MULTILINE)
+    wanted = []
+    for model in ("1.7B", "4B", "8B"):
+        for machine, (gpus, memory) in machines.items():
+            plan = served(model.lower(), memory, None, gpus)
+            split, config = plan.split, plan.chosen
+            try:
+                flags = server_flags(plan)
+                server = [f"{flags.utilization:.2f}", str(flags.sequences)]
+            except ConfigError:
+                server = ["refused", "-"]
+            cells = [
+                machine,
+                "shared" if split.shared else f"{split.trainers}+{split.servers}",
+                gb(plan.memory.resident),
+                gb(worst_peak(plan)),
+                f"{config.train.token_limit:,}",
+                "on" if config.model.gradient_checkpointing else "off",
+                *server,
+            ]
+            wanted.append((model, " | ".join(cells)))
+    assert rows == wanted

@@ -113,19 +113,6 @@ def test_normalize_different_formulas_differ(one: str, other: str) -> None:
     assert normalize(one) != normalize(other)
 
 
-def test_normalize_matches_expected_text() -> None:
-    formula = r"$\left(\dfrac12\right)^2 \cdot 1{,}000 \leqslant x_1 \sin \theta$"
-    text = rf"Thus {formula}, i.e. $\boxed{{250\text{{ m}}}}$."
-    assert normalize(text) == r"Thus(\frac{1}{2})^{2}*1000≤x_{1}sin θ,i.e. 250m."
-
-
-def test_overlap_in_unicode_spellings_is_complete() -> None:
-    solution = r"We add $10^{-3}+\frac{1}{3}$ and $x_{12}^{2}=144$, so it is $\boxed{2\pi}$."
-    completion = "１０⁻³＋⅓, then 𝑥₁₂² ＝ １４４ and 2\U0001d70b"
-    assert overlap(completion, solution) == 1
-    assert overlap(solution, completion) == 1
-
-
 @many
 @given(any_text)
 def test_normalize_is_idempotent(text: str) -> None:
@@ -187,11 +174,6 @@ def test_anchors_match_expected(solution: str, expected: tuple[str, ...]) -> Non
     assert sorted(anchors(solution)) == sorted(expected)
 
 
-def test_anchors_are_unique_and_in_order() -> None:
-    solution = r"From $a+b=12$ and $b+c=30$ we get $a+b+c=25$, and $a+b=12$ again: $\boxed{25}$."
-    assert anchors(solution) == ("a+b", "12", "b+c", "30", "a+b+c", "25")
-
-
 @pytest.mark.parametrize(
     ("completion", "share"),
     [
@@ -207,15 +189,6 @@ def test_anchors_are_unique_and_in_order() -> None:
 def test_overlap_counts_complete_anchors(completion: str, share: float) -> None:
     solution = r"From $a+b=12$ and $b+c=30$ we get $a+b+c=25$."
     assert overlap(completion, solution) == pytest.approx(share)
-
-
-def test_anchors_include_long_boxed_answer() -> None:
-    answer = ", ".join(f"(a+{i}, {i})" for i in range(150))
-    solution = rf"So the pairs are $\boxed{{{answer}}}$."
-    assert 1500 < len(normalize(answer)) <= 2000
-    assert normalize(answer) in anchors(solution)
-    assert overlap(solution, solution) == 1.0
-    assert normalize(2 * answer) not in anchors(rf"\boxed{{{2 * answer}}}")
 
 
 @many
@@ -301,11 +274,6 @@ def test_mask_ratio_is_affine_in_overlap(alpha: float, one: float, other: float)
     assert mask_ratio(alpha, wrong=wrong, correct=wrong) == wrong
 
 
-def test_mask_ratio_runs_from_wrong_to_correct() -> None:
-    assert (mask_ratio(0.0), mask_ratio(0.5), mask_ratio(1.0)) == pytest.approx((0.30, 0.35, 0.40))
-    assert mask_ratio(1.0, wrong=0.0, correct=0.9) == 0.9
-
-
 def test_mask_ratio_out_of_range_is_refused() -> None:
     for alpha in (-0.1, 1.5, math.nan):
         with pytest.raises(ValueError, match=str(alpha)):
@@ -360,17 +328,6 @@ def test_mask_solution_placement_hides_expected_part() -> None:
     assert mask_solution("one two three", 0.4) == f"one two {MARKER}"
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
-def test_mask_solution_surrounding_blanks_are_not_counted(placement: Placement) -> None:
-    padded = f" \n{SOLID}\n\n{' ' * 100}"
-    for ratio in (0.004, 0.29, 0.4):
-        shown = mask_solution(padded, ratio, placement=placement, seed=0)
-        if ratio == 0.004:
-            assert shown == padded  # nothing is hidden, and so nothing is changed
-        else:
-            assert shown == mask_solution(SOLID, ratio, placement=placement, seed=0)
-
-
 def test_mask_solution_random_depends_only_on_seed() -> None:
     masks = [mask_solution(SOLID, 0.4, placement="random", seed=seed) for seed in range(50)]
     assert masks == [mask_solution(SOLID, 0.4, placement="random", seed=seed) for seed in range(50)]
@@ -414,12 +371,6 @@ def test_mask_solution_ratio_out_of_range_is_refused(ratio: float) -> None:
         mask_solution(SOLID, ratio)
 
 
-def test_mask_solution_unknown_placement_is_refused() -> None:
-    # The types are checked when tests run, and that check speaks first.
-    with pytest.raises((ValueError, TypeError), match="'tail'"):
-        mask_solution(SOLID, 0.4, placement="tail")  # type: ignore[arg-type]
-
-
 def rows(name: str) -> list[dict[str, Any]]:
     with (SAMPLES / name).open(encoding="utf-8") as lines:
         return [json.loads(line) for line in lines]
@@ -443,18 +394,6 @@ def test_anchors_of_real_solution_include_boxed_answer() -> None:
     for row in rows("math_rollouts.jsonl"):
         answer = normalize(row["answer"]).rstrip(".")
         assert answer in [anchor.rstrip(".") for anchor in anchors(row["solution"])]
-
-
-def test_overlap_of_correct_completions_exceeds_wrong_ones() -> None:
-    differences = []
-    for row in rows("math_rollouts.jsonl"):
-        shares: dict[bool, list[float]] = {True: [], False: []}
-        for completion, is_right in zip(row["completions"], row["correct"], strict=True):
-            shares[is_right].append(overlap(completion, row["solution"]))
-        if shares[True] and shares[False]:
-            differences.append(mean(shares[True]) - mean(shares[False]))
-    assert len(differences) > 1
-    assert mean(differences) > 0.1  # measured: 0.24 on the sample
 
 
 @pytest.mark.parametrize(

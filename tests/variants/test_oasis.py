@@ -47,7 +47,7 @@ def test_kept_rows_are_chosen_by_grade_and_length(keep: Keep, rows: set[int]) ->
     assert kept_rows([*of_first, *of_second, *of_third], keep, 3) == rows
 
 
-@pytest.mark.parametrize("keep", ["correct", "shortest_correct", "wrong"])
+@pytest.mark.parametrize("keep", ["shortest_correct", "wrong"])
 def test_train_loss_is_mean_over_kept_completions(tmp_path: Path, keep: Keep) -> None:
     train(changed("demo-paint", SMALL, variant(Oasis, keep=keep)), tmp_path)
     rows = stored(tmp_path)

@@ -58,9 +58,7 @@ def test_shipped_variant_is_short_and_trains_on_demo(tmp_path: Path, name: str) 
     assert all(0 < abs(loss) < 1 for loss in losses)
 
 
-@pytest.mark.parametrize(
-    ("wording", "hidden"), [("as_shown", None), ("part", 0.0), ("complete", 0.4)]
-)
+@pytest.mark.parametrize(("wording", "hidden"), [("as_shown", None), ("complete", 0.4)])
 def test_reason_first_teacher_scores_with_its_rationale(
     tmp_path: Path, by_id: dict[str, Problem], wording: str, hidden: float | None
 ) -> None:

@@ -28,28 +28,22 @@ from paint.core.settings import POSITIVE, setting, within
 class Algorithm:
     """One update of the student for each batch of problems.
 
-    Attributes:
-        name: as in ``train.method``.
-        needs_rollouts: it learns from the student's completions; else from reference solutions,
-            and no engine is opened.
-        needs_context: the teacher reads a privileged context, so teacher prompts are measured and
-            the settings of context, teacher and divergence apply.
-        needs_grades: it learns from rewards.
-        passes_over: it leaves out completions of which the teacher has nothing to read, as with
-            ``context.source`` "feedback" where the grader said nothing.
-        min_samples: fewest completions of a problem in a batch (``rollout.samples_per_problem``).
-        uses_policy_gradient: its gradient is that of the policy that drew the tokens, so they must
-            be on policy and drawn at the loss's temperature.
-        options: an instance of the frozen dataclass with which the class annotates it
-            (paint.core.options), made of ``train.options``; set after construction.
+    options is an instance of the frozen dataclass with which the class annotates it
+    (paint.core.options), made of ``train.options``; set after construction.
     """
 
-    name: ClassVar[str] = ""
+    name: ClassVar[str] = ""  # as in train.method
+    # It learns from the student's completions; else from solutions, and no engine is opened.
     needs_rollouts: ClassVar[bool] = True
+    # The teacher reads a context, so teacher prompts are measured and the settings of context,
+    # teacher and divergence apply.
     needs_context: ClassVar[bool] = False
-    needs_grades: ClassVar[bool] = False
+    needs_grades: ClassVar[bool] = False  # it learns from rewards
+    # It leaves out completions of which the teacher has nothing to read, as with context.source
+    # "feedback" where the grader said nothing.
     passes_over: ClassVar[bool] = False
-    min_samples: ClassVar[int] = 1
+    min_samples: ClassVar[int] = 1  # fewest completions of a problem in a batch
+    # Tokens must be on policy and drawn at the loss's temperature.
     uses_policy_gradient: ClassVar[bool] = False
     options: Any = None
 
@@ -154,24 +148,6 @@ def find_algorithm(config: TrainConfig) -> Algorithm:
     with wrap_errors(f"train.method {name}", ConfigError, "correct the class"):
         algorithm = found()
     algorithm.options = options
-    _require_contract(algorithm, name)
-    return algorithm
-
-
-def _require_contract(algorithm: Algorithm, name: str) -> None:
-    """Raise ConfigError for a class without a step, or with attributes of other types."""
     if type(algorithm).step is Algorithm.step:
         raise ConfigError(f"train.method {name} has no step; define it")
-    flags = "needs_rollouts", "needs_context", "needs_grades", "passes_over", "uses_policy_gradient"
-    for key in flags:
-        value = getattr(algorithm, key)
-        if not isinstance(value, bool):
-            raise ConfigError(
-                f"train.method {name}: {key} must be True or False, got {format_short(value)}"
-            )
-    least = algorithm.min_samples
-    if type(least) is not int or least < 1:
-        raise ConfigError(
-            f"train.method {name}: min_samples must be an integer of at least 1, got "
-            f"{format_short(least)}"
-        )
+    return algorithm

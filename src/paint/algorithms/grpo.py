@@ -3,9 +3,8 @@
     A = (r − mean) / (std + 1e-4) within a group
     loss = −min(w A, clamp(w, 1 − ε, 1 + ε) A) + β KL
 
-Each completion of a group becomes likelier by how far its reward lies above the group's mean
-(paper: section 'Compared post-training recipes'). There is no correction for an engine that differs
-from the policy: such a step is refused (``training.rollouts.check_logprob_mismatch``).
+Source: paper, section 'Compared post-training recipes'. There is no correction for an engine that
+differs from the policy: such a step is refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,11 +39,7 @@ SPREAD_FLOOR = 1e-4
 def grpo_step(
     setup: Setup, batch: Batch, step_index: int, clock: Clock
 ) -> tuple[list[ScoredRollout], float]:
-    """One batch of groups, each row of a group on the same problem, and its updates.
-
-    The values are those of the last update, where the ratio is furthest from 1; student_log_prob
-    is that of the sampling. Source: paper, 'GRPO'.
-    """
+    """One batch of groups of completions of one problem, and its updates (paper: 'GRPO')."""
     options = setup.resolved.algorithm.options
     rollouts = generate_rollouts(setup, batch, step_index, clock)
 
@@ -65,6 +60,7 @@ def grpo_step(
         with clock("update"):
             gradient_norm = update(setup, step_index)
 
+    # The values of the last update, where the ratio is furthest from 1; log-probs of the sampling.
     as_sampled = []
     for s, last in zip(first, scored, strict=True):
         as_sampled.append(
@@ -86,18 +82,12 @@ def reward(setup: Setup, rollouts: Sequence[Rollout]) -> list[Rollout]:
     is_flat = (rewards.view(-1, size).std(dim=1) == 0).double().repeat_interleave(size)
     rewarded: list[Rollout] = []
     for r, grade in zip(rollouts, grades, strict=True):
-        rewarded.append(
-            replace(
-                r,
-                grade=grade,
-                metrics={
-                    **r.metrics,
-                    "reward": float(rewards[r.row]),
-                    "advantage": float(advantage[r.row]),
-                    "frac_reward_zero_std": float(is_flat[r.row]),
-                },
-            )
-        )
+        found = {
+            "reward": float(rewards[r.row]),
+            "advantage": float(advantage[r.row]),
+            "frac_reward_zero_std": float(is_flat[r.row]),
+        }
+        rewarded.append(replace(r, grade=grade, metrics={**r.metrics, **found}))
     return rewarded
 
 
@@ -110,8 +100,7 @@ def score_group(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The clipped surrogate of some completions, at the sampling temperature.
 
-    old has, by row, log-probs of its tokens before the first update on them; in that update it is
-    empty. The student's hidden states are computed unless they are given.
+    old has, by row, log-probs of its tokens before the first update; in that update it is empty.
     """
     lengths, temperature = completion_lengths(rollouts), setup.config.loss_temperature
 

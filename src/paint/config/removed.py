@@ -103,7 +103,7 @@ REMOVED_FLAGS = {
         "grader": "--grading.grader",
         "deadline": "--grading.deadline",
     },
-    "plan": {"nodes": "--gpus: the GPUs of one machine"},
+    "plan": {"nodes": "--gpus"},
     "show": {"step": "--steps"},
 }
 """By command and flag without its dashes."""

@@ -244,7 +244,7 @@ class Plan:
     @property
     def fits(self) -> bool:
         """Whether the longest micro-batch fits."""
-        return self.peak(self.rows()) <= self.headroom
+        return self.memory.peak <= self.headroom
 
     @cached_property
     def memory(self) -> Memory:
@@ -312,19 +312,9 @@ def make_plan(run: PlannedRun, machine: Machine, split: Split | None = None) -> 
     A machine's memory of 0 is 80 GB, or 16 GB for a laptop.
 
     Raises:
-        ConfigError: there is no config.json, or adapters are on layers that the model lacks.
+        ConfigError: there is no config.json of a dense decoder.
     """
     config, shape = run.config, shape_of(run.config.model.path)
-    targets = config.model.lora_targets
-    unknown = []
-    for target in targets:
-        if not shape.targeted([target]):
-            unknown.append(target)
-    if unknown and config.model.train_mode == "lora":
-        raise ConfigError(
-            f"model.lora_targets names {', '.join(sorted(unknown))}, which is no linear layer of "
-            f"the model; those are {', '.join(sorted({layer.name for layer in shape.linear}))}"
-        )
     capacity = machine.memory or (80e9 if machine.gpus else LAPTOP)
     plan = Plan(
         config,

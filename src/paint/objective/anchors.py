@@ -1,13 +1,10 @@
 r"""Normalisation of mathematical text, and the anchors of a solution.
 
-    text -> normalize -> normalised text
-    solution -> anchors -> the formulas and numbers by which overlap is measured
+    text -> normalize -> normalised text;   solution -> anchors
     normalised text, anchor -> contains -> bool
 
 There is no algebra here: `1/4` and `\frac{1}{4}` are two spellings and compare equal, `(a+b)^2` and
-its expansion are different steps of a solution and do not.
-
-No function here raises on any text, and each takes time linear in the text's length.
+its expansion do not. No function raises on any text, and each takes time linear in its length.
 """
 
 import re
@@ -120,16 +117,11 @@ _LATEX = re.compile(
 def normalize(text: str) -> str:
     r"""Rewrite mathematical text to one spelling (paper: Norm in the overlap score).
 
-    - Delimiters, spacing and sizes are removed, and so are \text, \boxed and similar commands
-      around their contents.
-    - LaTeX, Unicode and ASCII spellings of a symbol become one, and so do Unicode's compatibility
-      characters (`plain_characters`).
-    - Arguments get braces (`\frac12`, `x^2`); `3/4` becomes \frac{3}{4}.
-    - 1,000, 1{,}000 and 1\,000 become 1000, but (2,251,252) stays a list, spelt (2, 251, 252).
-    - Blanks are kept between words and between numbers only.
-
-    Case is kept (A is not a), and so are trailing zeros (they state a precision). Idempotent; does
-    not raise on any string.
+    Delimiters, spacing, sizes and commands such as \text and \boxed are removed around their
+    contents. LaTeX, Unicode and ASCII spellings of a symbol become one. Arguments get braces
+    (`\frac12`, `x^2`); `3/4` becomes \frac{3}{4}. 1,000, 1{,}000 and 1\,000 become 1000, but
+    (2,251,252) stays a list. Blanks are kept between words and between numbers only. Case is kept,
+    and so are trailing zeros (they state a precision). Idempotent.
     """
     return _canonical(_unmark(_plain(text)))
 
@@ -379,16 +371,11 @@ def anchors(solution: str) -> tuple[str, ...]:
     r"""Extract the anchors of a solution: normalised, in order, without repetition.
 
     A(y*), "the boxed answer, formula-like spans, and informative numbers" (paper: overlap score):
-
-    - the content of every \boxed, \fbox and \framebox, however trivial, up to 2,000 characters;
-    - from formulas, and from equations in plain text: each side of a relation that joins operands
-      by an operation or lists a number, up to 80 characters. If neither side does (`x=7`), the
-      complete relation. Names (`x`, `a_{k+1}`, `f(x)`) are not anchors;
-    - numbers of two digits or more, decimals and numerical fractions, without a sign, except those
-      in an index.
-
-    Drawing code ([asy]) and names of pictures are skipped. Each anchor is contained in
-    normalize(solution).
+    the content of every box, up to 2,000 characters; each side of a relation that joins operands by
+    an operation or lists a number, up to 80 characters, or the complete relation if neither side
+    does (`x=7`); numbers of two digits or more, decimals and numerical fractions, except those in
+    an index. Names (`x`, `f(x)`), drawing code ([asy]) and pictures are none. Each anchor is
+    contained in normalize(solution).
     """
     return tuple(boxed_anchors(solution))
 
@@ -400,13 +387,11 @@ def boxed_anchors(solution: str) -> dict[str, bool]:
     without_drawings = CUT.join([first, *(part.partition("[/asy]")[2] for part in rest)])
     marked = _PICTURE.sub(CUT, without_drawings)
 
-    boxes = []
-    for box in _MARKED_BOX.finditer(marked):
-        boxes.append((box.start(), _trim(box[1] or box[2] or "")))
     placed = []
-    for start, answer in boxes:
+    for box in _MARKED_BOX.finditer(marked):
+        answer = _trim(box[1] or box[2] or "")
         if 0 < len(answer) <= LONGEST_ANSWER:
-            placed.append((start, answer))
+            placed.append((box.start(), answer))
     answers = {answer for _, answer in placed}
     placed += _formulas(marked)
     numbers = (match for match in _NUMBER.finditer(marked) if match["index"] is None)
@@ -461,10 +446,7 @@ def _informative_sides(span: str, edges: list[int]) -> list[tuple[int, str]]:
         return []
 
     sides = [(start, _trim(span[start : stop - 1])) for start, stop in pairwise(edges)]
-    informative = []
-    for start, side in sides:
-        if _is_informative(side):
-            informative.append((start, side))
+    informative = [(start, side) for start, side in sides if _is_informative(side)]
 
     if not informative and len(sides) == 2 and all(side for _, side in sides):
         statement = _trim(span[edges[0] : edges[-1] - 1])

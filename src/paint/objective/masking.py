@@ -81,20 +81,15 @@ def mask_solution(
     """Replace int(ratio * length) contiguous characters of the solution by an omission marker.
 
     M(y*; rho) (paper: M_tail is "suffix"; 'Mask Placement Strategy' has the others). The masked
-    block is at the end ("suffix"), the start ("prefix"), the centre ("middle") or a random position
-    ("random", drawn with the seed). "punctuation" moves the cut of "suffix" back to the last end of
-    a sentence, paragraph or displayed formula that leaves at least half of the visible part, if
-    there is one. Whitespace next to the block is removed; whitespace around the solution counts
-    neither as masked nor in its length. A ratio that masks less than one character returns the
-    solution unchanged.
+    block is at the end ("suffix"), the start ("prefix"), the centre ("middle") or at random (with
+    the seed). "punctuation" moves the cut of "suffix" back to the last end of a sentence, paragraph
+    or displayed formula that leaves at least half of the visible part. Whitespace next to the block
+    is removed, and that around the solution does not count. A ratio that masks less than one
+    character returns the solution unchanged.
     Raises ValueError for a ratio outside [0, 1), an unknown placement, and "random" without a seed.
     """
     if not 0 <= ratio < 1:
         raise ValueError(f"mask ratio must be in [0, 1), got {ratio}")
-    if placement not in get_args(Placement):
-        raise ValueError(
-            f"placement must be one of {', '.join(get_args(Placement))}, got {placement!r}"
-        )
     if placement == "random" and seed is None:
         raise ValueError("placement 'random' needs a seed, got None")
 
@@ -117,6 +112,8 @@ def mask_solution(
             hidden = len(text) - start
         case "suffix":
             start = last
+        case _:
+            raise ValueError(f"placement {placement!r} is none of {', '.join(get_args(Placement))}")
 
     before, after = text[:start].rstrip(), text[start + hidden :].lstrip()
     return " ".join(part for part in (before, MARKER, after) if part)

@@ -14,11 +14,8 @@ INSTRUCTION = "Please reason step by step, and put your final answer within \\bo
 
 
 def announces_complete(wording: Wording, *, is_complete: bool) -> bool:
-    """Whether the teacher's prompt says "a reference solution" rather than "a part of" one.
-
-    With wording "as_shown" that depends on whether the solution is complete. "complete" always
-    says so and "part" never does: then two prompts differ only in the masked part.
-    """
+    """Whether the teacher's prompt says "a reference solution" rather than "a part of" one."""
+    # "complete" always says so and "part" never does: then two prompts differ only in the mask.
     return wording == "complete" or (wording == "as_shown" and is_complete)
 
 
@@ -32,9 +29,9 @@ def teacher_messages(
 ) -> list[dict[str, str]]:
     """Privileged prompt: the problem, a masked or complete solution, and the instruction.
 
-    complete chooses how the solution is announced (``announces_complete``). With a rationale, the
-    prompt is a conversation: the request of ``rationale_messages``, the rationale as the
-    teacher's reply, and the instruction (paper: 'reason-first teachers'; the wording is ours).
+    complete: the solution is announced as such. With a rationale, the prompt is a conversation: the
+    request of ``rationale_messages``, the rationale as reply, and the instruction (paper:
+    'reason-first teachers'; the wording is ours).
     """
     if rationale is None:
         reference = _reference(problem, context, complete)

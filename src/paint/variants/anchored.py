@@ -2,8 +2,8 @@
 
     p ∝ p_T(· | x, ỹ*, ŷ_<n)^(1−k) p_base(· | x, ŷ_<n)^k,     k = base_weight
 
-p_base is the model before training, which has not read the context. A larger k holds the student
-nearer to its beginning; with k = 1 there is nothing to learn. Costs one more forward pass.
+p_base is the model before training, which has not read the context. With k = 1 there is nothing to
+learn. Costs one more forward pass.
 
     paint train paint-anchored --model.path MODEL --data.path FILE
 """

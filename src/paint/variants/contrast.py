@@ -2,7 +2,7 @@
 
     target logits = z + s (z − z'),     z with context.source, z' with ``against``, s = strength
 
-What both contexts change alike, such as style, cancels. One more forward pass of the teacher.
+What both contexts change alike, such as style, cancels.
 
     paint train paint-contrast --model.path MODEL --data.path FILE
 """
@@ -42,7 +42,7 @@ class Contrast(Variant):
         def score(micro: Sequence[Rollout]) -> ts.Scores:
             mine = teacher_hidden_states(setup, micro)
             against = teacher_hidden_states(other, add_teacher_prompts(other, micro, step_index))
-            # The head is linear, so this is the contrast of the logits.
+            # The head is linear, so this is the contrast of the logits. It costs one more pass.
             target = mine + self.options.strength * (mine - against)
             return rollout_loss(setup, micro, ts.student_hidden_states(setup, micro), target)
 

@@ -8,8 +8,7 @@ https://arxiv.org/abs/2610.05048; there the gap also sets the direction of a tok
     paint train e2-opsd --model.path MODEL --data.path FILE            # on OPSD, a neighbour shown
     paint train paint-entropy-gap --model.path MODEL --data.path FILE  # on PAINT (ours)
 
-The weights need the entropies of all tokens of a completion, so the loss is computed twice: five
-matrix products a token in place of three. A subclass with other ``weights`` weighs tokens by them.
+A subclass with other ``weights`` weighs tokens by them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,6 +36,8 @@ class EntropyGap(Variant):
     def score(self, setup: ts.Setup, rollouts: Sequence[Rollout]) -> ts.Scores:
         teacher = teacher_hidden_states(setup, rollouts)
         student = ts.student_hidden_states(setup, rollouts)
+        # The weights need the entropies of all tokens of a completion, so the loss is computed
+        # twice: five matrix products a token in place of three.
         with torch.no_grad():
             _, stats = rollout_loss(setup, rollouts, student, teacher)
         lengths, options = ts.completion_lengths(rollouts), setup.config.objective

@@ -7,7 +7,7 @@ https://arxiv.org/abs/2609.37915. Its teacher reads another rollout of the probl
 
     paint train oasis --model.path MODEL --data.path FILE
 
-``kept_completions`` counts the completions that are learned from. Others are logged without a loss.
+``kept_completions`` counts the completions that are learned from.
 """
 
 from collections.abc import Sequence
@@ -45,6 +45,7 @@ class Oasis(Variant):
         rollouts = self.rollouts(setup, batch, step_index, clock)
         size = setup.config.rollout.samples_per_problem
         rows = kept_rows(all_gather_objects(rollouts), self.options.keep, size)
+        # Others are logged without a loss.
         score = partial(score_rollouts, setup)
         return learn_from(setup, rollouts, rows, score, step_index, clock)
 

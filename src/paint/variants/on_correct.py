@@ -4,8 +4,7 @@
 
     paint train paint-on-correct --model.path MODEL --data.path FILE
 
-All completions are scored and logged, whatever their weight; ``loss_weight`` is w over its mean.
-A step in which no completion has a weight updates nothing.
+``loss_weight`` is w over its mean.
 """
 
 from dataclasses import dataclass, replace
@@ -42,6 +41,7 @@ class OnCorrect(Variant):
         rollouts = [
             replace(r, metrics={**r.metrics, "loss_weight": weights[r.row]}) for r in rollouts
         ]
+        # All completions are scored and logged, whatever their weight.
         score = partial(score_rollouts, setup, weights=weights)
         if any(weights.values()):
             return learn(setup, rollouts, score, step_index, clock)

@@ -2,8 +2,7 @@
 
     loss = ℓ(x, y*) + w ℓ_GRPO,     w = reward_weight
 
-Each completion of a problem is scored by the teacher, and gets an advantage within its group. There
-is one update, so GRPO's ratio is 1 and its clip idle. ``grpo_loss`` is ℓ_GRPO without w.
+``grpo_loss`` is ℓ_GRPO without w.
 
     paint train paint-rewarded --model.path MODEL --data.path FILE
 """
@@ -38,6 +37,7 @@ class Rewarded(RewardedVariant):
         student = ts.student_hidden_states(setup, rollouts)
         teacher = teacher_hidden_states(setup, rollouts)
         distilled, values = rollout_loss(setup, rollouts, student, teacher)
+        # There is one update: the ratio is 1, no tokens are old, and the clip is idle.
         rewarded, of_grpo = score_group(setup, GrpoOptions(), {}, rollouts, student)
         loss = {"loss": values["loss"] + weight * of_grpo["loss"], "grpo_loss": of_grpo["loss"]}
         return distilled + weight * rewarded, of_grpo | values | loss

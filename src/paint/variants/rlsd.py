@@ -37,6 +37,7 @@ class Rlsd(RewardedVariant):
         teacher, temperature = teacher_log_probs(setup, rollouts), setup.config.rollout.temperature
         log_prob = ts.student_log_probs(setup, rollouts, temperature).log_prob
         advantage = token_advantages(rollouts, log_prob.device)
+        # Towards the teacher where the reward is above the mean, away from it where below.
         gain = advantage.sign() * (teacher - log_prob).detach()
         low, high = 1 - self.options.epsilon, 1 + self.options.epsilon
         advantage = advantage * gain.exp().clamp(low, high)

@@ -49,6 +49,7 @@ class UOpsd(Algorithm):
         groups = []
         for i in range(0, len(every), size):
             groups.append(every[i : i + size])
+        # Every rank sees all groups, and so finds the same lessons.
         lessons = []
         for group in groups:
             lessons.append(lesson(group, self.options.threshold))
