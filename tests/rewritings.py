@@ -222,10 +222,8 @@ def exponents(rng: Random) -> Rewriting:
     low, high = sorted(rng.sample(range(-9, -2), 2))
     opening, closing = rng.choice([("(", ")"), ("[", "]"), ("(", "]")])
     gold = rf"{opening}10^{{{low}}}, 10^{{{high}}}{closing}"
-    right = [
-        f"{opening}1e{low}, 1e{high}{closing}",
-        f"{opening}1E{low:+03d},1E{high:+03d}{closing}",
-    ]
+    right = [f"{opening}1e{low}, 1e{high}{closing}"]
+    right += [f"{opening}1E{low:+03d},1E{high:+03d}{closing}"]
     wrong = [f"{opening}1e{high}, 1e{low}{closing}", f"{opening}1e{low}, 1e{high + 1}{closing}"]
     wrong += [f"{opening}1e{low - 1}, 1e{high}{closing}"]
     return gold, right, wrong
@@ -472,11 +470,8 @@ def labelled(rng: Random) -> Rewriting:
     letter, other = rng.sample("ABCDE", 2)
     n = rng.randint(2, 99)
     right = [f"{letter}: {n}", f"{letter}. {n}", f"({letter}) {n}", f"{letter}) {n}"]
-    right += [
-        rf"\text{{{letter}: {n}}}",
-        rf"{letter}: \frac{{1}}{{{n}}}",
-        rf"\textbf{{({letter})}}\ {n}",
-    ]
+    right += [rf"\text{{{letter}: {n}}}", rf"{letter}: \frac{{1}}{{{n}}}"]
+    right += [rf"\textbf{{({letter})}}\ {n}"]
     right += [rf"{letter}. \sqrt{{{n}}}", f"Option {letter}"]
     wrong = [f"{other}: {n}", f"{other}. {n}", f"{letter}: {n}, {other}: {n + 1}", f"{n}"]
     wrong += [f"{letter} or {other}", rf"{letter} \text{{ and }} {other}", f"{letter}/{other}"]
@@ -489,13 +484,8 @@ def pointed(rng: Random) -> Rewriting:
     top = rng.choice([n for n in range(-20, 21) if n])
     bottom = rng.choice([n for n in range(2, 12) if gcd(n, top) == 1])
     right = [f"{top}./{bottom}", f"{top}./{bottom}.", f"({top}.)/{bottom}", f"{top}.0/{bottom}"]
-    wrong = [
-        f"{-top}./{bottom}",
-        f"{top}./{bottom + 1}",
-        f"{top}{bottom}.",
-        f"{top}.{bottom}",
-        f"{top + bottom}./{bottom}",
-    ]
+    wrong = [f"{-top}./{bottom}", f"{top}./{bottom + 1}", f"{top}{bottom}.", f"{top}.{bottom}"]
+    wrong += [f"{top + bottom}./{bottom}"]
     return rf"\frac{{{top}}}{{{bottom}}}", right, wrong
 
 
@@ -505,13 +495,8 @@ def circled(rng: Random) -> Rewriting:
     latex = [rf"\textcircled{{{n}}}" for n in numbers]
     other = next(n for n in range(1, 10) if n not in numbers)
     gold, right = rng.choice([("".join(signs), "".join(latex)), ("".join(latex), "".join(signs))])
-    rights = [
-        right,
-        ",".join(signs),
-        "、".join(signs),
-        " ".join(latex),
-        rf"\text{{{''.join(signs)}}}",
-    ]
+    rights = [right, ",".join(signs), "、".join(signs), " ".join(latex)]
+    rights += [rf"\text{{{''.join(signs)}}}"]
     wrong = ["".join(signs) + chr(0x2460 + other - 1), rf"\textcircled{{{other}}}"]
     wrong += ["".join(signs[1:]) or str(other), "".join(map(str, numbers)) + "0"]
     if len(numbers) > 1:
@@ -533,26 +518,13 @@ def choice(rng: Random) -> Rewriting:
     right += [f"Not {other}.\nThe correct answer is {letter}.", f"Final answer: **{letter}**"]
     right += [rf"\boxed{{{other} = {third}^2}} **Answer: {letter}**", f"Answer: {letter}. {word}"]
     right += [rf"$\boxed{{{n}}}$. The answer is {letter} because it is."]
-    several = [
-        f"{letter} and {other}",
-        f"{letter}, {other}",
-        f"{letter}/{other}",
-        f"{letter},{other}",
-    ]
-    several += [
-        rf"{letter} \text{{ or }} {other}",
-        f"({letter}), ({other})",
-        f"{other} and {letter}",
-    ]
+    several = [f"{letter} and {other}", f"{letter}, {other}", f"{letter}/{other}"]
+    several += [f"{letter},{other}", rf"{letter} \text{{ or }} {other}"]
+    several += [f"({letter}), ({other})", f"{other} and {letter}"]
     several += [f"{letter}; {other}", f"{letter}, {other} and {third}", f"({letter})({other})"]
     several += [f"{letter}{other}", f"{letter} & {other}", f"{letter}: 5, {other}: 6"]
-    formulas = [
-        f"{letter}(n,2)",
-        f"{letter} = mc^2",
-        f"{letter}+{n}",
-        f"{letter}_{{{n}}}",
-        f"{letter}'",
-    ]
+    formulas = [f"{letter}(n,2)", f"{letter} = mc^2", f"{letter}+{n}", f"{letter}_{{{n}}}"]
+    formulas += [f"{letter}'"]
     formulas += [f"P({letter})", rf"{letter} \cup {other}", f"2{letter}", f"{letter}x+{n}"]
     formulas += [rf"\frac{{{letter}}}{{2}}", f"Not {letter}", f"{letter}B{other}", str(n)]
     wrong = [rf"So \boxed{{{box}}}" for box in [*several, *formulas, other, f"({other}) {word}"]]

@@ -120,7 +120,7 @@ def test_load_benchmark_says_how_a_file_was_read(tmp_path: Path) -> None:
     assert benchmark.problems == [Problem("q", "r", "1", "2")]
     assert benchmark.notes == (
         f"mine: {path}: columns are separated by semicolons",
-        "mine: read as query/response: problem and solution from query and response",
+        "mine: read as query/response: problem and solution from query, response",
     )
 
 

@@ -97,8 +97,6 @@ def test_contaminated_ignores_similar_text(text: str) -> None:
 
 SHORT_COPIES = [
     r"compute   \(\sin 60^{\circ}+1\)",
-    rf"{SHORT} Then divide it by the area of the triangle.",
-    rf"You are a careful mathematician. Think for 30 minutes: {SHORT.removesuffix('.')}",
     rf"Solve this. Question: {SHORT} Write the answer in a box.",
     rf"Is it easy to {SHORT.removesuffix('.')} and to draw it?",
 ]
@@ -135,13 +133,6 @@ def test_contaminated_three_token_problem_must_be_complete_text() -> None:
     assert contaminated("Compute 5.", index) is None
 
 
-def test_contaminated_names_longer_of_two_short_problems() -> None:
-    index = index_of("Compute $1+2$ now.", "Compute $1+2$ now and then.")
-    match = contaminated("Please: compute $1+2$ now and then.", index)
-    assert match is not None
-    assert match.id == "p1"
-
-
 def test_contaminated_ignores_text_shared_by_two_problems() -> None:
     ending = BOXES[BOXES.index("can be") :]
     other = "A frog jumps along a line of 20 stones, always to a stone that it has not been on. "
@@ -153,12 +144,6 @@ def test_contaminated_ignores_text_shared_by_two_problems() -> None:
         assert contaminated(text, index_of(BOXES, other)) is not None
     twice = [Benchmark(name, [Problem(BOXES, "", "1", name)]) for name in ("a", "b")]
     assert contaminated(BOXES, build_index(twice)) == Match("a", "a", 1.0, " ".join(words(BOXES)))
-
-
-def test_contaminated_names_most_repeated_problem() -> None:
-    variant = BOXES.replace("fullest box to the emptiest", "first box to the second")
-    index = index_of(variant, BOXES, variant)
-    assert [contaminated(text, index).id for text in (BOXES, variant)] == ["p1", "p0"]  # type: ignore[union-attr]
 
 
 NUMBERS = st.lists(st.integers(0, 3), min_size=0, max_size=12)

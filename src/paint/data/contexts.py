@@ -141,12 +141,9 @@ class Contexts:
     def references(
         self, problem: Problem, seed: int, attempt: Attempt = NO_ATTEMPT
     ) -> dict[str, str]:
-        """The reference of each source, before masking.
+        """The reference of each source that has one, before masking.
 
-        Args:
-            seed: chooses among other problems and completions.
-            attempt: the completion. Without peers, the source rollout is the problem's solution, or
-                next to feedback nothing.
+        ``seed`` chooses among other problems and completions.
 
         Raises:
             ConfigError: the file of context.file cannot be read.
@@ -248,6 +245,7 @@ class Contexts:
             case "rollout":
                 if attempt.peers:
                     return random.Random(seed).choice(attempt.peers)
+                # Feedback alone is context enough.
                 return None if self._shows_feedback else problem.solution
             case "other_text":
                 return self._other_text(problem, seed)

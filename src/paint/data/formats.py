@@ -10,8 +10,8 @@ without a problem are converted, while `data.problem_field` is the default.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from paint.config.schema import DataConfig
 from paint.data.readers import BadRow, Row, shorten
@@ -30,22 +30,47 @@ SHAREGPT_ROLES = {
 
 
 class RowFormat(NamedTuple):
-    """A format of rows.
+    """A format of rows, and the columns of its problem and its solution.
 
-    Attributes:
-        column: the column by which it is recognised.
-        source: what the problem and the solution are read from.
-        convert: the columns to add to a row.
+    A row is recognised by the column of the problem.
     """
 
     name: str
-    column: str
-    source: str
-    convert: Callable[[Mapping[str, Any]], Fields]
+    problem: str
+    solution: str = ""
+    further: str = ""  # appended to the problem, where it is not empty
 
 
-def _sharegpt(fields: Mapping[str, Any]) -> Fields:
-    messages: list[dict[str, object]] = []
+SHAREGPT = RowFormat("ShareGPT", "conversations")
+FORMATS = (
+    SHAREGPT,
+    RowFormat("Alpaca", "instruction", "output", further="input"),
+    RowFormat("query/response", "query", "response"),
+    RowFormat("prompt/completion", "prompt", "completion"),
+)
+
+
+def _convert(row_format: RowFormat, fields: Fields) -> Fields:
+    """The columns to add to a row."""
+    if row_format is SHAREGPT:
+        return {"messages": _sharegpt_messages(fields)}
+    if fields.get("history"):
+        hint = f" (value {shorten(fields['history'])}); write such rows as chat messages"
+        raise BadRow('field "history" is not read', hint)
+    problem, further = fields[row_format.problem], fields.get(row_format.further)
+    if isinstance(problem, str) and _is_filled(further):
+        problem = f"{problem}\n\n{further}"
+    converted: Fields = {"problem": problem}
+    if _is_filled(fields.get("system")):
+        system = {"role": "system", "content": fields["system"]}
+        converted = {"messages": [system, {"role": "user", "content": problem}]}
+    if row_format.solution in fields:
+        converted["solution"] = fields[row_format.solution]
+    return converted
+
+
+def _sharegpt_messages(fields: Fields) -> list[Fields]:
+    messages: list[Fields] = []
     turns = fields["conversations"]
     if _is_filled(fields.get("system")):
         messages.append({"role": "system", "content": fields["system"]})
@@ -61,47 +86,7 @@ def _sharegpt(fields: Mapping[str, Any]) -> Fields:
             )
             raise BadRow('field "conversations" is no ShareGPT chat', detail)
         messages.append({"role": SHAREGPT_ROLES[speaker], "content": turn["value"]})
-    return {"messages": messages}
-
-
-def _alpaca(fields: Mapping[str, Any]) -> Fields:
-    problem = fields["instruction"]
-    if _is_filled(fields.get("input")) and isinstance(problem, str):
-        problem = f"{problem}\n\n{fields['input']}"
-    return _one_turn(problem, fields, "output")
-
-
-def _query_response(fields: Mapping[str, Any]) -> Fields:
-    return _one_turn(fields["query"], fields, "response")
-
-
-def _prompt_completion(fields: Mapping[str, Any]) -> Fields:
-    converted = {"problem": fields["prompt"]}
-    if "completion" in fields:
-        converted["solution"] = fields["completion"]
-    return converted
-
-
-def _one_turn(problem: Any, fields: Mapping[str, Any], solution: str) -> Fields:
-    """A problem after its system turn, if the row has one, and its solution."""
-    if fields.get("history"):
-        hint = f" (value {shorten(fields['history'])}); write such rows as chat messages"
-        raise BadRow('field "history" is not read', hint)
-    converted: Fields = {"problem": problem}
-    if _is_filled(fields.get("system")):
-        system = {"role": "system", "content": fields["system"]}
-        converted = {"messages": [system, {"role": "user", "content": problem}]}
-    if solution in fields:
-        converted["solution"] = fields[solution]
-    return converted
-
-
-FORMATS = (
-    RowFormat("ShareGPT", "conversations", "conversations", _sharegpt),
-    RowFormat("Alpaca", "instruction", "instruction, input and output", _alpaca),
-    RowFormat("query/response", "query", "query and response", _query_response),
-    RowFormat("prompt/completion", "prompt", "prompt and completion", _prompt_completion),
-)
+    return messages
 
 
 def convert_rows(rows: Iterable[Row], data: DataConfig, found: Counter[str]) -> Iterator[Row]:
@@ -114,7 +99,7 @@ def convert_rows(rows: Iterable[Row], data: DataConfig, found: Counter[str]) -> 
             continue
         found[row_format.name] += 1
         try:
-            converted = row_format.convert(fields)
+            converted = _convert(row_format, fields)
         except BadRow as bad:
             yield row, bad
             continue
@@ -128,10 +113,7 @@ def find_format(fields: Mapping[str, object], data: DataConfig) -> RowFormat | N
     names = {name.casefold() for name in fields}
     if data.problem_field != "problem" or not names.isdisjoint(("problem", "messages")):
         return None
-    matching = []
-    for row_format in FORMATS:
-        if row_format.column in fields:
-            matching.append(row_format)
+    matching = [row_format for row_format in FORMATS if row_format.problem in fields]
     if len(matching) == 1:
         return matching[0]
     return None
@@ -144,8 +126,10 @@ def describe_formats(found: Counter[str]) -> list[str]:
         count = found[row_format.name]
         if count:
             share = f" ({count:,} of {found.total():,} rows)" if count < found.total() else ""
+            columns = [row_format.problem, row_format.further, row_format.solution]
             lines.append(
-                f"read as {row_format.name}{share}: problem and solution from {row_format.source}"
+                f"read as {row_format.name}{share}: problem and solution from "
+                f"{', '.join(filter(None, columns))}"
             )
     return lines
 

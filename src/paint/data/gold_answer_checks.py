@@ -16,24 +16,18 @@ from paint.grading.contract import Grader
 from paint.grading.math.equality import explain_gold
 from paint.grading.math.grader import MathGrader
 
-SHOWN = 20
-"""Number of gold answers that are listed; all are counted."""
+SHOWN = 20  # gold answers that are listed; all are counted
 
 _reading = lru_cache(maxsize=10_000)(explain_gold)
 
 
 @dataclass(frozen=True, slots=True)
 class GoldWarning:
-    """A gold answer to look at.
-
-    Attributes:
-        parses: whether other spellings of it can be graded right.
-        why: the reason for the warning.
-    """
+    """A gold answer to look at, and why."""
 
     problem: Problem
     answer: str
-    parses: bool
+    parses: bool  # whether other spellings of it can be graded right
     why: str
 
     def __str__(self) -> str:

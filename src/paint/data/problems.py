@@ -78,8 +78,7 @@ class ValidRows:
     notes: tuple[str, ...] = ()
 
 
-NEEDS_BOTH = {"solution": "", "answer": ""}
-"""Both fields that a problem may lack, without what needs them."""
+NEEDS_BOTH = {"solution": "", "answer": ""}  # fields, without what needs them
 
 USUAL_COLUMNS = {
     "problem": ("question", "query", "prompt", "input", "problem_statement"),
@@ -231,19 +230,15 @@ def row_of(problem: Problem) -> dict[str, Any]:
 def item_of(
     problem: Problem, text: str, *, truncated: bool, tags: Sequence[ThoughtTags] = ()
 ) -> Item:
-    """Build the grader item of a completion, with the problem's fields as its row.
-
-    ``tags`` are those of the model's thoughts.
-    """
+    """The grader's item of a completion; ``tags`` are those of the model's thoughts."""
     return Item(text, problem.answers, truncated, row_of(problem), tags)
 
 
 def batch_indices(count: int, batch_size: int, step: int, seed: int) -> list[int]:
     """Return the indices, in [0, count), of the `batch_size` problems of step `step` (from 0).
 
-    Epochs are concatenated seeded permutations of all problems. Each problem occurs once in an
-    epoch. A step may span epochs, and several of them if the batch is larger than the data. The
-    result depends only on the arguments, on every Python version.
+    Epochs are concatenated seeded permutations of all problems; a step may span several. The
+    result depends only on the arguments, so a resumed run sees the same data.
 
     Source: Algorithm 'complete adaptive privileged re-scoring recipe', 'Sample a minibatch'.
 

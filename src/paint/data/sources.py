@@ -1,8 +1,7 @@
 """Early checks of the files that a config names, before torch or a model is loaded.
 
-They read the rows by the code that reads them later, of a large file the first ones, so that a
-missing file or column is refused with the same message in about a second. Data sets of the hub are
-not checked here.
+They read the first rows by the code that reads all of them later. Data sets of the hub are not
+checked here.
 """
 
 from collections.abc import Mapping

@@ -4,9 +4,8 @@ r"""The letter that a completion chooses, of a question with choices.
     "... \boxed{E = mc^2} **Answer: D**" -> no choice in the box -> "Answer: D" -> D
     "\boxed{A or C}" -> A and C, which is no choice
 
-A choice is named by its letter alone, in brackets, or with a sign between the letter and the text:
-B, (b), B. Paris, B: Paris, Option B. A letter that belongs to a formula (C(n,2), x=5) or to a
-sentence (A polygenic score, I don't know) names nothing.
+A letter that belongs to a formula (C(n,2), x=5) or to a sentence (A polygenic score, I don't know)
+names nothing.
 """
 
 import re

@@ -1,11 +1,4 @@
-r"""Registry of graders by name.
-
-math           the boxed answer equals the gold answer (paint.grading.math.grader)
-exact          the text equals the gold answer character by character
-choice         the letter that is chosen is the gold one
-none           no completion is graded
-module:name    a custom function (paint.grading.functions)
-"""
+"""Registry of graders by name: math, exact, choice, none, or a function of your own."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -164,11 +157,7 @@ class NoGrader(Grader):
 
 
 def exact(item: Item) -> Grade:
-    r"""Reward 1 where the answer's text is a gold answer.
-
-    The answer is the content of the last \boxed{}, or the complete text if there is none, in each
-    case after the last closed thought and without white space at its ends.
-    """
+    """Reward 1 where the last box, or the complete text without one, is a gold answer."""
     written = split_thought(item.text, item.tags).answer
     if written is None:
         return Grade(0.0, "unclosed thought")
@@ -178,15 +167,11 @@ def exact(item: Item) -> Grade:
 
 
 def choice(item: Item) -> Grade:
-    """Reward 1 where the chosen letter is a gold one (paint.grading.choice).
-
-    A completion that names several letters chooses none. A gold answer that does not name exactly
-    one letter is a failure of the grader.
-    """
+    """Reward 1 where the chosen letter is a gold one (paint.grading.choice)."""
     letters = []
     for gold in _golds(item):
         named = named_letters(gold)
-        if len(named) != 1:
+        if len(named) != 1:  # the data are wrong, and not the completion
             return Grade(0.0, f"the gold answer {gold!r} is no letter"[:200], failed=True)
         letters.append(named)
 

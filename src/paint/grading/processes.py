@@ -56,7 +56,7 @@ class Pool:
         workers: by default the number of cores.
         warm_up: calls that a worker makes before the first fork, for what is imported late.
         memory: bytes of address space that a worker and its children may use; 0 is no limit.
-        table: the options that the function declares (``grading.options``).
+        table: the options that the function declares.
     """
 
     def __init__(

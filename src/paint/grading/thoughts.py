@@ -88,15 +88,11 @@ class _Tag(NamedTuple):
 
 
 def split_thought(text: str, tags: Sequence[ThoughtTags] = ()) -> ThoughtSplit:
-    """Split a completion behind its last closed thought.
+    """Split a completion, special tokens included, behind its last closed thought.
 
     A closing tag without an opening one ends a thought, too, which the prompt opened. Where the
     prompt opens the thought, the caller puts its tag in front (``Policy.transcript``); otherwise
-    an answer in a thought that was cut off would count.
-
-    Args:
-        text: a completion, special tokens included.
-        tags: the model's own tags; those of known spellings change nothing.
+    an answer in a thought that was cut off would count. ``tags`` are the model's own.
     """
     begin, open_at = _scan(text, tags)
     if open_at is not None:

@@ -4,18 +4,7 @@ r"""Equality of a boxed answer with the gold answer, by integers, text and algeb
 
 `compare_text` decides by integers and by normalised text, in linear time. `compare_symbolic` uses
 algebra, which may not terminate: paint.grading.math.grader compares each pair in a separate
-process, which can be ended.
-
-Forgiven: a unit, a percent or currency sign, a name (`x =`), a condition or a remark that only one
-side has, the order of a list, decimals that agree to six places, doubled backslashes, ASCII and
-Unicode spellings, words such as "The answer is", sizes, `\checkmark`.
-
-Not forgiven: two different units or conditions, units that scale (7\text{K} is 7000), an inequality
-for a number, another order in a tuple or a ranking, open ends of an interval for closed ones, a
-tuple for a set in braces, an interval for a list, dots for omitted terms unless both texts are the
-same. What cannot be decided is not right.
-
-Left out: several boxes read as one list, bounds found by solving (x^2 < 4 for -2 < x < 2).
+process. docs/concepts/grading.md says what is forgiven. What cannot be decided is not right.
 """
 
 import re
@@ -32,17 +21,11 @@ Reason = Literal[
 
 @dataclass(frozen=True, slots=True)
 class GoldReading:
-    """How the grader reads a gold answer.
+    """How the grader reads a gold answer."""
 
-    Attributes:
-        text: the answer as it is read; "" if it does not parse.
-        reason: why it does not parse; "" if it does.
-        suspicions: why it may be misread; mostly none.
-    """
-
-    text: str
-    reason: str = ""
-    suspicions: tuple[str, ...] = ()
+    text: str  # "" if it does not parse
+    reason: str = ""  # why it does not parse
+    suspicions: tuple[str, ...] = ()  # why it may be misread
 
     @property
     def parses(self) -> bool:
@@ -196,8 +179,7 @@ def boxed(text: str) -> str | None:
     r"""The content of the last \boxed{...} (or \fbox, \framebox), its braces balanced.
 
     None without a box, and where the last box never closes: the text was cut inside its answer.
-    Empty boxes, as in the instruction "within \boxed{}", are passed over. Without braces, \boxed 5
-    holds the text up to white space, $ or a brace, unless it is a word of prose.
+    Empty boxes, as in the instruction "within \boxed{}", are passed over.
     """
     for box in reversed(list(_BOX.finditer(text))):
         if text.startswith("{", box.end()):
@@ -206,7 +188,7 @@ def boxed(text: str) -> str | None:
                 return None
             content = text[box.end() + 1 : end].strip()
 
-        else:
+        else:  # of \boxed 5, the text up to white space, $ or a brace, unless it is a word
             unbraced = _UNBRACED.match(text, box.end())
             content = unbraced[0].rstrip(".,;:!?)") if unbraced else ""
             content = "" if len(content) > 1 and content.isalpha() else content
@@ -315,10 +297,7 @@ def _scaled(value: Any, factor: Any) -> Any:
 
 
 def explain_gold(gold: str) -> GoldReading:
-    """How a gold answer is read, for a person who checks data.
-
-    Never raises; may not terminate for an integral or a limit.
-    """
+    """How a gold answer is read, for a person who checks data. Never raises."""
     from paint.grading.math.parse import Statement, free_symbols, has_value, parse_answer
 
     bare = _plain_answer(gold)
@@ -442,10 +421,7 @@ def _split_units(given: str, gold: str) -> tuple[_Quantity, _Quantity]:
 
 
 def _last_side(text: str, other: str) -> str:
-    """Of a chain with an ellipsis, the last side, if the other answer is a value.
-
-    1 + 2 + ... + 9 = 45 is 45.
-    """
+    """Of a chain with an ellipsis, 1 + ... + 9 = 45, the last side if the other is a value."""
     last = text.rpartition("=")[2]
     is_chain = "=" not in other and _has_ellipsis(text) and not _has_ellipsis(last)
     if is_chain:
@@ -487,10 +463,7 @@ def _split_unit(text: str) -> _Quantity:
 
 
 def _plain_answer(text: str) -> str:
-    r"""The content of the box, if there is one, in plain characters and LaTeX.
-
-    Math delimiters, an outer \text and a full stop are removed.
-    """
+    r"""The content of the box, if there is one, without delimiters, \text and full stop."""
     text = plain_characters(text)
     text = (
         _without_full_stop(_with_single_backslashes(boxed(text) or text))

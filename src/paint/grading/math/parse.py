@@ -3,10 +3,8 @@ r"""Parser of answers: numbers, formulas, statements, lists, regions and sets by
     text -> one spelling -> parts -> relations -> brackets -> formulas (latex2sympy) -> value
 
 Lists, tuples, chains, unions and `\pm` are split here, where their order, names and brackets are
-still known. latex2sympy, math-verify's parser, reads formulas only, with four changes: factors
-are multiplied (it adds 5(4), as if it were a mixed number), decimals are exact, `I` is a letter,
-and Greek letters are no constants. Its public function takes no such changes, so its class is used,
-which is private: pyproject.toml pins it.
+still known. latex2sympy, math-verify's parser, reads formulas only. Its public function takes none
+of the changes below, so its class is used, which is private: pyproject.toml pins it.
 """
 
 import re
@@ -386,7 +384,7 @@ _IMAGINARY = Symbol("i")
 
 class _Formula(_Latex2Sympy):  # type: ignore[misc]
     def convert_postfix_list(self, arr: Any, i: int = 0) -> Any:
-        """The product of adjacent factors."""
+        # latex2sympy adds 5(4), as if it were a mixed number.
         first = self.convert_postfix(arr[i])
         if not isinstance(first, Expr):  # d/dx, or a matrix
             return super().convert_postfix_list(arr, i)
@@ -396,12 +394,14 @@ class _Formula(_Latex2Sympy):  # type: ignore[misc]
         return self.mul_flat(first, self.convert_postfix_list(arr, i + 1))
 
     def convert_atom_expr(self, atom_expr: Any) -> Any:
+        # I is a letter here, and i the imaginary unit.
         value = super().convert_atom_expr(atom_expr)
         if value is I:
             return Symbol("I")
         return value
 
     def parse_number(self, text: str) -> Rational:
+        # Decimals are exact.
         return Rational(text)
 
 
