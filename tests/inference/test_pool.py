@@ -1,10 +1,11 @@
 """Tests of the vLLM engine with servers that hang, die, forget or send what is wrong."""
 
-import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -35,7 +36,7 @@ def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stand-ins come back within milliseconds, so nobody waits longer for them."""
     monkeypatch.setattr(client, "PAUSE_SECONDS", 0.02)
     monkeypatch.setattr(pool, "PAUSE_SECONDS", 0.05)
-    monkeypatch.setattr(client, "HEALTH_SECONDS", 0.2)
+    monkeypatch.setattr(client, "HEALTH_SECONDS", 1.0)
 
 
 @pytest.fixture
@@ -74,10 +75,10 @@ def opened(policy: Policy, tmp_path: Path) -> Iterator[Open]:
         engine.close()
 
 
-def later(seconds: float, act: Callable[[], object]) -> None:
-    timer = threading.Timer(seconds, act)
-    timer.daemon = True
-    timer.start()
+def in_step(server: FakeVllmServer, event: Callable[[FakeVllmServer], object]) -> None:
+    """What happens to a server once it has been asked for completions."""
+    until(lambda: "/v1/completions" in server.paths())
+    event(server)
 
 
 def generate(engine: VllmEngine) -> list[tuple[int, ...]]:
@@ -90,7 +91,8 @@ def hang(server: FakeVllmServer) -> None:
 
 def restart(server: FakeVllmServer) -> None:
     server.stop()
-    later(0.2, server.start)
+    time.sleep(0.2)
+    server.start()
 
 
 FAULTS: dict[str, tuple[int, dict[str, Any], Any, str]] = {
@@ -117,13 +119,16 @@ def test_pool_with_faulty_server_completes_step(
     servers = [serve(seconds=0.05, **settings), *(serve(seconds=0.05) for _ in range(count - 1))]
     engine = opened(*servers, timeout=0.3)
     if event is not None:
-        later(0.08, lambda: event(servers[0]))
+        Thread(target=in_step, args=(servers[0], event), daemon=True).start()
     assert generate(engine) == EXPECTED
     printed = capsys.readouterr().out
     assert (f"{servers[0].url} failed (" in printed) == bool(message)
     assert message in printed
     engine.sync_weights()
+    sent = servers[0].paths().count("/v1/completions")
     assert generate(engine) == EXPECTED
+    if event is hang:  # it does not get rows again
+        assert servers[0].paths().count("/v1/completions") == sent
 
 
 SLEEP = r"/wake_up answered 404.*--enable-sleep-mode .*VLLM_SERVER_DEV_MODE=1"
@@ -225,7 +230,7 @@ def test_sync_weights_names_are_unique_and_replace_their_own(serve: Any, opened:
     for engine in (opened(fake_server, run="a"), opened(fake_server, run="b")):
         for _ in range(3):
             engine.sync_weights()
-            generate(engine)
+            engine.generate(PROMPTS[:1], SHORT, [0])
             assert engine.adapter is not None
             assert fake_server.adapters[engine.adapter.name] == str(engine.adapter)
             assert list(engine.folder.glob(f"*{engine.run}*")) == [engine.adapter]

@@ -155,20 +155,12 @@ def test_server_environment_sets_dev_mode_and_drops_trainer_variables(
     trainers |= {"OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING"}
     for name in trainers:
         monkeypatch.setenv(name, "1")
-    monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "0")
-    rollout = Config().rollout
-    for sleep, mode in ((False, "0"), (True, "1")):
-        variables = server_environment(replace(rollout, colocate=sleep))
-        environment = inherited_environment(["vllm"]) | variables
-        assert environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"
-        assert environment["VLLM_SERVER_DEV_MODE"] == mode
-        assert environment["PATH"] == os.environ["PATH"]
-        assert not trainers & set(environment)
-
-
-def test_inherited_environment_has_folder_of_named_server_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
     monkeypatch.setenv("PATH", "/usr/bin")
+    assert not trainers & set(inherited_environment(["vllm"]))
+    # The folder of a named server comes first.
     for command, path in (("/x/bin/vllm", "/x/bin:/usr/bin"), ("vllm", "/usr/bin")):
         assert inherited_environment([command, "serve"])["PATH"] == path
+    for sleep in (False, True):
+        variables = server_environment(replace(Config().rollout, colocate=sleep))
+        assert variables["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"
+        assert ("VLLM_SERVER_DEV_MODE" in variables) == sleep

@@ -53,9 +53,9 @@ class Decoder(ABC):
     ) -> Float[Tensor, "b h"]:
         """Decode a token of every slot, and return its hidden state."""
 
-    @abstractmethod
     def reserve(self, positions: int) -> None:
-        """Make room for texts of this length."""
+        """Make room for texts of this length; a cache that grows by itself needs none."""
+        return
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -322,9 +322,6 @@ class PaddedDecoder(Decoder):
     ) -> Float[Tensor, "b h"]:
         self.mask = torch.cat([self.mask, torch.ones_like(tokens)[:, None]], dim=1)
         return self._forward(tokens[:, None], positions[:, None], self.mask, self.cache)[:, -1]
-
-    def reserve(self, positions: int) -> None:
-        """Do nothing: transformers' cache grows by itself."""
 
     def move(self, targets: Sequence[int], origins: Sequence[int], size: int) -> None:
         if size == len(self.mask):

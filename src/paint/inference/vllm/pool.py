@@ -231,6 +231,9 @@ class VllmEngine(RemoteEngine):
         """Keep so many requests under way on a server, until cancelled or until it is lost."""
         while server.failures < FAILURES:
             try:
+                # One that was lost in an earlier step would keep its first rows until the timeout.
+                if not await server.healthy():
+                    raise Unreachable("no answer to /health")
                 if self.options.colocate:
                     await server.wake()
                 await _gather(worker() for _ in range(at_once))
