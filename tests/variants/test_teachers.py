@@ -97,13 +97,6 @@ def test_reason_first_teacher_scores_with_its_rationale(
             assert row["rationale"] not in policy.decode(row["prompt_ids"], special=True)
 
 
-def test_reason_first_without_reference_is_refused() -> None:
-    sections: dict[str, Any] = {"context": {"source": "none"}}
-    config = changed("demo-paint", TINY, variant(ReasonFirst), sections)
-    with pytest.raises(ConfigError, match="there is nothing to reason about"):
-        check_config(config)
-
-
 def test_train_base_alone_as_teacher_asks_nothing_of_fresh_student(tmp_path: Path) -> None:
     config = changed("demo-paint", TINY, variant(Anchored, base_weight=1.0), FEW_TOKENS)
     train(config, tmp_path / "run")

@@ -128,10 +128,12 @@ def training_memory(
     else:
         trained = shape.adapters(model.lora_rank, model.lora_targets)
         adapters = WIDE * trained
-    views = 2 if has_teacher else 1
     read = rows.rows * (rows.prompt + rows.completion)
-    copy, view = teacher_copy(config, shape) if has_teacher else (0.0, 0.0)
-    taught = rows.rows * (rows.teacher_prompt + rows.completion) if has_teacher else 0
+    views, taught = 1, 0
+    copy, view = 0.0, 0.0
+    if has_teacher:
+        views, taught = 2, rows.rows * (rows.teacher_prompt + rows.completion)
+        copy, view = teacher_copy(config, shape)
     # At the widest point of a block: gate, up and their product, and the block's input and output.
     working = 3 * width * shape.intermediate + 4 * width * shape.hidden
 

@@ -1,9 +1,6 @@
 """Memory plan of a run: bytes of each GPU, and the split of GPUs into trainers and servers.
 
-    config.json -> shape -> bytes of a training GPU and of a server -> what fits
-
-It needs a config and a model's config.json, but no weights and no GPU: a laptop can plan a model of
-70 billion weights.
+config.json -> shape -> bytes of a training GPU and of a server -> what fits
 """
 
 import math

@@ -13,9 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from paint.algorithms.variant import Variant
-from paint.config.schema import Config
 from paint.core.display import Clock
-from paint.core.errors import ConfigError
 from paint.core.settings import POSITIVE, setting
 from paint.inference.engine import derive_seed, sampling_from
 from paint.inference.local import LocalEngine
@@ -39,13 +37,6 @@ class ReasonFirst(Variant):
     """PAINT whose teacher reasons before it scores."""
 
     options: Options
-
-    def check(self, config: Config) -> None:
-        if config.context.source == ("none",):
-            raise ConfigError(
-                'context.source must be other than "none" with a reason-first teacher: there is '
-                "nothing to reason about"
-            )
 
     def step(
         self, setup: ts.Setup, batch: ts.Batch, step_index: int, clock: Clock
