@@ -77,16 +77,6 @@ def test_context_of_all_rows_reaches_teacher_in_full(tmp_path: Path) -> None:
         _ = contexts("file", file="nowhere").shared
 
 
-def test_context_file_is_read_once_and_without_byte_order_mark(tmp_path: Path) -> None:
-    path = tmp_path / "guide.md"
-    path.write_text(GUIDE, "utf-8-sig")
-    these = contexts("file", file=str(path))
-    assert these.shared == GUIDE
-    path.write_text("Promise a refund")
-    assert shown(these, PROBLEMS[0]) == shown(these, PROBLEMS[1]) == Context(GUIDE, True)
-    assert Contexts(these.options, PROBLEMS[:1], these.file_content).shared == GUIDE
-
-
 def test_context_file_without_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "blank").write_text(" \n")
     with pytest.raises(ConfigError, match=rf"context\.file {tmp_path}/blank: it holds no text"):

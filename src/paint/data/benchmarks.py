@@ -46,6 +46,7 @@ class Published(NamedTuple):
     size: int
 
 
+# By its size an incomplete copy is seen, whose scores would not be comparable.
 PUBLISHED = {
     "aime_2024": Published("HuggingFaceH4/aime_2024", "id", 30),
     "aime_2025": Published("MathArena/aime_2025", "problem_idx", 30),
@@ -56,6 +57,7 @@ PUBLISHED = {
     NAME: Published(str(HELD_OUT_PROBLEMS), "id", 200),
 }
 
+# Without a slash, so that a path behind a colon is no name of a column.
 _COLUMN = "[^:,/]+"
 _FILE_AND_COLUMNS = re.compile(
     f"(?P<file>.+):(?P<problem>{_COLUMN}),(?P<answer>{_COLUMN})(?:,(?P<id>{_COLUMN}))?"
@@ -146,9 +148,11 @@ def _own_set(
             id_field=columns["id"] or "id",
         )
     elif trained_on is not None and _has_column(source, trained_on.problem_field):
+        # A row is never skipped: scores of two policies would be of other problems.
         data = replace(trained_on, path=source, limit=limit, on_bad_row="error")
 
     is_file = Path(source).suffix.lower() in ENDINGS
+    # A file may have a colon in its name, a hub data set has none in its own.
     path = Path(source if is_file else re.split("[:@]", source)[0])  # owner/name:config@split
     name = folder_name(path.stem, f"the evaluation set {shorten(spec)}")
     needs = {"answer": ""} if needs_answer else {}

@@ -91,6 +91,7 @@ def attempts_of(completions: Sequence[GradedCompletion]) -> dict[int, Attempt]:
             if is_of_problem and other.grade and other.grade.correct:
                 peers.append(other.text)
             comment = other.grade.comment if other.grade else ""
+            # A remark that is made of both is no control.
             if comment and comment != own:
                 (of_problem if is_of_problem else of_others).append(comment)
         attempts[mine.row] = Attempt(mine.text, mine.grade, peers, of_problem or of_others)
@@ -197,6 +198,7 @@ class Contexts:
 
     def is_masked(self, reference: str) -> bool:
         """True if a reference has anchors, or is compared by other pieces than anchors."""
+        # Without anchors an overlap of 0 says nothing of the completion.
         return self.options.alignment != "anchors" or _has_anchors(reference)
 
     def context(
@@ -216,6 +218,7 @@ class Contexts:
         complete = announces_complete(self.options.wording, is_complete=masked == references)
         names = {"completion": attempt.text}
         if self._shows_feedback:
+            # SDPO's wording has a place for each.
             feedback = [masked[s] for s in masked if s in FEEDBACK_SOURCES]
             others = [masked[s] for s in masked if s not in FEEDBACK_SOURCES]
             names |= {"feedback": _joined(feedback), "reference": _joined(others)}
@@ -269,6 +272,7 @@ class Contexts:
 
     def _of_another(self, source: str, problem: Problem, seed: int) -> str:
         problems = self.problems
+        # From a random problem on, the first that fits.
         start = random.Random(seed).randrange(len(problems))
         for i in range(len(problems)):
             other = problems[(start + i) % len(problems)]
@@ -291,6 +295,7 @@ class Contexts:
             raise DataError("context.source other_text needs a second problem, and there is none")
         start = random.Random(seed).randrange(len(others))
         text, count = "", 0
+        # Of equal length, so that the control has as many tokens as its original.
         while len(text) < length:
             other = others[(start + count) % len(others)]
             text = _joined([text, other.problem, other.solution])

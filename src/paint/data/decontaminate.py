@@ -69,6 +69,7 @@ def build_index(benchmarks: Sequence[Benchmark]) -> Index:
             tokens = tuple(_WORD.findall(normalized))
             index.lengths.append(len(tokens))
             if len(tokens) < NGRAM:
+                # The first of equal problems is named.
                 index.short.setdefault(tuple(_symbols(normalized)[0]), number)
             elif tokens not in seen:  # a copy in a second benchmark must not share the n-grams
                 seen.add(tokens)

@@ -54,6 +54,7 @@ def _convert(row_format: RowFormat, fields: Fields) -> Fields:
     """The columns to add to a row."""
     if row_format is SHAREGPT:
         return {"messages": _sharegpt_messages(fields)}
+    # LLaMA-Factory's pairs of earlier turns.
     if fields.get("history"):
         hint = f" (value {shorten(fields['history'])}); write such rows as chat messages"
         raise BadRow('field "history" is not read', hint)
@@ -103,6 +104,7 @@ def convert_rows(rows: Iterable[Row], data: DataConfig, found: Counter[str]) -> 
         except BadRow as bad:
             yield row, bad
             continue
+        # What the row itself calls a solution stands before the format's.
         if data.solution_field != "solution" or "solution" in fields:
             converted.pop("solution", None)
         yield row, fields | converted
@@ -114,6 +116,7 @@ def find_format(fields: Mapping[str, object], data: DataConfig) -> RowFormat | N
     if data.problem_field != "problem" or not names.isdisjoint(("problem", "messages")):
         return None
     matching = [row_format for row_format in FORMATS if row_format.problem in fields]
+    # A row with the columns of two formats could be read in two ways.
     if len(matching) == 1:
         return matching[0]
     return None

@@ -105,6 +105,7 @@ def make_training_data(
         hint=f"delete {decided} to repeat them",
         elsewhere="delete it, or write to another file",
     )
+    # Other benchmarks would have dropped other rows.
     digests = {}
     for benchmark in benchmarks:
         digests[benchmark.name] = storage.digest(*(p.problem for p in benchmark.problems))
@@ -154,6 +155,7 @@ def decide(
             return {"dropped": f"no {name}"}
         texts[name] = value
 
+    # Outside of a thought, as completions are graded.
     if answer_text(texts["deepseek_solution"]) is None:
         return {"dropped": "no final answer in the solution"}
     answer = boxed(texts["ground_truth_solution"])
@@ -179,6 +181,7 @@ def _decide_rows(
 ) -> None:
     """Append the decisions on the rows that have none."""
     count = sum(1 for _ in workspace.rows())
+    # A name of the hub, or a file or folder of this machine.
     parts: Sequence[str | Path] = [source]
     if Path(source).exists():
         parts = data_files(Path(source))
@@ -208,6 +211,7 @@ def _decide_chunk(
                 row = {"dropped": "contaminated", "contaminated": repeated}
             else:
                 assert isinstance(fields, dict)
+                # Whatever column becomes y*, it is R1's written-out solution that is verified.
                 items[number] = Item(str(fields["deepseek_solution"]), row["answer"])
         decisions.append(row)
 

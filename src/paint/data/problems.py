@@ -154,6 +154,7 @@ def validate_rows(
 ) -> Iterator[tuple[int, Problem | BadRow]]:
     """Yield the number of each row with its problem or its error, as for `read_problems`."""
     if not solutions:
+        # An evaluation shows no solution to anyone.
         needs = {name: why for name, why in needs.items() if name != "solution"}
     first_rows: dict[tuple[str, str], int] = {}
     for row, fields in rows:
@@ -161,6 +162,7 @@ def validate_rows(
             if isinstance(fields, BadRow):
                 raise fields
             problem = _problem(fields, row, data, needs, solutions)
+            # Copies of a problem differ in white space, such as line breaks.
             keys = [("id", problem.id)]
             if solutions:
                 text = " ".join(text for _, text in problem.turns) or problem.problem
@@ -182,6 +184,7 @@ def problems_digest(problems: Sequence[Problem]) -> str:
     parts: list[str] = []
     for p in problems:
         parts.extend((p.id, p.problem, p.solution, *p.answers))
+    # Prompts, contexts and graders may read any other field.
     others = [{k: v for k, v in p.fields.items() if k not in ROLES} for p in problems]
     parts += [json.dumps(fields, sort_keys=True, default=str) for fields in others if fields]
     return digest(*parts)[:16]
@@ -288,6 +291,7 @@ def _problem(
     place = _chat_field(fields, data)
     turns: list[tuple[str, str]] = []
     solution = ""
+    # The reply of a chat stands before a column of solutions.
     if is_chat(fields.get(place)):
         turns, solution = _chat(fields, place)
     if solutions:
@@ -421,6 +425,7 @@ def _column(fields: Mapping[str, object], name: str) -> str | None:
     """The column of that name, or else the only one that differs only in case."""
     if name in fields:
         return name
+    # Sets of the hub write Answer or ANSWER.
     near = [column for column in fields if column.casefold() == name.casefold()]
     if len(near) == 1:
         return near[0]

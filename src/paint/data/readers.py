@@ -49,6 +49,7 @@ class Number(str):
 
 
 _URL = re.compile("[A-Za-z][A-Za-z0-9+.-]+:/")  # Path leaves one slash of two
+# owner/name:config@split
 _HUB = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(?::(?P<config>[^@:]+))?(?:@(?P<split>[^@:]+))?")
 
 
@@ -115,6 +116,7 @@ def data_files(path: Path) -> list[Path]:
 
     kinds = set(_READERS) - {".json"}  # in hub folders, JSON files describe the data
     for folder in (path, path / "data"):
+        # macOS leaves files such as ._train.parquet beside copies.
         files = sorted(file for file in folder.glob("[!.]*") if file.suffix.lower() in kinds)
         names = {re.sub(r"-\d{5}-of-\d{5}(?=\.)", "", file.name) for file in files}
         if len(names) > 1:
@@ -150,6 +152,7 @@ def read_hub(name: str, config: str | None, split: str) -> Iterator[Row]:
         require_network()
         import datasets  # takes a second to import
 
+        # As Arrow tables: Python's floats would not keep the digits of 32-bit ones.
         stream = datasets.load_dataset(name, config, split=split, streaming=True)
         yield from _arrow_rows(stream.with_format("arrow").iter(batch_size=256))
 
@@ -171,6 +174,7 @@ def _jsonl(file: IO[bytes], path: Path) -> Iterator[Row]:
 
 def _json(file: IO[bytes], path: Path) -> Iterator[Row]:
     """The rows of a file with one JSON list of objects, or with an object a line."""
+    # A list must be read at once; a .json file without one is JSONL under another name.
     text = file.read()
     if not text.decode("utf-8-sig", errors="replace").lstrip().startswith("["):
         file.seek(0)
@@ -191,6 +195,7 @@ def _json(file: IO[bytes], path: Path) -> Iterator[Row]:
 def _decode(text: bytes) -> object:
     """The value of JSON text, with numbers as their digits. Raises BadRow."""
     try:
+        # Some editors put a byte order mark first.
         return json.loads(text.decode("utf-8-sig"), parse_int=Number, parse_float=Number)
     except (ValueError, RecursionError) as error:  # too deeply nested
         raise BadRow("invalid JSON", f": {error}") from None
@@ -224,6 +229,7 @@ def _separator(file: IO[bytes], path: Path) -> str:
     """What separates the columns of a CSV file, by its first line; it is left at its beginning."""
     if path.suffix.lower() == ".tsv":
         return "\t"
+    # Of names alone: in later lines, the other signs are often part of a text.
     header = file.readline().decode("utf-8-sig", errors="replace")
     file.seek(0)
     try:

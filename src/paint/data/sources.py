@@ -34,6 +34,7 @@ def check_sources(config: Config, needs: Mapping[str, str]) -> None:
         first = read_problems(_first(config.data), needs=needs).problems
         _ = Contexts(config.context, first).file_content  # reads the file, if a source names one
     if config.validation.path:
+        # One grader that compares with answers is enough.
         has_gold = any(map(needs_answer, config.grading.grader))
         check_benchmark(config.validation.path, needs_answer=has_gold, trained_on=config.data)
 

@@ -139,6 +139,7 @@ def check_file(
     replaced = replaced_system_turns(config.prompts, problems)
     if replaced:
         check.notes.append(describe_replaced(replaced, check.good))
+    # The paper's prompt asks for a box; a chat is shown as it is.
     is_asked_for_boxes = not config.prompts.student and any(not p.turns for p in problems)
     if is_asked_for_boxes and set(check.boxed) == {"no box"}:
         check.notes.append(NO_BOXES)
@@ -195,8 +196,10 @@ def _check_prompts(
     contexts = Contexts(config.context, problems)
     lengths: dict[str, list[int]] = {}
     for problem in display.track("prompts measured", problems):
+        # Masking follows the overlap of anchors, so a context without any is shown in full.
         aligned = contexts.aligned(problem, contexts.of_own_row(problem))
         check.without_anchors += not anchors(aligned)
+        # All of the context and the marker: no step makes a longer prompt.
         prompts = longest_prompts(tokenizer, problem, config, contexts.longest(problem))
         length = len(prompts["teacher"])
         if length > check.limit:
@@ -314,6 +317,7 @@ def _print_rows(title: str, found: RowMessages, console: Console) -> None:
     if not found:
         return
     console.print(f"{title}: {len(found):,} rows")
+    # Every row of a file with other columns has the same message.
     listed: dict[str, list[str]] = {}
     for row, message in found[:SHOWN_ROWS]:
         listed.setdefault(message, []).append(str(row))

@@ -119,7 +119,9 @@ class WeightedGrader(Grader):
         self._weights = weights
 
     def grade(self, items: Sequence[Item]) -> list[Grade]:
-        columns = [grader.grade(items) for grader in self._graders.values()]
+        columns = []
+        for grader in self._graders.values():
+            columns.append(grader.grade(items))
         sums: list[Grade] = []
         for row in zip(*columns, strict=True):
             sums.append(self._sum(dict(zip(self._graders, row, strict=True))))
@@ -162,8 +164,9 @@ def exact(item: Item) -> Grade:
     if written is None:
         return Grade(0.0, "unclosed thought")
     answer = boxed(written)
-    answer = (written if answer is None else answer).strip()
-    return _compared(answer in [gold.strip() for gold in _golds(item)])
+    if answer is None:
+        answer = written
+    return _compared(answer.strip() in map(str.strip, _golds(item)))
 
 
 def choice(item: Item) -> Grade:

@@ -191,7 +191,8 @@ def boxed(text: str) -> str | None:
         else:  # of \boxed 5, the text up to white space, $ or a brace, unless it is a word
             unbraced = _UNBRACED.match(text, box.end())
             content = unbraced[0].rstrip(".,;:!?)") if unbraced else ""
-            content = "" if len(content) > 1 and content.isalpha() else content
+            if len(content) > 1 and content.isalpha():
+                content = ""
 
         if content:
             return content

@@ -125,7 +125,10 @@ def accepted(gold: Gold) -> list[str]:
     answers = [gold] if isinstance(gold, str) else list(gold)
     if not answers:
         raise ValueError("a list of accepted answers is empty")
-    return [accepted for answer in answers for accepted in alternatives(answer)]
+    found: list[str] = []
+    for answer in answers:
+        found.extend(alternatives(answer))
+    return found
 
 
 def answer_text(completion: str, tags: Sequence[ThoughtTags] = ()) -> str | None:
