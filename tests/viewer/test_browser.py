@@ -380,3 +380,18 @@ def test_page_of_tables_draws_lines_intervals_and_cells(browser: Any, tmp_path: 
         drawn = float(str(figures.locator("svg").first.get_attribute("viewBox")).split()[2])
         assert width / drawn > 0.9
         assert figures.locator("circle title").all_text_contents() == titles
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_pages_fit_their_window(
+    browser: Any, page: Path, run: Path, tmp_path: Path, width: int
+) -> None:
+    evaluation = show_targets([run / "validation"], Display(enabled=False), out=tmp_path / "e.html")
+    for path in (page, evaluation):
+        with opened(browser, path) as at:
+            at.set_viewport_size({"width": width, "height": 860})
+            for tab in range(3):
+                at.click(f"[role=tab] >> nth={tab}")
+                assert at.evaluate("document.documentElement.scrollWidth") <= width
+                scrolled = "[...document.querySelectorAll('.scroll')].filter(e => e.offsetParent)"
+                assert not at.evaluate(f"{scrolled}.some(e => e.scrollWidth > e.clientWidth + 1)")

@@ -98,6 +98,7 @@ def _describe_rollouts(metrics: Sequence[Mapping[str, float]]) -> str:
             if name in row:
                 values.append(row[name])
         if values:
+            # One step is noise: its problems are others than those of the next.
             count = max(len(values) // 4, 1)
             first = form.format(sum(values[:count]) / count)
             last = form.format(sum(values[-count:]) / count)

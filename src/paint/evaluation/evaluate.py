@@ -28,6 +28,7 @@ from paint.demo.files import NAME
 from paint.evaluation.defaults import grader_needs_answer, protocol_differences, protocol_of
 from paint.evaluation.generate import (
     EvalTask,
+    PromptIds,
     SamplingProtocol,
     base_as_rank1_adapter,
     collect_samples,
@@ -42,6 +43,7 @@ from paint.evaluation.summary import MACRO
 from paint.grading.graders import open_grader
 from paint.inference.engine import sampling_from
 from paint.inference.machine import find_machine
+from paint.models.policy import Policy
 from paint.models.weights import own_dtype, read_adapter_shape, trained_in
 from paint.training.check import resolve_evaluation
 
@@ -59,6 +61,9 @@ class EvalTarget:
     name: str  # in tables and folders
     checkpoint: Path | None  # folder of an adapter or of a trained model; None for the base model
     prompts: PromptsConfig = PAPER_PROMPTS  # of its run
+
+
+Place = tuple[Path, EvalTarget, Benchmark]  # a store's folder, and who answers what in it
 
 
 def evaluate(
@@ -84,7 +89,7 @@ def evaluate(
     trained = read_run(run) if run else None
     benchmarks = load_benchmarks(evaluation, trained, display)
     folder = Path(evaluation.output_dir) / name_of(targets, model)
-    places: list[tuple[Path, EvalTarget, Benchmark]] = []
+    places: list[Place] = []
     for target in policies:
         for benchmark in benchmarks:
             places.append((folder / target.name / benchmark.name, target, benchmark))
@@ -120,15 +125,7 @@ def evaluate(
     protocol = SamplingProtocol(
         evaluation.samples, evaluation.thinking, sampling_from(evaluation.rollout), evaluation.seed
     )
-    prompts, fitted = {}, {}
-    for benchmark in benchmarks:
-        name = benchmark.name
-        prompts[name] = deployment_prompts(policy, benchmark.problems, thinking=protocol.thinking)
-        fitted[name] = fit_to_context(policy, protocol, name, prompts[name], display)
-    tasks = []
-    for place, target, benchmark in places:
-        asked = prompts[benchmark.name], fitted[benchmark.name]
-        tasks.append(EvalTask(place, benchmark.problems, *asked, target.checkpoint))
+    tasks = make_tasks(policy, places, protocol, display)
     with collect_samples(
         policy, model, evaluation.rollout, tasks, folder, display, falls_back=resolved.falls_back
     ) as stores:
@@ -138,6 +135,22 @@ def evaluate(
                 graded[store.folder] = grade(store, grader, evaluation.grading, display)
         write_summary(graded, folder, display)
     return folder
+
+
+def make_tasks(
+    policy: Policy, places: Sequence[Place], protocol: SamplingProtocol, display: Display
+) -> list[EvalTask]:
+    """What each policy answers; all get the same prompts and lengths."""
+    prompts: dict[str, PromptIds] = {}
+    fitted: dict[str, SamplingProtocol] = {}
+    tasks = []
+    for folder, target, benchmark in places:
+        name, problems = benchmark.name, benchmark.problems
+        if name not in prompts:
+            prompts[name] = deployment_prompts(policy, problems, thinking=protocol.thinking)
+            fitted[name] = fit_to_context(policy, protocol, name, prompts[name], display)
+        tasks.append(EvalTask(folder, problems, prompts[name], fitted[name], target.checkpoint))
+    return tasks
 
 
 def load_benchmarks(
@@ -184,6 +197,7 @@ def note_cost(
         rate = metrics[-1][RATE]
         seconds = missing * longest / rate
         line += f"; at most {format_duration(seconds)} at the run's {rate:,.0f} tokens/s"
+        # Of a model without a run nothing is known about its rate: it starts unasked.
         if seconds > LONG and not confirm:
             raise NotConfirmed(
                 f"{line}. That is more than an hour: confirm=True (--yes) starts it; nothing was "
@@ -238,6 +252,7 @@ def name_of_run(run: Path) -> str:
     *above, name = run.resolve().parts
     if RUNS not in above:
         return name
+    # The last folder of that name: a folder of runs may lie in another one.
     after = len(above) - above[::-1].index(RUNS)
     return "-".join([*above[after:], name])
 
@@ -269,6 +284,7 @@ def resolve_targets(
                 fields += ADAPTER_SHAPE
         for name in fields:
             value, expected = getattr(model, name), getattr(first, name)
+            # The order in which an adapter's file names its layers does not count.
             if value != expected and (name != "lora_targets" or set(value) != set(expected)):
                 raise ConfigError(
                     f"{target}: its {name} is {value!r}, another target's is {expected!r}; {APART}"

@@ -86,7 +86,7 @@ def to_measurement(
         return []
     found = value if isinstance(value, Interval) else Interval(float(value), math.inf, math.inf)
     if not math.isfinite(found.mean):
-        return []
+        return []  # JSON has no NaN, and a table no place for it
     low = found.low if math.isfinite(found.low) else None
     high = found.high if math.isfinite(found.high) else None
     return [Measurement(policy, benchmark, metric, found.mean, low, high, n, **columns)]

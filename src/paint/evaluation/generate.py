@@ -86,7 +86,7 @@ def load_eval_policy(
 ) -> Policy:
     """Load the policy to evaluate; with servers, which take the GPUs, on the CPU."""
     device = own_device()
-    if engine_of(rollout).is_remote:
+    if engine_of(rollout).is_remote:  # the policy itself only checks what servers answer
         device = torch.device("cpu")
     return load_policy(model, seed=seed, device=device, prompts=prompts)
 
@@ -155,6 +155,7 @@ def collect_samples(
         unfinished.sort(key=lambda row: row[0].trained is not None)
         if unfinished:
             problems = [problem for task in tasks for problem in task.problems]
+            # Samples of two engines do not mix in a store.
             falls_back = falls_back and not any(store.written for store in stores)
             setup = EngineSetup(
                 policy,
@@ -170,6 +171,7 @@ def collect_samples(
                 if setup.has_fallen_back(engine):
                     for store in stores:
                         store.record_engine(LOCAL)
+                # Weights are loaded once for all problem sets of a policy.
                 for trained, group in groupby(unfinished, key=lambda row: row[0].trained):
                     if trained is not None:
                         load_trained(policy, trained)

@@ -260,7 +260,7 @@ def stored_in(folders: Sequence[Path]) -> list[Path]:
         if not stores:
             raise StoreError(f"{folder} holds no evaluation; `paint eval` makes one")
         paths += sorted(stores, key=lambda path: path.parent.name != "base")
-    return list(dict.fromkeys(paths))
+    return list(dict.fromkeys(paths))  # a folder may be named together with one above it
 
 
 def policy_names(stores: Sequence[Path]) -> dict[Path, str]:
@@ -281,6 +281,7 @@ def cast_votes(verdicts: Sequence[Verdict], k: int, grader: MathGrader) -> list[
     first wrong answer that it is verified equal to, or else a new one. No answer is -1.
     """
     votes: list[int] = []
+    # All pairs of a problem are asked for at once: several are compared side by side.
     for start in range(0, len(verdicts), k):
         of_problem = verdicts[start : start + k]
         wrong = []

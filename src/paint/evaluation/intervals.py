@@ -99,6 +99,7 @@ def bootstrap(
     farthest = max(float(np.abs(group).max()) for group in groups)
 
     draws = []
+    # Each benchmark has its own seed: problems of different benchmarks are independent.
     for seed, group in enumerate(groups):
         draws.append(_draws(len(group), seed))
     sums = [weights @ group for (weights, *_), group in zip(draws, groups, strict=True)]
@@ -106,6 +107,7 @@ def bootstrap(
     for bound, side, share in zip(bounds, (-1, 1), _TAILS, strict=True):
         is_known = smallest < FEW or is_constant or (reached and math.isfinite(bound))
         unseen = bound if is_known else side * farthest
+        # Lengths have no upper bound: a few of them do not bound the next one.
         if not math.isfinite(unseen):
             ends.append(unseen)
             continue
@@ -114,6 +116,7 @@ def bootstrap(
             for extra in [one if is_known else half]:
                 means.append((value + extra * unseen) / (total + extra))
         ends.append(float(np.quantile(np.mean(means, axis=0), share)))
+    # Rounding may pass a bound.
     low, high = np.clip(ends, *bounds).tolist()
     return Interval(mean, low, high)
 
@@ -140,6 +143,7 @@ def over_seeds(
         return interval
 
     _, v_s, freedom = _variances(values)
+    # The bootstrap's ends are t(p - 1) standard errors away, and not symmetric: both are stretched.
     stretch = students_t(freedom) / students_t(problems - 1)
     margin = students_t(freedom) * math.sqrt(v_s)
     mean = interval.mean
@@ -181,6 +185,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     Source: Holm 1979, "A Simple Sequentially Rejective Multiple Test Procedure".
     """
     order = np.argsort(p_values)
+    # The smallest p-value is multiplied by the number of tests, the next by one less, and so on.
     scaled = np.asarray(p_values)[order] * np.arange(len(order), 0, -1)
     adjusted = np.empty(len(order))
     adjusted[order] = np.minimum(np.maximum.accumulate(scaled), 1)
@@ -224,6 +229,7 @@ def sign_flip(groups: Sequence[Float[np.ndarray, " _"]]) -> float:
     scaled = np.concatenate([group / (len(group) * len(groups)) for group in groups])
     rng = np.random.default_rng(0)
     signs = rng.integers(2, size=(RESAMPLES, len(scaled)), dtype=np.int8) * 2 - 1
+    # Ties count against the difference.
     hits = np.abs(signs @ scaled) >= abs(scaled.sum()) - ROUNDING
     return float((1 + hits.sum()) / (1 + RESAMPLES))
 

@@ -90,10 +90,11 @@ def maj_at_k(
     """Probability that the majority vote (-1: none) is right, for each problem; ties are random."""
 
     def chance(row: Int[np.ndarray, " k"], is_right: Bool[np.ndarray, " k"]) -> float:
-        voted = row[row >= 0]
+        voted = row[row >= 0]  # no answer is no vote
         if not len(voted):
             return 0.0
         counts = np.bincount(voted)
+        # Of several answers with the most votes, one is drawn by lot.
         winners = np.flatnonzero(counts == counts.max())
         return float(np.mean([is_right[row == winner].any() for winner in winners]))
 

@@ -92,6 +92,7 @@ class Store:
 
     def write_sums(self) -> None:
         """Write SHA256SUMS, unless a sample is missing. Raises StoreError if that fails."""
+        # Without sums the folder counts as unfinished, and a cut last line is dropped.
         if not self.missing:
             names = [SETTINGS, PROBLEMS, COMPLETIONS]
             if (self.folder / GRADES).exists():
@@ -109,6 +110,8 @@ class Store:
         """Write grades.jsonl, one row per sample, and what graded them. Raises StoreError."""
         self.settings["grading"] = grading
         with wrap_errors(self.folder, StoreError, "samples stored before are kept"):
+            # Grades under the name of a grader that did not give them would be kept later on.
+            (self.folder / GRADES).unlink(missing_ok=True)
             evaluation_workspace(self.folder).begin(self.settings)
             storage.write_jsonl(self.folder / GRADES, rows)
         self.write_sums()
@@ -177,6 +180,7 @@ def open_store(
     with storage.lock_folder(folder):
         before = workspace.require_same(settings, CHANGEABLE_SETTINGS)
         _require_same_prompts(folder, digests)
+        # Samples of one store may come from several versions: all are recorded.
         versions = list(before.get("versions", []))
         if settings["versions"] not in versions:
             versions.append(settings["versions"])
@@ -184,7 +188,7 @@ def open_store(
         with wrap_errors(folder, StoreError, "samples stored before are kept"):
             storage.write_jsonl(folder / PROBLEMS, rows)
         store = _opened(folder)
-        store.write_sums()
+        store.write_sums()  # a kill may have come between the last sample and the sums
         yield store
 
 

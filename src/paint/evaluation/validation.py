@@ -113,6 +113,7 @@ def load_validation(
         announce_benchmark(grader, benchmark, display.note)
 
     run_on_rank0(check_problems)
+    # Every rank or server has a full batch; between two batches a run can be stopped.
     at_once = rollout.batch_size * max(ranks, len(rollout.urls), len(rollout.server_gpus))
     return Validation(start, run, config, policy, grader, display, at_once)
 
@@ -158,6 +159,7 @@ def validate(
         for store in stores:
             store.write_sums()
 
+        # A run that was killed after this checkpoint comes here again.
         is_graded = not missing and (task.folder / GRADES).exists()
         if not stores or is_graded:
             return {}

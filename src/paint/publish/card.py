@@ -79,12 +79,16 @@ def write_card(export: Export, evaluations: Sequence[CheckpointEvaluation], fold
     base, data = config.model.path, config.data.path
     is_hub_model = not Path(model_path(base)).exists()
     is_hub_data = "/" in data and not Path(data).exists()
-    relation = "finetune" if export.merged else "adapter"
-    card_data = ModelCardData(
-        base_model=base if is_hub_model else None,
-        base_model_relation=relation if is_hub_model else None,
+    # What the hub links; a folder of this machine is no link.
+    links: dict[str, Any] = {}
+    if is_hub_model:
+        links["base_model"] = base
+        links["base_model_relation"] = "finetune" if export.merged else "adapter"
+    if is_hub_data:
         # A revision or a subset may follow the name of a data set.
-        datasets=[data.split("@")[0].split(":")[0]] if is_hub_data else None,
+        links["datasets"] = [data.split("@")[0].split(":")[0]]
+    card_data = ModelCardData(
+        **links,
         library_name="transformers" if export.merged else "peft",
         license=export.license or None,
         model_name=export.name,

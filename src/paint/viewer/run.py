@@ -89,6 +89,7 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
     """
     config, run_info = read_run(run), read_run_json(run)
     chosen = choose(run, config, spec)
+    # SFT and GRPO have no teacher whose values could be computed again.
     is_scored = spec.again and check_config(config).algorithm.needs_context and bool(chosen)
     scorer = Scorer(run, config, display) if is_scored else None
     problems: dict[str, Problem] = {}
@@ -300,6 +301,7 @@ def solution_of(
             }
         )
     hidden = None
+    # Where a masked solution lies in its text can be told for solutions alone.
     if config.context.source == ("solution",):
         hidden = hidden_part(problem.solution, rollout.get("context"))
     return {"text": problem.solution, "hidden": hidden, "anchors": anchors}

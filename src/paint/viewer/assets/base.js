@@ -149,14 +149,14 @@ function tabs(title, subtitle, views) {
 }
 
 function settingsTable(settings, columns) {
-  return el("div.scroll", {}, el("table", {}, el("thead", {}, el("tr", {}, ["setting", ...columns].map((c) => el("th.left", {}, c)))),
+  return el("div.scroll.settings", {}, el("table", {}, el("thead", {}, el("tr", {}, ["setting", ...columns].map((c) => el("th.left", {}, c)))),
     el("tbody", {}, settings.map((row) => el("tr", {}, row.map((cell) => el("td.left.mono", {}, readable(String(cell)))))))));
 }
 
 // A table of results, with its title. Columns without a name are labels.
 function tableOf(table) {
   const kind = (tag, i) => (table.columns[i] ? tag : `${tag}.left`);
-  return [el("h2", {}, table.title), el("div.scroll", {}, el("table", {},
+  return [el("h2", {}, table.title), el("div.scroll.results", {}, el("table", {},
     el("thead", {}, el("tr", {}, table.columns.map((column, i) => el(kind("th", i), {}, column)))),
-    el("tbody", {}, table.rows.map((row) => el("tr", {}, row.map((cell, i) => el(kind("td", i), {}, cell)))))))];
+    el("tbody", {}, table.rows.map((row) => el("tr", {}, row.map((cell, i) => el(kind("td", i), { "data-head": table.columns[i] }, cell)))))))];
 }
