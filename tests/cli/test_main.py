@@ -1,12 +1,8 @@
 """The entry point: exit statuses, streams, locales and interruptions."""
 
-import json
 import os
-import re
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,36 +13,23 @@ import paint
 from paint.cli import main
 from paint.cli.main import parse
 from paint.evaluation import grade
-from processes import until
 
 Said = Callable[[], str]
 
 USER_ERRORS = [
-    ("data chek", "openthoughts, validate"),
     ("resume nowhere", "nowhere holds no run"),
-    ("grade nowhere", "nowhere"),
     ("grade", "name a folder"),
     ("show", "name a run"),
     ("eval --samples 1", "before the flags"),
-    ("grade x --grading.deadlin 1", "--grading.deadline"),
     ("grade x --grading.deadline 0", "grading.deadline must be in [0.01, 86400], got 0"),
-    ("eval demo --samples 0", "samples must be at least 1, got 0"),
     ("eval demo --benchmark demo", "--benchmarks"),
     ("eval --benchmarks demo", "nothing to evaluate"),
-    ("eval demo --benchmarks demo demo", "two benchmarks are named demo"),
-    ("eval demo --benchmarks aime_2042", "aime_2042"),
-    ("eval demo --benchmarks nowhere.jsonl", "nowhere.jsonl"),
     ("eval nowhere/model --benchmarks demo", "nowhere/model"),
     ("serve demo-paint", "--gpus N"),
     ("resume runs/a --gpus=-1", "--gpus must be in [0, 9999], got -1"),
-    ("resume runs/a --gpus 2 --split two", "--split must be"),
-    ("resume runs/a --split 1+1", "add --gpus N"),
     ("grade x --dead\u202eline 1", "--dead\\u202eline"),
     ("train demo-paint --train.st\u202eeps 1", "--train.st\\u202eeps"),
-    ("train demo-paint --train.method \u202ex", "\\u202ex"),
     ("plan demo-paint -- --train.steps=1", "the argument --"),
-    ("plan paint-qwen3-8b --model.path owner/none", "has no config.json here"),
-    ("plan paint-qwen3-8b --model.lora-targets experts", "model.lora_targets names experts"),
     ("data openthoughts x.jsonl --solution mine", "deepseek_reasoning"),
     ("data validate x.jsonl", "--model.path"),
     ("demo --methods opsdd paint", "unknown recipe demo-opsdd; did you mean demo-opsd?"),
@@ -55,13 +38,10 @@ USER_ERRORS = [
     ("ablate mask-ratios demo-paint", "mask-ratio"),
     ("ablate mask-ratio", "RECIPE"),
     ("ablate mask-ratio demo-paint --train.seed 7", "--output-dir, --seed and --seeds"),
-    ("ablate mask-ratio demo-paint --log.name x", "--output-dir, --seed and --seeds"),
-    ("ablate mask-ratio demo-paint --rollout.nonsense 1", "--rollout.nonsense"),
     ("ablate mask-ratio demo-paint --train.method sft", 'train.method "sft"'),
     ("advise demo-paint --contexts theirs", "wrong_answer"),
     ("trian demo-paint", "did you mean train?"),
     ("frobnicate", "there are ablate, advise, bake"),
-    ("advise demo-paint --rollout.nonsense 1", "--rollout.nonsense"),
     ("advise demo-paint --train.method sft", 'train.method "sft"'),
     ("bake", "RULES"),
     ("bake nowhere.md", "QUESTIONS"),
@@ -69,19 +49,13 @@ USER_ERRORS = [
         "bake nowhere.md nowhere.jsonl demo-bake --held-out 0",
         "--held-out must be at least 1",
     ),
-    ("bake nowhere.md nowhere.jsonl", "model.path"),
     ("bake nowhere.md demo demo-bake", "context.file nowhere.md"),
-    ("train demo-pain", "did you mean demo-paint"),
     ("train nowhere.toml", "nowhere.toml cannot be read: No such file or directory"),
     ("train", "RECIPE"),
     ("train --train.steps 2 demo-paint", "write `paint train demo-paint` first"),
     ("train demo-paint other", "other"),
-    ("train demo-paint --data.path nowhere.jsonl", "nowhere.jsonl"),
     ("train demo-paint --model.path nowhere/model", "nowhere/model"),
-    ("train demo-paint --rollout.max-new-tokens 2000", "leaves no room for a prompt"),
     ("train demo-paint --objective.clip-mod token", "Perhaps you meant: --objective.clip-mode"),
-    ("train demo-paint --objective.clip 0", "objective.clip must be"),
-    ("train demo-paint --train.steps ten", "--train.steps"),
     ("train demo-paint --train.step 1", "--train.steps"),
 ]
 
@@ -161,26 +135,6 @@ def test_main_closed_stdout_ends_silently() -> None:
         assert (result.returncode in (0, 141), result.stderr) == (True, ""), line
 
 
-@pytest.mark.slow
-def test_main_prints_unicode_in_every_locale(tmp_path: Path) -> None:
-    problem = {"problem": "1+2 \u2018 ω é", "solution": "\\boxed{3}", "answer": "3"}
-    (tmp_path / "x.jsonl").write_text(json.dumps(problem, ensure_ascii=False) + "\n", "utf-8")
-    (tmp_path / "é.toml").write_text(f'[data]\npath = "{tmp_path}/x.jsonl"\n# ω\n', "utf-8")
-    locales = [
-        {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"},
-        {"PYTHONIOENCODING": "latin-1"},
-    ]
-    for number, locale in enumerate(locales):
-        folder = tmp_path / str(number)
-        line = " ".join([*TRAIN, str(folder), "--train.steps=1", f"--data.path={tmp_path}/x.jsonl"])
-        result = shell(f"paint {line}", **locale)
-        assert result.returncode == 0, result.stderr
-        assert "1+2" in result.stdout
-    result = shell(f"paint advise '{tmp_path}/é.toml'", **locales[0])
-    assert result.returncode == 2
-    assert "model.path is not set" in result.stderr
-
-
 def test_cli_interrupted_before_main_prints_nothing(tmp_path: Path) -> None:
     (tmp_path / "tyro.py").write_text("raise KeyboardInterrupt")
     paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
@@ -190,34 +144,15 @@ def test_cli_interrupted_before_main_prints_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seconds", [0.3, 1.5])
-def test_main_interrupted_during_import_prints_no_traceback(seconds: float, tmp_path: Path) -> None:
-    error = tmp_path / "stderr"
-    line = ["paint.cli", "data", "validate", "demo", "--model.path", "nowhere"]
-    line = [sys.executable, "-X", "importtime", "-m", *line]
-    with error.open("w") as file:
-        process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=file)
-    until(lambda: re.search(r"\| +paint\.cli\.main$", error.read_text(), re.MULTILINE), 60)
-    time.sleep(seconds)  # since main begins, and imports what the verb needs
-    process.send_signal(signal.SIGINT)
-    process.wait(timeout=60)
-    # Where a library was executing text, Python ends by the signal; 2 where it was quicker.
-    # torch's C++ code aborts where the exception reaches it, and prints it: no Python code sees it.
-    is_aborted = process.returncode == -signal.SIGABRT
-    assert is_aborted or "Traceback" not in error.read_text()
-    assert is_aborted or process.returncode in (130, -signal.SIGINT, 2), error.read_text()[-2000:]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("own", "spins"),
     [({}, "10000"), ({"OMP_WAIT_POLICY": "active"}, "30000000000"), ({"GOMP_SPINCOUNT": "9"}, "9")],
 )
 def test_main_sets_openmp_spin_unless_set(own: dict[str, str], spins: str, tmp_path: Path) -> None:
-    """What OpenMP itself prints as it is loaded with torch, by an export that soon ends."""
+    """What OpenMP itself prints as it is loaded with torch, by a run that soon ends."""
     kept = {n: v for n, v in os.environ.items() if not n.startswith(("OMP_", "GOMP_", "KMP_"))}
-    line = [sys.executable, "-m", "paint.cli", "export"]
-    line += [str(tmp_path / "nowhere"), str(tmp_path / "out")]
+    line = [sys.executable, "-m", "paint.cli", "train", "demo-paint", "--model.path", "nowhere/x"]
+    line += ["--output-dir", str(tmp_path / "out")]
     env = kept | {"OMP_DISPLAY_ENV": "verbose", "OMP_NUM_THREADS": "1"} | own
     ended = subprocess.run(line, env=env, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 2

@@ -165,13 +165,6 @@ def test_build_options_wrong_table_is_refused_with_name_and_value(
         built(**table)
 
 
-def test_option_table_has_value_equality_and_hash() -> None:
-    table = plain_options("train.options", {"a": [1, 2], "b": None})
-    assert table == {"b": None, "a": (1, 2)}
-    assert hash(table) == hash(OptionTable({"b": None, "a": (1, 2)}))
-    assert table != OptionTable()
-
-
 @dataclass(frozen=True)
 class Other:
     strength: float = 1.0

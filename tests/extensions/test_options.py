@@ -15,7 +15,7 @@ from extensions.shout_engine import ShoutEngine
 from paint.cli.main import main, parse
 from paint.config.recipe import differences, flags, from_table, read_recipe, to_table
 from paint.config.run_folder import read_metrics, read_run, read_run_json
-from paint.config.schema import Config, ConfigError
+from paint.config.schema import Config
 from paint.training.check import check_config
 from paint.training.trainer import train
 from runs import adapter, assert_same, changed, stored, train_in_parts, write_problems
@@ -163,54 +163,6 @@ def test_options_wrong_on_the_line_are_refused(
     assert message in " ".join(capsys.readouterr().err.replace("│", " ").split())
 
 
-@pytest.mark.parametrize(
-    ("section", "table", "message"),
-    [
-        (
-            "train",
-            {"options": {"base": 1}},
-            r"unknown option train\.options\.base of train\.method",
-        ),
-        (
-            "train",
-            {"options": {"baseline": "1"}},
-            r"train\.options\.baseline must be a number, got",
-        ),
-        (
-            "train",
-            {"optimizer_options": {"beta": 1}},
-            r"optimizer_options\.beta of .* has beta1, beta2",
-        ),
-        (
-            "rollout",
-            {"options": {"signature": 1}},
-            r"rollout\.options\.signature must be text, got",
-        ),
-        ("grading", {"options": {"longest": 0}}, r"grading\.options\.longest must be at least 1"),
-        (
-            "objective",
-            {"options": {"alpha": 0}},
-            r"objective\.options\.alpha of .*forward_kl\"; it h",
-        ),
-        (
-            "context",
-            {"options": {"most": 0}},
-            r"context\.options\.most of .*solution.*; it has none",
-        ),
-        (
-            "train",
-            {"options": 1},
-            r"train\.options must be a table, got 1; write \[train\.options\]",
-        ),
-    ],
-)
-def test_options_wrong_in_a_table_are_refused(
-    section: str, table: dict[str, Any], message: str, recipe: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        check_config(from_table({section: table}, base=read_recipe(recipe)))
-
-
 def test_options_of_another_extension_are_dropped(recipe: str) -> None:
     base = read_recipe(recipe)
     other = from_table({"train": {"method": "distillation"}}, base=base)
@@ -235,15 +187,6 @@ def test_options_are_in_help_of_the_extension(
     assert "--grading.options.longest INT" in text
     assert main(["train", "demo-paint", "--help"]) == 0
     assert "options.baseline" not in capsys.readouterr().out
-
-
-def test_options_are_shown_by_config_with_their_source(
-    recipe: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["config", recipe, "--grading.options.longest", "5"]) == 0
-    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert "options = { baseline = 0.5 } # recipe" in lines
-    assert "options = { longest = 5 } # given" in lines
 
 
 def test_options_are_flags_and_differences_by_their_names(recipe: str) -> None:

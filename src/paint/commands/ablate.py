@@ -46,10 +46,8 @@ def ablate(
 ) -> "pd.DataFrame":
     """Train and evaluate the rows of one of the paper's ablation tables, or controls.
 
-    The varied settings replace the recipe's values (paper: Ablation Studies). Rows that several
-    tables share are trained once, if the folder is the same. The same command continues after an
-    interruption. Started again in parallel, in another terminal or on another machine, it works on
-    other runs.
+    The varied settings replace the recipe's values (paper: Ablation Studies). The same command
+    continues after an interruption, and started in parallel it works on other runs.
 
     Example: paint ablate mask-placement demo-paint --seeds 1 --train.steps 2 --problems 2
 

@@ -44,12 +44,10 @@ def advise(
         output_dir: Folder of rollouts and tables; None: advice/RECIPE.
         problems: Training problems, in the order in which training takes them.
         samples: Rollouts of each problem, at least 2: right ones are compared with wrong ones.
-        contexts: Sources of contexts, in addition to the recipe's own: as context.source has them.
-            Empty: solution, other, none and answer, where all rows have them; of a recipe whose
-            context is a text or a file, none and other_text.
+        contexts: Further sources, as context.source has them. Empty: solution, other, none and
+            answer, where all rows have them; of a recipe with a text or a file none and other_text.
         ratios: Mask ratios of the contexts that can be masked, each in [0, 1); 0 shows all.
-        answers: Let the teacher answer under each context, too, as often as the student, and
-            compare the accuracies. That takes as many completions for every context.
+        answers: Let the teacher answer under each context, too, as often as the student.
     """
     start = open_recipe(recipe)
     folder = Path(output_dir or Path("advice") / start.path.stem)

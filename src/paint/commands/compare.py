@@ -48,25 +48,22 @@ def compare(
     All have the same model, problems and seeds, and each is compared with each
     (docs/how-to/compare.md). A setting that is given, such as --train.steps, is that of all
     recipes; what is not given is each recipe's own. The same command continues after an
-    interruption. Started again in parallel, in another terminal or on another machine, it works on
-    other runs.
+    interruption, and started in parallel it works on other runs.
 
     Example: paint compare demo-opsd demo-paint --seeds 1 --problems 4 --samples 2
 
     Args:
         recipes: Recipes to compare: shipped ones, or TOML files. On the command line they stand
             before the flags.
-        base: Recipe whose settings take the place of those that the others omit, such as demo-paint
-            for paint-on-correct; empty: the paper's settings.
+        base: Recipe whose settings the others have where they name none; empty: the paper's.
         thinking: Thinking mode of the evaluation; None: as trained, on published benchmarks on
             (paper), and for the embedded model off.
         max_new_tokens: Longest answer in tokens; None: as trained, on published benchmarks 38,912
             (paper), and for the embedded model 96.
-        stored: Completions to train on, as rollout.stored, for every recipe whose method allows it;
-            empty: each run samples its own.
-        controls: Repeat the last recipe with a teacher that reads nothing, another problem's
-            solution, other problems' text of the same length, the right answer, a wrong one, or
-            what the grader said of another completion.
+        stored: Completions to train on, as rollout.stored, where the method allows it.
+        controls: Repeat the last recipe with these context.source: its teacher reads nothing,
+            another problem's solution or text, an answer, or what the grader said of another
+            completion.
         against_last: Compare each recipe with the last one alone: fewer pairs, and a smaller
             correction of p. Decide it beforehand.
         output_dir: Folder of results, runs and samples; existing results are reused.

@@ -1,6 +1,6 @@
 """``paint doctor``."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,30 +34,26 @@ def status(found: dict[str, Any]) -> int:
 
 def report(found: dict[str, Any]) -> str:
     """What was found, as text."""
-    return "\n".join(_lines(found))
-
-
-def _lines(found: dict[str, Any]) -> Iterator[str]:
-    """What was found, as text."""
-    yield f"paint    {found['paint']}, Python {found['python']}, {found['platform']}"
-    gpus = []
-    for gpu in found["gpus"]:
-        gpus.append(f"{gpu['name']} ({gpu['memory'] / 1e9:.0f} GB)")
-    yield f"GPUs     {', '.join(gpus) or 'none that torch sees'}"
-    free, total = (found["memory"][key] / 1e9 for key in ("free", "total"))
-    yield f"CPU      {found['cores']} cores; {free:.0f} of {total:.0f} GB free"
+    memory, packages = found["memory"], found["packages"]
+    gpus = [f"{gpu['name']} ({gpu['memory'] / 1e9:.0f} GB)" for gpu in found["gpus"]]
+    lines = [
+        f"paint    {found['paint']}, Python {found['python']}, {found['platform']}",
+        f"GPUs     {', '.join(gpus) or 'none that torch sees'}",
+        f"CPU      {found['cores']} cores; {memory['free'] / 1e9:.0f} of "
+        f"{memory['total'] / 1e9:.0f} GB free",
+    ]
     for place, free in found["disk"].items():
-        yield f"disk     {free / 1e9:.0f} GB free at {place}"
-    yield f"vLLM     {found['vllm']}"
-    yield f"Liger    {found['liger']}"
-    yield f"hub      {found['hub']}"
-    packages = found["packages"]
-    wrong = [name for name, package in packages.items() if not package["fits"]]
-    for name in wrong:
-        own = packages[name]["version"] or "not installed"
-        yield f"WRONG    {name}: {own}, and paint needs {packages[name]['needs'] or 'it'}"
+        lines.append(f"disk     {free / 1e9:.0f} GB free at {place}")
+    lines += [f"vLLM     {found['vllm']}", f"Liger    {found['liger']}", f"hub      {found['hub']}"]
+    fitting = 0
+    for name, package in packages.items():
+        fitting += package["fits"]
+        if not package["fits"]:
+            own, needs = package["version"] or "not installed", package["needs"] or "it"
+            lines.append(f"WRONG    {name}: {own}, and paint needs {needs}")
     names = ("torch", "transformers", "peft")
     versions = ", ".join(f"{name} {packages[name]['version']}" for name in names)
-    yield f"packages {versions}; {len(packages) - len(wrong)} of {len(packages)} fit"
+    lines.append(f"packages {versions}; {fitting} of {len(packages)} fit")
     for name, line in found["recipes"].items():
-        yield f"{name}: {line}"
+        lines.append(f"{name}: {line}")
+    return "\n".join(lines)

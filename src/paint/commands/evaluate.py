@@ -81,10 +81,9 @@ def evaluate(
 
 def _configured(target: str, benchmarks: Any, settings: Mapping[str, Any]) -> EvaluationConfig:
     """What fits the target, with the arguments; rows are stored in the folder of evaluations."""
-    known = [field.name for field in fields(EvaluationConfig)]
-    for name in settings:
-        if name not in known:
-            raise ConfigError(f"evaluate has no setting {name}; it has {', '.join(sorted(known))}")
+    unknown = settings.keys() - {field.name for field in fields(EvaluationConfig)}
+    if unknown:
+        raise ConfigError(f"evaluate has no setting {min(unknown)} (docs/reference/config.md)")
     changes = {name: as_named(value) for name, value in settings.items()}
     names: list[str] = []
     if benchmarks is not None:

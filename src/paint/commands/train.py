@@ -49,18 +49,16 @@ def train(
     request = LaunchRequest(gpus, split, dry_run)
     callbacks = load_callbacks(callbacks)
     start = open_recipe(recipe)
-    rows_given = data is not None and not isinstance(data, str | Path)
-    without_rows = configure(start.config, Path(), model, None if rows_given else data, sections)
-    log = without_rows.log
-    name = log.name or f"{start.path.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
-    folder = Path(output_dir or Path(log.folder) / name)
-    # With --gpus, the same command continues a run.
-    if (folder / "run.json").exists() and (rows_given or not gpus):
+    config = configure(start.config, Path(), model, sections=sections)
+    name = config.log.name or f"{start.path.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    folder = Path(output_dir or Path(config.log.folder) / name)
+    # With --gpus, the same command continues a run; rows would replace those that it has.
+    has_rows = data is not None and not isinstance(data, str | Path)
+    if (folder / "run.json").exists() and (has_rows or not gpus):
         raise RunError(f"{folder} already holds a run; `paint resume {folder}` continues it")
 
-    config = without_rows.changed("log", folder=str(folder.parent), name=folder.name)
-    if rows_given:
-        config = configure(config, folder, data=data)
+    config = config.changed("log", folder=str(folder.parent), name=folder.name)
+    config = configure(config, folder, data=data)
     note = _changes(start.path, config)
     run_training(config, folder, request, start.path, callbacks, note=note)
     run = Run(folder)
