@@ -1,12 +1,13 @@
-"""Two processes at once: one does the work, or both end whole, and the result is that of one."""
+"""What paint wrote, damaged; and two processes at once: the result is that of one, or an error."""
 
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from worlds import TRAIN, VERBS, Verb, make_world, restore, run_figures, run_paint
+from worlds import CHECKPOINT, TRAIN, VERBS, Verb, make_world, restore, run_figures, run_paint
 
 from processes import in_two_processes
 
@@ -14,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 NAMES = ("eval", "grade", "demo", "advise", "data openthoughts")
 PAIRS = [
-    Verb("train", "", TRAIN, lambda at: run_figures(at, 2), ""),
+    Verb("train", "", TRAIN, lambda at: run_figures(at, 2)),
     *(verb for verb in VERBS if verb.name in NAMES),
 ]
 
@@ -23,6 +24,40 @@ PAIRS = [
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All that paint writes, once."""
     return make_world(tmp_path_factory.mktemp("trial") / "world")
+
+
+def cut(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+def flipped(content: bytes) -> bytes:
+    """The same with one bit of its middle flipped."""
+    at = len(content) // 2
+    return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern", "change"),
+    [
+        ("resume", f"{CHECKPOINT}/adapter/*.safetensors", flipped),
+        ("resume", f"{CHECKPOINT}/optimizer.pt", cut),
+        ("grade", "evals/*/*/*/completions.jsonl", flipped),
+        ("grade a run", "run/run/validation/*/*/completions.jsonl", cut),
+        ("eval", f"{CHECKPOINT}/adapter/*.safetensors", cut),
+    ],
+)
+def test_damaged_file_is_refused_by_its_name(
+    world: Path, tmp_path: Path, name: str, pattern: str, change: Callable[[bytes], bytes]
+) -> None:
+    [verb] = [verb for verb in VERBS if verb.name == name]
+    restore(world, tmp_path / "at", verb)
+    file = max((tmp_path / "at").glob(pattern))
+    damaged = change(file.read_bytes())
+    file.write_bytes(damaged)
+    status, said = run_paint(verb.command, world, tmp_path / "at")
+    assert status == 2, said
+    assert str(file) in said or str(file.parent) in said
+    assert file.read_bytes() == damaged
 
 
 @pytest.mark.parametrize("verb", PAIRS, ids=lambda verb: verb.name.replace(" ", "-"))

@@ -39,19 +39,15 @@ class Verb:
     """A command that reads what is stored. Several words stand in one text.
 
     Attributes:
-        needs: folders of the world that it reads or writes; ``damaged`` are those of their files
-            and folders that are damaged.
+        needs: folders of the world that it reads or writes.
         command: as it is typed, with {at} for the world, and {home} for where it was made.
         figures: what it ends in.
-        forget: files that are gone, so that what they are made of is read again.
     """
 
     name: str
     needs: str
     command: str
     figures: Callable[[Path], Any]
-    damaged: str
-    forget: str = ""
 
 
 def run_paint(command: str, home: Path, at: Path) -> tuple[int, str]:
@@ -106,8 +102,6 @@ ADVISE = "advise {home}/tight.toml --output-dir {at}/advice --problems 3 --sampl
 ADVISE += "--contexts solution"
 DATA = "data openthoughts {at}/data/out.jsonl --source {home}/rows --benchmarks demo --workers 1 "
 DATA += "--sample"
-TRAIN_ON_IT = "train {home}/tight.toml --data.path {at}/data/out.jsonl --train.steps 1 "
-TRAIN_ON_IT += "--log.folder {at}/trained --log.name run"
 
 
 def read(path: Path) -> Any:
@@ -124,8 +118,6 @@ def restore(pristine: Path, at: Path, verb: Verb) -> None:
     at.mkdir()
     for name in verb.needs.split():
         shutil.copytree(pristine / name, at / name)
-    for name in verb.forget.split():
-        (at / name).unlink()
 
 
 def run_figures(at: Path, step: int) -> Any:
@@ -156,21 +148,15 @@ def data_figures(at: Path) -> Any:
 
 
 CHECKPOINT = "run/run/checkpoints/step-000002"
-RESULTS = "demo/results.jsonl"
 EVAL_RUN = f"eval {{at}}/{CHECKPOINT} {EVAL}"
 RESUME = "resume {at}/run/run --steps 3"
 GRADE_RUN = "grade {at}/run/run --output-dir {at}/out"
-SHOW = "show {at}/evals/run --no-open --out {at}/page.html"
-OUT = "data/out.jsonl data/out.report.json"
 VERBS = [
-    Verb("resume", "run", RESUME, lambda at: run_figures(at, 3), "run"),
-    Verb("grade a run", "run", GRADE_RUN, summary("out"), "run/run/validation"),
-    Verb("eval", "run evals", EVAL_RUN, summary("evals/run"), f"evals {CHECKPOINT}"),
-    Verb("grade", "evals", "grade {at}/evals/run", summary("evals/run"), "evals"),
-    Verb("show", "evals", SHOW, lambda at: (at / "page.html").read_text("utf-8"), "evals"),
-    Verb("demo", "demo", DEMO, rows_in(RESULTS), "demo"),
-    Verb("demo without its results", "demo", DEMO, rows_in(RESULTS), "demo", RESULTS),
-    Verb("advise", "advice", ADVISE, summary("advice"), "advice"),
-    Verb("data openthoughts", "data", f"{DATA} 6", data_figures, "data"),
-    Verb("train on it", "data", TRAIN_ON_IT, rows_in("trained/run/metrics.jsonl"), OUT),
+    Verb("resume", "run", RESUME, lambda at: run_figures(at, 3)),
+    Verb("grade a run", "run", GRADE_RUN, summary("out")),
+    Verb("eval", "run evals", EVAL_RUN, summary("evals/run")),
+    Verb("grade", "evals", "grade {at}/evals/run", summary("evals/run")),
+    Verb("demo", "demo", DEMO, rows_in("demo/results.jsonl")),
+    Verb("advise", "advice", ADVISE, summary("advice")),
+    Verb("data openthoughts", "data", f"{DATA} 6", data_figures),
 ]

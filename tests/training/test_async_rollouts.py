@@ -139,9 +139,3 @@ def test_off_policy_clashing_settings_are_refused(sections: dict[str, Any], mess
     ahead = {"rollout": {"off_policy_steps": 1}, "train": {"batch_size": 8}}
     with pytest.raises(ConfigError, match=rf"rollout.off_policy_steps {message}"):
         check_config(changed("demo-paint", ahead, sections))
-
-
-@pytest.mark.slow
-def test_off_policy_reverse_kl_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    train(small(objective={"divergence": "reverse_kl"}, train={"steps": 1}), tmp_path / "run")
-    assert "(arXiv 2606.24143), and objective.divergence is reverse_kl" in capsys.readouterr().out

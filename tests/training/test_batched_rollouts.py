@@ -10,7 +10,7 @@ import torch
 from paint.config.run_folder import read_metrics
 from paint.config.schema import Config
 from paint.data.problems import Problem, batch_indices
-from paint.inference.engine import Completion, derive_seed, sampling_from
+from paint.inference.engine import derive_seed, sampling_from
 from paint.inference.local import LocalEngine
 from paint.models.policy import load_policy
 from paint.models.weights import load_trained
@@ -43,14 +43,14 @@ def calls() -> list[tuple[int, int]]:
 def run(tmp_path_factory: pytest.TempPathFactory, calls: list[tuple[int, int]]) -> Path:
     """Five steps that nothing disturbs, with a checkpoint after each: read only."""
     folder = tmp_path_factory.mktemp("runs") / "run"
-    generate = LocalEngine.generate
+    stream = LocalEngine.stream
 
-    def spied(engine: LocalEngine, prompts: Any, *request: Any) -> list[Completion]:
+    def spied(engine: LocalEngine, prompts: Any, *request: Any) -> None:
         calls.append((len(prompts), engine.batch_size))
-        return generate(engine, prompts, *request)
+        stream(engine, prompts, *request)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LocalEngine, "generate", spied)
+        patch.setattr(LocalEngine, "stream", spied)
         train(small(), folder)
     return folder
 

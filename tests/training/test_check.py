@@ -12,7 +12,7 @@ from paint.config.recipe import find_recipe, read_recipe
 from paint.config.schema import Config, ConfigError, RolloutConfig
 from paint.estimate.plan import Machine
 from paint.inference.machine import find_machine
-from paint.training.check import check_training, resolve_engine, resolve_evaluation
+from paint.training.check import check_training, resolve, resolve_engine, resolve_evaluation
 
 H100, RTX_4090 = 85.0e9, 25.4e9
 LONG: dict[str, Any] = {"max_new_tokens": 8192}  # so that auto looks for vLLM
@@ -91,6 +91,16 @@ def test_resolve_engine_ranks_and_full_weights_generate_themselves() -> None:
     assert resolve_evaluation(long, GPU, is_full=True).rollout.engine == "local"
     assert resolve_evaluation(long, GPU, is_full=False).rollout.engine == "vllm"
     assert resolve_evaluation(RolloutConfig(), GPU, is_full=False).rollout.engine == "local"
+
+
+def test_resolve_notes_settings_that_are_rarely_meant() -> None:
+    config = configured(off_policy_steps=1).changed("objective", divergence="reverse_kl")
+    config = config.changed("teacher", weights="ema", every=100).changed("train", steps=100)
+    notes = " ".join(resolve(check_training(config), NO_GPU).notes)
+    assert "the teacher stays as it is" in notes
+    assert "off-policy: forward KL tolerates" in notes
+    kept = config.changed("teacher", every=99)
+    assert "stays as it is" not in " ".join(resolve(check_training(kept), NO_GPU).notes)
 
 
 def test_resolve_engine_falls_back_only_from_servers_that_nobody_named() -> None:

@@ -27,7 +27,7 @@ from paint.config.run_folder import (
 )
 from paint.config.schema import Config
 from paint.core.distributed import sum_gradients
-from paint.core.storage import CorruptFileError, digest_of_file, write_json
+from paint.core.storage import CorruptFileError, write_json
 from paint.data.problems import DataError, Problem, batch_indices
 from paint.grading.contract import Grade
 from paint.inference.adapter_sync_check import LogprobMismatchError
@@ -152,15 +152,6 @@ def test_train_kernels_that_cannot_be_built_are_named_once_before_the_run(
     lines = capsys.readouterr().out.splitlines()
     (said,) = (i for i, line in enumerate(lines) if "no C compiler" in line)
     assert said < next(i for i, line in enumerate(lines) if "student prompt" in line)
-
-
-@pytest.mark.parametrize(("every", "is_said"), [(1, False), (2, True)])
-def test_train_teacher_that_is_never_refreshed_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], every: int, is_said: bool
-) -> None:
-    refreshed = {"weights": "ema", "decay": 0.0, "every": every}
-    train(small(train={"steps": 2}, teacher=refreshed), tmp_path / "run")
-    assert ("the teacher stays as it is" in capsys.readouterr().out) == is_said
 
 
 TWO_STEPS, TWELVE = {"steps": 2}, {"steps": 1, "batch_size": 12}
@@ -342,9 +333,8 @@ def test_reduce_gradients_counts_each_gradient_once(monkeypatch: pytest.MonkeyPa
         assert torch.equal(parameter.grad, torch.full_like(parameter, value))
 
 
-def test_metrics_full_disk_names_file_and_run(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    train(small(train={"steps": 1}), folder)
+def test_metrics_full_disk_names_file_and_run(run: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(run, tmp_path / "run")
     path = folder / "metrics.jsonl"
     before, limits = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(before), limits[1]))
@@ -396,22 +386,15 @@ def test_resume_keeps_micro_batches_that_were_chosen_at_start(tmp_path: Path) ->
     assert read_run(tmp_path).train.micro_batch_tokens == 512
 
 
-@pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "phi3"])
-def test_train_all_linear_trains_every_layer_and_records_setting(
-    family: str, tmp_path: Path
-) -> None:
-    context = "n_positions" if family == "gpt2" else "max_position_embeddings"
-    model = tiny_config(family, **{context: 1024})
-    path = save_tiny(model, tmp_path / "model")
-    targets = {"path": path, "lora_targets": ["all-linear"]}
-    config = small(model=targets, train={"steps": 1, "batch_size": 2})
-    train(config, tmp_path / "run")
+def test_train_all_linear_trains_every_layer_and_records_setting(tmp_path: Path) -> None:
+    model = tiny_config("gpt2", n_positions=1024)
+    targets = {"path": save_tiny(model, tmp_path / "model"), "lora_targets": ["all-linear"]}
+    train(small(model=targets, train={"steps": 1, "batch_size": 2}), tmp_path / "run")
     assert read_run_json(tmp_path / "run")["config"]["model"]["lora_targets"] == ["all-linear"]
-    trained = {
-        name.rpartition(".lora_")[0].rpartition(".")[2] for name in adapter(tmp_path / "run")
-    }
+    trained = set()
+    for name in adapter(tmp_path / "run"):
+        trained.add(name.rpartition(".lora_")[0].rpartition(".")[2])
     assert trained == {*linear_layers(tiny_model(model))}
-    train(read_run(tmp_path / "run").changed("train", steps=2), tmp_path / "run", resume=True)
 
 
 def go_on(folder: Path) -> None:
@@ -461,10 +444,7 @@ def test_resume_with_other_library_versions_warns(
     [
         ("metrics.jsonl", r"metrics.jsonl lacks steps before a checkpoint of step 3"),
         ("checkpoints", r"checkpoints is missing"),
-        ("run.json", r"holds no run \(no run.json\)"),
-        ("checkpoints/step-000003/SHA256SUMS", r"SHA256SUMS: No such file .* delete .*step-000003"),
         ("checkpoints/step-000003/optimizer.pt", r"optimizer.pt: No such file .*step-000003"),
-        ("checkpoints/step-000003/state.json", r"state.json: No such file .*step-000003"),
     ],
 )
 def test_resume_missing_file_is_refused(run: Path, tmp_path: Path, gone: str, message: str) -> None:
@@ -514,54 +494,8 @@ def test_resume_hint_for_corrupt_file_recovers_same_run(run: Path, tmp_path: Pat
         go_on(folder)
     shutil.rmtree(damaged.parent)
     go_on(folder)
-
-    figures = shutil.copytree(run, tmp_path / "figures")
-    path = figures / "metrics.jsonl"
-    path.write_bytes(path.read_bytes().replace(b'"step": 3', b'"step": 8'))
-    with pytest.raises(RunError, match=r"metrics\.jsonl line 3 is not .*; put it back .* delete"):
-        go_on(figures)
-    shutil.rmtree(figures / "checkpoints/step-000003")
-    go_on(figures)
-
-    for grown in (folder, figures):
-        assert_same(adapter(grown), adapter(tmp_path / "whole"))
-        assert_same_history(tmp_path / "whole", grown)
-
-
-def test_resume_ignores_foreign_files(run: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(run, tmp_path / "run")
-    strange = [
-        "checkpoints/step-000003 (copy)/state.json",
-        "checkpoints/step-000009 2/state.json",
-        "checkpoints/step-9/state.json",
-        "checkpoints/.DS_Store",
-        "checkpoints/step-000003/adapter/adapter_model (copy).safetensors",
-        "rollouts/step-000003 (copy).jsonl",
-        "rollouts/step-000007.jsonl.bak",
-        "rollouts/step-x.jsonl",
-        "rollouts/._step-000003.jsonl",
-        "validation/.DS_Store",
-    ]
-    for name in strange:
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text("not ours")
-    (folder / "checkpoints/step-000008").write_text("a file, where checkpoints are folders")
-    go_on(folder)
-    assert latest_checkpoint(folder) == folder / "checkpoints/step-000004"
-    assert all((folder / name).read_text() == "not ours" for name in strange)
-
-
-def test_resume_corrupt_optimizer_hides_torch_advice(run: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(run, tmp_path / "run")
-    checkpoint = folder / "checkpoints/step-000003"
-    torch.save({"state": Path("an object")}, checkpoint / "optimizer.pt")
-    sums = checkpoint / "SHA256SUMS"
-    lines = [line for line in sums.read_text().splitlines() if "optimizer.pt" not in line]
-    lines.append(f"{digest_of_file(checkpoint / 'optimizer.pt')}  optimizer.pt")
-    sums.write_text("\n".join(lines) + "\n")
-    with pytest.raises(RunError, match=r"optimizer\.pt holds no state that") as refused:
-        go_on(folder)
-    assert "weights_only" not in str(refused.value)
+    assert_same(adapter(folder), adapter(tmp_path / "whole"))
+    assert_same_history(tmp_path / "whole", folder)
 
 
 def test_resume_with_other_problems_is_refused(tmp_path: Path, problems: list[Problem]) -> None:
@@ -606,14 +540,19 @@ def test_engine_failure_between_steps_leaves_complete_checkpoint(
 
 def drift(monkeypatch: pytest.MonkeyPatch, first: int) -> None:
     """From this call on the engine takes a tenth of a nat off what it reports of each token."""
-    generate, calls = LocalEngine.generate, count(1)
+    stream, calls = LocalEngine.stream, count(1)
 
-    def drifted(engine: LocalEngine, *request: Any) -> list[Completion]:
+    def drifted(
+        engine: LocalEngine, prompts: Any, sampling: Any, seeds: Any, finished: Any
+    ) -> None:
         by = -0.1 * (next(calls) >= first)
-        found = generate(engine, *request)
-        return [replace(c, log_probs=tuple(x + by for x in c.log_probs)) for c in found]
 
-    monkeypatch.setattr(LocalEngine, "generate", drifted)
+        def shifted(row: int, c: Completion) -> None:
+            finished(row, replace(c, log_probs=tuple(x + by for x in c.log_probs)))
+
+        stream(engine, prompts, sampling, seeds, shifted)
+
+    monkeypatch.setattr(LocalEngine, "stream", drifted)
 
 
 @pytest.mark.slow
