@@ -234,7 +234,7 @@ def test_copied_run_resumes_with_moved_data_and_model_to_the_same_weights(
     data = write_problems(Path("mine.jsonl"), ROWS)
     Path("guide.md").write_text("Add from the left.")
     files: dict[str, Any] = {
-        "context": {"source": ["solution", "file"], "file": "guide.md"},
+        "context": {"source": ["solution", "file"], "file": "./guide.md"},
         "validation": {
             "path": write_problems(Path("held.jsonl"), ROWS[:2]) + ":problem,answer",
             "samples": 1,

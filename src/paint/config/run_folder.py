@@ -103,7 +103,8 @@ def read_run(folder: Path) -> Config:
         spec = getattr(getattr(config, section), key)
         path, copy = _input_file(folder, section, spec)
         if copy.is_file() and not path.exists():
-            config = config.changed(section, **{key: spec.replace(str(path), str(copy))})
+            before, after = _FILE.fullmatch(spec).span("file")  # type: ignore[union-attr]
+            config = config.changed(section, **{key: f"{spec[:before]}{copy}{spec[after:]}"})
     return config
 
 

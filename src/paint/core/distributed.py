@@ -80,12 +80,11 @@ class RankLost(PaintError):
 def report_once(folder: Path) -> Iterator[list[int]]:
     """Report the error that ended a run on one rank only; the other ranks exit silently.
 
-    torchrun's agent ends all ranks once one has ended, so a rank that only lost its peers waits
-    for the agent. The first rank with its own error claims the report in torch's store.
-
     Yields the list in which the run collects the signals that it receives. Raises PeerExit where
     another rank or the agent reports, and RankLost where no agent ended this rank.
     """
+    # torchrun's agent ends all ranks once one has ended, so a rank that only lost its peers waits
+    # for the agent. The first rank with its own error claims the report in torch's store.
     signals: list[int] = []
     is_alone = PartialState().num_processes == 1
     # Taken now: an error may destroy the process group, and its store with it.

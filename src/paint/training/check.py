@@ -308,15 +308,9 @@ RULES = (
         "sampled tokens, which carry the gradient, are drawn at that one",
     ),
     Rule(
-        lambda run: run.divergence.is_sampled and run.rollout.top_p != 1,
+        lambda run: run.divergence.is_sampled and (run.rollout.top_p, run.rollout.top_k) != (1, -1),
         "rollout.top_p",
-        "1 with objective.divergence {divergence}",
-        "for its gradient, tokens must be drawn from the full distribution",
-    ),
-    Rule(
-        lambda run: run.divergence.is_sampled and run.rollout.top_k != -1,
-        "rollout.top_k",
-        "-1 with objective.divergence {divergence}",
+        "1, and rollout.top_k -1, with objective.divergence {divergence}",
         "for its gradient, tokens must be drawn from the full distribution",
     ),
     Rule(
@@ -486,8 +480,7 @@ def check_engine(rollout: RolloutConfig) -> EngineType:
 def resolve(run: Resolved, machine: Machine) -> Resolved:
     """Choose what is "auto" in a training that was checked, and plan its memory.
 
-    Raises:
-        ConfigError: there are more ranks than rows, or, on a GPU, the run does not fit.
+    Raises ConfigError for more ranks than rows, and on a GPU for a run that does not fit.
     """
     cautions = tuple(_cautions(run))
     run = resolve_engine(run, machine)
@@ -545,15 +538,12 @@ def with_resolved(config: Config, begun: Config) -> Config:
 def resolve_engine(run: Resolved, machine: Machine) -> Resolved:
     """Choose the engine of a training; a server on the trainer's GPU sleeps between rollouts.
 
-    Several ranks without servers of their own generate themselves.
-
-    Raises:
-        ConfigError: the server would share the GPU, and cannot sleep.
+    Raises ConfigError where the server would share the GPU, and cannot sleep.
     """
     is_auto = run.rollout.engine == AUTO
+    if not run.generates and is_auto:
+        return run.changed("rollout", engine=LOCAL)
     if not run.generates:
-        if is_auto:
-            return run.changed("rollout", engine=LOCAL)
         return run
 
     falls_back = _may_fall_back(run.rollout) and machine.ranks == 1
@@ -572,11 +562,7 @@ def resolve_engine(run: Resolved, machine: Machine) -> Resolved:
 
 
 def plan_placement(run: Resolved, machine: Machine) -> Plan:
-    """The plan of the default split, before ranks and servers are placed on GPUs.
-
-    Raises:
-        ConfigError: the plan does not know the model.
-    """
+    """The plan of the default split. Raises ConfigError for a model that it does not know."""
     return make_plan(run, machine)
 
 
@@ -662,9 +648,9 @@ def _sharing_problem(run: Resolved, machine: Machine) -> str:
             "GPU; add --gpus 2, or give the server a part of the memory, as in "
             f'--rollout.server-args="{UTILIZATION} 0.4"'
         )
-    one = Machine(1, machine.memory)
+    one, split = Machine(1, machine.memory), Split(1, 1, True, "in turns")
     try:
-        plan = make_plan(run.changed("rollout", colocate=True), one, Split(1, 1, True, "in turns"))
+        plan = make_plan(run.changed("rollout", colocate=True), one, split)
     except ConfigError:  # a model that the plan does not know may be trained all the same
         return ""
     try:

@@ -4,8 +4,7 @@ A warning compares the mean of the last steps with the first step, by a stated b
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from paint.config.schema import HealthConfig
 from paint.training.callbacks import Callback
@@ -15,14 +14,13 @@ Outside = Callable[[float, float], bool]
 """Whether a metric's mean over the last steps is out of its band, given that of the first step."""
 
 
-@dataclass(frozen=True)
-class CollapseWarning:
-    """A warning of a collapse: a metric that leaves its band."""
+class CollapseWarning(NamedTuple):
+    """A metric that leaves its band, what that may mean, and a remedy next to a lower rate."""
 
-    metric: str  # docs/reference/metrics.md has the names
-    is_outside: Outside  # of its mean over the last steps, and its value in the first step
-    meaning: str  # what it may mean
-    remedy: str = ""  # what may help in place of a lower learning rate
+    metric: str
+    is_outside: Outside
+    meaning: str
+    remedy: str = ""
 
 
 def _rose_by(margin: float) -> Outside:

@@ -67,22 +67,16 @@ for number in range(torch.cuda.device_count()):
 """
 """Prints the bytes of every GPU that it sees."""
 
-RESTARTS = 3  # how often `paint serve` starts a server again
+RESTARTS = 3  # how often `paint serve` starts each server again
 
 
 @dataclass(frozen=True)
 class LaunchRequest:
     """Which GPUs of this machine train, and which serve."""
 
-    gpus: int = 0
-    """GPUs of this machine, in [0, 9999], divided into ranks that train and vLLM servers
-    (docs/how-to/several-gpus.md); without any GPU here, so many processes without one. 0: this
-    process alone."""
-    split: str | None = None
-    """With --gpus: how many train and how many serve, such as 4+4, or shared, by which all do both
-    in turns. None: as `paint plan` divides them."""
-    dry_run: bool = False
-    """With --gpus: print every command, and start nothing."""
+    gpus: int = 0  # of this machine; 0 is this process alone
+    split: str | None = None  # how many train and how many serve, as 4+4, or shared
+    dry_run: bool = False  # print every command, and start nothing
 
     def __post_init__(self) -> None:
         split = self.split

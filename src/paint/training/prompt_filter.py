@@ -193,21 +193,12 @@ def warn_template_mismatch(display: Display, policy: Policy) -> None:
     if student == teacher:
         return
 
-    off = {True: "", False: "no-"}
     display.note(
         f"the views differ in more than what the teacher is shown: where the student reads "
-        f"{_or_nothing(student)}, the teacher reads {_or_nothing(teacher)} (docs/fidelity.md, D9). "
-        f"--objective.skip-tokens 1 leaves the first token after it (first_kl) out of the loss; "
-        f"--model.{off[policy.student_thinking]}teacher-thinking gives the teacher the student's "
-        f"template, --model.{off[policy.teacher_thinking]}student-thinking the student the "
-        f"teacher's"
+        f"{student!r}, the teacher reads {teacher!r} (docs/fidelity.md, D9). objective.skip_tokens "
+        f"1 leaves the first token after it (first_kl) out of the loss; model.teacher_thinking and "
+        f"model.student_thinking, if they are equal, give both the same template"
     )
-
-
-def _or_nothing(text: str) -> str:
-    if text:
-        return repr(text)
-    return "nothing"
 
 
 def print_first_prompts(display: Display, policy: Policy, rollout: Rollout) -> None:

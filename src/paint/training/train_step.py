@@ -127,9 +127,7 @@ def generation_request(
 ) -> tuple[list[list[int]], Sampling, list[int]]:
     """Prompts, sampling settings and seeds of a step's request to the engine."""
     config = setup.config
-    prompts = []
-    for _, problem in batch:
-        prompts.append(setup.policy.student_prompt(problem))
+    prompts = [setup.policy.student_prompt(problem) for _, problem in batch]
     seeds = [derive_seed(config.train.seed, step_index, row) for row, _ in batch]
     return prompts, sampling_from(config.rollout), seeds
 
@@ -137,10 +135,7 @@ def generation_request(
 def student_hidden_states(setup: Setup, rollouts: Sequence[Rollout]) -> Tensor:
     """Hidden states of the completions' tokens (n h) of the current policy."""
     prompts = [rollout.prompt for rollout in rollouts]
-    completions = []
-    for rollout in rollouts:
-        completions.append(rollout.completion.ids)
-    return setup.policy.hidden_states(prompts, completions)
+    return setup.policy.hidden_states(prompts, [r.completion.ids for r in rollouts])
 
 
 def student_log_probs(
@@ -290,10 +285,7 @@ def learn(
 
 def completion_lengths(rollouts: Sequence[Rollout]) -> list[int]:
     """Completion tokens of each rollout."""
-    lengths: list[int] = []
-    for rollout in rollouts:
-        lengths.append(len(rollout.completion.ids))
-    return lengths
+    return [len(rollout.completion.ids) for rollout in rollouts]
 
 
 def completion_ids(rollouts: Sequence[Rollout], device: torch.device) -> Tensor:
