@@ -1,10 +1,7 @@
 """Messages of a host program go to its logging; those of a command to the terminal, once."""
 
 import logging
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -105,23 +102,3 @@ def test_counter_of_unknown_or_low_total_never_counts_beyond_it(host: None) -> N
     with display.counting("rows", 3) as counter:
         counter.to(5)
         assert counter.line() == "rows: 5/5, 0 s"
-
-
-TRAIN = """
-import logging, sys
-import paint
-few = {"steps": 1, "batch_size": 2}
-paint.train("demo-paint", output_dir=sys.argv[1], train=few)
-logging.basicConfig(stream=sys.stderr, format="%(name)s %(message)s")
-logging.getLogger("paint").setLevel("INFO")
-paint.train("demo-paint", output_dir=sys.argv[2], train=few)
-"""
-
-
-@pytest.mark.slow
-def test_training_from_python_is_silent_until_host_sets_level(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", TRAIN, str(tmp_path / "first"), str(tmp_path / "second")]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
-    assert result.stdout == ""
-    assert str(tmp_path / "first") not in result.stderr
-    assert f"paint done: {tmp_path / 'second'}" in result.stderr

@@ -5,11 +5,10 @@ import re
 from pathlib import Path
 
 import pytest
-from rich.progress import Progress
 from rich.table import Table
 
 from paint.config.schema import ConfigError
-from paint.core.display import Display, Terminal, _columns
+from paint.core.display import Terminal
 from paint.core.errors import (
     PaintError,
     crash_report,
@@ -67,22 +66,6 @@ def test_terminal_prints_any_text_verbatim(text: str) -> None:
     file.truncate(0)
     terminal.print(table)
     assert file.getvalue().replace("\0", "").count(sanitize_for_terminal(text).strip()) >= 3
-
-
-@pytest.mark.parametrize("title", ["[best] {task.nonesuch} [/]", STEERING])
-def test_progress_prints_title_verbatim(title: str) -> None:
-    file = io.StringIO()
-    terminal = Terminal(file, width=400)
-    with Progress(*_columns(), console=terminal) as bar:
-        bar.add_task(sanitize_for_terminal(title), total=3, status=sanitize_for_terminal(title))
-    assert file.getvalue().count(sanitize_for_terminal(title).strip()) >= 2
-
-
-def test_counter_prints_any_title(capsys: pytest.CaptureFixture[str]) -> None:
-    display = Display()
-    with display.counting(STEERING, 2) as counter:
-        counter.add()
-    assert capsys.readouterr().out.startswith(f"{sanitize_for_terminal(STEERING)}: 1/2")
 
 
 def test_wrap_errors_names_place_reason_and_hint() -> None:

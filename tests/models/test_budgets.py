@@ -157,19 +157,13 @@ def decoding_on_fake_gpu(rows: int) -> Iterator[tuple[_Sampler, Kernels]]:
 
 
 @pytest.mark.filterwarnings("ignore:Accessing the data pointer")
-def test_step_of_local_engine_takes_kernels_of_documents() -> None:
-    with decoding_on_fake_gpu(32) as (sampler, kernels):
+def test_step_of_local_engine_takes_kernels_of_documents_and_does_not_wait() -> None:
+    with decoding_on_fake_gpu(32) as (sampler, kernels), Syncs() as syncs:
         kernels.number = 0
         sampler._step()
         found = kernels.number
     assert f"a step of the local engine takes {found:,} kernels" in DOCUMENT.read_text()
     assert found <= 900
-
-
-@pytest.mark.filterwarnings("ignore:Accessing the data pointer")
-def test_step_of_local_engine_does_not_wait_for_gpu() -> None:
-    with decoding_on_fake_gpu(4) as (sampler, _), Syncs() as syncs:
-        sampler._step()
     # Sums of sampling move to the device of float64, which CUDA is itself.
     assert syncs.calls == ["to"] * 5
 

@@ -33,7 +33,7 @@ from paint.config import schema as cfg
 from paint.models import liger, policy
 from paint.models.layers import checkpoint_layers
 from paint.models.liger import use_liger
-from paint.models.policy import _use_kernels, load_policy
+from paint.models.policy import _use_kernels
 
 SMALL = {
     "num_hidden_layers": 2,
@@ -197,20 +197,6 @@ def test_use_liger_unknown_layers_are_left(calls: Counter[str]) -> None:
         "kernels: PyTorch's; the layers of gpt_neox are not Llama's, which Liger computes"
     )
     assert not any("forward" in vars(part) for part in unknown.modules())
-
-
-def test_use_liger_not_installed_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(liger, "is_installed", lambda: False)
-    model = small("qwen3")
-    assert "pip install 'paint-distill[gpu]'" in use_liger(model)
-    assert not any("forward" in vars(part) for part in model.modules())
-
-
-def test_load_policy_on_cpu_uses_no_kernels(calls: Counter[str]) -> None:
-    loaded = load_policy(cfg.ModelConfig(path="demo", dtype="float32"), seed=0)
-    assert loaded.kernels == ""
-    loaded.hidden_states([[5, 6]], [[7, 8]])
-    assert not calls
 
 
 @pytest.mark.parametrize("is_on", [True, False])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paint.config.schema import Config, DataConfig, PromptsConfig, TrainConfig
+from paint.config.schema import DataConfig, PromptsConfig
 from paint.data.problems import Problem, validate_rows
 from paint.data.readers import DataError
 from paint.models.policy import Policy
@@ -18,7 +18,6 @@ from paint.models.prompts import (
     teacher_chat,
 )
 from paint.objective import messages as paper
-from paint.training.check import check_config
 
 ROW = {"problem": "Is {{ answer }} {% x %} even?", "solution": "It is {{ 1 }}.", "answer": "2"}
 ROW |= {"hint": "look", "two words": "seen"}
@@ -147,14 +146,6 @@ def test_policy_prompts_are_those_of_its_settings(policy: Policy) -> None:
     own = type(policy)(**{**vars(policy), "prompts": PromptsConfig(student="Say {{ problem }}")})
     assert "user\nSay it<|im_end|>" in own.decode(own.student_prompt("it"), special=True)
     assert own.template_difference() == policy.template_difference()
-
-
-def test_needed_fields_name_what_needs_them() -> None:
-    plain = check_config(Config()).needed_fields
-    assert plain == {"solution": 'context.source "solution"'}
-    oasis = Config(train=TrainConfig(method="paint.variants.oasis:Oasis"))
-    by = 'train.method "paint.variants.oasis:Oasis" with grading.grader "math"'
-    assert check_config(oasis).needed_fields == plain | {"answer": by}
 
 
 def test_printed_templates_are_the_papers_wording() -> None:

@@ -1,7 +1,5 @@
 """Layers of 4 bits: steps, teacher and files are those of the rounded weights, made float again."""
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -139,13 +137,3 @@ def test_nf4_run_resumes_bitwise(rounded: Policy, tmp_path: Path) -> None:
     train_in_parts(config, tmp_path / "parts", first=1)
     assert_same(adapter(tmp_path / "whole"), adapter(tmp_path / "parts"))
     assert_same_history(tmp_path / "whole", tmp_path / "parts")
-
-
-@pytest.mark.slow
-def test_nf4_command_prints_no_kernel_warning() -> None:
-    pytest.importorskip("bitsandbytes")
-    line = [sys.executable, "-m", "paint.cli", "train", "demo-paint"]
-    line += ["--model.quantization", "nf4", "--model.shard"]
-    result = subprocess.run(line, capture_output=True, text=True)
-    assert result.returncode == 2
-    assert result.stderr.startswith("paint train: model.quantization must be ")

@@ -31,7 +31,6 @@ from paint.inference.vllm.process import free_port
 from paint.models.policy import Policy, PolicyError, load_policy
 from paint.models.sharding import gather_parameters, is_sharded, passes_missing, shard
 from paint.models.weights import save_trained, weights_digest
-from paint.training.check import check_training
 from processes import in_two_processes, started, train_command
 from runs import (
     Sections,
@@ -59,12 +58,6 @@ def test_shard_in_one_process_keeps_layers() -> None:
     assert not is_sharded(policy.base)
     assert policy.digest is None
     assert passes_missing(Accelerator(cpu=True), policy.base, 3) == 0
-
-
-def test_shard_trainable_weights_are_refused() -> None:
-    config = changed("demo-paint", SMALL, {"model": {"train_mode": "full"}})
-    with pytest.raises(ConfigError, match=r"model\.shard"):
-        check_training(config)
 
 
 @pytest.fixture
@@ -122,12 +115,10 @@ def test_shard_layers_are_complete_only_within_gather(group: None) -> None:
 
 
 @pytest.mark.usefixtures("group")
-@pytest.mark.parametrize("is_shared", [False, True])
 def test_adapter_sync_check_involves_all_ranks_when_sharded(
-    policy: Policy, problems: list[Problem], tmp_path: Path, monkeypatch: Any, is_shared: bool
+    policy: Policy, problems: list[Problem], tmp_path: Path, monkeypatch: Any
 ) -> None:
-    if is_shared:
-        shard(policy.base, "cpu")
+    shard(policy.base, "cpu")
     asked: list[str] = []
 
     def spied(_: Policy, engine: Engine, *rest: Any) -> dict[str, float]:
@@ -141,7 +132,7 @@ def test_adapter_sync_check_involves_all_ranks_when_sharded(
     monkeypatch.setattr(VllmEngine, "from_setup", lambda _: server)
     with open_engine(setup) as engine:
         assert [len(c.ids) > 0 for c in engine.generate(PROMPTS, sampling, [1, 2])] == [True, True]
-    assert asked == ["Rank0Engine" if is_shared else "OwnServer"]
+    assert asked == ["Rank0Engine"]
 
 
 def test_shard_model_without_layer_list_is_refused(policy: Policy) -> None:

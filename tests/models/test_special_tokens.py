@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 from paint.config import schema as cfg
 from paint.config.schema import Config
 from paint.core.display import Display
-from paint.data.problems import DataError, Problem, ValidRows, read_problems
+from paint.data.problems import DataError, Problem, ValidRows
 from paint.data.validate import check_file
 from paint.demo.files import MODEL
 from paint.evaluation.generate import deployment_prompts
@@ -161,8 +161,3 @@ def test_solution_ids_allow_thinking_but_no_end_of_turn(policy: Policy) -> None:
     assert policy.tokenizer.convert_tokens_to_ids("<think>") == ids[0]
     with pytest.raises(PolicyError, match="takes for control"):
         policy.solution_ids(f"5{TURN}6")
-
-
-def test_shipped_problems_have_no_control_text() -> None:
-    problems = read_problems(cfg.DataConfig(path="demo", limit=500)).problems
-    assert not any(special_text(DEMO_TOKENIZER, p.problem + p.solution) for p in problems)

@@ -12,12 +12,6 @@ from conftest import DEMO
 from paint.config.schema import ConfigError
 from paint.core.display import Display
 from paint.data.problems import DataError, read_problems
-from paint.evaluation.generate import (
-    EvalTask,
-    SamplingProtocol,
-    deployment_prompts,
-    require_context_length,
-)
 from paint.inference.engine import Sampling
 from paint.inference.local import LocalEngine
 from paint.models.policy import Policy, PolicyError, load_policy
@@ -139,20 +133,6 @@ def test_filter_problems_beyond_rope_range_names_settings(limited: Policy) -> No
     longer = config.changed("rollout", max_new_tokens=RANGE)
     with pytest.raises(ConfigError, match=rf"max_new_tokens {RANGE} leaves no room .* 64 pos"):
         filter_problems(limited, check_config(longer), rows, Display())
-
-
-def test_evaluation_beyond_rope_range_is_refused(limited: Policy, tmp_path: Path) -> None:
-    config = changed("demo-paint", {"data": {"limit": 20}})
-    problems = read_problems(config.data).problems
-    prompts = deployment_prompts(limited, problems, thinking=False)
-    room = RANGE - max(map(len, prompts.values()))
-    sampling = Sampling(temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=room)
-    task = EvalTask(tmp_path, problems, prompts, SamplingProtocol(1, False, sampling, 0))
-    assert require_context_length(limited, task) == RANGE
-    longer = replace(sampling, max_new_tokens=room + 1)
-    task = replace(task, protocol=replace(task.protocol, sampling=longer))
-    with pytest.raises(ConfigError, match=rf"max_new_tokens .* 64 positions.* at most {room}"):
-        require_context_length(limited, task)
 
 
 def test_server_of_longrope_has_its_range(tmp_path: Path) -> None:

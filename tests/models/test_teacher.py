@@ -14,7 +14,6 @@ from transformers import AutoModelForCausalLM
 from conftest import DEMO, logits_alone, move
 from paint.config.run_folder import read_metrics
 from paint.config.schema import Config, TeacherConfig
-from paint.core.storage import CorruptFileError
 from paint.demo.files import MODEL
 from paint.grading.math.grader import MathGrader
 from paint.inference.engine import Sampling
@@ -384,35 +383,9 @@ def test_ema_teacher_checkpoint_is_exact_and_required(config: Any, tmp_path: Pat
         assert torch.equal(again.lm_head(hidden(other)), teacher.lm_head(hidden(policy)))
     assert torch.equal(hidden(other), hidden(policy))
 
-    stored = (saved / FILE).read_bytes()
-    (saved / FILE).write_bytes(stored[: len(stored) // 2])
-    with pytest.raises(CorruptFileError, match=rf"{FILE} is not the file .*delete .* to resume"):
-        checkpoint.restore(saved, other, optimizer, again)
-    with pytest.raises(PolicyError, match=r"teacher\.weights ema"):
-        again.load(saved)
-
-    (saved / FILE).unlink()
-    with pytest.raises(CorruptFileError, match=rf"{FILE}: No such file .*delete .* to resume"):
-        checkpoint.restore(saved, other, optimizer, again)
-
-
-def test_ema_teacher_checkpoint_of_other_model_is_refused(policy: Policy, tmp_path: Path) -> None:
-    open_teacher(policy, EMA).save(tmp_path)
     other = load_policy(replace(DEMO, lora_targets=("q_proj",)), seed=0)
     with pytest.raises(PolicyError, match=r"model\.lora_targets"):
-        open_teacher(other, EMA).load(tmp_path)
-
-
-@pytest.mark.parametrize("config", [DEMO, FULL])
-@pytest.mark.parametrize("kind", ["frozen", "live"])
-def test_frozen_and_live_teacher_save_nothing(
-    config: Any, kind: Literal["frozen", "live"], tmp_path: Path
-) -> None:
-    policy = load_policy(config, seed=0)
-    teacher = open_teacher(policy, TeacherConfig(weights=kind))
-    teacher.save(tmp_path)
-    assert not list(tmp_path.iterdir())
-    teacher.load(tmp_path)
+        open_teacher(other, EMA).load(saved)
 
 
 STEPS = {"steps": 5, "batch_size": 4, "micro_batch_size": 2, "checkpoint_every": 2}
@@ -452,7 +425,7 @@ def test_training_scores_with_configured_teacher(tmp_path: Path) -> None:
     losses = {}
     short: dict[str, Any] = {"rollout": {"max_new_tokens": 24}}
     short["train"] = {"steps": 2, "micro_batch_size": 4}
-    for weights, decay in (("frozen", 0.99), ("ema", 0.5), ("ema", 0.0), ("live", 0.99)):
+    for weights, decay in (("frozen", 0.99), ("ema", 0.0), ("live", 0.99)):
         folder = tmp_path / f"{weights}-{decay}"
         train(small(teacher={"weights": weights, "decay": decay}, **short), folder)
         losses[weights, decay] = [row["loss"] for row in read_metrics(folder)]
@@ -460,4 +433,4 @@ def test_training_scores_with_configured_teacher(tmp_path: Path) -> None:
     assert len({first for first, _ in losses.values()}) == 1  # all start at the student
     # An average without memory is the student of this step, up to the order of its sums.
     assert losses["ema", 0.0][1] == pytest.approx(losses["live", 0.99][1], rel=1e-3)
-    assert len({round(second, 6) for _, second in losses.values()}) >= 3
+    assert losses["frozen", 0.99][1] != pytest.approx(losses["live", 0.99][1], rel=1e-3)

@@ -142,14 +142,6 @@ def test_template_difference_finds_text_in_one_view(
         assert list(found) == (alone[::-1] if modes[0] else alone)
 
 
-def test_template_difference_spans_first_to_last_difference(qwen3: Policy) -> None:
-    mode = "{{ 'on' if enable_thinking else 'off' }}"
-    chat_template = mode + " {{ messages[0].content }} " + mode + "|"
-    student, teacher = in_modes(qwen3, (False, True), chat_template).template_difference()
-    content = student_messages("What is 1 + 1?")[0]["content"]
-    assert (student, teacher) == (f"ff {content} off", f"n {content} on")
-
-
 class Kept(Display):
     """A display that keeps its messages."""
 

@@ -1,9 +1,6 @@
 """What is saved is known again: adapters by weights and shape, models by every number."""
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -30,29 +27,6 @@ from paint.models.weights import (
 
 DEMO = ModelConfig(path="demo", dtype="float32")
 
-SAVE = """
-import sys
-from pathlib import Path
-from paint.config.schema import ModelConfig
-from paint.models.policy import load_policy
-from paint.models.weights import save_trained
-save_trained(load_policy(ModelConfig(path="demo", dtype="float32"), seed=0), Path(sys.argv[1]))
-"""
-
-
-@pytest.mark.slow
-def test_save_trained_is_equal_across_processes(tmp_path: Path) -> None:
-    for seed in ("1", "2"):
-        command = [sys.executable, "-c", SAVE, str(tmp_path / seed)]
-        subprocess.run(command, check=True, env=os.environ | {"PYTHONHASHSEED": seed})
-    for path in (tmp_path / "1").iterdir():
-        assert path.read_bytes() == (tmp_path / "2" / path.name).read_bytes(), path.name
-    targets = json.loads((tmp_path / "1/adapter_config.json").read_text())["target_modules"]
-    assert targets == sorted(targets)
-    assert read_adapter_shape(tmp_path / "1") == ModelConfig(
-        path="demo", dtype="float32", lora_targets=tuple(targets)
-    )
-
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_save_served_rounds_adapter_as_server_would(dtype: Dtype, tmp_path: Path) -> None:
@@ -73,6 +47,7 @@ def test_adapter_digest_depends_on_weights_and_shape(trained: Policy, tmp_path: 
     save_trained(trained, tmp_path)
     path, before = tmp_path / "adapter_config.json", checkpoint_digest(tmp_path)
     shape = json.loads(path.read_text())
+    assert shape["target_modules"] == sorted(shape["target_modules"])
     shape["target_modules"].reverse()
     path.write_text(json.dumps(shape | {"base_model_name_or_path": "moved/elsewhere"}))
     assert checkpoint_digest(tmp_path) == before
