@@ -180,8 +180,8 @@ BAD: list[tuple[Any, str, list[Any]]] = [
     (TrainConfig, "max_grad_norm", [0.0, float("inf")]),
     (TrainConfig, "seed", [-1, 2**63]),
     (TrainConfig, "checkpoint_every", [0]),
-    (LogConfig, "folder", ["", "x/" * 3000]),
-    (LogConfig, "name", ["", ".", "..", "a/b", "a\\b", "é" * 128, "a\x1bb"]),
+    (LogConfig, "folder", [""]),
+    (LogConfig, "name", ["", ".", "..", "a/b", "a\\b", "a\x1bb"]),
     (LogConfig, "trackers", [("wandb", "wandb")]),
 ]
 

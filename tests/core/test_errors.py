@@ -2,7 +2,6 @@
 
 import io
 import re
-from pathlib import Path
 
 import pytest
 from rich.table import Table
@@ -11,9 +10,7 @@ from paint.config.schema import ConfigError
 from paint.core.display import Terminal
 from paint.core.errors import (
     PaintError,
-    crash_report,
     escape_markdown_cell,
-    path_error,
     reason,
     sanitize_for_terminal,
     wrap_errors,
@@ -93,42 +90,3 @@ def test_wrap_errors_names_place_reason_and_hint() -> None:
         with pytest.raises(type(kept), match=r"^mine$"), wrap_errors("x", ConfigError, "y"):
             raise kept
     assert reason(ValueError("")) == "ValueError"
-
-
-def test_crash_report_is_private_and_has_command_and_traceback(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    try:
-        raise LookupError("of no kind")
-    except LookupError as error:
-        message = crash_report(error, ["train", "--train.steps=4"])
-
-    [path] = tmp_path.iterdir()
-    report = path.read_text()
-    assert str(path) in message
-    assert "Traceback" not in message
-    assert path.stat().st_mode & 0o077 == 0
-    for part in ("Traceback", "LookupError: of no kind", "paint train --train.steps=4", "torch "):
-        assert part in report, part
-
-
-@pytest.mark.parametrize(
-    ("name", "is_name"),
-    [
-        ("runs/demo-1", True),
-        ("é" * 127, True),
-        ("a" * 256, False),
-        ("é" * 128, False),
-        ("a\0b", False),
-        ("a/" * 2100, False),
-    ],
-)
-def test_path_error_matches_file_system(name: str, is_name: bool) -> None:
-    assert (path_error(name) == "") == is_name
-    try:
-        Path("/", name).stat()
-    except (FileNotFoundError, NotADirectoryError):
-        assert is_name
-    except (OSError, ValueError):
-        assert not is_name

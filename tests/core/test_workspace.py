@@ -44,7 +44,7 @@ def test_workspace_with_rows_refuses_other_settings_by_name(tmp_path: Path) -> N
         workspace.require_same(other)
     assert workspace.require_same(other, {"samples", "top_k"})["samples"] == 2
     workspace.settings_path.unlink()
-    with pytest.raises(ConfigError, match=r"settings\.json is gone; put it back"):
+    with pytest.raises(CorruptFileError, match=r"settings\.json: .*; put it back"):
         workspace.require_same(SETTINGS)
 
 

@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -27,7 +28,6 @@ from paint.core.errors import (
     NotConfirmed,
     PaintError,
     PeerExit,
-    crash_report,
     format_short,
     is_output_unread,
     reason,
@@ -90,7 +90,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             place = error.filename or "the output"
             hint = "check its name, its permissions and the free space"
             return _end(f"{name}: {place}: {reason(error)}; {hint}", 2)
-        return _end(f"{name}: {crash_report(error, line)}", 70)
+        traceback.print_exception(error)
+        message = f"{reason(error)} ({type(error).__name__}, which paint did not expect)"
+        return _end(f"{name}: {message}; please report it with the lines above", 70)
 
 
 def _require_command(line: Sequence[str]) -> None:

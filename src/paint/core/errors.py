@@ -2,24 +2,15 @@
 
 import json
 import os
-import platform
 import re
 import select
-import shlex
 import sys
-import tempfile
-import traceback
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-
-from paint.core.versions import versions
 
 MAX_REASON_CHARACTERS = 300  # longest part of a library's message that is passed on
 SHOWN_CHARACTERS = 200  # longest part of a setting's value that a message shows
-
-NAME_BYTES, PATH_BYTES = 255, 4095
-"""Longest file name on Linux and macOS, and longest path on Linux, in bytes."""
 
 
 class PaintError(Exception):
@@ -54,18 +45,6 @@ class PeerExit(Exception):
         self.status = status
 
 
-def path_error(path: str) -> str:
-    """Return why a path is invalid, as a clause for a message; "" for a valid one."""
-    if has_control_characters(path):
-        return "holds control characters"
-    encoded = path.encode("utf-8", "surrogatepass")
-    if any(len(part) > NAME_BYTES for part in encoded.split(b"/")):
-        return f"has a name of more than {NAME_BYTES} bytes"
-    if len(encoded) > PATH_BYTES:
-        return f"has more than {PATH_BYTES:,} bytes"
-    return ""
-
-
 def has_control_characters(text: str) -> bool:
     """Whether text has control characters other than line ends and tabs."""
     return any(unicodedata.category(c) == "Cc" and c not in "\n\t" for c in text)
@@ -73,12 +52,9 @@ def has_control_characters(text: str) -> bool:
 
 def format_value(value: object) -> str:
     """Format text as in a TOML recipe, any other value as its repr."""
-    try:
-        if isinstance(value, str):
-            return json.dumps(value, ensure_ascii=False)
-        return repr(value)
-    except ValueError:  # Python writes no integer of more than 4,300 digits in decimal
-        return "a number of too many digits"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    return repr(value)
 
 
 def format_short(value: object) -> str:
@@ -125,26 +101,6 @@ def reason(error: BaseException) -> str:
     if message:
         return f"{name}: {message}"
     return name
-
-
-def crash_report(error: Exception, command: Sequence[str]) -> str:
-    """Store the traceback in a new file; return the message for the user."""
-    message = f"{reason(error)} ({type(error).__name__}, which paint did not expect)"
-    libraries = ("torch", "transformers", "peft", "accelerate", "tokenizers", "pyarrow")
-    lines = [
-        f"command: paint {shlex.join(command)}",
-        f"python {platform.python_version()} on {platform.platform()}",
-        *map(" ".join, versions(*libraries).items()),
-        "",
-        *traceback.format_exception(error),
-    ]
-    try:
-        handle, path = tempfile.mkstemp(prefix="paint-error-", suffix=".txt")
-        with os.fdopen(handle, "wb") as file:
-            file.write("\n".join(lines).encode("utf-8", "backslashreplace"))
-    except OSError as full:
-        return f"{message}; its traceback could not be stored: {reason(full)}"
-    return f"{message}; please report it with its traceback, {path} (look for keys in it first)"
 
 
 def is_output_unread() -> bool:

@@ -34,16 +34,13 @@ def require_model(model: str) -> None:
 
 def local_file(model: str, name: str) -> Path | None:
     """Return a file of a model, from its folder or the hub's cache; None if it is not there."""
-    if Path(model).is_dir():
-        file = Path(model, name)
-        if file.is_file():
-            return file
-        return None
-    try:
-        cached = try_to_load_from_cache(model, name)
-    except HFValidationError:  # a path that cannot be a hub name
-        return None
-    if isinstance(cached, str):
+    cached: object = Path(model, name)
+    if not Path(model).is_dir():
+        try:
+            cached = try_to_load_from_cache(model, name)
+        except HFValidationError:  # a path that cannot be a hub name
+            return None
+    if isinstance(cached, str | Path) and Path(cached).is_file():
         return Path(cached)
     return None
 

@@ -12,12 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from paint.core.errors import (
-    NAME_BYTES,
     ConfigError,
     format_short,
     format_value,
     has_control_characters,
-    path_error,
 )
 
 MAX_COUNT = 10_000_000
@@ -40,8 +38,8 @@ POSITIVE = [
 ]
 PATH = [
     Check(
-        f"a path, with names of at most {NAME_BYTES} bytes",
-        lambda path: not path or not path_error(path),
+        "a path without control characters",
+        lambda path: not path or not has_control_characters(path),
     )
 ]
 

@@ -86,11 +86,9 @@ class Workspace:
         """
         self.verify()
         before: dict[str, Any] = {}
-        if self.settings_path.exists():
+        if self.settings_path.exists() or self.has_rows:
             before = storage.read_json(self.settings_path, self.hint)
         if self.has_rows:
-            if not before:
-                raise self.error(f"{self.settings_path} is gone; {self.hint}")
             after = json.loads(json.dumps(settings))  # as it is read again: lists for tuples
             lines = setting_differences(before, after, changeable)
             holder = f"{self.folder} holds {self.content}"
