@@ -132,7 +132,7 @@ def is_columns(data: Any) -> bool:
 
 def _plain(value: Any, field_name: str, row: int) -> Any:
     """A value as JSON takes it; missing numbers of pandas become null."""
-    if hasattr(value, "tolist"):  # numbers and arrays of NumPy
+    if hasattr(value, "tolist"):  # numbers and arrays of NumPy, without importing it
         value = value.tolist()
     if isinstance(value, float) and math.isnan(value):
         return None

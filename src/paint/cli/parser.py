@@ -123,7 +123,7 @@ def _check(command: Command, options: Any) -> None:
     """Raise ConfigError for an argument that is out of its parameter's range."""
     for parameter in _parameters(command):
         for note in _notes(parameter):
-            if not isinstance(note, Check):
+            if not isinstance(note, Check):  # tyro's
                 continue
             value = getattr(options, parameter.name)
             if not note.accepts(value):
@@ -205,7 +205,7 @@ def read_as(kind: Any) -> Any:
         return _several(read)
     read = str if kind is Any or str in members else kind
     for member in members:
-        if get_origin(member) is Sequence:
+        if get_origin(member) is Sequence:  # one or several: the line always gives several
             read = read_as(member)
     if NoneType in members:
         return read | None
@@ -213,7 +213,7 @@ def read_as(kind: Any) -> Any:
 
 
 def _several(kind: Any) -> Any:
-    return tuple[kind, ...]
+    return tuple[kind, ...]  # in a function, as type checkers take no variable for a type
 
 
 def plain_type(annotation: Any) -> Any:

@@ -47,11 +47,5 @@ def bake(
 
     from paint.experiments import bake
 
-    bake.bake(
-        config,
-        folder,
-        held_out=held_out,
-        samples=samples,
-        force=force,
-    )
+    bake.bake(config, folder, held_out=held_out, samples=samples, force=force)
     return Result(folder)

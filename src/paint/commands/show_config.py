@@ -46,7 +46,8 @@ def show_config(
 
         resolved = resolve(check_training(config), find_machine())
         steps.append(("machine", resolved.config))
-    # The source of a value is the last step that changed it.
+    # The source of a value is the last step that changed it: a flag with the recipe's own value
+    # counts as the recipe's.
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for source, changed in steps:
         for section, settings in to_table(changed).items():

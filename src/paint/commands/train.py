@@ -57,6 +57,7 @@ def train(
     if (folder / "run.json").exists() and (has_rows or not gpus):
         raise RunError(f"{folder} already holds a run; `paint resume {folder}` continues it")
 
+    # The folder is known before rows are, as they are written into it.
     config = config.changed("log", folder=str(folder.parent), name=folder.name)
     config = configure(config, folder, data=data)
     note = _changes(start.path, config)

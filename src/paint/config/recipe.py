@@ -90,7 +90,7 @@ def toml_of(value: Any) -> str:
         return f"{{ {', '.join(inner)} }}"
     if isinstance(value, list):
         return f"[{', '.join(map(toml_of, value))}]"
-    if isinstance(value, bool | str):
+    if isinstance(value, bool | str):  # TOML writes both as JSON does
         return json.dumps(value, ensure_ascii=False)
     return str(value)
 

@@ -91,7 +91,10 @@ REMOVED_FLAGS = {
     "data openthoughts": dict.fromkeys(
         ("masked", "ngram", "share"), "the fixed rule (docs/how-to/own-data.md#contamination)"
     ),
-    "demo": {"folder": "--output-dir"},
+    "demo": {
+        "folder": "--output-dir",
+        **dict.fromkeys(("seed", "gpus", "split", "dry_run"), "`paint compare demo-paint`"),
+    },
     "eval": {
         "folder": "--output-dir",
         "grader": "--grading.grader",

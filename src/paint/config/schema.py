@@ -252,9 +252,10 @@ class RolloutConfig(Section):
     """Options that an engine of your own declares, by name (docs/how-to/extend.md)."""
 
     def __post_init__(self) -> None:
+        # First, as messages about fields repeat their values.
         commands = f"{self.server} {self.server_args}"
         if _SECRET.search(commands) or any(set("@?#") & set(url) for url in self.urls):
-            raise ConfigError(  # without the value, which messages should not show either
+            raise ConfigError(
                 "rollout.server, server_args and urls must hold no key, token, password or query, "
                 "which run.json, logs and the process list would show; set the environment of "
                 "`paint` (for the servers' key VLLM_API_KEY; the run's own server makes its own)"

@@ -130,6 +130,7 @@ def _annotation_of_options(extension: Any) -> Any:
     """None without one. Annotations written as text are evaluated where they stand."""
     if isinstance(extension, type):
         for base in extension.__mro__:
+            # Only where it stands: other annotations may name what is imported for checkers alone.
             if "options" in inspect.get_annotations(base):
                 return inspect.get_annotations(base, eval_str=True)["options"]
         return None
