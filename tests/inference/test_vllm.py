@@ -223,6 +223,8 @@ def test_train_off_policy_killed_and_resumed_is_bitwise_equal(url: str, tmp_path
     config = config.changed("train", steps=5, batch_size=8, checkpoint_every=2)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     train(config, whole)
+    models = httpx2.get(f"{url}/v1/models").json()["data"]
+    assert not [model["id"] for model in models if "paint-" in model["id"]]
     kill_and_resume(config, killed, lambda: len(read_metrics(killed)) >= 3)
 
     assert_same(adapter(whole), adapter(killed))
@@ -232,8 +234,6 @@ def test_train_off_policy_killed_and_resumed_is_bitwise_equal(url: str, tmp_path
     metrics = read_metrics(whole)
     assert max(row["logprob_mismatch_mean"] for row in metrics) < 1e-4
     assert metrics[0]["off_policy_kl"] < 1e-7 < min(row["off_policy_kl"] for row in metrics[1:])
-    models = httpx2.get(f"{url}/v1/models").json()["data"]
-    assert not [model["id"] for model in models if "paint-" in model["id"]]
 
 
 def test_eval_by_server_gives_local_accuracy(url: str, trained: Policy, tmp_path: Path) -> None:
