@@ -84,7 +84,7 @@ def cli_page() -> str:
         NOTE,
         "",
         "`paint COMMAND --help` prints the same. The exit status is 0; 2 for an error that you can "
-        "fix; 70 for an unexpected one, whose traceback is kept in a file; 128 + n after signal n. "
+        "fix; 70 for an unexpected one, whose traceback is printed; 128 + n after signal n. "
         "`python -m paint.launch [torchrun's flags] COMMAND ...` runs a command on several ranks.",
     ]
     for name, command in sorted(COMMANDS.items()):

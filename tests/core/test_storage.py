@@ -1,6 +1,5 @@
 """Atomic writes, JSON Lines, checksums and folder locks."""
 
-import json
 import os
 import resource
 import socket
@@ -140,16 +139,6 @@ def test_read_jsonl_line_without_object_is_refused_by_line(tmp_path: Path, conte
     for read in (storage.read_jsonl, storage.read_growing_jsonl):
         with pytest.raises(storage.CorruptFileError, match=rf"^{path} line 1: .+; put it back$"):
             list(read(path, "put it back"))
-
-
-def test_write_json_is_indented_utf8_without_surrogates(tmp_path: Path) -> None:
-    path = tmp_path / "facts.json"
-    storage.write_json(path, {"a": [1, "ä"]})
-    text = path.read_text("utf-8")
-    assert json.loads(text) == {"a": [1, "ä"]}
-    assert text.endswith("}\n")
-    assert "ä" in text
-    assert len(text.splitlines()) == 6
 
 
 def test_digest_depends_on_texts_and_boundaries() -> None:

@@ -104,8 +104,9 @@ def problem_with(field: str, text: str = f"It is 4.{TURN}It is 5.") -> Problem:
 GOOD = Problem("Add 2 and 3.", "We get $5$.", "5", "good")
 
 
-@pytest.mark.parametrize("field", ["problem", "solution", "answer"])
-@pytest.mark.parametrize("method", ["distillation", "sft", "grpo"])
+@pytest.mark.parametrize(
+    ("field", "method"), [("problem", "distillation"), ("solution", "sft"), ("answer", "grpo")]
+)
 def test_prompt_filter_row_with_control_text_is_refused_or_counted(
     policy: Policy, capsys: pytest.CaptureFixture[str], field: str, method: str
 ) -> None:

@@ -48,21 +48,14 @@ def refuse_differences(
 
 @dataclass(frozen=True)
 class Workspace:
-    """The settings and the growing rows of a folder.
-
-    Attributes:
-        content: what the rows are, for messages, such as "an evaluation".
-        error: the error of settings that differ and of files that cannot be written.
-        hint: what to do about a file that was changed or lost.
-        elsewhere: what to do about other settings, but for using the same.
-    """
+    """The settings and the growing rows of a folder."""
 
     folder: Path
     rows_name: str
-    content: str
-    error: type[PaintError]
-    hint: str
-    elsewhere: str = ELSEWHERE
+    content: str  # what the rows are, for messages, such as "an evaluation"
+    error: type[PaintError]  # of settings that differ and of files that cannot be written
+    hint: str  # what to do about a file that was changed or lost
+    elsewhere: str = ELSEWHERE  # what to do about other settings, but for using the same
 
     @property
     def rows_path(self) -> Path:

@@ -103,8 +103,7 @@ def _float32_product(a: Float[Tensor, "n k"], b: Float[Tensor, "k m"]) -> Float[
 def fuse_norms(model: nn.Module, device: torch.device | str) -> None:
     """Compute the model's RMS norms by torch's kernel, where its values are the model's own.
 
-    Args:
-        device: where the model will compute; its norms may not compute elsewhere.
+    ``device`` is where the model will compute; its norms may not compute elsewhere.
     """
     for norm in model.modules():
         is_plain = hasattr(norm, "variance_epsilon") and "forward" not in vars(norm)

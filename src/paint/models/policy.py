@@ -179,8 +179,7 @@ class Policy:
     ) -> list[int]:
         """Token ids of the privileged prompt: with a masked, a complete or no reference.
 
-        ``names`` are those of a context (``paint.data.contexts.Context``): texts of this completion
-        or about it.
+        ``names`` are those of a context (``paint.data.contexts.Context``).
         """
         if context is None:
             return self.student_prompt(problem, thinking=self.teacher_thinking)
@@ -409,21 +408,15 @@ def _use_kernels(base: PreTrainedModel, config: cfg.ModelConfig, device: torch.d
 
 
 def move_policy(policy: Policy, device: torch.device) -> None:
-    """Move a policy that was loaded on the CPU to a device.
-
-    Liger's kernels, which take the place of layers before adapters do, are not used.
-    """
-    policy.model.to(device)
+    """Move a policy that was loaded on the CPU to a device."""
+    policy.model.to(device)  # without Liger's kernels, which replace layers before adapters do
     fuse_norms(policy.base, device)
 
 
 def _load_base(
     config: cfg.ModelConfig, device: torch.device | str, *, is_shared: bool
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load the complete model, without generation settings that would change its sampling.
-
-    If the model is sharded, its weights stay in their file, and in its dtype, until they are read.
-    """
+    """Load the complete model; if it is sharded, weights stay in their file until they are read."""
     if not sys.stderr.isatty():
         disable_progress_bar()
     tokenizer = load_tokenizer(config.path)
