@@ -598,11 +598,7 @@ def resolve_evaluation(
 
 
 def _choose(rollout: RolloutConfig, machine: Machine, *, is_full: bool) -> tuple[str, str]:
-    """The engine, and why ``auto`` became it.
-
-    ``auto`` is local where completions have at most SHORT tokens, and vLLM where they are longer,
-    there is a GPU and vLLM is installed.
-    """
+    """The engine, and why ``auto`` became it."""
     if rollout.engine != AUTO:
         return rollout.engine, ""
     if rollout.urls or rollout.server_gpus:
@@ -630,11 +626,9 @@ def _may_fall_back(rollout: RolloutConfig) -> bool:
 
 
 def _shares_gpu(run: Resolved, machine: Machine) -> bool:
-    """Whether a server of the run's own would use this process's GPU, and nothing says how.
-
-    It sleeps with rollout.colocate, it may have a share of the memory, and its GPUs may be named.
-    """
+    """Whether a server of the run's own would use this process's GPU, and nothing says how."""
     rollout = run.rollout
+    # It sleeps with rollout.colocate, it may have a share of the memory, or its GPUs are named.
     is_configured = rollout.colocate or server_flag(rollout, UTILIZATION) is not None
     is_apart = bool(rollout.server_gpus) or "CUDA_VISIBLE_DEVICES=" in rollout.server
     return run.owns_servers and machine.gpus > 0 and not is_configured and not is_apart

@@ -101,13 +101,10 @@ def filter_problems(
 def _longest_prompt(
     policy: Policy, run: Resolved, contexts: Contexts, problem: Problem, other_tokens: int
 ) -> int:
-    """Tokens of the longest prompt; without rollouts, with its solution.
-
-    ``other_tokens`` is the length of the longest text from another row that may be shown.
-    """
+    """Tokens of the longest prompt, with so many of a text from another row that may be shown."""
     if not run.algorithm.needs_context:
         solution = () if run.algorithm.needs_rollouts else policy.reference_ids(problem.solution)
-        return len(policy.student_prompt(problem)) + len(solution)
+        return len(policy.student_prompt(problem)) + len(solution)  # SFT reads both as one row
 
     def teacher_tokens(context: str) -> int:
         # The paper's wording of a complete solution is the shorter one.
