@@ -46,7 +46,7 @@ def test_documented_command_parses(command: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.syspath_prepend(ROOT / "tests/extensions")
     monkeypatch.syspath_prepend(ROOT / "examples")
     # Recipes that the reader writes stand for any other.
-    command = re.sub(r"\b(RECIPE|support\.toml)(?= |$)", "demo-paint", command)
+    command = re.sub(r"(?<![\w/-])(RECIPE|[\w-]+\.toml)(?= |$)", "demo-paint", command)
     parse(shlex.split(command.partition(" > ")[0], comments=True))
 
 
