@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         0; 1 from `paint data validate` and `paint doctor`; 2 for what the user can fix; 70 for an
-        unexpected error, whose traceback is kept in a file; 128 + n where signal n ended the work.
+        unexpected error, whose traceback is printed; 128 + n where signal n ended the work.
     """
     sys.stdout = sys.stdout or io.StringIO()  # None where the shell closed it
     sys.stderr = sys.stderr or io.StringIO()
