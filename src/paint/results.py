@@ -158,7 +158,7 @@ class Measured(Handle):
 
         report = self.report
         parts = [f"<li>{html.escape(line)}</li>" for line in report.lines]
-        text = f"<b>{html.escape(str(self.path))}</b><ul>{''.join(parts)}</ul>"
+        text = f"<ul>{''.join(parts)}</ul>"
         for table in report.tables:
             frame = pd.DataFrame(table.rows, columns=table.columns)
             text += f"<b>{html.escape(table.title)}</b>{frame.to_html(index=False)}"
