@@ -56,7 +56,7 @@ def test_first_look_runs_and_is_stored_without_outputs(tmp_path: Path) -> None:
     assert metrics["text/html"].count("<tr") == 2 + 8  # steps, below two lines of names
     assert tokens["text/html"].count("<tr") == 1 + 8
     assert page["text/html"].startswith("<iframe srcdoc=")
-    assert table["text/html"].count("avg_at_k") == 3  # the base and two checkpoints
+    assert "Avg@4, in % with 95 % interval" in table["text/html"]
     assert comparisons["text/html"].count("<tr") == 1 + 2
     assert samples["text/html"].count("<tr") == 1 + 5
 
@@ -97,7 +97,7 @@ def test_one_gpu_runs_on_demo_and_is_stored_without_outputs(
     assert differences["text/html"].count("<tr") == 1 + 1
     assert metrics["text/html"].count("<tr") == 2 + 2  # steps, below two lines of names
     assert page["text/html"].startswith("<iframe srcdoc=")
-    assert table["text/html"].count("avg_at_k") == 2
+    assert "Avg@4, in % with 95 % interval" in table["text/html"]
     assert "one-gpu-step-000002" in comparisons["text/plain"]
     assert (tmp_path / "exported/one-gpu/adapter_model.safetensors").exists()
     assert "# one-gpu" in said  # its model card
