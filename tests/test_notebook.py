@@ -65,7 +65,7 @@ SMALL = f"""
 RECIPE = "demo-paint"
 DATA = "{TRAINING_PROBLEMS}"
 TRAIN = {{"steps": 2, "batch_size": 8}}
-VALIDATION = {{"limit": 4, "samples": 4, "thinking": False, "max_new_tokens": 48}}
+VALIDATION = {{"limit": 4, "samples": 4, "max_new_tokens": 48}}
 EVALUATION = {{
     "benchmarks": "{HELD_OUT_PROBLEMS}",
     "limit": 4,
