@@ -121,11 +121,8 @@ def training_memory(
     """
     model = config.model
     width = WIDTHS[model.dtype]
-    is_full = model.train_mode == "full"
-    if is_full:
-        trained = shape.parameters
-        adapters = 0.0
-    else:
+    trained, adapters = shape.parameters, 0.0
+    if model.train_mode == "lora":
         trained = shape.adapters(model.lora_rank, model.lora_targets)
         adapters = WIDE * trained
     read = rows.rows * (rows.prompt + rows.completion)
