@@ -186,7 +186,7 @@ def test_source_never_compares_names_of_engines_or_algorithms() -> None:
 
 # Packages beside the standard library that the method, the settings and a lone process may import.
 STANDARD = [
-    *("core.errors", "core.options", "core.plugins", "core.settings", "algorithms.base"),
+    *("core.errors", "core.extensions", "core.settings", "algorithms.base"),
     "training.check",
     *("config.schema", "config.recipe", "config.removed", "config.run_folder", "demo.files"),
     *("objective.masking", "objective.anchors", "objective.messages", "objective.loss_options"),

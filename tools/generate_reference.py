@@ -28,7 +28,7 @@ from paint.cli.main import COMMANDS
 from paint.cli.parser import command_options, description_of, parameter_helps, plain_type
 from paint.commands import Command, function_names
 from paint.config.schema import Config, EvaluationConfig, GradingConfig
-from paint.core.options import OptionTable
+from paint.core.extensions import OptionTable
 from reading_lines import with_lines
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"

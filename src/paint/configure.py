@@ -11,7 +11,7 @@ from paint.config.recipe import find_recipe, from_table, read_recipe
 from paint.config.run_folder import ROWS, RunError
 from paint.config.schema import Config
 from paint.core.errors import format_value, wrap_errors
-from paint.core.plugins import spec_of
+from paint.core.extensions import spec_of
 from paint.core.storage import digest, write_jsonl
 from paint.data.readers import DataError
 from paint.objective.divergences import Divergence, divergence_name

@@ -13,8 +13,7 @@ from paint.algorithms.base import ALGORITHMS, Algorithm, find_algorithm
 from paint.config.run_folder import read_metrics, read_run
 from paint.config.schema import TrainConfig
 from paint.core.errors import ConfigError, NonFiniteError
-from paint.core.options import OptionTable
-from paint.core.plugins import spec_of
+from paint.core.extensions import OptionTable, spec_of
 from paint.training import train_step as ts
 from paint.training.rollouts import ScoredRollout
 from paint.training.step_checks import require_scores

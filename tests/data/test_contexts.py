@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from paint.config.schema import Config, ConfigError, ContextConfig, GradingConfig
-from paint.core.plugins import spec_of
+from paint.core.extensions import spec_of
 from paint.data.contexts import (
     NO_ATTEMPT,
     Attempt,

@@ -31,7 +31,7 @@ from paint.config.schema import (
     TrainConfig,
 )
 from paint.core.distributed import MESSAGE_NUMBERS
-from paint.core.options import OptionTable
+from paint.core.extensions import OptionTable
 from paint.estimate.memory import (
     MESSAGE,
     Kernels,

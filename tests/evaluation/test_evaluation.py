@@ -21,7 +21,7 @@ from paint.config.schema import (
     RolloutConfig,
 )
 from paint.core.display import Display
-from paint.core.plugins import spec_of
+from paint.core.extensions import spec_of
 from paint.data.problems import Problem
 from paint.demo.files import MODEL
 from paint.evaluation.evaluate import name_of_run, resolve_targets

@@ -15,7 +15,7 @@ import paint
 from conftest import logits_alone, move
 from paint.config.schema import Config, ConfigError
 from paint.core.display import Display
-from paint.core.plugins import spec_of
+from paint.core.extensions import spec_of
 from paint.core.storage import CorruptFileError
 from paint.data.contexts import Contexts
 from paint.data.problems import Problem

@@ -12,7 +12,7 @@ import pytest
 from paint.config.run_folder import read_metrics
 from paint.core.display import Display
 from paint.core.errors import ConfigError
-from paint.core.plugins import spec_of
+from paint.core.extensions import spec_of
 from paint.evaluation.grade import summarise
 from paint.grading import functions
 from paint.grading.contract import Cost, Grade, GradingError, Item

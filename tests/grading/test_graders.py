@@ -15,7 +15,7 @@ from paint.config.run_folder import read_metrics
 from paint.config.schema import GradingConfig
 from paint.core.display import Display
 from paint.core.errors import ConfigError
-from paint.core.plugins import spec_of
+from paint.core.extensions import spec_of
 from paint.evaluation.grade import summarise
 from paint.grading.choice import chosen_letter
 from paint.grading.contract import Grade, Item

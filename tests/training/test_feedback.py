@@ -10,7 +10,7 @@ from paint.config.recipe import find_recipe, read_recipe
 from paint.config.run_folder import read_metrics
 from paint.config.schema import Config
 from paint.core.display import Display
-from paint.core.plugins import spec_of
+from paint.core.extensions import spec_of
 from paint.data.problems import DataError, Problem
 from paint.grading.contract import Grade
 from paint.models.policy import load_policy

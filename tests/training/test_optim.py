@@ -13,7 +13,7 @@ import torch
 
 from paint.config.run_folder import read_metrics, read_run
 from paint.config.schema import Config, ConfigError, ModelConfig, TrainConfig
-from paint.core.plugins import spec_of
+from paint.core.extensions import spec_of
 from paint.estimate.memory import Rows, training_memory
 from paint.estimate.shapes import SHAPES
 from paint.inference.engine import EngineError

@@ -20,8 +20,7 @@ from typing import Any, ClassVar
 
 from paint.config.schema import Config, TrainConfig
 from paint.core.errors import ConfigError, format_short, wrap_errors
-from paint.core.options import build_options
-from paint.core.plugins import load_object
+from paint.core.extensions import build_options, load_object
 from paint.core.settings import POSITIVE, setting, within
 
 
@@ -29,7 +28,7 @@ class Algorithm:
     """One update of the student for each batch of problems.
 
     options is an instance of the frozen dataclass with which the class annotates it
-    (paint.core.options), made of ``train.options``; set after construction.
+    (paint.core.extensions), made of ``train.options``; set after construction.
     """
 
     name: ClassVar[str] = ""  # as in train.method

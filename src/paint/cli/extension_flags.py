@@ -1,4 +1,4 @@
-"""Flags of options that extensions declare (paint.core.options), such as --train.options.epsilon.
+"""Flags of options that extensions declare, such as --train.options.epsilon.
 
 Which there are depends on the extension that the recipe or the line names. So these flags are taken
 out of a line; when the rest is parsed, tyro parses them by the extensions' dataclasses.
@@ -13,7 +13,7 @@ import tyro
 from tyro.conf import arg
 from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructTypeInfo
 
-from paint.core.options import NO_OPTIONS, OptionTable, named_options, option_fields, values_of
+from paint.core.extensions import NO_OPTIONS, OptionTable, named_options, option_fields, values_of
 
 CONFIG = "config"
 """Name of the field of a command whose fields are flags without its name before them."""

@@ -34,7 +34,7 @@ from paint.core.errors import (
     has_control_characters,
     sanitize_for_terminal,
 )
-from paint.core.options import values_of
+from paint.core.extensions import values_of
 from paint.core.settings import Check
 from paint.evaluation.defaults import defaults_of
 

@@ -15,7 +15,7 @@ from typing import Any
 from paint.config.removed import require_not_removed
 from paint.config.schema import Config
 from paint.core.errors import ConfigError, format_value, wrap_errors
-from paint.core.options import OptionTable, option_fields, plain_options
+from paint.core.extensions import OptionTable, option_fields, plain_options
 from paint.core.settings import convert_value
 
 # Recipes have about a thousand bytes. Longer ones can nest so deep that Python ends with a

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from paint.core.errors import ConfigError as ConfigError
 from paint.core.errors import format_value
-from paint.core.options import NO_OPTIONS, OptionTable, options_of
+from paint.core.extensions import NO_OPTIONS, OptionTable, options_of
 from paint.core.settings import MAX_COUNT as MAX_COUNT
 from paint.core.settings import (
     NOT_NEGATIVE,

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 
 from paint.config.schema import CONTEXT_SOURCES, FEEDBACK_SOURCES, ConfigError, ContextConfig
 from paint.core.errors import format_short, wrap_errors
-from paint.core.options import bind_options
-from paint.core.plugins import load_object
+from paint.core.extensions import bind_options, load_object
 from paint.data.problems import Problem, row_of
 from paint.data.readers import DataError
 from paint.grading.contract import Grade

@@ -19,7 +19,7 @@ from paint.config.recipe import to_table
 from paint.config.schema import Config, GradingConfig
 from paint.core.display import Display
 from paint.core.errors import ConfigError
-from paint.core.plugins import load_object
+from paint.core.extensions import load_object
 from paint.core.storage import digest
 from paint.data.problems import item_of
 from paint.evaluation.frame import to_terminal, write_report

@@ -5,8 +5,7 @@ from typing import Any
 
 from paint.config.schema import GradingConfig
 from paint.core.errors import ConfigError
-from paint.core.options import NO_OPTIONS, bind_options, complete_options
-from paint.core.plugins import load_object
+from paint.core.extensions import NO_OPTIONS, bind_options, complete_options, load_object
 from paint.grading.choice import chosen_letter, named_letters
 from paint.grading.contract import Cost, Grade, Grader, Item
 from paint.grading.functions import AsyncCalls, FunctionGrader, is_async, reward_word, takes_batch

@@ -24,8 +24,7 @@ from types import ModuleType
 from typing import IO, Any
 
 from paint.core.errors import PaintError
-from paint.core.options import NO_OPTIONS, bind_options
-from paint.core.plugins import is_importable, load_object
+from paint.core.extensions import NO_OPTIONS, bind_options, is_importable, load_object
 
 DEADLINES = (0.01, 86_400.0)  # seconds, least and most
 # Wall time for each second of the deadline: a call that waits instead of computing ends too.

@@ -9,8 +9,7 @@ from typing import Any
 
 from paint.config.schema import RolloutConfig
 from paint.core.errors import ConfigError, format_short
-from paint.core.options import build_options
-from paint.core.plugins import load_object
+from paint.core.extensions import build_options, load_object
 
 
 @dataclass(frozen=True, slots=True)

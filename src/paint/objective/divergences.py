@@ -22,8 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from paint.core.errors import ConfigError
-from paint.core.options import NO_OPTIONS, build_options
-from paint.core.plugins import extension_errors, load_object, spec_of
+from paint.core.extensions import NO_OPTIONS, build_options, extension_errors, load_object, spec_of
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from paint.core.errors import ConfigError, format_short
-from paint.core.plugins import load_object
+from paint.core.extensions import load_object
 
 
 class Callback:

@@ -26,7 +26,7 @@ from paint.config.schema import (
     TeacherConfig,
 )
 from paint.core.errors import ConfigError, format_short, format_value
-from paint.core.options import complete_options
+from paint.core.extensions import complete_options
 from paint.estimate.plan import (
     UTILIZATION,
     Machine,

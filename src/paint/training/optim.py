@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from paint.config.recipe import require_bitsandbytes
 from paint.config.schema import TrainConfig
 from paint.core.errors import ConfigError, format_short
-from paint.core.options import build_options
-from paint.core.plugins import extension_errors, load_object
+from paint.core.extensions import build_options, extension_errors, load_object
 
 if TYPE_CHECKING:
     import torch
@@ -27,7 +26,7 @@ class OptimizerFactory:
         name: as in ``train.optimizer``.
         state_bytes: bytes of its state for each trained weight; by default those of two moments.
         options: an instance of the frozen dataclass with which the class annotates it
-            (paint.core.options), made of ``train.optimizer_options``; set after construction.
+            (paint.core.extensions), made of ``train.optimizer_options``; set after construction.
     """
 
     name: ClassVar[str] = ""

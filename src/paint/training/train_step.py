@@ -16,7 +16,7 @@ from paint.core.device import to_device
 from paint.core.display import Clock
 from paint.core.distributed import all_gather_objects, barrier, gather_on_rank0, sum_gradients
 from paint.core.errors import NonFiniteError
-from paint.core.plugins import extension_errors
+from paint.core.extensions import extension_errors
 from paint.data.contexts import Attempt, Contexts, GradedCompletion, attempts_of
 from paint.data.problems import Problem, item_of
 from paint.grading.contract import Grade, Grader, require_some_grade

@@ -32,7 +32,7 @@ from paint.core.distributed import (
     run_on_rank0,
 )
 from paint.core.errors import Interrupted
-from paint.core.plugins import extension_errors
+from paint.core.extensions import extension_errors
 from paint.core.storage import digest
 from paint.data.contexts import Contexts
 from paint.data.problems import Problem, batch_indices, problems_digest, read_problems
