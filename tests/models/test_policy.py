@@ -210,6 +210,13 @@ def test_load_policy_missing_weights_are_refused(demo_copy: Path) -> None:
     with pytest.raises(PolicyError, match=rf"lacks {re.escape(name)}"):
         other_demo(demo_copy)
 
+    # A layer that config.json leaves out is that of another model.
+    above = [n for n in weights if "layers.1." in n]
+    more = {n.replace("layers.1.", "layers.3."): weights[n].clone() for n in above}
+    save_file(weights | more, path, {"format": "pt"})
+    with pytest.raises(PolicyError, match=r"no place for model\.layers\.3"):
+        other_demo(demo_copy)
+
 
 def other_demo(folder: Path, **changes: Any) -> Policy:
     return load_policy(replace(DEMO, path=str(folder), **changes), seed=0)

@@ -8,6 +8,7 @@ A row is prompt, completion, padding, without padding in between. So positions c
 start, and neither padding nor the other rows of a batch change a row.
 """
 
+import re
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
@@ -429,7 +430,7 @@ def _load_base(
             **_quantization(config, device),
         )
 
-    _require_complete(loading, config)
+    _require_complete(base, loading, config)
     own = str(base.dtype).removeprefix("torch.")
     if is_shared and own != config.dtype:  # each rank would convert, and hold, all of them
         raise PolicyError(
@@ -505,15 +506,26 @@ def _loading(path: str) -> AbstractContextManager[None]:
     )
 
 
-def _require_complete(loading: Mapping[str, Any], config: cfg.ModelConfig) -> None:
+def _require_complete(
+    base: PreTrainedModel, loading: Mapping[str, Any], config: cfg.ModelConfig
+) -> None:
+    """Raise PolicyError where the weights are those of another config.json."""
     # transformers initialises missing weights, and those of another shape, at random.
     missing = [*loading["missing_keys"], *(name for name, *_ in loading["mismatched_keys"])]
-    if missing:
-        raise PolicyError(
-            f"model.path {format_value(config.path)} lacks {min(missing)} ({len(missing)} weights "
-            f"in all); its weights and its config.json belong to different models, or files are "
-            f"missing"
-        )
+    # It drops the layers that a config.json with too small a number leaves out.
+    own = {_without_numbers(name) for name in base.state_dict()}
+    dropped = [name for name in loading["unexpected_keys"] if _without_numbers(name) in own]
+    for fault, names in (("lacks", missing), ("has no place for", dropped)):
+        if names:
+            raise PolicyError(
+                f"model.path {format_value(config.path)} {fault} {min(names)} ({len(names)} "
+                f"weights in all); its weights and its config.json belong to different models, or "
+                f"files are missing"
+            )
+
+
+def _without_numbers(name: str) -> str:
+    return re.sub(r"\d+", "#", name)
 
 
 def _require_usable(base: Any, tokenizer: PreTrainedTokenizerBase, config: cfg.ModelConfig) -> None:
