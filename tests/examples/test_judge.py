@@ -84,7 +84,7 @@ def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
     url = f"http://127.0.0.1:{server.server_address[1]}/v1"
     found.options = {"url": url, "model": "a-judge"}
     monkeypatch.setenv("JUDGE_API_KEY", "a-key")
-    monkeypatch.setattr(functions, "PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(functions, "FIRST_PAUSE_SECONDS", 0.001)
     yield found
     server.shutdown()
     server.server_close()

@@ -60,7 +60,7 @@ def test_run_shared_text_is_told_from_the_problems(tmp_path: Path) -> None:
     assert of_own["context"] != of_shared["context"]
 
     rules.write_text("Be long.")
-    with pytest.raises(RunError, match=r"another text than .*rules\.md holds now"):
+    with pytest.raises(RunError, match=r"other context than .*rules\.md holds now"):
         train(shared, tmp_path / "shared", resume=True)
 
 
