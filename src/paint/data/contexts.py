@@ -214,6 +214,7 @@ class Contexts:
                 masked[source] = mask_solution(
                     text, ratio, placement=self.options.placement, seed=seed
                 )
+        # A ratio that rounds to no character leaves the reference complete (fidelity C4).
         complete = announces_complete(self.options.wording, is_complete=masked == references)
         names = {"completion": attempt.text}
         if self._shows_feedback:
@@ -355,6 +356,8 @@ class Contexts:
         others = [p for p in self.problems if p.solution and p.id != problem.id]
         if not others:
             raise DataError("context.source neighbour needs a second problem with a solution")
+        # Lists compare in order: words decide between equal anchors, and the first row between
+        # equals.
         return max(others, key=similarity)
 
     @cached_property

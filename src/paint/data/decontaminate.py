@@ -98,6 +98,8 @@ def _long_match(normalized: str, index: Index) -> Match | None:
     matches = []
     for owner in sorted(identified):
         positions = sorted(covered[owner])
+        # Of the shorter one: a problem may stand in a longer text, and a text may be part of a
+        # problem. A text with a passage twice would cover more words than the problem has.
         share = min(len(positions) / min(index.lengths[owner], len(tokens)), 1.0)
         if share >= SHARE:
             passages = []

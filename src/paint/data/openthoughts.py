@@ -109,6 +109,7 @@ def make_training_data(
     digests = {}
     for benchmark in benchmarks:
         digests[benchmark.name] = storage.digest(*(p.problem for p in benchmark.problems))
+    # Not the number of workers: no verdict depends on it.
     settings = {
         "source": source,
         "solution": solution,
@@ -186,6 +187,7 @@ def _decide_rows(
     if Path(source).exists():
         parts = data_files(Path(source))
     rows = (fields for _, fields in chain.from_iterable(map(read_rows, parts)))
+    # Decisions have the order of the rows: their number is where to go on.
     undecided = islice(rows, count, None)
     total = HUB_ROWS if source == HUB else 0
     with display.counting("rows decided", total, done=count) as counter:
@@ -236,6 +238,7 @@ def _write_sample(
     for rows, decision in enumerate(workspace.rows(), start=1):
         if "dropped" in decision:
             dropped[decision["dropped"]] += 1
+        # Here, since a decision is of one row alone.
         elif decision["kept"]["id"] in kept:
             dropped["duplicate problem"] += 1
         else:
@@ -246,6 +249,7 @@ def _write_sample(
     # A smaller sample of a seed is the beginning of a larger one.
     chosen = heapq.nsmallest(sample, kept, key=lambda name: storage.digest(str(seed), name))
     drawn = {kept[name] for name in chosen}
+    # A second pass: of all rows only the ids are in memory.
     found = {}
     for row, decision in enumerate(workspace.rows(), start=1):
         if row in drawn:

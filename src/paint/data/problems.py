@@ -175,6 +175,7 @@ def validate_rows(
             yield row, bad
             continue
 
+        # Of valid rows only: the copy of a bad row is no duplicate.
         first_rows |= dict.fromkeys(keys, row)
         yield row, problem
 

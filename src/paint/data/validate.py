@@ -149,10 +149,7 @@ def check_file(
 def _read_problems(
     config: Config, tokenizer: PreTrainedTokenizerBase, check: FileCheck, display: Display
 ) -> list[Problem]:
-    """The valid rows; counts all rows, their columns and formats, and lists the bad ones.
-
-    A row whose text contains special tokens is bad.
-    """
+    """The valid rows; counts all rows, their columns and formats, and lists the bad ones."""
     problems: list[Problem] = []
     formats: Counter[str] = Counter()
 
@@ -169,6 +166,7 @@ def _read_problems(
     needs = check_config(config).needed_fields
     for row, problem in validate_rows(converted, config.data, needs=needs):
         if isinstance(problem, Problem):
+            # Such text would be read as special tokens, so the row is bad.
             special = special_text_finder(
                 tokenizer, problem=problem.problem, solution=problem.solution, answer=problem.answer
             )

@@ -135,6 +135,7 @@ def training_memory(
     working = 3 * width * shape.intermediate + 4 * width * shape.hidden
 
     sampled = rows.prompt + rows.completion
+    # The local engine keeps its buffers for their CUDA graphs, which a CPU has not.
     kept = 0.0
     if kernels != "cpu":
         sampled = buffered(sampled)

@@ -144,6 +144,7 @@ class Plan:
         def most(upper: int, sized: Callable[[int], Plan]) -> Plan:
             """The plan of the largest number that fits; of 1 where none does."""
             numbers = range(1, upper + 1)
+            # Peaks rise with the number, so the first that does not fit is searched for by halves.
             found = bisect(numbers, False, key=lambda n: worst_peak(sized(n)) > available)
             return sized(max(found, 1))
 
@@ -407,6 +408,7 @@ def server_flags(plan: Plan) -> ServerFlags:
 
 def require_fit(plan: Plan) -> None:
     """Raise ConfigError where the longest micro-batch does not fit in all of the memory."""
+    # All of the memory: an estimate within the reserve may still fit.
     memory, available = plan.memory, plan.headroom + (1 - USABLE) * plan.capacity
     if memory.peak <= available:
         return
@@ -430,6 +432,7 @@ def peak_phase(memory: Memory) -> str:
 def gb(value: float) -> str:
     """Format bytes in GB with two or three digits."""
     giga = value / 1e9
+    # From 99.95 on, one decimal would show 100.0.
     for least, digits in ((99.95, 0), (9.95, 1), (0.0995, 2), (0.00995, 3)):
         if abs(giga) >= least:
             return f"{giga:,.{digits}f}"

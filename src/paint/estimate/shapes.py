@@ -197,9 +197,12 @@ def _shape(config: Mapping[str, Any]) -> Shape:
         heads=heads,
         intermediate=int(config["intermediate_size"]),
         tied=bool(config.get("tie_word_embeddings", False)),
+        # Without the field, every query head has its own keys.
         kv_heads=int(config.get("num_key_value_heads") or heads),
+        # Named where it is another one: 128 of Qwen3-4B, not 2560 / 32.
         head_size=int(config.get("head_dim") or hidden // heads),
         vocabulary=int(config["vocab_size"]),
+        # Of LLAMA_KIND only these normalise queries and keys.
         norms_heads=str(config.get("model_type", "")).startswith("qwen3"),
         positions=int(config["max_position_embeddings"]),
     )

@@ -14,6 +14,7 @@ from paint.evaluation.store import find_stores, reopen_store
 
 NO_CHANGE = "0 is in the interval, so no change is shown"
 
+# The first that a run has is taken: rewards say more about answers than the loss does.
 OF_ROLLOUTS = {
     "reward": ("Mean reward", "{:.3g}"),
     "accuracy": ("Right answers", "{:.1%}"),

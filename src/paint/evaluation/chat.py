@@ -62,9 +62,12 @@ class Chat:
         written: dict[str, list[int]] = {name: [] for name in speakers}
         waiting = {}
         for name, (view, ids) in speakers.items():
+            # One seed for all: answers differ by weights and prompt, not by luck.
             waiting[name] = view, engine.tokens(ids, sampling, derive_seed(seed, problem))
         while waiting:
             for name, (view, tokens) in list(waiting.items()):
+                # For one token only: all speakers take turns with one model, each under its own
+                # weights.
                 with view():
                     token = next(tokens, None)
                 if token is None:

@@ -82,6 +82,7 @@ def grader_needs_answer(grading: GradingConfig) -> bool:
 
 def has_own_task(config: Config) -> bool:
     """Whether prompts or grader are the user's own: mathematics would measure something else."""
+    # Grading that is off is no task of the user's own.
     has_own_grader = config.grading.grader not in (GradingConfig().grader, ("none",))
     return config.prompts != PAPER_PROMPTS or (has_own_grader and config.data.path != NAME)
 

@@ -110,6 +110,7 @@ def evaluate(
             f"folder is a complete model: `paint eval RUN/checkpoints/step-.../model`"
         )
 
+    # Before the model is loaded: what may take hours is confirmed first.
     missing = 0
     for place, _, benchmark in places:
         missing += count_missing(place, benchmark.problems, evaluation.samples)
@@ -275,11 +276,13 @@ def resolve_targets(
         )
     # Of a model that is named by its path nothing but the path is known.
     trained = {name: model for name, model in models.items() if model != ModelConfig(path=name)}
+    # Of a run more than the path is known, so a run's model stands for all.
     first = next(iter({**trained, **models}.values()))
     for target, model in models.items():
         fields = ["path"]
         if target in trained:
             fields += ["train_mode", "quantization"]
+            # Full models have no adapter whose shape could differ.
             if model.train_mode == first.train_mode == "lora":
                 fields += ADAPTER_SHAPE
         for name in fields:
@@ -300,6 +303,7 @@ def resolve_targets(
     if len(prompts) > 1:
         raise ConfigError(f"the targets were trained with different prompts; {APART}")
     if evaluation.base or not policies:
+        # The base comes first: all differences are to the first policy.
         policies = [EvalTarget("base", None, *prompts), *policies]
 
     model = replace(

@@ -84,6 +84,7 @@ def to_measurement(
     """The row of a value; none if the value is None or not a number."""
     if value is None:
         return []
+    # A plain number has no interval: its infinite ends become None below.
     found = value if isinstance(value, Interval) else Interval(float(value), math.inf, math.inf)
     if not math.isfinite(found.mean):
         return []  # JSON has no NaN, and a table no place for it
@@ -106,6 +107,7 @@ def select_rows(rows: Iterable[Measurement], **columns: Any) -> list[Measurement
 
 def to_frame(rows: Sequence[Measurement]) -> "pd.DataFrame":
     """The rows as a DataFrame, without columns that are empty in all."""
+    # Here: rows and tables do without pandas.
     import pandas as pd
 
     frame = pd.DataFrame([asdict(row) for row in rows], columns=COLUMNS)
@@ -203,6 +205,7 @@ def split_table(table: Table, width: int) -> list[Table]:
     sizes = []
     for i, column in enumerate(table.columns):
         cells = [column, *(row[i] for row in table.rows)]
+        # Width on a terminal, not characters: a Chinese one takes two places.
         sizes.append(3 + max(cell_len(cell) for cell in cells))  # a border and two spaces
     labels = range(table.labels)
     room = width - 1 - sum(sizes[i] for i in labels)

@@ -72,6 +72,7 @@ def base_as_rank1_adapter(model: cfg.ModelConfig) -> cfg.ModelConfig:
         train_mode="lora",
         lora_rank=1,
         lora_alpha=1,
+        # One layer of rank 1 is enough for an identity, and the cheapest to serve.
         lora_targets=linear_layers_of(model.path)[:1],
         gradient_checkpointing=False,
     )
@@ -101,6 +102,7 @@ def with_date(model: cfg.ModelConfig, folder: Path) -> cfg.ModelConfig:
     # The records of samples, rollouts of advice, and runs.
     for path in sorted([*folder.rglob(SETTINGS), *folder.rglob("run.json")]):
         table = read_json(path, "put it back as it was")
+        # Runs and evaluations have it among their conventions, advice beside its other settings.
         day = table.get("conventions", table).get("date")
         if day:
             return replace(model, date=day)
@@ -141,6 +143,7 @@ def collect_samples(
         folder: for the engine's log and adapters.
         falls_back: generate here if servers do not start, unless they have stored samples.
     """
+    # Of all tasks: their server starts once, with one --max-model-len.
     max_tokens = max(require_context_length(policy, task) for task in tasks)
     with wrap_errors(folder, StoreError, "choose another place (--output-dir)"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -219,6 +222,8 @@ def sample_of(
         problem.id,
         number,
         prompt_digest(prompt),
+        # With the tag that the prompt opened: else an answer in a thought that was cut off would
+        # count.
         policy.transcript(prompt, completion.ids),
         len(completion.ids),
         completion.truncated,
@@ -308,6 +313,7 @@ def checkpoint_digest(trained: Path) -> str:
     if not weights:
         raise PolicyError(f"{trained} holds no weights (no *.safetensors)")
 
+    # The same tensors with another alpha are another policy.
     shape: list[object] = []
     if ADAPTER in weights:
         lora = read_lora(trained)

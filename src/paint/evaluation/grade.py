@@ -109,6 +109,7 @@ def grade(
 def grader_identity(grading: GradingConfig) -> dict[str, Any]:
     """What determines the grades of a text: graders with their code, weights and options."""
     table = to_table(Config(grading=grading))["grading"]
+    # The code counts, too: a changed function does not keep the grades of the former one.
     code = []
     for spec in grading.grader:
         text = ""
@@ -117,6 +118,8 @@ def grader_identity(grading: GradingConfig) -> dict[str, Any]:
             with suppress(OSError, TypeError):
                 text = inspect.getsource(load_object(spec, "grading.grader", GRADERS))
         code.append(digest(text)[:16])
+    # Not deadline, timeout and concurrency: they can only make a call fail, and failures are graded
+    # again.
     chosen = {name: table[name] for name in ("grader", "weights", "options")}
     return {**chosen, "code": code}
 
@@ -145,6 +148,7 @@ def _grade_others(
 ) -> None:
     """Grade the samples that have no row, and add their rows."""
     tags = []
+    # The tags of the model that sampled: grading loads no model.
     for pair in store.settings.get("conventions", {}).get("tags", ()):
         tags.append(ThoughtTags(**pair))
     left = [s for s in store.samples() if (s.problem, s.sample) not in rows]
@@ -156,6 +160,7 @@ def _grade_others(
                 problem = store.problems_by_id[s.problem]
                 items.append(item_of(problem, s.text, truncated=s.truncated, tags=tags))
             found = grader.grade(items)
+            # At the first chunk: a judge that is down is found before it was asked for all samples.
             if stops and not start:
                 require_some_grade(found, store.folder.name)
             for s, verdict in zip(chunk, found, strict=True):
@@ -259,6 +264,7 @@ def stored_in(folders: Sequence[Path]) -> list[Path]:
         stores = find_stores(folder)
         if not stores:
             raise StoreError(f"{folder} holds no evaluation; `paint eval` makes one")
+        # All differences are to the first policy.
         paths += sorted(stores, key=lambda path: path.parent.name != "base")
     return list(dict.fromkeys(paths))  # a folder may be named together with one above it
 
@@ -301,6 +307,7 @@ def cast_votes(verdicts: Sequence[Verdict], k: int, grader: MathGrader) -> list[
             for other, earlier in distinct.items():
                 if normalize(other) == normalize(answer) or (other, answer) in equal:
                     same.append(earlier)
+            # The earliest: undecided answers count as unequal, so equality may not be transitive.
             votes.append(same[0] if same else distinct.setdefault(answer, vote))
     return votes
 

@@ -96,6 +96,7 @@ def maj_at_k(
         counts = np.bincount(voted)
         # Of several answers with the most votes, one is drawn by lot.
         winners = np.flatnonzero(counts == counts.max())
+        # Equal answers have one verdict: any sample of a winner tells whether it is right.
         return float(np.mean([is_right[row == winner].any() for winner in winners]))
 
     return np.array([chance(row, is_right) for row, is_right in zip(votes, correct, strict=True)])
@@ -107,6 +108,7 @@ def per_problem(graded: GradedSamples) -> dict[str, Float[np.ndarray, " p"]]:
     metrics = {name: values.mean(axis=1) for name, values in graded.sampled.items()}
     if graded.votes is not None:
         metrics["maj_at_k"] = maj_at_k(graded.votes, graded.correct)
+    # pass@1 is Avg@k: both are c / n.
     for j in sorted({2, 4, 8, k}):
         if 1 < j <= k:
             metrics[f"pass_at_{j}"] = pass_at_k(graded.correct, j)
@@ -131,6 +133,7 @@ def compute_metrics(
         return bootstrap([values[name][metric] for name in names], bounds=bounds)
 
     intervals = {name: {m: interval(m, [name]) for m in row} for name, row in values.items()}
+    # Macro averages over other benchmarks could not be compared with each other.
     names = list(values if shared is None else shared)
     if len(names) > 1:
         intervals["macro"] = {

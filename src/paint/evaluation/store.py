@@ -186,6 +186,7 @@ def open_store(
             versions.append(settings["versions"])
         workspace.begin({**before, **settings, "versions": versions})
         with wrap_errors(folder, StoreError, "samples stored before are kept"):
+            # Gold answers may have been corrected; each grade names the row that it is of.
             storage.write_jsonl(folder / PROBLEMS, rows)
         store = _opened(folder)
         store.write_sums()  # a kill may have come between the last sample and the sums
@@ -220,6 +221,7 @@ def recorded_engines(folders: Iterable[Path]) -> set[str]:
 
 def find_stores(folder: Path) -> list[Path]:
     """Find the stores below a folder, itself included, at any depth; sorted."""
+    # Policies are named after folders, and "." has no name.
     return sorted(path.parent for path in folder.resolve().rglob(COMPLETIONS))
 
 

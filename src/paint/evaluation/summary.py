@@ -81,6 +81,7 @@ def difference_rows(graded: ByPolicy) -> list[Measurement]:
     """
     (first, base), *others = graded.items()
     rows: list[Measurement] = []
+    # The interval of a difference is bounded by -1 and 1.
     if not all(are_shares(part.scores) for part in _parts(graded)):
         return rows
     metric = "reward" if _have_rewards(graded) else "avg_at_k"

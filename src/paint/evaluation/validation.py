@@ -145,6 +145,7 @@ def validate(
         missing = run_on_rank0(open_store)
 
         if missing:
+            # The step's rollouts were drawn with the weights before its update.
             engine.sync_weights()
         title = f"validation after step {step}"
         with display.counting(title, total, total - len(missing)) as count:
@@ -178,6 +179,8 @@ def generate_batch(
     rows: list[tuple[Problem, int]],
 ) -> list[Sample]:
     """Generate the samples of some rows, each rank its share; all ranks get all samples."""
+    # A rank without rows calls the engine all the same: engines on servers are called by all ranks
+    # together.
     with accelerator.split_between_processes(rows) as mine:
         completions = engine.generate(
             [task.prompts[problem.id] for problem, _ in mine],

@@ -231,6 +231,7 @@ def accuracy_gradients(
     """dJ/da of each problem, from the directional derivative and the reward of each rollout."""
     k = rewards.shape[1]
     # The other rollouts of the problem are the baseline, so that the estimate has no bias.
+    # r less the mean of the k − 1 others is (r less the mean of all) · k / (k − 1).
     advantage = (rewards - rewards.mean(axis=1, keepdims=True)) * k / (k - 1)
     gradients: np.ndarray = (advantage * derivatives.reshape(-1, k)).mean(axis=1)
     return gradients

@@ -150,6 +150,8 @@ def _prepare(config: Config, folder: Path, count: int) -> tuple[Config, list[Pro
             if path.exists() and path.read_text("utf-8") != text:
                 raise ValueError(f"{name} is that of a bake of another text or other questions")
             write_atomic(path, text)
+    # The limit has chosen the questions already. A resumed run reads these copies, whatever becomes
+    # of the files.
     config = config.changed("data", path=str(folder / "questions.jsonl"), limit=None)
     config = config.changed("context", file=str(folder / "rules.md"))
     config = replace(config, model=with_date(config.model, folder))

@@ -40,6 +40,7 @@ def compare(
     ``recipes`` are names and configs; with ``server_gpus``, vLLM servers on them generate. The
     other arguments are those of ``paint.compare``.
     """
+    # The last recipe decides: it is the one that the others are compared with.
     display, model = Display(), recipes[-1][1].model.path
     protocol = protocol_for(recipes[-1][1], benchmark, problems, samples)
     rollout = protocol.rollout

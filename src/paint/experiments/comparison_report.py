@@ -109,6 +109,7 @@ def _rows_of(
     values: dict[str, Interval | float] = {"avg_at_k": over_seeds(shares(group))}
     if step is None:
         tried = group[0].protocol["samples"]
+        # Of k among k samples pass@k is whether one is right.
         values[f"pass_at_{tried}"] = over_seeds((shares(group) > 0).astype(float))
         lengths = []
         for result in group:
@@ -151,6 +152,7 @@ def _pair_rows(layout: Layout, last: Mapping[str, Results]) -> list[Measurement]
 def step_rows(layout: Layout, results: Results) -> list[Measurement]:
     """The same of every checkpoint, and how far the last one of the reference run is ahead."""
     groups = by_step(results)
+    # The untrained model has one checkpoint, at step 0.
     [base] = groups[BASE].values()
     reference = layout.reference_run
     end = groups[reference][max(groups[reference])] if reference else []

@@ -62,9 +62,11 @@ def save_plot(path: Path, layout: Layout, results: Results) -> None:
     last, labels, score = by_run(results), list(layout.rows.values()), score_name(results)
     ticks = "; ticks: single seeds" if len(last[BASE]) > 1 else ""
     title = f"{layout.title}\n{evaluation_name(results)}; bars: 95 % intervals{ticks}"
+    # Text stays text. Ids come from the salt, so equal results give equal files.
     with matplotlib.rc_context(
         {"svg.fonttype": "none", "svg.hashsalt": "paint", "font.size": 9, "text.parse_math": False}
     ):
+        # Without pyplot, which keeps every figure and may look for a screen.
         figure = Figure(figsize=(9.9, 0.36 * len(labels) + 1.6), layout="constrained")
         levels, gaps = figure.subplots(1, 2, sharey=True)
         for row, name in enumerate(layout.rows):

@@ -255,6 +255,7 @@ def _generate(
     engine.stream(
         [request.prompt for request in missing],
         sampling_from(config.rollout),
+        # Without the context: the teacher's answers have the random numbers of the student's.
         [derive_seed(config.train.seed, r.sample, r.problem.id) for r in missing],
         add,
     )
@@ -333,6 +334,7 @@ def annotate(policy: Policy, rollout: Rollout) -> TokenAnnotations:
     annotations = TokenAnnotations(divergence_point)
 
     content = text.rfind(BOX) + len(BOX)
+    # Without a box rfind gives -1, and content is below len(BOX).
     has_box = len(BOX) <= content < len(text)
     if rollout.is_correct or not problem.answer or not has_box:
         return annotations

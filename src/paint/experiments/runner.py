@@ -132,6 +132,7 @@ def run_experiment(
         folder.mkdir(parents=True, exist_ok=True)
 
     def missing_steps(run: ExperimentRun) -> list[int]:
+        # Read again each time: other processes append to it.
         results = _stored(folder)
         return [step for step in steps[run.name] if (run.name, run.seed, step) not in results]
 
@@ -159,9 +160,11 @@ def run_experiment(
                     display.note(f"{number} of {len(seeded)}: {run.label}{left}")
                     began = monotonic()
                     found = _run(run, steps_left, folder, protocol, display)
+                    # For the file alone: while this process trained, others could train, too.
                     with lock_folder(folder, waiting=display.note):
                         by_step([*read_results(folder), *found])  # refuses other problems
                         append_results(folder, found)
+                    # The base is not trained: its time says nothing about that of the others.
                     if run.name != BASE:
                         spent.append(monotonic() - began)
                 # After an error it stays, so that a waiting and a later process lock the same file.

@@ -60,12 +60,15 @@ class AsyncCalls:
         return await asyncio.gather(*(self._call(slots, arguments) for arguments in calls))
 
     async def _call(self, slots: asyncio.Semaphore, arguments: Arguments) -> CallResult:
-        """The result of a call, which is repeated while it fails, in one slot all the time."""
+        """The result of a call, which is repeated while it fails."""
         pause = wait_exponential(multiplier=FIRST_PAUSE_SECONDS, max=LONGEST_PAUSE_SECONDS)
+        # reraise: the function's own error, not tenacity's RetryError.
         retrying = AsyncRetrying(stop=stop_after_attempt(self._attempts), wait=pause, reraise=True)
         value: Any = None
         error = ""
+        # One slot for all attempts and pauses, so an endpoint that fails gets fewer calls.
         async with slots:
+            # In the slot: the wait for one is no cost of the call.
             began = time.monotonic()
             try:
                 value = await retrying(self._attempt, arguments)
@@ -79,7 +82,9 @@ class AsyncCalls:
         try:
             value = await asyncio.wait_for(self._function(*arguments), self._timeout)
         except TimeoutError as error:
+            # A timeout of the function's own client has a text, that of wait_for has none.
             raise TimeoutError(str(error) or f"no result within {self._timeout:g} s") from None
+        # Through JSON, as from a process: all functions give the same types.
         return json.loads(json.dumps(value, default=to_plain))
 
 
@@ -129,6 +134,7 @@ class FunctionGrader(Grader):
 
 def is_async(function: Callable[..., Any]) -> bool:
     """True for a function, or an object with a ``__call__``, that is declared by ``async def``."""
+    # iscoroutinefunction is false for an object whose __call__ is async.
     call = getattr(function, "__call__", None)  # noqa: B004
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 

@@ -119,6 +119,8 @@ class Worker:
     def __init__(self, settings: str) -> None:
         self._index = 0
         self._began = 0.0
+        # A worker imports what this process can, such as a notebook's folders. "" would be the
+        # working directory, which is left out here and by -P.
         path = os.pathsep.join(filter(None, sys.path))
         try:
             self._process = subprocess.Popen(
@@ -126,6 +128,7 @@ class Worker:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 process_group=0,  # Ctrl-C reaches this process only, which then ends the worker
+                # Hashes of texts, and so the order of sets, are the same in every worker.
                 env=os.environ | {"PYTHONHASHSEED": "0", "PYTHONPATH": path},
             )
         except OSError as error:  # no such program, or no room for another process
@@ -234,21 +237,27 @@ def _answer_in_child(function: Callable[..., Any], line: bytes, deadline: float)
     child = os.fork()
     if not child:
         try:
+            # Processor time, in fractions of a second: RLIMIT_CPU counts whole ones.
             signal.setitimer(signal.ITIMER_PROF, deadline)
             with os.fdopen(writing, "wb") as pipe:
                 pipe.write(_answer(function, line))
         finally:
+            # Not sys.exit: the worker's clean-up and its buffers are not the child's. The worker
+            # looks at the line, not at this status.
             os._exit(1)
+    # A pipe with an open writer has no end.
     os.close(writing)
 
     with os.fdopen(reading, "rb") as pipe:
         is_late = not select.select([pipe], [], [], deadline * WALL_SECONDS)[0]
         answer = b"" if is_late else pipe.readline()
+    # It has answered, or its time is up: whatever it still does is not waited for.
     os.kill(child, signal.SIGKILL)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
     if answer.endswith(b"\n"):
         return answer
+    # SIGALRM is of an alarm that the function set itself.
     timed_out = is_late or -status in (signal.SIGPROF, signal.SIGALRM)
     error = "timed out" if timed_out else f"ended with status {status}"
     return json.dumps({"error": error}).encode() + b"\n"

@@ -148,6 +148,7 @@ def _tags(text: str, own: Sequence[ThoughtTags]) -> list[_Tag]:
     found: list[_Tag] = []
     for number, pair in enumerate(pair for pair in own if not pair.is_known):
         for literal, opens in ((pair.opening, True), (pair.closing, False)):
+            # Without a slash it may be a text that stands elsewhere, too: alone it ends no thought.
             is_plain = not opens and "/" not in literal
             for m in re.finditer(re.escape(literal), text):
                 found.append(_Tag(f"own {number}", m.start(), m.end(), opens, is_plain))
@@ -162,6 +163,7 @@ def _tags(text: str, own: Sequence[ThoughtTags]) -> list[_Tag]:
         if known is not None:
             kind, opens = known
             found.append(_Tag(kind, m.start(), m.end(), opens))
+    # sorted is stable: of tags at one place, the one that was found first stays first.
     return sorted(found, key=lambda tag: tag.start)
 
 

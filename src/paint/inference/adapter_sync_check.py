@@ -50,6 +50,7 @@ def check_adapter_sync(
 
     completions = generate()
     before = float(_mismatches(policy, prompts, completions).max())
+    # Written so that NaN fails, too.
     if not before <= bound:
         raise LogprobMismatchError(
             f"before the first step, engine and trainer differ by {before:.3g} nats. "
@@ -59,6 +60,8 @@ def check_adapter_sync(
     # One row is enough to search with, and then all are scored: the policy may be on a CPU.
     parts = completions[:1], completions
     unperturbed = [trainer_log_probs(policy, prompts[: len(part)], part) for part in parts]
+    # Twice the bound, not more: at five times, bfloat16 alone is 0.026 nats away, half of the
+    # default bound (docs/dev/log.md).
     target, scale = max(2 * min(bound, 1.0), 0.1), 1e-4
     with restoring(policy):
         for part, old in zip(parts, unperturbed, strict=True):
@@ -74,6 +77,7 @@ def check_adapter_sync(
     unchanged = _mismatches(policy, prompts, changed)
     restored = float(_mismatches(policy, prompts, generate()).max())
     for follows, moved in zip(perturbed.tolist(), unchanged.tolist(), strict=True):
+        # An engine with the old adapter would be nearer to the unchanged policy.
         if not follows <= min(bound, moved / 2):
             raise LogprobMismatchError(
                 f"with a changed adapter the engine's log-probs are {follows:.3g} nats away from "
@@ -136,8 +140,10 @@ def set_trained(policy: Policy, values: Sequence[Tensor]) -> None:
 @torch.no_grad()
 def perturb(policy: Policy, scale: float) -> None:
     """Add noise of this standard deviation to every B of the adapter, the same in every call."""
+    # On the CPU: the same noise on every device.
     generator = torch.Generator().manual_seed(0)
     for name, parameter in policy.model.named_parameters():
+        # B is 0 at the start: noise on A alone would change nothing.
         if parameter.requires_grad and "lora_B" in name:
             noise = torch.randn(parameter.shape, generator=generator)
             parameter.add_(scale * noise.to(parameter.device, parameter.dtype))

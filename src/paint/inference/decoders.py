@@ -104,6 +104,7 @@ def _windows(decoder: Any) -> dict[str, int | None] | None:
     takes_positions = "position_ids" in signature(decoder.forward).parameters
     if not (keeps_keys and takes_positions and len(layers) == len(kinds)):
         return None
+    # Its cache is that of a window, but a chunk begins at a fixed position.
     if "chunked_attention" in kinds:
         return None
     windows = {}
@@ -216,6 +217,7 @@ class StaticDecoder(Decoder):
         layout, most = self.layout, self._bucket(self.longest)
         layout.width = min(self._bucket(positions), most)
         if layout.width > layout.capacity:
+            # At least doubled, since growing copies everything.
             layout.capacity = min(max(layout.width, 2 * layout.capacity), most)
             for layer in self.cache.layers:
                 layer.grow(layout.capacity)
@@ -223,6 +225,7 @@ class StaticDecoder(Decoder):
     def _bucket(self, positions: int) -> int:
         block = NARROWEST
         if self.device.type == "cuda":
+            # Each width has its own graph: wide steps grow in larger blocks.
             power = 1 << (max(positions - 1, 1).bit_length() - 1)
             block = max(power // WIDTHS, NARROWEST_GRAPH)
         return -(-positions // block) * block
@@ -278,6 +281,7 @@ class _StaticLayer(DynamicLayer):  # type: ignore[misc]
             return self._write_texts(states, layout.prefill)
 
         for buffer, part in zip(self.buffers, states, strict=True):
+            # Not a slice: each slot is at its own position.
             buffer.flatten(0, 1).index_copy_(0, layout.places, part.flatten(0, 1))
         size, width = len(key_states), layout.width
         return tuple(buffer[:size, :width].transpose(1, 2) for buffer in self.buffers)
@@ -307,6 +311,7 @@ class PaddedDecoder(Decoder):
         """Read texts in the place of all texts before."""
         width = max(map(len, texts))
         gaps = [width - len(text) for text in texts]
+        # On the left, so that all rows end side by side where a step appends.
         ids = []
         for gap, text in zip(gaps, texts, strict=True):
             ids.append([0] * gap + list(text))
@@ -314,6 +319,7 @@ class PaddedDecoder(Decoder):
         self.cache = DynamicCache(config=self.decoder.config)
         self.mask = torch.tensor(mask, dtype=torch.long, device=self.device)
         if width:
+            # They count from a row's first token, not from its padding.
             positions = (self.mask.cumsum(-1) - 1).clamp(min=0)
             self._forward(to_device(ids, self.device), positions, self.mask, self.cache)
 

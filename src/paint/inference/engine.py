@@ -66,6 +66,7 @@ def completion_fault(completion: Completion, vocabulary: int) -> str:
     if not ids:
         return "has no token"
     for token in ids:
+        # True is an instance of int, too.
         if type(token) is not int or not 0 <= token < vocabulary:
             return f"has the token id {format_short(token)}, which is none of {vocabulary:,}"
     if log_probs and len(log_probs) != len(ids):
@@ -152,4 +153,6 @@ class RemoteEngine(Engine, Protocol):
 
 def derive_seed(*place: int | str) -> int:
     """Derive a seed from a key such as (seed, step, row); equal on every rank and resume."""
+    # random.Random hashes a text by itself, the same in every process. 62 bits fit in the signed
+    # integers of every sampler.
     return random.Random("/".join(map(str, place))).getrandbits(62)

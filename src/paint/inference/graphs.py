@@ -32,6 +32,7 @@ class GraphedStep:
         self.graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
         if enabled:
             self.stream = torch.cuda.Stream()
+            # Graphs run one after the other, so they share their working memory.
             self.pool = torch.cuda.graph_pool_handle()
 
     def clear(self) -> None:
@@ -52,6 +53,7 @@ class GraphedStep:
         """Do the step eagerly and by a new graph, and keep the graph if both agree."""
         before = self._copy()
         try:
+            # First eagerly: what libraries set up at their first call cannot be captured.
             with self._on_side_stream():
                 step()
             eager = self._copy()
@@ -59,7 +61,9 @@ class GraphedStep:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
                 step()
+            # A capture only records.
             graph.replay()
+        # A RuntimeError, too, but no reason against graphs: the engine continues with fewer rows.
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
@@ -78,10 +82,11 @@ class GraphedStep:
 
     @contextmanager
     def _on_side_stream(self) -> Iterator[None]:
-        """On the stream of captures, where a wait for the device is an error."""
+        """On the stream of captures."""
         current = torch.cuda.current_stream()
         self.stream.wait_stream(current)
         mode = torch.cuda.get_sync_debug_mode()
+        # A wait for the device is an error here, as it is in a capture.
         torch.cuda.set_sync_debug_mode("error")
         try:
             with torch.cuda.stream(self.stream):

@@ -218,6 +218,7 @@ class _Sampler:
         if capacity != self.capacity:  # the buffers have moved, be it here or in a prefill
             self.step.clear()
         self.capacity = capacity
+        # For a repetition with more candidates, which writes over all else.
         before = [part.clone() for part in (slots.tokens, slots.counts, slots.ended)]
         with self.layers():
             for _ in range(steps):
@@ -225,6 +226,7 @@ class _Sampler:
 
         is_finite = slots.log_probs.isfinite().all()
         flags = torch.stack((self.too_few, is_finite))
+        # One tensor: every copy to the host would be another wait.
         read = torch.cat((slots.counts, slots.ended, flags)).tolist()  # waits for the device
         count = len(slots.rows)
         lengths, ended, (too_few, finite) = read[:count], read[count:-2], read[-2:]
@@ -258,6 +260,7 @@ class _Sampler:
         """Append a token to every row, without waiting for the device."""
         slots = self.slots
         tokens = slots.tokens[: slots.size]
+        # A sum over the vocabulary loses its digits in 16 bits.
         logits = self.policy.lm_head(self.decoder.states(tokens, slots.positions())).float()
         drawn, too_few = draw(logits, slots.next_uniforms(), self.sampling, self.candidates)
         self.too_few |= (too_few & ~slots.ended[: slots.size]).any()

@@ -33,6 +33,7 @@ def examine(recipes: Sequence[str] = ()) -> dict[str, Any]:
         gpu = torch.cuda.get_device_properties(i)
         gpus.append({"name": gpu.name, "memory": gpu.total_memory})
     memory = psutil.virtual_memory()
+    # Every GPU gets the same work, so the smallest decides.
     capacity = min((gpu["memory"] for gpu in gpus), default=memory.total)
     disk = {}
     for place in (Path.cwd(), Path(constants.HF_HUB_CACHE)):
@@ -72,6 +73,7 @@ def find_machine(device: Any = None, ranks: int = 1) -> Machine:
     from paint.models.liger import is_installed
 
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    # The ranks of a computer share its memory.
     gpus, memory = 0, psutil.virtual_memory().total / local
     if device is None:
         on_gpu = torch.cuda.is_available() and os.environ.get("ACCELERATE_USE_CPU", "") != "true"

@@ -52,6 +52,7 @@ class Rank0Engine(Engine):
     ) -> PendingCompletions:
         """Start ``generate``; calling the returned function is collective as well."""
         rows, all_seeds, mine = self._of_all_ranks(prompts, seeds)
+        # Other ranks have nothing to wait for: they get rank 0's completions.
         waiting = self.engine.submit(rows, sampling, all_seeds) if self.engine else list
         return lambda: run_on_rank0(waiting)[mine]
 

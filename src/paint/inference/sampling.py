@@ -44,11 +44,14 @@ def distribution(
     has_top_k = 0 < sampling.top_k < vocabulary
     is_cut_off = torch.zeros_like(scores[:, 0], dtype=torch.bool)  # candidates may be missing
     if has_top_k:
+        # Top-k comes first: top-p is a share of what it leaves, as in transformers and vLLM.
         likeliest, tokens = scores.topk(candidates)
         least = likeliest[:, min(sampling.top_k, candidates) - 1, None]
+        # Others as likely as the last candidate may be missing.
         is_cut_off = likeliest[:, -1] >= least[:, 0]
         probs = likeliest.masked_fill(likeliest < least, -torch.inf).softmax(-1)
     elif sampling.top_p < 1:
+        # Shares of the complete distribution: among the candidates alone they would be too large.
         probs, tokens = scores.softmax(-1).topk(candidates)
     else:
         tokens = torch.arange(vocabulary, device=scores.device).expand_as(scores)

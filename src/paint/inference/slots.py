@@ -97,6 +97,7 @@ class Slots:
         target[index] = torch.tensor(values, device=self.device)
 
     def _uniforms(self, seed: int) -> Float[Tensor, " limit"]:
+        # On the CPU: the numbers of a seed do not depend on the device.
         return torch.rand(self.limit, generator=torch.Generator().manual_seed(seed))
 
     def positions(self) -> Int[Tensor, " b"]:
@@ -117,6 +118,7 @@ class Slots:
         """Append a token to every row that has not ended."""
         live = slice(self.size)
         counts, ended = self.counts[live], self.ended[live]
+        # A step has no branches: slots that have ended write into the spare column.
         place = counts.where(~ended, self.limit)[:, None]
         self.ids[live].scatter_(1, place, tokens[:, None])
         self.log_probs[live].scatter_(1, place, log_probs[:, None])
@@ -154,6 +156,7 @@ class Slots:
         """
         count = len(self.rows) - len(self.free)
         size = self.size
+        # By halves, since each size has its own graph.
         while size // 2 >= max(count, smallest):
             size //= 2
         origins = []

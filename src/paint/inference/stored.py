@@ -122,6 +122,7 @@ def stored_rows(source: Path) -> Iterator[StoredRow]:
         seed = read_run(source).train.seed
         for path in step_paths(source / "rollouts", ".jsonl"):
             for row, values in enumerate(read_jsonl(path, HINT)):
+                # Files count steps from 1, seeds from 0.
                 sampled_with = derive_seed(seed, step_of(path) - 1, row)
                 yield StoredRow(f"{path} line {row + 1}", values, sampled_with)
     elif (source / "completions.jsonl").exists():
@@ -178,6 +179,7 @@ def _completion(
 def _tokens(policy: Policy, text: str, prompt: list[int], truncated: bool) -> tuple[int, ...]:
     # An evaluation's text begins with the tag that its prompt opened.
     ids = policy.solution_ids(text.removeprefix(policy.transcript(prompt, [])))
+    # The end of the turn, which solution_ids appends, was never sampled.
     if truncated:
         ids = ids[: len(ids) - len(policy.solution_ids(""))]
     return tuple(ids)

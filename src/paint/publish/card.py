@@ -95,6 +95,7 @@ def write_card(export: Export, evaluations: Sequence[CheckpointEvaluation], fold
         pipeline_tag="text-generation",
         tags=["paint", "self-distillation"],
     )
+    # No autoescape: it would write HTML's entities into Markdown.
     environment = jinja2.Environment(
         trim_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined
     )

@@ -65,6 +65,8 @@ def export(
     if (run / "validation" / "summary.json").exists():
         found.append(find_evaluation(run / "validation", trained))
 
+    # A fully trained model has no adapter. Adapters are trained in float32 (fidelity C30), in which
+    # they lose nothing.
     merged = merged or config.model.train_mode == "full"
     dtype = dtype or (config.model.dtype if merged else "float32")
     place = wrap_errors(folder, ExportError, "free some space, or name another folder")
@@ -119,6 +121,7 @@ def upload(folder: Path, repository: str, display: Display) -> None:
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     api = HfApi()
     with wrap_errors(repository, ExportError, "check its name and the rights of your token"):
+        # Publishing is the user's decision. A repository that exists keeps its visibility.
         api.create_repo(repository, private=True, exist_ok=True)
         commit = api.upload_folder(
             repo_id=repository, folder_path=folder, commit_message="Add model"

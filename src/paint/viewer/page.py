@@ -46,6 +46,7 @@ def packed(values: Any) -> dict[str, str]:
     if array.dtype == bool:
         array = array.astype(np.uint8)
     elif array.dtype.kind in "iu":
+        # In two bytes where they fit: a page has an index for every token of every row.
         array = array.astype(np.uint16 if array.max(initial=0) < 2**16 else np.uint32)
     else:
         array = array.astype(np.float32)
@@ -66,6 +67,7 @@ def render(kind: str, title: str, data: Mapping[str, Any]) -> str:
     style = (ASSETS / "style.css").read_text("utf-8")
     scripts = [(ASSETS / name).read_text("utf-8") for name in PAGES[kind]]
     script = "\n".join(scripts)
+    # Strict: a misspelt name is an error, not an empty place on the page.
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     template = environment.from_string((ASSETS / "page.html").read_text("utf-8"))
     return template.render(
@@ -97,4 +99,5 @@ def _finite(value: Any) -> Any:
 
 
 def _hash(text: str) -> str:
+    # The page's policy allows a script by the hash of its text, so no other one runs.
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -229,6 +229,8 @@ def row_data(
             if log_probs:  # none for tokens that no engine sampled
                 values["engine_log_prob"] = np.array(log_probs, np.float32)
         else:
+            # How far the rescoring student, of a checkpoint, is from the step's own. The gradient
+            # is that of the former: it is not logged.
             moved = np.abs(found.values["student_log_prob"] - values["student_log_prob"])
             data["moved"] = float(moved.max(initial=0))
             values["slope"] = found.values["slope"]

@@ -56,6 +56,7 @@ class Scorer:
                 f"rollouts cannot be rescored; put it back, or pass --no-rescore"
             )
         self.teacher: Teacher = open_teacher(self.policy, config.teacher)
+        # For the steps before the first checkpoint, to which a page may come later.
         self._fresh = [parameter.detach().clone() for parameter in self.policy.trainable]
         self._at = 0
         self.problems = read_training_problems(run, config, self.policy, display)
@@ -100,6 +101,7 @@ class Scorer:
                 f"no reason and no feedback; leave it out"
             )
         contexts = Contexts(with_source(self.config.context, shown), self.problems)
+        # Files count steps from 1, seeds from 0: so the choices are the run's.
         seed = derive_seed(self.config.train.seed, step - 1, rollout["row"])
         said = {name: rollout.get(name, "") for name in ("reason", "feedback")}
         attempt = Attempt(rollout["text"], Grade(rollout.get("reward"), **said))

@@ -61,6 +61,7 @@ def show_targets(
     with wrap_errors(path, RunError, "choose another place with --out"):
         size = write_page(path, kind, f"{data['name']} · paint show", data)
     display.note(f"written to {path} ({size / 1e6:.1f} MB)")
+    # Without a screen, webbrowser would start a text browser in this terminal.
     has_screen = sys.platform == "darwin" or any(
         map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY"))
     )

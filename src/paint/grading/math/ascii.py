@@ -61,6 +61,7 @@ _UNION = re.compile(r"(?<=[)\]])\s+U\s+(?=[(\[])")
 
 def latex_of_ascii(text: str) -> str:
     """The text with ASCII names, calls and signs in LaTeX; what is LaTeX already stays."""
+    # Before the calls, in which exponents in brackets get braces.
     text = _POWER.sub("^", text)
     text = _POINT.sub(r"\1", text)  # 1./3
     text = _UNION.sub(r"\\cup ", text)

@@ -37,8 +37,10 @@ class GoldReading:
 LONGEST_ANSWER = 2000
 
 # The last box counts, but not the empty one of the instruction "within \boxed{}".
+# The blanks are possessive: given back, one of them would hide an empty box from the lookahead.
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![a-zA-Z])\s*+(?!\{\s*+\})")
 _UNBRACED = re.compile(r"\\?[^\s$\\{}]+(?:\{[^{}]*\})*")
+# An escape is one piece, so that the brace of \{ does not count.
 _ESCAPE_OR_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 
 _DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
@@ -212,6 +214,7 @@ def alternatives(gold: str) -> list[str]:
 
 def compare_text(given: str, gold: str) -> Reason | None:
     """Compare by integers and by text, in linear time; None if only algebra can decide."""
+    # Of the answers as written: \text{no} is a word, and no alone a product of two letters.
     is_short_word = any(_WRAPPED_WORD.fullmatch(text.strip()) for text in (given, gold))
     given, gold = _plain_answer(given), _plain_answer(gold)
     integers = _integer(given), _integer(gold)
@@ -222,6 +225,7 @@ def compare_text(given: str, gold: str) -> Reason | None:
     if _same_text(given, gold):
         return "right"
 
+    # After the texts: the same text is right, however long it is.
     if len(gold) > LONGEST_ANSWER or not normalize(gold):
         return "unparsable gold"
     if len(given) > LONGEST_ANSWER:
@@ -450,15 +454,19 @@ def _split_unit(text: str) -> _Quantity:
     unit = _UNIT.search(number)
     if unit and not _NO_UNIT.search(unit[0]):
         before = number[: unit.start()]
+        # A word without a number before it is no unit, and the degrees of \sin 30^\circ belong to
+        # the angle.
         if re.search(r"[0-9]|\\pi|π", before) and not _TRIGONOMETRIC.search(before):
             number, written = before, normalize(unit[0]).lower().replace("mph", "mi/h")
 
     parts = []
     for part in _UNIT_PART.findall(written):
+        # Plurals; s and ms are units themselves.
         parts.append(part.removesuffix("s") if len(part) > 2 else part)
     if currency:
         parts.append(currency[1] if currency[1] in "€£" else "$")
     number = _SCIENTIFIC_VALUE.sub(_as_power, number.strip())
+    # Signs are no parts, so km/h and km per h are the same.
     unit_parts = {_SAME_UNIT.get(part, part) for part in parts} - {"per"}
     return _Quantity(number, frozenset(unit_parts))
 
@@ -501,9 +509,10 @@ def _circled(number: re.Match[str]) -> str:
 
 
 def _with_single_backslashes(text: str) -> str:
-    r"""Commands with one backslash in place of JSON's two; in a matrix, two end a row."""
+    r"""Commands with one backslash in place of JSON's two."""
     if not re.search(r"(?<!\\)\\(?!\\)", text):
         return text.replace(r"\\", "\\")
+    # In a matrix, two backslashes end a row.
     if r"\begin" in text:
         return text
     return re.sub(r"\\\\(?=[A-Za-z])", r"\\", text)
@@ -514,10 +523,11 @@ def _without_full_stop(text: str) -> str:
 
 
 def _integer(text: str) -> str | None:
-    """The canonical digits of an integer, or None. Not int(), which refuses 5,000 digits."""
+    """The canonical digits of an integer, or None."""
     integer = _INTEGER.fullmatch(text)
     if integer is None:
         return None
+    # Not int(), which refuses 5,000 digits.
     digits = re.sub("[^0-9]", "", integer[2]).lstrip("0")
     is_negative = digits and integer[1] not in ("", "+")
     if is_negative:

@@ -74,6 +74,7 @@ class MathGrader(Grader):
 
     def grade(self, items: Sequence[Item]) -> list[MathGrade]:
         answers = [(answer_text(item.text, item.tags), boxed(item.text)) for item in items]
+        # Both readings in one call: mostly they are one pair, which is compared once.
         pairs = []
         for item, strict_and_lenient in zip(items, answers, strict=True):
             for given in strict_and_lenient:
@@ -113,6 +114,7 @@ class MathGrader(Grader):
 
     def _compare(self, hard: Sequence[Pair]) -> dict[Pair, Reason]:
         """The reason for each of several different pairs, by algebra."""
+        # compare_symbolic never raises: a call without a value was ended.
         results = self._pool.call(hard)
         return {
             pair: "timed out" if result.error else result.value

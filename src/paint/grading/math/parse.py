@@ -181,6 +181,7 @@ def parse_answer(text: str, *, log: str = "ln") -> Value:
     plain = normalize(text)
     for spelling, replacement in _SPELLINGS:
         plain = spelling.sub(replacement, plain)
+    # 0.333... is a decimal; 1, 2, ... is a list with omitted terms.
     plain = re.sub(r"(?<=[0-9])…", "", plain) if "." in plain else plain
     if _NOT_MATHEMATICS.search(plain):
         raise AnswerParseError
@@ -268,6 +269,7 @@ def _sign_choices(text: str) -> Iterator[str]:
     if text.strip().startswith(r"\{") or not re.search("[±∓]", text):
         yield text
         return
+    # At most 32 values, each of which costs comparisons.
     for signs in product("+-", repeat=min(text.count("±"), 5) or 1):
         signed = text.replace("∓", "-" if signs[0] == "+" else "+")
         for sign in signs:
@@ -363,6 +365,7 @@ def _parse_scalar(text: str) -> Scalar:
     latex = _DEGREES.sub(turn, latex).replace("Γ(", r"\Gamma(")
     latex = _OPERATOR.sub(r"\\operatorname{\1}", _FUNCTION.sub(r"\\\1 ", latex))
     try:
+        # Names without assumptions: sympy rewrites \sqrt{x^2} of a real x to |x|.
         value = _Formula(is_real=None, config=_CONFIG).parse(latex.translate(_LATEX))
         if _IMAGINARY in value.free_symbols:  # the i of a sum is bound
             value = value.xreplace({_IMAGINARY: I})

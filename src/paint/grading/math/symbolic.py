@@ -28,6 +28,7 @@ class Undefined(Exception):
     """A formula has no value at a point, or none that can be computed."""
 
 
+# A BaseException: `except Exception`, for points without a value, lets it pass.
 class _ProvenUnequal(BaseException):
     """Raised when exact evaluation proves two formulas unequal."""
 
@@ -99,14 +100,19 @@ class _Point:
     integers: frozenset[str] = frozenset()
 
     def value(self, name: str) -> Any:
+        # By the name, so that both formulas get the same value. hash() differs from process to
+        # process.
         draw = crc32(f"{self.seed} {name}".encode())
         if name in self.integers:
             if len(self.integers) == 1:
+                # Consecutive, so that every remainder of a small divisor occurs.
                 return Fraction(self.seed - 4)  # -4, -3, ...
             if self.seed % 4 == 0:
                 return Fraction(-(draw % 6) - 1)
             return Fraction(draw % 24 + 1)
 
+        # Not 0, where too many formulas agree. A fraction, so that rational formulas are compared
+        # exactly.
         real = Fraction((draw % 1999 - 999) or 1, 101)
         if self.domain == "complex":
             return mp.mpmathify(real) + mpc(0, mpf((draw >> 12) % 1999 - 999) / 103)
@@ -146,6 +152,7 @@ def _agree_everywhere(
             except Exception:  # no value at this point
                 continue
             defined += 1
+        # Formulas without common points are undecided, so different.
         return defined >= (FEWEST_POINTS if names else 1)
 
     try:
@@ -170,6 +177,7 @@ def _agree_at(
         x, y = map(_product, values, factors)
         if _all_exact((x, y)) and not is_rounded:
             if x != y:
+                # Exact and unequal at one point: no other domain is asked.
                 raise _ProvenUnequal
             return True
         x, y = mp.mpmathify(x), mp.mpmathify(y)
@@ -179,7 +187,9 @@ def _agree_at(
         if not have_names and mp.mag(size) > mp.prec // 2:
             raise Undefined  # too large to compare the last digits
         if is_rounded:
+            # Small numbers by their size: 1e-7 is not 2e-7.
             return bool(gap <= min(ABSOLUTE, RELATIVE * size))
+        # Half of the digits: cancellation may have cost the others.
         return bool(gap <= mpf(10) ** (-mp.dps // 2) * max(size, 1))
 
 
@@ -218,6 +228,7 @@ def _number(expr: Any, point: _Point) -> Any:
             raise Undefined
         return mpc(0, 1)
     if expr in _CONSTANTS:
+        # mpmath's constants have no digits of their own: plus gives them the present precision.
         return +_CONSTANTS[expr]
 
     values = []
@@ -274,11 +285,11 @@ def _small_integer(value: Any, most: int) -> int:
 
 
 def _floor(value: Any) -> Any:
-    """The floor; a number that is an integer up to rounding, such as log_2 8, is that integer."""
     if isinstance(value, Fraction):
         return Fraction(value.numerator // value.denominator)
     if isinstance(value, mpc) or mp.mag(value) > 3 * mp.dps:
         raise Undefined
+    # An integer up to rounding, such as log_2 8, is that integer.
     nearest = mp.nint(value)
     is_integer = abs(value - nearest) < mpf(10) ** (-mp.dps // 2)
     return Fraction(int(nearest if is_integer else mp.floor(value)))
@@ -461,8 +472,10 @@ def _proportional(f: Any, g: Any, is_rounded: bool, *, is_positive: bool = False
             continue
     else:
         return False
+    # Zeros up to rounding have no ratio.
     if any(abs(mp.mpmathify(value)) < mpf(10) ** -100 for value in scale):
         return False
+    # A negative factor turns an inequality around.
     if is_positive and (point.domain == "complex" or (scale[0] > 0) != (scale[1] > 0)):
         return False
     return _agree_everywhere(f, g, is_rounded=is_rounded, factors=scale)
@@ -569,7 +582,7 @@ def _same_regions(a: Value, b: Value) -> bool:
 
 
 def _numbers(ends: Sequence[Scalar]) -> dict[Value, Any]:
-    """The value of each end; ends that are equal up to decimal rounding get the same value."""
+    """The value of each end."""
     values: dict[Value, Any] = {
         end: mpf(str(end.expr).replace("oo", "inf")) for end in ends if end.expr in (oo, -oo)
     }
@@ -577,6 +590,7 @@ def _numbers(ends: Sequence[Scalar]) -> dict[Value, Any]:
     if any(_names(end.expr) for end in finite):
         raise Undefined
     values |= {end: mp.mpmathify(_number(end.expr, _Point("real"))) for end in finite}
+    # Ends that are equal up to decimal rounding get one value.
     for earlier, end in pairwise(sorted(finite, key=lambda end: values[end])):
         if _same_scalars(earlier, end):
             values[end] = values[earlier]

@@ -39,6 +39,7 @@ class TooSlow(Unreachable):
     """No complete response in time."""
 
 
+# What was too slow is not repeated: it would take as long again.
 retried = retry(
     retry=retry_if_exception_type(Unreachable) & retry_if_not_exception_type(TooSlow),
     stop=stop_after_attempt(3),
@@ -114,6 +115,7 @@ class VllmServer:
             "max_tokens": sampling.max_new_tokens,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
+            # Off is -1 here, and 0 there.
             "top_k": max(sampling.top_k, 0),
             "min_p": 0.0,
             "repetition_penalty": 1.0,
@@ -121,6 +123,7 @@ class VllmServer:
             "frequency_penalty": 0.0,
             "seed": seed,
             "stop_token_ids": list(end_ids),
+            # Of the sampled token alone.
             "logprobs": 0,
             "return_token_ids": True,
         }
@@ -145,6 +148,7 @@ class VllmServer:
             try:
                 await self._ask("POST", "/v1/load_lora_adapter", body)
             except EngineError as error:
+                # An earlier attempt may have loaded it, and its response was lost.
                 if "already been loaded" not in str(error):
                     raise
             if self.adapter is not None:
@@ -184,6 +188,7 @@ class VllmServer:
         """The content of a successful response."""
         limit = seconds or self.timeout
         try:
+            # Of the complete response: a read timeout of the client starts anew with every byte.
             async with asyncio.timeout(limit):
                 response = await self.client.request(method, path, json=body)
         except TimeoutError as error:

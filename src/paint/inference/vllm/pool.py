@@ -214,10 +214,12 @@ class VllmEngine(RemoteEngine):
         serving = []
         async with _task_group() as group:
             for server in self.servers:
+                # One that was left out of the step before is tried again.
                 server.failures = 0
                 work = self._serve(server, at_once, partial(take_rows, server))
                 serving.append(group.create_task(work))
             await rows.join()
+            # They wait for further rows, which do not come.
             for task in serving:
                 task.cancel()
         if self.options.colocate:
@@ -310,6 +312,7 @@ async def _task_group() -> AsyncIterator[asyncio.TaskGroup]:
         return
     except* PaintError as errors:
         failure = errors.exceptions[0]
+    # Here: what is raised within except* becomes a group again.
     raise failure
 
 

@@ -59,6 +59,7 @@ def server_command(
         "--port": port,
         "--dtype": model.dtype,
         "--max-model-len": max_model_len,
+        # The next size that vLLM takes.
         "--max-lora-rank": next((rank for rank in RANKS if rank >= model.lora_rank), RANKS[-1]),
         "--max-loras": 1 + options.off_policy_steps,
         # vLLM's default on a large GPU is 1,024, for which it captures graphs and keeps memory.
@@ -116,6 +117,7 @@ def gpu_environment(gpus: str) -> dict[str, str]:
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
+        # Another process may take it first; then the server ends, and its start is reported.
         port: int = probe.getsockname()[1]
         return port
 

@@ -37,6 +37,7 @@ def main(parent: int, grace: float, command: list[str]) -> int:
         print(f"{command[0]} cannot be started: {error}", file=sys.stderr)
         return NOT_STARTED
 
+    # When the parent ends, the kernel gives this process another one.
     while child.poll() is None and not signals and os.getppid() == parent:
         time.sleep(0.1)
     if child.returncode is None:
@@ -52,11 +53,13 @@ def main(parent: int, grace: float, command: list[str]) -> int:
     status = int(child.wait())
     if status >= 0:
         return status
+    # As shells report an end by a signal.
     return 128 - status
 
 
 def _signal_group(number: int) -> None:
     """Signal the command and its process group, but not this process."""
+    # The group includes this process.
     handler = signal.signal(number, signal.SIG_IGN)
     os.killpg(0, number)
     signal.signal(number, handler)
