@@ -10,12 +10,14 @@ import torch
 import paint
 from extensions.length_grader import LengthOptions, grade
 from extensions.lion import LionFactory
-from extensions.reward_weighted import RewardWeighted
+from extensions.reward_weighted import RewardOptions, RewardWeighted
 from extensions.shout_engine import ShoutEngine
+from paint.algorithms.base import find_algorithm
 from paint.cli.main import main, parse
 from paint.config.recipe import differences, flags, from_table, read_recipe, to_table
 from paint.config.run_folder import read_metrics, read_run, read_run_json
-from paint.config.schema import Config
+from paint.config.schema import Config, TrainConfig
+from paint.core.extensions import OptionTable, spec_of
 from paint.training.check import check_config
 from paint.training.trainer import train
 from runs import adapter, assert_same, changed, stored, train_in_parts, write_problems
@@ -173,6 +175,16 @@ def test_options_of_another_extension_are_dropped(recipe: str) -> None:
     assert grpo.train.options == {"clip": 0.2, "kl": 0.1, "iterations": 1}
     kept = from_table({"rollout": {"options": {}}}, base=base)
     assert kept.rollout.options == {"signature": "loud"}
+
+
+class Halved(RewardWeighted):
+    options = RewardOptions(baseline=0.5)
+
+
+def test_options_of_a_subclass_are_its_own_defaults() -> None:
+    for table, baseline in (({}, 0.5), ({"baseline": 0.2}, 0.2)):
+        config = TrainConfig(method=spec_of(Halved), options=OptionTable(table))
+        assert find_algorithm(config).options == RewardOptions(baseline)
 
 
 def test_options_are_in_help_of_the_extension(

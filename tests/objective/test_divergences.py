@@ -1,7 +1,7 @@
 """The Divergence contract: built-in records, and one from outside of the package."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,24 @@ def test_find_divergence_name_and_object_give_same_record() -> None:
     assert find_divergence(divergence_name(local)) is local
 
 
+@dataclass(frozen=True)
+class ScaleOptions:
+    scale: float = 1.0
+
+
+def scaled(options: ScaleOptions) -> Divergence:
+    term = lambda *given: options.scale * plain(*given)  # noqa: E731
+    return Divergence("scaled", term, slope=lambda p, *_: -options.scale * p)
+
+
+def test_find_divergence_of_a_functions_own_name_takes_other_options_again() -> None:
+    one = torch.ones(1)
+    for scale in (1.0, 5.0):
+        found = find_divergence(f"{__name__}:scaled", table={"scale": scale})
+        Objective(divergence=found)
+        assert found.slope(one, one, one, one).item() == -scale
+
+
 @pytest.mark.parametrize(
     "name", ["chi", "no_such_module:x", "extensions.chi_squared:absent", "paint.core.errors:brief"]
 )
@@ -92,6 +110,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "shape": ({"term": lambda *given: plain(*given).sum(-1)}, "not one finite number"),
     "raises": ({"term": lambda *_: dict[str, Any]()["x"]}, "KeyError: 'x'"),
     "in place": ({"slope": lambda p, *_: -p.mul_(2)}, "derivative|changes its arguments"),
+    "term in place": (
+        {"term": lambda p, log_p, q, log_q: log_p.sub_(log_q).mul_(p)},
+        "changes its arguments",
+    ),
 }
 
 

@@ -248,6 +248,11 @@ class Broken(Sgd):
         raise KeyError("betas")
 
 
+class Partial(Sgd):
+    def open(self, parameters: Any, config: TrainConfig) -> Any:
+        return super().open([*parameters[1:], torch.nn.Parameter(torch.zeros(2))], config)
+
+
 @pytest.mark.parametrize(
     ("optimizer", "message"),
     [
@@ -255,6 +260,7 @@ class Broken(Sgd):
         ("pathlib:Path", "not a subclass of paint.OptimizerFactory"),
         (Picky, "must be 0 with Picky"),
         (Broken, "KeyError: 'betas'; correct it"),
+        (Partial, "open left out 1 of 1 parameters"),
     ],
 )
 def test_optimizer_outside_of_contract_is_refused(optimizer: Any, message: str) -> None:

@@ -121,7 +121,7 @@ class Display:
         self.console: Console = Terminal(quiet=True)
         handler = _terminal_handler()
         if enabled and handler is not None:
-            # Messages and progress share a console: a message must not cut the live table.
+            # Messages and progress share a console: a message must not cut the bar.
             self.console = handler.console
         self.bar = Progress(*_columns(), console=self.console, transient=True)
         self.task: TaskID | None = None  # of the steps, while they are drawn

@@ -244,7 +244,8 @@ def build_options(extension: Any, table: Mapping[str, Any], name: str, setting: 
     if kind is None:
         return None
     types = option_types(kind, setting)
-    values = {}
+    own = getattr(extension, "options", None)  # a class may set own defaults
+    values = values_of(own) if isinstance(own, kind) else {}
     for field in dataclasses.fields(kind):
         full_name = f"{name}.{field.name}"
         if field.name in table:

@@ -139,6 +139,14 @@ def find_divergence(
     return found
 
 
+def full_name(divergence: Divergence) -> str:
+    """Name of a divergence in messages: with its module, unless it is built in."""
+    # Not divergence_name: that would put the result of a function of options in its place.
+    if DIVERGENCES.get(divergence.name) is divergence:
+        return divergence.name
+    return f"{divergence.term.__module__}:{divergence.name}"
+
+
 def divergence_name(divergence: str | Divergence) -> str:
     """Name of a divergence, from which ``find_divergence`` returns it: "module:name" of an own one.
 

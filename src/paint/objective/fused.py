@@ -28,7 +28,7 @@ from torch.autograd.function import once_differentiable
 
 from paint.core.errors import PaintError, reason
 from paint.objective import loss
-from paint.objective.divergences import DIVERGENCES, Divergence, divergence_name
+from paint.objective.divergences import DIVERGENCES, Divergence, full_name
 from paint.objective.loss import Lengths, Loss
 from paint.objective.loss_options import PAPER_LOSS, LossOptions, Objective, with_changes
 
@@ -475,7 +475,7 @@ def choose_row_work(options: Objective, device: torch.device) -> tuple[RowWork, 
         if options.impl != "auto" or device.type != "cuda":
             return plain, ""
         if options.divergence not in DIVERGENCES.values():
-            name = divergence_name(options.divergence)
+            name = full_name(options.divergence)
             return plain, f"there is no kernel of objective.divergence {name}"
 
     problem = _kernel_problem(device)

@@ -391,6 +391,7 @@ def require_slope(divergence: Divergence) -> None:
         term = divergence.term(log_p.exp(), log_p.clone(), variable.exp(), variable)
         (expected,) = torch.autograd.grad(term.sum(), variable)
         given = log_p.exp(), log_p.clone(), log_q.exp(), log_q.clone()
+        divergence.term(*given)  # both get the same tensors, as in Divergence.evaluate
         slope = divergence.slope(*given)
         is_whole = term.shape == slope.shape == log_q.shape and bool(term.isfinite().all())
         is_derivative = torch.allclose(slope, expected, rtol=1e-6, atol=1e-9)
@@ -400,7 +401,7 @@ def require_slope(divergence: Divergence) -> None:
             f"are not one finite number for each entry; correct the divergence"
         )
     if not all(map(torch.equal, given, (log_p.exp(), log_p, log_q.exp(), log_q))):
-        raise ConfigError(f"{place}: its slope changes its arguments, which are not copied")
+        raise ConfigError(f"{place}: it changes its arguments, which are not copied")
 
 
 def finite(log_probs: Float[Tensor, "*n v"]) -> Float[Tensor, "*n v"]:

@@ -12,8 +12,8 @@ from paint.objective.divergences import (
     DIVERGENCES,
     FORWARD_KL,
     Divergence,
-    divergence_name,
     find_divergence,
+    full_name,
 )
 
 ClipMode = Literal["pointwise", "token", "none"]
@@ -47,7 +47,7 @@ class Objective(Section):
         off = 'tau; paper: 0.06; off: objective.clip_mode "none"'
         require(self, "clip", is_positive, "above 0", off)
 
-        name = divergence_name(self.divergence)
+        name = full_name(self.divergence)
         has_kernel = self.impl != "triton" or self.divergence in DIVERGENCES.values()
         note = f"there is no kernel of the divergence {name}"
         require(self, "impl", has_kernel, "auto, chunked or reference", note)

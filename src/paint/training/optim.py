@@ -141,9 +141,20 @@ def find_optimizer(config: TrainConfig) -> OptimizerFactory:
 def open_optimizer(
     factory: OptimizerFactory, parameters: Iterable["nn.Parameter"], config: TrainConfig
 ) -> "torch.optim.Optimizer":
-    """Open the factory's optimizer."""
+    """Open the factory's optimizer. Raises ConfigError where it leaves parameters out."""
+    trained = list(parameters)
     with extension_errors("train.optimizer", config.optimizer):
-        return factory.open(list(parameters), config)
+        optimizer = factory.open(trained, config)
+        held = set[int]()
+        for group in optimizer.param_groups:
+            held.update(map(id, group["params"]))
+    missing = sum(id(parameter) not in held for parameter in trained)
+    if missing:  # they would stay as they are, and nothing else would show it
+        raise ConfigError(
+            f"train.optimizer {config.optimizer}: open left out {missing} of {len(trained)} "
+            f"parameters; give the optimizer all of them"
+        )
+    return optimizer
 
 
 def learning_rate(factory: OptimizerFactory, config: TrainConfig, step_index: int) -> float:

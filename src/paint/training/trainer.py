@@ -48,6 +48,7 @@ from paint.inference.engines import LOCAL
 from paint.inference.factory import EngineSetup, open_engine
 from paint.inference.local import LocalEngine
 from paint.inference.machine import find_machine
+from paint.models.conventions import today
 from paint.models.policy import Policy, load_policy
 from paint.models.teacher import open_teacher
 from paint.models.weights import model_digests
@@ -73,8 +74,6 @@ from paint.training.rollouts import OFF_POLICY_KL_WARNING, ON_POLICY, ScoredRoll
 from paint.training.step_checks import require_row_values
 from paint.training.token_log import write_tokens
 from paint.training.train_step import Setup, generation_request, grade_rollouts
-
-"""A function that is called with the run's folder after the last step."""
 
 START_SECONDS = 600
 # Seconds that ranks wait for each other, beyond the time of an engine.
@@ -121,6 +120,8 @@ def train(
         display.notes(run.notes)
 
         model, seed, prompts = run.config.model, run.config.train.seed, run.config.prompts
+        if model.date == "auto":
+            model = replace(model, date=run_on_rank0(today))  # one day for all ranks
         policy = load_policy(model, seed=seed, device=accelerator.device, prompts=prompts)
         teacher = open_teacher(policy, run.teacher)
         display.notes(policy.notes)
