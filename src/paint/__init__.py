@@ -30,6 +30,7 @@ warnings.filterwarnings("ignore", "IProgress not found")
 def _read_homes() -> dict[str, str]:
     """The names of __init__.pyi, which type checkers read, each with its module."""
     homes = {}
+    # Parsed, so that each name stands in one file, and nothing is imported.
     for node in ast.parse(Path(__file__).with_suffix(".pyi").read_text("utf-8")).body:
         if isinstance(node, ast.ImportFrom) and node.module:
             homes[node.names[0].name] = node.module

@@ -62,6 +62,7 @@ def configure(
         if not isinstance(given["data"].get("path", ""), str | Path):
             rows, given["data"]["path"] = given["data"]["path"], folder / ROWS
     config = _override(config, given)
+    # First, so that wrong settings leave no file of rows.
     check_config(config)
     if rows is not None:
         write_rows(rows, folder, ROWS)

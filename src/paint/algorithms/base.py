@@ -114,6 +114,7 @@ class Grpo(_BuiltIn):
     name = "grpo"
     step_function = "paint.algorithms.grpo:grpo_step"
     needs_grades = True
+    # An advantage compares a completion with others of its problem.
     min_samples = 2
     uses_policy_gradient = True
     options: GrpoOptions

@@ -51,6 +51,7 @@ def grpo_step(
         with clock("loss"):
             old = {s.rollout.row: s.tokens["tempered_log_prob"] for s in first}
             scored = accumulate(setup, rollouts, partial(score_group, setup, options, old))
+            # Later updates move the policy away from the one that sampled, as they should.
             if not first:
                 first = scored
                 check_logprob_mismatch(

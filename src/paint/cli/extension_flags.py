@@ -72,6 +72,7 @@ def with_options(command: Any, default: Any, words: Sequence[str], prog: str) ->
             for options in named_options(getattr(sections, field.name), key, prefix):
                 kind: Any = type(options)
                 kind = Annotated[kind, arg(name=f"{prefix}{key}")]
+                # Numbered, as several extensions may share a table.
                 fields.append((f"of_{len(fields)}", kind, dataclasses.field(default=options)))
                 places.append((field.name, key))
     if fields or (words and words != ["--help"]):

@@ -154,6 +154,7 @@ def _json(result: Any) -> str:
         rows = result.to_dict("records")
         result = []
         for row in rows:
+            # Missing values are NaN, which is not equal to itself.
             result.append({key: value for key, value in row.items() if value == value})
     return json.dumps(result, indent=2)
 

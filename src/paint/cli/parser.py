@@ -166,6 +166,7 @@ def command_options(command: Command) -> type[Any]:
         text = "Print all metrics of each step, in a long line, instead of four."
         fields.append((VERBOSE, Annotated[bool, arg(aliases=["-v"], help=text)], off))
     name = "".join(word.capitalize() for word in command.function.__name__.split("_"))
+    # kw_only: a field without a default may follow one that has one.
     return dataclasses.make_dataclass(name, fields, kw_only=True, frozen=True)
 
 
@@ -181,6 +182,7 @@ def _field_of(parameter: Parameter, help_text: str) -> tuple[str, Any, Any]:
     if help_text:
         notes.append(arg(help=help_text))
     if parameter.kind is not Parameter.KEYWORD_ONLY:
+        # The mark that Positional adds to a type, to stand beside the other notes.
         notes += [*get_args(Positional[int])[1:], arg(metavar=parameter.name.upper())]
     default = dataclasses.field()
     if parameter.kind is Parameter.VAR_POSITIONAL:
@@ -391,6 +393,7 @@ def _run_tyro(kind: Any, words: Sequence[str], *, prog: str, description: str, d
                 prog=prog,
                 description=description,
                 args=list(words),
+                # tyro's own default; None would be a value.
                 default=tyro.MISSING_NONPROP if default is None else default,
                 registry=WITHOUT_TABLES,
             )

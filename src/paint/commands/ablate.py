@@ -75,6 +75,7 @@ def ablate(
     results = []
     with on_gpus(LaunchRequest(gpus, split, dry_run), configured, ranks=1) as config:
         if config is not None:
+            # Here, as it imports torch: errors in settings and dry runs come without it.
             from paint.experiments import ablations
 
             results = ablations.ablate(

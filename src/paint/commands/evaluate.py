@@ -70,6 +70,7 @@ def evaluate(
     from paint.evaluation.evaluate import evaluate as evaluate_targets
     from paint.evaluation.evaluate import resolve_targets
 
+    # Only the division of GPUs needs the model: how many of them a server takes.
     model = resolve_targets(evaluation, paths)[0] if gpus else ModelConfig()
     request = LaunchRequest(gpus, split, dry_run)
     with on_gpus(request, Config(model, rollout=evaluation.rollout), ranks=0) as config:

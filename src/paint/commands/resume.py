@@ -51,6 +51,7 @@ def resume(
     run = load_run(run)
     changes: dict[str, Any] = {}
     if urls is not None:
+        # A run has servers of its own or names others, so one setting empties the other.
         changes = {"urls": tuple(urls), "server_gpus": ()}
     if server_gpus is not None:
         changes = {"urls": (), "server_gpus": tuple(server_gpus)}

@@ -57,6 +57,7 @@ def _words(row: dict[Any, Any]) -> str:
     when = datetime.fromtimestamp(row["changed"]).strftime("%Y-%m-%d %H:%M")
     words = [f"{row['state']:8}", f"step {row['step']}/{row['steps']}", when]
     for name, form in SHOWN.items():
+        # A run without the metric has NaN in its row of the DataFrame.
         if math.isfinite(row.get(name, math.nan)):
             words.append(form.format(row[name]))
     return "  ".join(words)

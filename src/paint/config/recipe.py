@@ -54,6 +54,7 @@ def read_recipe(path: str | Path, base: Config | None = None) -> Config:
             if Path(path).stat().st_size > RECIPE_BYTES:
                 raise ValueError(f"it is longer than {RECIPE_BYTES:,} bytes")
             # Not read_text, which would end lines at bare carriage returns; TOML has none.
+            # utf-8-sig: some editors write a byte order mark.
             table = tomllib.loads(Path(path).read_bytes().decode("utf-8-sig"))
         except tomllib.TOMLDecodeError as error:
             raise ConfigError(f"{path} is not valid TOML: {error}") from None

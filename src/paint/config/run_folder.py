@@ -57,6 +57,7 @@ OWN_ROWS = "own_rows"
 INPUTS = {"context": "file", "validation": "path", "health": "drift_path"}
 """Settings that name files of which a run keeps copies, by section."""
 
+# NAME=FILE:COLUMN,COLUMN. A colon without a comma after it belongs to the file.
 _FILE = re.compile(r"(?:[\w-]+=)?(?P<file>.*?)(?::[^:/]*,[^:/]*)?", re.DOTALL)
 
 START_ANEW = "put it back as it was, or start a new run"
@@ -83,6 +84,7 @@ def run_of(path: Path) -> Path | None:
     """The run that a folder is, or that it is a checkpoint of; None if it is neither."""
     if (path / "run.json").exists():
         return path
+    # A path such as "." has no parents before it is resolved.
     run = path.resolve().parent.parent
     if (path / "state.json").exists() and (run / "run.json").exists():
         return run

@@ -16,6 +16,7 @@ from datetime import date
 from math import isfinite
 from typing import Any, Literal
 
+# "as" marks what other modules may import from here, for mypy.
 from paint.core.errors import ConfigError as ConfigError
 from paint.core.errors import format_value
 from paint.core.extensions import NO_OPTIONS, OptionTable, options_of
@@ -75,6 +76,7 @@ COMMAND_LINE = [Check("a command line whose quotes are closed", _is_command_line
 TEMPERATURE = within("[0.001, 1000]"), "sampling temperature"
 TOP_P = within("(0, 1]"), "1 is off; default: 0.95"
 TOP_K = [Check("at least 1, or -1", lambda top_k: top_k >= 1 or top_k == -1)], "-1 is off"
+# What "auto" becomes on a CPU, and for a model that has no plan.
 CPU_ROWS, CPU_TOKENS = 4, 4096
 TOKENS = [Check("at least 1 or auto", lambda n: n == "auto" or 1 <= n <= MAX_COUNT)]
 LIMIT = [Check("at least 1 or None", lambda limit: limit is None or limit >= 1)]
@@ -95,6 +97,7 @@ DEADLINE = within("[0.01, 86400]"), "seconds; default: 5"
 def _is_date(text: str) -> bool:
     """True for a day of the calendar, written as 2026-11-26."""
     try:
+        # fromisoformat takes 20261126 and 2026-W48-4, too.
         return date.fromisoformat(text).isoformat() == text
     except ValueError:
         return False
@@ -260,6 +263,7 @@ class RolloutConfig(Section):
                 "which run.json, logs and the process list would show; set the environment of "
                 "`paint` (for the servers' key VLLM_API_KEY; the run's own server makes its own)"
             )
+        # Not super(), which fails here: for slots, dataclass makes a second class of this name.
         Section.__post_init__(self)
 
 

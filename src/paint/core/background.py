@@ -46,6 +46,7 @@ class Background:
 
     def close(self) -> None:
         """Stop the loop and its thread."""
+        # stop() alone would not wake the loop, which sleeps in the other thread.
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
         self.loop.close()

@@ -63,6 +63,7 @@ class Terminal(Console):
     """A rich console that prints text verbatim."""
 
     def __init__(self, file: Any = None, *, width: int | None = None, quiet: bool = False) -> None:
+        # With markup, rich would read [model] in a message as a style.
         options: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False}
         super().__init__(file=file, width=width, quiet=quiet, soft_wrap=True, **options)
         if width is None and not self.is_terminal:
@@ -74,6 +75,7 @@ class Terminal(Console):
 
     def on_broken_pipe(self) -> None:
         """Continue silently after the reader has closed stdout, as in `paint train ... | head`."""
+        # rich would end the process with status 1.
         self.quiet = True
         is_output_unread()
 
@@ -141,6 +143,7 @@ class Display:
     def log(self, level: int, text: str) -> None:
         """Log a message; nothing where the display is disabled."""
         if self.enabled:
+            # "%s", as a text may have percent signs. The record names the caller of note or warn.
             LOGGER.log(level, "%s", text, stacklevel=3)
 
     def notes(self, lines: Iterable[str]) -> None:
@@ -324,6 +327,7 @@ class Clock:
 
         began = time.perf_counter()
         yield
+        # A GPU still works when the call has returned.
         wait_for_device()
         self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - began
 

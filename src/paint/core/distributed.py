@@ -122,6 +122,7 @@ def _wait_for_agent(signals: Sequence[int]) -> None:
 def _is_first_to_report(store: Store) -> bool:
     mine = str(PartialState().process_index)
     try:
+        # It sets the key only where nobody has, and returns what is there.
         return store.compare_set("paint reports", "", mine).decode() == mine
     except RuntimeError:  # the process that held the store has ended, and it or the agent reports
         return False

@@ -74,6 +74,7 @@ def wrap_errors(place: object, kind: type[PaintError], hint: str) -> Iterator[No
     """
     try:
         yield
+    # A warning is raised only where somebody has made warnings errors.
     except (PaintError, Interrupted, PeerExit, Warning):
         raise
     except (Exception, SystemExit) as error:  # user code may call sys.exit
@@ -110,9 +111,11 @@ def is_output_unread() -> bool:
     except (AttributeError, OSError, ValueError):
         return False
     poll = select.poll()
+    # With no event requested, poll reports errors and a closed pipe alone.
     poll.register(handle, 0)
     if not poll.poll(0):
         return False
+    # Or Python's own flush at its end would fail again.
     os.dup2(os.open(os.devnull, os.O_WRONLY), handle)
     return True
 
@@ -132,4 +135,5 @@ def escape_markdown_cell(text: str) -> str:
 
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# An underscore within a word is no emphasis, and only a bracket after ] makes a link.
 _MARKS = re.compile(r"[\\`*<|~$&]|(?<![^\W_])_|_(?![^\W_])|(?<=\])[(\[]")

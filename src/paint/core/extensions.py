@@ -55,6 +55,7 @@ def load_object(spec: str, setting: str, known: Iterable[str]) -> Any:
     sys.path.append(here)
     try:
         module = importlib.import_module(module_name)
+    # A script without a main guard may call sys.exit on import.
     except (Exception, SystemExit) as error:
         raise ConfigError(
             f"{setting} is {format_short(spec)}, and {module_name} cannot be imported: "
@@ -160,6 +161,7 @@ def plain_options(name: str, table: Any) -> OptionTable:
         raise ConfigError(f"{name} must be a table, got {format_short(table)}; write [{name}]")
     plain = {}
     for key, value in table.items():
+        # A list has no hash, and a table of options needs one.
         if isinstance(value, list):
             value = tuple(value)
         items = value if isinstance(value, tuple) else (value,)

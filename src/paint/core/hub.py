@@ -40,6 +40,7 @@ def local_file(model: str, name: str) -> Path | None:
             cached = try_to_load_from_cache(model, name)
         except HFValidationError:  # a path that cannot be a hub name
             return None
+    # The cache also returns a mark for files that the hub is known to lack.
     if isinstance(cached, str | Path) and Path(cached).is_file():
         return Path(cached)
     return None

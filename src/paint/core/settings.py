@@ -58,6 +58,7 @@ def or_none(checks: Sequence[Check]) -> Sequence[Check]:
 
 
 def _unless_none(accepts: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    # A function of its own: in or_none's loop, each lambda would call the last ``accepts``.
     return lambda value: value is None or accepts(value)
 
 
@@ -80,6 +81,7 @@ class Section:
     are at most MAX_FLOAT, or infinite. Every field is in its range, or a ConfigError names it.
     """
 
+    # Without it, sections with slots would have a __dict__ all the same.
     __slots__ = ()
 
     def __post_init__(self) -> None:

@@ -51,6 +51,7 @@ def write_atomic(path: Path, content: str | bytes | Iterable[bytes]) -> None:
     with partial.open("wb") as file:
         file.writelines(content)
         file.flush()
+        # Before the rename: after a power failure, the name must not stand for an empty file.
         os.fsync(file.fileno())
     partial.replace(path)
 
@@ -98,6 +99,7 @@ def read_growing_jsonl(path: Path, hint: str) -> Iterator[dict[str, Any]]:
     if not os.path.lexists(path):
         return
     for number, line in _numbered_lines(path, hint):
+        # Without its end, a line is being written, or was cut by a kill.
         if line.endswith(b"\n"):
             yield _object(line, f"{path} line {number}", hint)
 
@@ -126,6 +128,7 @@ def atomic_dir(path: Path) -> Iterator[Path]:
     Its files are listed in SHA256SUMS. An exception in the block removes the folder.
     """
     partial = path.with_name(f".{path.name}.partial")
+    # What a killed process has left.
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
@@ -135,6 +138,7 @@ def atomic_dir(path: Path) -> Iterator[Path]:
         for written in [*partial.rglob("*"), partial]:
             fsync_path(written)
         partial.rename(path)
+        # The new name is on disk only with the folder that has it.
         fsync_path(path.parent)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
@@ -171,6 +175,7 @@ def verify_checksums(folder: Path, hint: str, part: str = "") -> dict[str, str]:
 
 def digest(*parts: str) -> str:
     """Return the SHA-256 of a sequence of texts, as 64 hexadecimal digits."""
+    # A separator, as ("ab", "c") and ("a", "bc") must differ.
     return digest_of_bytes(["\0".join(parts).encode("utf-8", "replace")])
 
 
@@ -222,6 +227,7 @@ def is_locked(folder: Path) -> bool:
     """Whether another process holds the lock of a folder; nothing is written."""
     try:
         with (folder / ".lock").open("rb") as file:
+            # filelock's lock is the same system call, so this one is refused while it is held.
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

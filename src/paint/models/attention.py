@@ -28,6 +28,7 @@ def masked_decode(config: Any) -> Iterator[None]:
     """
     before = ALL_ATTENTION_FUNCTIONS["sdpa"]
     implementation = config._attn_implementation
+    # In the table of transformers, in which layers look up their function at each call.
     ALL_ATTENTION_FUNCTIONS["sdpa"] = _attention
     if implementation not in TAKES_MASKS:
         config._attn_implementation = "sdpa"
@@ -50,6 +51,7 @@ def _attention(
     batch, heads, tokens, size = query.shape
     groups = key.shape[1]
     is_shared = tokens == 1 and groups < heads and options.get("position_bias") is None
+    # Heads of a group become tokens of one head, so they must have one mask.
     is_same_for_all = attention_mask is None or attention_mask.shape[1] == 1
     if not (is_shared and is_same_for_all):
         mixed, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options)

@@ -137,6 +137,7 @@ def read_conventions(
     tags = _thought_tags(template)
     turn, turn_ids = _end_of_turn(template, declared_ends)
     ends = {*declared_ends}
+    # Base models declare another end token than their template writes (C33).
     if turn_ids and _is_end_token(template, turn_ids[-1]):
         ends.add(turn_ids[-1])
     off, on = (open_thought(template.header(thinking=mode), tags) for mode in (False, True))
@@ -148,6 +149,7 @@ def read_conventions(
         end_tokens=tuple(str(tokenizer.convert_ids_to_tokens(i)) for i in sorted(ends)),
         tags=tags,
         switches=tuple(_switches(tokenizer, _template_text(tokenizer))),
+        # Where the prompt opens a thought all the same, the model thinks.
         can_switch_thinking=differs and not off,
         opened=(off, on),
         before_reference=(
@@ -168,6 +170,7 @@ def template_arguments(
 
     ``day`` is the date that the clock shows, as YYYY-MM-DD; None is today.
     """
+    # Qwen3's name. A template that does not read it ignores it.
     arguments: dict[str, Any] = {"enable_thinking": thinking}
     for name, values in _switches(tokenizer, _template_text(tokenizer)).items():
         if values[thinking] is not None:
@@ -284,6 +287,7 @@ def _values(template: _Template, name: str) -> tuple[Any, Any] | None:
 
     plain = prompt(None)
     off, on = prompt(False), prompt(True)
+    # A variable whose value is printed, as in "Reasoning: high", changes a prompt and is no switch.
     prints_value = off.count("False") > plain.count("False") or on.count("True") > plain.count(
         "True"
     )
@@ -450,5 +454,6 @@ def _before_reference(
         return after_thought
     for pair in tags:
         if opened.startswith(pair.opening):
+            # After Qwen3's "<think>\n" this is its own empty thought.
             return f"\n{pair.closing}\n\n"
     return ""

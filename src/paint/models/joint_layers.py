@@ -49,6 +49,7 @@ class JointLayer:
         self.parts = parts
         self.sizes = [part.frozen.out_features for part in parts]
         self.rank = sum(part.rank for part in parts)
+        # One for all: _fit joins only layers of one scale.
         self.scale = parts[0].scale
         self._join_weights()
         self.b = self.weight.new_zeros(sum(self.sizes), self.rank)
@@ -93,6 +94,7 @@ class JointLayer:
         size = sum(self.sizes)
         y = joint[..., :size]
         if self.rank and self._has_adapters:
+            # Both are views of the joint product, and y is changed in place.
             low = joint[..., size:].flatten(0, -2)
             y.flatten(0, -2).addmm_(low, self.b.T, alpha=self.scale)
         outputs: tuple[Tensor, ...] = y.split(self.sizes, dim=-1)
@@ -105,6 +107,7 @@ class JointLayer:
 
     def output(self, number: int, x: Tensor) -> Tensor:
         """The output of one layer. The first call with an input computes those of all layers."""
+        # By identity, as in _groups: the layers of a group are called with one tensor.
         if x is not self._input:
             self._input = x
             self._outputs = self.forward(x)
@@ -146,10 +149,7 @@ class JointLayers:
 
 
 def _groups(base: PreTrainedModel) -> list[list[Part]]:
-    """Linear layers of the decoder that are called one after another on the same input.
-
-    They are found by a pass of two tokens, since no name tells which layers share an input.
-    """
+    """Linear layers of the decoder that are called one after another on the same input."""
     decoder = base.get_decoder()
     parts = _parts(decoder)
     calls: list[tuple[nn.Module, Tensor]] = []
@@ -161,6 +161,7 @@ def _groups(base: PreTrainedModel) -> list[list[Part]]:
     hooks = [layer.register_forward_pre_hook(record) for layer in parts]
     try:
         with torch.no_grad():
+            # A pass, since no name tells which layers share an input.
             decoder(input_ids=torch.zeros(1, 2, dtype=torch.long, device=base.device))
     finally:
         for hook in hooks:
@@ -178,6 +179,7 @@ def _groups(base: PreTrainedModel) -> list[list[Part]]:
         else:
             groups.append([part])
             previous = x
+    # A layer alone gains by its adapter's A, which is one product with its weight.
     return [group for group in groups if len(group) > 1 or group[0].rank]
 
 

@@ -40,11 +40,13 @@ def use_liger(model: PreTrainedModel) -> str:
     from liger_kernel.transformers.swiglu import LigerSwiGLUMLP
 
     has_rotary = any(_is_as(part, llama.LlamaRotaryEmbedding) for part in model.modules())
+    # For "swish" and "silu", transformers has two classes of one function.
     silu = nn.SiLU | type(llama.ACT2FN["silu"])
     replaced = dict.fromkeys(("rotary positions", "RMS norms", "SwiGLU"), False)
     for module in model.modules():
         part: Any = module
         if _is_as(part, llama.LlamaRMSNorm):
+            # What LigerRMSNorm.forward reads of its module; these are its values for Llama.
             part.offset, part.casting_mode, part.row_mode = 0.0, "llama", None
             # In place, the gradient would be overwritten, which a residual connection may share.
             part.in_place = False

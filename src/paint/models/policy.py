@@ -182,6 +182,7 @@ class Policy:
 
         ``names`` are those of a context (``paint.data.contexts.Context``).
         """
+        # The control without a reference: the same prompt, in the teacher's thinking mode.
         if context is None:
             return self.student_prompt(problem, thinking=self.teacher_thinking)
 
@@ -301,6 +302,7 @@ class Policy:
             rows.append([*p, *c])
         width = max(map(len, rows))
         self.require_rope_range(width)
+        # Any id will do, as no token attends to padding.
         pad = self.tokenizer.pad_token_id or 0
         ids = to_device([row + [pad] * (width - len(row)) for row in rows], self.device)
         starts = []
@@ -378,6 +380,7 @@ def load_policy(
     with _loading(config.path):
         base.to(device)
     _require_usable(base, tokenizer, config)
+    # Also while it trains: dropout and its like stay off (C28).
     model.eval()
     digest = digest_of_weights(base) if is_sharded(base) else None
     thinking = config.student_thinking, config.teacher_thinking
@@ -424,6 +427,7 @@ def _load_base(
     with _loading(config.path):
         base, loading = AutoModelForCausalLM.from_pretrained(
             model_path(config.path),
+            # Sharded weights stay in their file, which a conversion would read completely.
             dtype="auto" if is_shared else getattr(torch, config.dtype),
             attn_implementation=config.attention,
             output_loading_info=True,
@@ -455,6 +459,7 @@ def _quantization(config: cfg.ModelConfig, device: torch.device | str) -> dict[s
     quantization = BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type=config.quantization,
+        # Scales of 8 bits, as vLLM's.
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=getattr(torch, config.dtype),
     )
@@ -582,6 +587,7 @@ def _declared_ends(model: Any, tokenizer: PreTrainedTokenizerBase) -> list[Any]:
 
 
 def _with_adapter(base: PreTrainedModel, config: cfg.ModelConfig, seed: int) -> peft.PeftModel:
+    # peft draws A from the global generator. With one seed, all ranks have the same A.
     torch.manual_seed(seed)
     place = f"model.lora_targets {config.lora_targets}, model.lora_rank {config.lora_rank}"
     with (
@@ -593,6 +599,7 @@ def _with_adapter(base: PreTrainedModel, config: cfg.ModelConfig, seed: int) -> 
         adapter = peft.LoraConfig(
             r=config.lora_rank,
             lora_alpha=config.lora_alpha,
+            # docs/fidelity.md, C28: the scored policy must be the one that sampled.
             lora_dropout=0.0,
             target_modules=target_modules(base, config.lora_targets),
             task_type="CAUSAL_LM",

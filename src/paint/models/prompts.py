@@ -159,6 +159,7 @@ def _render(setting: str, template: str, problem: Problem, names: Mapping[str, A
     roles = {"problem": problem.problem, "solution": problem.solution, "answer": problem.answer}
     roles["system"] = _system_of(problem)
     given = {name: text for name, text in roles.items() if text}
+    # Later names win: "solution" is the field that data.solution_field names, where there is one.
     known = {"system": "", **fields, "id": problem.id, **given, "row": fields, **names}
     if setting != "prompts.student":  # prompts are measured before there is a completion
         known = dict.fromkeys(COMPLETION_NAMES, "") | known
@@ -185,6 +186,7 @@ def _user(text: str) -> dict[str, str]:
 
 @lru_cache(maxsize=16)
 def _compile(template: str) -> Template:
+    # As transformers renders chat templates, but a misspelt name is an error.
     sandbox = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
     )

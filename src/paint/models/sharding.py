@@ -56,6 +56,7 @@ def shard(base: PreTrainedModel, device: torch.device | str) -> None:
     # The norm is replicated, too: weights of the root module would stay gathered after a forward
     # pass, and state_dict, which rank 0 calls alone, would reshard them on that rank only.
     replicated = set(base.parameters()) - shared
+    # A row for each machine: each holds all layers, divided over its own ranks.
     shape = torch.distributed.get_world_size() // ranks_here(), ranks_here()
     names = ("machine", "rank")
     mesh = init_device_mesh(torch.device(device).type, shape, mesh_dim_names=names)["rank"]
@@ -73,6 +74,7 @@ def gather_parameters(model: nn.Module) -> Iterator[None]:
     """Gather all layers on each rank within the block, which all ranks enter together."""
     layers = [module for module in model.modules() if isinstance(module, FSDPModule)]
     for layer in layers:
+        # Or the first forward pass would drop what was gathered.
         layer.set_reshard_after_forward(False, recurse=False)
         layer.unshard()
     try:
@@ -86,6 +88,7 @@ def gather_parameters(model: nn.Module) -> Iterator[None]:
 def digest_of_weights(base: nn.Module) -> str:
     """Digest of a model without its adapters, whether sharded or not. Collective if sharded."""
     return digest_of(
+        # Without peft's names, so that a model has one digest with and without adapters.
         (name.replace(".base_layer", ""), v.full_tensor() if isinstance(v, DTensor) else v)
         for name, v in base.named_parameters()
         if "lora_" not in name
@@ -103,6 +106,7 @@ def digest_of(named: Iterable[tuple[str, Tensor]]) -> str:
             flat = numbers.flatten()
             some = flat[:: max(1, len(flat) // NUMBERS_READ)].cpu().contiguous()
             parts.append(some.view(torch.uint8).numpy().tobytes())
+            # Bits as integers: a sum of floats could round a change away.
             parts.append(str(int(flat.view(_INTEGERS[flat.itemsize]).sum())).encode())
     return digest_of_bytes(parts)[:16]
 

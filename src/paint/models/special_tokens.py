@@ -59,6 +59,7 @@ def _control(tokenizer: PreTrainedTokenizerBase, template: str, size: int) -> re
         # A special token may be a word of the vocabulary, such as a padding token "!".
         if as_text != tokenizer.encode(token, add_special_tokens=False):
             pieces.add(token)
+    # Of alternatives, re takes the first that matches, not the longest.
     longest_first = sorted((piece for piece in pieces if piece.strip()), key=len, reverse=True)
     matches_nothing = r"(?!)"
     return re.compile("|".join(map(re.escape, longest_first)) or matches_nothing)

@@ -66,6 +66,7 @@ def dropout_rates(model: Any) -> dict[str, float]:
 
 def _add_rates(rates: dict[str, float], values: dict[str, Any]) -> None:
     for name, value in values.items():
+        # A bool is an int in Python, and a flag such as dropout=True is no rate.
         is_rate = isinstance(value, int | float) and not isinstance(value, bool)
         is_dropout = any(word in name for word in DROPOUT_WORDS)
         if is_rate and is_dropout and value > 0:

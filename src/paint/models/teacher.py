@@ -87,6 +87,7 @@ class Teacher:
         if self.config.weights == "ema" and steps % self.config.every == 0:
             with torch.no_grad():
                 for name, value in student_weights(self.policy):
+                    # With adapters an average of ΔW, not of A and B (docs/fidelity.md, C22).
                     self.own[name].lerp_(value, 1 - self.config.decay)
 
     def save(self, checkpoint: Path) -> None:
@@ -107,6 +108,7 @@ class Teacher:
                 f"{path} holds the average of another model, or of other model.lora_targets"
             )
         for name, value in self.own.items():
+            # In place, since the teacher's head shares these tensors.
             value.copy_(stored[name])
 
 
@@ -137,6 +139,7 @@ def student_weights(policy: Policy) -> Iterator[tuple[str, Tensor]]:
 def _head(policy: Policy, own: Mapping[str, Tensor]) -> nn.Linear:
     """Build a head with the teacher's weights, which it shares with ``own``."""
     names = {id(value): name for name, value in policy.model.named_parameters()}
+    # On "meta", as its weight is replaced below.
     head = nn.Linear(
         policy.lm_head.in_features, policy.lm_head.out_features, bias=False, device="meta"
     )
@@ -173,6 +176,7 @@ def _replacing_adapters(policy: Policy, updates: Mapping[str, Tensor]) -> Iterat
         for name, update in updates.items():
             layer = adapted[name].get_base_layer()
             add = partial(_add, update.to(layer.weight.dtype))
+            # Beside the base weights: in bfloat16, their sum would lose the update (D4).
             stack.callback(layer.register_forward_hook(add).remove)
         yield
 

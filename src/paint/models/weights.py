@@ -45,6 +45,7 @@ def linear_layers_of(path: str) -> tuple[str, ...]:
     """Names of a model's linear layers, without its weights. Raises PolicyError."""
     with wrap_errors(path, PolicyError, "name a causal language model"):
         require_model(model_path(path))
+        # False: by default, transformers may ask on the terminal whether to run code.
         config = AutoConfig.from_pretrained(model_path(path), trust_remote_code=False)
         with torch.device("meta"):
             return linear_layers(AutoModelForCausalLM.from_config(config))
@@ -73,6 +74,7 @@ def read_lora(folder: Path) -> Mapping[str, Any]:
         adapter: dict[str, Any] = json.loads(path.read_bytes())
         plain = {"peft_type": "LORA", "bias": "none"} | dict.fromkeys(_NOT_PLAIN)
         for name, value in plain.items():
+            # peft writes what is off as None, false or {}.
             if (adapter.get(name) or value) != value:
                 raise ValueError(f"{name} is {adapter[name]!r}, which is not supported")
         if not isinstance(adapter["target_modules"], list):  # a pattern is a text
@@ -225,6 +227,7 @@ def _rounding(updates: Iterable[tuple[Tensor, Tensor]]) -> Rounding:
     """Compare each layer's update with what is stored of it."""
     along = squares = errors = 0.0
     for update, stored in updates:
+        # In float64, as a layer has millions of terms.
         along += float((stored * update).sum(dtype=torch.float64))
         squares += float(update.square().sum(dtype=torch.float64))
         errors += float((stored - update).square().sum(dtype=torch.float64))
@@ -253,6 +256,7 @@ def _load_adapter(policy: Policy, folder: Path) -> None:
 
 def _load_model(policy: Policy, folder: Path) -> None:
     with wrap_errors(folder, PolicyError, "it must hold a model that can be loaded"):
+        # local_files_only: a folder that is missing would be looked up on the hub.
         model, loading = AutoModelForCausalLM.from_pretrained(
             folder, dtype=policy.model.dtype, local_files_only=True, output_loading_info=True
         )

@@ -82,6 +82,8 @@ class Resolved:
     def objective(self) -> Objective:
         """What the loss takes."""
         settings = self.config.objective
+        # These two are not plain settings here: an object in place of its name, and for None the
+        # temperature of the rollouts (docs/fidelity.md, C6).
         names = {field.name for field in fields(Objective)} - {"divergence", "temperature"}
         return Objective(
             divergence=self.divergence,
@@ -164,6 +166,7 @@ class Resolved:
                 needed["solution"] = setting
             elif source in ("answer", "wrong_answer"):
                 needed["answer"] = setting
+            # The teacher reads a verified completion, and a verdict needs the answer.
             elif source == "rollout":
                 if self.needs_answer:
                     needed["answer"] = setting
@@ -432,6 +435,7 @@ def check_config(config: Config) -> Resolved:
     optimizer, engine = find_optimizer(config.train), engine_of(config.rollout)
     divergence = find_divergence(config.objective.divergence, table=config.objective.options)
     algorithm = find_algorithm(config.train)
+    # With their defaults, as run.json records them: an extension may change its defaults later.
     for section in ("rollout", "context", "objective", "train", "grading"):
         complete = complete_options(getattr(config, section), f"{section}.")
         config = replace(config, **{section: complete})
@@ -487,6 +491,7 @@ def resolve(run: Resolved, machine: Machine) -> Resolved:
     run = replace(run, notes=(*run.notes, *cautions))
     if machine.ranks > 1:
         run = replace(run, notes=(*run.notes, f"{machine.ranks} ranks"))
+    # Each rank needs a row, as passes and sums are of all ranks together.
     if run.config.train.batch_size < machine.ranks:
         raise ConfigError(
             f"train.batch_size {run.config.train.batch_size} is smaller than the {machine.ranks} "
@@ -541,6 +546,7 @@ def resolve_engine(run: Resolved, machine: Machine) -> Resolved:
     Raises ConfigError where the server would share the GPU, and cannot sleep.
     """
     is_auto = run.rollout.engine == AUTO
+    # Without samples, as in SFT without validation, there is no server to start.
     if not run.generates and is_auto:
         return run.changed("rollout", engine=LOCAL)
     if not run.generates:
@@ -551,6 +557,7 @@ def resolve_engine(run: Resolved, machine: Machine) -> Resolved:
     chosen = run.changed("rollout", engine=engine)
     if _shares_gpu(chosen, machine):
         problem = _sharing_problem(chosen, machine)
+        # An engine that the user named is refused; "auto" takes the slower way that is left.
         if problem and not is_auto:
             raise ConfigError(problem)
         if problem:
@@ -591,6 +598,7 @@ def resolve_evaluation(
     if rollout.engine != AUTO:
         return ResolvedRollout(rollout, engine_of(rollout))
     if earlier:
+        # The stored samples name their engine, and the call goes on with it.
         engine, why = min(earlier), "as in an earlier call"
     falls_back = _may_fall_back(rollout)
     rollout = replace(rollout, engine=engine)

@@ -22,6 +22,7 @@ class RanksDiffer(RunError):
 
 def require_same_weights(folder: Path, setup: Setup, step: int) -> None:
     """Raise RanksDiffer on rank 0 unless all ranks, which call it together, have equal weights."""
+    # Each rank applies the summed gradient by itself. Nothing else keeps the copies equal.
     digests = all_gather_objects([trained_digest(setup.policy)])
     others = []
     for rank, digest in enumerate(digests):
@@ -35,6 +36,7 @@ def require_same_weights(folder: Path, setup: Setup, step: int) -> None:
             f"from the last checkpoint with `paint resume {folder}`"
         )
 
+    # On rank 0 alone, so that the message appears once: the other ranks raise PeerExit.
     if others:
         run_on_rank0(refuse)
 
@@ -42,6 +44,7 @@ def require_same_weights(folder: Path, setup: Setup, step: int) -> None:
 def save(folder: Path, setup: Setup, step: int) -> Path:
     """Write a checkpoint atomically and return its folder; an existing one is not changed."""
     final = step_folder(folder / "checkpoints", step)
+    # If the validation of a saved step fails, the loop saves the same step again.
     if final.exists():
         return final
 
@@ -69,11 +72,13 @@ def restore(
     checkpoint: Path, policy: Policy, optimizer: torch.optim.Optimizer, teacher: Teacher
 ) -> None:
     """Load a checkpoint into policy, optimizer and teacher."""
+    # Rank 0 alone reads every file for its checksum.
     run_on_rank0(lambda: require_checkpoint(checkpoint))
     load_trained(policy, trained_in(checkpoint, policy.tuning))
     teacher.load(checkpoint)
     path = checkpoint / "optimizer.pt"
     try:
+        # weights_only: a pickle could execute code.
         state = torch.load(path, map_location=policy.device, weights_only=True)
     except Exception:
         # The message of torch is dropped: it advises to execute code from the file.
@@ -91,6 +96,7 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]
     parameters = []
     for group in optimizer.param_groups:
         parameters.extend(group["params"])
+    # torch numbers the parameters of a state in the order of the groups.
     for index, values in state["state"].items():
         loaded = optimizer.state[parameters[index]]
         for name, value in values.items():

@@ -25,6 +25,8 @@ from paint.objective.loss_options import Objective
 MOST_TOKENS = 256  # longest completion of the base
 PROMPTS = 8  # each costs a step one forward pass
 
+# Without the clip, with which it would be no divergence (docs/fidelity.md, D1), and without
+# interpolation: D must not depend on the settings of the loss.
 KL = Objective(temperature=1.0, clip_mode="none", interpolation_weight=0.0, top_fraction=0.0)
 
 
@@ -57,6 +59,7 @@ def open_drift(config: Config, policy: Policy, teacher: Teacher) -> Drift | None
     if not config.health.drift_path:
         return None
     data = replace(config.data, path=config.health.drift_path, limit=PROMPTS)
+    # Rows need neither solution nor answer, since nothing is graded.
     problems = read_problems(data, needs={}).problems
     prompts = []
     for problem in problems:
@@ -72,5 +75,6 @@ def open_drift(config: Config, policy: Policy, teacher: Teacher) -> Drift | None
         completions = []
         for c in engine.generate(prompts, sampling, seeds):
             completions.append(c.ids)
+        # Once, as the base never changes.
         base_hidden = policy.hidden_states(prompts, completions)
     return Drift(policy, teacher.base, prompts, completions, base_hidden)

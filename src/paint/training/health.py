@@ -91,6 +91,8 @@ COLLAPSE_WARNINGS = {
 """The warnings by the names that ``health.stop_on`` takes."""
 
 
+# One step alone is noisy with few completions. Three give warnings a few steps late, and had no
+# false alarm on the demo (docs/how-to/watch-a-run.md).
 WINDOW = 3
 """Last steps whose mean is compared with the first step."""
 
@@ -129,6 +131,7 @@ def warning_history(rows: Sequence[Metrics], window: int = WINDOW) -> list[dict[
             history.append(
                 {"step": rows[count - 1]["step"], "warning": name, "metric": metric, "text": text}
             )
+        # A warning that went away is listed again when it returns.
         before = set(now)
     return history
 
@@ -161,5 +164,6 @@ class Health(Callback):
         new = now.keys() - self.reported
         for name in sorted(new):
             self.warn(f"step {step}: collapse warning ({name}): {describe(name, *now[name])}")
+        # Not a union: a warning that went away is printed again when it returns.
         self.reported = set(now)
         return bool(new & set(self.config.stop_on))

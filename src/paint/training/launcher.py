@@ -112,6 +112,7 @@ class GpuPlacement:
     @property
     def environment(self) -> dict[str, str]:
         """The variables by which the ranks see their GPUs and no others."""
+        # Without GPUs, accelerate connects ranks only if it is told to use the CPU.
         if not self.trainers or NO_GPU in self.trainers:
             return {"CUDA_VISIBLE_DEVICES": "", "ACCELERATE_USE_CPU": "true"}
         return {"CUDA_VISIBLE_DEVICES": ",".join(self.trainers)}
@@ -131,6 +132,7 @@ def place_ranks(request: LaunchRequest, run: Resolved, ranks: tuple[int, int]) -
             plan = plan_placement(run, Machine(request.gpus, memory))
             size = server_of(plan).gpus
     split = _split(request, run, ranks, size)
+    # From the end, as trainers take the first ones. Of a shared split, all serve.
     served = gpus[len(gpus) - split.servers :]
     if len(served) % size:
         raise ConfigError(
@@ -138,6 +140,7 @@ def place_ranks(request: LaunchRequest, run: Resolved, ranks: tuple[int, int]) -
             f"or --tensor-parallel-size in rollout.server_args); choose a multiple with --split"
         )
     is_cpu = NO_GPU in gpus
+    # gpu_environment knows one name for a server without a GPU, and no list of it.
     if is_cpu:
         size = 1
     servers = []
@@ -209,6 +212,7 @@ def run_training(
         raise ConfigError("callbacks are called in one process; leave gpus out, or pass none")
 
     def train_here(run: Resolved) -> None:
+        # Here, since it imports torch, which takes seconds: errors in settings are reported before.
         from paint.training import trainer
 
         trainer.train(
@@ -238,6 +242,7 @@ def train_on(
     Without a recipe, the run in the folder is resumed. One rank is ``train`` in this process.
     """
     if recipe is not None:
+        # A resumed run keeps the engine that run.json has.
         run = enable_servers(run)
     placement = place_ranks(request, run, (1, request.gpus))
     if recipe is None:
@@ -247,8 +252,10 @@ def train_on(
     config = run.config
 
     if recipe is not None:
+        # Ranks are commands of their own: the recipe, and what differs from it.
         task = ["train", str(recipe), *flags(config, read_recipe(recipe))]
     else:
+        # They read run.json, so they need what may differ from it (CHANGEABLE_ON_RESUME).
         task = ["resume", str(folder), "--steps", str(config.train.steps)]
         task += ["--model.path", config.model.path, "--data.path", config.data.path]
         task += ["--max-logprob-mismatch", str(config.rollout.max_logprob_mismatch)]
@@ -257,6 +264,7 @@ def train_on(
     if LOGGER.isEnabledFor(logging.DEBUG):  # the ranks are commands of their own
         task.append("--verbose")
     count = len(placement.trainers)
+    # --standalone takes a free port, so that two trainings fit on one machine.
     several = ["paint.launch", "--standalone", "--nproc-per-node", str(count)]
     command = [sys.executable, "-m", *(several if count > 1 else ["paint.cli"]), *task]
 
@@ -304,6 +312,7 @@ def serve(request: LaunchRequest, config: Config, *, host: str, port: int) -> in
             f"{API_KEY} in the environment of this command and of the training"
         )
 
+    # In place of the random key of a run's own servers: trainers elsewhere need it, too.
     own = server_environment(config.rollout) | {API_KEY: key}
     servers = []
     for variables, command in commands:
@@ -331,6 +340,7 @@ def _keep_serving(servers: Sequence[OwnedProcess]) -> int:
                 time.sleep(0.2)
         finally:
             for server in servers:
+                # All at once, before stop() waits for one after the other.
                 server.tell(signal.SIGTERM)
             for server in servers:
                 server.stop()
@@ -356,6 +366,7 @@ def _run_ranks(command: Sequence[str], pins: dict[str, str]) -> int:
     """Start the ranks and pass signals on; return the exit status."""
     # ``python -m`` would import modules from the working directory first.
     environment = dict(os.environ) | {"PYTHONSAFEPATH": "1"} | pins
+    # Longer than torchrun's agent, which this ends, gives its ranks to finish their step.
     grace = SHUTDOWN_SECONDS + 60.0
     ranks = OwnedProcess(command, environment, None, grace=grace)
     with _signals() as signals:
@@ -363,12 +374,14 @@ def _run_ranks(command: Sequence[str], pins: dict[str, str]) -> int:
         try:
             sent = 0
             while not ranks.dead:
+                # Each signal once: a second one ends the ranks at once (OwnedProcess.tell).
                 while sent < len(signals):
                     ranks.tell(signals[sent])
                     sent += 1
                 time.sleep(0.1)
         finally:
             ranks.stop()
+    # A signal that came after the last step changed nothing.
     if signals and ranks.status:
         return 128 + signals[0]
     return ranks.status or 0
@@ -391,6 +404,7 @@ def _signals() -> Iterator[list[int]]:
 def _visible_gpus(placement: GpuPlacement) -> Iterator[None]:
     """Show the trainers' GPUs alone within the block; enter it before torch initialises CUDA."""
     before = dict(os.environ)
+    # CUDA reads the variable once, when torch initialises it.
     os.environ.update(placement.environment)
     try:
         yield
@@ -430,6 +444,7 @@ def _split(request: LaunchRequest, run: Resolved, ranks: tuple[int, int], size: 
             return choose_split(run, gpus, server=size)
         if most and not run.engine.is_remote:
             return Split(most, 0, False, f'one process; rollout.engine is "{run.rollout.engine}"')
+        # GPUs that make no complete server stay idle.
         serving = (gpus - most) // size * size
         if serving:
             return Split(
@@ -455,6 +470,7 @@ def _split(request: LaunchRequest, run: Resolved, ranks: tuple[int, int], size: 
 def _gpus_of_machine(request: LaunchRequest) -> tuple[list[str], float]:
     """Names of the requested GPUs, and the bytes of the smallest; NO_GPU and 0 without any."""
     # In another process: one that has initialised CUDA cannot be pinned any more.
+    # -P: without it, a file torch.py in the working directory would be imported.
     line = [sys.executable, "-P", "-c", COUNT]
     found = subprocess.run(line, capture_output=True, text=True).stdout
     sizes = [float(size) for size in found.split()]
@@ -464,6 +480,7 @@ def _gpus_of_machine(request: LaunchRequest) -> tuple[list[str], float]:
         raise ConfigError(
             f"--gpus {request.gpus} asks for more GPUs than the {len(sizes)} that are here"
         )
+    # torch numbers the GPUs that it sees from 0. The variable has their names, such as 4,5.
     named = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(len(sizes))))
     names = [name.strip() for name in named.split(",")]
     return names[: request.gpus], min(sizes[: request.gpus])
@@ -509,6 +526,7 @@ def _max_model_len(config: Config) -> int:
     file = local_file(model_path(config.model.path), "config.json")
     if file:
         with wrap_errors(file, ConfigError, "it must describe a model that transformers knows"):
+            # False: by default, transformers may ask on the terminal whether to run code.
             model_config = AutoConfig.from_pretrained(file.parent, trust_remote_code=False)
         return int(min(tokens, position_limit(model_config)))
     return tokens

@@ -35,7 +35,9 @@ def assign_rows(
         return sum(token_passes(micro) for micro in micro_batches(part, limits))
 
     assigned: list[list[Rollout]] = [[] for _ in range(ranks)]
+    # The row breaks ties: every rank computes the assignment by itself, and finds the same.
     for rollout in sorted(rollouts, key=lambda r: (-cost([r]), r.row)):
+        # The cost with the row: next to rows of its length it needs little padding.
         min(assigned, key=lambda part: cost([*part, rollout])).append(rollout)
     return assigned
 
@@ -55,6 +57,7 @@ def micro_batches(rollouts: Sequence[Rollout], limits: TrainConfig) -> Iterator[
     group: list[Rollout] = []
     for rollout in sorted(rollouts, key=lambda r: max(_widths(r)), reverse=True):
         extended = [*group, rollout]
+        # The first row is the longest, so all are padded to its width.
         tokens = len(extended) * max(_widths(extended[0]))
         is_over = tokens > limits.token_limit or len(extended) > limits.row_limit
         if group and is_over:

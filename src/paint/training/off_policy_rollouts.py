@@ -69,8 +69,10 @@ class OffPolicyRollouts(ABC):
 
     def score_under_behavior_policy(self, rollouts: Sequence[Rollout], step: int) -> list[Rollout]:
         """Give ``measured`` rollouts log-probs under the behavior policy, each source first."""
+        # So that other rows are measured in each step.
         start = step % len(rollouts)
         turned = [*rollouts[start:], *rollouts[:start]]
+        # Of equal keys a dict keeps the last value, so reversed: the first row of each source.
         firsts = list({r.completion.source: r for r in reversed(turned)}.values())
         chosen = (firsts + [r for r in turned if r not in firsts])[: self._measured]
 
@@ -97,6 +99,7 @@ class OffPolicyRollouts(ABC):
         """The policy's trained weights of now, on the CPU."""
         copies: list[Tensor] = []
         for p in self.policy.trainable:
+            # copy: on a CPU, it would be the same tensor, which the optimizer changes in place.
             copies.append(p.detach().to("cpu", copy=True))
         return copies
 
@@ -112,6 +115,7 @@ class AsyncRollouts(OffPolicyRollouts):
     @cached_property
     def _engines(self) -> list[Engine]:
         """A client for each pending step."""
+        # A client has one adapter. The client of step t is free again for step t + k.
         return [self.engine.fork() for _ in range(self._behind)]
 
     def get(self, step: int, clock: Clock) -> list[Completion]:
@@ -119,11 +123,13 @@ class AsyncRollouts(OffPolicyRollouts):
             for early in self.pending(step):
                 if early not in self._behavior_adapters:  # the first steps of a run
                     self._submit(early)
+            # That of this step stays, since its completions are scored under it.
             self._behavior_adapters = {
                 s: adapter for s, adapter in self._behavior_adapters.items() if s >= step
             }
             completions: list[Completion] = self._completions.pop(step)()
         with clock("submit"):
+            # Before this step's update: the completions are then exactly k updates old.
             self._submit(step + self._behind)
         return completions
 
@@ -177,6 +183,7 @@ class BatchedRollouts(OffPolicyRollouts):
 
     def pending(self, done: int) -> range:
         group = self._group_of(done)
+        # Before its first step, the group's behavior policy is that of the checkpoint itself.
         is_sampled = done > group.start
         return range(done, group.stop if is_sampled else done)
 
@@ -200,6 +207,7 @@ class BatchedRollouts(OffPolicyRollouts):
         with clock("rollout"):
             completions = self.engine.generate(prompts, sampling, seeds)
 
+        # The phase has sampled all steps of the group: its tokens per second are of them all.
         tokens = sum(len(completion.ids) for completion in completions)
         clock.tokens["rollout"] = sum(all_gather_objects([tokens]))
         self._completions = {}

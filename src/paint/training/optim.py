@@ -58,7 +58,9 @@ class OptimizerFactory:
         """
         warmup, peak = config.warmup_steps, config.learning_rate
         if step_index < warmup:
+            # From 1, since a first step at rate 0 would change nothing.
             return peak * ((step_index + 1) / warmup)
+        # The warm-up may take all steps.
         progress = (step_index - warmup) / max(config.steps - warmup, 1)
         match config.schedule:
             case "constant":
@@ -115,6 +117,7 @@ OPTIMIZERS: dict[str, type[OptimizerFactory]] = {"adamw": AdamW, "adamw8bit": Ad
 def _adam_settings(config: TrainConfig) -> dict[str, Any]:
     return {
         "lr": config.learning_rate,
+        # docs/fidelity.md, C29: the defaults of torch and of the scripts' trainer.
         "betas": (0.9, 0.999),
         "eps": 1e-8,
         "weight_decay": config.weight_decay,

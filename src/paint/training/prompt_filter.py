@@ -64,6 +64,7 @@ def filter_problems(
         display.note(note)
     contexts = Contexts(config.context, candidates.problems, file_content)
     sources = config.context.source
+    # Before they are measured: the policy refuses to encode such text.
     problems = [problem for problem in candidates.problems if has_no_control(problem)]
     if not problems:
         raise DataError(f"{data.path}: no problem is left; all hold {REASON}")
@@ -74,6 +75,7 @@ def filter_problems(
         # Another row's text must fit as well, and only solutions that fit themselves are shown.
         measured = display.track("their solutions measured", problems)
         longest = max(len(policy.solution_ids(p.solution)) for p in measured)
+        # Another completion of the problem has at most as many tokens as are reserved for one.
         longest = max(longest, reserved if contexts.needs_peers else 0)
         measured = display.track("measured with another's solution", problems)
         problems = []
@@ -205,6 +207,7 @@ def print_first_prompts(display: Display, policy: Policy, rollout: Rollout) -> N
         prompts["teacher"] = rollout.teacher_prompt.prompt
 
     for role, ids in prompts.items():
+        # As the model reads them: a template that differs by accident shows here (D2).
         text = policy.decode(ids, special=True)
         display.note(f"--- first {role} prompt, {len(ids)} tokens ---\n{text}")
     display.note(f"--- completion, {len(rollout.completion.ids)} tokens ---")

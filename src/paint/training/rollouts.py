@@ -64,6 +64,7 @@ def logprob_mismatches(scored: Sequence[ScoredRollout]) -> list[float]:
     for s in (s for s in scored if s.rollout.completion.source != STORED):
         behavior = s.rollout.behavior_log_probs
         trainer = s.tokens.get("student_log_prob", ()) if behavior is None else behavior
+        # () is a row that was not scored under its behavior policy.
         if trainer:
             pairs = zip(s.rollout.completion.log_probs, trainer, strict=True)
             gaps += [abs(engine - value) for engine, value in pairs]

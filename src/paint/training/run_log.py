@@ -89,6 +89,7 @@ def new_run(config: Config, folder: Path, facts: Mapping[str, Any]) -> None:
         (folder / "rollouts").mkdir(parents=True, exist_ok=True)
         (folder / "checkpoints").mkdir(exist_ok=True)
         copy_inputs(config, folder)
+        # Last: after a kill before it, the same command can begin again in this folder.
         storage.write_json(folder / "run.json", contents)
 
 
@@ -107,6 +108,7 @@ def validate_resume(
     of_model = config.model.path, "restore it, name the model by --model.path"
     known = {**run_info, **run_info["model"]}
     for name, digest in {**facts, **facts["model"]}.items():
+        # Conventions, a table, are only recorded.
         if isinstance(digest, str) and known[name] != digest:
             place, hint = hints.get(name, of_model)
             raise RunError(
@@ -180,6 +182,7 @@ def step_metrics(
         rewards = [grade.reward for grade in grades if grade.reward is not None]
         if rewards:
             metrics["accuracy"] = sum(grade.correct for grade in grades) / len(rewards)
+        # The reward of math is 1 or 0: its mean is the accuracy.
         if rewards and not any(isinstance(grade, MathGrade) for grade in grades):
             metrics["reward"] = sum(rewards) / len(rewards)
             metrics["grader_failures"] = sum(grade.failed for grade in grades)
@@ -355,6 +358,7 @@ def _git_revision() -> str | None:
     """Git revision of the running source, with "-dirty" if it has uncommitted changes."""
     try:
         result = subprocess.run(
+            # No name of a tag: the hash alone.
             ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
             cwd=Path(__file__).parent,
             capture_output=True,

@@ -12,6 +12,7 @@ from paint.config.schema import Config, ConfigError
 from paint.core.errors import NonFiniteError
 from paint.training.rollouts import ScoredRollout
 
+# In one row of a file, such a value would replace the run's own or be replaced by it.
 RESERVED = frozenset(
     {
         *{"step", "row", "problem_id", "position", "token_id", "token", "drift", "seconds_left"},

@@ -79,6 +79,7 @@ def read_tokens(path: Path) -> dict[int, dict[str, Any]]:
 
 def token_bytes(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[bytes]:
     """Return the bytes of each token; a character may be split over several tokens."""
+    # By its repr, as the decoder may be a sequence of several.
     is_byte_level = "ByteLevel" in repr(getattr(tokenizer.backend_tokenizer, "decoder", None))
     added = tokenizer.added_tokens_decoder
     known: dict[int, bytes] = {}
@@ -125,6 +126,7 @@ def _table(kept: Sequence[ScoredRollout], tokenizer: PreTrainedTokenizerBase) ->
 
     texts = []
     for text in token_bytes(tokenizer, ids):
+        # A token may be a part of a character.
         texts.append(text.decode("utf-8", "backslashreplace"))
     columns: dict[str, pa.Array] = {
         "row": pa.array(rows, pa.int32()),

@@ -128,6 +128,7 @@ def generation_request(
     """Prompts, sampling settings and seeds of a step's request to the engine."""
     config = setup.config
     prompts = [setup.policy.student_prompt(problem) for _, problem in batch]
+    # docs/fidelity.md, C15: a completion depends on no batch and on no rank.
     seeds = [derive_seed(config.train.seed, step_index, row) for row, _ in batch]
     return prompts, sampling_from(config.rollout), seeds
 
@@ -196,6 +197,7 @@ def attempts_by_row(setup: Setup, rollouts: Sequence[Rollout]) -> dict[int, Atte
     mine = []
     for rollout, grade in zip(rollouts, grades, strict=True):
         mine.append(GradedCompletion(rollout.row, rollout.problem.id, rollout.text, grade))
+    # By row: they come in the order of ranks, which differs with their number.
     return attempts_of(sorted(all_gather_objects(mine), key=lambda graded: graded.row))
 
 
@@ -205,11 +207,13 @@ def accumulate(setup: Setup, rollouts: Sequence[Rollout], score: Score) -> list[
     Returns the scored rollouts in the order of their rows (``StepResult``).
     """
     accelerator, config = setup.accelerator, setup.config
+    # Here, with the long timeout: that of the sums below, which are of tensors, is short.
     barrier()  # ranks may differ much in how long they generated
     rollouts = balance_rows(accelerator, rollouts, config.train)
     micros = list(micro_batches(rollouts, config.train))
     missing = passes_missing(accelerator, setup.policy.base, len(micros))
     count = torch.tensor(loss_count(rollouts, config.objective), device=accelerator.device)
+    # With reduction "token" it is 0 where all tokens are among objective.skip_tokens.
     total = max(int(accelerator.reduce(count, "sum")), 1)  # |B| of Algorithm 1, over all ranks
 
     scored: list[ScoredRollout] = []
@@ -255,6 +259,7 @@ def update(setup: Setup, step_index: int) -> float:
     """
     trainable, config = setup.policy.trainable, setup.config
     sum_gradients(setup.accelerator, trainable)
+    # After the sum: the norm is of the complete step, whatever the ranks and micro-batches.
     norm = torch.nn.utils.clip_grad_norm_(trainable, config.train.max_grad_norm)
     if not torch.isfinite(norm):
         raise NonFiniteError(
@@ -263,6 +268,7 @@ def update(setup: Setup, step_index: int) -> float:
             f"model.dtype float32"
         )
 
+    # A function of the step, so that no checkpoint needs the state of a schedule.
     rate = learning_rate(setup.resolved.optimizer, config.train, step_index)
     set_learning_rate(setup.optimizer, rate)
     with extension_errors("train.optimizer", config.train.optimizer):
@@ -278,6 +284,7 @@ def learn(
     """One update on these rollouts, which is refused if engine and trainer disagree on them."""
     with clock("loss"):
         scored = accumulate(setup, rollouts, score)
+        # Before the update, so that nothing is learned from another policy's tokens (D7).
         check_logprob_mismatch(scored, setup.config.rollout.max_logprob_mismatch, step_index + 1)
     with clock("update"):
         return scored, update(setup, step_index)

@@ -123,10 +123,12 @@ def train(
         if model.date == "auto":
             model = replace(model, date=run_on_rank0(today))  # one day for all ranks
         policy = load_policy(model, seed=seed, device=accelerator.device, prompts=prompts)
+        # Before a checkpoint is restored: it is made of the weights of the start.
         teacher = open_teacher(policy, run.teacher)
         display.notes(policy.notes)
         validation = load_validation(policy, run.config, folder, ranks, grader, display)
         if policy.conventions.date is not None:
+            # For run.json: a resumed run must render the same prompts on another day (C33).
             run = run.changed("model", date=policy.conventions.date)
         problems = filter_problems(policy, run, candidates, display, file_content)
         if run.algorithm.needs_context:
@@ -136,6 +138,7 @@ def train(
             facts = _facts(policy, problems, contexts)
             stack.enter_context(run_log.entered(run.config, folder, facts, display, resume=resume))
 
+        # Rank 0 alone writes there, so it alone holds the lock.
         run_on_rank0(enter_folder)
         last, done = _last_checkpoint(folder)
         optimizer = open_optimizer(run.optimizer, policy.trainable, run.config.train)
@@ -196,6 +199,7 @@ def _open_trackers(config: Config, folder: Path, accelerator: Accelerator) -> No
     if not config.log.trackers:
         return
     table = to_table(config)
+    # TensorBoard takes no nested tables, no lists and no None.
     flat = {f"{name}.{k}": str(v) for name in table for k, v in table[name].items()}
     name, run_id = folder.absolute().name, read_run_json(folder)["id"]
     own = {
@@ -281,23 +285,27 @@ def loop(
                 done += 1
                 updates.clear()
 
+                # Callbacks run on rank 0 alone, and all ranks must end after the same step.
                 is_stopped = bool(any_rank_signal([int(is_stopped)]))
                 signal_number = any_rank_signal(signals)
                 is_due = _is_checkpoint(config, done) or is_stopped
                 if is_due or signal_number:
                     _save_checkpoint(setup, folder, done)
+                # Before the validation, which may take long: a resumed run begins with it.
                 _raise_if_stopped(signal_number, folder)
                 if is_due:
                     validate_checkpoint()
                 if is_stopped:
                     display.note(f"ended after step {done} by a callback or health.stop_on; saved")
                     break
+        # The step is saved already, or must not be saved.
         except (Interrupted, checkpoint.RanksDiffer):
             raise
         except Exception:
             # Only complete steps are saved. A failure between the updates of a step, before the
             # teacher's update or before logging leaves a partial one.
             if accelerator.is_main_process and done and not updates:
+                # The first error is the one to report.
                 with suppress(RunError):
                     checkpoint.save(folder, setup, done)
             raise
@@ -446,6 +454,7 @@ def _open_off_policy_rollouts(setup: Setup, last: Path | None) -> OffPolicyRollo
         request,
         behind=setup.config.rollout.off_policy_steps,
         steps=setup.config.train.steps,
+        # One micro-batch, so that the measurement is one forward pass.
         measured=setup.config.train.row_limit,
     )
     if last:

@@ -49,6 +49,7 @@ def mean_one(
     mine = []
     for r in rollouts:
         mine.append((r.row, value(r), loss_count([r], options)))
+    # By row, so that the sums do not depend on how the rows lie on the ranks.
     every = sorted(all_gather_objects(mine))
     total = sum(v * count for _, v, count in every)
     if not total:
@@ -108,6 +109,8 @@ def learn_from(
     used = [r for r in rollouts if r.row in rows.union(spare)]
     scored: list[ScoredRollout] = []
     norm = 0.0
+    # All ranks have the same set, and pass over the collectives together. An optimizer step without
+    # a gradient would move the weights by its momentum.
     if rows:
         weights = mean_one(used, lambda r: float(r.row in rows), setup.config.objective)
         scored, norm = learn(setup, used, lambda micro: score(micro, weights), step_index, clock)

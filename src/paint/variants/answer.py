@@ -28,6 +28,7 @@ class AnswerAlone(Variant):
         student = ts.student_hidden_states(setup, rollouts)
         is_answer: list[bool] = []
         for rollout in rollouts:
+            # Bytes, as a character may lie in several tokens.
             pieces = token_bytes(setup.policy.tokenizer, rollout.completion.ids)
             is_answer += [KINDS[kind] == "answer" for kind in kinds_of_tokens(pieces)]
         lengths, options = ts.completion_lengths(rollouts), setup.config.objective

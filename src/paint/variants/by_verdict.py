@@ -53,4 +53,5 @@ class ByVerdict(Variant):
         chosen = {}
         for name in values:
             chosen[name] = torch.where(right > 0, values[name], other[name])
+        # Each is a sum over its completions, divided by the number of all.
         return loss + other_loss, chosen

@@ -54,6 +54,7 @@ class ReasonFirst(Variant):
         asked, prompts, seeds = [], [], []
         by_row = {}
         for r in rollouts:
+            # All rows need the same names, as loss_metrics takes those of the first.
             by_row[r.row] = replace(r, metrics={**r.metrics, "rationale_tokens": 0})
             view = r.teacher_prompt
             if view and view.context is not None:

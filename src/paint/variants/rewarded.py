@@ -40,4 +40,5 @@ class Rewarded(RewardedVariant):
         # There is one update: the ratio is 1, no tokens are old, and the clip is idle.
         rewarded, of_grpo = score_group(setup, GrpoOptions(), {}, rollouts, student)
         loss = {"loss": values["loss"] + weight * of_grpo["loss"], "grpo_loss": of_grpo["loss"]}
+        # Later tables win: of names in both, such as clipped, the values are the distillation's.
         return distilled + weight * rewarded, of_grpo | values | loss

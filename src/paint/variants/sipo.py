@@ -48,6 +48,7 @@ class Sipo(RewardedVariant):
         for r in rollouts:
             if not r.is_correct:
                 wrong.append((r.problem.id, answer_text(r.text)))
+        # A problem's completions may lie on several ranks.
         mistakes = Counter(all_gather_objects(wrong))
         temperature, epsilon = setup.config.rollout.temperature, self.options.epsilon
 
@@ -57,6 +58,7 @@ class Sipo(RewardedVariant):
             credit = (teacher_log_probs(setup, micro) - erred).clamp(-epsilon, epsilon)
             advantage = token_advantages(micro, credit.device)
             total = advantage + self.options.kappa * credit
+            # The credit changes the size of an advantage, never its sign.
             total = total.where(total * advantage >= 0, 0.0)
             loss = -total * ts.student_log_probs(setup, micro, temperature).log_prob
             lengths = ts.completion_lengths(micro)
@@ -74,6 +76,7 @@ def erring(rollout: Rollout, mistakes: Mapping[tuple[str, str | None], int]) -> 
         for (name, answer), n in mistakes.items():
             if name == problem.id and answer:
                 group.append((n, answer))
+        # Equal counts are decided by the text, so that all ranks choose the same.
         mistake = max(group, default=(0, None))[1]
     # Without a mistake both teachers read the answer, and the credit is 0.
     return replace(rollout, problem=replace(problem, answer=mistake or problem.answer))

@@ -71,8 +71,10 @@ def lesson(group: Sequence[Rollout], threshold: float) -> tuple[str | None, int 
     boxed = [(answer, r) for answer, r in answers if answer is not None]
     if not boxed:
         return None, None
+    # Of equal counts, Counter names the one that it saw first: that of the shortest completion.
     [(majority, votes)] = Counter(answer for answer, _ in boxed).most_common(1)
     others = [r.row for answer, r in boxed if answer != majority]
     if votes < threshold * len(group) or not others:
         return None, None
+    # In the order of lengths: the first that agrees is the shortest, the last other the longest.
     return next(r.text for answer, r in boxed if answer == majority), others[-1]
