@@ -98,6 +98,7 @@ def load_benchmark(
     name, has_copy, copy = spec.partition("=")
     if name in PUBLISHED:
         return _published_set(name, copy if has_copy else None, limit)
+    # A name without an ending means a known set. A file may have an equals sign in its name.
     if _is_plain_name(spec) or (has_copy and _is_plain_name(name) and not Path(spec).exists()):
         near = difflib.get_close_matches(name.lower().replace("-", "_"), PUBLISHED, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(PUBLISHED)}"

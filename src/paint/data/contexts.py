@@ -278,6 +278,7 @@ class Contexts:
             other = problems[(start + i) % len(problems)]
             if source == "other" and other.id != problem.id:
                 return other.solution
+            # None is not wrong: only algebra could tell whether the answers are equal.
             if source == "wrong_answer" and compare_text(other.answer, problem.answer) == "wrong":
                 return f"The answer is $\\boxed{{{other.answer}}}$."
 
@@ -314,6 +315,7 @@ class Contexts:
             return self.given
         path = Path(self.options.file)
         with wrap_errors(f"context.file {path}", ConfigError, "name a text file in UTF-8"):
+            # Some editors put a byte order mark first.
             text = path.read_text("utf-8-sig").strip()
             if not text:
                 raise ValueError("it holds no text")
@@ -382,6 +384,7 @@ def _arguments_of(function: ContextFunction) -> set[str]:
     return set(inspect.signature(function).parameters)
 
 
+# Asked for every completion, twice, and mostly of the same references.
 @lru_cache(maxsize=100_000)
 def _has_anchors(text: str) -> bool:
     return bool(anchors(text))

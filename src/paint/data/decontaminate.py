@@ -122,6 +122,7 @@ def _short_match(normalized: str, index: Index) -> Match | None:
             len(symbol) > 1 and symbol.isalpha() for symbol in symbols[i - 1 : i + 1]
         )
 
+    # The longest first: it may contain a shorter one.
     for length in sorted(set(map(len, index.short)), reverse=True):
         for start in range(len(symbols) - length + 1):
             end = start + length

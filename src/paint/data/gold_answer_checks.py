@@ -57,6 +57,7 @@ def announce_benchmark(grader: Grader, benchmark: Benchmark, say: Callable[[str]
     """
     for note in benchmark.notes:
         say(note)
+    # No other grader parses answers.
     if not isinstance(grader, MathGrader):
         return
     name, problems = benchmark.name, benchmark.problems
@@ -64,6 +65,7 @@ def announce_benchmark(grader: Grader, benchmark: Benchmark, say: Callable[[str]
     if not unparsed:
         return
     count = sum(len(problem.answers) for problem in problems)
+    # Then the column is probably not that of the answers.
     if len(unparsed) == count:
         raise DataError(
             f"{name}: none of the {count} gold answers parses ({unparsed[0]}); name the column "

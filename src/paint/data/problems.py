@@ -128,6 +128,7 @@ def read_problems(
     for row, problem in validate_rows(rows, data, needs=needs, solutions=solutions):
         if isinstance(problem, Problem):
             problems.append(problem)
+            # The rest of a long file, or of a stream from the hub, is not read.
             if len(problems) == data.limit:
                 break
         elif data.on_bad_row == "error":
@@ -310,6 +311,7 @@ def _problem(
     elif not solution:
         [solution] = text_of("solution", data.solution_field)
 
+    # Under the name that the context uses, whatever its case in the file.
     for column in needs.keys() - NEEDS_BOTH.keys():  # of contexts
         fields = fields | {column: _text(fields, column, column, f"{needs[column]} needs it")}
     answer, *also = text_of("answer", data.answer_field)
@@ -453,6 +455,7 @@ def _text(fields: dict[str, object], field_name: str, role: str, column_hint: st
 
 def _require_unicode(text: str, name: str) -> None:
     try:
+        # JSON can spell half of a surrogate pair (\ud83d), which is no text: it has no UTF-8.
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         detail = f": half a surrogate pair at character {error.start + 1}"

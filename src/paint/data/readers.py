@@ -86,6 +86,7 @@ def read_rows(source: str | Path) -> Iterator[Row]:
 def is_on_hub(source: str | Path) -> bool:
     """True for owner/name, if no file here has this name: a data set of the hub."""
     path = Path(source)
+    # folder/rows.jsonl is a file that is missing, not a data set.
     if path.suffix.lower() in _READERS or not _HUB.fullmatch(str(source)):
         return False
     with wrap_errors(path, DataError, NAME_IT):
@@ -204,6 +205,7 @@ def _decode(text: bytes) -> object:
 def _csv(file: IO[bytes], path: Path) -> Iterator[Row]:
     csv.field_size_limit(sys.maxsize)  # of the process; the default refuses cells over 128 KiB
     separator = _separator(file, path)
+    # newline "": the csv module itself reads line breaks, those within cells unchanged.
     with io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
         # Without strict, an unclosed quote silently swallows the rest of the file.
         rows = csv.DictReader(text, strict=True, delimiter=separator)

@@ -230,6 +230,7 @@ def _grade_solutions(problems: Sequence[Problem], check: FileCheck, display: Dis
     for problem in problems:
         if problem.solution and problem.answer:
             items.append(Item(problem.solution, problem.answers))
+    # The mathematics grader, whatever the run's is: it tells wrong boxes from missing ones.
     with find_grader() as grader, display.counting("solutions graded", len(items)) as counter:
         for start in range(0, len(items), CHUNK):
             grades = grader.grade(items[start : start + CHUNK])
@@ -288,6 +289,7 @@ def print_check(check: FileCheck, console: Console) -> None:
         return
 
     for name, text in check.views.items():
+        # No markup: a prompt may hold brackets that rich would read as a style.
         console.print(f"--- the {name} reads of the first row ---", text, sep="\n", markup=False)
     console.print("---")
     if check.boxed:

@@ -187,6 +187,7 @@ class Plan:
     def sleeps(self) -> bool:
         """Whether servers on shared GPUs sleep while the GPUs train."""
         has_share = server_flag(self.config.rollout, UTILIZATION) is not None
+        # With a share that the user names, server and trainer both stay on the GPU.
         return self.split.shared and (self.config.rollout.colocate or not has_share)
 
     @property
@@ -256,6 +257,7 @@ class Plan:
         kernels: Kernels = "cpu"
         if self.gpus:
             kernels = "liger" if self.liger else "cuda"
+        # Off-policy steps are sampled at once (fidelity D10).
         sampled_steps = 1 + config.rollout.off_policy_steps
         sampled = sampled_steps * min(config.rollout.batch_size, self._rows_of_rank)
         return training_memory(

@@ -81,6 +81,7 @@ def _memory_lines(plan: Plan) -> list[str]:
     table["peak: resident, and the largest phase"] = memory.peak
     table[f"available: {USABLE:.0%} of the memory, less that of a server on it"] = plan.headroom
     text = []
+    # What a run does not need has no line.
     for name, value in table.items():
         if value:
             text.append(f"  {name:66}{gb(value):>8}")

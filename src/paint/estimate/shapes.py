@@ -181,6 +181,7 @@ def shape_of(path: str) -> Shape:
 
     with wrap_errors(file, ConfigError, "it must describe a dense decoder, as Qwen3's does"):
         config = json.loads(file.read_bytes())
+        # The names in the configs of Qwen's, Mixtral's and DeepSeek's mixtures.
         if any(config.get(f"{name}_experts") for name in ("num", "num_local", "n_routed")):
             raise ValueError("it has experts, whose memory is not estimated")
         if config.get("model_type", "") in LLAMA_KIND:

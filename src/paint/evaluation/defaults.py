@@ -39,6 +39,7 @@ def protocol_of(evaluation: EvaluationConfig) -> Protocol:
 
 def fitting_protocol(config: Config, benchmarks: Sequence[str]) -> Protocol:
     """The paper's protocol if a published benchmark is among these, or else the training's."""
+    # An evaluation has one protocol for all its benchmarks, so one that is published decides.
     if any(map(is_published, benchmarks)):
         return protocol_of(EvaluationConfig())
     return protocol_as_trained(config)
@@ -105,6 +106,7 @@ def evaluation_of(config: Config, benchmarks: Sequence[str] = ()) -> EvaluationC
     user's own its training rows; for the demo the held-out ones; and else the paper's benchmarks.
     """
     default = EvaluationConfig()
+    # A run may do without grades. An evaluation cannot, and has the default grader then.
     if not config.grading.is_off:
         default = replace(default, grading=config.grading)
     validation, names = config.validation, tuple(benchmarks)

@@ -62,6 +62,7 @@ def are_shares(values: np.ndarray) -> bool:
 def have_shares(graded: GradedSamples, metric: str) -> bool:
     """Whether a metric of all samples is in [0, 1]; pass@k and maj@k are."""
     values = graded.sampled.get(metric)
+    # pass@k and maj@k are of problems, not samples, and are shares by definition.
     return values is None or are_shares(values)
 
 

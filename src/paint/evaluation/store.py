@@ -104,6 +104,7 @@ class Store:
         rows = set()
         for problem, sample in self.rows:
             rows.add((problem.id, sample))
+        # Samples of other problems and numbers may be stored, too.
         return (s for s in _samples(self.folder) if (s.problem, s.sample) in rows)
 
     def write_grades(self, grading: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> None:

@@ -38,6 +38,7 @@ def summary_report(graded: ByPolicy) -> Report:
     k = str(ks.pop()) if len(ks) == 1 else "k"
     metric, score, unit = "avg_at_k", f"Avg@{k}", "%"
     if _have_rewards(graded):
+        # A reward need not be a share: hundredths of it, not percent.
         metric, score, unit = "reward", "Mean reward", "hundredths"
     average = table_of(
         select_rows(rows, metric=metric),

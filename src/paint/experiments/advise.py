@@ -138,6 +138,7 @@ def advise(
     rollout, falls_back = config.rollout, False
     if not run.engine.is_stored:
         machine, earlier = find_machine(), recorded_engine(folder)
+        # The student is the base with an adapter, whatever the recipe trains.
         resolved = resolve_evaluation(rollout, machine, is_full=False, earlier=earlier)
         display.notes(resolved.notes)
         rollout, falls_back = resolved.rollout, resolved.falls_back
@@ -315,6 +316,7 @@ def context_rows(
         if len(values):
             rows += to_measurement(name, TRAINING, metric, mean(values, bounds), len(values))
     if control is not None:
+        # Problem by problem: both were measured on the same rollouts.
         content = mean(metrics["accuracy_gradient"] - control["accuracy_gradient"])
         rows += to_measurement(name, TRAINING, "accuracy_gradient", content, against="other")
     return rows

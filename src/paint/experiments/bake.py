@@ -106,6 +106,7 @@ def _measure_base(
     kls, tokens = divergence_sums(policy, config, plain, REVERSE_KL)
     kl = _mean(kls.sum(axis=1) / tokens.sum(axis=1))
     rows = _rows(PROMPTED, prompted[PROMPTED], config) + _rows(PLAIN, plain, config, kl=kl)
+    # Of complete answers, not a token: LEAST_KL is about telling one answer from another.
     return rows, float(kls.mean())
 
 
@@ -126,6 +127,7 @@ def _rows(
 
 
 def _mean(kl: np.ndarray) -> Interval:
+    # A KL has no upper bound.
     return bootstrap([kl], bounds=(0, math.inf))
 
 

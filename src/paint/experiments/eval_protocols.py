@@ -41,6 +41,7 @@ class EvalProtocol:
             "samples": self.samples,
             "thinking": self.thinking,
             **asdict(self.sampling),
+            # Two engines may complete one prompt and seed differently.
             "engine": self.rollout.engine,
         }
 

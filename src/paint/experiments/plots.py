@@ -84,6 +84,7 @@ def save_plot(path: Path, layout: Layout, results: Results) -> None:
             axis.tick_params(axis="y", length=0)
             axis.spines[["top", "right", "left"]].set_visible(False)
         levels.set_yticks(range(len(labels)), [sanitize_for_terminal(label) for label in labels])
+        # An axis counts upwards, and the first row is on top.
         levels.set_ylim(len(labels) - 0.5, -0.5)
         # Names are the user's: control characters are shown, and nothing is read as mathematics.
         figure.suptitle(sanitize_for_terminal(title), fontsize=10)

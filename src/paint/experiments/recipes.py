@@ -46,6 +46,7 @@ def read_recipes(
     for source in controls:
         control = replace(last, context=with_source(last.context, source))
         runs.insert(-1, (f"{name}-{source.replace('_', '-')}", control))
+    # All of them, before the first is trained.
     for name, config in runs:
         with _of_recipe(name):
             check_config(config)

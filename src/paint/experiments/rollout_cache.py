@@ -449,6 +449,7 @@ def kl_of_checkpoint(
     problems = read_problems(data, needs=run.needed_fields).problems
     policy, config, cache = sample(config, problems, samples, folder, display, checkpoint)
     kl, tokens = divergence_sums(policy, config, cache, FORWARD_KL)
+    # Over all tokens: a mean over rollouts would count those of short ones more.
     return float(kl.sum() / tokens.sum())
 
 

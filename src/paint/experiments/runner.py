@@ -326,6 +326,7 @@ def _evaluate(
     tasks = []
     for step, checkpoint in checkpoints.items():
         is_last = [step] == run.steps(every_checkpoint=False)
+        # The last has the run's name alone: its samples stay when --every-checkpoint is added.
         name = run.name if is_last else f"{run.name}-step-{step:06d}"
         trained = trained_in(checkpoint, model.train_mode) if checkpoint else None
         tasks.append(

@@ -109,6 +109,7 @@ def named_letters(text: str, *, in_sentence: bool = False) -> str:
     introduction = _INTRODUCTION.match(text)
     position = introduction.end() if introduction else 0
     run = _SEVERAL.fullmatch(text[position:].strip())
+    # ACD names three choices. BAD is not in the alphabet's order: a word.
     if run and list(run[0]) == sorted(set(run[0])):
         return run[0]
 

@@ -108,6 +108,7 @@ class FunctionGrader(Grader):
         texts = [item.text for item in items]
         rows = [dict(item.row) for item in items]
         [result] = self._call([(texts, rows)])
+        # One call for all: its error is that of each.
         if result.error:
             return [to_grade(result)] * len(items)
         if not isinstance(result.value, list) or len(result.value) != len(items):

@@ -19,6 +19,7 @@ GRADERS = ("math", "exact", "choice", "none")
 
 def needs_answer(grader: str) -> bool:
     """True if the grader of this name compares with a gold answer."""
+    # A function of the user's own may need none.
     return grader in GRADERS and grader != "none"
 
 
@@ -92,6 +93,7 @@ def find_grader(
         bound = bind_options(function, table, "grading.options", f"grading.grader {grader}")
         caller = AsyncCalls(bound, concurrency=concurrency, timeout=timeout, attempts=attempts)
     else:
+        # By its name: a worker imports the function, and gets it pickled where it cannot.
         caller = Pool(grader, deadline=deadline, workers=workers, table=table)
     return FunctionGrader(caller, takes_batch=takes_batch(function))
 

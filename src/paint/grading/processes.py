@@ -85,6 +85,7 @@ class Pool:
             while len(self.workers) < min(self._most_workers, len(calls)):
                 self.workers.append(Worker(self._settings))
 
+            # Whichever worker has answered gets the next call.
             with selectors.DefaultSelector() as selector:
                 waiting = iter(enumerate(calls))
                 for worker, (index, arguments) in zip(self.workers, waiting, strict=False):
@@ -150,6 +151,7 @@ class Worker:
         """The index of the call that the worker was handed, and its result; waits for it."""
         assert self._process.stdout
         line = self._process.stdout.readline()
+        # It has ended, perhaps while it wrote.
         if not line.endswith(b"\n"):
             status = self._process.wait()
             raise PaintError(f"A process that grades answers ended with status {status}.")

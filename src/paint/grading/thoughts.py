@@ -138,6 +138,7 @@ def _scan(text: str, tags: Sequence[ThoughtTags]) -> tuple[int, int | None]:
                 open_at, kind = tag.start, tag.kind
             elif not tag.needs_opening:
                 begin = tag.end
+        # Within a thought, tags of another kind are text.
         elif tag.kind == kind and not tag.opens:
             begin, open_at = tag.end, None
     return begin, open_at

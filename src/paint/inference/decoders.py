@@ -162,6 +162,7 @@ class StaticDecoder(Decoder):
     def read(self, texts: Sequence[Text], slots: Sequence[int], beginning: Text) -> None:
         """Read each distinct text once, and the common beginning once for all slots."""
         if beginning != self._beginning:
+            # Into free slots, too: rows that take them later have the same beginning.
             self._read([beginning] * self.layout.slots, range(self.layout.slots), 0)
             self._beginning = beginning
         self._read(texts, slots, len(beginning))
@@ -208,6 +209,7 @@ class StaticDecoder(Decoder):
                 is_seen &= age < window
             # Numbers, which are added: torch would convert a boolean mask again in every layer.
             masks[kind] = torch.where(is_seen, 0.0, -torch.inf).to(self.dtype)[:, None, None]
+        # Models with one kind of layer take one mask, others a mask for each kind.
         if len(masks) == 1:
             return masks.popitem()[1]
         return masks

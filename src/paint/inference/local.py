@@ -91,6 +91,7 @@ class LocalEngine(Engine):
         waiting = deque(sorted(rows, key=lambda row: (-len(row.prompt), row.prompt)))
         beginning = _common_beginning([row.prompt for row in rows])
         end_ids = set(self.policy.end_ids)
+        # On a CPU a look costs no wait, and without one a row that has ended would be decoded on.
         steps = STEPS if self.policy.device.type == "cuda" else 1
         finished_tokens = 0
         sampler: _Sampler | None = None

@@ -37,6 +37,7 @@ def examine(recipes: Sequence[str] = ()) -> dict[str, Any]:
     capacity = min((gpu["memory"] for gpu in gpus), default=memory.total)
     disk = {}
     for place in (Path.cwd(), Path(constants.HF_HUB_CACHE)):
+        # The cache may not exist yet: its disk is that of the nearest folder above it.
         existing = next(path for path in (place, *place.parents) if path.exists())
         disk[str(place)] = shutil.disk_usage(existing).free
     has_liger = f"not installed ({liger.INSTALL}); used on CUDA alone"
@@ -76,6 +77,7 @@ def find_machine(device: Any = None, ranks: int = 1) -> Machine:
     # The ranks of a computer share its memory.
     gpus, memory = 0, psutil.virtual_memory().total / local
     if device is None:
+        # With accelerate's --cpu, torch may see a GPU that the ranks do not use.
         on_gpu = torch.cuda.is_available() and os.environ.get("ACCELERATE_USE_CPU", "") != "true"
     else:
         on_gpu = device.type == "cuda"

@@ -65,6 +65,7 @@ def find_evaluation(folder: Path, trained: Path) -> CheckpointEvaluation:
     identity = checkpoint_digest(trained)
     for store in find_stores(folder):
         settings = read_settings(store)
+        # Stores name a full model by its weights, and an adapter as such.
         if identity in (settings.get("adapter"), settings.get("weights")):
             hint = f"`paint grade {folder}` writes it again"
             report = read_report(folder / f"{SUMMARY}.json", hint)
@@ -83,6 +84,7 @@ def write_card(export: Export, evaluations: Sequence[CheckpointEvaluation], fold
     links: dict[str, Any] = {}
     if is_hub_model:
         links["base_model"] = base
+        # By it the hub lists a model under its base.
         links["base_model_relation"] = "finetune" if export.merged else "adapter"
     if is_hub_data:
         # A revision or a subset may follow the name of a data set.

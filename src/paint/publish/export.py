@@ -72,6 +72,7 @@ def export(
     place = wrap_errors(folder, ExportError, "free some space, or name another folder")
     with place, atomic_dir(folder.resolve()) as partial:
         if merged:
+            # The seed draws an adapter that the trained weights replace.
             policy = load_policy(config.model, seed=0)
             rounding = export_merged(policy, trained, partial, getattr(torch, dtype))
         else:

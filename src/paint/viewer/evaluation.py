@@ -85,6 +85,7 @@ def _problem_data(problem: Problem) -> dict[str, Any]:
 def _answer_data(row: Mapping[str, Any], sample: Sample, max_characters: int) -> dict[str, Any]:
     return {
         **row["strict"],  # correct, answer and reason
+        # Only the mathematics grader has a lenient verdict.
         "lenient": row.get("lenient", row["strict"])["correct"],
         "looping": row["looping"],
         "tokens": sample.tokens,

@@ -84,6 +84,7 @@ def render(kind: str, title: str, data: Mapping[str, Any]) -> str:
 def as_json(value: Any) -> str:
     """Encode to JSON that is safe in a script element: ``<``, ``>`` and ``&`` are escaped."""
     text = json.dumps(_finite(value), ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    # A text with </script> would end the element.
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 

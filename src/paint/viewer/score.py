@@ -46,6 +46,7 @@ class Scorer:
             ConfigError, PolicyError, RunError: the model cannot be loaded, or is another one.
         """
         self.run, self.config, self.resolved = run, config, check_config(config)
+        # Gradients end at the logits (paint.objective.detail): layers save nothing.
         model = replace(config.model, gradient_checkpointing=False)
         self.policy = load_policy(
             model, seed=config.train.seed, device=own_device(), prompts=config.prompts
@@ -56,7 +57,7 @@ class Scorer:
                 f"rollouts cannot be rescored; put it back, or pass --no-rescore"
             )
         self.teacher: Teacher = open_teacher(self.policy, config.teacher)
-        # For the steps before the first checkpoint, to which a page may come later.
+        # To go back to the student before the first checkpoint.
         self._fresh = [parameter.detach().clone() for parameter in self.policy.trainable]
         self._at = 0
         self.problems = read_training_problems(run, config, self.policy, display)
@@ -66,6 +67,7 @@ class Scorer:
 
         Returns the steps of the loaded student: ``step - 1`` if it is exact.
         """
+        # The student before step n is the one after n - 1 steps.
         before = [path for path in checkpoints(self.run) if step_of(path) < step]
         done = step_of(before[-1]) if before else 0
         if done == self._at:
@@ -74,6 +76,7 @@ class Scorer:
         if before:
             require_checkpoint(before[-1])
             load_trained(self.policy, trained_in(before[-1], self.policy.tuning))
+            # A moving average is of its step, too (fidelity C22).
             self.teacher.load(before[-1])
         else:
             set_trained(self.policy, self._fresh)

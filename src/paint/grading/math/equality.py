@@ -208,6 +208,7 @@ def alternatives(gold: str) -> list[str]:
         if part.strip():
             answers.append(part)
     if len(answers) > 1:
+        # The complete text, too: an answer may repeat it as it is.
         return [*answers, gold]
     return [gold]
 

@@ -266,6 +266,7 @@ def _with_order_of(value: Value, names: list[Value]) -> Value:
 
 def _sign_choices(text: str) -> Iterator[str]:
     r"""The text with each choice of its \pm; \mp is the opposite of the first."""
+    # Those of a set are chosen element by element, when its inside is parsed.
     if text.strip().startswith(r"\{") or not re.search("[±∓]", text):
         yield text
         return

@@ -120,6 +120,7 @@ class _Point:
 
 
 def _same_scalars(a: Scalar, b: Scalar) -> bool:
+    # Infinity has no value at a point: it is equal to itself only.
     if any(value.expr.has(oo) for value in (a, b)):
         ends = []
         for value in (a, b):
@@ -461,6 +462,7 @@ def _same_relations(a: _Relation, b: _Relation) -> bool:
 
 def _proportional(f: Any, g: Any, is_rounded: bool, *, is_positive: bool = False) -> bool:
     """True if f/g is one number everywhere, other than 0."""
+    # The complex one where the real one has no value, such as log x at a negative x.
     for point in (_Point("real"), _Point("complex")):
         try:
             with mp.workdps(POINT_DIGITS):

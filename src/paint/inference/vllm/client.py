@@ -60,6 +60,7 @@ class VllmServer:
         self.timeout = timeout  # of a response, in seconds
         self.process = process
         self.adapter: Path | None = None  # that is loaded; None where the server may have lost it
+        # Many rows are requested at once, and the first one loads the adapter for all.
         self.loading = asyncio.Lock()
         self.max_tokens = 0  # the longest prompt and completion together, from ``connect`` on
         self.failures = 0  # since it last completed something

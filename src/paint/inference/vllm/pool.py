@@ -139,6 +139,7 @@ class VllmEngine(RemoteEngine):
         if self.closed:
             return
         self.closed = True
+        # Before the servers end: _recover would start them again for what is under way.
         self.loop.cancel()
         for engine in (*self.forks, self):
             self.loop.run(_gather(engine._leave(server) for server in engine.servers))
