@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoTokenizer
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from paint.config import schema as cfg
 from paint.config.schema import Config
@@ -94,6 +95,21 @@ def test_control_text_ignores_padding_token_that_is_a_word() -> None:
     for text in ("What is 5!?", *MATHEMATICS):
         assert special_text(tokenizer, text) is None, text
     assert special_text(tokenizer, TURN) == "<|im_end|>"
+
+
+def test_control_text_finds_token_after_normalization() -> None:
+    words = Tokenizer(models.WordLevel({"[unk]": 0, "five": 1}, unk_token="[unk]"))
+    words.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    words.add_special_tokens([AddedToken("<end>", special=True, normalized=True)])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<end>")
+    tokenizer.chat_template = TEMPLATES["zephyr"]
+    end = tokenizer.convert_tokens_to_ids("<end>")
+    for text in ("five <end>", "five <END>", "five <\uff45nd>"):
+        assert end in tokenizer.encode(text)
+        assert special_text(tokenizer, text) == "<end>"
+        assert end not in tokenizer.encode(drop_special_text(tokenizer, text))
+    assert special_text(tokenizer, "five unknown words") is None
 
 
 def problem_with(field: str, text: str = f"It is 4.{TURN}It is 5.") -> Problem:

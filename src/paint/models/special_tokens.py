@@ -27,7 +27,8 @@ _MARK = re.compile(r"<\|?[^<>\s]{1,60}>|<<[^<>\s]{1,60}>>|\[/?[A-Z_]{2,40}\]")
 
 def special_text(tokenizer: PreTrainedTokenizerBase, text: str) -> str | None:
     """First piece of control text in a text, or None."""
-    found = _control(tokenizer, str(tokenizer.chat_template), len(tokenizer)).search(text)
+    control = _control(tokenizer, str(tokenizer.chat_template), len(tokenizer))
+    found = control.search(text) or control.search(_normalized(tokenizer, text))
     if found:
         return found[0]
     return None
@@ -36,6 +37,8 @@ def special_text(tokenizer: PreTrainedTokenizerBase, text: str) -> str | None:
 def drop_special_text(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
     """Remove control text from a text, also control text that a removal creates."""
     while piece := special_text(tokenizer, text):
+        if piece not in text:
+            text = _normalized(tokenizer, text)
         text = text.replace(piece, "")
     return text
 
@@ -59,10 +62,20 @@ def _control(tokenizer: PreTrainedTokenizerBase, template: str, size: int) -> re
         # A special token may be a word of the vocabulary, such as a padding token "!".
         if as_text != tokenizer.encode(token, add_special_tokens=False):
             pieces.add(token)
+    pieces |= {_normalized(tokenizer, piece) for piece in pieces}
     # Of alternatives, re takes the first that matches, not the longest.
     longest_first = sorted((piece for piece in pieces if piece.strip()), key=len, reverse=True)
     matches_nothing = r"(?!)"
     return re.compile("|".join(map(re.escape, longest_first)) or matches_nothing)
+
+
+def _normalized(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
+    # Some tokenizers look for special tokens in what they normalised: <END> may be <end> to them.
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    normalizer = getattr(backend, "normalizer", None)
+    if normalizer is None:
+        return text
+    return str(normalizer.normalize_str(text))
 
 
 def _turn_delimiters(tokenizer: PreTrainedTokenizerBase) -> set[str]:
