@@ -43,6 +43,8 @@ FORMATS: list[tuple[str, dict[str, Any], tuple[str, str, tuple[tuple[str, str], 
         ("q", "r", (SYSTEM, ("user", "q"))),
     ),
     ("query/response", {"query": "q", "response": "r"}, ("q", "r", ())),
+    # pandas writes its index as a column without a name.
+    ("query/response", {"": "0", "query": "q", "response": "r"}, ("q", "r", ())),
     ("prompt/completion", {"prompt": "q", "completion": "r"}, ("q", "r", ())),
     (
         "prompt/completion",
@@ -103,6 +105,14 @@ def test_read_problems_with_a_problem_or_named_columns_is_not_converted(tmp_path
         ({"query": "q", "response": "r", "history": [["a", "b"]]}, r"\"history\" is not read"),
         ({"instruction": 3, "output": "r"}, r"\"problem\" is not text but a number"),
         ({"prompt": "q"}, r"\"solution\" is missing .*; sft needs it"),
+        (
+            {"prompt": "q", "completion": [{"role": "user", "content": "r"}]},
+            r"\"solution\" is no chat that ends in a reply",
+        ),
+        (
+            {"prompt": "q", "completion": [{"role": "assistant", "content": " "}]},
+            r"\"solution\" is no chat that ends in a reply",
+        ),
     ],
 )
 def test_read_problems_row_of_a_format_that_is_broken_is_refused(
@@ -110,6 +120,11 @@ def test_read_problems_row_of_a_format_that_is_broken_is_refused(
 ) -> None:
     with pytest.raises(DataError, match=f"rows.json row 2: .*{message}"):
         read(tmp_path, {"problem": "p", "solution": "s"}, row)
+
+
+def test_read_problems_column_without_a_name_stands_for_no_missing_one(tmp_path: Path) -> None:
+    rows = read(tmp_path, {"": "0", "problem": "p", "solution": "s"})
+    assert rows.problems[0].answer == ""
 
 
 def test_read_problems_names_all_missing_columns_and_the_flags(tmp_path: Path) -> None:

@@ -58,9 +58,12 @@ def _convert(row_format: RowFormat, fields: Fields) -> Fields:
     if fields.get("history"):
         hint = f" (value {shorten(fields['history'])}); write such rows as chat messages"
         raise BadRow('field "history" is not read', hint)
-    problem, further = fields[row_format.problem], fields.get(row_format.further)
-    if isinstance(problem, str) and _is_filled(further):
-        problem = f"{problem}\n\n{further}"
+    problem = fields[row_format.problem]
+    # Of formats without a further column, "" is the index that pandas writes, which has no name.
+    if row_format.further and isinstance(problem, str):
+        further = fields.get(row_format.further)
+        if _is_filled(further):
+            problem = f"{problem}\n\n{further}"
     converted: Fields = {"problem": problem}
     if _is_filled(fields.get("system")):
         system = {"role": "system", "content": fields["system"]}

@@ -281,7 +281,8 @@ def _problem(
 
     def text_of(role: str, name: str) -> list[str]:
         """The texts of a column; [""] where it is blank and nothing needs it."""
-        value = fields.get(_column(fields, name) or "")
+        column = _column(fields, name)
+        value = None if column is None else fields[column]
         is_blank = value is None or (isinstance(value, str) and not value.strip())
         if role not in needs and is_blank:
             return [""]
@@ -307,7 +308,10 @@ def _problem(
         problem = _text(fields, data.problem_field, "problem", column_hint)
     reference = fields.get(_column(fields, data.solution_field) or "")
     if not solution and is_chat(reference):  # the reply alone, as of TRL's prompt/completion
-        solution = read_chat(reference, data.solution_field)[-1][1]
+        speaker, solution = read_chat(reference, data.solution_field)[-1]
+        if speaker != "assistant" or not solution.strip():
+            detail = f" (value {shorten(reference)}); cut it there"
+            raise BadRow(f'field "{data.solution_field}" is no chat that ends in a reply', detail)
     elif not solution:
         [solution] = text_of("solution", data.solution_field)
 
