@@ -217,6 +217,11 @@ def test_load_policy_missing_weights_are_refused(demo_copy: Path) -> None:
     with pytest.raises(PolicyError, match=r"no place for model\.layers\.3"):
         other_demo(demo_copy)
 
+    bias = "model.layers.0.mlp.down_proj.bias"
+    save_file(weights | {bias: torch.ones(8)}, path, {"format": "pt"})
+    with pytest.raises(PolicyError, match=rf"no place for {re.escape(bias)}"):
+        other_demo(demo_copy)
+
 
 def other_demo(folder: Path, **changes: Any) -> Policy:
     return load_policy(replace(DEMO, path=str(folder), **changes), seed=0)

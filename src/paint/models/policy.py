@@ -517,9 +517,13 @@ def _require_complete(
     """Raise PolicyError where the weights are those of another config.json."""
     # transformers initialises missing weights, and those of another shape, at random.
     missing = [*loading["missing_keys"], *(name for name, *_ in loading["mismatched_keys"])]
-    # It drops the layers that a config.json with too small a number leaves out.
-    own = {_without_numbers(name) for name in base.state_dict()}
-    dropped = [name for name in loading["unexpected_keys"] if _without_numbers(name) in own]
+    # It drops layers, and biases of layers, that config.json leaves out. Other unexpected weights
+    # are of parts that a language model has not, such as a vision tower.
+    own = {_without_numbers(name) for name, _ in base.named_modules()}
+    dropped = []
+    for name in loading["unexpected_keys"]:
+        if _without_numbers(name.rpartition(".")[0]) in own:
+            dropped.append(name)
     for fault, names in (("lacks", missing), ("has no place for", dropped)):
         if names:
             raise PolicyError(
