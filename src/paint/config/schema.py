@@ -215,8 +215,8 @@ class RolloutConfig(Section):
     """Completions of each problem in a step; train.batch_size is a multiple of it (paper:
     Algorithm 1, 1; grpo: Main Results, 8)."""
     batch_size: int = setting(32, POSITIVE, "rows; default: 32")
-    """Most rows generated at once: by a rank, or by a vLLM server. Rows that run out of memory are
-    halved; changes speed and memory only."""
+    """Most rows generated at once: by a rank, which halves them where memory runs out, or by a vLLM
+    server; changes speed and memory only."""
     max_logprob_mismatch: float = setting(0.05, within("(0, inf]"), "nats; inf is off")
     """Largest mean difference of the engine's and the trainer's log-probs of a step's tokens, in
     nats, above 0; beyond it the run stops before the update (ours; in float32, 0.001 is enough)."""

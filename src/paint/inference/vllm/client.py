@@ -234,4 +234,4 @@ def read_completion(
             f"it stopped after {len(ids)} of {longest} tokens, and not at an end token; look at "
             f"its --max-model-len and stop settings"
         )
-    return tuple(ids), tuple(log_probs)
+    return tuple(ids), tuple(map(float, log_probs))
