@@ -4,7 +4,7 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -416,3 +416,9 @@ def test_show_writes_the_page_of_one_run(run: paint.Run, tmp_path: Path) -> None
         paint.show(run, run)
     with pytest.raises(paint.ConfigError, match="nothing to show"):
         paint.show()
+
+
+@pytest.mark.parametrize("command", [paint.grade, paint.show, paint.load_run, paint.resume])
+def test_empty_path_is_not_the_working_directory(command: Callable[[str], Any]) -> None:
+    with pytest.raises(paint.ConfigError, match="a path is empty"):
+        command("")

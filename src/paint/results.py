@@ -147,8 +147,7 @@ class Measured(Handle):
     def table(self) -> "pd.DataFrame":
         """One row per policy, benchmark and metric: mean, 95 % interval and number of problems.
 
-        Of ``advise``, a policy is a context; of ``bake``, a view of the model, a benchmark is a
-        group of questions, and rows with a step are of the checkpoints that were measured.
+        Of ``advise``, a policy is a context; of ``bake``, it is a view of the model.
         """
         return frame_of_rows([row for row in self.report.rows if not row.against])
 
@@ -231,15 +230,17 @@ def load_run(run: Run | str | Path) -> Run:
     Raises:
         RunError: the folder holds no run. CorruptFileError: run.json cannot be read.
     """
-    loaded = run if isinstance(run, Run) else Run(Path(run))
+    loaded = run if isinstance(run, Run) else Run(path_of(run))
     read_run_json(loaded.path)
     return loaded
 
 
 def path_of(target: Handle | str | Path) -> Path:
-    """The path of a handle, or of what names one."""
+    """The path of a handle, or of what names one. Raises ConfigError for an empty text."""
     if isinstance(target, Handle):
         return target.path
+    if not str(target).strip():  # Path would take it for the working directory
+        raise ConfigError("a path is empty; name a run or a folder")
     return Path(target)
 
 

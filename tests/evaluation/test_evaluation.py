@@ -35,7 +35,14 @@ from paint.evaluation.generate import (
     open_task,
     require_context_length,
 )
-from paint.evaluation.grade import cast_votes, grade, is_repetitive, stored_in, summarise
+from paint.evaluation.grade import (
+    cast_votes,
+    grade,
+    grader_identity,
+    is_repetitive,
+    stored_in,
+    summarise,
+)
 from paint.evaluation.store import Sample, Store, StoreError, prompt_digest, reopen_store
 from paint.grading.graders import open_grader
 from paint.grading.math.grader import MathGrader, Verdict
@@ -430,6 +437,27 @@ def test_grade_asks_a_judge_only_for_what_it_has_not_graded(policy: Policy, tmp_
     evaluated(policy, tmp_path, corrected, {})
     assert calls() == ["c", "fails"]
     assert len(calls(replace(grading, weights=(2.0,)))) == 4
+
+
+@pytest.mark.parametrize("name", ["judge", "of_two"])
+def test_grader_identity_has_the_constants_of_its_module(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = """
+from functools import partial
+PROMPT = {!r}
+def judge(completion, row, scale=1):
+    return scale * len(PROMPT)
+of_two = partial(judge, scale=2)
+"""
+    module = tmp_path / f"asks_{name}.py"
+    module.write_text(code.format("Is it right?"))
+    monkeypatch.syspath_prepend(tmp_path)
+    grading = GradingConfig(grader=(f"{module.stem}:{name}",))
+    before = grader_identity(grading)
+    assert grader_identity(grading) == before
+    module.write_text(code.format("Is every step of it right?"))
+    assert grader_identity(grading) != before
 
 
 @pytest.mark.parametrize(

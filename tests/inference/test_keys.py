@@ -24,6 +24,8 @@ SECRET = "s3cr3t-0f-mine"
     [
         {"server_args": f"--api-key {SECRET}"},
         {"server_args": f"--dtype half --api_key={SECRET}"},
+        {"server_args": f"--api-keys {SECRET}"},
+        {"server_args": f"--api-k={SECRET}"},
         {"server_args": f"--hf-token {SECRET}"},
         {"server_args": f"--ssl-keyfile-password={SECRET}"},
         {"server_args": f"--otlp-traces-endpoint http://me:{SECRET}@collector"},
@@ -51,6 +53,10 @@ def test_rollout_secret_is_refused_without_repeating_it(setting: dict[str, objec
 )
 def test_rollout_server_args_without_secret_are_accepted(text: str) -> None:
     assert RolloutConfig(server_args=text).server_args == text
+
+
+def test_address_of_a_server_may_be_ipv6() -> None:
+    assert RolloutConfig(urls=("http://[fe80::1]:8000",)).urls == ("http://[fe80::1]:8000",)
 
 
 def test_foreign_server_gets_key_from_environment(

@@ -53,7 +53,8 @@ def _is_filled(text: str) -> bool:
 
 
 def _are_addresses(urls: tuple[str, ...]) -> bool:
-    address = re.compile(r"https?://[^\s/:]+(:[1-9]\d*)?(/\S*)?", re.ASCII)
+    host = r"(\[[\da-fA-F:.]+\]|[^\s/:\[\]]+)"  # IPv6 in brackets, or a name
+    address = re.compile(rf"https?://{host}(:[1-9]\d*)?(/\S*)?", re.ASCII)
     return _are_distinct(urls) and all(map(address.fullmatch, urls))
 
 
@@ -69,8 +70,10 @@ def _is_command_line(text: str) -> bool:
     return True
 
 
-_SECRET = re.compile(r"(key|token|password|passwd|secret)[=\s]|://[^\s/]*@", re.IGNORECASE)
-"""Secrets in a command line: --api-key ..., HF_TOKEN=..., //user:...@"""
+_SECRET = re.compile(
+    r"(-api[-_]k\S*|key|token|password|passwd|secret)[=\s]|://[^\s/]*@", re.IGNORECASE
+)
+"""Secrets in a command line: --api-key ... or shortened, HF_TOKEN=..., //user:...@"""
 
 COMMAND_LINE = [Check("a command line whose quotes are closed", _is_command_line)]
 TEMPERATURE = within("[0.001, 1000]"), "sampling temperature"

@@ -5,6 +5,7 @@ Unfinished evaluations are not graded: short completions finish first and are mo
 """
 
 import inspect
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -38,7 +39,7 @@ from paint.grading.math.grader import MathGrade, MathGrader, Verdict
 from paint.grading.thoughts import ThoughtTags
 from paint.objective.anchors import normalize
 
-GRADED_AT_ONCE = 256  # samples per call of the grader; their texts are in memory together
+GRADED_AT_ONCE = 256  # samples per call of the grader
 
 REPETITION_TAIL, REPETITION_WINDOW = 4_000, 40
 """Characters at the end of a text that are checked for repetition; length of an n-gram."""
@@ -107,16 +108,21 @@ def grade(
 
 
 def grader_identity(grading: GradingConfig) -> dict[str, Any]:
-    """What determines the grades of a text: graders with their code, weights and options."""
+    """What determines the grades of a text: graders with their modules, weights and options."""
     table = to_table(Config(grading=grading))["grading"]
     # The code counts, too: a changed function does not keep the grades of the former one.
     code = []
     for spec in grading.grader:
         text = ""
         if spec not in GRADERS:
-            # An object without source, such as a partial function, is told by its name alone.
-            with suppress(OSError, TypeError):
-                text = inspect.getsource(load_object(spec, "grading.grader", GRADERS))
+            grader = load_object(spec, "grading.grader", GRADERS)
+            module = spec.partition(":")[0]
+            # A judge's prompt is often a constant beside its function. An object, such as a partial
+            # function, has no source but that of the module that makes it.
+            parts: list[Any] = [grader, inspect.getmodule(grader), sys.modules.get(module)]
+            for part in parts:
+                with suppress(OSError, TypeError):
+                    text += inspect.getsource(part)
         code.append(digest(text)[:16])
     # Not deadline, timeout and concurrency: they can only make a call fail, and failures are graded
     # again.

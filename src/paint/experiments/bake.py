@@ -15,13 +15,14 @@ from pathlib import Path
 
 import numpy as np
 
-from paint.config.run_folder import latest_checkpoint
+from paint.config.run_folder import fixed_differences, latest_checkpoint, read_run
 from paint.config.schema import Config, ConfigError
 from paint.core.display import Display
 from paint.core.distributed import require_one_process
 from paint.core.errors import wrap_errors
 from paint.core.settings import require_count
 from paint.core.storage import write_atomic
+from paint.core.workspace import refuse_differences
 from paint.data.contexts import Contexts
 from paint.data.problems import Problem, batch_indices, read_problems
 from paint.evaluation import frame
@@ -37,7 +38,7 @@ from paint.experiments.rollout_cache import (
 )
 from paint.experiments.runner import ExperimentRun, train_run
 from paint.objective.divergences import REVERSE_KL
-from paint.training.check import check_config
+from paint.training.check import check_config, with_resolved
 
 PROMPTED, PLAIN, BAKED = "prompted base", "plain base", "baked"  # the views that are compared
 
@@ -70,6 +71,12 @@ def bake(
         raise ConfigError('`paint bake` needs model.train_mode "lora" and context.source "file"')
     rules, display = config.context.file, Display()
     config, problems = _prepare(config, folder, held_out)
+    run = folder / "run"
+    if (run / "run.json").exists():
+        # A finished run would not be trained again, and stand for the settings of today.
+        begun = read_run(run)
+        changes = fixed_differences(begun, with_resolved(config, begun))
+        refuse_differences(f"{run} holds a bake", changes, ConfigError)
     rows, kl = _measure_base(config, problems, samples, folder, display)
     if not force and kl < LEAST_KL:
         raise ConfigError(
@@ -77,7 +84,6 @@ def bake(
             f"is {kl:.2g} nats; take another text, or train all the same with --force"
         )
 
-    run = folder / "run"
     train_run(ExperimentRun("bake", config), run, display)
     policy, config, baked = sample(
         config, problems, samples, folder / "baked", display, latest_checkpoint(run)

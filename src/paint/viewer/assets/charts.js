@@ -44,7 +44,7 @@ function extent(values, { zero = false, share = false } = {}) {
 }
 
 // Lines over x. series: {name, y, low?, high?}; onpick(x) follows a click or Enter.
-function lineChart({ title, note, x: xs, series, zero = false, format = number, onpick, xname = "step", width = 380, height = 178 }) {
+function lineChart({ title, note, x: xs, series, zero = false, format = number, onpick, width = 380, height = 178 }) {
   const margin = [46, 10, 8, 22];
   const all = series.flatMap((s) => [...s.y, ...(s.low || []), ...(s.high || [])]);
   const [x0, x1] = extent(xs), whole = xs.every(Number.isInteger);
@@ -66,7 +66,7 @@ function lineChart({ title, note, x: xs, series, zero = false, format = number, 
   });
   const cross = svg("line.cross", { y1: margin[2], y2: height - margin[3], visibility: "hidden" });
   const picture = svg(onpick ? "svg.pick" : "svg", { viewBox: `0 0 ${width} ${height}`, role: "img", tabindex: 0,
-    "aria-label": `${title}, ${series.map((s) => s.name).join(", ")} over ${xname}` }, f.parts, drawn, cross);
+    "aria-label": `${title}, ${series.map((s) => s.name).join(", ")} over step` }, f.parts, drawn, cross);
   const read = el("span.read", { "aria-live": "polite" });
   let at = null;
   const shown = (i) => {
@@ -78,7 +78,7 @@ function lineChart({ title, note, x: xs, series, zero = false, format = number, 
       const range = s.low && Number.isFinite(s.low[i]) ? ` [${format(s.low[i])}, ${format(s.high[i])}]` : "";
       return (series.length > 1 ? `${s.name} ` : "") + format(s.y[i]) + range;
     });
-    read.textContent = clean(`${xname} ${number(xs[i])}: ${said.join(" \u00b7 ")}`);
+    read.textContent = clean(`step ${number(xs[i])}: ${said.join(" \u00b7 ")}`);
   };
   const tell = (i) => { for (const chart of charts) chart(i === null ? null : xs[i]); };
   charts.push((value) => { const i = value === null ? -1 : xs.indexOf(value); shown(i < 0 ? null : i); });
