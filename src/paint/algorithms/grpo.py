@@ -32,6 +32,7 @@ from paint.training.train_step import (
 )
 from paint.training.weighting import factors
 
+# TRL's value, as in OPSD's scripts (docs/fidelity.md, where each setting comes from).
 SPREAD_FLOOR = 1e-4
 # Added to the standard deviation of a group's rewards, which may be 0.
 

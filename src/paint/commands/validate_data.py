@@ -41,6 +41,7 @@ def validate_data(
     from paint.core.display import Display
 
     is_file = isinstance(data, str | Path)
+    # Rows that are passed in Python need a file while they are read.
     with TemporaryDirectory() as folder:
         config = configure(open_recipe(recipe).config, Path(folder), model, data, sections)
         require_paths(config)

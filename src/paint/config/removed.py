@@ -133,6 +133,7 @@ def require_no_removed_flag(command: str, words: Sequence[str]) -> None:
         if name in flags:
             raise ConfigError(_refusal(flag, flags[name]))
         section, _, key = name.partition(".")
+        # A switch that is turned off, as in --section.no-key.
         key = key.removeprefix("no_")
         if not is_joined:
             value = "".join(words[index + 1 : index + 2])  # "" for a flag that ends the line

@@ -134,6 +134,7 @@ def fixed_differences(before: Config, after: Config) -> list[str]:
 def run_id(config: Mapping[str, Mapping[str, Any]], *digests: str) -> str:
     """Return the identity of a run: a digest of its config, its problems and its model."""
     fixed = {}
+    # With other servers, paths or steps, a run that is resumed is the same run.
     for section, keys in config.items():
         fixed[section] = {
             key: value
@@ -188,6 +189,7 @@ def _status(folder: Path, above: Path) -> RunStatus:
 def read_history(folder: Path, steps: int) -> list[dict[str, float]]:
     """Read the lines of metrics.jsonl of the first ``steps`` steps; RunError if one is missing."""
     path = folder / "metrics.jsonl"
+    # Rows after these are not read, as their steps are repeated.
     rows = list(islice(read_growing_jsonl(path, START_ANEW), steps))
     if [row.get("step") for row in rows] != list(range(1, steps + 1)):
         raise RunError(
@@ -223,6 +225,7 @@ def require_checkpoint(checkpoint: Path, part: str = "") -> dict[str, str]:
     hint = f"delete {checkpoint} to resume from the previous one"
     sums = verify_checksums(checkpoint, hint, part)
     state = read_json(checkpoint / "state.json", hint)
+    # A checkpoint that was copied may have another name, and no run above it.
     if _STEP.fullmatch(checkpoint.name) and state["step"] != step_of(checkpoint):
         raise CorruptFileError(f"{checkpoint} belongs to step {state['step']}; {hint}")
     run = checkpoint.absolute().parent.parent

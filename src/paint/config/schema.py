@@ -328,6 +328,7 @@ class ContextConfig(Section):
         require(self, "mask_ratio_correct", is_ordered, allowed, "equal: a fixed ratio")
         for key in ("text", "file"):
             is_set, is_shown = bool(getattr(self, key).strip()), key in self.source
+            # other_text is as long as a text that no source need show.
             is_measured = is_set and "other_text" in self.source
             allowed = f"set exactly where context.source names {key}"
             note = f"context.source: {', '.join(self.source)}"

@@ -98,6 +98,7 @@ class BFloat16Lora(torch.autograd.Function):
 
 def _float32_product(a: Float[Tensor, "n k"], b: Float[Tensor, "k m"]) -> Float[Tensor, "n m"]:
     """a @ b in float32, of operands in 16 bits."""
+    # torch has out_dtype for CUDA alone.
     if a.is_cuda:
         return torch.mm(a, b, out_dtype=torch.float32)
     return a.float() @ b.float()

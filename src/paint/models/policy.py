@@ -543,6 +543,7 @@ def _require_usable(base: Any, tokenizer: PreTrainedTokenizerBase, config: cfg.M
     if not isinstance(head, nn.Linear):
         raise PolicyError(f"{place}: the loss needs a linear lm_head, not {type(head).__name__}")
     size = head.weight.shape[0]
+    # Fewer tokens than rows are usual: some families pad their vocabulary.
     if len(tokenizer) > size:
         raise PolicyError(
             f"vocabulary mismatch in {place}: the tokenizer has {len(tokenizer)} tokens, lm_head "
@@ -557,6 +558,7 @@ def _require_usable(base: Any, tokenizer: PreTrainedTokenizerBase, config: cfg.M
 
     # The loss must use the logits that the model samples from, which some families scale or cap
     # after the head. A cap hardly changes small logits, so the config is read, too.
+    # A model that reads images, too, has a config for each part.
     text_config, changed = base.config.get_text_config(), ""
     for name in LOGIT_SCALES:
         value = getattr(text_config, name, None)

@@ -156,6 +156,7 @@ def _swapped(
     before = {name: parameter.data for name, parameter in parameters.items()}
     try:
         for name, parameter in parameters.items():
+            # The parameters point to other memory, and nothing is copied.
             parameter.data = values[name]
         yield
     finally:

@@ -200,6 +200,7 @@ def export_merged(policy: Policy, trained: Path, folder: Path, dtype: torch.dtyp
 
     with torch.no_grad():
         found = _rounding(updates())
+    # The weights without an adapter, which the loops above left as they were.
     policy.base.to(dtype)
     _save_model(policy, folder)
     return found

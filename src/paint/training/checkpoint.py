@@ -48,6 +48,7 @@ def save(folder: Path, setup: Setup, step: int) -> Path:
     if final.exists():
         return final
 
+    # By the id, a checkpoint that was put into another run is refused (require_checkpoint).
     state = {"step": step, "run": read_run_json(folder)["id"]}
     try:
         # After a power failure, no checkpoint must lack its metrics.

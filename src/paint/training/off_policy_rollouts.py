@@ -139,6 +139,7 @@ class AsyncRollouts(OffPolicyRollouts):
     def restore(self, checkpoint: Path) -> None:
         super().restore(checkpoint)
         with restoring(self.policy):
+            # Servers get the adapters that sampled before. The policy stays that of the checkpoint.
             for step, adapter in self._behavior_adapters.items():
                 set_trained(self.policy, adapter)
                 self._send(step)
