@@ -199,6 +199,10 @@ def test_plan_of_all_linear_is_that_of_its_layers_by_name(tmp_path: Path) -> Non
     assert plan.chosen.model.lora_targets == ("all-linear",)
     assert plan.memory.adapters > 0
     assert plan_of(config.changed("model", lora_targets=names)).memory == plan.memory
+    with pytest.raises(
+        ConfigError, match=r"names q_proj, which is no linear layer .* gate_up_proj"
+    ):
+        plan_of(config.changed("model", lora_targets=("o_proj", "q_proj")))
 
 
 def test_chosen_micro_batch_of_cpu_is_constant_and_given_one_kept() -> None:

@@ -312,9 +312,17 @@ def make_plan(run: PlannedRun, machine: Machine, split: Split | None = None) -> 
     A machine's memory of 0 is 80 GB, or 16 GB for a laptop.
 
     Raises:
-        ConfigError: there is no config.json of a dense decoder.
+        ConfigError: there is no config.json of a dense decoder, or adapters are on layers that it
+            lacks.
     """
     config, shape = run.config, shape_of(run.config.model.path)
+    if config.model.train_mode == "lora":
+        for target in config.model.lora_targets:
+            if not shape.targeted([target]):  # it would count as adapters of no bytes
+                raise ConfigError(
+                    f"model.lora_targets names {target}, which is no linear layer of the model; "
+                    f"those are {', '.join(sorted({layer.name for layer in shape.linear}))}"
+                )
     capacity = machine.memory or (80e9 if machine.gpus else LAPTOP)
     plan = Plan(
         config,
