@@ -456,6 +456,7 @@ of_two = partial(judge, scale=2)
     grading = GradingConfig(grader=(f"{module.stem}:{name}",))
     before = grader_identity(grading)
     assert grader_identity(grading) == before
+    assert grader_identity(replace(grading, deadline=9.0)) != before
     module.write_text(code.format("Is every step of it right?"))
     assert grader_identity(grading) != before
 

@@ -124,9 +124,9 @@ def grader_identity(grading: GradingConfig) -> dict[str, Any]:
                 with suppress(OSError, TypeError):
                     text += inspect.getsource(part)
         code.append(digest(text)[:16])
-    # Not deadline, timeout and concurrency: they can only make a call fail, and failures are graded
-    # again.
-    chosen = {name: table[name] for name in ("grader", "weights", "options")}
+    # Not timeout and concurrency: they can only make a call fail, and failures are graded again. A
+    # comparison of mathematics that is beyond the deadline counts as wrong, also in a sum.
+    chosen = {name: table[name] for name in ("grader", "weights", "options", "deadline")}
     return {**chosen, "code": code}
 
 
