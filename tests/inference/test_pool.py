@@ -138,6 +138,7 @@ ALWAYS = r"no server is left; .* 3 failures without a completion.*EngineCore.*pa
 SLOW = r"3 failures .*no complete answer within 0\.1 s \(rollout\.timeout\)"
 OTHER = {"prompt_token_ids": [1]}
 CUT = {"token_ids": [5], "logprobs": {"token_logprobs": [-1]}}
+NO_LOG_PROBS: dict[str, Any] = {"logprobs": {"token_logprobs": []}}
 NULL = {"token_ids": [5] * 8, "logprobs": {"token_logprobs": [None] * 8}}
 NO_VLLM = r"does not answer as a vLLM server does: .*KeyError"
 REFUSALS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
@@ -148,6 +149,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "times out": ({"seconds": 0.5}, {"timeout": 0.1}, SLOW),
     "other prompt": ({"changes": OTHER}, {}, "it read other token ids than it was sent"),
     "cut": ({"changes": CUT}, {}, "stopped after 1 of 8 tokens.*--max-model-len"),
+    "no log-probs": ({"changes": NO_LOG_PROBS}, {}, r"it sent 0 log-probs of \d+ tokens"),
     "null": ({"changes": NULL}, {}, "does not answer as a vLLM server does: .*NoneType"),
     "no vLLM": ({"respond": lambda *_: (200, {})}, {}, NO_VLLM),
 }

@@ -228,6 +228,9 @@ def read_completion(
     if choice["prompt_token_ids"] != list(prompt):
         raise ValueError("it read other token ids than it was sent")
     ids, log_probs = choice["token_ids"], choice["logprobs"]["token_logprobs"]
+    # Without log-probs, no step could be checked by rollout.max_logprob_mismatch.
+    if len(log_probs) != len(ids):
+        raise ValueError(f"it sent {len(log_probs)} log-probs of {len(ids)} tokens")
     # vLLM shortens a completion without an error where its own settings end it.
     if len(ids) != longest and ids[-1] not in end_ids:
         raise ValueError(
