@@ -142,9 +142,7 @@ def rows_in(place: str) -> Callable[[Path], Any]:
 
 
 def data_figures(at: Path) -> Any:
-    report = read(at / "data/out.report.json")
-    contaminated = (at / "data/out.contaminated.jsonl").read_text("utf-8")
-    return rows_of(at / "data/out.jsonl"), report, contaminated
+    return rows_of(at / "data/out.jsonl"), read(at / "data/out.report.json")
 
 
 CHECKPOINT = "run/run/checkpoints/step-000002"
