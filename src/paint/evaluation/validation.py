@@ -167,7 +167,10 @@ def validate(
         graded = grade(stores[0], validation.grader, validation.config.grading, display)
 
     interval = avg_at_k(graded.correct)
-    display.note(f"{title}: Avg@{task.protocol.samples} {interval.points()} (95 % interval)")
+    score = f"Avg@{task.protocol.samples} {interval.points()} (95 % interval)"
+    if graded.rewards is not None:  # 1 counts as right, which few completions of a judge reach
+        score = f"mean reward {graded.rewards.mean():.3g}, {score}"
+    display.note(f"{title}: {score}")
     return tracker_metrics(graded, interval)
 
 
