@@ -1,10 +1,12 @@
 """Settings and flags that were removed or renamed, and what replaces each.
 
 Versions 0.x may rename or remove a setting. Its old name is then in this table, and is refused with
-its successor, in a recipe, on the command line and from Python. Nothing else reads an old name.
+its successor, in a recipe, on the command line and from Python. A run that was made with it can
+still be read, evaluated and shown, but not resumed.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from paint.core.errors import ConfigError
 
@@ -120,6 +122,19 @@ def require_not_removed(section: str, table: Mapping[str, object]) -> None:
             raise ConfigError(_refusal(name, REMOVED_SETTINGS[name]))
         if isinstance(value, str) and (name, value) in REMOVED_VALUES:
             raise ConfigError(_refusal(f"{name} {value}", REMOVED_VALUES[name, value]))
+
+
+def without_removed(config: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The settings of a record by section, without those that were removed since."""
+    kept: dict[str, dict[str, Any]] = {}
+    for section, table in config.items():
+        left = {}
+        for key, value in table.items():
+            if f"{section}.{key}" not in REMOVED_SETTINGS:
+                left[key] = value
+        if left:
+            kept[section] = left
+    return kept
 
 
 def require_no_removed_flag(command: str, words: Sequence[str]) -> None:

@@ -19,6 +19,7 @@ from paint.config.run_folder import (
     read_metrics,
     read_run,
     read_run_json,
+    require_current_settings,
     step_of,
     step_paths,
 )
@@ -97,6 +98,8 @@ def train(
     ``checked`` is what ``check_training`` made of the config, where it was called before.
     """
     began = monotonic()
+    if resume:
+        require_current_settings(folder)
     if checked is None and resume:
         config = with_resolved(config, read_run(folder))
     run = checked or check_training(config)
