@@ -105,6 +105,7 @@ def test_refusals_without_model_do_not_import_torch(tmp_path: Path) -> None:
         "advise demo-paint --contexts theirs",
         "export nowhere out",
         "show nowhere",
+        "eval nowhere/at/all",
         f"train demo-paint --data.path {late}",
         f"train demo-paint --output-dir {begun.parent}",
     ]

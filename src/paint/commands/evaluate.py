@@ -12,7 +12,10 @@ from paint.config.recipe import from_table
 from paint.config.run_folder import read_run, run_of
 from paint.config.schema import Config, ConfigError, EvaluationConfig, ModelConfig
 from paint.configure import as_named, write_rows
+from paint.core.errors import wrap_errors
+from paint.core.hub import require_model
 from paint.data.sources import check_benchmark
+from paint.demo.files import model_path
 from paint.evaluation.defaults import defaults_of, grader_needs_answer
 from paint.results import Evaluation, Run, path_of
 from paint.training.check import check_engine
@@ -57,6 +60,10 @@ def evaluate(
             "nothing to evaluate; name a run, a checkpoint, an adapter folder or a model, before "
             "the flags"
         )
+    for path in paths:
+        if not Path(path).exists():
+            with wrap_errors(path, ConfigError, "name a run, a checkpoint, an adapter or a model"):
+                require_model(model_path(path))
     evaluation = _configured(paths[0], benchmarks, settings)
     check_engine(evaluation.rollout)
     run = run_of(Path(paths[0]))
