@@ -129,6 +129,16 @@ def test_learning_rate_is_set_in_optimizer(tmp_path: Path) -> None:
 SWING = math.sqrt(0.125)
 
 
+@pytest.mark.parametrize("rate", [math.nan, math.inf, -1e-6])
+def test_learning_rate_out_of_range_is_refused(rate: float) -> None:
+    class Rated(AdamW):
+        def learning_rate(self, config: TrainConfig, step_index: int) -> float:
+            return rate
+
+    with pytest.raises(ConfigError, match="the learning rate of step 3 is"):
+        learning_rate(Rated(), TrainConfig(), 2)
+
+
 @pytest.mark.parametrize(
     ("schedule", "after"),
     [

@@ -1,6 +1,7 @@
 """The step and the run: one update is the algorithm's, and nothing else decides its result."""
 
 import json
+import math
 import resource
 import shutil
 import signal
@@ -17,6 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from conftest import logits_alone
 from paint import NonFiniteError
+from paint.algorithms.variant import Variant
 from paint.config.recipe import from_table
 from paint.config.run_folder import (
     RunError,
@@ -27,7 +29,9 @@ from paint.config.run_folder import (
     read_run_json,
 )
 from paint.config.schema import Config, ConfigError
+from paint.core.display import Clock
 from paint.core.distributed import sum_gradients
+from paint.core.extensions import spec_of
 from paint.core.storage import CorruptFileError, write_json
 from paint.data.problems import DataError, Problem, batch_indices
 from paint.grading.contract import Grade
@@ -42,6 +46,7 @@ from paint.objective.loss_options import Objective, Reduction
 from paint.objective.masking import mask_ratio, mask_solution, overlap, overlap_metrics
 from paint.training.rollouts import Rollout, ScoredRollout
 from paint.training.run_log import append_metrics, describe_phases, step_metrics
+from paint.training.train_step import Batch, Setup, StepResult
 from paint.training.trainer import train
 from processes import on_full_disk, started, train_command
 from runs import (
@@ -385,6 +390,19 @@ def test_run_with_a_setting_that_was_removed_is_read_and_not_resumed(
     assert [status.state for status in list_runs(folder.parent)] == ["done"]
     with pytest.raises(ConfigError, match=r"model\.packed was removed"):
         train(config, folder, resume=True)
+
+
+class NormOfNothing(Variant):
+    def step(self, setup: Setup, batch: Batch, step_index: int, clock: Clock) -> StepResult:
+        scored, _ = super().step(setup, batch, step_index, clock)
+        return scored, math.nan
+
+
+def test_train_step_with_a_norm_that_is_not_finite_is_refused(tmp_path: Path) -> None:
+    config = small(train={"method": spec_of(NormOfNothing)})
+    with pytest.raises(ConfigError, match="step returned the gradient norm nan"):
+        train(config, tmp_path / "run")
+    assert latest_checkpoint(tmp_path / "run") is None
 
 
 def test_resume_keeps_micro_batches_that_were_chosen_at_start(tmp_path: Path) -> None:

@@ -161,9 +161,19 @@ def open_optimizer(
 
 
 def learning_rate(factory: OptimizerFactory, config: TrainConfig, step_index: int) -> float:
-    """The learning rate of a step, counted from 0, by the optimizer's schedule."""
+    """The learning rate of a step, counted from 0, by the optimizer's schedule.
+
+    Raises ConfigError for a rate that is negative or not finite.
+    """
     with extension_errors("train.optimizer", config.optimizer):
-        return float(factory.learning_rate(config, step_index))
+        rate = float(factory.learning_rate(config, step_index))
+    # A negative rate would train away from the target, and one of NaN in the last step be saved.
+    if not (math.isfinite(rate) and rate >= 0):
+        raise ConfigError(
+            f"train.optimizer {config.optimizer}: the learning rate of step {step_index + 1} is "
+            f"{rate:g}; it must be a number of at least 0"
+        )
+    return rate
 
 
 def set_learning_rate(optimizer: "torch.optim.Optimizer", rate: float) -> None:

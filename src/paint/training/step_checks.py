@@ -14,13 +14,33 @@ from paint.training.rollouts import ScoredRollout
 
 # In one row of a file, such a value would replace the run's own or be replaced by it.
 RESERVED = frozenset(
-    {
-        *{"step", "row", "problem_id", "position", "token_id", "token", "drift", "seconds_left"},
-        *{"completion_tokens", "rollout_tokens", "truncated_frac", "repetitive_frac", "accuracy"},
-        *{"unboxed_frac", "grader_failures", "grader_calls", "grader_seconds", "gradient_norm"},
-        *{"kept_completions", "logprob_mismatch_mean", "logprob_mismatch_p99", "learning_rate"},
-        *{"off_policy_kl", "off_policy_ess", "off_policy_max"},
-    }
+    [
+        "step",
+        "row",
+        "problem_id",
+        "position",
+        "token_id",
+        "token",
+        "drift",
+        "seconds_left",
+        "completion_tokens",
+        "rollout_tokens",
+        "truncated_frac",
+        "repetitive_frac",
+        "accuracy",
+        "unboxed_frac",
+        "grader_failures",
+        "grader_calls",
+        "grader_seconds",
+        "gradient_norm",
+        "kept_completions",
+        "logprob_mismatch_mean",
+        "logprob_mismatch_p99",
+        "learning_rate",
+        "off_policy_kl",
+        "off_policy_ess",
+        "off_policy_max",
+    ]
 )
 """Names of metrics.jsonl and of token files that values of an algorithm may not have."""
 
@@ -48,13 +68,18 @@ def require_finite(config: Config, columns: Iterable[tuple[str, Sequence[float]]
             )
 
 
-def require_row_values(config: Config, scored: Sequence[ScoredRollout]) -> None:
-    """Raise ConfigError unless a step returned all rows of its batch, in order."""
+def require_step(config: Config, scored: Sequence[ScoredRollout], norm: float) -> None:
+    """Raise ConfigError unless a step returned all rows in order, and a finite norm."""
     rows = [s.rollout.row for s in scored]
     if rows != list(range(config.train.batch_size)):
         raise ConfigError(
             f"train.method {config.train.method}: step returned the rows {rows}, not each of 0 to "
             f"{config.train.batch_size - 1} once; correct the class"
+        )
+    if not math.isfinite(norm):  # the weights that follow from it would be saved
+        raise ConfigError(
+            f"train.method {config.train.method}: step returned the gradient norm {norm:g}, not a "
+            f"finite number; correct the class"
         )
     for s in scored:
         _require_names(config, s.rollout.metrics)

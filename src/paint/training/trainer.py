@@ -72,7 +72,7 @@ from paint.training.prompt_filter import (
     warn_template_mismatch,
 )
 from paint.training.rollouts import OFF_POLICY_KL_WARNING, ON_POLICY, ScoredRollout
-from paint.training.step_checks import require_row_values
+from paint.training.step_checks import require_step
 from paint.training.token_log import write_tokens
 from paint.training.train_step import Setup, generation_request, grade_rollouts
 
@@ -325,7 +325,7 @@ def _take_step(
     ):
         scored, gradient_norm = setup.resolved.algorithm.step(setup, batch, step_index, clock)
         if setup.accelerator.is_main_process:
-            require_row_values(setup.config, scored)
+            require_step(setup.config, scored, float(gradient_norm))
     further = {"gradient_norm": float(gradient_norm), **grading_cost(setup)}
     if setup.drift is not None:
         with clock("drift"):  # on all ranks, which may share layers
