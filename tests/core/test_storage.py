@@ -1,12 +1,13 @@
 """Atomic writes, JSON Lines, checksums and folder locks."""
 
+import errno
 import os
 import resource
 import socket
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -43,12 +44,51 @@ def test_atomic_dir_appears_only_when_complete(tmp_path: Path) -> None:
         fill_half()
     assert list(tmp_path.iterdir()) == []
 
-    (tmp_path / ".made.partial").mkdir()  # left by a kill
-    (tmp_path / ".made.partial" / "stale").touch()
+    stale = tmp_path / ".made.0123456789abcdef.partial"  # left by a kill
+    stale.mkdir()
+    (stale / "file").touch()
+    others = {".made.too.0123456789abcdef.partial", ".made.partial"}
+    for name in others:
+        (tmp_path / name).touch()
     with storage.atomic_dir(tmp_path / "made") as partial:
         (partial / "file").write_text("whole")
         assert not (tmp_path / "made").exists()
-    assert {path.name for path in tmp_path.rglob("*")} == {"made", "file", "SHA256SUMS"}
+        assert not stale.exists()
+    assert {path.name for path in tmp_path.rglob("*")} == {"made", "file", "SHA256SUMS", *others}
+
+
+def test_atomic_dir_of_two_processes_is_made_by_one(tmp_path: Path) -> None:
+    with storage.atomic_dir(tmp_path / "made") as partial:
+        (partial / "file").write_text("one")
+        with pytest.raises(storage.FolderInUse, match=rf"^{tmp_path}/made: another process is at"):
+            storage.atomic_dir(tmp_path / "made").__enter__()
+        with storage.atomic_dir(tmp_path / "other") as other:
+            (other / "file").write_text("two")
+        assert partial.exists()
+    with pytest.raises(FileExistsError, match="made"):
+        storage.atomic_dir(tmp_path / "made").__enter__()
+    assert storage.verify_checksums(tmp_path / "made", "") == {"file": storage.digest("one")}
+    assert {path.name for path in tmp_path.iterdir()} == {"made", "other"}
+
+
+def test_atomic_dir_without_locks_never_replaces_what_another_process_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr("paint.core.storage.FileLock.acquire", no_locks)
+
+    def make(text: str, meanwhile: Callable[[], None]) -> None:
+        with storage.atomic_dir(tmp_path / "made") as partial:
+            (partial / "file").write_text(text)
+            meanwhile()
+            assert (partial / "file").read_text() == text
+
+    with pytest.raises(OSError, match="not empty"):
+        make("one", lambda: make("two", lambda: None))
+    assert storage.verify_checksums(tmp_path / "made", "") == {"file": storage.digest("two")}
+    assert [path.name for path in tmp_path.iterdir()] == ["made"]
 
 
 def test_verify_checksums_changed_or_missing_file_is_refused(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -126,23 +127,36 @@ def atomic_dir(path: Path) -> Iterator[Path]:
     """Yield an empty folder, renamed to ``path`` after the block, when its files are on disk.
 
     Its files are listed in SHA256SUMS. An exception in the block removes the folder.
+
+    Raises:
+        FolderInUse: another process makes the same folder.
+        FileExistsError: there is a file, or a folder that is not empty.
     """
-    partial = path.with_name(f".{path.name}.partial")
-    # What a killed process has left.
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    try:
-        yield partial
-        files = (path.relative_to(partial) for path in partial.rglob("[!.]*") if path.is_file())
-        write_sums(partial, sorted(map(Path.as_posix, files)))
-        for written in [*partial.rglob("*"), partial]:
-            fsync_path(written)
-        partial.rename(path)
-        # The new name is on disk only with the folder that has it.
-        fsync_path(path.parent)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with lock_target(path) as is_locked:
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+        own_name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}\.partial")
+        # While the lock is held, what has such a name was left by a killed process. Where nothing
+        # can be locked, it may be another's who is at work.
+        left = [other for other in path.parent.iterdir() if own_name.fullmatch(other.name)]
+        for other in left if is_locked else ():
+            shutil.rmtree(other, ignore_errors=True)
+        partial = path.with_name(f".{path.name}.{os.urandom(8).hex()}.partial")
+        partial.mkdir()
+        try:
+            yield partial
+            files = (path.relative_to(partial) for path in partial.rglob("[!.]*") if path.is_file())
+            write_sums(partial, sorted(map(Path.as_posix, files)))
+            for written in [*partial.rglob("*"), partial]:
+                fsync_path(written)
+            # It fails where a process that nothing locked out has made the folder.
+            partial.rename(path)
+            # The new name is on disk only with the folder that has it.
+            fsync_path(path.parent)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
 
 
 def write_sums(folder: Path, names: Iterable[str]) -> None:
@@ -198,16 +212,37 @@ def lock_folder(
 
     Where another process holds it, FolderInUse is raised, unless ``waiting`` is given.
     """
-    path = folder / name
+    with _locked(folder / name, folder, waiting):
+        yield
+
+
+@contextmanager
+def lock_target(path: Path) -> Iterator[bool]:
+    """Lock a file or folder that this process makes; the lock file beside it goes with the lock.
+
+    Yields False on a file system without locks. Raises FolderInUse.
+    """
+    lock_file = path.with_name(f".{path.name}.lock")
+    with _locked(lock_file, path, None) as is_locked:
+        try:
+            yield is_locked
+        finally:
+            # Before the release: filelock takes no lock on a file that is no longer there.
+            lock_file.unlink(missing_ok=True)
+
+
+@contextmanager
+def _locked(path: Path, place: Path, waiting: Callable[[str], None] | None) -> Iterator[bool]:
+    """Hold the lock of a file, which messages call by its place."""
     lock = FileLock(path, fallback_to_soft=False)  # a soft lock would outlive a killed process
-    with wrap_errors(folder, PaintError, "nothing that was stored before is lost"):
+    with wrap_errors(place, PaintError, "nothing that was stored before is lost"):
         try:
             lock.acquire(timeout=0)
         except Timeout:
             holder = "just started"
             with suppress(FileNotFoundError):  # the holder has just ended and removed it
                 holder = path.read_text("utf-8", "replace").strip() or holder
-            in_use = f"{folder}: another process is at work there ({holder})"
+            in_use = f"{place}: another process is at work there ({holder})"
             if waiting is None:
                 raise FolderInUse(f"{in_use}; wait, or name another folder") from None
             waiting(f"{in_use}; waiting for it")
@@ -218,7 +253,7 @@ def lock_folder(
         now = datetime.now().astimezone().isoformat(" ", "seconds")
         path.write_text(f"process {os.getpid()} on {socket.gethostname()} since {now}\n")
     try:
-        yield
+        yield lock.is_locked
     finally:
         lock.release()
 

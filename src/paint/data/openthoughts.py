@@ -116,7 +116,7 @@ def make_training_data(
         "deadline": deadline,
         "benchmarks": digests,
     }
-    with storage.lock_folder(out.parent, f".{out.name}.lock"):
+    with storage.lock_target(out):
         workspace.require_same(settings)
         if not workspace.is_finished:
             workspace.begin(settings)
