@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from paint.config.schema import ConfigError
-from paint.data.benchmarks import PUBLISHED, Benchmark, load_benchmark
+from paint.data.benchmarks import PUBLISHED, Benchmark, is_competition, load_benchmark
 from paint.data.problems import DataError, Problem
 from runs import write_problems
 
@@ -128,3 +128,31 @@ def test_load_benchmark_duplicate_ids_are_refused(tmp_path: Path) -> None:
     rows = [{"id": "a", "problem": "p", "answer": "1"}, {"id": "a", "problem": "q", "answer": "2"}]
     path = write(tmp_path / "own.jsonl", rows)
     assert "row 2: same id as an earlier row, row 1" in refusal(str(path))
+
+
+def test_load_benchmark_gsm8k_copy_in_the_hubs_columns(tmp_path: Path) -> None:
+    rows = [{"question": f"{n}?", "answer": f"It is so.\n#### {n}"} for n in range(1319)]
+    benchmark = load_benchmark(f"gsm8k={write(tmp_path / 'test.parquet', rows)}")
+    assert [problem.answer for problem in benchmark.problems] == [str(n) for n in range(1319)]
+    assert [problem.problem for problem in benchmark.problems[:2]] == ["0?", "1?"]
+    assert benchmark.grader == "math"
+
+
+def test_load_benchmark_of_code_needs_tests_and_no_answers(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"task_id": n, "text": f"{n}?", "code": "pass", "test_list": ["assert True"]}
+        for n in range(500)
+    ]
+    benchmark = load_benchmark(f"mbpp={write(tmp_path / 'test.jsonl', rows)}")
+    assert benchmark.grader == "code"
+    assert {problem.fields["tests"] for problem in benchmark.problems} == {"assert True"}
+    del rows[7]["test_list"]
+    assert "row 8" in refusal(f"mbpp={write(tmp_path / 'bad.jsonl', rows)}")
+
+
+def test_is_competition_names_and_copies() -> None:
+    assert is_competition("aime_2024")
+    assert is_competition("math_500=copy.jsonl")
+    assert not is_competition("gsm8k")
+    assert not is_competition("demo")
+    assert not is_competition("mine.jsonl")

@@ -140,3 +140,68 @@ def test_read_problems_names_all_missing_columns_and_the_flags(tmp_path: Path) -
     )
     flags = {"solution_field": "the response", "problem_field": "Question", "answer_field": "gold"}
     assert read(tmp_path, row, needs=needs, **flags).problems[0].solution == "r"
+
+
+GSM8K = {
+    "question": "Natalia sold clips to 48 friends, and then half as many. How many in all?",
+    "answer": "She sold 48/2 = <<48/2=24>>24 more.\n48+24 = <<48+24=72>>1,072 in all.\n#### 1,072",
+}
+MBPP = {
+    "task_id": 11,
+    "text": "Add two numbers.",
+    "code": "def add(a, b):\r\n    return a + b",
+    "test_list": ["assert add(1, 2) == 3", "assert add(0, 0) == 0"],
+    "test_setup_code": "import math",
+}
+HUMANEVAL = {
+    "task_id": "HumanEval/0",
+    "prompt": 'def add(a, b):\n    """Add."""\n',
+    "canonical_solution": "    return a + b\n",
+    "test": "def check(candidate):\n    assert candidate(1, 2) == 3\n",
+    "entry_point": "add",
+}
+
+
+def test_read_problems_gsm8k_answer_and_steps_are_separate(tmp_path: Path) -> None:
+    rows = read(tmp_path, GSM8K, needs={"solution": "sft", "answer": "grpo"})
+    [problem] = rows.problems
+    assert problem.problem == GSM8K["question"]
+    assert problem.answer == "1072"
+    assert problem.solution == (
+        "She sold 48/2 = 24 more.\n48+24 = 1,072 in all.\nThe answer is \\boxed{1072}."
+    )
+    assert rows.notes == ("read as GSM8K: problem and solution from question, answer",)
+
+
+def test_read_problems_question_and_answer_without_hashes_is_no_gsm8k(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="problem"):
+        read(tmp_path, GSM8K | {"answer": "72"})
+
+
+@pytest.mark.parametrize("text", ["text", "prompt"])
+def test_read_problems_mbpp_shows_and_keeps_the_tests(tmp_path: Path, text: str) -> None:
+    row = {**MBPP, text: MBPP["text"]}
+    if text == "prompt":
+        row = row | {"test_imports": ["import math"]}
+        del row["text"], row["test_setup_code"]
+    [problem] = read(tmp_path, row).problems
+    tests = "assert add(1, 2) == 3\nassert add(0, 0) == 0"
+    assert problem.problem == f"Add two numbers.\nYour code should pass these tests:\n\n{tests}"
+    assert problem.solution == "```python\ndef add(a, b):\n    return a + b\n```"
+    assert problem.fields["tests"] == f"import math\n{tests}"
+    assert (problem.id, problem.answer) == ("11", "")
+
+
+def test_read_problems_humaneval_solution_passes_its_tests(tmp_path: Path) -> None:
+    [problem] = read(tmp_path, HUMANEVAL).problems
+    assert problem.problem.startswith("Complete this function.\n\n```python\ndef add(a, b):")
+    code = problem.solution.removeprefix("```python\n").removesuffix("```")
+    exec(code + problem.fields["tests"], {})
+    with pytest.raises(AssertionError):
+        exec(code.replace("+", "-") + problem.fields["tests"], {})
+    assert problem.id == "HumanEval/0"
+
+
+def test_read_problems_own_problem_stands_before_published_columns(tmp_path: Path) -> None:
+    [problem] = read(tmp_path, GSM8K | {"problem": "p", "solution": "s"}).problems
+    assert (problem.problem, problem.solution) == ("p", "s")

@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 
 from paint.cli.main import parse
-from paint.config.schema import Config, ConfigError
+from paint.config.schema import Config, ConfigError, GradingConfig
+from paint.data.benchmarks import Benchmark
 from paint.evaluation.defaults import (
     defaults_of,
     evaluation_of,
+    grading_of,
     protocol_as_trained,
     protocol_differences,
     protocol_of,
@@ -87,3 +89,30 @@ def test_validation_without_room_names_its_setting_and_what_fits(tmp_path: Path)
     long = changed("demo-paint", {"rollout": {"max_new_tokens": 1024}})
     with pytest.raises(ConfigError, match=r"leaves no room for a prompt .* try 512"):
         train(long, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "grader", "expected"),
+    [
+        ("code", "math", "code"),
+        ("code", "exact", "code"),
+        ("code", "code", "code"),
+        ("code", "mine:grade", "mine:grade"),
+        ("math", "code", "math"),
+        ("math", "exact", "exact"),
+        ("math", "mine:grade", "mine:grade"),
+        ("", "code", "code"),
+    ],
+)
+def test_grading_of_published_set_is_its_own_where_the_run_cannot_grade_it(
+    benchmark: str, grader: str, expected: str
+) -> None:
+    grading = GradingConfig(grader=(grader,))
+    found = grading_of(Benchmark("set", [], grader=benchmark), grading)
+    assert found.grader == (expected,)
+
+
+def test_evaluation_of_run_on_gsm8k_is_as_trained() -> None:
+    evaluation = evaluation_of(OWN, ["gsm8k"])
+    assert protocol_of(evaluation) == TRAINED
+    assert protocol_of(evaluation_of(OWN, ["gsm8k", "aime_2024"])) == PAPER

@@ -39,7 +39,7 @@ def evaluate(
     Every sample is stored; the same command continues where it was interrupted. A run, named
     first, is evaluated as it was trained: its grader, prompts, thinking mode and sampling, on the
     problems of its validation or on those that are named. The defaults of other targets, and of
-    published benchmarks, are the paper's.
+    competition mathematics, are the paper's.
 
     Example: paint eval demo --benchmarks demo --limit 2 --samples 2 --rollout.max-new-tokens 64
 

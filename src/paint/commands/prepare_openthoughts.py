@@ -53,15 +53,11 @@ def prepare_openthoughts(
         DataError: the source cannot be read, or ``out`` cannot be written.
     """
     from paint.core.display import Display
-    from paint.data.benchmarks import PUBLISHED, load_benchmark
+    from paint.data.benchmarks import COMPETITIONS, load_benchmark
     from paint.data.openthoughts import make_training_data, print_preparation
-    from paint.demo.files import NAME as DEMO
 
     if benchmarks is None:
-        benchmarks = []
-        for name in PUBLISHED:
-            if name != DEMO:
-                benchmarks.append(name)
+        benchmarks = COMPETITIONS
     preparation = make_training_data(
         Path(out),
         source=source,

@@ -558,7 +558,7 @@ class HealthConfig(Section):
 @dataclass(frozen=True, slots=True)
 class ValidationConfig(Section):
     """Your own problems on which every checkpoint is evaluated: with the run's thinking mode and
-    sampling, and on a published benchmark with those of the paper."""
+    sampling, and on competition mathematics of the hub with those of the paper."""
 
     path: str = setting("", PATH, "problems and their answers")
     """Problems, named as for `paint eval --benchmarks`; empty: checkpoints are not evaluated. Do
@@ -568,8 +568,8 @@ class ValidationConfig(Section):
     samples: int = setting(12, POSITIVE, "samples a problem; paper: 12")
     """Samples per problem: the k of Avg@k (paper: Experimental Details, 12)."""
     max_new_tokens: int | None = setting(None, or_none(POSITIVE), "tokens; None: as trained")
-    """Longest answer, in tokens; None: rollout.max_new_tokens, and on a published benchmark 38,912
-    (paper: Experimental Details, 38,912)."""
+    """Longest answer, in tokens; None: rollout.max_new_tokens, and on competition mathematics of
+    the hub 38,912 (paper: Experimental Details, 38,912)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -642,8 +642,8 @@ class EvaluationConfig(Section):
         [Check("a list of problem sets", bool)],
         "paper: three",
     )
-    """Problem sets: aime_2024, aime_2025, aime_2026, hmmt_feb_2025, hmmt_feb_2026 or math_500,
-    NAME=PATH for a local copy of one, demo, or your own file, FILE or
+    """Problem sets: aime_2024, aime_2025, aime_2026, hmmt_feb_2025, hmmt_feb_2026, math_500,
+    gsm8k, mbpp or humaneval, NAME=PATH for a local copy of one, demo, or your own file, FILE or
     FILE:problem_column,answer_column (paper: AIME 2024, AIME 2025, HMMT 2025)."""
     samples: int = setting(12, POSITIVE, "samples a problem; paper: 12")
     """Samples per problem: the k of Avg@k; it may be raised later (paper: 12)."""

@@ -6,7 +6,7 @@ unique id. This package contains no copy of a published set.
 
 import difflib
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,29 +31,39 @@ class Benchmark:
 
     Attributes:
         notes: how the file was read, where that was found out.
+        grader: of a published set, the name of the grader that its rows are for.
     """
 
     name: str
     problems: list[Problem]
     notes: tuple[str, ...] = ()
+    grader: str = field(default="", compare=False)
 
 
 class Published(NamedTuple):
-    """A known benchmark: source for paint.data.readers, id column, number of problems."""
+    """A known benchmark: source for paint.data.readers, id column, number of problems.
+
+    ``competition`` is true for competition mathematics, which is evaluated by the paper's protocol.
+    """
 
     source: str
     id_field: str
     size: int
+    grader: str = "math"
+    competition: bool = False
 
 
 # By its size an incomplete copy is seen, whose scores would not be comparable.
 PUBLISHED = {
-    "aime_2024": Published("HuggingFaceH4/aime_2024", "id", 30),
-    "aime_2025": Published("MathArena/aime_2025", "problem_idx", 30),
-    "aime_2026": Published("MathArena/aime_2026", "problem_idx", 30),
-    "hmmt_feb_2025": Published("MathArena/hmmt_feb_2025", "problem_idx", 30),
-    "hmmt_feb_2026": Published("MathArena/hmmt_feb_2026", "problem_idx", 33),
-    "math_500": Published("HuggingFaceH4/MATH-500@test", "unique_id", 500),
+    "aime_2024": Published("HuggingFaceH4/aime_2024", "id", 30, competition=True),
+    "aime_2025": Published("MathArena/aime_2025", "problem_idx", 30, competition=True),
+    "aime_2026": Published("MathArena/aime_2026", "problem_idx", 30, competition=True),
+    "hmmt_feb_2025": Published("MathArena/hmmt_feb_2025", "problem_idx", 30, competition=True),
+    "hmmt_feb_2026": Published("MathArena/hmmt_feb_2026", "problem_idx", 33, competition=True),
+    "math_500": Published("HuggingFaceH4/MATH-500@test", "unique_id", 500, competition=True),
+    "gsm8k": Published("openai/gsm8k:main@test", "id", 1319),
+    "mbpp": Published("google-research-datasets/mbpp:full@test", "id", 500, "code"),
+    "humaneval": Published("openai/openai_humaneval@test", "id", 164, "code"),
     NAME: Published(str(HELD_OUT_PROBLEMS), "id", 200),
 }
 
@@ -64,10 +74,13 @@ _FILE_AND_COLUMNS = re.compile(
 )
 
 
-def is_published(spec: str) -> bool:
-    """Whether a spec names a published set, or a local copy of one: not a file or the demo's."""
-    name = spec.partition("=")[0]
-    return name in PUBLISHED and name != NAME
+COMPETITIONS = tuple(name for name, known in PUBLISHED.items() if known.competition)
+"""Known sets of competition mathematics."""
+
+
+def is_competition(spec: str) -> bool:
+    """Whether a spec names a known set of competition mathematics, or a local copy of one."""
+    return spec.partition("=")[0] in COMPETITIONS
 
 
 def load_benchmark(
@@ -118,8 +131,9 @@ def _published_set(name: str, copy: str | None, limit: int | None) -> Benchmark:
             raise DataError(f"{copy} holds {len(others) + 1} shards; {name} is one file")
 
     data = DataConfig(path=source, id_field=known.id_field, limit=limit)
+    needs = {"tests": f"the grader {known.grader}"} if known.grader == "code" else {"answer": ""}
     try:
-        problems = read_problems(data, needs={"answer": ""}, solutions=False).problems
+        problems = read_problems(data, needs=needs, solutions=False).problems
     except HubError as error:
         message = f"{name}: {error}; with a copy on this machine, write {name}=PATH"
         raise DataError(message) from None
@@ -132,7 +146,7 @@ def _published_set(name: str, copy: str | None, limit: int | None) -> Benchmark:
             f"scores would not be comparable. Fix the copy, or evaluate it as your own file "
             f"({OTHER_COLUMNS})"
         )
-    return Benchmark(name, problems)
+    return Benchmark(name, problems, grader=known.grader)
 
 
 def _own_set(

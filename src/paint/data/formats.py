@@ -4,16 +4,18 @@
     Alpaca              instruction, input (may be empty), output
     query/response      query, response (ms-swift)
     prompt/completion   prompt and completion, each text or chat messages (TRL)
+    GSM8K, MBPP, HumanEval as the hub has them (paint.data.published_rows)
 
 A converted row keeps its own columns, and gets `problem` (or `messages`) and `solution`. Only rows
 without a problem are converted, while `data.problem_field` is the default.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from paint.config.schema import DataConfig
+from paint.data import published_rows
 from paint.data.readers import BadRow, Row, shorten
 
 Fields = dict[str, object]
@@ -32,13 +34,14 @@ SHAREGPT_ROLES = {
 class RowFormat(NamedTuple):
     """A format of rows, and the columns of its problem and its solution.
 
-    A row is recognised by the column of the problem.
+    A row is recognised by the column of the problem, or by what ``convert`` finds in it.
     """
 
     name: str
     problem: str
     solution: str = ""
     further: str = ""  # appended to the problem, where it is not empty
+    convert: Callable[[Mapping[str, object]], Fields | None] | None = None
 
 
 SHAREGPT = RowFormat("ShareGPT", "conversations")
@@ -48,10 +51,18 @@ FORMATS = (
     RowFormat("query/response", "query", "response"),
     RowFormat("prompt/completion", "prompt", "completion"),
 )
+PUBLISHED = (
+    RowFormat("GSM8K", "question", "answer", convert=published_rows.gsm8k),
+    RowFormat("MBPP", "text or prompt", "code and test_list", convert=published_rows.mbpp),
+    RowFormat("HumanEval", "prompt", "canonical_solution", convert=published_rows.humaneval),
+)
+"""Published sets. They are recognised first: their rows have columns of other formats, too."""
 
 
 def _convert(row_format: RowFormat, fields: Fields) -> Fields:
     """The columns to add to a row."""
+    if row_format.convert is not None:
+        return row_format.convert(fields) or {}
     if row_format is SHAREGPT:
         return {"messages": _sharegpt_messages(fields)}
     # LLaMA-Factory's pairs of earlier turns.
@@ -118,6 +129,9 @@ def find_format(fields: Mapping[str, object], data: DataConfig) -> RowFormat | N
     names = {name.casefold() for name in fields}
     if data.problem_field != "problem" or not names.isdisjoint(("problem", "messages")):
         return None
+    for published in PUBLISHED:
+        if published.convert is not None and published.convert(fields) is not None:
+            return published
     matching = [row_format for row_format in FORMATS if row_format.problem in fields]
     # A row with the columns of two formats could be read in two ways.
     if len(matching) == 1:
@@ -128,7 +142,7 @@ def find_format(fields: Mapping[str, object], data: DataConfig) -> RowFormat | N
 def describe_formats(found: Counter[str]) -> list[str]:
     """A line for each format in which rows were read; ``found`` counts them."""
     lines = []
-    for row_format in FORMATS:
+    for row_format in (*PUBLISHED, *FORMATS):
         count = found[row_format.name]
         if count:
             share = f" ({count:,} of {found.total():,} rows)" if count < found.total() else ""

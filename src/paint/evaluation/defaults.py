@@ -1,6 +1,6 @@
 """Settings of an evaluation that fit what is evaluated: a run is evaluated as it was trained.
 
-Published benchmarks are evaluated by the paper's protocol (section 'Experimental Details').
+Competition mathematics is evaluated by the paper's protocol (section 'Experimental Details').
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from paint.config.schema import (
     RolloutConfig,
 )
 from paint.core.errors import format_value
-from paint.data.benchmarks import is_published
+from paint.data.benchmarks import Benchmark, is_competition
 from paint.demo.files import NAME
 from paint.grading.graders import needs_answer
 from paint.inference.engine import sampling_from
@@ -38,9 +38,9 @@ def protocol_of(evaluation: EvaluationConfig) -> Protocol:
 
 
 def fitting_protocol(config: Config, benchmarks: Sequence[str]) -> Protocol:
-    """The paper's protocol if a published benchmark is among these, or else the training's."""
+    """The paper's protocol if competition mathematics is among these, or else the training's."""
     # An evaluation has one protocol for all its benchmarks, so one that is published decides.
-    if any(map(is_published, benchmarks)):
+    if any(map(is_competition, benchmarks)):
         return protocol_of(EvaluationConfig())
     return protocol_as_trained(config)
 
@@ -79,6 +79,19 @@ def training_tokens(config: Config) -> int:
 def grader_needs_answer(grading: GradingConfig) -> bool:
     """Whether a grader compares with a gold answer."""
     return any(map(needs_answer, grading.grader))
+
+
+def grading_of(benchmark: Benchmark, grading: GradingConfig) -> GradingConfig:
+    """The grading of a benchmark; of a published set that this grader cannot grade, its own.
+
+    Tests grade code, and a gold answer mathematics. A function of the user's own grades any set.
+    """
+    has_tests = benchmark.grader == "code"
+    lacks_answers = has_tests and grader_needs_answer(grading)
+    lacks_tests = benchmark.grader and not has_tests and "code" in grading.grader
+    if lacks_answers or lacks_tests:
+        return GradingConfig(grader=(benchmark.grader,))
+    return grading
 
 
 def has_own_task(config: Config) -> bool:

@@ -5,6 +5,7 @@ problem by problem. The same command resumes. No checkpoint is selected.
 """
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,7 +26,12 @@ from paint.data.benchmarks import Benchmark, folder_name, load_benchmark
 from paint.data.gold_answer_checks import announce_benchmark
 from paint.data.problems import Problem
 from paint.demo.files import NAME
-from paint.evaluation.defaults import grader_needs_answer, protocol_differences, protocol_of
+from paint.evaluation.defaults import (
+    grader_needs_answer,
+    grading_of,
+    protocol_differences,
+    protocol_of,
+)
 from paint.evaluation.generate import (
     EvalTask,
     PromptIds,
@@ -40,6 +46,7 @@ from paint.evaluation.generate import (
 from paint.evaluation.grade import grade, write_summary
 from paint.evaluation.store import recorded_engines, stored_samples
 from paint.evaluation.summary import MACRO
+from paint.grading.contract import Grader
 from paint.grading.graders import open_grader
 from paint.inference.engine import sampling_from
 from paint.inference.machine import find_machine
@@ -131,9 +138,14 @@ def evaluate(
         policy, model, evaluation.rollout, tasks, folder, display, falls_back=resolved.falls_back
     ) as stores:
         graded = {}
-        with open_grader(evaluation.grading) as grader:
-            for store in stores:
-                graded[store.folder] = grade(store, grader, evaluation.grading, display)
+        with ExitStack() as opened:
+            graders: dict[tuple[str, ...], Grader] = {}
+            for store, (_, _, benchmark) in zip(stores, places, strict=True):
+                grading = grading_of(benchmark, evaluation.grading)
+                if grading.grader not in graders:
+                    graders[grading.grader] = opened.enter_context(open_grader(grading))
+                grader = graders[grading.grader]
+                graded[store.folder] = grade(store, grader, grading, display)
         write_summary(graded, folder, display)
     return folder
 
@@ -161,7 +173,6 @@ def load_benchmarks(
 
     Raises ConfigError for two of one name.
     """
-    grader = open_grader(evaluation.grading)
     benchmarks: dict[str, Benchmark] = {}
     for spec in evaluation.benchmarks:
         benchmark = load_benchmark(
@@ -176,7 +187,10 @@ def load_benchmarks(
                 f"rename the file"
             )
         benchmarks[benchmark.name] = benchmark
-        announce_benchmark(grader, benchmark, display.note)
+        grading = grading_of(benchmark, evaluation.grading)
+        if grading != evaluation.grading:
+            display.note(f"{benchmark.name} is graded by {', '.join(grading.grader)}")
+        announce_benchmark(open_grader(grading), benchmark, display.note)
     return list(benchmarks.values())
 
 

@@ -1,0 +1,79 @@
+"""Rows of GSM8K, MBPP and HumanEval, in the columns that the hub has, as problems.
+
+    GSM8K       question, answer ("... #### 72")           -> problem, solution, answer
+    MBPP        text or prompt, code, test_list            -> problem, solution, tests
+    HumanEval   prompt, canonical_solution, test           -> problem, solution, tests
+
+Each function returns the columns to add to a row, or None where the row is another one's. What it
+adds besides the row's own texts is ours: the sentence with the box, and the frames of code.
+"""
+
+import re
+from collections.abc import Mapping
+
+Fields = dict[str, object]
+
+_CALCULATION = re.compile(r"<<[^<>]*>>")
+"""A calculator's note in a solution of GSM8K: 48/2 = <<48/2=24>>24."""
+
+
+def gsm8k(fields: Mapping[str, object]) -> Fields | None:
+    """Problem, solution and answer of a row whose answer ends in "#### 72".
+
+    The solution loses the calculator's notes, and ends in a box, for which the prompts ask. The
+    answer loses the commas of thousands.
+    """
+    question, written = fields.get("question"), fields.get("answer")
+    if not isinstance(question, str) or not isinstance(written, str) or "####" not in written:
+        return None
+    steps, _, answer = written.rpartition("####")
+    answer = answer.strip().replace(",", "")
+    steps = _CALCULATION.sub("", steps).strip()
+    solution = f"{steps}\nThe answer is \\boxed{{{answer}}}."
+    return {"problem": question, "solution": solution, "answer": answer}
+
+
+def mbpp(fields: Mapping[str, object]) -> Fields | None:
+    """Problem, solution and tests of a row; the problem shows the tests, as the set's authors do.
+
+    The text is in ``text``, or in ``prompt`` of the sanitized set, which has ``test_imports``.
+    """
+    code, tests = fields.get("code"), fields.get("test_list")
+    text = fields.get("text", fields.get("prompt"))
+    if not (isinstance(code, str) and isinstance(text, str) and isinstance(tests, list | tuple)):
+        return None
+    asserts = [str(test) for test in tests]
+    imports = fields.get("test_imports") or ()
+    setup = [str(line) for line in imports] if isinstance(imports, list | tuple) else []
+    if fields.get("test_setup_code"):
+        setup.append(str(fields["test_setup_code"]))
+    shown = "\n".join(asserts)
+    return {
+        "problem": f"{text}\nYour code should pass these tests:\n\n{shown}",
+        "solution": _as_block(code.replace("\r\n", "\n")),
+        "tests": "\n".join([*setup, *asserts]),
+    } | _named(fields)
+
+
+def humaneval(fields: Mapping[str, object]) -> Fields | None:
+    """Problem, solution and tests of a row: the head of a function that is to be completed."""
+    prompt, body = fields.get("prompt"), fields.get("canonical_solution")
+    test, name = fields.get("test"), fields.get("entry_point")
+    if not all(isinstance(value, str) for value in (prompt, body, test, name)):
+        return None
+    return {
+        "problem": f"Complete this function.\n\n{_as_block(str(prompt))}",
+        "solution": _as_block(f"{prompt}{body}"),
+        "tests": f"{test}\ncheck({name})\n",
+    } | _named(fields)
+
+
+def _as_block(code: str) -> str:
+    return f"```python\n{code.strip()}\n```"
+
+
+def _named(fields: Mapping[str, object]) -> Fields:
+    """The row's id by the name that it has everywhere."""
+    if "id" in fields or "task_id" not in fields:
+        return {}
+    return {"id": str(fields["task_id"])}
