@@ -29,7 +29,6 @@ An interrupted call resumes when it is repeated.
 
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -40,21 +39,20 @@ import tyro
 from conversion import make_base
 from paint.config.recipe import read_recipe
 from paint.config.run_folder import latest_checkpoint
-from paint.config.schema import Config, DataConfig, RolloutConfig
+from paint.config.schema import Config, RolloutConfig
 from paint.core import storage
 from paint.core.display import Display, shown_on_terminal
 from paint.core.errors import Interrupted, PaintError
-from paint.core.storage import FolderInUse, lock_folder
+from paint.core.storage import lock_folder
 from paint.data.benchmarks import load_benchmark
 from paint.experiments.checkpoint_results import CheckpointResult
 from paint.experiments.comparison_report import publish
 from paint.experiments.eval_protocols import EvalProtocol
+from paint.experiments.learning_rates import RateSearch, with_chosen_rates
 from paint.experiments.plots import side_by_side
-from paint.experiments.rollout_cache import kl_of_checkpoint
 from paint.experiments.runner import ExperimentRun, run_experiment, train_run
 from paint.models.policy import load_policy
 from paint.models.weights import export_merged, trained_in
-from paint.training.check import check_config
 from problems import HELD_OUT, WARM_UP, rows, views, with_wrong_ends, word_problems
 
 RECIPES = Path(__file__).parent / "recipes"
@@ -149,7 +147,7 @@ def run_smollm2(recipes: Sequence[Path], options: Options) -> list[CheckpointRes
         path = cache / file_name("train", options.wrong_steps)
         cells.append(ExperimentRun(recipe.stem, config.changed("data", path=str(path))))
     validation = cache / file_name("validation", options.wrong_steps)
-    cells = with_chosen_rates(cells, validation, folder / "rates", display)
+    cells = with_chosen_rates(cells, rate_search(validation, folder, cells), display)
     exam = exam_on(cache / "evaluation.jsonl", options.problems, options.samples)
     results = run_experiment(
         cells,
@@ -170,6 +168,12 @@ def file_name(split: str, wrong_steps: WrongSteps) -> str:
     return f"{split}-wrong-{wrong_steps}.jsonl"
 
 
+def rate_search(validation: Path, folder: Path, cells: Sequence[ExperimentRun]) -> RateSearch:
+    """How learning rates are chosen: on a file of validation problems."""
+    data = replace(cells[0].config.data, path=str(validation), limit=RATE_PROBLEMS)
+    return RateSearch(data, folder / "rates", RATES, RATE_STEPS, RATE_SAMPLES, RATE_SEED)
+
+
 def exam_on(path: Path, problems: int, samples: int) -> EvalProtocol:
     """The paper's sampling (section 'Experimental Details'), cut at 80 tokens instead of 38,912.
 
@@ -178,75 +182,6 @@ def exam_on(path: Path, problems: int, samples: int) -> EvalProtocol:
     rollout = RolloutConfig(temperature=1.0, top_p=0.95, top_k=-1, max_new_tokens=80, batch_size=50)
     benchmark = load_benchmark(str(path), limit=problems)
     return EvalProtocol(benchmark, samples, thinking=False, rollout=rollout)
-
-
-def with_chosen_rates(
-    cells: Sequence[ExperimentRun], validation: Path, folder: Path, display: Display
-) -> list[ExperimentRun]:
-    """The cells with the learning rates whose students come closest to their teacher.
-
-    Both answer the problems of the file ``validation``, and the teacher reads its references.
-
-    Controls reuse their method's learning rate, which is tried even if the method is not compared.
-    Methods without a teacher keep their recipe's.
-    """
-    tried: dict[str, dict[float, ExperimentRun]] = {}
-    for cell in (cell for cell in cells if check_config(cell.config).algorithm.needs_context):
-        config = cell.config
-        method = replace(
-            config,
-            context=replace(config.context, source=("solution",)),
-            train=replace(config.train, steps=min(RATE_STEPS, config.train.steps), seed=RATE_SEED),
-        )
-        tried[_method(cell)] = {
-            rate: ExperimentRun(f"{_method(cell)}-{rate:.1e}", _with_rate(method, rate))
-            for rate in (config.train.learning_rate * factor for factor in RATES)
-        }
-
-    data = replace(cells[0].config.data, path=str(validation), limit=RATE_PROBLEMS)
-    every = [run for by_rate in tried.values() for run in by_rate.values()]
-    kl: dict[str, float] = {}
-    for waiting in (None, display.note):  # first the rates that no other process tries
-        for run in every:
-            place = folder / run.name
-            place.mkdir(parents=True, exist_ok=True)
-            with suppress(FolderInUse), lock_folder(place, waiting=waiting):
-                if not (place / "kl.json").exists():
-                    found = judge(run, data, place, display)
-                    storage.write_json(place / "kl.json", {"kl": found})
-                kl[run.name] = storage.read_json(place / "kl.json", "delete it")["kl"]
-    display.note("\n".join(f"{run.name}: KL {kl[run.name]:.4f} nats a token" for run in every))
-    chosen = {
-        method: min(by_rate, key=lambda rate: (kl[by_rate[rate].name], rate))
-        for method, by_rate in tried.items()
-    }
-    return [
-        ExperimentRun(
-            cell.name,
-            _with_rate(cell.config, chosen.get(_method(cell), cell.config.train.learning_rate)),
-        )
-        for cell in cells
-    ]
-
-
-def judge(run: ExperimentRun, data: DataConfig, folder: Path, display: Display) -> float:
-    """Train, and return KL(teacher || student) a token on rollouts that the student samples."""
-    run, place = run.resolved(), folder / f"seed-{run.seed}"
-    train_run(run, place, display)
-    checkpoint = latest_checkpoint(place)
-    assert checkpoint is not None
-    return kl_of_checkpoint(
-        checkpoint, run.config, data, RATE_SAMPLES, folder / "rollouts", display
-    )
-
-
-def _method(cell: ExperimentRun) -> str:
-    """The cell's name without what its teacher is shown."""
-    return cell.name.removesuffix(f"-{cell.config.context.source[0]}")
-
-
-def _with_rate(config: Config, rate: float) -> Config:
-    return replace(config, train=replace(config.train, learning_rate=rate))
 
 
 def write_problems(cache: Path) -> None:

@@ -14,11 +14,12 @@ import pytest
 from conftest import DEMO
 from conversion import cut_as_trained
 from paint.config.recipe import differences, read_recipe
-from paint.config.schema import Config, DataConfig
+from paint.config.schema import Config
 from paint.core.display import Display
 from paint.data.problems import read_problems
 from paint.demo.files import MODEL
 from paint.experiments.checkpoint_results import BASE
+from paint.experiments.learning_rates import RateSearch, with_chosen_rates
 from paint.experiments.runner import ExperimentRun
 from paint.models.policy import load_tokenizer
 from paint.objective.masking import mask_solution
@@ -38,9 +39,9 @@ from run import (
     RATE_SEED,
     Options,
     prepare,
+    rate_search,
     recipe_of,
     run_smollm2,
-    with_chosen_rates,
     write_problems,
 )
 from runs import rows_of
@@ -134,17 +135,17 @@ def test_rate_of_smallest_kl_is_chosen_and_shared_with_controls(
     kl = {"smollm2-opsd": [0.2, 0.2, 0.3], "smollm2-paint": [0.3, 0.2, 0.1]}  # by rising rate
     tried: list[Config] = []
 
-    def judge(run: ExperimentRun, data: DataConfig, *_: Any) -> float:
-        assert data.path == str(tmp_path / "validation-wrong-2.jsonl")
-        assert len(read_problems(data).problems) == RATE_PROBLEMS
+    def judge(run: ExperimentRun, search: RateSearch, *_: Any) -> float:
+        assert search.data.path == str(tmp_path / "validation-wrong-2.jsonl")
+        assert len(read_problems(search.data).problems) == RATE_PROBLEMS
         tried.append(run.config)
         [name] = [name for name in kl if run.name.startswith(name)]
         return kl[name][round(math.log(run.config.train.learning_rate / 5e-4, 3)) + 1]
 
-    monkeypatch.setattr("run.judge", judge)
+    monkeypatch.setattr("paint.experiments.learning_rates.judge", judge)
     for _ in range(2):  # the second call has every rate's KL
-        validation, folder = tmp_path / "validation-wrong-2.jsonl", tmp_path / "rates"
-        chosen = with_chosen_rates(cells, validation, folder, Display(enabled=False))
+        search = rate_search(tmp_path / "validation-wrong-2.jsonl", tmp_path, cells)
+        chosen = with_chosen_rates(cells, search, Display(enabled=False))
         assert [cell.name for cell in chosen] == [cell.name for cell in cells]
         rates = [cell.config.train.learning_rate for cell in chosen]
         assert rates == pytest.approx([5e-4, 5e-4 / 3, 1.5e-3, 1.5e-3])  # the smaller of equals

@@ -16,9 +16,8 @@ from typing import NamedTuple
 
 from paint.config.schema import DataConfig
 from paint.data import published_rows
+from paint.data.published_rows import Fields
 from paint.data.readers import BadRow, Row, shorten
-
-Fields = dict[str, object]
 
 SHAREGPT_ROLES = {
     "human": "user",
