@@ -1,5 +1,6 @@
 """Contexts: what each source shows, and what of it is masked."""
 
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,38 @@ def test_attempts_hold_what_was_said_of_others() -> None:
     assert found[0].other_comments == ["b"]  # "a" is what was said of it, too
     assert found[2].other_comments == ["a", "a"]
     assert found[7].other_comments == ["a", "a", "b", "c"]  # of a single completion: other problems
+
+
+def test_attempts_of_many_completions_are_those_of_all_pairs() -> None:
+    asked: list[str] = []
+
+    class Counted(Grade):
+        @property
+        def comment(self) -> str:
+            asked.append(self.reason)
+            return self.reason
+
+    rng = random.Random(0)
+    grades = [None, Counted(1.0, "ok"), *(Counted(0.0, text) for text in ["", *"abc"])]
+    for count, samples in ((1, 1), (40, 1), (40, 4), (40, 40), (400, 8)):
+        completions = [
+            GradedCompletion(i, f"p{i // samples}", f"t{i}", rng.choice(grades))
+            for i in range(count)
+        ]
+        asked.clear()
+        found = attempts_of(completions)
+        assert len(asked) <= 2 * count  # not once for every pair
+        for mine in completions:
+            others = [one for one in completions if one.row != mine.row]
+            own = mine.grade.comment if mine.grade else ""
+            said = [(one.problem_id, one.grade.comment) for one in others if one.grade]
+            said = [(problem, text) for problem, text in said if text not in ("", own)]
+            same = [text for problem, text in said if problem == mine.problem_id]
+            mates = [one for one in others if one.problem_id == mine.problem_id]
+            attempt = found[mine.row]
+            assert attempt.other_comments == (same or [text for _, text in said])
+            assert attempt.peers == [one.text for one in mates if one.grade and one.grade.correct]
+            assert len(attempt.peers) == len(list(attempt.peers))
 
 
 def test_other_feedback_is_shown_where_there_is_feedback() -> None:

@@ -9,6 +9,8 @@ ours. Every choice is a pure function of (seed, problem, completions of the step
 import inspect
 import random
 import re
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -75,25 +77,74 @@ NO_ATTEMPT = Attempt()
 """Before there is a completion."""
 
 
+class Without(Sequence[str]):
+    """Texts without those of some groups of places; nothing is copied.
+
+    A step of n completions has n of them, with nearly n texts each.
+    """
+
+    def __init__(
+        self, texts: Sequence[str], *groups: Sequence[int], in_both: Sequence[int] = ()
+    ) -> None:
+        """Places are indices of the texts, in ascending order; ``in_both`` are in two groups."""
+        self._texts, self._groups, self._in_both = texts, groups, in_both
+
+    def __len__(self) -> int:
+        return self._kept(len(self._texts))
+
+    def __getitem__(self, index: Any) -> Any:
+        numbers = range(len(self))[index]
+        if isinstance(numbers, range):
+            return [self[number] for number in numbers]
+        # The number of kept texts grows with the place: the first place with enough is the text's.
+        places = range(len(self._texts))
+        return self._texts[bisect_left(places, numbers + 1, key=lambda n: self._kept(n + 1))]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _kept(self, end: int) -> int:
+        """The number of kept texts before a place."""
+        left_out = sum(bisect_left(group, end) for group in self._groups)
+        return end - left_out + bisect_left(self._in_both, end)
+
+
 def attempts_of(completions: Sequence[GradedCompletion]) -> dict[int, Attempt]:
-    """The attempts of all completions of a step, by row."""
+    """The attempts of all completions of a step, by row; in time linear in their number."""
+    comments: list[str] = []  # of the step, in the order of the rows
+    of_problem: defaultdict[str, list[str]] = defaultdict(list)
+    right: defaultdict[str, list[str]] = defaultdict(list)
+    # Places of comments: of a problem, of a text, and of both among all and among the problem's.
+    by_problem: defaultdict[str, list[int]] = defaultdict(list)
+    by_text: defaultdict[str, list[int]] = defaultdict(list)
+    by_both: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+    in_problem: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+    peer_of: defaultdict[int, list[int]] = defaultdict(list)  # a row's place in ``right``
+    for one in completions:
+        problem, comment = one.problem_id, one.grade.comment if one.grade else ""
+        if comment:
+            by_problem[problem].append(len(comments))
+            by_text[comment].append(len(comments))
+            by_both[problem, comment].append(len(comments))
+            in_problem[problem, comment].append(len(of_problem[problem]))
+            comments.append(comment)
+            of_problem[problem].append(comment)
+        if one.grade and one.grade.correct:
+            peer_of[one.row].append(len(right[problem]))
+            right[problem].append(one.text)
+
     attempts = {}
-    for mine in completions:
-        own = Attempt(mine.text, mine.grade).comment
-        peers: list[str] = []
-        of_problem: list[str] = []
-        of_others: list[str] = []
-        for other in completions:
-            if other.row == mine.row:
-                continue
-            is_of_problem = other.problem_id == mine.problem_id
-            if is_of_problem and other.grade and other.grade.correct:
-                peers.append(other.text)
-            comment = other.grade.comment if other.grade else ""
-            # A remark that is made of both is no control.
-            if comment and comment != own:
-                (of_problem if is_of_problem else of_others).append(comment)
-        attempts[mine.row] = Attempt(mine.text, mine.grade, peers, of_problem or of_others)
+    for one in completions:
+        problem, own = one.problem_id, one.grade.comment if one.grade else ""
+        peers = Without(right[problem], peer_of[one.row])
+        # A remark that is made of both is no control.
+        others = Without(of_problem[problem], in_problem[problem, own])
+        if not others:
+            groups = by_problem[problem], by_text[own]
+            others = Without(comments, *groups, in_both=by_both[problem, own])
+        attempts[one.row] = Attempt(one.text, one.grade, peers, others)
     return attempts
 
 
