@@ -48,5 +48,5 @@ def random_qwen3(
         torch.set_default_dtype(torch.float32)
     model.save_pretrained(folder)
 
-    AutoTokenizer.from_pretrained(str(MODEL)).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(str(MODEL), trust_remote_code=False).save_pretrained(folder)
     return str(folder)

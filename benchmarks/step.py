@@ -330,8 +330,10 @@ def load(path: str, dtype: cfg.Dtype) -> tuple[Any, Any]:
     """Model and tokenizer as TRL takes them."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype))
-    return model.to(own_device()), AutoTokenizer.from_pretrained(path)
+    model = AutoModelForCausalLM.from_pretrained(
+        path, dtype=getattr(torch, dtype), trust_remote_code=False
+    )
+    return model.to(own_device()), AutoTokenizer.from_pretrained(path, trust_remote_code=False)
 
 
 def adapter(path: str) -> Any:

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import json
 import re
 import subprocess
 import sys
@@ -236,6 +237,64 @@ def test_light_modules_do_not_import_torch() -> None:
     assert result.returncode == 0, result.stderr
 
 
+LOADING = {"from_pretrained", "from_config", "load_dataset", "load_dataset_builder", "pipeline"}
+PYTHON_FILES = [
+    path
+    for folder in ("src", "examples", "benchmarks", "tools", "launch")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+]
+NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
+
+
+def loads_that_may_run_code(source: str) -> list[int]:
+    """The lines that name a loading function but in a call with ``trust_remote_code=False``."""
+    tree, guarded = ast.parse(source), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            given = {word.arg: word.value for word in node.keywords}
+            value = given.get("trust_remote_code")
+            if isinstance(value, ast.Constant) and value.value is False:
+                guarded.add(node.func)
+    found = []
+    for node in ast.walk(tree):
+        # Without the argument, transformers may ask on the terminal, and "y" runs the code.
+        name = getattr(node, "attr", None) or getattr(node, "id", None)
+        if name in LOADING and node not in guarded:
+            found.append(node.lineno)  # type: ignore[attr-defined]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ("AutoConfig.from_pretrained(x, trust_remote_code=False)", []),
+        ("AutoConfig.from_pretrained(x)", [1]),
+        ("AutoConfig.from_pretrained(x, trust_remote_code=True)", [1]),
+        ("\nload_dataset(x, trust_remote_code=asks)", [2]),
+        ("load = AutoTokenizer.from_pretrained\nload(x)", [1]),
+        ("m.from_config(\n    AutoConfig.from_pretrained(x), trust_remote_code=False\n)", [2]),
+    ],
+)
+def test_loads_that_may_run_code_finds_each(source: str, lines: list[int]) -> None:
+    assert loads_that_may_run_code(source) == lines
+
+
+def test_every_load_of_models_and_data_sets_runs_no_remote_code() -> None:
+    sources = {path: path.read_text("utf-8") for path in PYTHON_FILES}
+    for path in NOTEBOOKS:
+        cells = json.loads(path.read_text("utf-8"))["cells"]
+        code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+        lines = "\n".join(code).splitlines()
+        sources[path] = "\n".join(line for line in lines if line[:1] not in ("%", "!"))
+    found = {
+        str(path.relative_to(ROOT)): lines
+        for path, source in sources.items()
+        if (lines := loads_that_may_run_code(source))
+    }
+    assert found == {}
+    assert sum(source.count("trust_remote_code=False") for source in sources.values()) > 10
+
+
 RECIPES = [*map(find_recipe, shipped_recipes()), *sorted(ROOT.glob("examples/*/recipes/*.toml"))]
 
 
@@ -315,6 +374,18 @@ def test_documentation_options_exist_and_parse() -> None:
                 assert not joined, said
                 assert following not in ("True", "False"), said
     assert seen > 50
+
+
+def test_security_page_names_a_test_that_exists_for_each_promise() -> None:
+    rows = re.findall(
+        r"^\| (\*\*.*?) \| (.*) \|$", (ROOT / "SECURITY.md").read_text(), re.MULTILINE
+    )
+    assert len(rows) > 10
+    for promise, held_by in rows:
+        named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", held_by)
+        assert named, f"no test holds: {promise}"
+        for file, test in named:
+            assert f"def {test or 'test_'}" in (ROOT / file).read_text(), f"{file}::{test}"
 
 
 def test_type_annotations_are_checked_in_tests() -> None:

@@ -108,7 +108,7 @@ def rate_names(fields: Mapping[str, Any]) -> list[str]:
 def tiny_model(config: PreTrainedConfig) -> PreTrainedModel:
     """A model with random weights, always the same, in evaluation mode."""
     torch.manual_seed(0)
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     return model.eval()
 
 
@@ -117,5 +117,5 @@ def save_tiny(config: PreTrainedConfig, folder: Path) -> str:
     model = tiny_model(config)
     model.generation_config = GenerationConfig(eos_token_id=2, pad_token_id=0)
     model.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(MODEL).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(MODEL, trust_remote_code=False).save_pretrained(folder)
     return str(folder)

@@ -60,8 +60,10 @@ def make_base(cache: Path, display: Display, model: str | None = None) -> Path:
         return folder
     if model is not None:
         with storage.atomic_dir(folder) as made:
-            AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).save_pretrained(made)
-            AutoTokenizer.from_pretrained(model).save_pretrained(made)
+            AutoModelForCausalLM.from_pretrained(
+                model, dtype=torch.bfloat16, trust_remote_code=False
+            ).save_pretrained(made)
+            AutoTokenizer.from_pretrained(model, trust_remote_code=False).save_pretrained(made)
         return folder
 
     if find_spec("gguf") is None:
@@ -127,8 +129,11 @@ def convert(gguf: Path, folder: Path) -> None:
         gguf_file=gguf.name,
         dtype=torch.bfloat16,
         quantization_config=GgufConfig(dequantize=True),  # packed weights cannot be saved
+        trust_remote_code=False,
     )
-    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    tokenizer = AutoTokenizer.from_pretrained(
+        gguf.parent, gguf_file=gguf.name, trust_remote_code=False
+    )
     cut_as_trained(tokenizer)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -181,9 +181,10 @@ def test_read_hub_streams_rows_like_a_file(tmp_path: Path, monkeypatch: pytest.M
     found = read_problems(DataConfig(path="owner/some.name-1")).problems
     assert [(p.id, p.problem, p.answer) for p in found] == [("1", "a", "7"), ("2", "b", "8")]
     assert len(read_problems(DataConfig(path="owner/name:config@test")).problems) == 1
+    without_code = {"streaming": True, "trust_remote_code": False}
     assert asked == [
-        ("owner/some.name-1", None, {"split": "train", "streaming": True}),
-        ("owner/name", "config", {"split": "test", "streaming": True}),
+        ("owner/some.name-1", None, {"split": "train", **without_code}),
+        ("owner/name", "config", {"split": "test", **without_code}),
     ]
     with pytest.raises(HubError, match=r"owner/name@nowhere\b.*split"):
         read_problems(DataConfig(path="owner/name@nowhere"))

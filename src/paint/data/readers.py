@@ -154,7 +154,9 @@ def read_hub(name: str, config: str | None, split: str) -> Iterator[Row]:
         import datasets  # takes a second to import
 
         # As Arrow tables: Python's floats would not keep the digits of 32-bit ones.
-        stream = datasets.load_dataset(name, config, split=split, streaming=True)
+        stream = datasets.load_dataset(
+            name, config, split=split, streaming=True, trust_remote_code=False
+        )
         yield from _arrow_rows(stream.with_format("arrow").iter(batch_size=256))
 
 

@@ -219,7 +219,7 @@ def _counted(file: Path) -> Shape:
 
     config = AutoConfig.from_pretrained(file.parent, trust_remote_code=False)
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
+        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     text = config.get_text_config()
     counts: Counter[tuple[str, int, int]] = Counter()
     for name, layer in structure.linear_modules(model).items():

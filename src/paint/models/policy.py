@@ -431,6 +431,8 @@ def _load_base(
             dtype="auto" if is_shared else getattr(torch, config.dtype),
             attn_implementation=config.attention,
             output_loading_info=True,
+            # By default, transformers may ask on the terminal whether to run code.
+            trust_remote_code=False,
             **_quantization(config, device),
         )
 
@@ -470,7 +472,9 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
     """Load a tokenizer. Raises PolicyError unless its chat template shows the user's message."""
     with _loading(path):
         require_model(model_path(path))
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(model_path(path))
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            model_path(path), trust_remote_code=False
+        )
         has_template = bool(tokenizer.chat_template)
     if not has_template:
         raise PolicyError(

@@ -35,7 +35,7 @@ def own_dtype(path: str) -> cfg.Dtype:
     """Dtype in which a model's weights are stored; bfloat16 if its config names none."""
     with wrap_errors(path, PolicyError, "name a causal language model"):
         require_model(model_path(path))
-        dtype = AutoConfig.from_pretrained(model_path(path)).dtype
+        dtype = AutoConfig.from_pretrained(model_path(path), trust_remote_code=False).dtype
 
     names: dict[torch.dtype, cfg.Dtype] = {torch.float32: "float32", torch.float16: "float16"}
     return names.get(dtype, "bfloat16")
@@ -48,7 +48,7 @@ def linear_layers_of(path: str) -> tuple[str, ...]:
         # False: by default, transformers may ask on the terminal whether to run code.
         config = AutoConfig.from_pretrained(model_path(path), trust_remote_code=False)
         with torch.device("meta"):
-            return linear_layers(AutoModelForCausalLM.from_config(config))
+            return linear_layers(AutoModelForCausalLM.from_config(config, trust_remote_code=False))
 
 
 def read_adapter_shape(folder: Path) -> cfg.ModelConfig:
@@ -259,7 +259,11 @@ def _load_model(policy: Policy, folder: Path) -> None:
     with wrap_errors(folder, PolicyError, "it must hold a model that can be loaded"):
         # local_files_only: a folder that is missing would be looked up on the hub.
         model, loading = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=policy.model.dtype, local_files_only=True, output_loading_info=True
+            folder,
+            dtype=policy.model.dtype,
+            local_files_only=True,
+            output_loading_info=True,
+            trust_remote_code=False,
         )
 
     # transformers initialises missing weights at random, and reports them only here.
