@@ -284,8 +284,8 @@ def test_every_load_of_models_and_data_sets_runs_no_remote_code() -> None:
     for path in NOTEBOOKS:
         cells = json.loads(path.read_text("utf-8"))["cells"]
         code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-        lines = "\n".join(code).splitlines()
-        sources[path] = "\n".join(line for line in lines if line[:1] not in ("%", "!"))
+        python = [line for line in "\n".join(code).splitlines() if line[:1] not in ("%", "!")]
+        sources[path] = "\n".join(python)
     found = {
         str(path.relative_to(ROOT)): lines
         for path, source in sources.items()

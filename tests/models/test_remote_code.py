@@ -40,7 +40,7 @@ ASKED = b"[y/N]"
 def evil(demo_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A model that brings its own code, which writes the file ``tmp_path / "run"``."""
     (demo_copy / "evil.py").write_text(CODE)
-    own = {
+    own: dict[str, dict[str, Any]] = {
         "config.json": {"AutoConfig": "EvilConfig", "AutoModelForCausalLM": "EvilModel"},
         "tokenizer_config.json": {"AutoTokenizer": ["EvilTokenizer", None]},
     }
