@@ -68,6 +68,10 @@ def test_run_without_rollouts_of_step_is_refused_by_name(run: paint.Run, tmp_pat
         paint.load_run(tmp_path)
 
 
+DEEP: list[Any] = []  # holds itself
+DEEP.append(DEEP)
+
+
 @pytest.mark.parametrize(
     ("rows", "named"),
     [
@@ -76,6 +80,8 @@ def test_run_without_rollouts_of_step_is_refused_by_name(run: paint.Run, tmp_pat
         ([ROWS[0], "text"], "row 2"),
         ([ROWS[0], ROWS[1] | {"seen": date(2026, 1, 1)}], 'row 2: field "seen"'),
         ([ROWS[0] | {"note": "\ud800"}], 'row 1: field "note"'),
+        ([ROWS[0] | {"note": DEEP}], 'row 1: field "note": lists and objects nest deeper than 100'),
+        ([ROWS[0], DEEP], "row 2"),
     ],
 )
 def test_train_rows_of_other_kind_are_refused(rows: Any, named: str, tmp_path: Path) -> None:

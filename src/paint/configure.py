@@ -12,6 +12,7 @@ from paint.config.run_folder import ROWS, RunError
 from paint.config.schema import Config
 from paint.core.errors import format_value, wrap_errors
 from paint.core.extensions import spec_of
+from paint.core.nesting import require_shallow
 from paint.core.storage import digest, write_jsonl
 from paint.data.readers import DataError
 from paint.objective.divergences import Divergence, divergence_name
@@ -137,6 +138,10 @@ def _plain(value: Any, field_name: str, row: int) -> Any:
         value = value.tolist()
     if isinstance(value, float) and math.isnan(value):
         return None
+    try:
+        require_shallow(value)
+    except ValueError as error:
+        raise DataError(f'row {row}: field "{field_name}": {error}; convert it to text') from None
     try:
         json.dumps(value, ensure_ascii=False).encode("utf-8")  # no half of a surrogate pair
     except (TypeError, ValueError):

@@ -118,6 +118,14 @@ def test_read_recipe_invalid_value_is_refused_by_name(
     assert refusal(tmp_path, text).startswith(f"x.toml: {setting} must be {message}")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [f"a = {'[' * 30_000}", f"a = {'{a=' * 15_000}", f"[train]\noptions.{'a.' * 30_000}a = 1\n"],
+)
+def test_read_recipe_deep_nesting_is_refused(tmp_path: Path, text: str) -> None:
+    assert "lists and objects nest deeper than 100" in refusal(tmp_path, text)
+
+
 def test_read_recipe_unreadable_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"gone\.toml"):
         read_recipe(tmp_path / "gone.toml")

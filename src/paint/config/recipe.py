@@ -16,10 +16,10 @@ from paint.config.removed import require_not_removed
 from paint.config.schema import Config
 from paint.core.errors import ConfigError, format_value, wrap_errors
 from paint.core.extensions import OptionTable, option_fields, plain_options
+from paint.core.nesting import parse_toml, require_shallow
 from paint.core.settings import convert_value
 
-# Recipes have about a thousand bytes. Longer ones can nest so deep that Python ends with a
-# segmentation fault, or take hours.
+# Recipes have about a thousand bytes. Much longer ones take hours.
 RECIPE_BYTES = 2**16
 
 _RECIPES = Path(__file__).parent / "recipes"
@@ -55,7 +55,7 @@ def read_recipe(path: str | Path, base: Config | None = None) -> Config:
                 raise ValueError(f"it is longer than {RECIPE_BYTES:,} bytes")
             # Not read_text, which would end lines at bare carriage returns; TOML has none.
             # utf-8-sig: some editors write a byte order mark.
-            table = tomllib.loads(Path(path).read_bytes().decode("utf-8-sig"))
+            table = parse_toml(Path(path).read_bytes().decode("utf-8-sig"))
         except tomllib.TOMLDecodeError as error:
             raise ConfigError(f"{path} is not valid TOML: {error}") from None
     return from_table(table, source=str(path), base=base)
@@ -105,6 +105,8 @@ def from_table(
     converted. Messages begin with ``source``.
     """
     base = base or Config()
+    with wrap_errors(source, ConfigError, "options are numbers, texts and lists of them"):
+        require_shallow(table)
     try:
         sections = {}
         for name, values in table.items():

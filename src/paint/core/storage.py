@@ -22,6 +22,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from paint.core.errors import PaintError, wrap_errors
+from paint.core.nesting import STORED_DEPTH, parse_json
 
 SUMS = "SHA256SUMS"  # name of the file with the checksums of a folder's other files
 
@@ -288,7 +289,7 @@ def fsync_path(path: Path) -> None:
 
 def _object(text: bytes, place: object, hint: str) -> dict[str, Any]:
     with wrap_errors(place, CorruptFileError, hint):
-        value = json.loads(text)
+        value = parse_json(text, max_depth=STORED_DEPTH)
         if not isinstance(value, dict):
             raise ValueError("it is not a JSON object")
         return value

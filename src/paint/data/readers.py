@@ -11,7 +11,6 @@ Not supported: compressed files, and CSV in other encodings than UTF-8.
 
 import csv
 import io
-import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -20,6 +19,7 @@ from typing import IO, Any
 
 from paint.core.errors import PaintError, reason, wrap_errors
 from paint.core.hub import require_network
+from paint.core.nesting import parse_json
 
 NAME_IT = "name a file, or a data set of the hub (owner/name)"
 
@@ -198,9 +198,8 @@ def _json(file: IO[bytes], path: Path) -> Iterator[Row]:
 def _decode(text: bytes) -> object:
     """The value of JSON text, with numbers as their digits. Raises BadRow."""
     try:
-        # Some editors put a byte order mark first.
-        return json.loads(text.decode("utf-8-sig"), parse_int=Number, parse_float=Number)
-    except (ValueError, RecursionError) as error:  # too deeply nested
+        return parse_json(text, parse_int=Number, parse_float=Number)
+    except ValueError as error:
         raise BadRow("invalid JSON", f": {error}") from None
 
 

@@ -4,7 +4,6 @@ Those of the Llama kind are computed from the file alone, without the biases of 
 ten-thousandth of the weights). The layers of other families are counted, in a model without memory.
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 from paint.config.schema import ALL_LINEAR
 from paint.core.errors import ConfigError, format_value, wrap_errors
 from paint.core.hub import fetch_file, local_file
+from paint.core.nesting import parse_json
 from paint.demo.files import model_path
 
 WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -180,7 +180,7 @@ def shape_of(path: str) -> Shape:
             file = fetch_file(path, "config.json")
 
     with wrap_errors(file, ConfigError, "it must describe a dense decoder, as Qwen3's does"):
-        config = json.loads(file.read_bytes())
+        config = parse_json(file.read_bytes())
         # The names in the configs of Qwen's, Mixtral's and DeepSeek's mixtures.
         if any(config.get(f"{name}_experts") for name in ("num", "num_local", "n_routed")):
             raise ValueError("it has experts, whose memory is not estimated")

@@ -19,6 +19,7 @@ from paint.config import schema as cfg
 from paint.core import storage
 from paint.core.errors import PaintError, wrap_errors
 from paint.core.hub import local_file, require_model
+from paint.core.nesting import parse_json
 from paint.demo.files import model_name, model_path
 from paint.models.policy import Policy, PolicyError
 from paint.models.sharding import digest_of, digest_of_weights
@@ -71,7 +72,7 @@ def read_lora(folder: Path) -> Mapping[str, Any]:
     """Read a saved adapter_config.json. Raises PolicyError unless it is of a plain LoRA adapter."""
     path = folder / ADAPTER_CONFIG
     with wrap_errors(path, PolicyError, PLAIN_LORA):
-        adapter: dict[str, Any] = json.loads(path.read_bytes())
+        adapter: dict[str, Any] = parse_json(path.read_bytes())
         plain = {"peft_type": "LORA", "bias": "none"} | dict.fromkeys(_NOT_PLAIN)
         for name, value in plain.items():
             # peft writes what is off as None, false or {}.

@@ -1,7 +1,6 @@
 """HTTP client of one vLLM server."""
 
 import asyncio
-import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -17,6 +16,7 @@ from tenacity import (
 )
 
 from paint.core.errors import reason, sanitize_for_terminal, wrap_errors
+from paint.core.nesting import parse_json
 from paint.inference.engine import Completion, EngineError, Sampling
 from paint.inference.vllm.process import API_KEY, OwnedProcess
 
@@ -93,7 +93,7 @@ class VllmServer:
         """Read the server's longest sequence."""
         content = await self._ask("GET", "/v1/models")
         with self._reading("/v1/models"):
-            for model in json.loads(content)["data"]:
+            for model in parse_json(content)["data"]:
                 if not model.get("parent"):  # adapters have one, and no length
                     self.max_tokens = int(model["max_model_len"])
 
@@ -224,7 +224,7 @@ def read_completion(
     content: bytes, prompt: Sequence[int], longest: int, end_ids: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """The sampled token ids of a response, and their log-probs."""
-    [choice] = json.loads(content)["choices"]
+    [choice] = parse_json(content)["choices"]
     if choice["prompt_token_ids"] != list(prompt):
         raise ValueError("it read other token ids than it was sent")
     ids, log_probs = choice["token_ids"], choice["logprobs"]["token_logprobs"]
