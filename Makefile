@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: setup vllm screenshots demo real results test test-all lint docs check \
+.PHONY: setup vllm screenshots demo real results test test-slow lint docs check \
 	bench-loss bench-step bench-update gpu clean
 
 setup: .venv/ready
@@ -49,8 +49,8 @@ PYTEST = $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 test: setup  ## what covers every module in a few minutes
 	$(PYTEST) -m "not slow"
 
-test-all: setup  ## the slow tests, too: kills, real servers, TRL, the kernels' interpreter and compilation
-	$(PYTEST)
+test-slow: setup  ## the others: kills, real servers, TRL, the kernels' interpreter and compilation
+	$(PYTEST) -m slow
 
 lint: setup
 	$(BIN)/ruff format --check
@@ -60,7 +60,7 @@ lint: setup
 docs: setup  ## the documentation as a site, in build/docs; warnings are errors
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going docs build/docs
 
-check: lint docs test-all  ## what CI runs
+check: lint docs test test-slow  ## what CI runs
 
 bench-loss: setup  ## the loss beside its matrix products, Liger and TRL
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[bench]'
