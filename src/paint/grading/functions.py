@@ -132,6 +132,12 @@ class FunctionGrader(Grader):
     def close(self) -> None:
         self._caller.close()
 
+    def __enter__(self) -> "FunctionGrader":
+        # What the function's module imports may take long: meanwhile a model is loaded.
+        if isinstance(self._caller, Pool):
+            self._caller.start()
+        return self
+
 
 def is_async(function: Callable[..., Any]) -> bool:
     """True for a function, or an object with a ``__call__``, that is declared by ``async def``."""

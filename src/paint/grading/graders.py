@@ -151,6 +151,11 @@ class WeightedGrader(Grader):
         for grader in self._graders.values():
             grader.close()
 
+    def __enter__(self) -> "WeightedGrader":
+        for grader in self._graders.values():
+            grader.__enter__()
+        return self
+
 
 class NoGrader(Grader):
     """No completion is graded: rewards are None."""

@@ -1,8 +1,12 @@
 """Calls of a function that may hang or crash, each in a separate process.
 
-A worker imports the function once. For each call it forks a child, which the kernel ends when its
-processor time is up. The result of a call depends neither on the number of workers, nor on other
-work of the machine, nor on earlier calls. Systems without fork (Windows) are not supported.
+    this process -> fork server -> workers -> a child for each call
+
+The fork server imports the function, once for all workers, which it forks. For each call a worker
+forks a child, which the kernel ends when its processor time is up. The result of a call depends
+neither on the number of workers, nor on other work of the machine, nor on earlier calls. What the
+function is and what it is given travels through pipes and sockets: all users of a machine can read
+command lines. Systems without fork (Windows) are not supported.
 """
 
 import base64
@@ -15,13 +19,14 @@ import os
 import select
 import selectors
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from types import ModuleType
-from typing import IO, Any
+from typing import Any
 
 from paint.core.errors import PaintError
 from paint.core.extensions import NO_OPTIONS, bind_options, is_importable, load_object
@@ -73,17 +78,30 @@ class Pool:
         self._most_workers = workers or _cores()
         name = _portable(function)
         self._settings = json.dumps([name, deadline, warm_up, memory, dict(table)])
+        self._server: ForkServer | None = None
         self.workers: list[Worker] = []
+
+    def start(self) -> None:
+        """Start the fork server, which imports the function while others go on.
+
+        Raises PaintError when it cannot be started.
+        """
+        if self._server is None:
+            self._server = ForkServer(self._settings)
 
     def call(self, calls: Sequence[Arguments]) -> list[CallResult]:
         """The results in the order of the calls.
 
         Raises PaintError when a worker cannot be started.
         """
+        if not calls:
+            return []
         results = [CallResult()] * len(calls)
         try:
+            self.start()
+            assert self._server
             while len(self.workers) < min(self._most_workers, len(calls)):
-                self.workers.append(Worker(self._settings))
+                self.workers.append(Worker(self._server))
 
             # Whichever worker has answered gets the next call.
             with selectors.DefaultSelector() as selector:
@@ -109,61 +127,109 @@ class Pool:
         return results
 
     def close(self) -> None:
-        """End all workers at once, whatever they do; later calls start new ones."""
-        while self.workers:
-            self.workers.pop().kill()
+        """End the fork server, the workers and the children that they wait for."""
+        for worker in self.workers:
+            worker.close()
+        self.workers.clear()
+        if self._server:
+            self._server.kill()
+            self._server = None
 
 
-class Worker:
-    """A process that makes one call at a time, each in a separate child."""
+class ForkServer:
+    """A process that has imported the function, and forks workers.
+
+    Args:
+        settings: what ``_serve`` takes, as JSON.
+    """
 
     def __init__(self, settings: str) -> None:
-        self._index = 0
-        self._began = 0.0
         # A worker imports what this process can, such as a notebook's folders. "" would be the
         # working directory, which is left out here and by -P.
         path = os.pathsep.join(filter(None, sys.path))
+        self._control, theirs = socket.socketpair()
+        number = str(theirs.fileno())
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-W", "ignore", "-m", "paint.grading.processes", settings],
+                [sys.executable, "-P", "-W", "ignore", "-m", "paint.grading.processes", number],
                 stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                process_group=0,  # Ctrl-C reaches this process only, which then ends the worker
+                pass_fds=[theirs.fileno()],
+                process_group=0,  # Ctrl-C reaches this process only, which then ends the others
                 # Hashes of texts, and so the order of sets, are the same in every worker.
                 env=os.environ | {"PYTHONHASHSEED": "0", "PYTHONPATH": path},
             )
         except OSError as error:  # no such program, or no room for another process
+            self._control.close()
             raise PaintError(f"A process that grades answers cannot be started: {error}.") from None
-
-    def ask(self, index: int, arguments: Arguments) -> IO[bytes]:
-        """Hand a call to the worker. The returned pipe is readable once it has answered."""
+        finally:
+            theirs.close()
         assert self._process.stdin
-        assert self._process.stdout
+        # Not in the command line, which other users can read, and which is limited to 128 KiB.
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:
+            pipe.write(settings.encode())
+
+    def fork(self) -> socket.socket:
+        """Fork a worker. The returned socket is connected with it."""
+        mine, theirs = socket.socketpair()
+        # A server that has ended: the worker's socket has an end, too, and its answer says so.
+        with theirs, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            socket.send_fds(self._control, [b"w"], [theirs.fileno()])
+        return mine
+
+    def describe_end(self) -> str:
+        """Why a worker does not answer."""
+        try:
+            status = self._process.wait(timeout=1)
+        except subprocess.TimeoutExpired:  # the server is there, and its worker is gone
+            return (
+                "A process that grades answers was ended from outside, as by a system that is "
+                "short of memory."
+            )
+        return f"A process that grades answers ended with status {status}."
+
+    def kill(self) -> None:
+        """End the server, all workers and their children, which are one group of processes."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._control.close()
+        self._process.wait()
+
+
+class Worker:
+    """A process that calls the function, one call at a time, each in a separate child."""
+
+    def __init__(self, server: ForkServer) -> None:
+        self._server = server
+        self._index = 0
+        self._began = 0.0
+        self._socket = server.fork()
+        self._answers = self._socket.makefile("rb")
+
+    def ask(self, index: int, arguments: Arguments) -> socket.socket:
+        """Hand a call to the worker. The returned socket is readable once it has answered."""
         self._index = index
         self._began = time.monotonic()
-        with contextlib.suppress(BrokenPipeError):  # a worker that has ended: answer() says so
+        # A worker that has ended: answer() says so.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             line = json.dumps(arguments, default=str)  # of Parquet: dates and the like
-            self._process.stdin.write(line.encode() + b"\n")
-            self._process.stdin.flush()
-        return self._process.stdout
+            self._socket.sendall(line.encode() + b"\n")
+        return self._socket
 
     def answer(self) -> tuple[int, CallResult]:
         """The index of the call that the worker was handed, and its result; waits for it."""
-        assert self._process.stdout
-        line = self._process.stdout.readline()
+        line = b""
+        with contextlib.suppress(ConnectionResetError):
+            line = self._answers.readline()
         # It has ended, perhaps while it wrote.
         if not line.endswith(b"\n"):
-            status = self._process.wait()
-            raise PaintError(f"A process that grades answers ended with status {status}.")
+            raise PaintError(self._server.describe_end())
         result = CallResult(**json.loads(line), seconds=time.monotonic() - self._began)
         return self._index, result
 
-    def kill(self) -> None:
-        """End the worker and the child that it waits for."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        with contextlib.suppress(BrokenPipeError):  # a call that it has not read
-            self._process.__exit__(None, None, None)  # closes the pipes and waits
+    def close(self) -> None:
+        """Close the connection, at which an idle worker ends."""
+        self._answers.close()
+        self._socket.close()
 
 
 def _portable(function: str) -> str:
@@ -202,19 +268,18 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def _work(
+def _serve(
+    control: socket.socket,
     name: str,
     deadline: float,
     warm_up: Sequence[Arguments],
     memory: int,
     table: Mapping[str, Any],
 ) -> None:
-    """Read a call a line and write a line with its result, until the input ends."""
+    """Import the function, and fork a worker for each socket that ``control`` brings."""
     import resource
 
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # a library that prints must not write among the answers
-
+    os.dup2(2, 1)  # what a library prints is no part of the output of the command
     if memory:  # a stricter limit may be in force, and a system may have none
         with contextlib.suppress(ValueError, OSError):
             hard_limit = resource.getrlimit(resource.RLIMIT_AS)[1]
@@ -225,12 +290,28 @@ def _work(
         function(*arguments)
     gc.freeze()  # a child shares these objects' memory as long as no collection touches them
 
-    for line in sys.stdin.buffer:
-        answers.write(_answer_in_child(function, line, deadline))
+    while True:
+        message, sockets, _, _ = socket.recv_fds(control, 1, 1)
+        if not message:  # the other end is closed
+            return
+        if not os.fork():
+            try:
+                control.close()
+                _work(function, deadline, socket.socket(fileno=sockets[0]))
+            finally:
+                # Not sys.exit: the server's clean-up and its buffers are not the worker's.
+                os._exit(1)
+        os.close(sockets[0])
+
+
+def _work(function: Callable[..., Any], deadline: float, calls: socket.socket) -> None:
+    """Read a call a line and write a line with its result, until the input ends."""
+    for line in calls.makefile("rb"):
+        answer = _answer_in_child(function, line, deadline)
         try:
-            answers.flush()
-        except BrokenPipeError:  # nobody reads any more
-            os._exit(1)
+            calls.sendall(answer)
+        except (BrokenPipeError, ConnectionResetError):  # nobody reads any more
+            return
 
 
 def _answer_in_child(function: Callable[..., Any], line: bytes, deadline: float) -> bytes:
@@ -287,4 +368,5 @@ def to_plain(value: Any) -> Any:
 
 
 if __name__ == "__main__":
-    _work(*json.loads(sys.argv[1]))
+    with socket.socket(fileno=int(sys.argv[1])) as connection:
+        _serve(connection, *json.load(sys.stdin))
