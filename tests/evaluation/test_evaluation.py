@@ -467,7 +467,8 @@ of_two = partial(judge, scale=2)
         ("runs/first", "first"),
         ("runs/a/seed-0", "a-seed-0"),
         ("runs/old/runs/b/seed-0", "b-seed-0"),
-        ("elsewhere/seed-0", "seed-0"),
+        ("elsewhere/seed-0", "elsewhere-seed-0"),
+        ("elsewhere/first", "first"),
     ],
 )
 def test_runs_of_one_folder_name_have_evaluations_of_their_own(run: str, name: str) -> None:

@@ -4,6 +4,7 @@ The base model and the policies trained from it get the same problems and seeds,
 problem by problem. The same command resumes. No checkpoint is selected.
 """
 
+import re
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -266,7 +267,9 @@ def name_of_run(run: Path) -> str:
     """The name of a run's evaluations: a-seed-0 of runs/a/seed-0, or else that of its folder."""
     *above, name = run.resolve().parts
     if RUNS not in above:
-        return name
+        # seed-0 of two experiments' rows would be one name.
+        is_seed = re.fullmatch(r"seed-\d+", name) is not None
+        return f"{above[-1]}-{name}" if is_seed else name
     # The last folder of that name: a folder of runs may lie in another one.
     after = len(above) - above[::-1].index(RUNS)
     return "-".join([*above[after:], name])

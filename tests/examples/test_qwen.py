@@ -1,0 +1,110 @@
+"""The experiment on a real Qwen, without the model: its contexts, rows and methods."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from qwen.contexts import NUMBER, first_step, numbers_shifted, with_wrong_numbers
+from qwen.run import Options, cells_of, with_wrong_end, write_rows
+
+from paint.config.schema import DataConfig
+from paint.core.storage import read_jsonl
+from paint.data.problems import read_problems
+
+SOLUTION = "She sold 48/2 = 24 clips.\n48+24 = 72 in all.\nThe answer is \\boxed{72}."
+
+
+def test_with_wrong_numbers_changes_the_last_share_alike() -> None:
+    wrong = with_wrong_numbers(SOLUTION, "row", share=0.4)
+    before, after = NUMBER.findall(SOLUTION), NUMBER.findall(wrong)
+    assert NUMBER.sub("n", wrong) == NUMBER.sub("n", SOLUTION)
+    assert after[:4] == before[:4]  # 0.6 of seven numbers
+    assert all(a != b for a, b in zip(after[4:], before[4:], strict=True))
+    # 72 stands twice in that part, and agrees with itself.
+    assert after[5] == after[6]
+    assert all(
+        1 <= abs(float(a) - float(b)) <= 9 for a, b in zip(after[4:], before[4:], strict=True)
+    )
+
+
+@pytest.mark.parametrize("text", ["no numbers", "", "0 and 3", "1,234.50 dollars"])
+def test_with_wrong_numbers_keeps_signs_and_decimals(text: str) -> None:
+    for key in map(str, range(20)):
+        wrong = with_wrong_numbers(text, key, share=1.0)
+        for old, new in zip(NUMBER.findall(text), NUMBER.findall(wrong), strict=True):
+            assert old != new
+            assert old.partition(".")[2] == new.partition(".")[2]
+        assert "-" not in wrong
+
+
+def test_context_functions_show_other_numbers_and_the_first_line() -> None:
+    row = {"id": "7", "solution": SOLUTION}
+    shifted = numbers_shifted(row, [row], seed=0)
+    assert shifted == numbers_shifted(row, [], seed=5)
+    assert not set(NUMBER.findall(shifted)) & {"48", "72"}
+    assert first_step(row, [row], seed=0) == "She sold 48/2 = 24 clips."
+
+
+def test_wrong_end_keeps_the_answer() -> None:
+    row = with_wrong_end({"id": "1", "solution": SOLUTION, "answer": "72"})
+    assert row["answer"] == "72"
+    assert re.search(r"\\boxed\{(\d+)\}", row["solution"])[1] != "72"  # type: ignore[index]
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> Options:
+    """Rows of our own under the names of the published files."""
+    data = tmp_path / "data"
+    data.mkdir()
+    rows: list[dict[str, Any]] = []
+    for n in range(40):
+        solution = f"{n}+{n} = {2 * n}.\nThe answer is \\boxed{{{2 * n}}}."
+        rows.append({"id": str(n), "problem": f"{n}+{n}?", "solution": solution, "answer": 2 * n})
+    code = [
+        {"id": str(n), "problem": f"Return {n}.", "solution": f"```python\n{n}\n```", "tests": "1"}
+        for n in range(40)
+    ]
+    for name in ("gsm8k_train", "gsm8k_test", "math500", "mbpp_train", "mbpp_test", "humaneval"):
+        made = code if name in ("mbpp_train", "mbpp_test", "humaneval") else rows
+        (data / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in made))
+    (tmp_path / "out").mkdir()
+    return Options(model="demo", data=data, folder=tmp_path / "out")
+
+
+def test_write_rows_splits_train_and_keeps_fields(options: Options) -> None:
+    write_rows(options)
+    folder = options.folder / "data"
+    train, validation = (
+        list(read_jsonl(folder / f"gsm8k_{split}.jsonl", "")) for split in ("train", "validation")
+    )
+    assert [row["id"] for row in train + validation] == [str(n) for n in range(40)]
+    assert len(validation) == 8
+    wrong = list(read_jsonl(folder / "gsm8k_wrong_train.jsonl", ""))
+    assert [row["id"] for row in wrong] == [row["id"] for row in train]
+    assert all(a["solution"] != b["solution"] for a, b in zip(train, wrong, strict=True))
+    data = DataConfig(path=str(folder / "mbpp_train.jsonl"))
+    assert read_problems(data, needs={"tests": "code"}).problems[3].fields["tests"] == "1"
+
+
+def test_cells_of_gsm8k_have_methods_controls_and_the_papers_wording(options: Options) -> None:
+    cells = {cell.name: cell.config for cell in cells_of("gsm8k", "explain", options)}
+    assert list(cells) == [
+        "sft",
+        "grpo",
+        "opsd",
+        "paint-none",
+        "paint-other",
+        "paint-answer",
+        "paint-as-worded-in-the-paper",
+        "paint",
+    ]
+    assert {config.train.steps for config in cells.values()} == {50}
+    assert cells["paint-as-worded-in-the-paper"].prompts.teacher == ""
+    assert "Explain" in cells["opsd"].prompts.teacher
+    assert cells["opsd"].context.mask_ratio_wrong == 0.0
+    assert cells["paint-other"].context.source == ("other",)
+    assert "paint-as-worded-in-the-paper" not in {
+        cell.name for cell in cells_of("gsm8k", "paper", options)
+    }
