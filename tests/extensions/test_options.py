@@ -1,5 +1,6 @@
 """Options of extensions: from a recipe, the command line and Python to the code that uses them."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from paint.cli.main import main, parse
 from paint.config.recipe import differences, flags, from_table, read_recipe, to_table
 from paint.config.run_folder import read_metrics, read_run, read_run_json
 from paint.config.schema import Config, TrainConfig
+from paint.core.errors import ConfigError
 from paint.core.extensions import OptionTable, spec_of
+from paint.grading.graders import open_grader
 from paint.training.check import check_config
 from paint.training.trainer import train
 from runs import adapter, assert_same, changed, stored, train_in_parts, write_problems
@@ -218,3 +221,85 @@ def test_options_of_a_record_are_read_without_the_extension() -> None:
     table = {"train": {"method": "nowhere:Gone", "options": {"epsilon": 0.2, "names": ["a"]}}}
     config = from_table(json.loads(json.dumps(table)))
     assert to_table(config)["train"]["options"] == table["train"]["options"]
+
+
+KEY, URL = "n0t-f0r-files", "http://me:als0-n0t@judge.internal:8001/v1"
+
+
+def key_grading(name: str) -> dict[str, Any]:
+    options = {"api_key": "env:PAINT_TEST_KEY", "url": "env:PAINT_TEST_URL"}
+    return {"grader": f"extensions.key_grader:{name}", "options": options}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["grade", "fails"])
+def test_options_of_the_environment_reach_the_grader_and_no_file(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PAINT_TEST_KEY", KEY)
+    monkeypatch.setenv("PAINT_TEST_URL", URL)
+    monkeypatch.setattr("paint.grading.functions.FIRST_PAUSE_SECONDS", 0)
+    grading = key_grading(name) | {"stop_on_failure": False}
+    run = tmp_path / "run"
+    folders: Any = {"output_dir": run, **SMALL, "grading": grading}
+    paint.train("demo-grpo", **{**folders, "train": SMALL["train"] | {"batch_size": 8}})
+    rows = stored(run)
+    digest = hashlib.sha256(f"{KEY} {URL}".encode()).hexdigest()[:8]
+    if name == "grade":
+        assert {row["reason"] for row in rows} == {f"{digest} env:PAINT_TEST_KEY"}
+        assert {row["feedback"] for row in rows} == {"asked env:PAINT_TEST_URL"}
+    else:
+        reason = "PermissionError: 401 for env:PAINT_TEST_KEY at env:PAINT_TEST_URL"
+        assert {row["reason"].partition("?")[0] for row in rows} == {reason}
+    words = [str(run), "--benchmarks", "demo", "--limit", "2", "--samples", "1", "--no-base"]
+    words += ["--grading.no-stop-on-failure", "--output-dir", str(tmp_path / "evals")]
+    assert main(["eval", *words]) == 0
+    assert main(["export", str(run), str(tmp_path / "export")]) == 0
+    assert main(["show", str(run), "--no-open"]) == 0
+    assert "grading.options.api_key is set" in (tmp_path / "export/README.md").read_text()
+    recorded = read_run_json(run)["config"]["grading"]["options"]
+    assert recorded == key_grading(name)["options"]
+    said = "".join(capfd.readouterr())
+    for path in tmp_path.rglob("*"):
+        written = path.read_bytes() if path.is_file() else b""
+        for secret in (KEY, URL, "als0-n0t"):
+            assert secret.encode() not in written, path
+            assert secret not in said
+
+
+def test_options_of_the_environment_are_refused_without_their_values(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checked = complete(from_table({"grading": key_grading("grade")}))["grading"]
+    assert checked["options"] == key_grading("grade")["options"]
+    grading = from_table({"grading": key_grading("grade")}).grading
+    with pytest.raises(ConfigError, match=r"options\.api_key is \"env:PAINT_TEST_KEY\", and the"):
+        open_grader(grading)
+    monkeypatch.setenv("PAINT_TEST_KEY", KEY)
+    monkeypatch.setenv("PAINT_TEST_URL", "als0-n0t")
+    with pytest.raises(ConfigError, match=r"^grading\.options with the values of .* refused") as it:
+        open_grader(grading)
+    assert it.value.__cause__ is None
+    assert "als0-n0t" not in str(it.value)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--grading.options.api-key", "sk-SECRET"],
+        ["--grading.options.api-key=sk-SECRET"],
+        ["--grading.options.url", "http://user:SECRET@h/v1"],
+        ["--grading.options.other", "sk-SECRET"],
+        ["--data.path", "https://user:SECRET@h/x"],
+        ["--log.name", "sk-SECRET"],
+        ["--rollout.server", "bash -c 'curl -H \"Authorization: Bearer SECRET\"'"],
+    ],
+)
+def test_secret_on_the_line_is_refused_without_repeating_it(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    grader = ["--grading.grader", "extensions.key_grader:grade"]
+    assert main(["train", "demo-paint", *grader, *words]) == 2
+    said = "".join(capsys.readouterr())
+    assert "read it from the environment" in said
+    assert "SECRET" not in said

@@ -21,6 +21,7 @@ from paint import __version__
 from paint.cli import parser
 from paint.commands import load_commands
 from paint.config.recipe import shipped_recipes
+from paint.core.credentials import redact
 from paint.core.display import LOGGER, shown_on_terminal
 from paint.core.errors import (
     ConfigError,
@@ -90,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             place = error.filename or "the output"
             hint = "check its name, its permissions and the free space"
             return _end(f"{name}: {place}: {reason(error)}; {hint}", 2)
-        traceback.print_exception(error)
+        print(redact("".join(traceback.format_exception(error))), end="", file=sys.stderr)
         message = f"{reason(error)} ({type(error).__name__}, which paint did not expect)"
         return _end(f"{name}: {message}; please report it with the lines above", 70)
 
@@ -162,7 +163,7 @@ def _json(result: Any) -> str:
 def _end(message: str, status: int) -> int:
     """Print the final message on stderr and return the status."""
     with suppress(OSError):
-        print(sanitize_for_terminal(message), file=sys.stderr, flush=True)
+        print(sanitize_for_terminal(redact(message)), file=sys.stderr, flush=True)
     return status
 
 

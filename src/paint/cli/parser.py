@@ -35,7 +35,7 @@ from paint.core.errors import (
     sanitize_for_terminal,
 )
 from paint.core.extensions import values_of
-from paint.core.settings import Check
+from paint.core.settings import Check, require_no_secret
 from paint.evaluation.defaults import defaults_of
 
 SECTION = re.compile(r"^(Args|Returns|Raises):$", re.MULTILINE)
@@ -95,6 +95,7 @@ def parse_line(line: Sequence[str], commands: Mapping[str, Command], about: str)
     if "--" in words:
         raise ConfigError("the argument -- would hide the settings after it; leave it out")
     require_no_removed_flag(command.name, words)
+    _require_no_secrets(words)
     kind, prog = command_options(command), f"paint {command.name}"
     default = _default(command, kind, words)
     all_words = words
@@ -117,6 +118,17 @@ def parse_line(line: Sequence[str], commands: Mapping[str, Command], about: str)
             f"`{prog} {options.recipe}` first"
         )
     return Line(command, options, all_words)
+
+
+def _require_no_secrets(words: Sequence[str]) -> None:
+    """Raise ConfigError for a flag whose value seems to be a secret, which tyro would repeat."""
+    flag = ""
+    for word in words:
+        value = word
+        if word.startswith("--"):
+            flag, _, value = word[2:].replace("-", "_").partition("=")
+        if flag:
+            require_no_secret(flag, value)
 
 
 def _check(command: Command, options: Any) -> None:

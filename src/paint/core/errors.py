@@ -9,12 +9,20 @@ import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from paint.core.credentials import redact
+
 MAX_REASON_CHARACTERS = 300  # longest part of a library's message that is passed on
 SHOWN_CHARACTERS = 200  # longest part of a setting's value that a message shows
 
 
 class PaintError(Exception):
-    """An error that the user can fix; the message gives the problem, its place and a hint."""
+    """An error that the user can fix; the message gives the problem, its place and a hint.
+
+    Addresses in it have no user, password and query.
+    """
+
+    def __init__(self, *parts: object) -> None:
+        super().__init__(*(redact(part) if isinstance(part, str) else part for part in parts))
 
 
 class ConfigError(PaintError, ValueError):
@@ -82,7 +90,10 @@ def wrap_errors(place: object, kind: type[PaintError], hint: str) -> Iterator[No
 
 
 def reason(error: BaseException) -> str:
-    """Return an exception's message in one line, without the advice that libraries append."""
+    """Return an exception's message in one line, without the advice that libraries append.
+
+    Addresses in it have no user, password and query.
+    """
     if isinstance(error, OSError) and error.errno:
         return os.strerror(error.errno)
     if isinstance(error, MemoryError):
@@ -94,7 +105,7 @@ def reason(error: BaseException) -> str:
             lines.append(line.strip())
     # A line such as "Errors in loading:" is a heading; the reason follows it.
     count = 1 + next((i for i, line in enumerate(lines) if not line.endswith(":")), 0)
-    message = " ".join(lines[:count])[:MAX_REASON_CHARACTERS]
+    message = redact(" ".join(lines[:count]))[:MAX_REASON_CHARACTERS]
     if " " in message:
         return message
     # The message of a KeyError is the key alone, and others have none.

@@ -30,8 +30,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from paint.core.credentials import is_reference, read_references
 from paint.core.errors import ConfigError, format_short, reason, wrap_errors
-from paint.core.settings import check_value, convert_value, is_setting_type
+from paint.core.settings import check_value, convert_value, is_setting_type, require_no_secret
 
 _SPEC = re.compile(r"\w+(\.\w+)*:\w+")
 _passed: dict[str, Any] = {}
@@ -164,6 +165,7 @@ def plain_options(name: str, table: Any) -> OptionTable:
         # A list has no hash, and a table of options needs one.
         if isinstance(value, list):
             value = tuple(value)
+        require_no_secret(f"{name}.{key}", value)
         items = value if isinstance(value, tuple) else (value,)
         if not all(item is None or isinstance(item, bool | int | float | str) for item in items):
             raise ConfigError(
@@ -229,8 +231,18 @@ def option_types(kind: Any, setting: str) -> dict[str, Any]:
         return get_type_hints(kind)
 
 
-def build_options(extension: Any, table: Mapping[str, Any], name: str, setting: str) -> Any:
+def build_options(
+    extension: Any,
+    table: Mapping[str, Any],
+    name: str,
+    setting: str,
+    *,
+    is_record: bool = False,
+) -> Any:
     """Make the options that an extension declares from a table; None where it declares none.
+
+    Values such as ``env:JUDGE_API_KEY`` are read from the environment of this process. Records,
+    which are written to files, keep them as they are.
 
     Args:
         table: the options that are set; others keep the defaults of the dataclass. Those of other
@@ -240,7 +252,7 @@ def build_options(extension: Any, table: Mapping[str, Any], name: str, setting: 
         setting: what names the extension, such as 'train.method "mine:Rlsd"', for messages.
 
     Raises:
-        ConfigError: an option is of another type or out of its range.
+        ConfigError: an option is of another type or out of its range, or a variable is not set.
     """
     kind = declared_options(extension, setting)
     if kind is None:
@@ -248,14 +260,49 @@ def build_options(extension: Any, table: Mapping[str, Any], name: str, setting: 
     types = option_types(kind, setting)
     own = getattr(extension, "options", None)  # a class may set own defaults
     values = values_of(own) if isinstance(own, kind) else {}
+    references = {}
     for field in dataclasses.fields(kind):
         full_name = f"{name}.{field.name}"
+        value = values.get(field.name, field.default)
         if field.name in table:
             value = convert_value(full_name, table[field.name], types[field.name])
+        if is_reference(value):
+            references[field.name] = value
+            if is_record:  # the default stands for it in checks, as the variable need not be set
+                continue
+            values[field.name] = _from_environment(full_name, value, field)
+        elif field.name in table:
             check_value(full_name, value, field)
             values[field.name] = value
-    with wrap_errors(name, ConfigError, "change it"):  # a ValueError of its __post_init__
-        return kind(**values)
+    try:
+        with wrap_errors(name, ConfigError, "change it"):  # a ValueError of its __post_init__
+            options = kind(**values)
+    except ConfigError:
+        if is_record or not references:
+            raise
+        read = ", ".join(map(format_short, references.values()))
+        # Neither its text nor its cause, which may have the values.
+        raise ConfigError(f"{name} with the values of {read} is refused; change them") from None
+    for key, reference in references.items() if is_record else ():
+        object.__setattr__(options, key, reference)  # it is frozen
+    return options
+
+
+def _from_environment(name: str, value: Any, field: "dataclasses.Field[Any]") -> Any:
+    """Read and check a value such as ``env:NAME``; messages have it as it is written."""
+    try:
+        found = read_references(value)
+    except KeyError as error:
+        raise ConfigError(
+            f"{name} is {format_short(value)}, and the environment has no {error.args[0]}; set it"
+        ) from None
+    for allowed, accepts in field.metadata.get("checks", ()):
+        if not accepts(found):
+            raise ConfigError(
+                f"{name} must be {allowed}, and what it reads from the environment is not "
+                f"({format_short(value)})"
+            )
+    return found
 
 
 def values_of(options: Any) -> dict[str, Any]:
@@ -290,7 +337,8 @@ def named_options(section: Any, key: str, prefix: str) -> list[Any]:
             continue
         extension = load_object(spec, f"{prefix}{owner}", ())
         place = f"{prefix}{owner} {spec}"
-        options = build_options(extension, getattr(section, key), f"{prefix}{key}", place)
+        table = getattr(section, key)
+        options = build_options(extension, table, f"{prefix}{key}", place, is_record=True)
         if options is not None:
             found.append(options)
     return found

@@ -8,9 +8,10 @@ A section is a frozen dataclass that derives from ``Section``. Its ranges are in
 import dataclasses
 import math
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
+from paint.core.credentials import secret_in
 from paint.core.errors import (
     ConfigError,
     format_short,
@@ -90,8 +91,28 @@ class Section:
             check_value(f"{section}.{field.name}", getattr(self, field.name), field)
 
 
+def require_no_secret(name: str, value: Any) -> None:
+    """Raise ConfigError, which does not repeat it, for a value that seems to be a secret.
+
+    Of a table of options each is checked.
+    """
+    if isinstance(value, Mapping):
+        for key, option in value.items():
+            require_no_secret(f"{name}.{key}", option)
+        return
+    found = secret_in(name, value)
+    if found:
+        way = f"{name} env:NAME" if "options." in name else "set it in the environment of paint"
+        raise ConfigError(
+            f"{name} seems to hold a secret ({found}), which run.json, logs and pages would show; "
+            f"read it from the environment: {way}"
+        )
+
+
 def check_value(name: str, value: Any, field: "dataclasses.Field[Any]") -> None:
     """Raise ConfigError for a value that no setting can have, or out of its field's range."""
+    # First, as the other messages repeat the value.
+    require_no_secret(name, value)
     texts = value if isinstance(value, tuple) else (value,)
     for text in texts:
         if isinstance(text, str) and has_control_characters(text):

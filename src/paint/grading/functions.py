@@ -20,6 +20,7 @@ from typing import Any
 from tenacity import AsyncRetrying, stop_after_attempt, wait_exponential
 
 from paint.core.background import Background
+from paint.core.credentials import hide_values, redact
 from paint.grading.contract import Cost, Grade, Grader, Item
 from paint.grading.processes import Arguments, CallResult, Pool, describe_error, to_plain
 
@@ -161,7 +162,9 @@ def to_grade(result: CallResult) -> Grade:
         return Grade(0.0, result.error, failed=True)
     value, reason, feedback = result.value, "", ""
     if isinstance(value, Mapping) and "reward" in value:
-        reason, feedback = str(value.get("reason", "")), str(value.get("feedback", ""))
+        reason = redact(str(value.get("reason", "")))
+        # The teacher reads it: addresses stay whole.
+        feedback = hide_values(str(value.get("feedback", "")))
         value = value["reward"]
     if not isinstance(value, bool | int | float) or not _is_finite(value):
         return Grade(0.0, f"returned {value!r}, which is not a reward"[:200], failed=True)

@@ -88,9 +88,10 @@ def find_grader(
     function = load_object(grader, "grading.grader", GRADERS)
     if not callable(function):
         raise ConfigError(f"grading.grader is {grader}, which is not callable")
+    # Where workers bind them, too: here wrong ones are refused before a completion is sampled.
+    bound = bind_options(function, table, "grading.options", f"grading.grader {grader}")
     caller: AsyncCalls | Pool
     if is_async(function):
-        bound = bind_options(function, table, "grading.options", f"grading.grader {grader}")
         caller = AsyncCalls(bound, concurrency=concurrency, timeout=timeout, attempts=attempts)
     else:
         # By its name: a worker imports the function, and gets it pickled where it cannot.

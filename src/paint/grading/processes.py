@@ -28,6 +28,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from paint.core.credentials import redact
 from paint.core.errors import PaintError
 from paint.core.extensions import NO_OPTIONS, bind_options, is_importable, load_object
 
@@ -357,7 +358,7 @@ def _answer(function: Callable[..., Any], line: bytes) -> bytes:
 
 def describe_error(error: Exception) -> str:
     """Why a call returned nothing, in at most REASON_CHARACTERS."""
-    return f"{type(error).__name__}: {error}"[:REASON_CHARACTERS]
+    return redact(f"{type(error).__name__}: {error}")[:REASON_CHARACTERS]
 
 
 def to_plain(value: Any) -> Any:

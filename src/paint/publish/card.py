@@ -104,7 +104,10 @@ def write_card(export: Export, evaluations: Sequence[CheckpointEvaluation], fold
     template = environment.from_string((files("paint.publish") / "card.md").read_text("utf-8"))
     settings = []
     for line in differences(Config(), config):
-        if not line.startswith(LOCAL):
+        name = line.partition(": ")[0]
+        if "options." in name:  # their values may be addresses, or somebody's names
+            settings.append(f"{name} is set")
+        elif not line.startswith(LOCAL):
             settings.append(line)
     text = template.render(
         export=export,
