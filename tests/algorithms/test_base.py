@@ -34,7 +34,7 @@ def test_find_algorithm_built_in_properties() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["ppo", "no_such_module:A", "extensions.reward_weighted:Absent", "pathlib:Path"]
+    "name", ["ppo", "no_such_module:A", "extensions.reward_weighted:Absent", "filelock:FileLock"]
 )
 def test_find_algorithm_unknown_name_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=rf"train\.method .*{name}|{name}.*train\.method"):

@@ -27,7 +27,7 @@ def test_engine_type_properties_equal_those_of_class(name: str) -> None:
         ("a b:C", r'must be one of auto, .*, got "a b:C"$'),
         ("no_such.module:C", r"no_such\.module cannot be imported: .*PYTHONPATH$"),
         ("extensions.shout_engine:Whisper", r"extensions\.shout_engine has no Whisper$"),
-        ("pathlib:Path", r"has no is_remote; see "),
+        ("filelock:FileLock", r"has no is_remote; see "),
     ],
 )
 def test_engine_type_unknown_name_is_refused(name: str, message: str) -> None:

@@ -267,7 +267,7 @@ class Partial(Sgd):
     ("optimizer", "message"),
     [
         ("adam", "must be one of adamw, adamw8bit, or module:name"),
-        ("pathlib:Path", "not a subclass of paint.OptimizerFactory"),
+        ("filelock:FileLock", "not a subclass of paint.OptimizerFactory"),
         (Picky, "must be 0 with Picky"),
         (Broken, "KeyError: 'betas'; correct it"),
         (Partial, "open left out 1 of 1 parameters"),

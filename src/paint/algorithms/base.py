@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 from paint.config.schema import Config, TrainConfig
 from paint.core.errors import ConfigError, format_short, wrap_errors
-from paint.core.extensions import build_options, load_object
+from paint.core.extensions import build_options, load_object, of_type
 from paint.core.settings import POSITIVE, setting, within
 
 
@@ -141,8 +141,8 @@ def find_algorithm(config: TrainConfig) -> Algorithm:
     found = ALGORITHMS.get(name) or load_object(name, "train.method", ALGORITHMS)
     if not (isinstance(found, type) and issubclass(found, Algorithm)):
         raise ConfigError(
-            f"train.method is {format_short(name)}, which is not a subclass of "
-            f"paint.algorithms.base.Algorithm"
+            f"train.method is {format_short(name)}, an object {of_type(found)}, which is not a "
+            f"subclass of paint.algorithms.base.Algorithm"
         )
     options = build_options(found, config.options, "train.options", f"train.method {name}")
     with wrap_errors(f"train.method {name}", ConfigError, "correct the class"):

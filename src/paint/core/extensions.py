@@ -43,6 +43,9 @@ def load_object(spec: str, setting: str, known: Iterable[str]) -> Any:
     """Import the object "module:name" that ``spec`` names, from sys.path or the working directory.
 
     For messages, setting is the setting's name, and known are its built-in values.
+
+    Raises:
+        ConfigError: there is no such object, or it is one of Python's own.
     """
     if spec in _passed:
         return _passed[spec]
@@ -50,12 +53,19 @@ def load_object(spec: str, setting: str, known: Iterable[str]) -> Any:
         raise ConfigError(
             f"{setting} must be one of {', '.join(known)}, or module:name, got {format_short(spec)}"
         )
+    why = _not_an_extension(spec)
+    if why:
+        raise ConfigError(
+            f"{setting} is {format_short(spec)}, {why}; name an object of a module of your own"
+        )
     module_name, _, name = spec.partition(":")
     here = str(Path.cwd())
     # Last, so that a file in the working directory cannot replace an installed module.
     sys.path.append(here)
     try:
         module = importlib.import_module(module_name)
+        # A module may make its objects when they are asked for, and fail then.
+        is_there = hasattr(module, name)
     # A script without a main guard may call sys.exit on import.
     except (Exception, SystemExit) as error:
         raise ConfigError(
@@ -65,9 +75,30 @@ def load_object(spec: str, setting: str, known: Iterable[str]) -> Any:
         ) from error
     finally:
         sys.path.remove(here)
-    if not hasattr(module, name):
+    if not is_there:
         raise ConfigError(f"{setting} is {format_short(spec)}, and {module_name} has no {name}")
     return getattr(module, name)
+
+
+def _not_an_extension(spec: str) -> str:
+    """Why an object cannot be an extension, as a clause: it is Python's own; "" where it can be."""
+    module_name, _, name = spec.partition(":")
+    if module_name.partition(".")[0] in sys.stdlib_module_names:
+        # Not imported for the message: some of these modules do something then.
+        found = getattr(sys.modules.get(module_name), name, None)
+        return f"an object {of_type(found)} of Python's standard library"
+    parts = [*module_name.split("."), name]
+    # A script's own module, which Python calls __main__, is the user's.
+    if module_name == "__main__":
+        parts = [name]
+    if any(re.fullmatch("__.*__", part) for part in parts):
+        return "a name that Python keeps for itself"
+    return ""
+
+
+def of_type(value: object) -> str:
+    """The type of an object from outside of the package; its content may be a secret."""
+    return "that is a class" if isinstance(value, type) else f"of type {type(value).__name__}"
 
 
 def _line_of(error: BaseException) -> str:
@@ -104,7 +135,8 @@ def is_importable(spec: str) -> bool:
     """
     module, _, name = spec.partition(":")
     is_there = getattr(sys.modules.get(module), name, None) is _passed.get(spec)
-    return spec not in _passed or (is_there and module != "__main__")
+    is_found = is_there and module != "__main__" and not _not_an_extension(spec)
+    return spec not in _passed or is_found
 
 
 class OptionTable(Mapping[str, Any]):
@@ -193,9 +225,9 @@ def declared_options(extension: Any, setting: str) -> Any:
         return None
     declared = getattr(kind, "__dataclass_params__", None)
     if declared is None or not declared.frozen:
+        annotated = format_short(kind) if isinstance(kind, type) else f"an object {of_type(kind)}"
         raise ConfigError(
-            f"{setting}: options is annotated with {format_short(kind)}; annotate it with a frozen "
-            f"dataclass"
+            f"{setting}: options is annotated with {annotated}; annotate it with a frozen dataclass"
         )
     types = option_types(kind, setting)
     for field in dataclasses.fields(kind):

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from paint.config.schema import CONTEXT_SOURCES, FEEDBACK_SOURCES, ConfigError, ContextConfig
-from paint.core.errors import format_short, wrap_errors
-from paint.core.extensions import bind_options, load_object
+from paint.core.errors import wrap_errors
+from paint.core.extensions import bind_options, load_object, of_type
 from paint.data.problems import Problem, row_of
 from paint.data.readers import DataError
 from paint.grading.contract import Grade
@@ -391,7 +391,9 @@ class Contexts:
                 row_of(problem), self._rows, seed, **{name: given[name] for name in taken}
             )
         if not isinstance(found, str):
-            raise DataError(f"{place}: it returned {format_short(found)}, and a context is a text")
+            raise DataError(
+                f"{place}: it returned an object {of_type(found)}, and a context is a text"
+            )
         return found
 
     @cached_property
@@ -425,9 +427,19 @@ class Contexts:
 
 
 def context_function(config: ContextConfig, source: str) -> ContextFunction:
-    """The function that a source names as "module:function", with its options bound to it."""
+    """The function that a source names as "module:function", with its options bound to it.
+
+    Raises ConfigError for what is no function, or has arguments that cannot be read.
+    """
     function = load_object(source, "context.source", CONTEXT_SOURCES)
     setting = f"context.source {source}"
+    try:
+        inspect.signature(function)
+    except (TypeError, ValueError):  # no function, or one that is written in C
+        raise ConfigError(
+            f"{setting} is an object {of_type(function)}, which is no function of Python (its row, "
+            f"all rows and a seed to a text)"
+        ) from None
     return bind_options(function, config.options, "context.options", setting)
 
 

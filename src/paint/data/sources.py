@@ -10,7 +10,7 @@ from pathlib import Path
 
 from paint.config.schema import Config, DataConfig
 from paint.data.benchmarks import PUBLISHED, load_benchmark
-from paint.data.contexts import Contexts
+from paint.data.contexts import Contexts, context_function
 from paint.data.problems import read_problems
 from paint.data.readers import is_on_hub, read_rows
 from paint.demo.files import problems_path
@@ -28,8 +28,12 @@ def check_sources(config: Config, needs: Mapping[str, str]) -> None:
         needs: the fields that every problem needs, with what needs them.
 
     Raises:
-        PaintError: a file is missing or cannot be read, or a row lacks a needed field.
+        PaintError: a file is missing or cannot be read, a row lacks a needed field, or a context is
+            no function.
     """
+    for source in config.context.source:
+        if ":" in source:
+            context_function(config.context, source)
     if not is_on_hub(problems_path(config.data.path)):
         first = read_problems(_first(config.data), needs=needs).problems
         _ = Contexts(config.context, first).file_content  # reads the file, if a source names one

@@ -5,7 +5,7 @@ from typing import Any
 
 from paint.config.schema import GradingConfig
 from paint.core.errors import ConfigError
-from paint.core.extensions import NO_OPTIONS, bind_options, complete_options, load_object
+from paint.core.extensions import NO_OPTIONS, bind_options, complete_options, load_object, of_type
 from paint.grading.choice import chosen_letter, named_letters
 from paint.grading.contract import Cost, Grade, Grader, Item
 from paint.grading.functions import AsyncCalls, FunctionGrader, is_async, reward_word, takes_batch
@@ -87,7 +87,9 @@ def find_grader(
             return NoGrader()
     function = load_object(grader, "grading.grader", GRADERS)
     if not callable(function):
-        raise ConfigError(f"grading.grader is {grader}, which is not callable")
+        raise ConfigError(
+            f"grading.grader is {grader}, an object {of_type(function)}, which is not callable"
+        )
     # Where workers bind them, too: here wrong ones are refused before a completion is sampled.
     bound = bind_options(function, table, "grading.options", f"grading.grader {grader}")
     caller: AsyncCalls | Pool

@@ -9,7 +9,7 @@ from typing import Any
 
 from paint.config.schema import RolloutConfig
 from paint.core.errors import ConfigError, format_short
-from paint.core.extensions import build_options, load_object
+from paint.core.extensions import build_options, load_object, of_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ def engine_type(name: str) -> EngineType:
     for attribute in ("is_remote", "from_setup"):
         if not hasattr(engine, attribute):
             raise ConfigError(
-                f"rollout.engine is {format_short(name)}, which has no {attribute}; see "
-                f"paint.inference.engine.Engine"
+                f"rollout.engine is {format_short(name)}, an object {of_type(engine)}, which has "
+                f"no {attribute}; see paint.inference.engine.Engine"
             )
     server_engine = name if engine.is_remote else ""
     return EngineType(name, engine.is_remote, server_engine)

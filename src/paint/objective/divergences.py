@@ -22,7 +22,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from paint.core.errors import ConfigError
-from paint.core.extensions import NO_OPTIONS, build_options, extension_errors, load_object, spec_of
+from paint.core.extensions import (
+    NO_OPTIONS,
+    build_options,
+    extension_errors,
+    load_object,
+    of_type,
+    spec_of,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -133,8 +140,8 @@ def find_divergence(
             found = found(options=options)
     if not isinstance(found, Divergence):
         raise ConfigError(
-            f"{setting} is {name}, which is not a paint.Divergence, nor a function of options that "
-            f"returns one"
+            f"{setting} is {name}, an object {of_type(found)}, which is not a paint.Divergence, "
+            f"nor a function of options that returns one"
         )
     return found
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from paint.core.errors import ConfigError, format_short
-from paint.core.extensions import load_object
+from paint.core.extensions import extension_errors, load_object, of_type
 
 
 class Callback:
@@ -53,11 +53,13 @@ def load_callbacks(callbacks: Any) -> list[Callback]:
         found: Any = callback
         if isinstance(callback, str):
             found = load_object(callback, "callbacks", ())
-            found = found() if isinstance(found, type) else found
+            with extension_errors("callbacks", callback):
+                found = found() if isinstance(found, type) else found
         if not isinstance(found, Callback):
+            named = format_short(callback) if isinstance(callback, str) else "one"
             raise ConfigError(
-                f"callbacks must be objects of subclasses of paint.Callback, got "
-                f"{format_short(callback)}"
+                f"callbacks must be objects of subclasses of paint.Callback, got {named}, an "
+                f"object {of_type(found)}"
             )
         loaded.append(found)
     return loaded

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from paint.config.recipe import require_bitsandbytes
 from paint.config.schema import TrainConfig
 from paint.core.errors import ConfigError, format_short
-from paint.core.extensions import build_options, extension_errors, load_object
+from paint.core.extensions import build_options, extension_errors, load_object, of_type
 
 if TYPE_CHECKING:
     import torch
@@ -130,8 +130,8 @@ def find_optimizer(config: TrainConfig) -> OptimizerFactory:
     found = OPTIMIZERS.get(name) or load_object(name, "train.optimizer", OPTIMIZERS)
     if not (isinstance(found, type) and issubclass(found, OptimizerFactory)):
         raise ConfigError(
-            f"train.optimizer is {format_short(name)}, which is not a subclass of "
-            f"paint.OptimizerFactory"
+            f"train.optimizer is {format_short(name)}, an object {of_type(found)}, which is not a "
+            f"subclass of paint.OptimizerFactory"
         )
     setting = f"train.optimizer {name}"
     options = build_options(found, config.optimizer_options, "train.optimizer_options", setting)
