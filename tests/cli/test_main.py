@@ -156,3 +156,14 @@ def test_main_sets_openmp_spin_unless_set(own: dict[str, str], spins: str, tmp_p
     ended = subprocess.run(line, env=env, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 2
     assert f"GOMP_SPINCOUNT = '{spins}'" in ended.stderr
+
+
+def test_command_in_which_foreign_code_calls_exit_has_not_succeeded(
+    monkeypatch: pytest.MonkeyPatch, said: Said
+) -> None:
+    def leave(*_: Any, **__: Any) -> None:
+        sys.exit(0)
+
+    monkeypatch.setattr("paint.cli.parser.Line.call", leave)
+    assert main(["runs", "nowhere"]) == 2
+    assert f"{Path(__file__).name} line" in said()

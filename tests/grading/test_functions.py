@@ -52,6 +52,18 @@ def named(function: Any) -> str:
     return spec_of(function, "judge", __name__)
 
 
+async def leaves(completion: str, row: Row) -> float:
+    raise SystemExit(int(completion))
+
+
+def test_async_grader_that_calls_exit_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(functions, "FIRST_PAUSE_SECONDS", 0.01)
+    with find_grader(named(leaves)) as grader:
+        grades = grader.grade(items(2))
+        assert [grade.failed for grade in grades] == [True, True]
+        assert grades[1].reason == "RuntimeError: it called sys.exit(1)"
+
+
 @pytest.mark.parametrize("concurrency", [1, 5, 32])
 def test_async_grader_makes_as_many_calls_at_once_as_it_may(concurrency: int) -> None:
     judge = Judge()

@@ -10,12 +10,17 @@ from torch import Tensor
 
 from paint.data.problems import Problem
 from paint.inference import adapter_sync_check
-from paint.inference.adapter_sync_check import LogprobMismatchError, check_adapter_sync
+from paint.inference.adapter_sync_check import LogprobMismatchError, _mismatches, check_adapter_sync
 from paint.inference.engine import Completion, Sampling
 from paint.inference.local import LocalEngine
 from paint.models.policy import Policy
 from paint.models.weights import load_trained
-from paint.training.rollouts import Rollout, ScoredRollout, check_logprob_mismatch
+from paint.training.rollouts import (
+    Rollout,
+    ScoredRollout,
+    check_logprob_mismatch,
+    logprob_mismatches,
+)
 
 SAMPLING = Sampling(temperature=1.1, top_p=0.95, top_k=20, max_new_tokens=12)
 
@@ -109,6 +114,26 @@ def test_adapter_sync_check_finds_engine_with_other_initial_policy(
     differs = r"before the first step, engine and trainer differ by .*model\.path"
     with pytest.raises(LogprobMismatchError, match=differs):
         check_adapter_sync(trained, engine, prompts, SAMPLING, 1e-3)
+
+
+def test_mismatch_of_completions_without_log_probs_is_none() -> None:
+    unscored = Completion((1, 2), (), False, "own")
+    rows = [Rollout(0, Problem("p", "s", "1", "1"), [1], unscored, "")]
+    for behavior in (None, (-0.5, -0.5)):
+        scored = [
+            ScoredRollout(
+                replace(row, behavior_log_probs=behavior), {"student_log_prob": [-0.1, -0.2]}
+            )
+            for row in rows
+        ]
+        assert logprob_mismatches(scored) == []
+        check_logprob_mismatch(scored, 0.1, 7)
+
+
+def test_sync_check_of_completions_without_log_probs_is_refused(policy: Policy) -> None:
+    completions = [Completion((1, 2), (-0.1, -0.1), False, "a"), Completion((1,), (), False, "b")]
+    with pytest.raises(LogprobMismatchError, match=r"^b gives completions without log-probs"):
+        _mismatches(policy, [[1], [1]], completions)
 
 
 def test_require_agreement_mismatch_is_refused_with_hint() -> None:

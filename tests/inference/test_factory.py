@@ -3,7 +3,7 @@
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ from paint.config.recipe import find_recipe, read_recipe
 from paint.config.run_folder import read_metrics, read_run
 from paint.config.schema import Config, EvaluationConfig
 from paint.core.display import Display
+from paint.core.errors import ConfigError, PaintError
+from paint.core.extensions import spec_of
 from paint.data.problems import Problem
 from paint.evaluation.evaluate import evaluate
 from paint.experiments.advise import advise
@@ -29,6 +31,7 @@ from paint.inference.engine import (
     ServerStartError,
 )
 from paint.inference.factory import CheckedEngine, EngineSetup, open_engine
+from paint.inference.local import LocalEngine
 from paint.models.policy import Policy
 from paint.training import check
 from paint.training.trainer import train
@@ -198,6 +201,57 @@ def test_checked_engine_refuses_what_is_no_completion_of_each_prompt(
         engine.generate([[1], [2]], SAMPLING, [0, 1])
 
 
+class Faulty(Own):
+    """Raises an error in one of its methods."""
+
+    def __init__(self, method: str, error: BaseException) -> None:
+        super().__init__((0, VALID))
+        setattr(self, method, self.fail)
+        self.error = error
+
+    def fail(self, *_: Any) -> Any:
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), KeyError("row"), RuntimeError("out of order")])
+@pytest.mark.parametrize("method", ["stream", "sync_weights", "submit", "fork"])
+def test_checked_engine_errors_of_an_own_engine_name_it(method: str, error: BaseException) -> None:
+    def call(name: str) -> None:
+        engine = CheckedEngine(Faulty(method, error), name, 10)
+        given = ([[1]], SAMPLING, [0])
+        calls: dict[str, Callable[[], Any]] = {
+            "stream": lambda: engine.generate(*given),
+            "sync_weights": engine.sync_weights,
+            "submit": lambda: engine.submit(*given)(),
+            "fork": engine.fork,
+        }
+        calls[method]()
+
+    with pytest.raises(ConfigError, match=r"^rollout.engine mine:Own: .*correct it in its module"):
+        call("mine:Own")
+    with pytest.raises(type(error)):  # a fault of paint is none of a module
+        call("local")
+
+
+def test_checked_engine_errors_of_the_caller_are_not_the_engines() -> None:
+    def finished(index: int, completion: Completion) -> None:
+        raise OSError("the disk is full")
+
+    engine = CheckedEngine(Own((0, VALID)), "mine:Own", 10)
+    with pytest.raises(OSError, match="the disk is full"):
+        engine.stream([[1]], SAMPLING, [0], finished)
+
+
+def test_checked_engine_refuses_objects_and_counts_that_are_no_completions() -> None:
+    wrong: Any = "a text"
+    engine = CheckedEngine(Own((0, wrong)), "mine:Own", 10)
+    with pytest.raises(PaintError, match=r"^rollout.engine mine:Own"):
+        engine.generate([[1]], SAMPLING, [0])
+    engine.engine.submit = lambda *_: list  # type: ignore[method-assign]
+    with pytest.raises(EngineError, match="mine:Own gave 0 completions of 1 prompts"):
+        engine.submit([[1]], SAMPLING, [0])()
+
+
 def test_checked_engine_passes_valid_completions_in_order() -> None:
     other = replace(VALID, log_probs=(), ids=(9,))
     engine = CheckedEngine(Own((1, other), (0, VALID)), "mine:Own", 10)
@@ -206,3 +260,29 @@ def test_checked_engine_passes_valid_completions_in_order() -> None:
     beyond = CheckedEngine(Own(*second(ids=(1, 10))), "mine:Own", 10)
     with pytest.raises(EngineError, match="prompt 1 that has the token id 10"):
         beyond.submit([[1], [2]], SAMPLING, [0, 1])()
+
+
+class Silent(LocalEngine):
+    """Samples as the local engine, and tells no log-probs."""
+
+    def stream(
+        self, prompts: Prompts, sampling: Sampling, seeds: Sequence[int], finished: OnCompletion
+    ) -> None:
+        super().stream(
+            prompts, sampling, seeds, lambda i, found: finished(i, replace(found, log_probs=()))
+        )
+
+
+@pytest.mark.parametrize("off_policy_steps", [0, 1])
+def test_train_with_an_engine_without_log_probs_differs_in_what_needs_them_alone(
+    off_policy_steps: int, tmp_path: Path
+) -> None:
+    recipe = read_recipe(find_recipe("demo-paint")).changed("train", steps=1, batch_size=2)
+    rollout = {"max_new_tokens": 8, "off_policy_steps": off_policy_steps}
+    for engine in ("local", spec_of(Silent)):
+        config = recipe.changed("rollout", engine=engine, **rollout)
+        train(config, tmp_path / engine.rpartition(":")[2], display=Display(enabled=False))
+    [with_them], [without] = (read_metrics(tmp_path / name) for name in ("local", "Silent"))
+    missing = {"logprob_mismatch_mean", "logprob_mismatch_p99"}
+    assert with_them.keys() - without.keys() == missing
+    assert with_them["loss"] == without["loss"]

@@ -120,12 +120,12 @@ def _run(line: Sequence[str]) -> int:
     if getattr(parsed.options, parser.VERBOSE, False):
         LOGGER.setLevel(logging.DEBUG)  # shown_on_terminal sets it back
     try:
-        result = parsed.call()
+        result = _call(parsed)
     except NotConfirmed as asked:
         print(sanitize_for_terminal(str(asked)))
         if not agrees():
             raise
-        result = parsed.call(confirm=True)
+        result = _call(parsed, confirm=True)
     command = parsed.command
     if command.report is not None:
         from paint.core.display import Terminal
@@ -135,6 +135,19 @@ def _run(line: Sequence[str]) -> int:
     if command.status is None:
         return 0
     return command.status(result)
+
+
+def _call(parsed: parser.Line, **further: Any) -> Any:
+    """Call the command. Raises PaintError where code from outside of paint called sys.exit."""
+    try:
+        return parsed.call(**further)
+    except SystemExit as ended:
+        # No command does. The status, often 0, would pass for that of a command that has ended.
+        last = traceback.extract_tb(ended.__traceback__)[-1]
+        raise PaintError(
+            f"{last.filename} line {last.lineno} called sys.exit({ended}); let it raise an error "
+            f"that says what is wrong"
+        ) from ended
 
 
 def parse(line: Sequence[str]) -> parser.Line:

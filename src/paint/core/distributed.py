@@ -132,7 +132,10 @@ def _is_first_to_report(store: Store) -> bool:
 def _is_of_a_collective(error: BaseException) -> bool:
     """Whether a library raised the error because another rank is unreachable."""
     words = ("gloo", "nccl", "connection closed by peer")
-    return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
+    # Where code from outside of the package met it, the error that names that code has it as cause.
+    causes = [error, error.__cause__]
+    texts = [str(cause).lower() for cause in causes if isinstance(cause, RuntimeError)]
+    return any(word in text for text in texts for word in words)
 
 
 def _status(error: BaseException) -> int:

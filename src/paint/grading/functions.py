@@ -81,12 +81,18 @@ class AsyncCalls:
     async def _attempt(self, arguments: Arguments) -> Any:
         """What the function returns, as JSON takes it."""
         try:
-            value = await asyncio.wait_for(self._function(*arguments), self._timeout)
+            value = await asyncio.wait_for(self._called(arguments), self._timeout)
         except TimeoutError as error:
             # A timeout of the function's own client has a text, that of wait_for has none.
             raise TimeoutError(str(error) or f"no result within {self._timeout:g} s") from None
         # Through JSON, as from a process: all functions give the same types.
         return json.loads(json.dumps(value, default=to_plain))
+
+    async def _called(self, arguments: Arguments) -> Any:
+        try:
+            return await self._function(*arguments)
+        except SystemExit as error:  # it would end the event loop, and be waited for in vain
+            raise RuntimeError(f"it called sys.exit({error})") from None
 
 
 class FunctionGrader(Grader):

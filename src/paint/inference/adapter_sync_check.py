@@ -102,6 +102,11 @@ def _mismatches(
     gaps: dict[str, list[float]] = {}
     trainer = iter(trainer_log_probs(policy, prompts, completions).tolist())
     for completion in completions:
+        if not completion.log_probs:
+            raise LogprobMismatchError(
+                f"{completion.source} gives completions without log-probs, by which an engine on "
+                f"servers is compared with the trainer; return them"
+            )
         of_source = gaps.setdefault(completion.source, [])
         of_source.extend(abs(log_prob - next(trainer)) for log_prob in completion.log_probs)
     return torch.tensor([sum(values) / len(values) for values in gaps.values()])

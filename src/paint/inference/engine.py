@@ -46,7 +46,8 @@ class Completion:
     """A completion sampled from the policy."""
 
     ids: tuple[int, ...]  # the end token included when there is one
-    # The engine's log p(id | prefix) at temperature 1, before top-k and top-p; () for none.
+    # The engine's log p(id | prefix) at temperature 1, before top-k and top-p; () for none, which
+    # leaves the engine without comparison with the trainer. Servers must give them.
     log_probs: tuple[float, ...]
     truncated: bool  # cut at ``max_new_tokens`` without an end token
     source: str = "local"  # a server's address, "local", "stored"; "reference": a solution

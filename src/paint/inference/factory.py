@@ -1,8 +1,9 @@
 """Factory for the engine of a config: in this process, or on servers, which rank 0 talks to."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from paint.config import schema as cfg
 from paint.core.device import own_device
 from paint.core.display import Display
 from paint.core.distributed import run_on_rank0
+from paint.core.errors import PaintError
+from paint.core.extensions import extension_errors
 from paint.data.problems import Problem
 from paint.estimate.plan import ServerFlags
 from paint.inference.adapter_sync_check import check_adapter_sync
@@ -69,42 +72,64 @@ class CheckedEngine(Engine):
 
     def __init__(self, engine: Engine, name: str, vocabulary: int) -> None:
         self.engine, self.name, self.vocabulary = engine, name, vocabulary
-        self.is_remote = engine.is_remote
+        with self._errors():
+            self.is_remote = engine.is_remote
 
     def stream(
         self, prompts: Prompts, sampling: Sampling, seeds: Sequence[int], finished: OnCompletion
     ) -> None:
         missing = set(range(len(prompts)))
+        own: list[BaseException] = []  # errors of ``finished``, which are not the engine's
 
         def check(index: int, completion: Completion) -> None:
             if index not in missing:
                 self._refuse(f"passed on a completion of prompt {index!r} that nothing asked for")
             missing.remove(index)
             self._require_valid(index, completion)
-            finished(index, completion)
+            try:
+                finished(index, completion)
+            except BaseException as error:
+                own.append(error)
+                raise
 
-        self.engine.stream(prompts, sampling, seeds, check)
+        try:
+            with self._errors():
+                self.engine.stream(prompts, sampling, seeds, check)
+        except PaintError:
+            if own:
+                raise own[0] from None
+            raise
         if missing:
             self._refuse(f"has no completion of {len(missing)} of {len(prompts)} prompts")
 
     def sync_weights(self) -> None:
-        self.engine.sync_weights()
+        with self._errors():
+            self.engine.sync_weights()
 
     def submit(
         self, prompts: Prompts, sampling: Sampling, seeds: Sequence[int]
     ) -> PendingCompletions:
-        pending = self.engine.submit(prompts, sampling, seeds)
+        with self._errors():
+            pending = self.engine.submit(prompts, sampling, seeds)
 
         def wait() -> list[Completion]:
-            completions = pending()
-            for index, completion in enumerate(completions):
-                self._require_valid(index, completion)
+            with self._errors():
+                completions = list(pending())
+                if len(completions) != len(prompts):
+                    self._refuse(f"gave {len(completions)} completions of {len(prompts)} prompts")
+                for index, completion in enumerate(completions):
+                    self._require_valid(index, completion)
             return completions
 
         return wait
 
     def fork(self) -> "CheckedEngine":
-        return CheckedEngine(self.engine.fork(), self.name, self.vocabulary)
+        with self._errors():
+            engine = self.engine.fork()
+        return CheckedEngine(engine, self.name, self.vocabulary)
+
+    def _errors(self) -> AbstractContextManager[None]:
+        return extension_errors("rollout.engine", self.name)
 
     def _require_valid(self, index: int, completion: Completion) -> None:
         fault = completion_fault(completion, self.vocabulary)
@@ -123,9 +148,13 @@ def open_engine(setup: EngineSetup) -> Iterator[Engine]:
     """Open the engine of ``rollout.engine``, for all ranks; one on servers is checked first."""
     rollout, policy = setup.rollout, setup.policy
     kind, vocabulary = engine_of(rollout), policy.lm_head.out_features
-    build = kind.load().from_setup
+    errors = partial(extension_errors, "rollout.engine", rollout.engine)
+    with errors():
+        build = kind.load().from_setup
     if not kind.is_remote:
-        yield CheckedEngine(build(setup), rollout.engine, vocabulary)
+        with errors():
+            local = build(setup)
+        yield CheckedEngine(local, rollout.engine, vocabulary)
         return
 
     with ExitStack() as stack:
@@ -133,9 +162,10 @@ def open_engine(setup: EngineSetup) -> Iterator[Engine]:
 
         def start() -> None:
             nonlocal engine
-            engine = build(setup)
-            stack.callback(engine.close)
-            engine.connect()
+            with errors():
+                engine = build(setup)
+                stack.callback(engine.close)
+                engine.connect()
 
         fault = ""
         try:
@@ -155,12 +185,13 @@ def open_engine(setup: EngineSetup) -> Iterator[Engine]:
             return
 
         frees_memory = rollout.colocate
+        # On rank 0, which reports what is wrong with it; the other ranks have none.
+        checked = engine and CheckedEngine(engine, rollout.engine, vocabulary)
         if is_sharded(policy.base):  # no rank can score alone
-            _check_sync(setup, Rank0Engine(engine, frees_memory=frees_memory, same_rows=True))
+            _check_sync(setup, Rank0Engine(checked, frees_memory=frees_memory, same_rows=True))
         else:
-            run_on_rank0(lambda: _check_sync(setup, engine))
-        on_rank0 = Rank0Engine(engine, frees_memory=frees_memory)
-        yield CheckedEngine(on_rank0, rollout.engine, vocabulary)
+            run_on_rank0(lambda: _check_sync(setup, checked))
+        yield Rank0Engine(checked, frees_memory=frees_memory)
 
 
 def _check_sync(setup: EngineSetup, engine: Engine | None) -> None:

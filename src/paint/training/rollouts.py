@@ -58,15 +58,16 @@ def logprob_mismatches(scored: Sequence[ScoredRollout]) -> list[float]:
     """|log p_engine − log p_trainer| of the sampled tokens at temperature 1, in nats, sorted.
 
     Uses every token; off-policy, only tokens with behavior log-probs. Of stored completions, none:
-    the trainer does not have the policy that sampled them.
+    the trainer does not have the policy that sampled them; nor of an engine without log-probs.
     """
     gaps: list[float] = []
     for s in (s for s in scored if s.rollout.completion.source != STORED):
         behavior = s.rollout.behavior_log_probs
         trainer = s.tokens.get("student_log_prob", ()) if behavior is None else behavior
+        sampled = s.rollout.completion.log_probs
         # () is a row that was not scored under its behavior policy.
-        if trainer:
-            pairs = zip(s.rollout.completion.log_probs, trainer, strict=True)
+        if trainer and sampled:
+            pairs = zip(sampled, trainer, strict=True)
             gaps += [abs(engine - value) for engine, value in pairs]
     return sorted(gaps)
 

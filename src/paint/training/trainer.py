@@ -304,7 +304,7 @@ def loop(
         # The step is saved already, or must not be saved.
         except (Interrupted, checkpoint.RanksDiffer):
             raise
-        except Exception:
+        except (Exception, SystemExit):  # a callback may call sys.exit
             # Only complete steps are saved. A failure between the updates of a step, before the
             # teacher's update or before logging leaves a partial one.
             if accelerator.is_main_process and done and not updates:
