@@ -117,7 +117,7 @@ def test_load_benchmark_says_how_a_file_was_read(tmp_path: Path) -> None:
     path = tmp_path / "mine.csv"
     path.write_text("query;response;answer\nq;r;1\n")
     benchmark = load_benchmark(str(path))
-    assert benchmark.problems == [Problem("q", "r", "1", "2")]
+    assert benchmark.problems == [Problem("q", "r", "1", "1")]
     assert benchmark.notes == (
         f"mine: {path}: columns are separated by semicolons",
         "mine: read as query/response: problem and solution from query, response",

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -44,11 +45,17 @@ def parquet(path: Path, **columns: Any) -> Path:
     return path
 
 
-def test_read_csv_rows_keep_their_cells_and_are_numbered_by_line(tmp_path: Path) -> None:
-    content = b'\xef\xbb\xbfa,"b ""c"""\r\n"1\r\n2",\xe2\x80\xa8\r\n\r\n0.10,"x,y"\r\n,\r\n'
-    assert rows_of(write(tmp_path / "p.csv", content)) == [
-        (3, {"a": "1\r\n2", 'b "c"': "\u2028"}),
-        (5, {"a": "0.10", 'b "c"': "x,y"}),
+def test_read_csv_rows_keep_their_cells_and_are_numbered_by_record(tmp_path: Path) -> None:
+    content = b'\xef\xbb\xbfa,"b ""c"""\r\n"1\r\n2",\xe2\x80\xa8\r\n\r\n0.10,"x,y"\r\n,\r\n3,\r\n'
+    path = write(tmp_path / "p.csv", content)
+    assert rows_of(path) == [
+        (1, {"a": "1\r\n2", 'b "c"': "\u2028"}),
+        (2, {"a": "0.10", 'b "c"': "x,y"}),
+        (4, {"a": "3", 'b "c"': ""}),  # a record without text is one, a blank line is none
+    ]
+    frame = pd.read_csv(path, dtype=str)
+    assert [(row, cells["a"]) for row, cells in rows_of(path)] == [
+        (place + 1, text) for place, text in frame["a"].items() if isinstance(text, str)
     ]
 
 
@@ -56,16 +63,19 @@ def test_read_csv_rows_keep_their_cells_and_are_numbered_by_line(tmp_path: Path)
 def test_read_csv_wrong_cell_count_is_bad_and_next_row_is_read(tmp_path: Path, line: str) -> None:
     path = write(tmp_path / "p.csv", f"a,b\n007,0.10\n{line}\n9,{'9' * 200_000}\n".encode())
     first, bad, last = read_rows(path)
-    assert (first, last) == ((2, {"a": "007", "b": "0.10"}), (4, {"a": "9", "b": "9" * 200_000}))
-    assert bad[0] == 3
-    assert str(bad[1]) == "wrong number of cells; the first line names 2 columns"
+    assert (first, last) == ((1, {"a": "007", "b": "0.10"}), (3, {"a": "9", "b": "9" * 200_000}))
+    assert bad[0] == 2
+    assert str(bad[1]) == (
+        f"wrong number of cells: {line.count(',') + 1}, up to line 3, where the first record names "
+        f"2 columns; columns are separated by commas (as in its first two records)"
+    )
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (b"a,a\n1,2\n", "two columns have one name"),
-        (b'a,b\n0,0\n1,"2"3\n9,9\n', "row 3 or later: "),
+        (b'a,b\n0,0\n1,"2"3\n9,9\n', "row 2 (line 3) or later: "),
         (b'a,b\n0,0\n1,"2\n9,9\n', "or later: unexpected end of data"),
         ("a,b\n1,2\n".encode("utf-16"), "or later: 'utf-8' codec"),
     ],
@@ -76,7 +86,12 @@ def test_read_csv_damaged_is_refused_by_row(tmp_path: Path, content: bytes, mess
 
 @pytest.mark.parametrize(
     ("name", "sign", "word"),
-    [("p.csv", ";", "semicolons"), ("p.csv", "\t", "tabs"), ("p.tsv", "\t", "tabs")],
+    [
+        ("p.csv", ";", "semicolons"),
+        ("p.csv", "\t", "tabs"),
+        ("p.csv", "|", "bars"),
+        ("p.tsv", "\t", "tabs"),
+    ],
 )
 def test_read_csv_with_another_separator_is_read_and_described(
     tmp_path: Path, name: str, sign: str, word: str
@@ -84,8 +99,50 @@ def test_read_csv_with_another_separator_is_read_and_described(
     lines = [["problem", "answer"], ['"1, 2 or 3?"', "4"]]
     text = "\n".join(sign.join(cells) for cells in lines)
     path = write(tmp_path / name, text.encode())
-    assert rows_of(path) == [(2, {"problem": "1, 2 or 3?", "answer": "4"})]
+    assert rows_of(path) == [(1, {"problem": "1, 2 or 3?", "answer": "4"})]
     assert describe_separator(path) == f"{path}: columns are separated by {word}"
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        # Names and texts hold other signs, outside of quotes, too.
+        ("a;b (x, y or z)\n1, 2;3\n", [{"a": "1, 2", "b (x, y or z)": "3"}]),
+        ("a (x, y)\tb|c\n1\t2|3\n", [{"a (x, y)": "1", "b|c": "2|3"}]),
+        ("a,b\n1;2;3,4\n", [{"a": "1;2;3", "b": "4"}]),
+        ('a|b\n\n"1\n2|3"|x, y, z\n', [{"a": "1\n2|3", "b": "x, y, z"}]),
+        ("a\nxyz\n", [{"a": "xyz"}]),
+        ("a;b\n", []),
+        ("", []),
+        # Excel's first line.
+        ("sep=;\na;b,c\n1;2\n", [{"a": "1", "b,c": "2"}]),
+        ('\ufeff"sep=,"\r\na,b;c;d\r\n1,2\r\n', [{"a": "1", "b;c;d": "2"}]),
+        ("SEP=\t\na\tb\n1\t2\n", [{"a": "1", "b": "2"}]),
+        ("sep=^\na^b\n1^2\n", [{"a": "1", "b": "2"}]),
+    ],
+)
+def test_read_csv_separator_is_that_of_two_records_or_of_a_line_sep(
+    tmp_path: Path, text: str, rows: list[dict[str, str]]
+) -> None:
+    path = write(tmp_path / "p.csv", text.encode())
+    assert rows_of(path) == list(enumerate(rows, start=1))
+
+
+def test_read_csv_of_another_separator_names_separator_and_line(tmp_path: Path) -> None:
+    named = write(tmp_path / "named.csv", b"sep=;\na;b\n\n1,2\n")
+    [(row, bad)] = rows_of(named)
+    assert (row, bad) == (
+        1,
+        "wrong number of cells: 1, up to line 4, where the first record names 2 columns; columns "
+        "are separated by semicolons (as its first line says)",
+    )
+    guessed = write(tmp_path / "guessed.csv", b"a;b\n1,2\n")
+    [(row, bad)] = rows_of(guessed)
+    assert bad.endswith("columns are separated by semicolons (as in its first record)")
+    damaged = write(tmp_path / "damaged.csv", b'sep=;\na;b\n0;0\n"1;2\n9;9\n')
+    assert "row 2 (line 4) or later: unexpected end of data; columns are separated by semi" in (
+        refusal(damaged)
+    )
 
 
 @pytest.mark.parametrize("header", ["problem,answer", '"a; b",c', "problem", "a b,c"])

@@ -14,8 +14,10 @@ import io
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple, TypeGuard
 
 from paint.core.errors import PaintError, reason, wrap_errors
 from paint.core.hub import require_network
@@ -56,11 +58,12 @@ _HUB = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(?::(?P<config>[^@:]+))?(?:@(?P<spl
 def read_rows(source: str | Path) -> Iterator[Row]:
     """Yield the rows of a source in order, each with its number from 1.
 
-    In JSONL and CSV the number is that of the line, in Parquet and in a JSON list that of the row.
+    The number is that of the record: blank lines have none, and a record of CSV may have several
+    lines.
 
     Args:
         source: a file whose suffix gives its format (.jsonl: one object a line; .json: the same, or
-            one list of objects; .csv and .tsv: the first line names the columns; .parquet), or a
+            one list of objects; .csv and .tsv: the first record names the columns; .parquet), or a
             hub data set: owner/name or owner/name:config, with @split for a split other than train.
 
     Raises:
@@ -136,10 +139,9 @@ def describe_separator(source: str | Path) -> str:
         return ""
     with _open(path) as file:
         separator = _separator(file, path)
-    if separator == ",":
+    if separator.sign == ",":
         return ""
-    names = {";": "semicolons", "\t": "tabs", "|": "bars"}
-    return f"{path}: columns are separated by {names[separator]}"
+    return f"{path}: columns are separated by {separator.name}"
 
 
 def read_hub(name: str, config: str | None, split: str) -> Iterator[Row]:
@@ -162,9 +164,7 @@ def read_hub(name: str, config: str | None, split: str) -> Iterator[Row]:
 
 def _jsonl(file: IO[bytes], path: Path) -> Iterator[Row]:
     # A file of bytes ends its lines at "\n" only, str.splitlines also at U+2028 and the like.
-    for row, line in enumerate(file, start=1):
-        if not line.strip():
-            continue
+    for row, line in enumerate(filter(bytes.strip, file), start=1):
         try:
             fields = _decode(line)
             if not isinstance(fields, dict):
@@ -209,36 +209,98 @@ def _csv(file: IO[bytes], path: Path) -> Iterator[Row]:
     # newline "": the csv module itself reads line breaks, those within cells unchanged.
     with io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
         # Without strict, an unclosed quote silently swallows the rest of the file.
-        rows = csv.DictReader(text, strict=True, delimiter=separator)
+        lines = islice(text, separator.lines, None)
+        reader = csv.reader(lines, strict=True, delimiter=separator.sign)
+        records = filter(None, reader)  # a blank line is no record
+        row, end = 0, separator.lines  # the last record that was read, and its last line
         try:
-            names = list(rows.fieldnames or ())
+            names = next(records, [])
+            end = separator.lines + reader.line_num
             if len(set(names)) < len(names):
                 raise DataError(f"{path}: two columns have one name; rename one of them")
-            for fields in rows:
-                # The reader gives cells too many the key None, and those that lack the value None.
-                if None in fields or None in fields.values():
-                    detail = f"; the first line names {len(names)} columns"
-                    yield rows.line_num, BadRow("wrong number of cells", detail)
-                elif any(fields.values()):
-                    yield rows.line_num, fields
+            for row, cells in enumerate(records, start=1):
+                end = separator.lines + reader.line_num
+                if len(cells) != len(names):
+                    detail = (
+                        f": {len(cells)}, up to line {end}, where the first record names "
+                        f"{len(names)} columns; {separator.description}"
+                    )
+                    yield row, BadRow("wrong number of cells", detail)
+                elif any(cells):
+                    yield row, dict(zip(names, cells, strict=True))
         except (csv.Error, UnicodeDecodeError) as error:
             # Text is decoded some lines ahead, so a wrong byte may come after this row.
             hint = "write it in UTF-8, with every quote closed and doubled within cells"
-            row = rows.line_num + 1
-            raise DataError(f"{path} row {row} or later: {reason(error)}; {hint}") from None
+            place = f"row {row + 1} (line {end + 1}) or later"
+            message = f"{path} {place}: {reason(error)}; {separator.description}; {hint}"
+            raise DataError(message) from None
 
 
-def _separator(file: IO[bytes], path: Path) -> str:
-    """What separates the columns of a CSV file, by its first line; it is left at its beginning."""
+class _Separator(NamedTuple):
+    """What separates the columns of a CSV file, and how that is known."""
+
+    sign: str
+    reason: str
+    lines: int = 0  # before the first record
+
+    @property
+    def name(self) -> str:
+        return _SEPARATORS.get(self.sign, repr(self.sign))
+
+    @property
+    def description(self) -> str:
+        return f"columns are separated by {self.name} ({self.reason})"
+
+
+_SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+# Excel's first line for other programs: sep=;
+_SEPARATOR_LINE = re.compile(r'"?sep=([^"\r\n])"?\r?\n?', re.IGNORECASE)
+
+
+def _separator(file: IO[bytes], path: Path) -> _Separator:
+    """What separates the columns of a CSV file, which is left at its beginning.
+
+    The sign of a line sep=;, or tabs in a .tsv, or the sign by which the first two records have
+    equally many cells, more than one: a column may be named "answer (a, b or c)". Of several such
+    signs it is one that no space follows, as in text, and then the one with the most columns.
+    """
+    with _as_text(file) as text:
+        named = _SEPARATOR_LINE.fullmatch(text.readline())
+    if named:
+        return _Separator(named[1], "as its first line says", lines=1)
     if path.suffix.lower() == ".tsv":
-        return "\t"
-    # Of names alone: in later lines, the other signs are often part of a text.
-    header = file.readline().decode("utf-8-sig", errors="replace")
+        return _Separator("\t", "as in any .tsv")
+
+    found = {sign: _first_records(file, sign) for sign in _SEPARATORS}
+    fitting = {
+        sign: (not any(cell.startswith(" ") for cell in chain(*records)), len(records[0]))
+        for sign, records in found.items()
+        if len(records) == 2 and len(records[0]) == len(records[1]) > 1
+    }
+    if fitting:
+        return _Separator(max(fitting, key=fitting.__getitem__), "as in its first two records")
+    names = {sign: len(records[0]) if records else 0 for sign, records in found.items()}
+    # The first of equals is the comma, as where there is a single column.
+    return _Separator(max(names, key=names.__getitem__), "as in its first record")
+
+
+def _first_records(file: IO[bytes], separator: str) -> list[list[str]]:
+    """The cells of the first two records by a separator; fewer where it cannot be read so."""
+    records: list[list[str]] = []
+    with _as_text(file) as text:
+        reader = csv.reader(text, strict=True, delimiter=separator)
+        with suppress(csv.Error):
+            records.extend(islice(filter(None, reader), 2))
+    return records
+
+
+@contextmanager
+def _as_text(file: IO[bytes]) -> Iterator[io.TextIOWrapper]:
+    """The file as text, for a look at its beginning, where it is left."""
+    text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
+    yield text
+    text.detach()
     file.seek(0)
-    try:
-        return csv.Sniffer().sniff(header, delimiters=",;\t|").delimiter
-    except csv.Error:  # a single column
-        return ","
 
 
 def _parquet(file: IO[bytes], path: Path) -> Iterator[Row]:
@@ -291,6 +353,16 @@ _KINDS |= {bool: "true or false", type(None): "null"}
 def kind_of(value: object) -> str:
     """Describe the type of a cell in words: a number, a list, null, ..."""
     return _KINDS.get(type(value), f"a value of type {type(value).__name__}")
+
+
+def is_text(value: object) -> TypeGuard[str]:
+    """True for text, false for a number as its digits."""
+    return isinstance(value, str) and not isinstance(value, Number)
+
+
+def not_text(name: str, value: object) -> BadRow:
+    """The error of a field whose value is no text."""
+    return BadRow(f'field "{name}" is not text', f" but {kind_of(value)} (value {shorten(value)})")
 
 
 def shorten(value: object) -> str:
