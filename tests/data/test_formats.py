@@ -103,7 +103,7 @@ def test_read_problems_with_a_problem_or_named_columns_is_not_converted(tmp_path
         ({"conversations": "text"}, r"no ShareGPT chat: turn 1 is 'text'"),
         ({"conversations": []}, r"\"messages\" is no list of messages"),
         ({"query": "q", "response": "r", "history": [["a", "b"]]}, r"\"history\" is not read"),
-        ({"instruction": 3, "output": "r"}, r"\"problem\" is not text but a number"),
+        ({"instruction": 3, "output": "r"}, r"\"instruction\" is not text but a number"),
         ({"prompt": "q"}, r"\"solution\" is missing .*; sft needs it"),
         (
             {"prompt": "q", "completion": [{"role": "user", "content": "r"}]},
@@ -120,6 +120,69 @@ def test_read_problems_row_of_a_format_that_is_broken_is_refused(
 ) -> None:
     with pytest.raises(DataError, match=f"rows.json row 2: .*{message}"):
         read(tmp_path, {"problem": "p", "solution": "s"}, row)
+
+
+NOT_TEXTS = [["a", "b"], {"a": "b"}, 3, 0.5, True, [], {}]
+
+
+@pytest.mark.parametrize("value", NOT_TEXTS, ids=repr)
+@pytest.mark.parametrize(
+    ("row", "name"),
+    [
+        ({"instruction": "q", "input": "i", "output": "r", "system": "s"}, "instruction"),
+        ({"instruction": "q", "input": "i", "output": "r", "system": "s"}, "input"),
+        ({"instruction": "q", "input": "i", "output": "r", "system": "s"}, "output"),
+        ({"instruction": "q", "input": "i", "output": "r", "system": "s"}, "system"),
+        ({"Instruction": "q", "INPUT": "i", "Output": "r"}, "INPUT"),
+        ({"query": "q", "response": "r", "system": "s"}, "query"),
+        ({"query": "q", "response": "r", "system": "s"}, "response"),
+        ({"query": "q", "response": "r", "system": "s"}, "system"),
+        ({"prompt": "q", "completion": "r", "system": "s"}, "prompt"),
+        ({"prompt": "q", "completion": "r", "system": "s"}, "completion"),
+        ({"prompt": "q", "completion": "r", "system": "s"}, "system"),
+        (sharegpt(("human", "q"), ("gpt", "r")) | {"system": "s"}, "system"),
+        ({"problem": "q", "solution": "r"}, "problem"),
+        ({"problem": "q", "solution": "r"}, "solution"),
+        ({"text": "t", "code": "c", "test_list": ["assert f()"]}, "test_setup_code"),
+        ({"text": "t", "code": "c", "test_list": ["assert f()"]}, "test_imports"),
+    ],
+)
+def test_read_problems_field_that_is_no_text_is_refused_by_name(
+    tmp_path: Path, row: dict[str, Any], name: str, value: Any
+) -> None:
+    if name.startswith("test_") and value in (["a", "b"], []):
+        return  # texts of tests may be lists
+    read(tmp_path, row)
+    with pytest.raises(DataError, match=rf'row 1: field "{name}" is not text but'):
+        read(tmp_path, row | {name: value}, needs={})
+
+
+@pytest.mark.parametrize("value", [*NOT_TEXTS, None], ids=repr)
+@pytest.mark.parametrize("place", ["first", "last", "value", "completion"])
+def test_read_problems_message_that_is_no_text_is_refused(
+    tmp_path: Path, place: str, value: Any
+) -> None:
+    turns: list[dict[str, Any]] = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": "r"},
+    ]
+    rows = {
+        "first": {"messages": [{"role": "user", "content": value}, turns[1]]},
+        "last": {"messages": [turns[0], {"role": "assistant", "content": value}]},
+        "value": {"conversations": [{"from": "human", "value": value}, turns[1]]},
+        "completion": {"prompt": "q", "completion": [{"role": "assistant", "content": value}]},
+    }
+    with pytest.raises(DataError, match=r"row 1: field .* is no (ShareGPT )?chat"):
+        read(tmp_path, rows[place], needs={})
+
+
+@pytest.mark.parametrize("blank", ["", " \n", None])
+def test_read_problems_blank_input_and_system_are_none(tmp_path: Path, blank: str | None) -> None:
+    row = {"Instruction": "q", "input": blank, "Output": "r", "system": blank}
+    [problem] = read(tmp_path, row).problems
+    assert (problem.problem, problem.solution, problem.turns) == ("q", "r", ())
+    [capitals] = read(tmp_path, {"Instruction": "q", "INPUT": "i", "Output": "r"}).problems
+    assert capitals.problem == "q\n\ni"
 
 
 def test_read_problems_column_without_a_name_stands_for_no_missing_one(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_read_jsonl_bom_blank_lines_and_crlf_are_accepted(tmp_path: Path) -> Non
     path = tmp_path / "p.jsonl"
     rows = [json.dumps(GOOD).encode(), b"", b"  ", json.dumps(OTHER).encode()]
     path.write_bytes(b"\xef\xbb\xbf" + b"\r\n".join(rows))
-    assert [problem.id for problem in read(path).problems] == ["1", "4"]
+    assert [problem.id for problem in read(path).problems] == ["1", "2"]
 
 
 PREFIX = b'{"problem": "d", "solution": "s", "answer": '
@@ -133,11 +133,11 @@ def test_read_problems_bad_row_is_refused_or_skipped_and_counted(
     path = write(tmp_path, GOOD, b"", row, last)
     hint = "; fix the row or pass --data.on-bad-row skip"
     message = refusal(path)
-    assert message.startswith(f"p.jsonl row 3: {reason}{detail}")
+    assert message.startswith(f"p.jsonl row 2: {reason}{detail}")
     assert message.endswith(hint)
 
     good_rows = read(path, on_bad_row="skip")
-    assert [(p.problem, p.id) for p in good_rows.problems] == [("1 + 1?", "1"), ("last", "4")]
+    assert [(p.problem, p.id) for p in good_rows.problems] == [("1 + 1?", "1"), ("last", "3")]
     assert good_rows.skipped == {reason: 1}
 
 
@@ -386,3 +386,21 @@ def test_batch_indices_are_equal_in_every_process() -> None:
 def test_batch_indices_invalid_arguments_are_refused(arguments: tuple[int, int, int]) -> None:
     with pytest.raises(ValueError, match=r"count.*batch_size.*step"):
         batch_indices(*arguments, seed=0)
+
+
+def test_read_problems_dotted_name_is_a_field_in_an_object(tmp_path: Path) -> None:
+    inner = {"reward_model": {"ground_truth": 0.1, "style": "rule"}, "extra": {"Q": {"x": "q"}}}
+    row = {"solution": "s", **inner}
+    fields = {"answer_field": "reward_model.ground_truth", "problem_field": "extra.q.x"}
+    table = tmp_path / "p.parquet"
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), table)
+    for path in (write(tmp_path, row), table):
+        [problem] = read(path, **fields).problems
+        assert (problem.problem, problem.solution, problem.answer) == ("q", "s", "0.1")
+        assert str(problem.fields["reward_model.ground_truth"]) == "0.1"
+    # A column of that very name stands first.
+    flat = write(tmp_path, row | {"reward_model.ground_truth": "7"})
+    assert read(flat, **fields).problems[0].answer == "7"
+    message = refusal(write(tmp_path, GOOD | inner), answer_field="reward_model.truth")
+    assert 'field "reward_model.truth" is missing (fields of the row: ' in message
+    assert "reward_model.ground_truth, reward_model.style" in message

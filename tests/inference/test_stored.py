@@ -166,6 +166,10 @@ REFUSED: dict[str, tuple[Change, str]] = {
         lambda rows: [row | {"text": "<|im_end|>"} for row in without("completion_ids")(rows)],
         r"rows\.jsonl row 1: ",
     ),
+    "no text": (
+        lambda rows: [row | {"text": ["a"]} for row in without("completion_ids")(rows)],
+        'row 1: field "text" is not text but a list',
+    ),
     "no completion": (without("completion_ids", "text"), 'no "completion_ids" and no "text"'),
     "no problem": (without("problem", "problem_id"), 'no text in "problem" or "problem_id"'),
 }

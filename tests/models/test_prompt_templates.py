@@ -85,11 +85,34 @@ def test_messages_complete_wording_is_used_only_where_announced() -> None:
         ("{{ problem", "unexpected end of template"),
         ("{{ problem.__class__.__mro__ }}", "is unsafe"),
         ("{{ context }}", "'context' is undefined"),
+        ("{{ parts }}", r"it inserts a list \(value \['a', 3\]\)"),
+        ("parts", "it inserts a list"),
+        ("{{ entry }}", "it inserts an object"),
+        ("{{ row.gone }}", r"it inserts null \(value None\)"),
+        ("gone", "it inserts null"),
+        ("{{ entry.yes }}", "it inserts true or false"),
     ],
 )
 def test_messages_template_that_cannot_be_rendered_is_refused(template: str, said: str) -> None:
+    row = ROW | {"parts": ["a", 3], "entry": {"yes": True}, "gone": None}
     with pytest.raises(DataError, match=rf"^prompts\.student .*{said}"):
-        student_chat(PromptsConfig(student=template), problem_of(ROW))
+        student_chat(PromptsConfig(student=template), problem_of(row))
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ('{{ parts | join(" ") }}', "a 3"),
+        ("{{ parts | tojson }} {{ entry.yes | tojson }}", '["a", 3] true'),
+        ("{% for one in parts if entry.yes %}{{ one }};{% endfor %}", "a;3;"),
+        ('{{ gone or "" }}{{ 1 + 1 }} {{ hint }}', "2 look"),
+    ],
+)
+def test_messages_template_says_how_a_field_that_is_no_text_is_shown(
+    template: str, text: str
+) -> None:
+    row = ROW | {"parts": ["a", 3], "entry": {"yes": True}, "gone": None}
+    assert student_chat(PromptsConfig(student=template), problem_of(row)) == [user(text)]
 
 
 def test_messages_of_chat_are_its_turns_and_reference_its_reply() -> None:

@@ -178,7 +178,8 @@ class DataConfig(Section):
     solution_field: str = setting("solution", FIELD, 'default: "solution"')
     """Field that holds the verified solution y*. Rows may lack it where no setting needs it."""
     answer_field: str = setting("answer", FIELD, 'default: "answer"')
-    """Field that holds the gold answer. PAINT uses it only to report accuracy; rows may lack it."""
+    """Field that holds the gold answer. PAINT uses it only to report accuracy; rows may lack it. A
+    name with a dot, as of any field, is that of a field in an object: reward_model.ground_truth."""
     id_field: str = setting("id", FIELD, 'default: "id"')
     """Field that names a row. Rows without "id" are named by their number."""
     max_prompt_tokens: int = setting(8192, POSITIVE, "default: 8192")

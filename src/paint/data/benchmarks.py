@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from paint.config.schema import DataConfig
 from paint.core.errors import has_control_characters
-from paint.data.problems import OTHER_COLUMNS, Problem, read_problems
+from paint.data.problems import OTHER_COLUMNS, Problem, read_problems, with_nested
 from paint.data.readers import (
     ENDINGS,
     BadRow,
@@ -179,7 +179,7 @@ def _own_set(
 def _has_column(source: str, column: str) -> bool:
     """Whether the first row of a file, or of a hub data set, has a column."""
     _, fields = next(iter(read_rows(source)), (1, {}))
-    return not isinstance(fields, BadRow) and column in fields
+    return not isinstance(fields, BadRow) and column in with_nested(fields, [column])
 
 
 def folder_name(name: str, what: str) -> str:

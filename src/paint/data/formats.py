@@ -12,12 +12,12 @@ without a problem are converted, while `data.problem_field` is the default.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from paint.config.schema import DataConfig
 from paint.data import published_rows
 from paint.data.published_rows import Fields
-from paint.data.readers import BadRow, Row, shorten
+from paint.data.readers import BadRow, Row, is_text, not_text, shorten
 
 SHAREGPT_ROLES = {
     "human": "user",
@@ -64,36 +64,63 @@ def _convert(row_format: RowFormat, fields: Fields) -> Fields:
         return row_format.convert(fields) or {}
     if row_format is SHAREGPT:
         return {"messages": _sharegpt_messages(fields)}
-    # LLaMA-Factory's pairs of earlier turns.
-    if fields.get("history"):
-        hint = f" (value {shorten(fields['history'])}); write such rows as chat messages"
+    _, history = _named(fields, "history")
+    if history:  # LLaMA-Factory's pairs of earlier turns
+        hint = f" (value {shorten(history)}); write such rows as chat messages"
         raise BadRow('field "history" is not read', hint)
-    problem = fields[row_format.problem]
+    problem = _text_or_chat(fields, row_format.problem)
     # Of formats without a further column, "" is the index that pandas writes, which has no name.
-    if row_format.further and isinstance(problem, str):
-        further = fields.get(row_format.further)
-        if _is_filled(further):
-            problem = f"{problem}\n\n{further}"
+    further = _text_of(fields, row_format.further) if row_format.further else ""
+    if further and is_text(problem):
+        problem = f"{problem}\n\n{further}"
     converted: Fields = {"problem": problem}
-    if _is_filled(fields.get("system")):
-        system = {"role": "system", "content": fields["system"]}
-        converted = {"messages": [system, {"role": "user", "content": problem}]}
-    if row_format.solution in fields:
-        converted["solution"] = fields[row_format.solution]
+    system = _text_of(fields, "system")
+    if system:
+        turns = [{"role": "system", "content": system}, {"role": "user", "content": problem}]
+        converted = {"messages": turns}
+    if find_column(fields, row_format.solution) is not None:
+        converted["solution"] = _text_or_chat(fields, row_format.solution)
     return converted
+
+
+def _text_or_chat(fields: Fields, name: str) -> object:
+    """A field that becomes problem or solution. Raises BadRow, by the row's own name of it."""
+    column, value = _named(fields, name)
+    if not (value is None or is_text(value) or is_chat(value)):
+        raise not_text(column, value)
+    return value
+
+
+def _text_of(fields: Fields, name: str) -> str:
+    """The text of a field; "" where it is missing, null or blank. Raises BadRow for others."""
+    column, value = _named(fields, name)
+    if value is None:
+        return ""
+    if not is_text(value):
+        raise not_text(column, value)
+    return value if value.strip() else ""
+
+
+def _named(fields: Fields, name: str) -> tuple[str, object]:
+    """The column of that name, as the row writes it, and its value; None where it is missing."""
+    column = find_column(fields, name)
+    if column is None:
+        return name, None
+    return column, fields[column]
 
 
 def _sharegpt_messages(fields: Fields) -> list[Fields]:
     messages: list[Fields] = []
-    turns = fields["conversations"]
-    if _is_filled(fields.get("system")):
-        messages.append({"role": "system", "content": fields["system"]})
+    _, turns = _named(fields, "conversations")
+    system = _text_of(fields, "system")
+    if system:
+        messages.append({"role": "system", "content": system})
     for number, turn in enumerate(turns if isinstance(turns, list) else [turns], start=1):
         if isinstance(turn, dict) and {"role", "content"} <= turn.keys():  # chat messages
             messages.append(turn)
             continue
         speaker = turn.get("from") if isinstance(turn, dict) else None
-        if speaker not in SHAREGPT_ROLES or not isinstance(turn.get("value"), str):
+        if speaker not in SHAREGPT_ROLES or not is_text(turn.get("value")):
             detail = (
                 f': turn {number} is {shorten(turn)}; it must have a "value" and be "from" '
                 f"{', '.join(SHAREGPT_ROLES)}"
@@ -106,17 +133,16 @@ def _sharegpt_messages(fields: Fields) -> list[Fields]:
 def convert_rows(rows: Iterable[Row], data: DataConfig, found: Counter[str]) -> Iterator[Row]:
     """Yield the rows with the columns of a problem; ``found`` counts the rows of each format."""
     for row, fields in rows:
-        row_format = None if isinstance(fields, BadRow) else find_format(fields, data)
-        if isinstance(fields, BadRow) or row_format is None:
-            found[""] += 1
-            yield row, fields
-            continue
-        found[row_format.name] += 1
         try:
-            converted = _convert(row_format, fields)
+            if isinstance(fields, BadRow):
+                raise fields
+            row_format = find_format(fields, data)
+            converted = {} if row_format is None else _convert(row_format, fields)
         except BadRow as bad:
+            found[""] += 1
             yield row, bad
             continue
+        found[row_format.name if row_format else ""] += 1
         # What the row itself calls a solution stands before the format's.
         if data.solution_field != "solution" or "solution" in fields:
             converted.pop("solution", None)
@@ -131,7 +157,7 @@ def find_format(fields: Mapping[str, object], data: DataConfig) -> RowFormat | N
     for published in PUBLISHED:
         if published.convert is not None and published.convert(fields) is not None:
             return published
-    matching = [row_format for row_format in FORMATS if row_format.problem in fields]
+    matching = [one for one in FORMATS if find_column(fields, one.problem) is not None]
     # A row with the columns of two formats could be read in two ways.
     if len(matching) == 1:
         return matching[0]
@@ -153,5 +179,17 @@ def describe_formats(found: Counter[str]) -> list[str]:
     return lines
 
 
-def _is_filled(value: object) -> bool:
-    return isinstance(value, str) and bool(value.strip())
+def find_column(fields: Mapping[str, object], name: str) -> str | None:
+    """The column of that name, or else the only one that differs only in case."""
+    if name in fields:
+        return name
+    # Sets of the hub write Answer or ANSWER.
+    near = [column for column in fields if column.casefold() == name.casefold()]
+    if len(near) == 1:
+        return near[0]
+    return None
+
+
+def is_chat(value: object) -> TypeGuard[list[dict[str, Any]]]:
+    """True for a list of chat messages, as TRL takes them."""
+    return isinstance(value, list) and bool(value) and all(isinstance(m, dict) for m in value)

@@ -6,21 +6,23 @@ built (paint.training.prompt_filter).
 """
 
 import json
+import math
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeGuard
+from typing import Any
 
 from paint.config.schema import DataConfig
 from paint.core.storage import digest
-from paint.data.formats import convert_rows, describe_formats
+from paint.data.formats import convert_rows, describe_formats, find_column, is_chat
 from paint.data.readers import (
     BadRow,
     Number,
     Row,
     describe_separator,
-    kind_of,
+    is_text,
+    not_text,
     read_rows,
     shorten,
 )
@@ -267,7 +269,7 @@ def batch_indices(count: int, batch_size: int, step: int, seed: int) -> list[int
 
 
 def _chat_field(fields: Mapping[str, object], data: DataConfig) -> str:
-    return _column(fields, data.problem_field) or _column(fields, "messages") or ""
+    return find_column(fields, data.problem_field) or find_column(fields, "messages") or ""
 
 
 def _problem(
@@ -278,10 +280,12 @@ def _problem(
     solutions: bool,
 ) -> Problem:
     column_hint = DATA_FIELD if solutions else OTHER_COLUMNS
+    columns = (data.problem_field, data.solution_field, data.answer_field, data.id_field)
+    fields = with_nested(fields, [*columns, *needs])
 
     def text_of(role: str, name: str) -> list[str]:
         """The texts of a column; [""] where it is blank and nothing needs it."""
-        column = _column(fields, name)
+        column = find_column(fields, name)
         value = None if column is None else fields[column]
         is_blank = value is None or (isinstance(value, str) and not value.strip())
         if role not in needs and is_blank:
@@ -301,12 +305,12 @@ def _problem(
         _require_columns(fields, data, needs, has_solution=bool(solution))
     if turns:
         problem = turns[-1][1]
-    elif place and _column(fields, data.problem_field) is None:
+    elif place and find_column(fields, data.problem_field) is None:
         detail = f" with a role and a content (value {shorten(fields[place])})"
         raise BadRow(f'field "{place}" is no list of messages', detail)
     else:
         problem = _text(fields, data.problem_field, "problem", column_hint)
-    reference = fields.get(_column(fields, data.solution_field) or "")
+    reference = fields.get(find_column(fields, data.solution_field) or "")
     if not solution and is_chat(reference):  # the reply alone, as of TRL's prompt/completion
         speaker, solution = read_chat(reference, data.solution_field)[-1]
         if speaker != "assistant" or not solution.strip():
@@ -320,7 +324,7 @@ def _problem(
         fields = fields | {column: _text(fields, column, column, f"{needs[column]} needs it")}
     answer, *also = text_of("answer", data.answer_field)
     # The default id column may be missing, one that was configured by name may not.
-    is_numbered = data.id_field == "id" and _column(fields, "id") is None
+    is_numbered = data.id_field == "id" and find_column(fields, "id") is None
     name = str(row) if is_numbered else _text(fields, data.id_field, "id", column_hint)
     return Problem(
         problem,
@@ -349,13 +353,13 @@ def _require_columns(
         columns.pop("solution", None)
     if not _chat_field(fields, data):
         columns = {"problem": data.problem_field, **columns}
-    missing = {role: name for role, name in columns.items() if _column(fields, name) is None}
+    missing = {role: name for role, name in columns.items() if find_column(fields, name) is None}
     if len(missing) < 2:
         return  # the message on a single one is that of ``_text``
 
     flags, reasons = [], []
     for role in missing:
-        present = [name for name in USUAL_COLUMNS[role] if _column(fields, name)]
+        present = [name for name in USUAL_COLUMNS[role] if find_column(fields, name)]
         flags.append(f"--data.{role}-field {present[0] if present else 'COLUMN'}")
         if needs.get(role):
             reasons.append(f"{needs[role]} needs {role}; ")
@@ -367,12 +371,10 @@ def _require_columns(
 
 
 def _columns_of(fields: Mapping[str, object]) -> str:
-    return f"fields of the row: {', '.join(fields) or 'none'}"
-
-
-def is_chat(value: object) -> TypeGuard[list[dict[str, Any]]]:
-    """True for a list of chat messages, as TRL takes them."""
-    return isinstance(value, list) and bool(value) and all(isinstance(m, dict) for m in value)
+    names: list[str] = []
+    for name, value in fields.items():
+        names += [f"{name}.{inner}" for inner in value] if isinstance(value, dict) else [name]
+    return f"fields of the row: {', '.join(names) or 'none'}"
 
 
 def read_chat(messages: Sequence[Mapping[str, Any]], name: str) -> list[tuple[str, str]]:
@@ -382,7 +384,7 @@ def read_chat(messages: Sequence[Mapping[str, Any]], name: str) -> list[tuple[st
         role, content = message.get("role"), message.get("content")
         # Null and an empty list, as of tool_calls, say nothing.
         given = [key for key, value in message.items() if value is not None and value != []]
-        if not (isinstance(role, str) and isinstance(content, str) and len(given) == 2):
+        if not (is_text(role) and is_text(content) and len(given) == 2):
             detail = f": message {number} is {shorten(message)}; it must be a role and a content"
             raise BadRow(f'field "{name}" is no chat', f"{detail}, both text")
         _require_unicode(content, name)
@@ -411,8 +413,6 @@ def _answers(values: list[Any], name: str, column_hint: str) -> list[str]:
         raise BadRow(f'field "{name}" is empty', " (value [])")
     texts: dict[str, None] = {}
     for value in values:
-        if type(value) in (int, float):  # of Parquet
-            value = Number(value)
         texts[_text({name: value}, name, "answer", column_hint)] = None
     return list(texts)
 
@@ -420,7 +420,7 @@ def _answers(values: list[Any], name: str, column_hint: str) -> list[str]:
 def _labels(fields: dict[str, object]) -> tuple[tuple[str, str], ...]:
     columns = {}
     for name in LABELS:
-        columns[name] = fields.get(_column(fields, name) or "")
+        columns[name] = fields.get(find_column(fields, name) or "")
     return tuple(
         (name, " ".join(value.split()))
         for name, value in columns.items()
@@ -428,28 +428,35 @@ def _labels(fields: dict[str, object]) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _column(fields: Mapping[str, object], name: str) -> str | None:
-    """The column of that name, or else the only one that differs only in case."""
-    if name in fields:
-        return name
-    # Sets of the hub write Answer or ANSWER.
-    near = [column for column in fields if column.casefold() == name.casefold()]
-    if len(near) == 1:
-        return near[0]
-    return None
+def with_nested(fields: dict[str, object], names: Iterable[str]) -> dict[str, object]:
+    """The fields, and by their full names those within objects: reward_model.ground_truth."""
+    found = dict(fields)
+    for name in names:
+        if "." in name and name not in fields:
+            value: object = fields
+            for part in name.split("."):
+                column = find_column(value, part) if isinstance(value, dict) else None
+                if not isinstance(value, dict) or column is None:
+                    break
+                value = value[column]
+            else:
+                found[name] = value
+    return found
 
 
 def _text(fields: dict[str, object], field_name: str, role: str, column_hint: str) -> str:
     """The unchanged text of a column. Raises BadRow if there is none."""
-    name = _column(fields, field_name)
+    name = find_column(fields, field_name)
     if name is None:
         detail = f" ({_columns_of(fields)}); {column_hint.format(role=role)}"
         raise BadRow(f'field "{field_name}" is missing', detail)
 
     value = fields[name]
+    # In a list or an object of Parquet.
+    if isinstance(value, int | float) and type(value) is not bool and math.isfinite(value):
+        value = Number(value)
     if not isinstance(value, str) or (isinstance(value, Number) and role not in ("answer", "id")):
-        detail = f" but {kind_of(value)} (value {shorten(value)})"
-        raise BadRow(f'field "{name}" is not text', detail)
+        raise not_text(name, value)
     if not value.strip():
         raise BadRow(f'field "{name}" is empty', f" (value {shorten(value)})")
 

@@ -4,12 +4,15 @@
     MBPP        text or prompt, code, test_list            -> problem, solution, tests
     HumanEval   prompt, canonical_solution, test           -> problem, solution, tests
 
-Each function returns the columns to add to a row, or None where the row is another one's. What it
-adds besides the row's own texts is ours: the sentence with the box, and the frames of code.
+Each function returns the columns to add to a row, or None where the row is another one's; tests
+that are no texts raise BadRow. What it adds besides the row's own texts is ours: the sentence with
+the box, and the frames of code.
 """
 
 import re
 from collections.abc import Mapping
+
+from paint.data.readers import is_text, not_text
 
 Fields = dict[str, object]
 
@@ -24,7 +27,7 @@ def gsm8k(fields: Mapping[str, object]) -> Fields | None:
     answer loses the commas of thousands.
     """
     question, written = fields.get("question"), fields.get("answer")
-    if not isinstance(question, str) or not isinstance(written, str) or "####" not in written:
+    if not is_text(question) or not is_text(written) or "####" not in written:
         return None
     steps, _, answer = written.rpartition("####")
     answer = answer.strip().replace(",", "")
@@ -40,13 +43,10 @@ def mbpp(fields: Mapping[str, object]) -> Fields | None:
     """
     code, tests = fields.get("code"), fields.get("test_list")
     text = fields.get("text", fields.get("prompt"))
-    if not (isinstance(code, str) and isinstance(text, str) and isinstance(tests, list | tuple)):
+    if not (is_text(code) and is_text(text) and isinstance(tests, list | tuple)):
         return None
-    asserts = [str(test) for test in tests]
-    imports = fields.get("test_imports") or ()
-    setup = [str(line) for line in imports] if isinstance(imports, list | tuple) else []
-    if fields.get("test_setup_code"):
-        setup.append(str(fields["test_setup_code"]))
+    asserts = _texts(fields, "test_list")
+    setup = [*_texts(fields, "test_imports"), *_texts(fields, "test_setup_code")]
     shown = "\n".join(asserts)
     return {
         "problem": f"{text}\nYour code should pass these tests:\n\n{shown}",
@@ -59,7 +59,7 @@ def humaneval(fields: Mapping[str, object]) -> Fields | None:
     """Problem, solution and tests of a row: the head of a function that is to be completed."""
     prompt, body = fields.get("prompt"), fields.get("canonical_solution")
     test, name = fields.get("test"), fields.get("entry_point")
-    if not all(isinstance(value, str) for value in (prompt, body, test, name)):
+    if not all(map(is_text, (prompt, body, test, name))):
         return None
     return {
         "problem": f"Complete this function.\n\n{_as_block(str(prompt))}",
@@ -76,4 +76,15 @@ def _named(fields: Mapping[str, object]) -> Fields:
     """The row's id by the name that it has everywhere."""
     if "id" in fields or "task_id" not in fields:
         return {}
-    return {"id": str(fields["task_id"])}
+    return {"id": fields["task_id"]}
+
+
+def _texts(fields: Mapping[str, object], name: str) -> list[str]:
+    """The texts of a field that is a text or a list of them. Raises BadRow for others."""
+    value = fields.get(name)
+    if value is None or value == "":
+        return []
+    texts: list[object] = list(value) if isinstance(value, list | tuple) else [value]
+    if not all(map(is_text, texts)):
+        raise not_text(name, value)
+    return list(map(str, texts))

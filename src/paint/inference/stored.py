@@ -16,6 +16,7 @@ from paint.core.distributed import all_gather_slice
 from paint.core.errors import wrap_errors
 from paint.core.storage import SUMS, digest, read_jsonl, verify_checksums
 from paint.data.problems import DataError, Problem
+from paint.data.readers import not_text
 from paint.inference.engine import (
     STORED,
     Completion,
@@ -158,6 +159,8 @@ def _completion(
     truncated = bool(values.get("truncated"))
     if "completion_ids" not in values and "text" not in values:
         raise DataError(f'{row.place} has no "completion_ids" and no "text"; add one of them')
+    if "completion_ids" not in values and not isinstance(values["text"], str):
+        raise DataError(f"{row.place}: {not_text('text', values['text'])}; correct the row")
     try:
         with wrap_errors(row.place, DataError, "correct the row, or leave it out"):
             if "completion_ids" in values:

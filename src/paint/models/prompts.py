@@ -16,8 +16,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from paint.config.schema import PromptsConfig
 from paint.core.errors import format_short, wrap_errors
-from paint.data.problems import Problem, is_chat, read_chat
-from paint.data.readers import DataError
+from paint.data.formats import is_chat
+from paint.data.problems import Problem, read_chat
+from paint.data.readers import DataError, kind_of, shorten
 from paint.objective import messages as paper
 
 REFERENCE = "=== Reference Begin ===\n{{ context }}\n=== Reference End ===\n\n"
@@ -164,7 +165,10 @@ def _render(setting: str, template: str, problem: Problem, names: Mapping[str, A
     if setting != "prompts.student":  # prompts are measured before there is a completion
         known = dict.fromkeys(COMPLETION_NAMES, "") | known
     with wrap_errors(place, DataError, found):
-        text = str(fields[template]) if template in fields else _compile(template).render(known)
+        if template in fields:
+            text = _require_text(fields[template])
+        else:
+            text = _compile(template).render(known)
     return [*_messages(problem.turns[:-1]), _user(text)]
 
 
@@ -188,6 +192,18 @@ def _user(text: str) -> dict[str, str]:
 def _compile(template: str) -> Template:
     # As transformers renders chat templates, but a misspelt name is an error.
     sandbox = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
+        trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined, finalize=_require_text
     )
     return sandbox.from_string(template)
+
+
+def _require_text(value: Any) -> Any:
+    """The text or number that a template inserts. Raises ValueError for a list, null and others."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    # An undefined name has an error of its own.
+    if isinstance(value, str | StrictUndefined) or is_number:
+        return value
+    raise ValueError(
+        f"it inserts {kind_of(value)} (value {shorten(value)}), which is no text; say how to show "
+        f'it: {{{{ x | join(", ") }}}}, {{{{ x | tojson }}}} or {{{{ x or "" }}}}'
+    )
