@@ -166,7 +166,7 @@ def test_read_problems_message_that_is_no_text_is_refused(
         {"role": "user", "content": "q"},
         {"role": "assistant", "content": "r"},
     ]
-    rows = {
+    rows: dict[str, dict[str, Any]] = {
         "first": {"messages": [{"role": "user", "content": value}, turns[1]]},
         "last": {"messages": [turns[0], {"role": "assistant", "content": value}]},
         "value": {"conversations": [{"from": "human", "value": value}, turns[1]]},
