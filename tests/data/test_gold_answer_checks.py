@@ -18,7 +18,9 @@ BROKEN = [r"\frac{1}{", r"\sqrt", r"2^{", r"\frac{}{}", "9" * 1000 + "x" * 1001]
 def benchmark(folder: Path, *answers: str | list[str]) -> Path:
     path = folder / "mine.jsonl"
     rows = ({"problem": f"p{n}", "answer": a, "id": f"q{n}"} for n, a in enumerate(answers))
-    path.write_text("\n" + "".join(json.dumps(row) + "\n" for row in rows))
+    path.write_text(
+        "\n" + "".join(json.dumps(row) + "\n" for row in rows)
+    )  # a blank line is no row
     return path
 
 
@@ -38,7 +40,7 @@ def test_gold_warnings_name_row_value(tmp_path: Path) -> None:
     assert not any(doubt.parses for doubt in found)
     text = said(problems)
     assert f"warning: mine: {len(BROKEN)} of {len(GOOD + BROKEN)} gold answers" in text
-    assert r"  row 8, id q6: '\\frac{1}{': it does not parse" in text
+    assert r"  row 7, id q6: '\\frac{1}{': it does not parse" in text
     assert "list further right answers (docs/how-to/own-data.md)" in text
     assert said([Problem("p", "", answer, answer) for answer in GOOD]) == ""
     assert said(problems, "exact") == ""
@@ -67,7 +69,7 @@ def test_announce_benchmark_counts_all_and_names_first() -> None:
 def test_load_benchmark_without_parsable_gold_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    message = r"mine: none of the 2 gold answers parses \(row 2, id q0: .*as FILE:problem,answer"
+    message = r"mine: none of the 2 gold answers parses \(row 1, id q0: .*as FILE:problem,answer"
     path = benchmark(tmp_path, *BROKEN[:2])
     with pytest.raises(DataError, match=message):
         said(load_benchmark(str(path)).problems)
