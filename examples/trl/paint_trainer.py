@@ -11,7 +11,7 @@ from trl.experimental.sdft import SDFTConfig, SDFTTrainer
 from trl.trainer.utils import pad
 
 from paint.config.schema import Config
-from paint.models.policy import encode
+from paint.models.chat_template import encode
 from paint.objective.fused import fused_paint_loss
 from paint.objective.masking import anchors, mask_ratio, mask_solution, overlap
 from paint.objective.messages import student_messages, teacher_messages

@@ -18,7 +18,8 @@ from paint.data.problems import DataError, Problem, ValidRows
 from paint.data.validate import check_file
 from paint.demo.files import MODEL
 from paint.evaluation.generate import deployment_prompts
-from paint.models.policy import Policy, PolicyError, encode
+from paint.models.chat_template import encode
+from paint.models.policy import Policy, PolicyError
 from paint.models.special_tokens import REASON, drop_special_text, special_text
 from paint.objective.messages import student_messages
 from paint.training.check import check_config

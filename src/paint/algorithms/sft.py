@@ -32,7 +32,7 @@ def sft_step(
 def reference(setup: Setup, row: int, problem: Problem) -> Rollout:
     """The verified solution in place of the student's completion, ended as the template does."""
     policy = setup.policy
-    ids = tuple(policy.reference_ids(problem.solution))
+    ids = tuple(policy.reference_ids(problem))
     # Nothing was sampled: metrics of rollouts leave out what comes from a reference.
     completion = Completion(ids, (), truncated=False, source="reference")
     prompt = policy.student_prompt(problem)

@@ -27,13 +27,17 @@ from paint.data.readers import BadRow, Row, describe_separator, read_rows, short
 from paint.demo.files import problems_path
 from paint.grading.contract import Item
 from paint.grading.graders import find_grader
-from paint.models.policy import encode, load_tokenizer
+from paint.models.chat_template import PromptError, encode
+from paint.models.conventions import read_thinking, today
+from paint.models.policy import load_tokenizer
 from paint.models.prompts import (
     describe_replaced,
     replaced_system_turns,
     student_chat,
+    system_setting,
     teacher_chat,
 )
+from paint.models.references import Reference, describe_changes, fit_reference
 from paint.models.special_tokens import REASON, special_text_finder
 from paint.objective.masking import anchors
 from paint.training.check import check_config
@@ -51,6 +55,10 @@ NO_BOXES = (
     "no solution has a box, which the paper's prompt asks the student for; where answers are not "
     "mathematics, set prompts.student (docs/how-to/own-context.md#prompts)"
 )
+
+TURNS = "turns that the chat template does not take"
+THOUGHTS = "a thought that does not fit the model's chat format"
+"""Reasons for which a row is bad."""
 
 RowMessages = list[tuple[int, str]]  # number and message of each
 
@@ -119,8 +127,9 @@ def check_file(
     if not problems and not check.bad:
         raise DataError(f"{check.path} is empty; it must hold one problem a row")
 
+    problems = _check_thoughts(config, tokenizer, problems, check)
+    problems = _check_prompts(config, tokenizer, problems, check, display)
     check.good = len(problems)
-    _check_prompts(config, tokenizer, problems, check, display)
     for problem in problems:
         warnings = gold_warnings([problem])
         if warnings:
@@ -189,16 +198,25 @@ def _check_prompts(
     problems: Sequence[Problem],
     check: FileCheck,
     display: Display,
-) -> None:
-    """Measure the prompts of valid rows, and show those of the first."""
+) -> list[Problem]:
+    """Measure the prompts of valid rows, show those of the first, and return the good rows.
+
+    A row whose turns the chat template does not take is bad.
+    """
     contexts = Contexts(config.context, problems)
     lengths: dict[str, list[int]] = {}
+    good: list[Problem] = []
     for problem in display.track("prompts measured", problems):
+        try:
+            # All of the context and the marker: no step makes a longer prompt.
+            prompts = longest_prompts(tokenizer, problem, config, contexts.longest(problem))
+        except PromptError as error:
+            check.bad.setdefault(TURNS, []).append((problem.row, str(error)))
+            continue
+        good.append(problem)
         # Masking follows the overlap of anchors, so a context without any is shown in full.
         aligned = contexts.aligned(problem, contexts.of_own_row(problem))
         check.without_anchors += not anchors(aligned)
-        # All of the context and the marker: no step makes a longer prompt.
-        prompts = longest_prompts(tokenizer, problem, config, contexts.longest(problem))
         length = len(prompts["teacher"])
         if length > check.limit:
             check.too_long.append((problem.row, f"a teacher prompt of {length} tokens"))
@@ -213,7 +231,7 @@ def _check_prompts(
     for name, counts in lengths.items():
         check.lengths[name] = length_quantiles(counts)
 
-    for problem in problems[:1]:
+    for problem in good[:1]:
         # The context of the first step, before a completion.
         references = contexts.references(problem, config.train.seed)
         ratio = contexts.measure("", problem, references)["mask_ratio"]
@@ -223,6 +241,34 @@ def _check_prompts(
         )
         for name, prompt in prompts.items():
             check.views[name] = str(tokenizer.decode(prompt))
+    return good
+
+
+def _check_thoughts(
+    config: Config,
+    tokenizer: PreTrainedTokenizerBase,
+    problems: Sequence[Problem],
+    check: FileCheck,
+) -> list[Problem]:
+    """Note what SFT makes of the thoughts of solutions, and return the rows that the run takes."""
+    known, thinking = read_thinking(tokenizer, today()), config.model.student_thinking
+    references: list[Reference] = []
+    refused: RowMessages = []
+    for problem in problems:
+        try:
+            references.append(fit_reference(problem.solution, known, thinking=thinking))
+        except PromptError as error:
+            refused.append((problem.row, str(error)))
+    notes = describe_changes(references)
+    if not check_config(config).algorithm.needs_rollouts:
+        if refused:
+            check.bad[THOUGHTS] = refused
+    elif refused:
+        notes.append(f"{len(refused):,} of {len(problems):,} solutions have {THOUGHTS}")
+    for note in notes:
+        check.notes.append(f"in SFT, {note}")
+    rows = {row for row, _ in check.bad.get(THOUGHTS, [])}
+    return [problem for problem in problems if problem.row not in rows]
 
 
 def _grade_solutions(problems: Sequence[Problem], check: FileCheck, display: Display) -> None:
@@ -247,13 +293,21 @@ def longest_prompts(
     complete: bool = False,
 ) -> dict[str, list[int]]:
     """Token ids of the student's prompt, and of the teacher's with a context."""
-    options = config.prompts
+    options, setting = config.prompts, ""
     student = teacher = student_chat(options, problem)
     if context is not None:
         teacher = teacher_chat(options, problem, context, complete=complete)
+        setting = system_setting(options)
+    model, place = config.model, f"problem {problem.id}"
     return {
-        "student": encode(tokenizer, student, thinking=config.model.student_thinking),
-        "teacher": encode(tokenizer, teacher, thinking=config.model.teacher_thinking),
+        "student": encode(tokenizer, student, thinking=model.student_thinking, place=place),
+        "teacher": encode(
+            tokenizer,
+            teacher,
+            thinking=model.teacher_thinking,
+            place=place,
+            system_setting=setting,
+        ),
     }
 
 

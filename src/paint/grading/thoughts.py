@@ -129,6 +129,21 @@ def closing_spellings(opening: str) -> list[str]:
     return spellings
 
 
+def unopened_tags(text: str) -> ThoughtTags | None:
+    """The tags of a thought that a text closes without opening one; None if it does not.
+
+    Of spellings whose opening tag is unknown from the closing one, None, too.
+    """
+    first = next(iter(_tags(text, ())), None)
+    if first is None or first.opens:
+        return None
+    closing = text[first.start : first.end]
+    opening = closing.replace("/", "", 1)
+    if opening == closing or not open_thought(opening):
+        return None
+    return ThoughtTags(opening, closing)
+
+
 def _scan(text: str, tags: Sequence[ThoughtTags]) -> tuple[int, int | None]:
     """Where the answer begins, and where the thought begins that is still open, if one is."""
     begin, open_at, kind = 0, None, None

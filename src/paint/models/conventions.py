@@ -46,27 +46,31 @@ _CLOCK = "strftime_now"
 """The function by which a template reads the clock."""
 
 # A template raises what its expressions raise.
-_RENDERING_ERRORS = (
+RENDERING_ERRORS = (
     *(TemplateError, TypeError, ValueError, AttributeError, LookupError, ArithmeticError),
 )
 
 
-@dataclass(frozen=True)
-class Conventions:
-    """What the tokenizer, the chat template and the generation settings of a model agree on.
+@dataclass(frozen=True, kw_only=True)
+class Thinking:
+    """How a chat template thinks. Pairs have the value with thinking off, then with thinking on."""
 
-    Pairs have the value with thinking off, then with thinking on.
-    """
+    tags: tuple[ThoughtTags, ...]  # of thoughts
+    switches: tuple[str, ...]  # variables by which the template switches thinking
+    can_switch_thinking: bool
+    opened: tuple[str, str]  # the end of a prompt that leaves a thought open; "" if it leaves none
+    closed: tuple[bool, bool]  # whether the prompt closes a thought, as Qwen3's with thinking off
+    before_reference: tuple[str, str]  # closes that thought, or opens the answer's channel
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conventions(Thinking):
+    """What the tokenizer, the chat template and the generation settings of a model agree on."""
 
     end_of_turn: str  # what the template writes after an assistant's turn; "" for nothing
     end_of_turn_ids: tuple[int, ...]
     end_ids: tuple[int, ...]  # each ends a completion, sorted
     end_tokens: tuple[str, ...]  # their texts
-    tags: tuple[ThoughtTags, ...]  # of thoughts
-    switches: tuple[str, ...]  # variables by which the template switches thinking
-    can_switch_thinking: bool
-    opened: tuple[str, str]  # the end of a prompt that leaves a thought open; "" if it leaves none
-    before_reference: tuple[str, str]  # closes that thought, or opens the answer's channel
     date: str | None  # what the template reads from the clock, as YYYY-MM-DD; None if it does not
     linear_layers: tuple[str, ...]  # by the last parts of their names, without the head
     dropout: Mapping[str, float]  # rates above 0 by name
@@ -134,33 +138,84 @@ def read_conventions(
     the date for a template that reads the clock, as YYYY-MM-DD.
     """
     template = _Template(tokenizer, day)
-    tags = _thought_tags(template)
     turn, turn_ids = _end_of_turn(template, declared_ends)
     ends = {*declared_ends}
     # Base models declare another end token than their template writes (C33).
     if turn_ids and _is_end_token(template, turn_ids[-1]):
         ends.add(turn_ids[-1])
-    off, on = (open_thought(template.header(thinking=mode), tags) for mode in (False, True))
-    differs = template.prompt(thinking=False) != template.prompt(thinking=True)
     return Conventions(
+        **vars(read_thinking(tokenizer, day)),
         end_of_turn=turn,
         end_of_turn_ids=turn_ids,
         end_ids=tuple(sorted(ends)),
         end_tokens=tuple(str(tokenizer.convert_ids_to_tokens(i)) for i in sorted(ends)),
-        tags=tags,
-        switches=tuple(_switches(tokenizer, _template_text(tokenizer))),
-        # Where the prompt opens a thought all the same, the model thinks.
-        can_switch_thinking=differs and not off,
-        opened=(off, on),
-        before_reference=(
-            _before_reference(template, tags, off, thinking=False),
-            _before_reference(template, tags, on, thinking=True),
-        ),
         date=day if reads_clock(tokenizer) else None,
         linear_layers=linear_layers(model),
         dropout=dropout_rates(model),
         rope_range=rope_range(model.config),
     )
+
+
+def read_thinking(tokenizer: PreTrainedTokenizerBase, day: str) -> Thinking:
+    """Read from the chat template how it thinks; ``day`` as for ``read_conventions``."""
+    template = _Template(tokenizer, day)
+    tags = _thought_tags(template)
+    off, on = (open_thought(template.header(thinking=mode), tags) for mode in (False, True))
+    differs = template.prompt(thinking=False) != template.prompt(thinking=True)
+    return Thinking(
+        tags=tags,
+        switches=tuple(_switches(tokenizer, _template_text(tokenizer))),
+        # Where the prompt opens a thought all the same, the model thinks.
+        can_switch_thinking=differs and not off,
+        opened=(off, on),
+        closed=(
+            _closes_thought(template.prompt(thinking=False), tags),
+            _closes_thought(template.prompt(thinking=True), tags),
+        ),
+        before_reference=(
+            _before_reference(template, tags, off, thinking=False),
+            _before_reference(template, tags, on, thinking=True),
+        ),
+    )
+
+
+def missing_header(tokenizer: PreTrainedTokenizerBase, day: str) -> str:
+    """What begins an assistant's turn and is in no prompt, as add_generation_prompt adds nothing.
+
+    "" where a prompt is complete, as that of Mistral's template, whose replies have no header.
+    """
+    template = _Template(tokenizer, day)
+    prompt, turn = template.prompt(thinking=True), template.chat([_user(0), _assistant(0)])
+    if prompt != template.chat([_user(0)]):
+        return ""
+    written, found, _ = turn.removeprefix(prompt).partition(_ANSWERS[0])
+    if not turn.startswith(prompt) or not found:
+        return ""
+    for pair in _thought_tags(template):  # an empty thought is the reply's own
+        opening, closing = re.escape(pair.opening), re.escape(pair.closing)
+        written = re.sub(rf"(?s)(?:{opening}.*?)?{closing}|{opening}", "", written)
+    return written.strip()
+
+
+@lru_cache(maxsize=1024)
+def unwritten_turns(
+    tokenizer: PreTrainedTokenizerBase,
+    template: str,  # its text, in the cache's key as it may change after the first call
+    roles: tuple[str, ...],
+    *,
+    thinking: bool,
+    day: str | None,
+) -> tuple[int, ...]:
+    """The turns of a chat of these roles of which the template writes nothing, by their numbers."""
+    texts = [f"paint-turn-{number}-text" for number in range(len(roles))]
+    chat = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
+    arguments = template_arguments(tokenizer, thinking=thinking, day=day)
+    trial = _Template(tokenizer, day or today())
+    # A template may write in capitals.
+    found = trial.render(chat, add_generation_prompt=True, **arguments).lower()
+    if not found:  # a template that refuses these texts refuses the chat's own, or reads them
+        return ()
+    return tuple(number for number, text in enumerate(texts) if text not in found)
 
 
 def template_arguments(
@@ -219,7 +274,7 @@ class _Template:
         """The text of a chat; "" where the template refuses it."""
         try:
             text = self.tokenizer.apply_chat_template(messages, tokenize=False, **arguments)
-        except _RENDERING_ERRORS:
+        except RENDERING_ERRORS:
             return ""
         return str(text)
 
@@ -302,9 +357,15 @@ def _values(template: _Template, name: str) -> tuple[Any, Any] | None:
     return None
 
 
-def _closes_thought(prompt: str) -> bool:
-    thought, answer = split_thought(_header(prompt))
+def _closes_thought(prompt: str, tags: Sequence[ThoughtTags] = ()) -> bool:
+    thought, answer = split_thought(_header(prompt), tags)
     return bool(thought) and answer is not None
+
+
+@lru_cache(maxsize=8)
+def thought_tags(tokenizer: PreTrainedTokenizerBase, template: str) -> tuple[ThoughtTags, ...]:
+    """Tags of a model's thoughts; the template's text is in the cache's key, as it may change."""
+    return _thought_tags(_Template(tokenizer, today()))
 
 
 def _thought_tags(template: _Template) -> tuple[ThoughtTags, ...]:

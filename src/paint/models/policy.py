@@ -35,15 +35,17 @@ from transformers.utils.logging import disable_progress_bar
 from paint.config import schema as cfg
 from paint.config.recipe import require_bitsandbytes
 from paint.core.device import to_device
-from paint.core.errors import PaintError, format_short, format_value, wrap_errors
+from paint.core.errors import format_short, format_value, wrap_errors
 from paint.core.hub import require_model
 from paint.data.problems import Problem
 from paint.demo.files import model_path
-from paint.grading.thoughts import open_thought, split_thought
 from paint.models import prompts as views
+from paint.models.chat_template import PolicyError as PolicyError
+from paint.models.chat_template import encode, require_no_control
 from paint.models.conventions import (
     Conventions,
     common_length,
+    missing_header,
     read_conventions,
     template_arguments,
     today,
@@ -55,8 +57,9 @@ from paint.models.layers import (
     fuse_norms,
 )
 from paint.models.liger import use_liger
+from paint.models.references import Reference, fit_reference
 from paint.models.sharding import digest_of_weights, is_sharded, ranks_here, shard
-from paint.models.special_tokens import drop_special_text, special_text
+from paint.models.special_tokens import drop_special_text
 from paint.models.structure import rope_range
 from paint.models.targets import describe_adapters, target_modules
 from paint.objective.messages import student_messages
@@ -69,10 +72,6 @@ LOGIT_SCALES = (
     *("lm_head_multiplier", "output_multiplier"),
 )
 """Settings of config.json by which a family scales or caps its logits."""
-
-
-class PolicyError(PaintError, ValueError):
-    """The model cannot be student and teacher; the message names the reason and the fix."""
 
 
 @dataclass(frozen=True)
@@ -162,11 +161,26 @@ class Policy:
         A text is a problem without further fields (paper: figure 'Prompt views').
         """
         thinking = self.student_thinking if thinking is None else thinking
-        messages = views.student_chat(self.prompts, _problem_of(problem))
-        return self._encode(messages, thinking=thinking)
+        problem = _problem_of(problem)
+        messages = views.student_chat(self.prompts, problem)
+        return self._encode(messages, thinking=thinking, problem=problem)
 
-    def _encode(self, messages: views.Messages, *, thinking: bool) -> list[int]:
-        return encode(self.tokenizer, messages, thinking=thinking, day=self.conventions.date)
+    def _encode(
+        self,
+        messages: views.Messages,
+        *,
+        thinking: bool,
+        problem: Problem,
+        system_setting: str = "",
+    ) -> list[int]:
+        return encode(
+            self.tokenizer,
+            messages,
+            thinking=thinking,
+            day=self.conventions.date,
+            place=f"problem {problem.id}" if problem.id else "",
+            system_setting=system_setting,
+        )
 
     def teacher_prompt(
         self,
@@ -191,16 +205,22 @@ class Policy:
         if names:  # so may be the context
             context = drop_special_text(self.tokenizer, context)
             names = {key: drop_special_text(self.tokenizer, names[key]) for key in names}
+        problem = _problem_of(problem)
         messages = views.teacher_chat(
             self.prompts,
-            _problem_of(problem),
+            problem,
             context,
             complete=complete,
             rationale=rationale,
             request=request,
             generated=names,
         )
-        return self._encode(messages, thinking=self.teacher_thinking)
+        return self._encode(
+            messages,
+            thinking=self.teacher_thinking,
+            problem=problem,
+            system_setting=views.system_setting(self.prompts),
+        )
 
     def template_difference(self) -> tuple[str, str]:
         """Text that the chat template adds to only one view: to the student's, to the teacher's.
@@ -208,8 +228,10 @@ class Policy:
         It comes from the views' thinking modes, for the same message. Both are empty if the views
         differ in the privileged context alone, as in the paper (section 'Background').
         """
+        problem = _problem_of("What is 1 + 1?")
+        messages = student_messages(problem.problem)
         student, teacher = (
-            self._encode(student_messages("What is 1 + 1?"), thinking=thinking)
+            self._encode(messages, thinking=thinking, problem=problem)
             for thinking in (self.student_thinking, self.teacher_thinking)
         )
         start = common_length(student, teacher)
@@ -222,14 +244,20 @@ class Policy:
         self, problem: Problem | str, context: str, *, complete: bool, request: str = ""
     ) -> list[int]:
         """Token ids of the request for a rationale; thinking is off, since that is the reply."""
+        problem = _problem_of(problem)
         messages = views.rationale_chat(
-            self.prompts, _problem_of(problem), context, complete=complete, request=request
+            self.prompts, problem, context, complete=complete, request=request
         )
-        return self._encode(messages, thinking=False)
+        return self._encode(
+            messages,
+            thinking=False,
+            problem=problem,
+            system_setting=views.system_setting(self.prompts),
+        )
 
     def solution_ids(self, solution: str) -> list[int]:
         """Token ids of a text as a completion, ended as the chat template ends a turn."""
-        _require_no_control(self.tokenizer, solution)
+        require_no_control(self.tokenizer, solution)
         ids = self.tokenizer.encode(solution, add_special_tokens=False)
         return [*ids, *self._ending]
 
@@ -242,22 +270,23 @@ class Policy:
         own = self.tokenizer.eos_token_id
         return [*turn, ends[0] if own is None else own]
 
-    def reference_ids(self, solution: str) -> list[int]:
-        """Token ids of a reference solution after the student's prompt, including its end.
+    def reference(self, problem: Problem | str) -> Reference:
+        """A problem's solution, or a text in its place, as it follows the student's prompt.
 
-        A thought that the prompt opens is closed first, unless the solution closes it itself.
+        Raises PromptError for a solution whose thought does not fit the model's.
         """
-        known = self.conventions
-        opened = known.opened[self.student_thinking]
-        written = solution.lstrip()
-        brings_thought = open_thought(written[: len(opened)], known.tags).strip() == opened.strip()
-        if opened and brings_thought:
-            solution = written[len(opened.strip()) :].lstrip()
-        if opened and split_thought(opened + solution, known.tags).answer is not None:
-            return self.solution_ids(solution)
-        before = known.before_reference[self.student_thinking]
+        known, thinking = self.conventions, self.student_thinking
+        if isinstance(problem, str):
+            return fit_reference(problem, known, thinking=thinking)
+        whose = f"the solution of problem {problem.id}"
+        return fit_reference(problem.solution, known, thinking=thinking, whose=whose)
+
+    def reference_ids(self, problem: Problem | str) -> list[int]:
+        """Token ids of a reference solution after the student's prompt, including its end."""
+        reference = self.reference(problem)
+        before = reference.lead
         lead = self.tokenizer.encode(before, add_special_tokens=False) if before else []
-        return [*lead, *self.solution_ids(solution)]
+        return [*lead, *self.solution_ids(reference.text)]
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
         """The text of token ids, with or without special tokens."""
@@ -322,40 +351,6 @@ def _problem_of(problem: Problem | str) -> Problem:
     if isinstance(problem, str):
         return Problem(problem, "", "", "")
     return problem
-
-
-def encode(
-    tokenizer: PreTrainedTokenizerBase,
-    messages: list[dict[str, str]],
-    *,
-    thinking: bool,
-    day: str | None = None,
-) -> list[int]:
-    """Token ids of a chat prompt, up to the reply. Raises PolicyError for control text in it.
-
-    ``day`` is for a template that reads the clock, as YYYY-MM-DD; None is the current day.
-    """
-    for message in messages:
-        _require_no_control(tokenizer, message["content"])
-    with _template(tokenizer.name_or_path):
-        ids = tokenizer.apply_chat_template(
-            messages,
-            add_generation_prompt=True,
-            tokenize=True,
-            return_dict=False,
-            **template_arguments(tokenizer, thinking=thinking, day=day),
-        )
-    assert isinstance(ids, list)
-    return [int(i) for i in ids]
-
-
-def _require_no_control(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
-    piece = special_text(tokenizer, text)
-    if piece:
-        raise PolicyError(
-            f"a text contains {piece!r}, which the model's chat format takes for control; it "
-            f"would change the conversation; spell it differently ({text[:60]!r} ...)"
-        )
 
 
 def load_policy(
@@ -496,6 +491,14 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
             )
             if problem not in prompt:
                 raise ValueError(f"omits the user's message, and yields {format_short(prompt)}")
+            header = missing_header(tokenizer, today())
+            if header:
+                raise ValueError(
+                    f"has no generation prompt: an assistant's turn begins by {header!r}, which "
+                    f"add_generation_prompt does not add, so the model would have to write it "
+                    f"itself; add {{%- if add_generation_prompt %}} with this text and "
+                    f"{{%- endif %}} to its end"
+                )
     return tokenizer
 
 

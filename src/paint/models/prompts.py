@@ -107,6 +107,11 @@ def replaced_system_turns(options: PromptsConfig, problems: Iterable[Problem]) -
     return sum(bool(_system_of(problem)) for problem in problems)
 
 
+def system_setting(options: PromptsConfig) -> str:
+    """The setting that begins the teacher's prompts with a system turn; "" if none does."""
+    return "prompts.teacher_system" if options.teacher_system else ""
+
+
 def describe_replaced(replaced: int, rows: int) -> str:
     """The warning for what ``replaced_system_turns`` counts."""
     return (

@@ -9,8 +9,10 @@ from paint.config.schema import ConfigError
 from paint.core.display import Display
 from paint.data.contexts import IN_FULL, Contexts
 from paint.data.problems import DataError, Problem, ValidRows
+from paint.models.chat_template import PromptError
 from paint.models.policy import Policy
 from paint.models.prompts import describe_replaced, replaced_system_turns
+from paint.models.references import describe_changes
 from paint.models.special_tokens import REASON, special_text_finder
 from paint.models.structure import position_limit
 from paint.objective.masking import MARKER
@@ -47,7 +49,15 @@ def filter_problems(
         return found is None
 
     def fits(problem: Problem, other_tokens: int = 0) -> bool:
-        length = _longest_prompt(policy, run, contexts, problem, other_tokens)
+        try:
+            length = _longest_prompt(policy, run, contexts, problem, other_tokens)
+        except PromptError as error:
+            if data.on_bad_row == "error":
+                raise DataError(
+                    f"{data.path}: {error}; --data.on-bad-row skip leaves such rows out"
+                ) from error
+            refused.append(problem)
+            return False
         if length > limit and data.on_bad_row == "error":
             kind = "prompt" if algorithm.needs_rollouts else "prompt with its solution"
             kind = "teacher prompt" if algorithm.needs_context else kind
@@ -69,6 +79,7 @@ def filter_problems(
     if not problems:
         raise DataError(f"{data.path}: no problem is left; all hold {REASON}")
 
+    refused: list[Problem] = []  # by the chat template
     count = len(problems)
     problems = [p for p in display.track("training problems measured", problems) if fits(p)]
     if {"other", "neighbour", "rollout"} & {*sources} and problems:
@@ -83,11 +94,16 @@ def filter_problems(
             if fits(p, longest):
                 problems.append(p)
     if not problems:
-        raise DataError(f"{data.path}: no problem is left; all {count} are over {limit} tokens")
+        others = f"; the chat template does not take {len(refused)}" if refused else ""
+        raise DataError(
+            f"{data.path}: no problem is left; {count - len(refused)} of {count} are over {limit} "
+            f"tokens{others}"
+        )
 
     skipped = {
         REASON: len(candidates.problems) - count,
-        "over the token limit": count - len(problems),
+        "the chat template does not take their turns or thoughts": len(refused),
+        "over the token limit": count - len(problems) - len(refused),
     }
     for reason, rows in (candidates.skipped | skipped).items():
         if rows:
@@ -97,6 +113,8 @@ def filter_problems(
         display.note(describe_replaced(replaced, len(problems)))
     if algorithm.needs_context:
         note_unmasked(contexts, problems, display)
+    if not algorithm.needs_rollouts:
+        display.notes(describe_changes([policy.reference(problem) for problem in problems]))
     return problems
 
 
@@ -105,7 +123,7 @@ def _longest_prompt(
 ) -> int:
     """Tokens of the longest prompt, with so many of a text from another row that may be shown."""
     if not run.algorithm.needs_context:
-        solution = () if run.algorithm.needs_rollouts else policy.reference_ids(problem.solution)
+        solution = () if run.algorithm.needs_rollouts else policy.reference_ids(problem)
         return len(policy.student_prompt(problem)) + len(solution)  # SFT reads both as one row
 
     def teacher_tokens(context: str) -> int:
@@ -116,7 +134,7 @@ def _longest_prompt(
         )
 
     # The longest view hides next to nothing, and has the marker on top.
-    longest = teacher_tokens(contexts.longest(problem))
+    longest = max(len(policy.student_prompt(problem)), teacher_tokens(contexts.longest(problem)))
     if not other_tokens:
         return longest
     own = "\n\n".join([*contexts.of_own_row(problem).values(), MARKER])
