@@ -34,7 +34,7 @@ USER_ERRORS = [
     ("data validate x.jsonl", "--model.path"),
     ("demo --methods opsdd paint", "unknown recipe demo-opsdd; did you mean demo-opsd?"),
     ("demo --problems 201", "--problems must be in [1, 200], got 201"),
-    ("demo opsd-qwen3-1.7b", "opsd-qwen3-1.7b trains 'Qwen/Qwen3-1.7B'"),
+    ("demo paint-qwen3-1.7b", "paint-qwen3-1.7b trains 'Qwen/Qwen3-1.7B'"),
     ("ablate mask-ratios demo-paint", "mask-ratio"),
     ("ablate mask-ratio", "RECIPE"),
     ("ablate mask-ratio demo-paint --train.seed 7", "--output-dir, --seed and --seeds"),
