@@ -33,6 +33,7 @@ from typing import Any, get_type_hints
 from paint.core.credentials import is_reference, read_references
 from paint.core.errors import ConfigError, format_short, reason, wrap_errors
 from paint.core.settings import check_value, convert_value, is_setting_type, require_no_secret
+from paint.core.storage import digest_of_file
 
 _SPEC = re.compile(r"\w+(\.\w+)*:\w+")
 _passed: dict[str, Any] = {}
@@ -125,6 +126,20 @@ def spec_of(value: Any, name: str = "", module: str = "") -> str:
     spec = f"{module or value.__module__}:{name}"
     _passed[spec] = value
     return spec
+
+
+def is_spec(value: object) -> bool:
+    """Whether a setting's value is written as "module:name"."""
+    return isinstance(value, str) and _SPEC.fullmatch(value) is not None
+
+
+def source_digest(spec: str) -> str:
+    """Digest of the file that defines an object, once it is loaded; "" for one of a script."""
+    module = spec.partition(":")[0]
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if module == "__main__" or not file or not Path(file).is_file():
+        return ""
+    return digest_of_file(Path(file))[:16]
 
 
 def is_importable(spec: str) -> bool:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from paint.algorithms.base import Algorithm, find_algorithm
 from paint.config.recipe import require_bitsandbytes
+from paint.config.run_folder import RunError, latest_checkpoint, read_run, step_of
 from paint.config.schema import (
     CONTEXT_SOURCES,
     CPU_ROWS,
@@ -44,7 +45,7 @@ from paint.grading.graders import needs_answer
 from paint.inference.engines import AUTO, LOCAL, VLLM, EngineType, engine_of
 from paint.objective.divergences import FORWARD_KL, Divergence, find_divergence
 from paint.objective.loss_options import Objective
-from paint.training.optim import OptimizerFactory, find_optimizer
+from paint.training.optim import OptimizerFactory, find_optimizer, learning_rate
 
 INSTALL = "`pip install 'paint-distill[vllm]'` installs it (docs/how-to/vllm.md)"
 SLOWER = "vLLM samples long completions faster (docs/how-to/vllm.md)"
@@ -461,6 +462,44 @@ def check_training(config: Config) -> Resolved:
         require_bitsandbytes("model.quantization nf4")
     _apply(TRAINING_RULES, run)
     return run
+
+
+def require_same_beginning(run: Resolved, folder: Path) -> tuple[str, ...]:
+    """Check that a run of the number of steps that a resume asks for would have begun as it did.
+
+    Returns lines for the user. Raises RunError for fewer steps than it was started with, and where
+    more would have given the steps that are done other learning rates.
+    """
+    before, now = read_run(folder).train, run.config.train
+    if now.steps < before.steps:
+        raise RunError(
+            f"{folder} has {before.steps} steps; "
+            f"the number can be raised, but not lowered to {now.steps}"
+        )
+    if now.steps == before.steps:
+        return ()
+    last = latest_checkpoint(folder)
+    shorter = replace(now, steps=before.steps)
+    for step in range(step_of(last) if last else 0):
+        rates = [learning_rate(run.optimizer, config, step) for config in (shorter, now)]
+        if rates[0] != rates[1]:
+            schedule = f"train.schedule {now.schedule}"
+            if ":" in now.optimizer:
+                schedule = f"the schedule of train.optimizer {now.optimizer}"
+            raise RunError(
+                f"{folder} cannot be made longer: {schedule} depends on the number of steps, and "
+                f"of {now.steps} steps, step {step + 1} would have had the learning rate "
+                f"{rates[1]:.3g}, not {rates[0]:.3g}; start a new run with --train.steps "
+                f"{now.steps}"
+            )
+    own = [f"train.{key} {getattr(now, key)}" for key in ("method", "optimizer")]
+    own = [setting for setting in own if ":" in setting]
+    if not own:
+        return ()
+    return (
+        f"train.steps was {before.steps}: where {' or '.join(own)} reads it, the steps so far are "
+        f"not those of a run of {now.steps} (their learning rates are)",
+    )
 
 
 def require_paths(config: Config) -> None:

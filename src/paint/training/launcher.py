@@ -56,6 +56,7 @@ from paint.training.check import (
     check_training,
     enable_servers,
     plan_placement,
+    require_same_beginning,
 )
 
 LOGGER = logging.getLogger(__name__)
@@ -207,6 +208,7 @@ def run_training(
     run = check_training(config)
     if recipe is None:
         _require_inputs(config, folder)
+        require_same_beginning(run, folder)
     check_sources(config, run.needed_fields)
     if callbacks and request.gpus > 1:
         raise ConfigError("callbacks are called in one process; leave gpus out, or pass none")

@@ -31,6 +31,7 @@ from paint.config.schema import Config
 from paint.core import storage
 from paint.core.display import Display, format_duration
 from paint.core.errors import wrap_errors
+from paint.core.extensions import is_spec, source_digest
 from paint.core.versions import versions
 from paint.evaluation.grade import is_repetitive
 from paint.grading.contract import Grade
@@ -81,6 +82,7 @@ def new_run(config: Config, folder: Path, facts: Mapping[str, Any]) -> None:
         "config": table,
         OWN_ROWS: Path(table["data"]["path"]).absolute() == (folder / ROWS).absolute(),
         **facts,
+        "code": source_digests(config),
         "versions": _versions(),
         "git": _git_revision(),
         "command": sys.argv,
@@ -115,17 +117,19 @@ def validate_resume(
                 f"{folder} was started with other {name} than {place} holds now (digest "
                 f"{known[name]}, now {digest}); {hint}, or start a new run"
             )
-    if config.train.steps < before.train.steps:
-        raise RunError(
-            f"{folder} has {before.train.steps} steps; "
-            f"the number can be raised, but not lowered to {config.train.steps}"
-        )
     if not (folder / "checkpoints").is_dir():
         raise RunError(
             f"{folder / 'checkpoints'} is missing; restore it, or create an empty folder of that "
             f"name to repeat all steps"
         )
 
+    code = source_digests(config)
+    for spec, digest in run_info.get("code", {}).items():
+        if code.get(spec) != digest:
+            display.warn(
+                f"the file of {spec} has changed since {folder} began, which may change what the "
+                f"steps from here on are graded by or learn"
+            )
     now = _versions()
     changed = []
     for name, version in run_info["versions"].items():
@@ -136,6 +140,18 @@ def validate_resume(
             f"versions have changed since {folder} began, which may change its last digits: "
             + ", ".join(changed)
         )
+
+
+def source_digests(config: Config) -> dict[str, str]:
+    """Digests of the files that define what a config names as module:name, by these names."""
+    specs: list[str] = []
+    for settings in to_table(config).values():
+        for value in settings.values():
+            specs += [
+                one for one in (value if isinstance(value, list) else [value]) if is_spec(one)
+            ]
+    digests = {spec: source_digest(spec) for spec in specs}
+    return {spec: digest for spec, digest in digests.items() if digest}
 
 
 def append_metrics(folder: Path, metrics: Mapping[str, float]) -> None:

@@ -56,7 +56,13 @@ from paint.models.weights import model_digests
 from paint.objective.fused import require_loss
 from paint.training import checkpoint, run_log
 from paint.training.callbacks import Callback
-from paint.training.check import Resolved, check_training, resolve, with_resolved
+from paint.training.check import (
+    Resolved,
+    check_training,
+    require_same_beginning,
+    resolve,
+    with_resolved,
+)
 from paint.training.drift import open_drift
 from paint.training.health import Health
 from paint.training.off_policy_rollouts import (
@@ -103,6 +109,8 @@ def train(
     if checked is None and resume:
         config = with_resolved(config, read_run(folder))
     run = checked or check_training(config)
+    if resume:
+        run = replace(run, notes=(*run.notes, *require_same_beginning(run, folder)))
     # One rank's rows may take longer than another's.
     patience = START_SECONDS + run.rollout.server_timeout + run.rollout.timeout
     accelerator = open_accelerator(folder, run.config.log.trackers, patience)
