@@ -27,7 +27,7 @@ class Sinking(AdamW):
 
 class Halving(AdamW):
     def learning_rate(self, config: TrainConfig, step_index: int) -> float:
-        return 1e-3 / 2**step_index
+        return float(1e-3 / 2**step_index)
 
 
 def begun(folder: Path, done: int, **settings: Any) -> Config:
