@@ -196,7 +196,7 @@ def test_source_never_compares_names_of_engines_or_algorithms() -> None:
 STANDARD = [
     *("core.errors", "core.extensions", "core.settings", "algorithms.base"),
     "training.check",
-    *("config.schema", "config.recipe", "config.removed", "config.run_folder", "demo.files"),
+    *("config.schema", "config.recipe", "config.run_folder", "demo.files"),
     *("objective.masking", "objective.anchors", "objective.messages", "objective.loss_options"),
     "inference.engines",
 ]

@@ -23,7 +23,6 @@ from paint.config.recipe import from_table
 from paint.config.run_folder import (
     RunError,
     latest_checkpoint,
-    list_runs,
     read_metrics,
     read_run,
     read_run_json,
@@ -375,21 +374,6 @@ def test_resume_with_other_config_is_refused_with_difference(run: Path) -> None:
         train(small(train={"steps": 1}), run, resume=True)
     with pytest.raises(RunError, match="already holds a run"):
         train(small(), run)
-
-
-def test_run_with_a_setting_that_was_removed_is_read_and_not_resumed(
-    run: Path, tmp_path: Path
-) -> None:
-    folder = shutil.copytree(run, tmp_path / "old")
-    info = json.loads((folder / "run.json").read_text())
-    info["config"]["model"]["packed"] = True
-    info["config"]["grpo"] = {"kl": 0.001}
-    (folder / "run.json").write_text(json.dumps(info))
-    config = read_run(folder)
-    assert config == read_run(run)
-    assert [status.state for status in list_runs(folder.parent)] == ["done"]
-    with pytest.raises(ConfigError, match=r"model\.packed was removed"):
-        train(config, folder, resume=True)
 
 
 class NormOfNothing(Variant):

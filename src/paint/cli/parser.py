@@ -25,7 +25,6 @@ from paint.arguments import SettingsOf
 from paint.cli.extension_flags import CONFIG, WITHOUT_TABLES, split_options, with_options
 from paint.commands import Command
 from paint.config.recipe import find_recipe, read_recipe
-from paint.config.removed import require_no_removed_flag
 from paint.config.schema import ConfigError, EvaluationConfig
 from paint.configure import Recipe
 from paint.core.errors import (
@@ -94,7 +93,6 @@ def parse_line(line: Sequence[str], commands: Mapping[str, Command], about: str)
     words = _with_recipe(command, line[len(command.name.split()) :])
     if "--" in words:
         raise ConfigError("the argument -- would hide the settings after it; leave it out")
-    require_no_removed_flag(command.name, words)
     _require_no_secrets(words)
     kind, prog = command_options(command), f"paint {command.name}"
     default = _default(command, kind, words)

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from paint.config.removed import require_not_removed
 from paint.config.schema import Config
 from paint.core.errors import ConfigError, format_value, wrap_errors
 from paint.core.extensions import OptionTable, option_fields, plain_options
@@ -175,8 +174,6 @@ def require_bitsandbytes(setting: str) -> None:
 
 def _section(name: str, table: Any, base: Config) -> Any:
     """Replace a section's settings; raise ConfigError for an unknown key or a wrong type."""
-    if isinstance(table, Mapping):
-        require_not_removed(name, table)
     if name not in _SECTIONS:
         kind = "section" if isinstance(table, Mapping) else "key"
         raise ConfigError(f"unknown {kind} {name}{_nearest(name)}")

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from paint.config.recipe import differences, from_table
-from paint.config.removed import require_not_removed, without_removed
 from paint.config.schema import Config
 from paint.core.errors import PaintError
 from paint.core.storage import (
@@ -99,8 +98,7 @@ def read_run(folder: Path) -> Config:
     passed in Python, and copies of the files of context, validation and drift (``INPUTS``).
     """
     run_info = read_run_json(folder)
-    table = without_removed(run_info["config"])
-    config = from_table(table, source=str(folder / "run.json"))
+    config = from_table(run_info["config"], source=str(folder / "run.json"))
     if run_info.get(OWN_ROWS):
         config = config.changed("data", path=str(folder / ROWS))
     for section, key in INPUTS.items():
@@ -110,12 +108,6 @@ def read_run(folder: Path) -> Config:
             before, after = _FILE.fullmatch(spec).span("file")  # type: ignore[union-attr]
             config = config.changed(section, **{key: f"{spec[:before]}{copy}{spec[after:]}"})
     return config
-
-
-def require_current_settings(folder: Path) -> None:
-    """Raise ConfigError for a run with a removed setting, which cannot be resumed as it began."""
-    for section, table in read_run_json(folder)["config"].items():
-        require_not_removed(section, table)
 
 
 def copy_inputs(config: Config, folder: Path) -> None:

@@ -19,7 +19,6 @@ from paint.config.run_folder import (
     read_metrics,
     read_run,
     read_run_json,
-    require_current_settings,
     step_of,
     step_paths,
 )
@@ -104,8 +103,6 @@ def train(
     ``checked`` is what ``check_training`` made of the config, where it was called before.
     """
     began = monotonic()
-    if resume:
-        require_current_settings(folder)
     if checked is None and resume:
         config = with_resolved(config, read_run(folder))
     run = checked or check_training(config)
