@@ -23,6 +23,9 @@ from paint.training.launcher import LaunchRequest, on_gpus
 
 NAME = "eval"
 
+ADAPTER = "adapter_config.json"
+"""File of a folder that holds an adapter."""
+
 
 def evaluate(
     targets: Run | str | Path | Sequence[Run | str | Path],
@@ -61,9 +64,7 @@ def evaluate(
             "the flags"
         )
     for path in paths:
-        if not Path(path).exists():
-            with wrap_errors(path, ConfigError, "name a run, a checkpoint, an adapter or a model"):
-                require_model(model_path(path))
+        _require_target(path)
     evaluation = _configured(paths[0], benchmarks, settings)
     check_engine(evaluation.rollout)
     run = run_of(Path(paths[0]))
@@ -85,6 +86,16 @@ def evaluate(
             return Evaluation(Path(evaluation.output_dir))
         evaluation = replace(evaluation, rollout=config.rollout)
         return Evaluation(evaluate_targets(evaluation, paths, confirm=confirm))
+
+
+def _require_target(path: str) -> None:
+    """Raise ConfigError for what is no run, no checkpoint, no adapter and no complete model."""
+    folder = Path(path)
+    is_adapter = any((folder / name).is_file() for name in (ADAPTER, f"adapter/{ADAPTER}"))
+    if run_of(folder) or is_adapter:
+        return
+    with wrap_errors(path, ConfigError, "name a run, a checkpoint, an adapter or a model"):
+        require_model(model_path(path))
 
 
 def _configured(target: str, benchmarks: Any, settings: Mapping[str, Any]) -> EvaluationConfig:

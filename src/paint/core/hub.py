@@ -8,6 +8,9 @@ from urllib.request import getproxies
 from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 
+from paint.core.errors import ConfigError
+from paint.core.model_folder import ADAPTER, other_than_model
+
 
 def require_network() -> None:
     """Raise ConnectionError if the hub's host is not found, for which its client waits 24 s."""
@@ -21,9 +24,17 @@ def require_network() -> None:
 
 
 def require_model(model: str) -> None:
-    """Raise OSError for a model that is neither a folder, nor cached, nor on a hub in reach."""
+    """Raise OSError for a model that is neither a folder, nor cached, nor on a hub in reach.
+
+    Raises ConfigError for a folder that is no complete model, by what it is.
+    """
+    other = other_than_model(model)
+    if other:
+        raise ConfigError(f"{model} {other}")
     if Path(model).is_dir():
         return
+    if local_file(model, "adapter_config.json"):
+        raise ConfigError(f"{model} {ADAPTER}")
     try:
         cached = try_to_load_from_cache(model, "config.json")
     except HFValidationError:

@@ -13,6 +13,7 @@ from typing import Any
 from paint.config.schema import ALL_LINEAR
 from paint.core.errors import ConfigError, format_value, wrap_errors
 from paint.core.hub import fetch_file, local_file
+from paint.core.model_folder import other_than_model
 from paint.core.nesting import parse_json
 from paint.demo.files import model_path
 
@@ -171,6 +172,9 @@ def shape_of(path: str) -> Shape:
         ConfigError: there is no config.json, or it does not describe a dense decoder that
             transformers knows.
     """
+    other = other_than_model(model_path(path), complete=False)  # a plan reads config.json alone
+    if other:
+        raise ConfigError(f"model.path {format_value(path)} {other}")
     file = local_file(model_path(path), "config.json")
     if file is None:
         if path in SHAPES:

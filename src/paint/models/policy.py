@@ -37,6 +37,7 @@ from paint.config.recipe import require_bitsandbytes
 from paint.core.device import to_device
 from paint.core.errors import format_short, format_value, wrap_errors
 from paint.core.hub import require_model
+from paint.core.model_folder import ADAPTER
 from paint.data.problems import Problem
 from paint.demo.files import model_path
 from paint.models import prompts as views
@@ -431,6 +432,8 @@ def _load_base(
             **_quantization(config, device),
         )
 
+    if getattr(base, "_hf_peft_config_loaded", False):  # of an adapter on the hub
+        raise PolicyError(f"model.path {format_value(config.path)} {ADAPTER}")
     _require_complete(base, loading, config)
     own = str(base.dtype).removeprefix("torch.")
     if is_shared and own != config.dtype:  # each rank would convert, and hold, all of them
@@ -471,6 +474,12 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
             model_path(path), trust_remote_code=False
         )
         has_template = bool(tokenizer.chat_template)
+    # Where its files are missing, transformers makes one without tokens.
+    if not tokenizer.encode("a", add_special_tokens=False):
+        raise PolicyError(
+            f"model.path {format_value(path)} has a tokenizer without tokens: its files are "
+            f"missing; add tokenizer.json and tokenizer_config.json of the model"
+        )
     if not has_template:
         raise PolicyError(
             f"model.path {format_value(path)} has no chat template; take an instruction-tuned "

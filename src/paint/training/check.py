@@ -28,6 +28,8 @@ from paint.config.schema import (
 )
 from paint.core.errors import ConfigError, format_short, format_value
 from paint.core.extensions import complete_options
+from paint.core.model_folder import other_than_model
+from paint.demo.files import model_path
 from paint.estimate.plan import (
     UTILIZATION,
     Machine,
@@ -503,13 +505,24 @@ def require_same_beginning(run: Resolved, folder: Path) -> tuple[str, ...]:
 
 
 def require_paths(config: Config) -> None:
-    """Raise ConfigError unless model.path and data.path, which have no default, are set."""
+    """Raise ConfigError unless model.path and data.path, which have no default, are set.
+
+    Also for a folder at model.path that is no complete model.
+    """
     for name, what in (("model", "a folder or hub name"), ("data", "a file of problems")):
         if not getattr(config, name).path.strip():
             raise ConfigError(
                 f"{name}.path is not set: pass --{name}.path with {what} "
                 f'(or "demo" for the embedded one), or set path under [{name}] in the recipe'
             )
+    require_model_folder(config)
+
+
+def require_model_folder(config: Config) -> None:
+    """Raise ConfigError for a folder at model.path that is no complete model."""
+    other = other_than_model(model_path(config.model.path))
+    if other:
+        raise ConfigError(f"model.path {format_value(config.model.path)} {other}")
 
 
 def check_engine(rollout: RolloutConfig) -> EngineType:

@@ -56,6 +56,7 @@ from paint.training.check import (
     check_training,
     enable_servers,
     plan_placement,
+    require_model_folder,
     require_same_beginning,
 )
 
@@ -288,6 +289,7 @@ def serve(request: LaunchRequest, config: Config, *, host: str, port: int) -> in
     """
     if not request.gpus:
         raise ConfigError("no GPUs to serve on; add --gpus N, those of this machine")
+    require_model_folder(config)
     run = enable_servers(check_config(config))
     placement = place_ranks(request, run, (0, 0))
     config = with_servers(run, placement).config

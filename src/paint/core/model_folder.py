@@ -1,0 +1,139 @@
+"""What a folder is that is named as a model: a model, or something else, by its files.
+
+transformers loads more than models: for an adapter's folder it loads the adapter's base and adapts
+it, and without tokenizer files it makes a tokenizer without tokens.
+"""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from paint.core.nesting import parse_json
+
+TOKENIZERS = (
+    *("tokenizer.json", "tokenizer.model*", "vocab.*", "merges.txt", "*.tiktoken", "*.spm"),
+    *("tekken.json", "spiece.model", "sentencepiece*.model", "*.bpe.model", "tokenization_*.py"),
+)
+"""Files of which one is in every folder with a tokenizer."""
+
+WEIGHTS = "*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json"
+NO_WEIGHTS = "adapter_model", "optimizer", "training_args", "scheduler"
+"""Endings of weights, and beginnings of names that have them and are others'."""
+
+OTHER_HEADS = (
+    *("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"),
+    *("ForMaskedLM", "ForMultipleChoice", "RewardModel"),
+)
+"""Endings of architectures in config.json whose head predicts no next token."""
+
+
+def other_than_model(path: str | Path, *, complete: bool = True) -> str:
+    """What a folder or file is if it is no model, as a continuation of its name; "" for a model.
+
+    Also "" for what is not there, such as a hub name. With ``complete`` false, weights and
+    tokenizer may be missing, of which a plan reads nothing.
+    """
+    folder = Path(path)
+    if folder.is_file():
+        return "is a file; name the folder that it is in"
+    if not folder.is_dir():
+        return ""
+    has_config = (folder / "config.json").is_file()
+    found = _of_paint(folder) or _adapter(folder)
+    if not found and not has_config:
+        found = _without_config(folder)
+    if not found:
+        found = _head(folder)
+    if found or not complete:
+        return found
+    if not _has_weights(folder):
+        if any(folder.glob("*.gguf")):
+            return _GGUF
+        return "has no weights (model.safetensors); copy all files of the model there"
+    if not _has_any(folder, TOKENIZERS):
+        return (
+            "has no tokenizer (tokenizer.json); copy the tokenizer's files of the model there, "
+            "tokenizer.json and tokenizer_config.json"
+        )
+    return ""
+
+
+ADAPTER = (
+    "is an adapter (adapter_config.json) and no model: a training would begin from its base alone; "
+    "name the base, or merge the adapter into it first, by `paint export CHECKPOINT FOLDER "
+    "--merged`, or merge_and_unload of peft"
+)
+_GGUF = (
+    "holds weights in GGUF, which cannot be trained; name the model that they were made from, in "
+    "transformers' format"
+)
+
+
+def _of_paint(folder: Path) -> str:
+    """What it is if PAINT wrote it: a run, a checkpoint or an evaluation."""
+    merge = f"`paint export {folder} FOLDER --merged` makes a model of"
+    if (folder / "run.json").is_file():
+        return (
+            f"is a run and no model; `paint resume {folder}` continues it, and {merge} its last "
+            f"checkpoint, whose folder can be named"
+        )
+    if (folder / "state.json").is_file() or (folder / "adapter" / "adapter_config.json").is_file():
+        if (folder / "model" / "config.json").is_file():
+            return f"is a checkpoint of a run; name its model, {folder / 'model'}"
+        return f"is a checkpoint of a run and no model; {merge} it, whose folder can be named"
+    is_evaluation = (folder / "summary.json").is_file() or (
+        (folder / "settings.json").is_file() and (folder / "completions.jsonl").is_file()
+    )
+    if is_evaluation and not (folder / "config.json").is_file():
+        return "is an evaluation and no model; name the model or the run that it evaluated"
+    return ""
+
+
+def _adapter(folder: Path) -> str:
+    path = folder / "adapter_config.json"
+    if not path.is_file():
+        return ""
+    base = _read(path).get("base_model_name_or_path")
+    return f"{ADAPTER}; its base is {base}"
+
+
+def _without_config(folder: Path) -> str:
+    """What a folder without config.json is."""
+    if any(folder.glob("*.gguf")):
+        return _GGUF
+    if not any(folder.iterdir()):
+        return "is empty"
+    if _has_any(folder, TOKENIZERS) and not _has_weights(folder):
+        return "holds a tokenizer and no model (config.json and weights are missing)"
+    below = sorted(path.parent for path in folder.glob("*/config.json"))
+    below += sorted(path.parent for path in folder.glob("snapshots/*/config.json"))
+    if below:
+        return f"has no config.json; {below[0]} has one"
+    return "has no config.json; name the folder of a model in transformers' format"
+
+
+def _head(folder: Path) -> str:
+    """What it is if its weights end in another head than a language model's."""
+    names = _read(folder / "config.json").get("architectures")
+    for name in names if isinstance(names, list) else []:
+        if str(name).endswith(OTHER_HEADS):
+            return f"is a {name}, which predicts no next token; name a causal language model"
+    return ""
+
+
+def _has_weights(folder: Path) -> bool:
+    names = (path.name for pattern in WEIGHTS for path in folder.glob(pattern))
+    return any(not name.startswith(NO_WEIGHTS) for name in names)
+
+
+def _has_any(folder: Path, patterns: tuple[str, ...]) -> bool:
+    return any(True for pattern in patterns for _ in folder.glob(pattern))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A JSON object; {} for a file that is none, which loading refuses with its reason."""
+    with suppress(OSError, ValueError):
+        table = parse_json(path.read_bytes())
+        if isinstance(table, dict):
+            return table
+    return {}

@@ -1,0 +1,155 @@
+"""A folder that is no model is refused by what it is, wherever a model is named."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import paint
+from paint.config.schema import Config, ModelConfig
+from paint.core.errors import ConfigError, PaintError
+from paint.core.hub import require_model
+from paint.core.model_folder import other_than_model
+from paint.demo.files import MODEL
+from paint.models.policy import PolicyError, load_tokenizer
+from paint.training.check import require_paths
+
+ADAPTER = {"peft_type": "LORA", "base_model_name_or_path": "Qwen/Qwen3-1.7B"}
+
+
+def model(folder: Path, *without: str, **config: object) -> Path:
+    """A copy of the demo's model without these files, with these settings in its config.json."""
+    shutil.copytree(MODEL, folder)
+    for pattern in without:
+        for path in folder.glob(pattern):
+            path.unlink()
+    if config:
+        path = folder / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | config))
+    return folder
+
+
+def files(folder: Path, **contents: object) -> Path:
+    """A folder of JSON files, whose names have __ for a slash and _ for a dot."""
+    folder.mkdir(exist_ok=True)
+    for name, content in contents.items():
+        path = folder / name.replace("__", "/").replace("_json", ".json")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(content))
+    return folder
+
+
+def checkpoint(folder: Path) -> Path:
+    return files(folder, state_json={}, adapter__adapter_config_json=ADAPTER)
+
+
+def gguf(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "model-q4.gguf").write_bytes(b"GGUF")
+    return folder
+
+
+def evaluation(folder: Path) -> Path:
+    return files(folder, summary_json={})
+
+
+def store(folder: Path) -> Path:
+    files(folder, base__settings_json={})
+    (folder / "base/completions.jsonl").touch()
+    return folder / "base"
+
+
+def optimizer(folder: Path) -> Path:
+    (model(folder, "model*") / "training_args.bin").touch()
+    return folder
+
+
+def above(folder: Path) -> Path:
+    folder.mkdir()
+    model(folder / "m")
+    return folder
+
+
+TOKENIZER = "tokenizer*", "chat_template.jinja"
+KINDS: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "adapter": (lambda f: files(f, adapter_config_json=ADAPTER), r"adapter.*Qwen/Qwen3-1.7B"),
+    "adapter with config": (
+        lambda f: files(model(f), adapter_config_json=ADAPTER),
+        "is an adapter",
+    ),
+    "run": (lambda f: files(f, run_json={}), r"is a run .*paint resume .*--merged"),
+    "checkpoint": (checkpoint, r"is a checkpoint of a run .*paint export .*/it FOLDER --merged"),
+    "full checkpoint": (
+        lambda f: files(f, state_json={}, model__config_json={}),
+        r"is a checkpoint of a run; name its model, .*/it/model",
+    ),
+    "evaluation": (evaluation, "is an evaluation"),
+    "store": (store, "is an evaluation"),
+    "tokenizer": (lambda f: model(f, "config.json", "model*"), "holds a tokenizer and no model"),
+    "gguf": (gguf, "in GGUF"),
+    "gguf with config": (lambda f: files(gguf(f), config_json={}), "in GGUF"),
+    "no weights": (lambda f: model(f, "model*"), "has no weights"),
+    "optimizer": (optimizer, "has no weights"),
+    "no tokenizer": (lambda f: model(f, *TOKENIZER), "has no tokenizer"),
+    "template alone": (lambda f: model(f, "tokenizer*"), "has no tokenizer"),
+    "classifier": (
+        lambda f: model(f, architectures=["LlamaForSequenceClassification"]),
+        "predicts no next token",
+    ),
+    "empty": (lambda f: files(f), "is empty"),
+    "above": (above, r"has no config.json; .*/it/m has"),
+    "file": (lambda f: model(f) / "model.safetensors", "is a file"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_folder_that_is_no_model_is_refused_by_what_it_is(kind: str, tmp_path: Path) -> None:
+    make, what = KINDS[kind]
+    path = str(make(tmp_path / "it"))
+    with pytest.raises(ConfigError, match=rf"model.path \"{path}\" .*{what}"):
+        require_paths(Config(model=ModelConfig(path=path)).changed("data", path="demo"))
+    for load in (require_model, load_tokenizer):
+        with pytest.raises(ConfigError, match=rf"{path} .*{what}"):
+            load(path)
+
+
+def test_folder_of_model_is_none_of_these(tmp_path: Path) -> None:
+    assert other_than_model(MODEL) == ""
+    assert other_than_model(tmp_path / "nowhere") == other_than_model("Qwen/Qwen3-1.7B") == ""
+    own = model(tmp_path / "own", "tokenizer_config.json", architectures=None)
+    assert other_than_model(own) == ""
+    (own / "tokenizer.json").rename(own / "tokenizer.model")
+    (own / "model.safetensors").rename(own / "pytorch_model-00001-of-00002.bin")
+    assert other_than_model(own) == ""
+    bare = model(tmp_path / "bare", *TOKENIZER, "model*")
+    assert other_than_model(bare, complete=False) == ""  # a plan reads config.json alone
+    files(bare, adapter_config_json=ADAPTER)
+    assert "is an adapter" in other_than_model(bare, complete=False)
+
+
+def test_load_tokenizer_without_tokens_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = model(tmp_path / "it", "tokenizer*")
+    monkeypatch.setattr("paint.models.policy.require_model", lambda path: None)  # as of the hub
+    with pytest.raises(PolicyError, match="a tokenizer without tokens"):
+        load_tokenizer(str(folder))
+
+
+def test_commands_refuse_what_is_no_model(tmp_path: Path, run: Path) -> None:
+    adapter = run / "checkpoints" / "step-000003" / "adapter"
+    calls: list[tuple[str, Callable[[str], object]]] = [
+        ("is a run", lambda path: paint.train("demo-paint", model={"path": path})),
+        ("is a run", lambda path: paint.plan("demo-paint", model={"path": path})),
+        ("is a run", lambda path: paint.validate_data("demo", "demo-paint", model={"path": path})),
+        ("is a run", lambda path: paint.advise("demo-paint", model={"path": path})),
+    ]
+    for what, call in calls:
+        with pytest.raises(PaintError, match=what):
+            call(str(run))
+    with pytest.raises(PaintError, match="is an adapter"):
+        paint.train("demo-paint", model={"path": str(adapter)}, log={"folder": str(tmp_path)})
+    with pytest.raises(PaintError, match="is an evaluation"):
+        paint.evaluate(str(run / "validation"), benchmarks="demo")
