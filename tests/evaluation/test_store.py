@@ -236,3 +236,21 @@ def test_find_stores_lists_folders_with_samples(tmp_path: Path) -> None:
     assert "holds no evaluation" in refusal(reopen_store(tmp_path))
     fill(fresh(tmp_path / "base" / "mine"))
     assert find_stores(tmp_path) == [tmp_path / "base" / "mine"]
+
+
+@pytest.mark.parametrize("kept", [STORED, ("settings.json", "problems.jsonl"), ("SHA256SUMS",)])
+def test_find_stores_without_completions_are_refused_by_name(
+    tmp_path: Path, kept: tuple[str, ...]
+) -> None:
+    for name in ("base", "tuned"):
+        fill(fresh(tmp_path / name / "mine"))
+        grade(reopen_store(tmp_path / name / "mine"))
+    for path in (tmp_path / "base/mine").iterdir():
+        if path.name == "completions.jsonl" or path.name not in kept:
+            path.unlink()
+    with pytest.raises(StoreError, match=r"base/mine/completions\.jsonl is missing; put it back"):
+        find_stores(tmp_path)
+    # A folder that only looks like one.
+    (tmp_path / "tuned/notes").mkdir()
+    (tmp_path / "tuned/notes/problems.jsonl").write_text("{}\n")
+    assert find_stores(tmp_path / "tuned") == [tmp_path / "tuned/mine"]

@@ -13,6 +13,7 @@ dropped and its sample is generated again.
 """
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -221,9 +222,28 @@ def recorded_engines(folders: Iterable[Path]) -> set[str]:
 
 
 def find_stores(folder: Path) -> list[Path]:
-    """Find the stores below a folder, itself included, at any depth; sorted."""
+    """Find the stores below a folder, itself included, at any depth; sorted.
+
+    Raises StoreError for a store whose completions are lost: without them, a policy would be
+    missing in tables.
+    """
+    stores = []
     # Policies are named after folders, and "." has no name.
-    return sorted(path.parent for path in folder.resolve().rglob(COMPLETIONS))
+    for place, _, names in os.walk(folder.resolve()):
+        path, files = Path(place), set(names)
+        if COMPLETIONS in files:
+            stores.append(path)
+        elif _was_store(path, files):
+            raise StoreError(f"{path / COMPLETIONS} is missing; {evaluation_workspace(path).hint}")
+    return sorted(stores)
+
+
+def _was_store(folder: Path, names: set[str]) -> bool:
+    """Whether a folder without completions has the other files of a store."""
+    if SETTINGS in names and names & {PROBLEMS, GRADES}:
+        return True
+    sums = folder / storage.SUMS
+    return sums.name in names and f"  {COMPLETIONS}\n" in sums.read_text("utf-8", "replace")
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
