@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from paint.cli import main
+from paint.config.run_folder import RunError
 from paint.config.schema import ConfigError
 from paint.core.display import Display
 from paint.core.errors import PaintError
@@ -64,6 +66,28 @@ def test_show_targets_incompatible_arguments_are_refused(run: Path, tmp_path: Pa
     for words, targets, page in refused:
         with pytest.raises(PaintError, match=words):
             show_targets(targets, QUIET, page)
+
+
+@pytest.mark.parametrize("lines", [0, 2])
+def test_show_run_without_metrics_of_its_checkpoints_is_refused(
+    run: Path, tmp_path: Path, lines: int
+) -> None:
+    folder = shutil.copytree(run, tmp_path / "run")
+    metrics = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_text("".join(metrics[:lines]))
+    with pytest.raises(RunError, match=r"metrics\.jsonl lacks steps before a checkpoint of step 3"):
+        show_targets([folder], QUIET, PageSpec(again=False))
+    assert not (folder / "show.html").exists()
+
+
+def test_show_run_without_some_rollouts_says_which(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = shutil.copytree(run, tmp_path / "run")
+    (folder / "rollouts/step-000002.jsonl").unlink()
+    assert main(["show", str(folder), "--no-rescore", "--no-open"]) == 0
+    said = "rollouts/step-000002.jsonl is missing; of 3 steps, 1 have no rollouts to show"
+    assert said in capsys.readouterr().out
 
 
 def test_evaluation_data_matches_grades(run: Path) -> None:

@@ -188,6 +188,15 @@ def verify_checksums(folder: Path, hint: str, part: str = "") -> dict[str, str]:
     return selected
 
 
+def verify_export(folder: Path) -> None:
+    """Check a folder that ``paint export`` or another command made, if it has a SHA256SUMS.
+
+    Raises CorruptFileError for a file that is missing or was changed.
+    """
+    if (folder / SUMS).is_file():
+        verify_checksums(folder, f"make it again, or delete {folder / SUMS} to use it as it is")
+
+
 def digest(*parts: str) -> str:
     """Return the SHA-256 of a sequence of texts, as 64 hexadecimal digits."""
     # A separator, as ("ab", "c") and ("a", "bc") must differ.

@@ -23,6 +23,7 @@ from paint.config.schema import (
 from paint.core.display import Display, format_duration
 from paint.core.distributed import require_one_process
 from paint.core.errors import NotConfirmed
+from paint.core.storage import verify_export
 from paint.data.benchmarks import Benchmark, folder_name, load_benchmark
 from paint.data.gold_answer_checks import announce_benchmark
 from paint.data.problems import Problem
@@ -353,5 +354,6 @@ def resolve_target(target: str) -> tuple[ModelConfig, list[EvalTarget]]:
         adapter = path / "adapter"
         return read_adapter_shape(adapter), [EvalTarget(f"{run}-{name}", adapter)]
     if (path / "adapter_config.json").exists():
+        verify_export(path)
         return read_adapter_shape(path), [EvalTarget(name, path)]
     return ModelConfig(path=target), []

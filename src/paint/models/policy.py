@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal
 
 import peft
@@ -38,6 +39,7 @@ from paint.core.device import to_device
 from paint.core.errors import format_short, format_value, wrap_errors
 from paint.core.hub import require_model
 from paint.core.model_folder import ADAPTER
+from paint.core.storage import verify_export
 from paint.data.problems import Problem
 from paint.demo.files import model_path
 from paint.models import prompts as views
@@ -419,6 +421,7 @@ def _load_base(
     """Load the complete model; if it is sharded, weights stay in their file until they are read."""
     if not sys.stderr.isatty():
         disable_progress_bar()
+    verify_export(Path(model_path(config.path)))
     tokenizer = load_tokenizer(config.path)
     with _loading(config.path):
         base, loading = AutoModelForCausalLM.from_pretrained(

@@ -17,9 +17,12 @@ from paint.config.recipe import to_table
 from paint.config.run_folder import (
     START_ANEW,
     RunError,
+    latest_checkpoint,
+    read_history,
     read_metrics,
     read_run,
     read_run_json,
+    step_folder,
     step_of,
     step_paths,
 )
@@ -88,6 +91,7 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
             since it was written.
     """
     config, run_info = read_run(run), read_run_json(run)
+    metrics = _metrics(run, display)
     chosen = choose(run, config, spec)
     # SFT and GRPO have no teacher whose values could be computed again.
     is_scored = spec.again and check_config(config).algorithm.needs_context and bool(chosen)
@@ -104,7 +108,6 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
         for step, rollouts in chosen.items():
             steps.append(_step_data(run, shared, step, rollouts, count))
 
-    metrics = read_metrics(run)
     validation = graded_validation(run, display)
     vocabulary = list(shared.vocabulary)
     return {
@@ -128,11 +131,33 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
         "metrics": columns_of(metrics),
         "warnings": warning_history(metrics),
         "validation": [_validation_data(*place, graded) for place, graded in validation.items()],
-        "stored_steps": list(map(step_of, step_paths(run / "rollouts", ".jsonl"))),
+        "stored_steps": _stored_steps(run),
         "steps": steps,
         "vocabulary": list(map(text_of, token_bytes(tokenizer, vocabulary))),
         "special": [i in tokenizer.all_special_ids for i in vocabulary],
     }
+
+
+def _metrics(run: Path, display: Display) -> list[dict[str, float]]:
+    """The metrics of all steps; warns of steps whose rollouts are missing.
+
+    Raises RunError, as `paint resume` does, for a run without those of its checkpoints' steps.
+    """
+    last = latest_checkpoint(run)
+    if last is not None:
+        read_history(run, step_of(last))
+    metrics = read_metrics(run)
+    lost = sorted({int(row["step"]) for row in metrics} - set(_stored_steps(run)))
+    if lost:
+        path = step_folder(run / "rollouts", lost[0]).with_suffix(".jsonl")
+        display.warn(
+            f"{path} is missing; of {len(metrics)} steps, {len(lost)} have no rollouts to show"
+        )
+    return metrics
+
+
+def _stored_steps(run: Path) -> list[int]:
+    return list(map(step_of, step_paths(run / "rollouts", ".jsonl")))
 
 
 def _step_data(
