@@ -5,12 +5,13 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from shutil import copytree
+from shutil import copytree, rmtree
 
 import peft
 import pytest
 import torch
 from huggingface_hub import ModelCard
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -18,11 +19,13 @@ import paint
 from conftest import logits_alone
 from fake_hub import fake_hub
 from paint.config.run_folder import RunError, latest_checkpoint
-from paint.core.storage import verify_checksums
+from paint.config.schema import EvaluationConfig
+from paint.core.storage import SUMS, CorruptFileError, verify_checksums, write_sums
 from paint.demo.files import MODEL
+from paint.evaluation.evaluate import resolve_targets
 from paint.evaluation.store import StoreError
-from paint.models.policy import Policy, load_policy
-from paint.models.weights import load_trained, trained_in
+from paint.models.policy import Policy, PolicyError, load_policy
+from paint.models.weights import export_adapter, load_trained, trained_in
 from paint.publish import card
 from paint.publish.export import ExportError
 from real_vllm import needs_vllm, scored_by, serving
@@ -215,6 +218,73 @@ def test_exports_at_once_leave_one_complete_folder(run: Path, tmp_path: Path) ->
 
 def end(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_export_that_was_changed_is_not_evaluated(run: Path, tmp_path: Path, merged: bool) -> None:
+    folder = paint.export(run, tmp_path / "out", merged=merged)
+    for name, text in (("chat_template.jinja", "x"), ("tokenizer_config.json", "")):
+        path = folder / name
+        before = path.read_text()
+        path.write_text(before + text) if text else path.unlink()
+        with pytest.raises(CorruptFileError, match=rf"{name}.*(make|delete)"):
+            evaluate(folder)
+        path.write_text(before)
+    assert len(resolve_targets(EvaluationConfig(base=False), [str(folder)])[1]) == 1
+
+
+def evaluate(folder: Path) -> None:
+    """Resolve a target and load its model, as an evaluation begins."""
+    model, _ = resolve_targets(EvaluationConfig(), [str(folder)])
+    load_policy(model, seed=0)
+
+
+@pytest.fixture(scope="module")
+def damaged(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the run whose last checkpoint has a NaN, with right checksums."""
+    folder = copytree(run, tmp_path_factory.mktemp("damaged") / "run")
+    checkpoint = latest_checkpoint(folder)
+    assert checkpoint is not None
+    path = checkpoint / "adapter/adapter_model.safetensors"
+    weights = load_file(path)
+    next(iter(weights.values()))[0, 0] = torch.nan
+    save_file(weights, path, metadata={"format": "pt"})
+    listed = [line.split("  ")[1] for line in (checkpoint / SUMS).read_text().splitlines()]
+    write_sums(checkpoint, listed)
+    rmtree(folder / "validation")  # of the weights before
+    return folder
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_export_of_weights_that_are_not_finite_names_last_finite_checkpoint(
+    damaged: Path, tmp_path: Path, merged: bool
+) -> None:
+    named = r"step-000003/adapter: .*not finite; .* or export .*/checkpoints/step-000002$"
+    with pytest.raises(ExportError, match=named):
+        paint.export(damaged, tmp_path / "out", merged=merged)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(RunError, match=r"not finite; .* delete \S+step-000003 to resume from the"):
+        paint.resume(damaged, steps=4)
+
+
+def test_export_beyond_its_number_format_is_refused(run: Path, tmp_path: Path) -> None:
+    folder = copytree(run, tmp_path / "run")
+    checkpoint = latest_checkpoint(folder)
+    assert checkpoint is not None
+    trained = trained_in(checkpoint, "lora")
+    weights = load_file(trained / "adapter_model.safetensors")
+    next(iter(weights.values()))[0, 0] = 1e5
+    save_file(weights, trained / "adapter_model.safetensors", metadata={"format": "pt"})
+    export_adapter(trained, tmp_path, torch.bfloat16)
+    with pytest.raises(PolicyError, match=r"values beyond those of float16; export it in float32"):
+        export_adapter(trained, tmp_path, torch.float16)
+
+
+def test_export_of_run_without_metrics_is_refused(run: Path, tmp_path: Path) -> None:
+    folder = copytree(run, tmp_path / "run")
+    (folder / "metrics.jsonl").write_text("")
+    with pytest.raises(RunError, match=r"metrics\.jsonl lacks steps before a checkpoint of step 3"):
+        paint.export(folder, tmp_path / "out")
 
 
 def test_export_refusals_name_place(run: Path, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ from paint.objective.masking import mask_ratio, mask_solution, overlap, overlap_
 from paint.training.rollouts import Rollout, ScoredRollout
 from paint.training.run_log import append_metrics, describe_phases, step_metrics
 from paint.training.train_step import Batch, Setup, StepResult
-from paint.training.trainer import train
+from paint.training.trainer import log_step, train
 from processes import on_full_disk, started, train_command
 from runs import (
     adapter,
@@ -537,6 +537,34 @@ def test_non_finite_loss_ends_run_and_keeps_checkpoints(tmp_path: Path) -> None:
     with pytest.raises(NonFiniteError, match=r"train\.learning_rate"):
         train(config, tmp_path / "run")
     assert latest_checkpoint(tmp_path / "run") is not None
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+def test_weights_that_are_not_finite_are_not_saved_and_resume_repeats_the_step(
+    tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch, value: float
+) -> None:
+    def damage(setup: Setup, *arguments: Any) -> bool:
+        if arguments[-1] == 2:
+            with torch.no_grad():
+                setup.policy.trainable[0].view(-1)[3] = value
+        return log_step(setup, *arguments)
+
+    config = small(train={"steps": 3, "checkpoint_every": 1})
+    named = r"^after step 2, .*not finite.* not saved; .* goes on from step-000001$"
+    with monkeypatch.context() as patched:
+        patched.setattr("paint.training.trainer.log_step", damage)
+        with pytest.raises(NonFiniteError, match=named):
+            train(config, tmp_path / "run")
+    assert last_checkpoint(tmp_path / "run") == "step-000001"
+    train(config, tmp_path / "run", resume=True)
+    assert_same(adapter(tmp_path / "run"), adapter(run, step=3))
+
+
+def test_update_beyond_32_bits_ends_run_by_its_setting(tmp_path: Path) -> None:
+    config = small(train={"steps": 1, "learning_rate": 1e38})
+    with pytest.raises(NonFiniteError, match=r"^step 1: .*lower train\.learning_rate"):
+        train(config, tmp_path / "run")
+    assert latest_checkpoint(tmp_path / "run") is None
 
 
 def test_engine_failure_between_steps_leaves_complete_checkpoint(

@@ -29,6 +29,11 @@ ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
 _NOT_PLAIN = ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "modules_to_save")
 
+
+class NonFiniteWeights(PolicyError):
+    """Stored weights have values that are not finite; the message names the first tensor."""
+
+
 PLAIN_LORA = "only plain LoRA adapters can be evaluated"
 
 
@@ -152,13 +157,16 @@ class Rounding:
 
 
 def export_adapter(trained: Path, folder: Path, dtype: torch.dtype) -> Rounding:
-    """Copy an adapter to another folder in this dtype. Raises PolicyError if there is none."""
+    """Copy an adapter to another folder in this dtype.
+
+    Raises PolicyError if there is none or the dtype cannot hold it, and NonFiniteWeights.
+    """
     with wrap_errors(trained, PolicyError, "it must hold an adapter"):
         exact = load_file(trained / ADAPTER)
         shape = (trained / ADAPTER_CONFIG).read_bytes()
-    stored = {}
-    for name, value in exact.items():
-        stored[name] = value.to(dtype)
+    _require_finite(trained, exact)
+    stored = {name: value.to(dtype) for name, value in exact.items()}
+    _require_fit(stored.items(), dtype)
     save_file(stored, folder / ADAPTER, metadata={"format": "pt"})
     storage.write_atomic(folder / ADAPTER_CONFIG, shape)
 
@@ -174,7 +182,8 @@ def export_merged(policy: Policy, trained: Path, folder: Path, dtype: torch.dtyp
     """Load trained weights into the untrained policy, and save one model in this dtype.
 
     The sum of base and adapter is rounded once. Afterwards the policy holds the rounded weights.
-    Raises PolicyError for weights that do not fit, or a base that is quantized.
+    Raises PolicyError for weights that do not fit, or a base that is quantized, and
+    NonFiniteWeights.
     """
     if getattr(policy.base, "is_loaded_in_4bit", False):
         raise PolicyError(
@@ -203,6 +212,7 @@ def export_merged(policy: Policy, trained: Path, folder: Path, dtype: torch.dtyp
         found = _rounding(updates())
     # The weights without an adapter, which the loops above left as they were.
     policy.base.to(dtype)
+    _require_fit(policy.base.named_parameters(), dtype)
     _save_model(policy, folder)
     return found
 
@@ -238,11 +248,32 @@ def _rounding(updates: Iterable[tuple[Tensor, Tensor]]) -> Rounding:
     return Rounding(1.0, 0.0)
 
 
+def not_finite(weights: Iterable[tuple[str, Tensor]]) -> str:
+    """The name of the first of these tensors with a value that is not finite; "" without one."""
+    return next((name for name, value in weights if not value.isfinite().all()), "")
+
+
+def is_finite(trained: Path) -> bool:
+    """Whether all weights in a folder of trained weights are finite."""
+    files = trained.glob("*.safetensors")
+    return not any(not_finite(load_file(path).items()) for path in files)
+
+
 def _require_finite(folder: Path, weights: Mapping[str, Tensor]) -> None:
     """Refuse weights that are not finite, before the policy is changed."""
-    for name, value in weights.items():
-        if not value.isfinite().all():
-            raise PolicyError(f"{folder}: {name} has values that are not finite; train it again")
+    name = not_finite(weights.items())
+    if name:
+        raise NonFiniteWeights(f"{folder}: {name} has values that are not finite; train it again")
+
+
+def _require_fit(weights: Iterable[tuple[str, Tensor]], dtype: torch.dtype) -> None:
+    """Refuse finite weights that a number format with fewer bits cannot hold."""
+    name = not_finite(weights)
+    if name:
+        raise PolicyError(
+            f"{name} has values beyond those of {str(dtype).removeprefix('torch.')}; export it in "
+            f"float32 or bfloat16"
+        )
 
 
 def _load_adapter(policy: Policy, folder: Path) -> None:

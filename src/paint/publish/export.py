@@ -10,7 +10,8 @@ The folder gets its name when it is complete.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -19,6 +20,8 @@ from huggingface_hub import HfApi, get_token
 from paint.config import schema as cfg
 from paint.config.run_folder import (
     checkpoint_of,
+    checkpoints,
+    read_history,
     read_run,
     read_run_json,
     require_checkpoint,
@@ -29,7 +32,14 @@ from paint.core.errors import PaintError, wrap_errors
 from paint.core.storage import atomic_dir
 from paint.demo.files import model_path
 from paint.models.policy import load_policy, load_tokenizer
-from paint.models.weights import export_adapter, export_merged, save_generation_settings, trained_in
+from paint.models.weights import (
+    NonFiniteWeights,
+    export_adapter,
+    export_merged,
+    is_finite,
+    save_generation_settings,
+    trained_in,
+)
 from paint.publish.card import Export, find_evaluation, write_card
 
 
@@ -59,6 +69,7 @@ def export(
     config = read_run(run)
     trained = trained_in(checkpoint, config.model.train_mode)
     require_checkpoint(checkpoint, trained.name)
+    read_history(run, step_of(checkpoint))  # a run that lost its metrics is refused, as by resume
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ExportError(f"{folder} exists; name a new folder, or remove it")
     found = [find_evaluation(place, trained) for place in evaluations]
@@ -70,7 +81,7 @@ def export(
     merged = merged or config.model.train_mode == "full"
     dtype = dtype or (config.model.dtype if merged else "float32")
     place = wrap_errors(folder, ExportError, "free some space, or name another folder")
-    with place, atomic_dir(folder.resolve()) as partial:
+    with place, _naming_finite(run, config.model), atomic_dir(folder.resolve()) as partial:
         if merged:
             # The seed draws an adapter that the trained weights replace.
             policy = load_policy(config.model, seed=0)
@@ -103,6 +114,18 @@ def export(
     if repository:
         upload(folder, repository, display)
     return folder
+
+
+@contextmanager
+def _naming_finite(run: Path, model: cfg.ModelConfig) -> Iterator[None]:
+    """Name a run's last checkpoint with finite weights in the error of one without."""
+    try:
+        yield
+    except NonFiniteWeights as error:
+        for checkpoint in reversed(checkpoints(run)):
+            if is_finite(trained_in(checkpoint, model.train_mode)):
+                raise ExportError(f"{error}, or export {checkpoint}") from None
+        raise
 
 
 def upload(folder: Path, repository: str, display: Display) -> None:

@@ -6,13 +6,26 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from paint.config.run_folder import RunError, read_run_json, require_checkpoint, step_folder
+from paint.config.run_folder import (
+    RunError,
+    latest_checkpoint,
+    read_run_json,
+    require_checkpoint,
+    step_folder,
+)
 from paint.core import storage
 from paint.core.distributed import all_gather_objects, run_on_rank0
-from paint.core.errors import reason, wrap_errors
+from paint.core.errors import NonFiniteError, reason, wrap_errors
 from paint.models.policy import Policy
 from paint.models.teacher import Teacher
-from paint.models.weights import load_trained, save_trained, trained_digest, trained_in
+from paint.models.weights import (
+    NonFiniteWeights,
+    load_trained,
+    not_finite,
+    save_trained,
+    trained_digest,
+    trained_in,
+)
 from paint.training.train_step import Setup
 
 
@@ -42,12 +55,25 @@ def require_same_weights(folder: Path, setup: Setup, step: int) -> None:
 
 
 def save(folder: Path, setup: Setup, step: int) -> Path:
-    """Write a checkpoint atomically and return its folder; an existing one is not changed."""
+    """Write a checkpoint atomically and return its folder; an existing one is not changed.
+
+    Raises NonFiniteError for trained weights that are not finite, and RunError.
+    """
     final = step_folder(folder / "checkpoints", step)
     # If the validation of a saved step fails, the loop saves the same step again.
     if final.exists():
         return final
 
+    named = setup.policy.model.named_parameters()
+    damaged = not_finite((name, value) for name, value in named if value.requires_grad)
+    if damaged:
+        last = latest_checkpoint(folder)
+        way_on = f"`paint resume {folder}` goes on from {last.name}" if last else "none was saved"
+        raise NonFiniteError(
+            f"after step {step}, {damaged} has values that are not finite, and the step is not "
+            f"saved; correct the callback or the optimizer that made them, or start a new run with "
+            f"a lower train.learning_rate; the last checkpoint: {way_on}"
+        )
     # By the id, a checkpoint that was put into another run is refused (require_checkpoint).
     state = {"step": step, "run": read_run_json(folder)["id"]}
     try:
@@ -75,7 +101,10 @@ def restore(
     """Load a checkpoint into policy, optimizer and teacher."""
     # Rank 0 alone reads every file for its checksum.
     run_on_rank0(lambda: require_checkpoint(checkpoint))
-    load_trained(policy, trained_in(checkpoint, policy.tuning))
+    try:
+        load_trained(policy, trained_in(checkpoint, policy.tuning))
+    except NonFiniteWeights as error:
+        raise RunError(f"{error}, or delete {checkpoint} to resume from the previous one") from None
     teacher.load(checkpoint)
     path = checkpoint / "optimizer.pt"
     try:

@@ -272,7 +272,15 @@ def update(setup: Setup, step_index: int) -> float:
     rate = learning_rate(setup.resolved.optimizer, config.train, step_index)
     set_learning_rate(setup.optimizer, rate)
     with extension_errors("train.optimizer", config.train.optimizer):
-        setup.optimizer.step()
+        try:
+            setup.optimizer.step()
+        except RuntimeError as error:
+            if "without overflow" not in str(error):
+                raise
+            raise NonFiniteError(
+                f"step {step_index + 1}: the update is not a number of 32 bits; start a new run "
+                f"with a lower train.learning_rate or train.weight_decay"
+            ) from error
     setup.optimizer.zero_grad()
     setup.teacher.follow(step_index + 1)
     return float(norm)

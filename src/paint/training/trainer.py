@@ -31,7 +31,7 @@ from paint.core.distributed import (
     report_once,
     run_on_rank0,
 )
-from paint.core.errors import Interrupted
+from paint.core.errors import Interrupted, NonFiniteError
 from paint.core.extensions import extension_errors
 from paint.core.storage import digest
 from paint.data.contexts import Contexts
@@ -314,7 +314,7 @@ def loop(
             # teacher's update or before logging leaves a partial one.
             if accelerator.is_main_process and done and not updates:
                 # The first error is the one to report.
-                with suppress(RunError):
+                with suppress(RunError, NonFiniteError):
                     checkpoint.save(folder, setup, done)
             raise
 
