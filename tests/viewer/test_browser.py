@@ -223,6 +223,17 @@ def test_page_run_begins_with_its_change_and_three_charts(browser: Any, page: Pa
         assert large["height"] > 1.2 * small["height"]
 
 
+def test_page_numbers_are_rounded_as_in_tables(browser: Any, page: Path) -> None:
+    values = [n / 80 for n in range(81)] + [0.1525, 0.3125, 1000.5, 1001.5, 0.0005, 2 / 3]
+    with opened(browser, page) as at:
+        shown = at.evaluate("values => values.map(v => [percent(v), points(-v), number(v)])", values)
+    for value, (share, difference, number) in zip(values, shown, strict=True):
+        assert share == f"{100 * value:.1f} %"
+        assert difference.lstrip(f"+{MINUS}") == f"{100 * value:.1f}"
+        rounded = f"{value:,.0f}" if value >= 1000 else f"{float(f'{value:.3g}'):g}"
+        assert number == rounded
+
+
 def test_page_run_shows_the_metric_of_a_collapse_warning(
     browser: Any, run: Path, tmp_path: Path
 ) -> None:

@@ -82,16 +82,26 @@ function readable(text) {
 }
 const hex = (code, digits) => code.toString(16).toUpperCase().padStart(digits, "0");
 
+// As Python rounds, which writes the tables: of an exact half to the even digit. toFixed rounds it up.
+function fixed(value, digits) {
+  const rounded = value.toFixed(digits), rest = value.toFixed(100).split(".")[1].slice(digits);
+  const isUp = /^50*$/.test(rest) && Number(rounded.at(-1)) % 2 === 1;
+  return isUp ? (2 * value - Number(rounded)).toFixed(digits) : rounded;
+}
+function precise(value, digits) {
+  const decimals = digits - 1 - Number(value.toExponential(digits - 1).split("e")[1]);
+  return decimals < 0 ? value.toPrecision(digits) : fixed(value, decimals);
+}
 function number(value, digits = 3) {
   if (value === null || value === undefined || Number.isNaN(value)) return "\u2013";
   if (value === 0) return "0";
   const size = Math.abs(value);
   if (size >= 1e6 || size < 1e-4) return value.toExponential(digits - 1).replace("e+", "e").replace("-", "\u2212");
-  const shown = size >= 1000 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(digits)));
+  const shown = size >= 1000 ? Number(fixed(value, 0)).toLocaleString("en") : String(Number(precise(value, digits)));
   return shown.replace("-", "\u2212");
 }
-const percent = (value, digits = 1) => (value === null || value === undefined ? "\u2013" : `${(100 * value).toFixed(digits)} %`);
-const points = (value, digits = 1) => (value === null || value === undefined ? "\u2013" : `${value >= 0 ? "+" : "\u2212"}${(100 * Math.abs(value)).toFixed(digits)}`);
+const percent = (value, digits = 1) => (value === null || value === undefined ? "\u2013" : `${fixed(100 * value, digits)} %`);
+const points = (value, digits = 1) => (value === null || value === undefined ? "\u2013" : `${value >= 0 ? "+" : "\u2212"}${fixed(100 * Math.abs(value), digits)}`);
 const countOf = (count, one, several = `${one}s`) => `${count} ${count === 1 ? one : several}`;
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / (values.length || 1);
 
