@@ -1,13 +1,16 @@
 """A run is evaluated as it was trained, and by the paper's protocol on published benchmarks."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from paint.cli.main import parse
-from paint.config.schema import Config, ConfigError, GradingConfig
+from paint.config.schema import Config, ConfigError, EvaluationConfig, GradingConfig
+from paint.core.display import Display
 from paint.data.benchmarks import Benchmark
 from paint.evaluation.defaults import (
+    default_benchmarks,
     defaults_of,
     evaluation_of,
     grading_of,
@@ -17,6 +20,7 @@ from paint.evaluation.defaults import (
     training_tokens,
     validation_protocol,
 )
+from paint.evaluation.evaluate import note_benchmarks
 from paint.training.trainer import train
 from runs import changed, write_problems
 
@@ -68,6 +72,43 @@ def test_evaluation_of_own_task_is_never_on_mathematics() -> None:
         assert protocol_of(evaluation_of(config)) == TRAINED
         validated = config.changed("validation", path="held-out.jsonl")
         assert evaluation_of(validated).benchmarks == ("held-out.jsonl",)
+
+
+PAPERS = EvaluationConfig().benchmarks
+
+
+@pytest.mark.parametrize(
+    ("changes", "names", "what"),
+    [
+        ({}, PAPERS, "the paper's benchmarks"),
+        ({"model": {"path": "demo"}}, ("demo",), "whose model the run trains on own.jsonl"),
+        ({"data": {"path": "demo"}}, ("demo",), "which the run was trained on"),
+        ({"validation": {"path": "v.jsonl"}}, ("v.jsonl",), "the run's validation"),
+    ],
+)
+def test_note_benchmarks_says_what_the_default_is(
+    changes: dict[str, dict[str, Any]],
+    names: tuple[str, ...],
+    what: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config = OWN
+    for section, values in changes.items():
+        config = config.changed(section, **values)
+    assert default_benchmarks(config)[0] == names
+    note_benchmarks(evaluation_of(config), config, "runs/first", Display())
+    said = capsys.readouterr().out
+    assert said.startswith(f"evaluated on {', '.join(names)}: ")
+    assert said.endswith(f"{what}; --benchmarks names others\n")
+    note_benchmarks(evaluation_of(config, ["mine.jsonl"]), config, "runs/first", Display())
+    assert capsys.readouterr().out == ""
+
+
+def test_note_benchmarks_of_a_model_are_the_papers(capsys: pytest.CaptureFixture[str]) -> None:
+    note_benchmarks(EvaluationConfig(), None, "owner/name", Display())
+    assert "the paper's benchmarks" in capsys.readouterr().out
+    note_benchmarks(defaults_of("demo", ["demo"]), None, "demo", Display())
+    assert capsys.readouterr().out == ""
 
 
 def test_flags_of_eval_have_the_defaults_of_the_benchmarks_that_are_named(run: Path) -> None:

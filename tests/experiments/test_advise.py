@@ -383,6 +383,17 @@ def test_advise_on_recommends_only_what_intervals_tell(
         assert part in line
 
 
+def test_advise_on_few_problems_says_that_they_have_no_interval() -> None:
+    def lines_of(problems: int) -> list[str]:
+        few = {name: values[:problems] for name, values in of_gradient(0.3).items()}
+        return advise_on(STUDENT, {"recipe": few})
+
+    [line] = lines_of(9)
+    assert line.startswith("no advice: ")
+    assert "9 problems are too few for an interval; take more --problems" in line
+    assert "interval" not in " ".join(lines_of(10))
+
+
 def test_advise_on_student_without_right_answers_is_sft_first() -> None:
     none = {"accuracy": Interval(0.0, 0.0, 0.05), "both": Interval(0.0, 0.0, 0.05)}
     few = {"recipe": of_gradient(0.3)}

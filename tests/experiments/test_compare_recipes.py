@@ -10,6 +10,7 @@ from paint.cli import main
 from paint.config.schema import ConfigError
 from paint.experiments.ablations import controls_of_text
 from paint.experiments.checkpoint_results import read_results
+from paint.experiments.compare import title_of
 from paint.experiments.eval_protocols import protocol_for
 from paint.experiments.recipes import read_recipes
 from paint.inference.engine import sampling_from
@@ -21,6 +22,22 @@ SMALL: Sections = {
     "rollout": {"max_new_tokens": 40},
     "train": {"steps": 1, "batch_size": 2, "micro_batch_size": 2},
 }
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "benchmark", "title"),
+    [
+        ("demo", "demo", "demo", "The demo"),
+        ("demo", "support.jsonl", "support-held", "The demo's model"),
+        ("demo", "demo", "mine", "The demo's model"),
+        ("owner/name", "demo", "demo", "owner/name"),
+    ],
+)
+def test_title_of_own_problems_is_no_demo(
+    model: str, data: str, benchmark: str, title: str
+) -> None:
+    config = changed("demo-paint", {"model": {"path": model}, "data": {"path": data}})
+    assert title_of(config, benchmark) == title
 
 
 def problems_of(*steps: int) -> list[dict[str, str]]:

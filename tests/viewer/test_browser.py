@@ -226,7 +226,9 @@ def test_page_run_begins_with_its_change_and_three_charts(browser: Any, page: Pa
 def test_page_numbers_are_rounded_as_in_tables(browser: Any, page: Path) -> None:
     values = [n / 80 for n in range(81)] + [0.1525, 0.3125, 1000.5, 1001.5, 0.0005, 2 / 3]
     with opened(browser, page) as at:
-        shown = at.evaluate("values => values.map(v => [percent(v), points(-v), number(v)])", values)
+        shown = at.evaluate(
+            "values => values.map(v => [percent(v), points(-v), number(v)])", values
+        )
     for value, (share, difference, number) in zip(values, shown, strict=True):
         assert share == f"{100 * value:.1f} %"
         assert difference.lstrip(f"+{MINUS}") == f"{100 * value:.1f}"

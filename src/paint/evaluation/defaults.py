@@ -112,6 +112,21 @@ def defaults_of(target: str, benchmarks: Sequence[str] = ()) -> EvaluationConfig
     return replace(default, benchmarks=tuple(benchmarks) or default.benchmarks)
 
 
+def default_benchmarks(config: Config) -> tuple[tuple[str, ...], str]:
+    """The problems that a run is evaluated on where none are named, and what they are."""
+    if config.validation.path:
+        return (config.validation.path,), "the problems of the run's validation"
+    if has_own_task(config):
+        return (config.data.path,), "the rows of the training, whose prompts or grader are your own"
+    if config.data.path == NAME:
+        return (NAME,), "held-out problems of the demo, which the run was trained on"
+    if config.model.path == NAME:
+        return (NAME,), (
+            f"held-out problems of the demo, whose model the run trains on {config.data.path}"
+        )
+    return EvaluationConfig().benchmarks, "the paper's benchmarks"
+
+
 def evaluation_of(config: Config, benchmarks: Sequence[str] = ()) -> EvaluationConfig:
     """Settings that fit a run: its grader, and its thinking mode and sampling.
 
@@ -122,17 +137,13 @@ def evaluation_of(config: Config, benchmarks: Sequence[str] = ()) -> EvaluationC
     # A run may do without grades. An evaluation cannot, and has the default grader then.
     if not config.grading.is_off:
         default = replace(default, grading=config.grading)
-    validation, names = config.validation, tuple(benchmarks)
-    if not names and validation.path:
+    validation, names = config.validation, tuple(benchmarks) or default_benchmarks(config)[0]
+    if not benchmarks and validation.path:
         protocol = validation_protocol(config)
         default = replace(default, samples=validation.samples, limit=validation.limit)
-        names = (validation.path,)
     else:
-        if not names and has_own_task(config):
-            names, default = (config.data.path,), replace(default, limit=config.data.limit)
-        if not names and NAME in (config.model.path, config.data.path):
-            names = (NAME,)
-        names = names or default.benchmarks
+        if not benchmarks and has_own_task(config):
+            default = replace(default, limit=config.data.limit)
         protocol = fitting_protocol(config, names)
     return replace(
         default,

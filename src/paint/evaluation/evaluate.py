@@ -29,6 +29,7 @@ from paint.data.gold_answer_checks import announce_benchmark
 from paint.data.problems import Problem
 from paint.demo.files import NAME
 from paint.evaluation.defaults import (
+    default_benchmarks,
     grader_needs_answer,
     grading_of,
     protocol_differences,
@@ -96,6 +97,7 @@ def evaluate(
     model, policies = resolve_targets(evaluation, targets)
     run = run_of(Path(targets[0]))
     trained = read_run(run) if run else None
+    note_benchmarks(evaluation, trained, targets[0], display)
     benchmarks = load_benchmarks(evaluation, trained, display)
     folder = Path(evaluation.output_dir) / name_of(targets, model)
     places: list[Place] = []
@@ -126,7 +128,7 @@ def evaluate(
     if missing:
         note_cost(evaluation, run, missing, display, confirm=confirm)
     if trained is not None:
-        note_differences(evaluation, trained, targets[0], display)
+        note_differences(evaluation, trained, display)
     model = with_date(model, folder)
     policy = load_eval_policy(model, evaluation.rollout, prompts=policies[0].prompts)
     display.note(policy.conventions.line())
@@ -224,18 +226,28 @@ def note_cost(
     display.note(line)
 
 
-def note_differences(
-    evaluation: EvaluationConfig, trained: Config, target: str, display: Display
-) -> None:
-    """Note what differs from the training of the first target, and an evaluation on its rows."""
+def note_differences(evaluation: EvaluationConfig, trained: Config, display: Display) -> None:
+    """Note what differs from the training of the first target."""
     changes = protocol_differences(trained, protocol_of(evaluation))
     if changes:
         display.note(f"not sampled as in training: {changes}")
-    path = trained.data.path
+
+
+def note_benchmarks(
+    evaluation: EvaluationConfig, trained: Config | None, target: str, display: Display
+) -> None:
+    """Note what the problems are where they are the default, or the rows of the training."""
+    path = trained.data.path if trained else NAME
     if path != NAME and evaluation.benchmarks == (path,):
         display.note(
             f"{path} holds the rows that {target} was trained on; --benchmarks names others"
         )
+        return
+    names, what = EvaluationConfig().benchmarks, "the paper's benchmarks"
+    if trained is not None:
+        names, what = default_benchmarks(trained)
+    if evaluation.benchmarks == names:
+        display.note(f"evaluated on {', '.join(names)}: {what}; --benchmarks names others")
 
 
 def count_missing(store: Path, problems: Sequence[Problem], samples: int) -> int:

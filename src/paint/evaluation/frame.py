@@ -105,6 +105,13 @@ def select_rows(rows: Iterable[Measurement], **columns: Any) -> list[Measurement
     return found
 
 
+def interval_note(rows: Iterable[Measurement]) -> str:
+    """How a title says that values have intervals: those without a bound, from ten problems on."""
+    if any(row.low is not None or row.high is not None for row in rows):
+        return " with 95 % interval"
+    return "; too few problems for an interval"
+
+
 def to_frame(rows: Sequence[Measurement]) -> "pd.DataFrame":
     """The rows as a DataFrame, without columns that are empty in all."""
     # Here: rows and tables do without pandas.

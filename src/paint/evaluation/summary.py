@@ -11,6 +11,7 @@ from paint.evaluation.frame import (
     Report,
     Table,
     Unit,
+    interval_note,
     select_rows,
     table_of,
     to_measurement,
@@ -42,7 +43,7 @@ def summary_report(graded: ByPolicy) -> Report:
         metric, score, unit = "reward", "Mean reward", "hundredths"
     average = table_of(
         select_rows(rows, metric=metric),
-        f"{score}, in {unit} with 95 % interval",
+        f"{score}, in {unit}{interval_note(select_rows(rows, metric=metric))}",
         {name: (name, "%") for name in dict.fromkeys(row.benchmark for row in rows)},
         column_of=lambda row: row.benchmark,
     )

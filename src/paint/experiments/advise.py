@@ -12,6 +12,7 @@ student q moves towards the teacher p, token by token, along q^(1-a) p^a:
 R is the verdict of a rollout, and the mean is over the other rollouts of its problem.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -366,10 +367,13 @@ def advise_on(
     best = max(candidates, key=lambda name: gradients[name].mean())
     highest = mean(gradients[best])
     if highest.low <= 0:
+        why = "0 is in its interval"
+        if not math.isfinite(highest.low):  # as of all values without a bound
+            why = f"{problems} problems are too few for an interval"
         lines.append(
             f"no advice: of the contexts that are no controls, {best} has the highest accuracy "
-            f"gradient, {highest.points(sign=True)}, and 0 is in its interval; take more "
-            f"--problems, or other --contexts"
+            f"gradient, {highest.points(sign=True)}, and {why}; take more --problems, or other "
+            f"--contexts"
         )
         return lines
 

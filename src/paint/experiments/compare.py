@@ -41,7 +41,7 @@ def compare(
     other arguments are those of ``paint.compare``.
     """
     # The last recipe decides: it is the one that the others are compared with.
-    display, model = Display(), recipes[-1][1].model.path
+    display = Display()
     protocol = protocol_for(recipes[-1][1], benchmark, problems, samples)
     rollout = protocol.rollout
     if thinking is not None:
@@ -62,9 +62,16 @@ def compare(
     results = run_experiment(
         runs, seeds, folder, protocol, display, every_checkpoint=every_checkpoint
     )
-    title = "The demo" if model == NAME else model
+    title = title_of(recipes[-1][1], protocol.benchmark.name)
     publish(side_by_side(title, names, all_pairs=not against_last), results, folder, display)
     return results
+
+
+def title_of(config: Config, benchmark: str) -> str:
+    """What was compared: the demo, if model, problems and benchmark are its own; or the model."""
+    if config.model.path != NAME:
+        return config.model.path
+    return "The demo" if config.data.path == benchmark == NAME else "The demo's model"
 
 
 def _served(rollout: RolloutConfig, gpus: tuple[str, ...]) -> RolloutConfig:

@@ -109,6 +109,9 @@ function keys(series) {
 }
 
 // Rows with an interval each: {label, mean, low, high}; zero draws the line at 0.
+// Values without a bound have an interval from ten problems on.
+const intervalNote = (rows) => (rows.some((row) => Number.isFinite(row.low) || Number.isFinite(row.high)) ? "with 95 % interval" : "too few problems for an interval");
+
 function intervalChart({ title, note, rows, format = percent }) {
   // On a telephone labels stand above their intervals; beside them, both would be too small to read.
   const isNarrow = innerWidth < 600, most = isNarrow ? 44 : 32;
@@ -122,7 +125,7 @@ function intervalChart({ title, note, rows, format = percent }) {
     const value = isNarrow ? svg("text", { x: width, y: y - 13, "text-anchor": "end" }, format(row.mean)) : svg("text", { x: Math.min(f.x(row.mean), width - 90), y: y - 7, "text-anchor": "middle" }, format(row.mean));
     return svg("g.s0", {}, name,
       svg("line.whisker", { x1: f.x(row.low ?? row.mean), x2: f.x(row.high ?? row.mean), y1: y, y2: y }),
-      svg("circle.dot", { cx: f.x(row.mean), cy: y, r: 4.5 }, svg("title", {}, `${row.label}: ${format(row.mean)} [${format(row.low)}, ${format(row.high)}]`)), value);
+      svg("circle.dot", { cx: f.x(row.mean), cy: y, r: 4.5 }, svg("title", {}, `${row.label}: ${format(row.mean)}${intervalNote([row]).startsWith("with") ? ` [${format(row.low)}, ${format(row.high)}]` : ""}`)), value);
   });
   if (x0 < 0 && x1 > 0) parts.push(svg("line.zero", { x1: f.x(0), x2: f.x(0), y1: 4, y2: height - 24 }));
   const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": title }, f.parts, parts);

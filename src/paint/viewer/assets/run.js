@@ -46,7 +46,7 @@ function validationChart(set, size) {
   const points = DATA.validation.filter((v) => v.benchmark === set), first = points[0];
   const isReward = first.metric === "reward", name = isReward ? "mean reward" : `Avg@${first.k}`;
   const pick = (key) => points.map((v) => v[key]);
-  return lineChart({ title: `Validation on ${set}`, note: `${name} of ${countOf(first.problems, "problem")} with 95 % interval`, x: points.map((v) => v.step), series: [{ name, y: pick("mean"), low: pick("low"), high: pick("high") }], format: isReward ? number : percent, ...size });
+  return lineChart({ title: `Validation on ${set}`, note: `${name} of ${countOf(first.problems, "problem")}, ${intervalNote(points)}`, x: points.map((v) => v.step), series: [{ name, y: pick("mean"), low: pick("low"), high: pick("high") }], format: isReward ? number : percent, ...size });
 }
 
 // Three curves tell most runs: whether answers improve, whether the student learns, and whether it

@@ -4,7 +4,7 @@ const UNITS = { "%": percent, points, "": (value) => number(value), signed: (val
 
 function drawn(chart) {
   const rows = Object.entries(chart.rows).map(([label, interval]) => ({ label, ...interval }));
-  return intervalChart({ title: chart.title, note: `${chart.note ? `${chart.note}, ` : ""}with 95 % interval`, rows, format: UNITS[chart.unit] });
+  return intervalChart({ title: chart.title, note: `${chart.note ? `${chart.note}, ` : ""}${intervalNote(rows)}`, rows, format: UNITS[chart.unit] });
 }
 
 function build(report) {
