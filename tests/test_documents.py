@@ -3,6 +3,7 @@
 import re
 import shlex
 import shutil
+import tomllib
 from pathlib import Path
 
 import matplotlib
@@ -11,7 +12,10 @@ import torch
 
 import paint
 from paint.cli.main import parse
+from paint.config.recipe import find_recipe, from_table, read_recipe, shipped_recipes
+from paint.config.schema import PAPER_PROMPTS, Config
 from paint.demo.files import HELD_OUT_PROBLEMS, MODEL
+from paint.training.check import cautions_of, check_config
 from runs import tight_and_loose
 
 ROOT = Path(__file__).parents[1]
@@ -52,6 +56,28 @@ def test_documented_command_parses(command: str, monkeypatch: pytest.MonkeyPatch
 
 def test_documented_commands_are_found() -> None:
     assert len(COMMANDS) > 70
+
+
+RECIPES = [
+    *(pytest.param(read_recipe(find_recipe(name)), id=name) for name in shipped_recipes()),
+    *(
+        pytest.param(from_table(tomllib.loads(block)), id=f"{document.stem}-{number}")
+        for document in DOCUMENTS
+        for number, block in enumerate(
+            re.findall(r"^```toml\n(.*?)^```", document.read_text(), re.M | re.S)
+        )
+        if "reward_weighted:" not in block  # an extension that the page writes
+    ),
+]
+
+
+@pytest.mark.parametrize("config", RECIPES)
+def test_recipe_of_ours_is_not_warned_of(config: Config) -> None:
+    run = check_config(config)
+    assert list(cautions_of(run)) == []
+    # D9: where the prompts are not the paper's, both views read one chat template.
+    if run.algorithm.needs_context and config.prompts != PAPER_PROMPTS:
+        assert config.model.teacher_thinking == config.model.student_thinking
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from conftest import DEMO
-from paint.config.schema import ModelConfig
+from paint.config.schema import ModelConfig, PromptsConfig
 from paint.core.display import Display
 from paint.models.policy import Policy, load_policy
 from paint.objective.messages import rationale_messages, student_messages, teacher_messages
@@ -166,6 +166,10 @@ def test_warn_template_mismatch_prints_once_with_hint(qwen3: Policy) -> None:
     assert f"the student reads {EMPTY_THOUGHT!r}, the teacher reads '' (" in said
     for setting in ("objective.skip_tokens", "model.teacher_thinking", "model.student_thinking"):
         assert setting in said
+
+    assert said.startswith("as in OPSD's scripts, the views differ")
+    own = replace(in_modes(qwen3, defaults), prompts=PromptsConfig(student="{{ problem }}"))
+    assert note(own).startswith("the views differ")
 
     other = note(in_modes(qwen3, (True, False)))
     assert f"the student reads '', the teacher reads {EMPTY_THOUGHT!r} (" in other

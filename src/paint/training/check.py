@@ -538,7 +538,7 @@ def resolve(run: Resolved, machine: Machine) -> Resolved:
 
     Raises ConfigError for more ranks than rows, and on a GPU for a run that does not fit.
     """
-    cautions = tuple(_cautions(run))
+    cautions = tuple(cautions_of(run))
     run = resolve_engine(run, machine)
     run = replace(run, notes=(*run.notes, *cautions))
     if machine.ranks > 1:
@@ -566,14 +566,15 @@ def resolve(run: Resolved, machine: Machine) -> Resolved:
     return replace(run, config=plan.chosen, plan=plan, server_flags=flags, notes=notes)
 
 
-def _cautions(run: Resolved) -> Iterator[str]:
+def cautions_of(run: Resolved) -> Iterator[str]:
     """Lines on settings that are allowed, and rarely meant."""
     teacher, divergence = run.teacher, run.config.objective.divergence
     if teacher.weights == "ema" and teacher.every >= run.config.train.steps:
         yield (
             f"the teacher stays as it is: teacher.every is not below {run.config.train.steps} steps"
         )
-    if run.is_off_policy and divergence != FORWARD_KL.name:
+    # Of stored rollouts, reverse KL is another paper's method (the recipe semi-opd).
+    if run.rollout.off_policy_steps and divergence != FORWARD_KL.name:
         yield (
             "off-policy: forward KL tolerates completions of another policy, reverse KL does not "
             f"(arXiv 2606.24143), and objective.divergence is {divergence}; watch off_policy_kl"

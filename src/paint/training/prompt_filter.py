@@ -5,7 +5,7 @@ A prompt is never truncated: a solution without its end would be another experim
 
 from collections.abc import Sequence
 
-from paint.config.schema import ConfigError
+from paint.config.schema import PAPER_PROMPTS, ConfigError
 from paint.core.display import Display
 from paint.data.contexts import IN_FULL, Contexts
 from paint.data.problems import DataError, Problem, ValidRows
@@ -210,8 +210,9 @@ def warn_template_mismatch(display: Display, policy: Policy) -> None:
     if student == teacher:
         return
 
+    where = "as in OPSD's scripts, " if policy.prompts == PAPER_PROMPTS else ""
     display.note(
-        f"the views differ in more than what the teacher is shown: where the student reads "
+        f"{where}the views differ in more than what the teacher is shown: where the student reads "
         f"{student!r}, the teacher reads {teacher!r} (docs/fidelity.md, D9). objective.skip_tokens "
         f"1 leaves the first token after it (first_kl) out of the loss; model.teacher_thinking and "
         f"model.student_thinking, if they are equal, give both the same template"
