@@ -7,6 +7,7 @@ import torch
 
 import paint
 from paint.cli import main
+from paint.grading.code import sandbox
 from paint.inference import machine
 from paint.models import liger
 
@@ -56,3 +57,14 @@ def test_doctor_finds_vllm_as_runs_do(monkeypatch: pytest.MonkeyPatch) -> None:
         found = {there: f"/bin/{there}"}
         monkeypatch.setattr("shutil.which", found.get)
         assert said in machine._vllm()
+
+
+def test_doctor_says_what_tested_code_can_reach(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reached = ("the network", "your files")
+    monkeypatch.setattr(sandbox, "find_reach", lambda way: reached)
+    assert main(["doctor"]) == 0
+    assert "code     warning: tested code can reach the network, your files" in (
+        capsys.readouterr().out
+    )

@@ -18,13 +18,3 @@ def test_example_is_short_and_leaves_a_finished_run(
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(example), run_name="__main__")
     assert list(tmp_path.glob("runs/*/checkpoints/step-*"))
-
-
-def test_code_feedback_as_a_grader_trains_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    [example] = [path for path in EXAMPLES if path.stem == "code_feedback"]
-    monkeypatch.chdir(tmp_path)
-    module = runpy.run_path(str(example), run_name=example.stem)
-    assert module["grade"]("no code", {"tests": "assert add(1, 2) == 3"}).reward == 0
-    assert not list(tmp_path.iterdir())

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def doctor(recipes: Sequence[str | Path] = ()) -> dict[str, Any]:
-    """Find what a run would find here: devices, memory, disk, libraries, vLLM, Liger.
+    """Find what a run would find here: devices, memory, disk, libraries, vLLM, Liger, sandbox.
 
     The exit status is 1 if a library is missing or of a version that does not fit.
 
@@ -45,6 +45,7 @@ def report(found: dict[str, Any]) -> str:
     for place, free in found["disk"].items():
         lines.append(f"disk     {free / 1e9:.0f} GB free at {place}")
     lines += [f"vLLM     {found['vllm']}", f"Liger    {found['liger']}", f"hub      {found['hub']}"]
+    lines.append(f"code     {found['code']}")
     fitting = 0
     for name, package in packages.items():
         fitting += package["fits"]

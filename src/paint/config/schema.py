@@ -498,9 +498,9 @@ class GradingConfig(Section):
     """How completions are graded: for GRPO's reward, and for the accuracy that runs report."""
 
     grader: tuple[str, ...] = setting(("math",), GRADERS, 'default: "math"')
-    """Grader: math compares boxed answers, exact texts, choice letters; none is no grader, and
-    module:name your own function (docs/how-to/own-grader.md; ours). Of several, the reward is the
-    weighted sum, and the first decides what is right."""
+    """Grader: math compares boxed answers, exact texts, choice letters; code runs unit tests; none
+    is no grader, and module:name your own function (docs/how-to/own-grader.md; ours). Of several,
+    the reward is the weighted sum, and the first decides what is right."""
     weights: tuple[float, ...] = ()
     """Weights of several graders in the sum; empty: 1 each (TRL's reward_weights)."""
     deadline: float = setting(5.0, *DEADLINE)
@@ -512,8 +512,12 @@ class GradingConfig(Section):
     three times at most (ours)."""
     stop_on_failure: bool = True
     """Stop where the grader fails on all of a step or an evaluation; or else reward 0 (ours)."""
-    options: OptionTable = field(default=NO_OPTIONS, metadata=options_of("grader"))
-    """Options that a grader of your own declares, by name (docs/how-to/extend.md)."""
+    options: OptionTable = field(
+        default=NO_OPTIONS,
+        metadata=options_of("grader", code="paint.grading.code.grader:CodeGrader"),
+    )
+    """Options of the grader code, or that a grader of your own declares, by name
+    (docs/how-to/extend.md)."""
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from paint.data.benchmarks import Benchmark
-from paint.data.problems import Problem
+from paint.data.problems import Problem, row_of
 from paint.data.readers import DataError, shorten
 from paint.grading.contract import Grader
 from paint.grading.math.equality import explain_gold
@@ -53,10 +53,14 @@ def announce_benchmark(grader: Grader, benchmark: Benchmark, say: Callable[[str]
     """Print how an evaluation set was read, and which gold answers the grader cannot parse.
 
     Raises:
-        DataError: none of them parses.
+        DataError: none of them parses, or a row lacks what the grader needs.
     """
     for note in benchmark.notes:
         say(note)
+    for problem in benchmark.problems:
+        lacking = grader.lacks(row_of(problem))
+        if lacking:
+            raise DataError(f"{benchmark.name}, problem {problem.id}: {lacking}")
     # No other grader parses answers.
     if not isinstance(grader, MathGrader):
         return

@@ -320,7 +320,10 @@ def _problem(
         [solution] = text_of("solution", data.solution_field)
 
     # Under the name that the context uses, whatever its case in the file.
-    for column in needs.keys() - NEEDS_BOTH.keys():  # of contexts
+    for column in needs.keys() - NEEDS_BOTH.keys():  # of contexts, and the tests of code
+        value = fields.get(find_column(fields, column) or "")
+        if isinstance(value, list) and value and all(isinstance(line, str) for line in value):
+            fields = fields | {column: "\n".join(value)}
         fields = fields | {column: _text(fields, column, column, f"{needs[column]} needs it")}
     answer, *also = text_of("answer", data.answer_field)
     # The default id column may be missing, one that was configured by name may not.

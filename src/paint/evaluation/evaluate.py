@@ -194,7 +194,10 @@ def load_benchmarks(
         grading = grading_of(benchmark, evaluation.grading)
         if grading != evaluation.grading:
             display.note(f"{benchmark.name} is graded by {', '.join(grading.grader)}")
-        announce_benchmark(open_grader(grading), benchmark, display.note)
+        grader = open_grader(grading)
+        announce_benchmark(grader, benchmark, display.note)
+        if grader.describe():
+            display.note(grader.describe())
     return list(benchmarks.values())
 
 

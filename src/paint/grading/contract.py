@@ -96,6 +96,14 @@ class Grader(Protocol):
         """What the calls since the last ``take_cost`` took; zero where no function is called."""
         return Cost()
 
+    def describe(self) -> str:
+        """What a user should know of it at the start, in one line; "" for nothing."""
+        return ""
+
+    def lacks(self, row: Mapping[str, Any]) -> str:
+        """What a problem's row lacks for it, for a message; "" for nothing."""
+        return ""
+
     def close(self) -> None:
         """End all processes at once; a later grading starts new ones."""
         return

@@ -1,12 +1,20 @@
-"""Registry of graders by name: math, exact, choice, none, or a function of your own."""
+"""Registry of graders by name: math, exact, choice, code, none, or a function of your own."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from paint.config.schema import GradingConfig
 from paint.core.errors import ConfigError
-from paint.core.extensions import NO_OPTIONS, bind_options, complete_options, load_object, of_type
+from paint.core.extensions import (
+    NO_OPTIONS,
+    bind_options,
+    build_options,
+    complete_options,
+    load_object,
+    of_type,
+)
 from paint.grading.choice import chosen_letter, named_letters
+from paint.grading.code.grader import CodeGrader
 from paint.grading.contract import Cost, Grade, Grader, Item
 from paint.grading.functions import AsyncCalls, FunctionGrader, is_async, reward_word, takes_batch
 from paint.grading.math.equality import boxed
@@ -14,13 +22,14 @@ from paint.grading.math.grader import MathGrader
 from paint.grading.processes import Pool
 from paint.grading.thoughts import split_thought
 
-GRADERS = ("math", "exact", "choice", "none")
+GRADERS = ("math", "exact", "choice", "code", "none")
+WITH_ANSWER = ("math", "exact", "choice")  # of the rows, with which they compare
 
 
 def needs_answer(grader: str) -> bool:
     """True if the grader of this name compares with a gold answer."""
     # A function of the user's own may need none.
-    return grader in GRADERS and grader != "none"
+    return grader in WITH_ANSWER
 
 
 def open_grader(grading: GradingConfig) -> Grader:
@@ -83,6 +92,9 @@ def find_grader(
             return EachGrader(exact)
         case "choice":
             return EachGrader(choice)
+        case "code":
+            options = build_options(CodeGrader, table, "grading.options", "grading.grader code")
+            return CodeGrader(options, workers=workers)
         case "none":
             return NoGrader()
     function = load_object(grader, "grading.grader", GRADERS)
@@ -146,6 +158,13 @@ class WeightedGrader(Grader):
             feedback="\n\n".join(feedback),
             parts=parts,
         )
+
+    def describe(self) -> str:
+        lines = [grader.describe() for grader in self._graders.values()]
+        return "; ".join(filter(None, lines))
+
+    def lacks(self, row: Mapping[str, Any]) -> str:
+        return next(filter(None, (grader.lacks(row) for grader in self._graders.values())), "")
 
     def take_cost(self) -> Cost:
         return sum((grader.take_cost() for grader in self._graders.values()), Cost())

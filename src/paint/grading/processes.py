@@ -76,7 +76,7 @@ class Pool:
     ) -> None:
         if (workers is not None and workers < 1) or not DEADLINES[0] <= deadline <= DEADLINES[1]:
             raise ValueError(f"{workers} workers with a deadline of {deadline} s")
-        self._most_workers = workers or _cores()
+        self._most_workers = workers or cores()
         name = _portable(function)
         self._settings = json.dumps([name, deadline, warm_up, memory, dict(table)])
         self._server: ForkServer | None = None
@@ -263,7 +263,8 @@ def _load(function: str) -> Callable[..., Any]:
     return loaded
 
 
-def _cores() -> int:
+def cores() -> int:
+    """The number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -14,6 +14,7 @@ from paint.config.schema import RolloutConfig
 from paint.core.errors import PaintError
 from paint.core.versions import __version__
 from paint.estimate.plan import Machine
+from paint.grading.code.sandbox import describe_confinement
 from paint.training.check import INSTALL, check_config, plan_placement
 
 LIBRARIES = ("torch", "transformers", "peft", "accelerate", "tokenizers", "numpy")
@@ -56,6 +57,7 @@ def examine(recipes: Sequence[str] = ()) -> dict[str, Any]:
         "disk": disk,
         "vllm": _vllm(),
         "liger": has_liger,
+        "code": _code(),
         "hub": "offline" if constants.HF_HUB_OFFLINE else f"{'a' if get_token() else 'no'} token",
         "recipes": {name: _needs(name, len(gpus), capacity) for name in recipes},
     }
@@ -115,6 +117,14 @@ def _vllm() -> str:
     """How a run would start a server."""
     command, *_ = shlex.split(RolloutConfig().server)
     return shutil.which(command) or f"not found; {INSTALL}"
+
+
+def _code() -> str:
+    """How the code of completions would be confined."""
+    try:
+        return describe_confinement()
+    except PaintError as error:
+        return str(error)
 
 
 def _needs(name: str, gpus: int, capacity: float) -> str:

@@ -43,6 +43,7 @@ from paint.estimate.plan import (
     with_micro_batch,
 )
 from paint.estimate.report import start_line
+from paint.grading.code.grader import CodeOptions
 from paint.grading.graders import needs_answer
 from paint.inference.engines import AUTO, LOCAL, VLLM, EngineType, engine_of
 from paint.objective.divergences import FORWARD_KL, Divergence, find_divergence
@@ -160,6 +161,9 @@ class Resolved:
         needed: dict[str, str] = {}
         if not self.algorithm.needs_rollouts:
             needed["solution"] = self.method
+        if self.algorithm.needs_rollouts and "code" in self.config.grading.grader:
+            tests = self.config.grading.options.get("tests_field", CodeOptions.tests_field)
+            needed[str(tests)] = 'grading.grader "code"'
         if self.needs_grades and self.needs_answer:
             grader = format_value(" ".join(self.config.grading.grader))
             needed["answer"] = f"{self.needs_grades} with grading.grader {grader}"

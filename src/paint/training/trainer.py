@@ -125,7 +125,7 @@ def train(
             display.note(f"the loss is computed without Triton kernels: {reason}")
         run = resolve(run, _find_machine(accelerator))
         grader = stack.enter_context(open_grader(run.config.grading))
-        display.notes(run.notes)
+        display.notes([line for line in (*run.notes, grader.describe()) if line])
 
         model, seed, prompts = run.config.model, run.config.train.seed, run.config.prompts
         if model.date == "auto":

@@ -1,0 +1,444 @@
+"""The grader of code: what it runs, what crosses between tests and code, what it says."""
+
+import collections
+import datetime
+import json
+import math
+from collections.abc import Iterator
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paint.config import schema as cfg
+from paint.core.errors import ConfigError
+from paint.core.extensions import OptionTable
+from paint.data.benchmarks import Benchmark
+from paint.data.gold_answer_checks import announce_benchmark
+from paint.data.problems import DataError, Problem, read_problems
+from paint.grading.code.extract import code_before_text, code_of, complete_tests, names_of_code
+from paint.grading.code.grader import CodeGrader, CodeOptions
+from paint.grading.code.plain import Decoder, Encoder
+from paint.grading.contract import Grade, Grader, Item
+from paint.grading.graders import needs_answer, open_grader
+from paint.training.check import check_config
+from runs import changed
+
+ADD = "def add(a, b):\n    return a + b"
+
+
+@pytest.fixture(scope="module")
+def grader() -> Iterator[Grader]:
+    with CodeGrader(CodeOptions(), workers=1) as grader:
+        yield grader
+
+
+def grade(grader: Grader, code: str, tests: str | list[str], **row: str) -> Grade:
+    [found] = grader.grade([Item(block(code), "", row={"tests": tests, **row})])
+    return found
+
+
+def block(code: str) -> str:
+    return f"Try this:\n```python\n{code}\n```\nDone."
+
+
+def test_reward_reason_and_feedback_of_failed_tests(grader: Grader) -> None:
+    tests = ["assert add(1, 2) == 3", "assert add(-1, 1) == 0", "assert add('a', 1) == 'a1'"]
+    found = grade(grader, "def add(a, b):\n    return a + b + 1 - 1 if a > 0 else 7", tests)
+    assert found == Grade(
+        0.0,
+        "1 of 3 tests passed: wrong value",
+        feedback=(
+            "This test failed: assert add(-1, 1) == 0\nThe code gave 7.\n\n"
+            "This test failed: assert add('a', 1) == 'a1'\nIt raised TypeError: '>' not supported "
+            "between instances of 'str' and 'int' (line 2: return a + b + 1 - 1 if a > 0 else 7)"
+        ),
+    )
+    assert grade(grader, ADD, "\n".join(tests[:2])) == Grade(1.0, "2 of 2 tests passed")
+
+
+def test_share_of_passed_tests_is_the_reward_by_option() -> None:
+    with CodeGrader(CodeOptions(reward="share"), workers=1) as grader:
+        tests = "assert add(1, 2) == 3\nassert add(1, 1) == 3"
+        assert grade(grader, ADD, tests).reward == 0.5
+        assert grade(grader, ADD, "x = add(1)\nassert add(1, 2) == 3").reward == 0
+        assert grade(grader, ADD, "assert add(1, 2) == 3").reward == 1
+
+
+def test_grades_without_a_test(grader: Grader) -> None:
+    row = {"tests": "assert add(1, 2) == 3"}
+    items = [
+        Item("add(a, b) is a + b", "", row=row),
+        Item(f"<think>\n{block(ADD)}", "", row=row),
+        Item("```python\ndef add(a, b):\n    return a + b", "", row=row),  # cut
+        Item(block(ADD), "", row={}),
+        Item(block(ADD), "", row={"tests": "assert add(1,"}),
+        Item(block(ADD), "", row={"tests": "x = 1"}),
+        Item(block(ADD), "", row={"tests": "assert 1 + 1 == 2"}),
+    ]
+    grades = grader.grade(items)
+    assert [(found.reward, found.failed) for found in grades] == [(0, False)] * 3 + [(0, True)] * 4
+    assert [found.reason for found in grades[:3]] == ["no code", "unclosed thought", "no code"]
+    assert "field tests" in grades[3].reason
+    assert grades[4].reason.startswith("the tests cannot be read: SyntaxError")
+    assert grades[5].reason == "the tests name nothing that the code could define"
+    assert grades[6].reason == "the tests name nothing that the code could define"
+
+
+@pytest.mark.parametrize(
+    ("tests", "code"),
+    [
+        # What crosses as it is.
+        ("assert f() == [1, (2.5, None), {'a': {1, 2}, 3: b'x'}, True]", None),
+        ("assert f() == 2 ** 5000", None),
+        ("assert f() == 1 + 2j", None),
+        ("import math\nassert math.isnan(f())", "def f(): return float('nan')"),
+        ("assert f() is None", None),
+        ("assert f() == {(1, 2): [frozenset({3})]}", None),
+        ("assert type(f()) is tuple", "def f(): return (1,)"),
+        ("assert f() == range(3)", None),
+        ("assert f() is int", None),
+        # Containers and numbers of the library, and subclasses, by their values.
+        ("assert f() == {'a': 2}", "from collections import *\ndef f(): return Counter('aa')"),
+        (
+            "assert f() == {'a': [1]}",
+            "from collections import *\ndef f():\n d = defaultdict(list)\n d['a'].append(1)\n"
+            " return d",
+        ),
+        (
+            "assert f() == (1, 2)",
+            "from collections import *\nP = namedtuple('P', 'x y')\ndef f(): return P(1, 2)",
+        ),
+        (
+            "from fractions import Fraction\nassert f() == Fraction(1, 3)",
+            "from fractions import Fraction\ndef f(): return Fraction(1, 3)",
+        ),
+        (
+            "import datetime\nassert f() == datetime.date(2026, 11, 27)",
+            "import datetime\ndef f(): return datetime.date(2026, 11, 27)",
+        ),
+        # What an iterator gives.
+        ("assert list(f()) == [0, 1]", "def f():\n yield from range(2)"),
+        ("assert sorted(f()) == [1, 2]", "def f(): return {2: 0, 1: 0}.keys()"),
+        ("assert [x for x in f()] == [1]", "def f(): return map(int, '1')"),
+        # A truth value that is no plain one.
+        ("assert f()", "import re\ndef f(): return re.match('a', 'a')"),
+        ("assert not f()", "import re\ndef f(): return re.match('b', 'a')"),
+        # Arguments that the code changes, and what is one and the same.
+        ("x = [3, 1, 2]\nf(x)\nassert x == [1, 2, 3]", "def f(x): x.sort()"),
+        ("x = {'a': [1]}\nf(x)\nassert x == {'a': [1, 2]}", "def f(x): x['a'].append(2)"),
+        ("x = [1]\nassert f(x) is x", "def f(x): return x"),
+        ("x = [1]\nassert f(x) is not x and f(x) == x", "def f(x): return list(x)"),
+        ("x = [[0]] * 2\nf(x)\nassert x == [[1], [1]]", "def f(x): x[0][0] += 1"),
+        ("x = [1, 2]\nfor n in x: f(x)\nassert x == [1, 2]", "def f(x): pass"),
+        ("x = {1: 2}\nfor n in x: assert f(x) == 1", "def f(x): return len(x)"),
+        # Functions and types as arguments.
+        ("assert f(len, 'abc') == 3", "def f(g, x): return g(x)"),
+        ("assert f([1, 'a'], int) == [1]", "def f(x, t): return [y for y in x if type(y) is t]"),
+        ("assert f(x=1, y=2) == [('x', 1), ('y', 2)]", "def f(**k): return sorted(k.items())"),
+        # Exceptions.
+        (
+            "try:\n    f(-1)\n    assert False\nexcept ValueError as error:\n"
+            "    assert str(error) == 'no'",
+            "def f(x):\n if x < 0: raise ValueError('no')",
+        ),
+        (
+            "try:\n    f({})\n    assert False\nexcept LookupError as error:\n"
+            "    assert error.args == ('a',)",
+            "def f(x): return x['a']",
+        ),
+        # Classes that the tests name.
+        (
+            "s = Stack()\ns.push(1)\ns.push(2)\nassert s.pop() == 2\nassert len(s) == 1\n"
+            "assert s.items == [1]\nassert isinstance(s, Stack)\nassert s.count(1) == 1",
+            "class Stack:\n"
+            "    def __init__(self): self.items = []\n"
+            "    def push(self, x): self.items.append(x)\n"
+            "    def pop(self): return self.items.pop()\n"
+            "    def count(self, x): return self.items.count(x)\n"
+            "    def __len__(self): return len(self.items)",
+        ),
+        (
+            "root = Node(1)\nroot.left = Node(2)\nroot.left.left = Node(3)\nassert depth(root) == 3"
+            "\nassert root.left.value == 2\nassert root['value'] == 1\nassert str(root) == '<1>'",
+            "class Node:\n"
+            "    def __init__(self, value): self.value, self.left = value, None\n"
+            "    def __getitem__(self, name): return getattr(self, name)\n"
+            "    def __str__(self): return f'<{self.value}>'\n"
+            "def depth(node): return 1 + depth(node.left) if node else 0",
+        ),
+        ("assert Solution().twoSum([1, 2], 3) == [0, 1]", None),
+        # A builtin that is what the tests are about.
+        ("assert sum(10, 15) == 25\nassert sum(1, 2) == 3", "def sum(a, b): return a + b"),
+        # The library's modules are there without an import.
+        ("assert math.isclose(f(), 0.1)", "def f(): return 0.1"),
+        # Helpers and imports of the tests.
+        ("import copy\ndef twice(x): return 2 * x\nassert f() == copy.copy(twice(2))", None),
+        # What the code imports late, and its own dataclasses.
+        (
+            "assert f() == 'x'",
+            "from dataclasses import dataclass\n@dataclass\nclass C:\n    x: str = 'x'\n"
+            "def f():\n    import zipfile\n    return C().x",
+        ),
+        ("assert f() == 1", "def f(): return 1\nif __name__ == '__main__':\n    raise ValueError"),
+    ],
+)
+def test_right_code_passes(grader: Grader, tests: str, code: str | None) -> None:
+    right: dict[str, str] = {
+        "assert f() == {(1, 2)": "{(1, 2): [frozenset({3})]}",
+        "assert f() == [1,": "[1, (2.5, None), {'a': {1, 2}, 3: b'x'}, True]",
+        "assert f() == 2 **": "2 ** 5000",
+        "assert f() == 1 +": "1 + 2j",
+        "assert f() is None": "None",
+        "assert f() == range": "range(3)",
+        "assert f() is int": "int",
+        "import copy": "4",
+    }
+    if code is None:
+        code = next((f"def f(): return {v}" for k, v in right.items() if tests.startswith(k)), "")
+    if not code:
+        code = "class Solution:\n    def twoSum(self, x, y): return [0, 1]"
+    found = grade(grader, code, tests)
+    assert found.reward == 1, found
+
+
+@pytest.mark.parametrize(
+    ("tests", "code", "kind"),
+    [
+        ("assert f() == 1", "def f(): return 2", "wrong value"),
+        ("assert f() == 1", "def f(): return 1 / 0", "ZeroDivisionError"),
+        ("assert f() == 1", "class Odd(ValueError): pass\ndef f(): raise Odd", "Odd"),
+        ("assert f() == 1", "def f(:", "SyntaxError"),
+        ("assert f() == 1", "def g(): return 1", "NameError"),
+        ("assert f() == 1", "import sys\ndef f(): sys.exit()", "SystemExit"),
+        ("assert f() == 1", "import os\ndef f(): os._exit(0)", "ended"),
+        ("assert f() == [1]", "def f():\n yield 1", "no plain value"),
+        ("assert f() != 1", "class C: pass\ndef f(): return C()", "no plain value"),
+        ("assert f().startswith('a')", "class C:\n def __getattr__(s, n): return lambda *a: 1\n"
+         "def f(): return C()", "no plain value"),
+        ("assert 1 in f()", "class C:\n def __contains__(s, x): return True\n"
+         "def f(): return C()", "TypeError"),
+        ("assert abs(f() - 1) < 1e-6", "class C:\n def __sub__(s, x): return 0\n"
+         "def f(): return C()", "TypeError"),
+        ("assert f() == f()", "class C:\n def __eq__(s, x): return True\ndef f(): return C()",
+         "no plain value"),
+        ("assert f(lambda: 1) == 1", "def f(g): return g()", "no plain value"),
+        ("x = [1]\nassert f(x) is not x", "def f(x): return x", "wrong value"),
+        ("for x in f(): assert x", "def f(): return []", "not called"),
+        ("assert set(f()) == {1}", "set = lambda x: {1}\ndef f(): return [2]", "wrong value"),
+        ("import math\nassert math.isclose(f(), 1)", "import math\n"
+         "math.isclose = lambda *a: True\ndef f(): return 2", "wrong value"),
+        ("assert math.isclose(f(), 1)", "import math\n"
+         "math.isclose = lambda *a: True\ndef f(): return 2", "wrong value"),
+        ("f()\nassert f() == 2", "def f(n=[]):\n n.append(0)\n assert n[1:]\n return 2",
+         "AssertionError"),
+        ("try:\n    assert f() == 1\nfinally: pass", "def f(): return 2", "wrong value"),
+        ("try: f()\nexcept: pass\nassert True == bool(1)", "import os\ndef f(): os._exit(0)",
+         "ended"),
+    ],
+)  # fmt: skip
+def test_wrong_code_fails_and_says_why(grader: Grader, tests: str, code: str, kind: str) -> None:
+    found = grade(grader, code, tests)
+    assert (found.reward, found.failed) == (0, False), found
+    assert found.reason.rpartition(": ")[2] == kind, found
+    assert len(found.feedback) < 2000
+
+
+CYCLIC = "def encode(s):\n    return s[1:] + s[:1]"
+HEAD = f'{CYCLIC}\n\ndef decode(s):\n    """Decode what encode gives."""\n'
+CHECK = "def check(candidate):\n    assert candidate(encode('abc')) == 'abc'\n"
+
+
+@pytest.mark.parametrize(
+    ("completion", "reward"),
+    [
+        (block(f"{CYCLIC}\n\ndef decode(s):\n    return s[-1:] + s[:-1]"), 1),
+        (block("def decode(s):\n    return s[-1:] + s[:-1]"), 1),
+        (block("    return s[-1:] + s[:-1]"), 1),
+        ("    return s[-1:] + s[:-1]", 1),
+        ("    return s[-1:] + s[:-1]\n\nThis moves the last letter.", 1),
+        (block("def encode(s): return s\ndef decode(s): return s"), 0),  # the tests have their own
+        ("Return s, I think.", 0),
+        (block("def decode(s):\n    return encode(s)"), 0),
+    ],
+)
+def test_function_of_the_problem_is_completed(
+    grader: Grader, completion: str, reward: float
+) -> None:
+    rows: list[dict[str, Any]] = [
+        {"problem": f"Complete it.\n\n```python\n{HEAD}```", "tests": f"{CHECK}\ncheck(decode)"},
+        {"problem": HEAD, "tests": CHECK, "entry_point": "decode"},
+    ]
+    grades = grader.grade([Item(completion, "", row=row) for row in rows])
+    assert [found.reward for found in grades] == [reward] * 2, grades
+
+
+def test_code_is_last_block_of_python_that_defines_a_name() -> None:
+    first, second = "def f(): return 1\n", "def f(): return 2\n"
+
+    def chosen(text: str) -> str | None:
+        code = code_of(text, ["f"])
+        return code and code.parts[-1]
+
+    python = "```python\n{}```\n"
+    assert chosen(python.format(first) + python.format(second)) == second
+    assert chosen(python.format(first) + python.format("print(f())\n")) == first
+    assert chosen(python.format(first) + "```\n1\n```") == first
+    assert chosen("```bash\nls\n```\n```\nx = 1\n```") == "x = 1\n"
+    assert chosen("```bash\nls\n```") is None
+    assert (
+        chosen("1. So:\n   ```py\n   def f():\n     return 1\n   ```") == "def f():\n  return 1\n"
+    )
+    assert chosen("~~~~Python3 title\nf = 1\n~~~\n~~~~") == "f = 1\n~~~\n"
+    assert chosen(python.format(first) + "```python\ndef f():") == first
+
+
+def test_code_before_text_ends_where_python_ends() -> None:
+    assert code_before_text("x = 1\ny = 2\nSo it is.\nz = 3") == "x = 1\ny = 2"
+    assert code_before_text("x = 1\ny = (2,") == "x = 1"
+    assert code_before_text("Say it") == ""
+    assert code_before_text("x = 1") == "x = 1"
+
+
+def test_names_that_tests_ask_of_the_code() -> None:
+    assert names_of_code("import math\nassert math.pi == f(x=1)[g()]") == ["f", "g"]
+    assert names_of_code("def check(candidate):\n    assert candidate(1)\ncheck(candidate)") == [
+        "candidate"
+    ]
+    assert names_of_code("assert sum(1, 2) == 3\nassert sum(2, 3) == 5") == ["sum"]
+    assert names_of_code("assert set(sum(1, 2)) == {3}") == []
+    assert names_of_code("for f in [1]:\n    assert f") == []
+    assert complete_tests(CHECK, "decode").endswith("check(decode)\n")
+    assert complete_tests(f"{CHECK}\ncheck(decode)", "decode").count("check(") == 2
+
+
+JSON_LIKE = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary()
+    | st.fractions()
+    | st.complex_numbers(allow_nan=False)
+    | st.dates()
+    | st.datetimes()
+    | st.timedeltas(),
+    lambda inner: (
+        st.lists(inner)
+        | st.dictionaries(st.text() | st.integers(), inner)
+        | st.tuples(inner, inner)
+        | st.frozensets(st.integers())
+        | st.sets(st.text())
+    ),
+    max_leaves=20,
+)
+
+
+@given(JSON_LIKE)
+def test_plain_values_cross_as_they_are(value: Any) -> None:
+    crossed = cross(value)
+    assert crossed == value
+    assert exact(crossed) == exact(value)
+
+
+def exact(value: Any) -> Any:
+    """A value with the types in it: 1, 1.0 and True differ."""
+    content: Any = repr(value)
+    if isinstance(value, dict):
+        content = tuple((exact(k), exact(v)) for k, v in value.items())
+    elif isinstance(value, set | frozenset):
+        content = frozenset(map(exact, value))
+    elif isinstance(value, list | tuple):
+        content = tuple(map(exact, value))
+    return type(value), content
+
+
+def cross(value: Any) -> Any:
+    def refuse(other: Any) -> Any:
+        raise AssertionError(other)
+
+    message = json.loads(json.dumps(Encoder(refuse).encode(value)))
+    return Decoder(refuse).decode(message)
+
+
+def test_special_values_cross_as_they_are() -> None:
+    values = [
+        collections.Counter("aab"),
+        collections.OrderedDict(b=1, a=2),
+        collections.deque([1, 2], maxlen=3),
+        collections.defaultdict(list, a=[1]),
+        bytearray(b"x"),
+        Decimal("1.10"),
+        Fraction(1, 3),
+        datetime.time(1, 2),
+        2**5000,
+        -0.0,
+        math.inf,
+        "\ud800",
+        ValueError,
+    ]
+    for value in values:
+        crossed = cross(value)
+        assert (type(crossed), repr(crossed)) == (type(value), repr(value))
+    cyclic: list[Any] = [1]
+    cyclic.append(cyclic)
+    crossed = cross(cyclic)
+    assert crossed[1] is crossed
+    pair = cross([[]] * 2)
+    assert pair[0] is pair[1]
+
+
+class Odd(int):
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = int.__hash__
+
+
+def test_instance_of_a_subclass_crosses_as_its_base() -> None:
+    class Texts(list[str]):
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        __hash__ = None
+
+    assert type(cross(Odd(3))) is int
+    assert cross(Odd(3)) != 4
+    assert type(cross(Texts("ab"))) is list
+
+
+def test_code_grader_is_opened_with_its_options() -> None:
+    grading = cfg.GradingConfig(
+        grader=("code",), options=OptionTable({"seconds": 3, "reward": "share"})
+    )
+    opened = open_grader(grading)
+    assert isinstance(opened, CodeGrader)
+    assert opened.options == CodeOptions(seconds=3, reward="share")
+    assert not needs_answer("code")
+    with pytest.raises(ConfigError, match=r"grading\.options\.seconds must be in \[1, 3600\]"):
+        open_grader(cfg.GradingConfig(grader=("code",), options=OptionTable({"seconds": 0})))
+
+
+def test_rows_need_tests_where_completions_are_graded(tmp_path: Any) -> None:
+    config = changed("sdpo").changed("grading", grader=("code",))
+    needs = check_config(config).needed_fields
+    assert needs["tests"] == 'grading.grader "code"'
+    assert "answer" not in needs
+    file = tmp_path / "rows.jsonl"
+    row = {"problem": "Write add.", "tests": ["assert add(1, 2) == 3", "assert add(0, 0) == 0"]}
+    file.write_text(json.dumps(row))
+    [problem] = read_problems(cfg.DataConfig(path=str(file)), needs=needs).problems
+    assert problem.fields["tests"] == "\n".join(row["tests"])
+    file.write_text(json.dumps({"problem": "Write add."}))
+    with pytest.raises(DataError, match=r'grading\.grader "code" needs it'):
+        read_problems(cfg.DataConfig(path=str(file)), needs=needs)
+
+
+def test_benchmark_without_tests_is_refused_before_sampling(grader: Grader) -> None:
+    problem = Problem("Write add.", "", "", "7")
+    with pytest.raises(DataError, match=r"^code, problem 7: no tests in the field tests"):
+        announce_benchmark(grader, Benchmark("code", [problem]), print)
