@@ -20,8 +20,8 @@ from paint.data.benchmarks import Benchmark
 from paint.data.gold_answer_checks import announce_benchmark
 from paint.data.problems import DataError, Problem, read_problems
 from paint.grading.code.extract import code_before_text, code_of, complete_tests, names_of_code
-from paint.grading.code.grader import CodeGrader, CodeOptions
-from paint.grading.code.plain import Decoder, Encoder
+from paint.grading.code.plain import PlainDecoder, PlainEncoder
+from paint.grading.code.unit_tests import CodeGrader, CodeOptions
 from paint.grading.contract import Grade, Grader, Item
 from paint.grading.graders import needs_answer, open_grader
 from paint.training.check import check_config
@@ -361,8 +361,8 @@ def cross(value: Any) -> Any:
     def refuse(other: Any) -> Any:
         raise AssertionError(other)
 
-    message = json.loads(json.dumps(Encoder(refuse).encode(value)))
-    return Decoder(refuse).decode(message)
+    message = json.loads(json.dumps(PlainEncoder(refuse).encode(value)))
+    return PlainDecoder(refuse).decode(message)
 
 
 def test_special_values_cross_as_they_are() -> None:

@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from paint.core.errors import PaintError
-from paint.grading.code.grader import CodeGrader, CodeOptions
 from paint.grading.code.sandbox import WAYS, Limits, Sandboxes, Way, describe_confinement, find_way
+from paint.grading.code.unit_tests import CodeGrader, CodeOptions
 from paint.grading.contract import Grade, Grader, Item
 
 TESTS = "assert add(1, 2) == 3\nassert add(-1, 1) == 0\nassert add(10, 20) == 30"
@@ -89,13 +89,13 @@ WRONG = {
         "def add(a, b): return 7"
     ),
     "patched encoder": (
-        "from paint.grading.code.plain import Encoder\n"
-        "Encoder.encode = lambda self, value: ['known', 0]\n"
+        "from paint.grading.code.plain import PlainEncoder\n"
+        "PlainEncoder.encode = lambda self, value: ['known', 0]\n"
         "def add(a, b): return 7"
     ),
     "reply that is no value": (
-        "from paint.grading.code.plain import Encoder\n"
-        "Encoder.encode = lambda self, value: ['list', [], {}]\n"
+        "from paint.grading.code.plain import PlainEncoder\n"
+        "PlainEncoder.encode = lambda self, value: ['list', [], {}]\n"
         "def add(a, b): return 7"
     ),
     "reply that nests": (

@@ -514,7 +514,7 @@ class GradingConfig(Section):
     """Stop where the grader fails on all of a step or an evaluation; or else reward 0 (ours)."""
     options: OptionTable = field(
         default=NO_OPTIONS,
-        metadata=options_of("grader", code="paint.grading.code.grader:CodeGrader"),
+        metadata=options_of("grader", code="paint.grading.code.unit_tests:CodeGrader"),
     )
     """Options of the grader code, or that a grader of your own declares, by name
     (docs/how-to/extend.md)."""

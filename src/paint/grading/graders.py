@@ -14,7 +14,7 @@ from paint.core.extensions import (
     of_type,
 )
 from paint.grading.choice import chosen_letter, named_letters
-from paint.grading.code.grader import CodeGrader
+from paint.grading.code.unit_tests import CodeGrader
 from paint.grading.contract import Cost, Grade, Grader, Item
 from paint.grading.functions import AsyncCalls, FunctionGrader, is_async, reward_word, takes_batch
 from paint.grading.math.equality import boxed

@@ -43,7 +43,7 @@ from paint.estimate.plan import (
     with_micro_batch,
 )
 from paint.estimate.report import start_line
-from paint.grading.code.grader import CodeOptions
+from paint.grading.code.unit_tests import CodeOptions
 from paint.grading.graders import needs_answer
 from paint.inference.engines import AUTO, LOCAL, VLLM, EngineType, engine_of
 from paint.objective.divergences import FORWARD_KL, Divergence, find_divergence

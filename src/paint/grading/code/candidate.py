@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from paint.grading.code.extract import code_before_text
-from paint.grading.code.plain import TYPES, Decoder, Encoder
+from paint.grading.code.plain import TYPES, PlainDecoder, PlainEncoder
 
 NAME = "completion"  # of the code's module: `if __name__ == "__main__"` is not run
 MESSAGE_CHARACTERS = 300
@@ -64,7 +64,7 @@ class Candidate:
     def answer(self, request: Any) -> Any:
         """The reply to a request, both as JSON."""
         operation, *values = request
-        decoder = Decoder(self._find)
+        decoder = PlainDecoder(self._find)
         reply: dict[str, Any] = {}
         result = None
         try:
@@ -74,7 +74,7 @@ class Candidate:
         except BaseException as error:  # SystemExit, too: the code must not end this loop
             reply = self._describe(error)
             sent = dict(decoder.known)
-        encoder = Encoder(self._refer, sent)
+        encoder = PlainEncoder(self._refer, sent)
         try:
             # The arguments as they are now, since functions may change them.
             reply["arguments"] = [[n, *encoder.content(value)] for n, value in sent.items()]
@@ -125,7 +125,7 @@ class Candidate:
                 line = lines[frame.lineno - 1].strip() if frame.lineno <= len(lines) else ""
                 said = f"{said[:MESSAGE_CHARACTERS]} (line {frame.lineno}: {line})"
                 break
-        encoder = Encoder(lambda value: str(type(value)))
+        encoder = PlainEncoder(lambda value: str(type(value)))
         return {
             "error": type(error).__name__,
             "base": bases[0] if bases else "BaseException",

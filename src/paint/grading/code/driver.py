@@ -28,7 +28,7 @@ from paint.grading.code.extract import (
     names_of_code,
     own_modules,
 )
-from paint.grading.code.plain import TYPES, Decoder, Encoder
+from paint.grading.code.plain import TYPES, PlainDecoder, PlainEncoder
 
 MESSAGE_BYTES = 16 * 2**20
 """Longest reply of the tested code."""
@@ -87,11 +87,11 @@ class Session:
             Exception: the one that the tested code raised, of the same class if it is built in.
             NotPlainError: a value cannot be sent. CodeEndedError: there is no reply.
         """
-        encoder = Encoder(_refer)
+        encoder = PlainEncoder(_refer)
         request = [operation, *map(encoder.encode, values)]
         reply = self._send(json.dumps(request))
         try:
-            decoder = Decoder(lambda message: self._find(message, judges), dict(encoder.known))
+            decoder = PlainDecoder(lambda message: self._find(message, judges), dict(encoder.known))
             for number, *content in reply["arguments"]:
                 value = encoder.known[number]
                 if content != encoder.content(value):
@@ -239,7 +239,7 @@ def _refer(value: Any) -> Any:
     raise NotPlainError(f"a test passes an object of class {type(value).__name__}")
 
 
-def _exception(reply: dict[str, Any], decoder: Decoder) -> Exception:
+def _exception(reply: dict[str, Any], decoder: PlainDecoder) -> Exception:
     """The exception of a reply: of the built-in class, or as a CodeError."""
     kind = TYPES.get(reply["base"], CodeError)
     values = [decoder.decode(value) for value in reply["values"]]
@@ -374,7 +374,7 @@ class Assertions:
         if self._seen.get(number) == "failed":
             return
         self._seen[number] = "failed"
-        kind, said = describe(error)
+        kind, said = describe_failure(error)
         if type(error) is AssertionError and not hasattr(error, "paint_said"):
             kind = "wrong value"
             is_noted = self._noted is not _MISSING
@@ -382,7 +382,7 @@ class Assertions:
         self._report.send("failed", number, kind, said)
 
 
-def describe(error: BaseException) -> tuple[str, str]:
+def describe_failure(error: BaseException) -> tuple[str, str]:
     """The kind of an exception in few words, and a sentence on it."""
     if isinstance(error, NotPlainError):
         return "no plain value", f"Only plain values are compared, and {error}."
@@ -446,7 +446,7 @@ def run_tests(job: dict[str, Any], session: Session, report: Events) -> None:
                 space[name] = session.ask("find", name, judges=name[:1].isupper())
                 found += 1
     except (Exception, CodeEndedError) as error:
-        report.send("error", *describe(error))
+        report.send("error", *describe_failure(error))
         return
     for statement in tree.body:
         if not session.has_ended:
@@ -467,7 +467,7 @@ def _run(
         if assertions.is_open:
             assertions.record(assertions.last, error)
         else:
-            report.send("error", *describe(error))
+            report.send("error", *describe_failure(error))
 
 
 def main(job: int, report: int, requests: int, replies: int) -> None:

@@ -38,7 +38,7 @@ _MUTABLE: dict[str, type] = {
 }
 
 
-class Encoder:
+class PlainEncoder:
     """Makes JSON of the values of one message.
 
     Args:
@@ -122,7 +122,7 @@ class Encoder:
         return [[self.encode(k), self.encode(v)] for k, v in dict.items(value)]
 
 
-class Decoder:
+class PlainDecoder:
     """Makes values of a message's JSON.
 
     Args:
@@ -186,7 +186,7 @@ class Decoder:
         return self._find(message)
 
     def fill(self, value: Any, content: Iterable[Any]) -> None:
-        """Put the content that ``Encoder.content`` made in place of what a value holds."""
+        """Put the content that ``PlainEncoder.content`` made in place of what a value holds."""
         content = list(content)
         if isinstance(value, bytearray):
             value[:] = bytes.fromhex(content[0])
