@@ -43,6 +43,7 @@ from paint.evaluation.grade import (
     stored_in,
     summarise,
 )
+from paint.evaluation.metrics import GradedSamples, compute_metrics
 from paint.evaluation.store import Sample, Store, StoreError, prompt_digest, reopen_store
 from paint.grading.graders import open_grader
 from paint.grading.math.grader import MathGrader, Verdict
@@ -409,13 +410,14 @@ def test_is_repetitive_is_false_for_real_completions() -> None:
 
 def test_grade_asks_a_judge_only_for_what_it_has_not_graded(policy: Policy, tmp_path: Path) -> None:
     asked: list[str] = []
+    found: list[GradedSamples] = []
     is_down = True
 
     async def judge(completion: str, row: dict[str, Any]) -> float:
         asked.append(completion)
         if completion == "fails" and is_down:
             raise ValueError
-        return 0.5
+        return float(completion == "fails") or 0.5
 
     problems = [Problem("One?", "", "1", "one"), Problem("Two?", "", "2", "two")]
     texts = {("one", 0): "a", ("one", 1): "b", ("two", 0): "c", ("two", 1): "fails"}
@@ -425,12 +427,19 @@ def test_grade_asks_a_judge_only_for_what_it_has_not_graded(policy: Policy, tmp_
     def calls(grading: GradingConfig = grading, **options: bool) -> list[str]:
         asked.clear()
         with reopen_store(place) as store, open_grader(grading) as grader:
-            grade(store, grader, grading, QUIET, **options)
+            found.append(grade(store, grader, grading, QUIET, **options))
         return sorted(set(asked))  # a call that fails is repeated
 
     assert calls() == ["a", "b", "c", "fails"]
     is_down = False
     assert calls() == ["fails"]  # failures are asked again
+    scores = [compute_metrics({"": samples})[""]["reward"].mean for samples in found]
+    assert scores == [(0.5 + 0.5) / 2, (0.5 + 0.75) / 2]
+    assert [samples.failures for samples in found] == [1, 0]
+    assert [dict(samples.reasons) for samples in found] == [
+        {"partial": 3},
+        {"partial": 3, "right": 1},
+    ]
     assert calls() == []
     assert calls(again=True) == ["a", "b", "c", "fails"]
     corrected = [problems[0], replace(problems[1], answer="3")]

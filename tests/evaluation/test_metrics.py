@@ -1,6 +1,7 @@
 """The figures of an evaluation, and whether their intervals cover what they say."""
 
 import math
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -15,6 +16,7 @@ from paint.evaluation.intervals import (
     compare_paired,
     compare_seeds,
     holm,
+    is_comparable,
     over_seeds,
     p_value_over_seeds,
     sign_flip,
@@ -470,3 +472,45 @@ def test_macro_average_weighs_benchmarks_equally() -> None:
     assert "pass_at_4" in mixed["four"]
     assert "pass_at_4" not in mixed["macro"]
     assert set(compute_metrics({"easy": graded(easy)})) == {"easy"}
+
+
+def test_metrics_leave_out_samples_and_problems_without_a_reward() -> None:
+    nan = math.nan
+    rewards = np.array([[1.0, nan, 0.5, 1.0], [nan, nan, nan, nan], [0.0, 0.0, nan, nan]])
+    part = GradedSamples(
+        ["a", "b", "c"],
+        rewards == 1,
+        lenient=None,
+        votes=None,
+        tokens=np.full((3, 4), 7),
+        truncated=np.ones((3, 4), dtype=bool),
+        unboxed=None,
+        repetitive=np.zeros((3, 4), dtype=bool),
+        rewards=rewards,
+        parts={"one": np.array([[nan] * 4, [0.25] * 4, [nan, 1.0, nan, nan]])},
+    )
+    found = compute_metrics({"set": part})["set"]
+    assert found["reward"].mean == pytest.approx((2.5 / 3 + 0) / 2)
+    assert found["avg_at_k"].mean == pytest.approx((2 / 3 + 0) / 2)
+    assert found["rewards/one"].mean == pytest.approx((0.25 + 1) / 2)
+    # Of three samples, two are right; of c, too few are graded for pass@4, as of a.
+    assert found["pass_at_2"].mean == pytest.approx((1 + 0) / 2)
+    assert "pass_at_4" not in found
+    assert found["truncated_frac"].mean == 1
+    assert {name: len(column) for name, column in per_problem(part).items()} == dict.fromkeys(
+        per_problem(part), 3
+    )
+    nothing = replace(part, rewards=np.full((3, 4), nan), parts={})
+    assert not {"reward", "avg_at_k", "pass_at_2"} & compute_metrics({"set": nothing})["set"].keys()
+
+
+def test_paired_comparison_is_of_problems_that_both_sides_have() -> None:
+    nan = math.nan
+    before = np.array([[0.0, 1.0], [nan, 0.0], [nan, nan], [1.0, 1.0]])
+    after = np.array([[1.0, 1.0], [1.0, nan], [1.0, 1.0], [nan, nan]])
+    found = compare_paired([before], [after])
+    alone = compare_paired([np.array([[0.5], [0.0]])], [np.array([[1.0], [1.0]])])
+    assert found == alone
+    assert found.difference.mean == pytest.approx(0.75)
+    assert is_comparable(before, after)
+    assert not is_comparable(before[2:3], after[2:3])

@@ -102,7 +102,7 @@ def test_async_grader_repeats_calls_that_fail(quick: None) -> None:
         assert grader.take_cost().calls == 3
     with find_grader(named(Judge(failures=3)), attempts=3) as grader:
         [grade] = grader.grade(items(1))
-    assert grade == Grade(0.0, "ConnectionError: connection refused", failed=True)
+    assert grade == Grade(None, "ConnectionError: connection refused", failed=True)
 
 
 def test_async_grader_slow_call_costs_its_completion_alone() -> None:
@@ -114,8 +114,8 @@ def test_async_grader_slow_call_costs_its_completion_alone() -> None:
     with find_grader(named(judge), timeout=0.1, attempts=1) as grader:
         grades = grader.grade(items(3))
     assert time.monotonic() - began < 20
-    assert [grade.reward for grade in grades] == [1, 0, 1]
-    assert grades[1] == Grade(0.0, "TimeoutError: no result within 0.1 s", failed=True)
+    assert [grade.reward for grade in grades] == [1, None, 1]
+    assert grades[1] == Grade(None, "TimeoutError: no result within 0.1 s", failed=True)
 
 
 def test_async_grader_refuses_what_is_no_reward() -> None:
@@ -124,7 +124,7 @@ def test_async_grader_refuses_what_is_no_reward() -> None:
 
     with find_grader(named(judge), attempts=1) as grader:
         grades = grader.grade(items(4))
-    assert [(grade.reward, grade.failed) for grade in grades] == [(0, True)] * 3 + [(2, False)]
+    assert [(grade.reward, grade.failed) for grade in grades] == [(None, True)] * 3 + [(2, False)]
 
 
 def test_batch_grader_takes_all_completions_in_one_call() -> None:
@@ -147,7 +147,9 @@ def test_batch_grader_with_too_few_rewards_fails_on_all() -> None:
 
     with find_grader(named(judge), attempts=1) as grader:
         grades = grader.grade(items(2))
-    assert grades == [Grade(0.0, "returned [1.0], not a list of 2 rewards", failed=True)] * 2
+    [error] = {grade.reason for grade in grades}
+    assert error == f"{named(judge)}: returned [1.0], not a list of 2 rewards"
+    assert [(grade.reward, grade.failed) for grade in grades] == [(None, True)] * 2
 
 
 STEP: dict[str, dict[str, Any]] = {
@@ -209,7 +211,8 @@ def test_train_grader_that_always_fails_stops_the_step(tmp_path: Path, quick: No
 
     train(grpo.changed("grading", stop_on_failure=False), tmp_path / "on", display=QUIET)
     [metrics] = read_metrics(tmp_path / "on")
-    assert (metrics["grader_failures"], metrics["reward"]) == (4, 0)
+    assert (metrics["grader_failures"], metrics["kept_completions"]) == (4, 0)
+    assert not {"reward", "accuracy", "loss"} & metrics.keys()
 
 
 def test_evaluation_grader_that_always_fails_is_an_error(
@@ -280,7 +283,7 @@ def test_several_graders_fail_where_one_fails(quick: None) -> None:
     ).grading
     with open_grader(grading) as grader:
         [grade] = grader.grade([Item("5", "5")])
-    assert (grade.reward, grade.correct, grade.failed) == (1.0, True, True)
+    assert (grade.reward, grade.correct, grade.failed) == (None, True, True)
     assert grade.reason == "unreachable: ConnectionError: All connection attempts failed"
 
 

@@ -112,7 +112,7 @@ def test_choice_grader_compares_letters_and_fails_on_other_gold_answers() -> Non
     with find_grader("choice") as grader:
         grades = grader.grade([Item(r"\boxed{B}", gold) for gold in golds])
         [unanswered] = grader.grade([Item("I do not know", "B")])
-    assert [grade.reward for grade in grades] == [1, 1, 1, 1, 0, 0, 0]
+    assert [grade.reward for grade in grades] == [1, 1, 1, 1, 0, None, None]
     assert [grade.failed for grade in grades] == [False] * 5 + [True] * 2
     assert grades[5].reason == "the gold answer 'Paris' is no letter"
     assert unanswered == Grade(0.0, "no letter")
@@ -142,7 +142,7 @@ def test_function_grader_failure_costs_only_its_completion() -> None:
     texts = ["true", "day", "0.25", "-3", grade, "end", "sleep", "[]", "NaN", "huge", "{"]
     with find_grader(spec_of(returned), deadline=0.05, workers=2) as grader:
         grades = grader.grade([Item(text, "", row=day) for text in texts])
-    assert [grade.reward for grade in grades] == [1, 1, 0.25, -3, 0.5] + [0] * 6
+    assert [grade.reward for grade in grades] == [1, 1, 0.25, -3, 0.5] + [None] * 6
     assert [grade.failed for grade in grades] == [False] * 5 + [True] * 6
     assert grades[0] == Grade(1.0, "right")
     assert grades[4] == Grade(0.5, "1 of 2", feedback="add(1, 2) gave 2")
@@ -173,7 +173,12 @@ def test_train_custom_grader_gives_rewards_and_accuracy(recipe: str, tmp_path: P
     failed = {"chain-0": "ValueError: no reward for ", "chain-1": "timed out"}
     for row in rows:
         if row["problem_id"] in failed:
-            assert row["reward"] == 0
+            assert (row["reward"], row["failed"], row["kept"]) == (
+                None,
+                True,
+                recipe != "demo-grpo",
+            )
+            assert "correct" not in row
             assert row["reason"].startswith(failed[row["problem_id"]])
         else:
             assert 0 < row["reward"] == expected(row["text"])
@@ -181,9 +186,12 @@ def test_train_custom_grader_gives_rewards_and_accuracy(recipe: str, tmp_path: P
     assert {row["problem_id"] for row in rows} == {*failed, "chain-2"}
 
     [metrics] = read_metrics(run)
-    assert metrics["reward"] == pytest.approx(sum(row["reward"] for row in rows) / 12)
-    assert metrics["accuracy"] == sum(row["reward"] == 1 for row in rows) / 12
+    rewards = [row["reward"] for row in rows if row["reward"] is not None]
+    assert len(rewards) == 4
+    assert metrics["reward"] == pytest.approx(sum(rewards) / 4)
+    assert metrics["accuracy"] == rewards.count(1) / 4
     assert metrics["grader_failures"] == 8
+    assert metrics.get("kept_completions") == (4 if recipe == "demo-grpo" else None)
 
 
 def test_train_without_grader_has_no_accuracy(tmp_path: Path) -> None:
@@ -205,17 +213,24 @@ def test_eval_custom_grader_reports_mean_reward(tmp_path: Path) -> None:
     grades, samples = rows_of(path), rows_of(path.parent / "completions.jsonl")
     texts = {(row["problem"], row["sample"]): row["text"] for row in samples}
     rewards = [
-        0.0 if g["problem"].endswith(("-0", "-1")) else expected(texts[g["problem"], g["sample"]])
+        None if g["problem"].endswith(("-0", "-1")) else expected(texts[g["problem"], g["sample"]])
         for g in grades
     ]
     assert [g["reward"] for g in grades] == rewards
-    assert rewards[:4] == [0.0] * 4
+    assert [g["strict"]["correct"] for g in grades[:4]] == rewards[:4] == [None] * 4
     assert grades[4]["feedback"].endswith(" characters, and 40 are short")
-    assert sum(rewards) > 0
+    known = [reward for reward in rewards if reward is not None]
+    assert len(known) == 2
+    assert sum(known) > 0
 
     [summary] = tmp_path.rglob("summary.json")
     report = report_in(summary.parent)
-    assert row_of(report, metric="reward").mean == pytest.approx(sum(rewards) / 6)
+    assert row_of(report, metric="reward").mean == pytest.approx(sum(known) / 2)
+    assert row_of(report, metric="reward").n == row_of(report, metric="avg_at_k").n == 1
+    assert row_of(report, metric="truncated_frac").n == 3
+    assert {row.group for row in report.rows if row.metric == "reason"} == {
+        grades[4]["strict"]["reason"]
+    }
     metrics = {row.metric for row in report.rows}
     assert not {"maj_at_k", "lenient_avg_at_k", "unboxed_frac"} & metrics
     tables = summary.with_suffix(".md").read_text()

@@ -186,7 +186,14 @@ SPLIT: dict[str, tuple[str, dict[str, Any]]] = {
         {"rollout": FOUR, "train": {"batch_size": 12, "seed": 2, "method": f"{OF}.oasis:Oasis"}},
     ),
     "grpo": ("demo-grpo", GROUPS | {"train": UPDATES | TWELVE}),
+    "failed calls": (
+        "demo-grpo",
+        GROUPS | {"train": TWELVE, "grading": {"grader": "extensions.flaky_grader:grade"}},
+    ),
 }
+
+
+COUNTS = ("kept_completions", "grader_failures", "frac_reward_zero_std")
 
 
 def split_config(case: str, size: int) -> Config:
@@ -215,7 +222,7 @@ def test_train_result_does_not_depend_on_micro_batches_or_processes(
         assert_same(adapter(run), adapter(tmp_path / "12"), tolerance=2e-6)
         found = read_metrics(run)
         # Adam would hide a gradient that is a mean over ranks instead of a sum.
-        for key in ("loss", "gradient_norm", "first_kl"):
+        for key in ("loss", "gradient_norm", "first_kl", "reward", *COUNTS):
             values = [[row.get(key, 0.0) for row in rows] for rows in (found, expected)]
             assert values[0] == pytest.approx(values[1], rel=1e-4, abs=1e-7)
         # Rows were dealt, and are written in the order of the minibatch all the same.

@@ -26,10 +26,9 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 
-def graded(row: int, reward: float, tokens: int, *, failed: bool = False) -> Rollout:
+def graded(row: int, reward: float, tokens: int) -> Rollout:
     completion = Completion((7,) * tokens, (-1.0,) * tokens, truncated=False)
-    grade = Grade(reward, failed=failed)
-    return Rollout(row, Problem("p", "s", "a", "1"), [1], completion, "", grade=grade)
+    return Rollout(row, Problem("p", "s", "a", "1"), [1], completion, "", grade=Grade(reward))
 
 
 @pytest.mark.parametrize(
@@ -37,13 +36,13 @@ def graded(row: int, reward: float, tokens: int, *, failed: bool = False) -> Rol
     [
         ("correct", {0, 1, 2, 5}),
         ("shortest_correct", {1, 5}),
-        ("wrong", {3, 4, 6, 7}),  # and not 8, on which the grader failed
+        ("wrong", {3, 4, 6, 7}),
     ],
 )
 def test_kept_rows_are_chosen_by_grade_and_length(keep: Keep, rows: set[int]) -> None:
     of_first = [graded(0, 1, 9), graded(1, 1, 5), graded(2, 1, 5)]
     of_second = [graded(3, 0, 2), graded(4, 0.5, 2), graded(5, 1, 8)]
-    of_third = [graded(6, 0, 2), graded(7, 0, 2), graded(8, 0, 2, failed=True)]
+    of_third = [graded(6, 0, 2), graded(7, 0, 2)]  # the grader failed on the third
     assert kept_rows([*of_first, *of_second, *of_third], keep, 3) == rows
 
 

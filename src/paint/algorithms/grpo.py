@@ -72,25 +72,46 @@ def grpo_step(
 
 
 def reward(setup: Setup, rollouts: Sequence[Rollout]) -> list[Rollout]:
-    """Rewards and advantages of this rank's rows, whose groups may lie on several ranks."""
+    """Rewards and advantages of this rank's rows, whose groups may lie on several ranks.
+
+    Rows without a reward are not among them, so groups may have fewer rows than others.
+    """
     grades = grade_rollouts(setup, rollouts)
     by_row = dict(
         all_gather_objects([(r.row, g.reward) for r, g in zip(rollouts, grades, strict=True)])
     )
-    rewards = torch.tensor([by_row[row] for row in sorted(by_row)], dtype=torch.float64)
-
-    size = setup.config.rollout.samples_per_problem
-    advantage = advantages(rewards, size)
-    is_flat = (rewards.view(-1, size).std(dim=1) == 0).double().repeat_interleave(size)
+    found = group_values(by_row, setup.config.rollout.samples_per_problem)
     rewarded: list[Rollout] = []
     for r, grade in zip(rollouts, grades, strict=True):
-        found = {
-            "reward": float(rewards[r.row]),
-            "advantage": float(advantage[r.row]),
-            "frac_reward_zero_std": float(is_flat[r.row]),
-        }
-        rewarded.append(replace(r, grade=grade, metrics={**r.metrics, **found}))
+        rewarded.append(replace(r, grade=grade, metrics={**r.metrics, **found[r.row]}))
     return rewarded
+
+
+def group_values(by_row: Mapping[int, float | None], size: int) -> dict[int, dict[str, float]]:
+    """By row: its reward, its advantage, and whether the rewards of its group are all equal.
+
+    A group is what is left of ``size`` neighbours. One that is left alone has the advantage 0.
+    """
+    groups: dict[int, list[int]] = {}
+    for row in sorted(by_row):
+        groups.setdefault(row // size, []).append(row)
+    found: dict[int, dict[str, float]] = {}
+    # Groups of one size at once; where no call of the grader failed, these are all.
+    for count in sorted({len(group) for group in groups.values()}):
+        rows = [row for group in groups.values() if len(group) == count for row in group]
+        rewards = torch.tensor([by_row[row] for row in rows], dtype=torch.float64)
+        advantage, is_flat = torch.zeros_like(rewards), torch.ones_like(rewards)
+        if count > 1:
+            advantage = advantages(rewards, count)
+            spread = rewards.view(-1, count).std(dim=1)
+            is_flat = (spread == 0).double().repeat_interleave(count)
+        for i, row in enumerate(rows):
+            found[row] = {
+                "reward": float(rewards[i]),
+                "advantage": float(advantage[i]),
+                "frac_reward_zero_std": float(is_flat[i]),
+            }
+    return found
 
 
 def score_group(

@@ -500,7 +500,7 @@ class GradingConfig(Section):
     grader: tuple[str, ...] = setting(("math",), GRADERS, 'default: "math"')
     """Grader: math compares boxed answers, exact texts, choice letters; code runs unit tests; none
     is no grader, and module:name your own function (docs/how-to/own-grader.md; ours). Of several,
-    the reward is the weighted sum, and the first decides what is right."""
+    the reward is the weighted sum, and the first that gives one decides what is right."""
     weights: tuple[float, ...] = ()
     """Weights of several graders in the sum; empty: 1 each (TRL's reward_weights)."""
     deadline: float = setting(5.0, *DEADLINE)
@@ -511,7 +511,8 @@ class GradingConfig(Section):
     """Seconds that a call of an async function may take. One that takes longer or raises is made
     three times at most (ours)."""
     stop_on_failure: bool = True
-    """Stop where the grader fails on all of a step or an evaluation; or else reward 0 (ours)."""
+    """Stop where the grader fails on, or says nothing of, all of a step or an evaluation; else such
+    steps are passed over (ours)."""
     options: OptionTable = field(
         default=NO_OPTIONS,
         metadata=options_of("grader", code="paint.grading.code.unit_tests:CodeGrader"),

@@ -8,7 +8,7 @@ from paint.core.display import Display
 from paint.core.errors import reason
 from paint.core.storage import FolderInUse
 from paint.evaluation.grade import graded_samples
-from paint.evaluation.intervals import Comparison, compare_paired
+from paint.evaluation.intervals import Comparison, compare_paired, is_comparable, with_value
 from paint.evaluation.metrics import GradedSamples, are_shares
 from paint.evaluation.store import find_stores, reopen_store
 
@@ -66,14 +66,17 @@ def _step(item: tuple[tuple[int, str], GradedSamples]) -> int:
 
 def _describe_validation(base: GradedSamples, after: GradedSamples, first: int, last: int) -> str:
     before = "the base" if first == 0 else f"step {first}"
+    if not is_comparable(base.scores, after.scores):
+        return f"Validation: no problem has a reward both of {before} and after step {last}"
+    mean, mean_after = with_value(base.scores).mean(), with_value(after.scores).mean()
     if not (are_shares(base.scores) and are_shares(after.scores)):
         return (
-            f"Validation: mean reward {base.scores.mean():.3g} of {before}, "
-            f"{after.scores.mean():.3g} after step {last}; rewards beyond 0 and 1 are not compared"
+            f"Validation: mean reward {mean:.3g} of {before}, "
+            f"{mean_after:.3g} after step {last}; rewards beyond 0 and 1 are not compared"
         )
     found = compare_paired([base.scores], [after.scores])
     unit = "points" if base.rewards is None else "hundredths of reward"
-    levels = f"{100 * base.scores.mean():.1f} before, {100 * after.scores.mean():.1f} after"
+    levels = f"{100 * mean:.1f} before, {100 * mean_after:.1f} after"
     text = f"Validation {found.difference.points(sign=True)} {unit} over {before} ({levels})"
     return f"{text}; {_describe_test(found)}"
 

@@ -82,7 +82,7 @@ def grade(
         display.note(f"{store.folder.name}: {len(rows):,} samples keep their grades")
     # Completions that failed before may fail again beside others that are graded.
     stops = grading.stop_on_failure and not rows
-    _grade_others(store, grader, rows, display, stops=stops)
+    _grade_others(store, grader, rows, display, graders=grading.grader, stops=stops)
     ordered = [rows[problem.id, number] for problem, number in store.rows]
     if isinstance(grader, MathGrader):
         verdicts = [Verdict(**row["strict"]) for row in ordered]
@@ -101,8 +101,8 @@ def grade(
     if failed:
         display.note(
             f"{store.folder.name}: the grader failed on {len(failed)} of {len(ordered)} samples, "
-            f"which count 0; first on problem {failed[0]['problem']}: "
-            f"{failed[0]['strict']['reason']}"
+            f"which are in no mean (the same command asks for them again); first on problem "
+            f"{failed[0]['problem']}: {failed[0]['strict']['reason']}"
         )
     return graded_samples(store)
 
@@ -150,9 +150,10 @@ def _grade_others(
     rows: dict[tuple[str, int], dict[str, Any]],
     display: Display,
     *,
+    graders: Sequence[str],
     stops: bool,
 ) -> None:
-    """Grade the samples that have no row, and add their rows."""
+    """Grade the samples that have no row, and add their rows; ``graders`` is for messages."""
     tags = []
     # The tags of the model that sampled: grading loads no model.
     for pair in store.settings.get("conventions", {}).get("tags", ()):
@@ -168,7 +169,8 @@ def _grade_others(
             found = grader.grade(items)
             # At the first chunk: a judge that is down is found before it was asked for all samples.
             if stops and not start:
-                require_some_grade(found, store.folder.name)
+                ids = [s.problem for s in chunk]
+                require_some_grade(found, ids, graders, store.folder.name)
             for s, verdict in zip(chunk, found, strict=True):
                 rows[s.problem, s.sample] = {
                     "problem": s.problem,
@@ -184,7 +186,8 @@ def _verdict_columns(grade: Grade) -> dict[str, Any]:
     """The columns of grades.jsonl; other graders have a reward and no lenient verdict."""
     if isinstance(grade, MathGrade):
         return {"strict": asdict(grade.strict), "lenient": asdict(grade.lenient)}
-    verdict = {"correct": grade.correct, "answer": None, "reason": grade.reason}
+    correct = None if grade.reward is None else grade.correct
+    verdict = {"correct": correct, "answer": None, "reason": grade.reason}
     columns: dict[str, Any] = {"strict": verdict, "reward": grade.reward, "failed": grade.failed}
     if grade.feedback:
         columns["feedback"] = grade.feedback
@@ -194,7 +197,10 @@ def _verdict_columns(grade: Grade) -> dict[str, Any]:
 
 
 def graded_samples(store: Store) -> GradedSamples:
-    """The stored grades of a store as arrays. Raises StoreError where a sample is not graded."""
+    """The stored grades of a store as arrays, NaN for what has none.
+
+    Raises StoreError where grades of a sample are missing.
+    """
     graded = store.graded()
     k = store.settings["samples"]
     rows = [row for _, row in graded]
@@ -205,18 +211,19 @@ def graded_samples(store: Store) -> GradedSamples:
     lenient = votes = unboxed = rewards = None
     parts = {}
     if "reward" in rows[0]:
-        rewards = table([float(row["reward"]) for row in rows])
+        # Earlier versions stored the reward 0 of what had failed.
+        rewards = table([None if row["failed"] else row["reward"] for row in rows]).astype(float)
         for name in rows[0].get("rewards", {}):
-            values = [row["rewards"][name] for row in rows]
-            if None not in values:  # which a grader that did not grade gives
-                parts[name] = table(values).astype(float)
+            values = table([row["rewards"][name] for row in rows]).astype(float)
+            if not np.isnan(values).all():  # which a grader that did not grade gives
+                parts[name] = values
     else:
         lenient = table([row["lenient"]["correct"] for row in rows])
         votes = table([row["vote"] for row in rows])
         unboxed = table([row["strict"]["answer"] is None for row in rows])
     return GradedSamples(
         problems=[problem_digest(problem) for problem in store.problems],
-        correct=table([row["strict"]["correct"] for row in rows]),
+        correct=table([bool(row["strict"]["correct"]) for row in rows]),
         lenient=lenient,
         votes=votes,
         tokens=table([sample.tokens for sample, _ in graded]),
@@ -225,7 +232,7 @@ def graded_samples(store: Store) -> GradedSamples:
         repetitive=table([row["looping"] for row in rows]),
         rewards=rewards,
         parts=parts,
-        reasons=Counter(row["strict"]["reason"] for row in rows),
+        reasons=Counter(row["strict"]["reason"] for row in rows if not row.get("failed")),
         failures=sum(bool(row.get("failed")) for row in rows),
     )
 

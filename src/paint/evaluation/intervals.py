@@ -203,7 +203,9 @@ def compare_paired(
 ) -> Comparison:
     """Paired difference of Avg@k, ``after - before``, on the same problems in the same order.
 
-    Takes verdicts or rewards in [0, 1], by benchmark.
+    Takes verdicts or rewards in [0, 1], by benchmark. Those that are NaN, and problems of which one
+    side has no other, are left out; at least one problem of each benchmark must be left
+    (``is_comparable``).
     """
     sizes = [len(x) for x in before], [len(x) for x in after]
     if sizes[0] != sizes[1]:
@@ -213,16 +215,40 @@ def compare_paired(
 
     groups = []
     for a, b in zip(before, after, strict=True):
-        groups.append(b.mean(axis=1) - a.mean(axis=1))
+        groups.append(with_value(mean_of_samples(b) - mean_of_samples(a)))
+    left = [len(group) for group in groups]
     difference = bootstrap(groups, bounds=(-1, 1), reached=False)
 
     detectable = None
     # An interval of fewer problems has an unseen one at -1 or 1, and shows no effect of this size.
-    if min(sizes[0]) >= FEW:
+    if min(left) >= FEW:
         variances = [float(group.var(ddof=1)) / len(group) for group in groups]
         if sum(variances) > ROUNDING**2:
-            detectable = _detectable(variances, sizes[0])
+            detectable = _detectable(variances, left)
     return Comparison(difference, sign_flip(groups), detectable)
+
+
+def is_comparable(before: np.ndarray, after: np.ndarray) -> bool:
+    """Whether some problem has a value on both sides, of samples that may be NaN."""
+    return len(with_value(mean_of_samples(after) - mean_of_samples(before))) > 0
+
+
+def mean_of_samples(values: np.ndarray) -> Float[np.ndarray, " p"]:
+    """The mean of each row over its values that are not NaN; NaN for a row without any."""
+    counts = (~np.isnan(values)).sum(axis=1)
+    means: np.ndarray
+    if (counts == values.shape[1]).all():
+        means = values.mean(axis=1)
+        return means
+    sums = np.nansum(values, axis=1)
+    means = np.divide(sums, counts, out=np.full(len(values), np.nan), where=counts > 0)
+    return means
+
+
+def with_value(values: np.ndarray) -> np.ndarray:
+    """The values that are not NaN."""
+    known: np.ndarray = values[~np.isnan(values)]
+    return known
 
 
 def sign_flip(groups: Sequence[Float[np.ndarray, " _"]]) -> float:

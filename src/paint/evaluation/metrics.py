@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from paint.evaluation.intervals import SHARE, Interval, bootstrap
+from paint.evaluation.intervals import SHARE, Interval, bootstrap, mean_of_samples, with_value
 
 
 @dataclass(frozen=True)
@@ -15,6 +15,8 @@ class GradedSamples:
     """The graded samples of one policy on one benchmark: p problems in order, k samples each.
 
     The mathematics grader has no rewards; other graders have no lenient verdicts, votes and boxes.
+    Rewards are NaN where there is none: the grader failed there, or said nothing. Such samples are
+    in no mean of rewards and verdicts.
     """
 
     problems: list[str]  # digest of each
@@ -31,6 +33,21 @@ class GradedSamples:
     failures: int = 0  # samples on which the grader failed
 
     @property
+    def graded(self) -> Bool[np.ndarray, "p k"]:
+        """The samples that have a verdict."""
+        if self.rewards is None:
+            return np.ones_like(self.correct)
+        known: np.ndarray = ~np.isnan(self.rewards)
+        return known
+
+    @property
+    def verdicts(self) -> Bool[np.ndarray, "p k"] | Float[np.ndarray, "p k"]:
+        """1 for a right sample and 0 for another one; NaN without a verdict."""
+        if self.graded.all():
+            return self.correct
+        return np.where(self.graded, self.correct, np.nan)
+
+    @property
     def scores(self) -> Bool[np.ndarray, "p k"] | Float[np.ndarray, "p k"]:
         """The rewards; for the mathematics grader, the strict verdicts."""
         if self.rewards is None:
@@ -44,7 +61,7 @@ class GradedSamples:
         for name, rewards in self.parts.items():
             values[f"rewards/{name}"] = rewards
         values |= {
-            "avg_at_k": self.correct,
+            "avg_at_k": self.verdicts,
             "lenient_avg_at_k": self.lenient,
             "truncated_frac": self.truncated,
             "unboxed_frac": self.unboxed,
@@ -55,8 +72,8 @@ class GradedSamples:
 
 
 def are_shares(values: np.ndarray) -> bool:
-    """Whether all values are in [0, 1], which bounds intervals and comparisons."""
-    return bool((values >= 0).all() and (values <= 1).all())
+    """Whether all values but NaN are in [0, 1], which bounds intervals and comparisons."""
+    return not bool((values < 0).any() or (values > 1).any())
 
 
 def have_shares(graded: GradedSamples, metric: str) -> bool:
@@ -66,23 +83,34 @@ def have_shares(graded: GradedSamples, metric: str) -> bool:
     return values is None or are_shares(values)
 
 
-def avg_at_k(correct: Bool[np.ndarray, "p k"]) -> Interval:
-    """Mean over problems of the share of correct samples, in [0, 1] (paper: 'Avg@12')."""
-    return bootstrap([correct.mean(axis=1)], bounds=SHARE)
+def avg_at_k(verdicts: Bool[np.ndarray, "p k"] | Float[np.ndarray, "p k"]) -> Interval:
+    """Mean over problems of the share of correct samples, in [0, 1] (paper: 'Avg@12').
+
+    Samples and problems without a verdict (NaN) are left out. Raises ValueError where none has one.
+    """
+    return bootstrap([with_value(mean_of_samples(verdicts))], bounds=SHARE)
 
 
-def pass_at_k(correct: Bool[np.ndarray, "p n"], k: int) -> Float[np.ndarray, " p"]:
+def pass_at_k(
+    verdicts: Bool[np.ndarray, "p n"] | Float[np.ndarray, "p n"], k: int
+) -> Float[np.ndarray, " p"]:
     """Probability that at least one of k samples is correct, for each problem.
 
-    The unbiased estimate from n >= k samples, c of them correct: 1 − C(n − c, k) / C(n, k).
+    The unbiased estimate from n >= k samples, c of them correct: 1 − C(n − c, k) / C(n, k). NaN for
+    a problem of which fewer than k samples have a verdict.
     Source: Chen et al. 2021, "Evaluating Large Language Models Trained on Code", equation 1.
     """
-    n = correct.shape[1]
-    if not 1 <= k <= n:
-        raise ValueError(f"pass@{k} needs at least {k} samples a problem, there are {n}")
+    if not 1 <= k <= verdicts.shape[1]:
+        raise ValueError(
+            f"pass@{k} needs at least {k} samples a problem, there are {verdicts.shape[1]}"
+        )
 
-    counts = correct.sum(axis=1).tolist()
-    return np.array([1 - math.comb(n - c, k) / math.comb(n, k) for c in counts])
+    values = []
+    for row in verdicts:
+        known = with_value(row)
+        n, c = len(known), int(known.sum())
+        values.append(1 - math.comb(n - c, k) / math.comb(n, k) if n >= k else math.nan)
+    return np.array(values)
 
 
 def maj_at_k(
@@ -104,15 +132,18 @@ def maj_at_k(
 
 
 def per_problem(graded: GradedSamples) -> dict[str, Float[np.ndarray, " p"]]:
-    """Metrics of each problem; their means are reported (names: docs/reference/metrics.md)."""
+    """Metrics of each problem; their means are reported (names: docs/reference/metrics.md).
+
+    A metric is NaN for a problem without a sample that has a value.
+    """
     k = graded.correct.shape[1]
-    metrics = {name: values.mean(axis=1) for name, values in graded.sampled.items()}
+    metrics = {name: mean_of_samples(values) for name, values in graded.sampled.items()}
     if graded.votes is not None:
         metrics["maj_at_k"] = maj_at_k(graded.votes, graded.correct)
     # pass@1 is Avg@k: both are c / n.
     for j in sorted({2, 4, 8, k}):
         if 1 < j <= k:
-            metrics[f"pass_at_{j}"] = pass_at_k(graded.correct, j)
+            metrics[f"pass_at_{j}"] = pass_at_k(graded.verdicts, j)
     return metrics
 
 
@@ -121,9 +152,14 @@ def compute_metrics(
 ) -> dict[str, dict[str, Interval]]:
     """Interval of every metric, by benchmark and metric; macro averages under "macro".
 
-    These are over the benchmarks ``shared`` (None: all), of metrics that all of them have.
+    These are over the benchmarks ``shared`` (None: all), of metrics that all of them have. A
+    problem without a value of a metric is left out of it, and a metric without any value is
+    missing.
     """
-    values = {name: per_problem(graded) for name, graded in benchmarks.items()}
+    values: dict[str, dict[str, np.ndarray]] = {}
+    for name, graded in benchmarks.items():
+        metrics = {metric: with_value(column) for metric, column in per_problem(graded).items()}
+        values[name] = {metric: column for metric, column in metrics.items() if len(column)}
 
     def interval(metric: str, names: Sequence[str]) -> Interval:
         bounds = SHARE

@@ -16,8 +16,8 @@ from paint.evaluation.frame import (
     table_of,
     to_measurement,
 )
-from paint.evaluation.intervals import compare_paired
-from paint.evaluation.metrics import GradedSamples, are_shares, compute_metrics
+from paint.evaluation.intervals import compare_paired, is_comparable, with_value
+from paint.evaluation.metrics import GradedSamples, are_shares, compute_metrics, per_problem
 from paint.evaluation.store import StoreError
 
 MOST_REASONS = 12
@@ -70,9 +70,13 @@ def summary_rows(graded: ByPolicy) -> list[Measurement]:
             for reason, count in part.reasons.items():
                 rows += to_measurement(policy, name, "reason", count, group=reason)
         for name, metrics in compute_metrics(benchmarks, shared).items():
-            n = len(benchmarks[name].problems) if name in benchmarks else None
+            # Problems that have a value; the mean over several benchmarks has no such number.
+            counts: dict[str, int] = {}
+            if name in benchmarks:
+                for metric, column in per_problem(benchmarks[name]).items():
+                    counts[metric] = len(with_value(column))
             for metric, interval in metrics.items():
-                rows += to_measurement(policy, name, metric, interval, n)
+                rows += to_measurement(policy, name, metric, interval, counts.get(metric))
     return rows + difference_rows(graded)
 
 
@@ -99,6 +103,8 @@ def difference_rows(graded: ByPolicy) -> list[Measurement]:
                         f"{part} has other problems or gold answers for {policy} than for "
                         f"{first}; evaluate both on the same problems"
                     )
+            if not all(is_comparable(base[p].scores, benchmarks[p].scores) for p in parts):
+                continue
             found = compare_paired(
                 [base[part].scores for part in parts], [benchmarks[part].scores for part in parts]
             )

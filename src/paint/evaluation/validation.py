@@ -34,7 +34,7 @@ from paint.evaluation.generate import (
     sample_seeds,
 )
 from paint.evaluation.grade import grade
-from paint.evaluation.intervals import Interval
+from paint.evaluation.intervals import Interval, with_value
 from paint.evaluation.metrics import GradedSamples, avg_at_k
 from paint.evaluation.store import (
     GRADES,
@@ -166,10 +166,13 @@ def validate(
             return {}
         graded = grade(stores[0], validation.grader, validation.config.grading, display)
 
-    interval = avg_at_k(graded.correct)
+    if not graded.graded.any():
+        display.note(f"{title}: no sample has a reward")
+        return tracker_metrics(graded, None)
+    interval = avg_at_k(graded.verdicts)
     score = f"Avg@{task.protocol.samples} {interval.points()} (95 % interval)"
     if graded.rewards is not None:  # 1 counts as right, which few completions of a judge reach
-        score = f"mean reward {graded.rewards.mean():.3g}, {score}"
+        score = f"mean reward {with_value(graded.rewards).mean():.3g}, {score}"
     display.note(f"{title}: {score}")
     return tracker_metrics(graded, interval)
 
@@ -196,15 +199,20 @@ def generate_batch(
         return all_gather_objects(samples)
 
 
-def tracker_metrics(graded: GradedSamples, interval: Interval) -> dict[str, float]:
-    """The metrics of a validation for the trackers, with the interval of its Avg@k."""
+def tracker_metrics(graded: GradedSamples, interval: Interval | None) -> dict[str, float]:
+    """The metrics of a validation for the trackers, with the interval of its Avg@k.
+
+    The interval is None, and its metrics are missing, where no sample has a reward.
+    """
     metrics: dict[str, float] = {}
     if graded.rewards is not None:
-        metrics["validation_reward"] = float(graded.rewards.mean())
+        if interval is not None:
+            metrics["validation_reward"] = float(with_value(graded.rewards).mean())
         metrics["validation_grader_failures"] = graded.failures
-    metrics["validation_avg_at_k"] = interval.mean
-    metrics["validation_avg_at_k_low"] = interval.low
-    metrics["validation_avg_at_k_high"] = interval.high
+    if interval is not None:
+        metrics["validation_avg_at_k"] = interval.mean
+        metrics["validation_avg_at_k_low"] = interval.low
+        metrics["validation_avg_at_k_high"] = interval.high
     metrics["validation_truncated_frac"] = float(graded.truncated.mean())
     metrics["validation_completion_tokens"] = float(graded.tokens.mean())
     return metrics

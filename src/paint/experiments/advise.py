@@ -42,7 +42,15 @@ from paint.evaluation.frame import (
     write_report,
 )
 from paint.evaluation.generate import base_as_rank1_adapter, load_eval_policy, with_date
-from paint.evaluation.intervals import SHARE, Interval, bootstrap, compare_paired
+from paint.evaluation.intervals import (
+    SHARE,
+    Interval,
+    bootstrap,
+    compare_paired,
+    is_comparable,
+    mean_of_samples,
+    with_value,
+)
 from paint.evaluation.metrics import avg_at_k
 from paint.evaluation.summary import SUMMARY
 from paint.experiments.rollout_cache import (
@@ -230,13 +238,22 @@ def metrics_of(
 def accuracy_gradients(
     derivatives: Float[np.ndarray, "..."], rewards: Float[np.ndarray, "p k"]
 ) -> Float[np.ndarray, " p"]:
-    """dJ/da of each problem, from the directional derivative and the reward of each rollout."""
-    k = rewards.shape[1]
-    # The other rollouts of the problem are the baseline, so that the estimate has no bias.
-    # r less the mean of the k − 1 others is (r less the mean of all) · k / (k − 1).
-    advantage = (rewards - rewards.mean(axis=1, keepdims=True)) * k / (k - 1)
-    gradients: np.ndarray = (advantage * derivatives.reshape(-1, k)).mean(axis=1)
-    return gradients
+    """dJ/da of each problem, from the directional derivative and the reward of each rollout.
+
+    Rollouts without a reward (NaN) are left out; with fewer than two others the gradient is 0.
+    """
+    gradients = []
+    for of_problem, slopes in zip(rewards, derivatives.reshape(rewards.shape), strict=True):
+        known = ~np.isnan(of_problem)
+        k, graded = int(known.sum()), of_problem[known]
+        if k < 2:
+            gradients.append(0.0)
+            continue
+        # The other rollouts of the problem are the baseline, so that the estimate has no bias.
+        # r less the mean of the k − 1 others is (r less the mean of all) · k / (k − 1).
+        advantage = (graded - graded.mean()) * k / (k - 1)
+        gradients.append(float((advantage * slopes[known]).mean()))
+    return np.array(gradients)
 
 
 def mean(values: np.ndarray, bounds: tuple[float, float] = ANYWHERE) -> Interval:
@@ -264,7 +281,7 @@ def advice_report(
     tables = [_student_table(rows, *cache.rewards.shape), _context_table(rows, contexts)]
     if answers:
         tables.append(_answer_table(rows, cache.samples))
-    if any(row.grade and row.grade.reward is not None for row in cache.rollouts):
+    if cache.is_graded:
         has_solutions = all(row.problem.solution for row in cache.rollouts)
         lines = advise_on(student, contexts, has_solutions=has_solutions)
     else:
@@ -284,14 +301,15 @@ def advice_report(
 
 def student_metrics(cache: RolloutCache) -> dict[str, Interval]:
     """What is measured of the student (STUDENT_METRICS)."""
-    is_right = cache.rewards == 1
+    verdicts = cache.verdicts
+    has_both = (verdicts == 1).any(axis=1) & (verdicts == 0).any(axis=1)
     values = {
-        "accuracy": is_right.mean(axis=1),
-        "both": (is_right.any(axis=1) & ~is_right.all(axis=1)).astype(float),
+        "accuracy": with_value(mean_of_samples(verdicts)),
+        "both": has_both.astype(float),
         "truncated": cache.share(lambda row: row.completion.truncated),
         "agreed_wrong": agreed_wrong(cache),
     }
-    return {name: mean(shares, SHARE) for name, shares in values.items()}
+    return {name: mean(shares, SHARE) for name, shares in values.items() if len(shares)}
 
 
 def agreed_wrong(cache: RolloutCache) -> Float[np.ndarray, " p"]:
@@ -331,7 +349,8 @@ def answer_rows(cache: RolloutCache, answers: Mapping[str, RolloutCache]) -> lis
     for name, own in {STUDENT: cache, **answers}.items():
         n = len(own.rewards)
         truncated = mean(own.share(lambda row: row.completion.truncated), SHARE)
-        rows += to_measurement(name, TRAINING, "avg_at_k", avg_at_k(own.rewards == 1), n)
+        score = avg_at_k(own.verdicts) if own.is_graded else None
+        rows += to_measurement(name, TRAINING, "avg_at_k", score, n)
         rows += to_measurement(name, TRAINING, "truncated_frac", truncated, n)
         if name in answers:
             gain = gain_of(own, cache)
@@ -516,6 +535,8 @@ def _answer_table(rows: Sequence[Measurement], samples: int) -> Table:
     )
 
 
-def gain_of(cache: RolloutCache, other: RolloutCache) -> Interval:
-    """The accuracy of a cache less that of another one on the same problems."""
-    return compare_paired([other.rewards == 1], [cache.rewards == 1]).difference
+def gain_of(cache: RolloutCache, other: RolloutCache) -> Interval | None:
+    """The accuracy of a cache less that of another one on the same problems; None without any."""
+    if not is_comparable(other.verdicts, cache.verdicts):
+        return None
+    return compare_paired([other.verdicts], [cache.verdicts]).difference

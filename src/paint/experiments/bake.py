@@ -28,7 +28,8 @@ from paint.data.problems import Problem, batch_indices, read_problems
 from paint.evaluation import frame
 from paint.evaluation.frame import Chart, Measurement, Report, Unit
 from paint.evaluation.generate import with_date
-from paint.evaluation.intervals import SHARE, Interval, bootstrap
+from paint.evaluation.intervals import Interval, bootstrap
+from paint.evaluation.metrics import avg_at_k
 from paint.evaluation.summary import SUMMARY
 from paint.experiments.rollout_cache import (
     RolloutCache,
@@ -119,9 +120,8 @@ def _measure_base(
 def _rows(
     view: str, answers: RolloutCache, config: Config, **values: Interval
 ) -> list[Measurement]:
-    if not config.grading.is_off:
-        follows = (answers.rewards == 1).mean(axis=1)
-        values["follows"] = bootstrap([follows], bounds=SHARE)
+    if answers.is_graded:
+        values["follows"] = avg_at_k(answers.verdicts)
     tokens = np.array([len(row.completion.ids) for row in answers.rollouts], float)
     lengths = tokens.reshape(-1, answers.samples).mean(axis=1)
     longest = config.rollout.max_new_tokens

@@ -30,6 +30,7 @@ from paint.data.problems import (
 )
 from paint.evaluation.defaults import grader_needs_answer
 from paint.evaluation.generate import checkpoint_digest, load_eval_policy
+from paint.grading.contract import describe_failures, require_some_grade
 from paint.grading.graders import open_grader
 from paint.inference.engine import Completion, Engine, derive_seed, sampling_from
 from paint.inference.engines import LOCAL
@@ -69,12 +70,22 @@ class RolloutCache:
 
     @property
     def rewards(self) -> Float[np.ndarray, "p k"]:
-        """The reward of each rollout; 1 is right, and 0 what was not graded."""
-        rewards = []
-        for r in self.rollouts:
-            reward = r.grade.reward if r.grade else None
-            rewards.append(reward or 0.0)
-        return np.array(rewards).reshape(-1, self.samples)
+        """The reward of each rollout; NaN without one, as where the grader failed."""
+        rewards = [r.grade.reward if r.grade else None for r in self.rollouts]
+        return np.array(rewards, dtype=float).reshape(-1, self.samples)
+
+    @property
+    def is_graded(self) -> bool:
+        """Whether any rollout has a reward."""
+        return any(r.grade and r.grade.reward is not None for r in self.rollouts)
+
+    @property
+    def verdicts(self) -> Float[np.ndarray, "p k"]:
+        """1 for a right rollout and 0 for another one; NaN without a reward."""
+        is_right = [float(r.is_correct) for r in self.rollouts]
+        return np.where(
+            np.isnan(self.rewards), np.nan, np.array(is_right).reshape(-1, self.samples)
+        )
 
     def share(self, of: Callable[[Rollout], bool]) -> Float[np.ndarray, " p"]:
         """The share of each problem's rollouts of which something is so."""
@@ -221,7 +232,15 @@ def _sample(
             for row in _generate(engine, config, missing, workspace, counter):
                 stored[row.get("context", ""), row["problem_id"], row["sample"]] = row
     workspace.finish()
-    return _graded_rollouts(policy, config, wanted, stored)
+    rollouts, asked = _graded_rollouts(policy, config, wanted, stored)
+    grades = [r.grade for r in rollouts if r.row in asked and r.grade]
+    ids = [r.problem.id for r in rollouts if r.row in asked]
+    if config.grading.stop_on_failure and not config.grading.is_off:
+        require_some_grade(grades, ids, config.grading.grader, str(folder))
+    failures = describe_failures(grades, ids)
+    if failures:
+        display.note(f"{folder.name}: {failures}")
+    return rollouts
 
 
 def _generate(
@@ -264,8 +283,8 @@ def _generate(
 
 def _graded_rollouts(
     policy: Policy, config: Config, wanted: Sequence[CompletionRequest], stored: StoredRows
-) -> list[Rollout]:
-    """The stored completions as rollouts, graded but for those that lack the answer they need."""
+) -> tuple[list[Rollout], set[int]]:
+    """The stored completions as rollouts, and which are graded: not those that lack an answer."""
     rollouts: list[Rollout] = []
     for request in wanted:
         row = stored[request.key]
@@ -293,7 +312,7 @@ def _graded_rollouts(
         grades = grader.grade(items)
     for i, grade in zip(gradable, grades, strict=True):
         rollouts[i] = replace(rollouts[i], grade=grade)
-    return rollouts
+    return rollouts, set(gradable)
 
 
 def recorded_engine(folder: Path) -> list[str]:

@@ -2,11 +2,12 @@ r"""The grader contract: completions and their rows in, grades out.
 
 A custom grader is a function, named in the setting `grading.grader` as "module:name":
 
-    def grade(completion: str, row: Mapping[str, Any]) -> Grade | float | bool
-    def grade(completions: list[str], rows: list[Mapping[str, Any]]) -> list[Grade | float | bool]
+    def grade(completion: str, row: Mapping[str, Any]) -> Reward
+    def grade(completions: list[str], rows: list[Mapping[str, Any]]) -> list[Reward]
 
-Either may be `async`. A bool is the reward 1 or 0. A call that fails costs its completions: their
-reward is 0 and `failed` is set. docs/how-to/own-grader.md says what the arguments hold.
+where Reward is a Grade, a number, a bool (the reward 1 or 0) or None (nothing is said). Either may
+be `async`. A completion on which a call failed has no reward, and `failed` is set: it counts in no
+mean and no update. docs/how-to/own-grader.md says what the arguments hold.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,13 +24,15 @@ Gold = str | Sequence[str]  # a gold answer, or several of which each is right
 class Grade:
     """The reward of a completion, and the reason for it in a few words.
 
+    None in any field says nothing: no reward, no reason, no feedback, no parts.
+
     Attributes:
         reward: any finite number; 1 counts as right in accuracy and pass@k. None is not graded.
         reason: a few words, which tables count and list.
-        failed: the grader itself failed on the completion.
+        failed: the grader itself failed on the completion, which has no reward then.
         feedback: a longer text on the completion: failed tests, a judge's remarks.
-        parts: of several graders, the grade of each by its name, of which the first decides what
-            is right.
+        parts: of several graders, the grade of each by its name. The first that gave a reward
+            decides what is right.
     """
 
     reward: float | None
@@ -38,22 +41,31 @@ class Grade:
     feedback: str = ""
     parts: Mapping[str, "Grade"] = field(default_factory=dict, hash=False)
 
+    def __post_init__(self) -> None:
+        # Here, so that no text "None" and no reward of a failed call reaches anyone.
+        for name, nothing in (("reason", ""), ("failed", False), ("feedback", ""), ("parts", {})):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, nothing)
+        if self.failed:
+            object.__setattr__(self, "reward", None)
+
     @property
     def correct(self) -> bool:
-        """True if the reward is 1; of several graders, the reward of the first."""
-        if self.parts:
-            return next(iter(self.parts.values())).correct
+        """True if the reward is 1; of several graders, the reward of the first that gave one."""
+        for part in self.parts.values():
+            if part.reward is not None:
+                return part.correct
         return self.reward == 1
 
     @property
     def comment(self) -> str:
         """What was said of the completion: the feedback, or why it is not right.
 
-        Empty where the grader failed or did not grade.
+        Empty where the grader failed. Without a reward it is the feedback alone.
         """
-        if self.failed or self.reward is None:
+        if self.failed:
             return ""
-        if self.feedback or self.correct:
+        if self.feedback or self.correct or self.reward is None:
             return self.feedback
         return self.reason
 
@@ -70,7 +82,7 @@ class Cost:
 
 
 class GradingError(PaintError, RuntimeError):
-    """The grader failed on every completion."""
+    """The grader failed on every completion, or said nothing of any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +127,50 @@ class Grader(Protocol):
         self.close()
 
 
-def require_some_grade(grades: Sequence[Grade], place: str) -> None:
-    """Raise GradingError, which begins with a place, if the grader failed on every completion."""
-    if grades and all(grade.failed for grade in grades):
-        raise GradingError(
-            f"{place}: the grader failed on all {len(grades)} completions, the first time with "
-            f'"{grades[0].reason}"; mend the grader, or the endpoint that it asks, then repeat the '
-            f"command (a run is resumed by `paint resume`); with grading.stop_on_failure false, "
-            f"failed completions get the reward 0"
+def require_some_grade(
+    grades: Sequence[Grade], ids: Sequence[str], graders: Sequence[str], place: str
+) -> None:
+    """Raise GradingError if the graders failed on every completion, or said nothing of any.
+
+    Args:
+        grades: of the completions that were graded.
+        ids: of the problem of each.
+        graders: as in ``grading.grader``.
+        place: what the message begins with.
+    """
+    if not grades or any(grade.reward is not None or grade.comment for grade in grades):
+        return
+    name = ", ".join(graders)
+    failed = [i for i, grade in enumerate(grades) if grade.failed]
+    if failed:
+        of = "all" if len(failed) == len(grades) else f"{len(failed)} of"
+        said = (
+            f"the grader {name} failed on {of} {len(grades)} completions, the first time on "
+            f'problem {ids[failed[0]]} with "{grades[failed[0]].reason}"'
         )
+        rest = len(grades) - len(failed)
+        said += f", and said nothing of the other {rest}" if rest else ""
+    else:
+        said = (
+            f"the grader {name} said nothing of all {len(grades)} completions: it returned None, "
+            f"as a function without return does"
+        )
+    raise GradingError(
+        f"{place}: {said}; mend the grader, or the endpoint that it asks, then repeat the command "
+        f"(a run is resumed by `paint resume`); with grading.stop_on_failure false, completions "
+        f"without a reward are passed over"
+    )
+
+
+def describe_failures(grades: Sequence[Grade], ids: Sequence[str]) -> str:
+    """On how many completions the grader failed, and why on the first; "" where on none.
+
+    ``ids`` are those of their problems.
+    """
+    failed = [i for i, grade in enumerate(grades) if grade.failed]
+    if not failed:
+        return ""
+    return (
+        f"the grader failed on {len(failed)} of {len(grades)} completions, which have no reward; "
+        f"first on problem {ids[failed[0]]}: {grades[failed[0]].reason}"
+    )

@@ -14,19 +14,31 @@ import inspect
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tenacity import AsyncRetrying, stop_after_attempt, wait_exponential
 
 from paint.core.background import Background
 from paint.core.credentials import hide_values, redact
+from paint.core.errors import format_short
 from paint.grading.contract import Cost, Grade, Grader, Item
-from paint.grading.processes import Arguments, CallResult, Pool, describe_error, to_plain
+from paint.grading.processes import (
+    ARRAY,
+    REASON_CHARACTERS,
+    UNREADABLE,
+    Arguments,
+    CallResult,
+    Pool,
+    describe_error,
+    to_plain,
+)
 
 # Between the attempts of a call that waits; each pause is twice as long as the one before.
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
+
+_MARKS = frozenset((ARRAY, UNREADABLE))
 
 
 class AsyncCalls:
@@ -73,20 +85,20 @@ class AsyncCalls:
             began = time.monotonic()
             try:
                 value = await retrying(self._attempt, arguments)
+                # Through JSON, as from a process: all functions give the same types.
+                value = json.loads(json.dumps(value, default=to_plain))
             except Exception as failure:
                 error = describe_error(failure)
             seconds = time.monotonic() - began
         return CallResult(value, error, seconds, retrying.statistics["attempt_number"])
 
     async def _attempt(self, arguments: Arguments) -> Any:
-        """What the function returns, as JSON takes it."""
+        """What the function returns."""
         try:
-            value = await asyncio.wait_for(self._called(arguments), self._timeout)
+            return await asyncio.wait_for(self._called(arguments), self._timeout)
         except TimeoutError as error:
             # A timeout of the function's own client has a text, that of wait_for has none.
             raise TimeoutError(str(error) or f"no result within {self._timeout:g} s") from None
-        # Through JSON, as from a process: all functions give the same types.
-        return json.loads(json.dumps(value, default=to_plain))
 
     async def _called(self, arguments: Arguments) -> Any:
         try:
@@ -96,35 +108,41 @@ class AsyncCalls:
 
 
 class FunctionGrader(Grader):
-    """Grades by the calls of a custom function, of one completion each or of many."""
+    """Grades by the calls of a custom function, of one completion each or of many.
 
-    def __init__(self, caller: Pool | AsyncCalls, *, takes_batch: bool) -> None:
+    ``name`` is what messages call the function.
+    """
+
+    def __init__(self, caller: Pool | AsyncCalls, *, takes_batch: bool, name: str) -> None:
         self._caller = caller
         self._takes_batch = takes_batch
+        self._name = name
         self._cost = Cost()
 
     def grade(self, items: Sequence[Item]) -> list[Grade]:
         if not items:
             return []
         if self._takes_batch:
-            return self._grade_batch(items)
-        results = self._call([(item.text, dict(item.row)) for item in items])
-        return [to_grade(result) for result in results]
+            results = self._call_for_all(items)
+        else:
+            results = self._call([(item.text, dict(item.row)) for item in items])
+        grades: list[Grade] = []
+        for item, result in zip(items, results, strict=True):
+            grades.append(to_grade(result, f"{self._name}, row {item.row.get('id', '')}"))
+        return grades
 
-    def _grade_batch(self, items: Sequence[Item]) -> list[Grade]:
+    def _call_for_all(self, items: Sequence[Item]) -> list[CallResult]:
+        """The results of the completions, from one call for all."""
         texts = [item.text for item in items]
         rows = [dict(item.row) for item in items]
         [result] = self._call([(texts, rows)])
-        # One call for all: its error is that of each.
-        if result.error:
-            return [to_grade(result)] * len(items)
-        if not isinstance(result.value, list) or len(result.value) != len(items):
-            error = f"returned {result.value!r}, not a list of {len(items)} rewards"[:200]
-            return [to_grade(CallResult(error=error))] * len(items)
-        grades: list[Grade] = []
-        for value in result.value:
-            grades.append(to_grade(CallResult(value)))
-        return grades
+        if not result.error:
+            try:
+                return [CallResult(value) for value in read_batch(result.value, len(items))]
+            except ValueError as error:
+                result = CallResult(error=shorten(f"{self._name}: returned {error}"))
+        # Its error is that of each.
+        return [result] * len(items)
 
     def _call(self, calls: Sequence[Arguments]) -> list[CallResult]:
         results = self._caller.call(calls)
@@ -162,23 +180,94 @@ def takes_batch(function: Callable[..., Any]) -> bool:
     return parameters[:1] == ["completions"]
 
 
-def to_grade(result: CallResult) -> Grade:
-    """The grade of a call's result, which is decoded from JSON."""
+def to_grade(result: CallResult, place: str) -> Grade:
+    """The grade of a call's result, which is decoded from JSON.
+
+    place is the grader and the row, for a message on what is no grade.
+    """
     if result.error:
-        return Grade(0.0, result.error, failed=True)
-    value, reason, feedback = result.value, "", ""
-    if isinstance(value, Mapping) and "reward" in value:
-        reason = redact(str(value.get("reason", "")))
-        # The teacher reads it: addresses stay whole.
-        feedback = hide_values(str(value.get("feedback", "")))
-        value = value["reward"]
+        return Grade(None, result.error, failed=True)
+    try:
+        return read_grade(result.value)
+    except ValueError as error:
+        return Grade(None, shorten(f"{place}: returned {error}"), failed=True)
+
+
+def read_batch(value: Any, count: int) -> list[Any]:
+    """What a function of many completions returned, one value each; None says nothing of any.
+
+    Raises ValueError, which says what it is, for anything else than a list, a tuple or an array of
+    ``count`` values.
+    """
+    if value is None:
+        return [None] * count
+    if isinstance(value, dict) and ARRAY in value:
+        shape = tuple(value["shape"])
+        if shape == (count,):
+            return list(value[ARRAY])
+        hint = "; flatten it" if len(shape) > 1 else ""
+        raise ValueError(f"an array of shape {shape}, not {(count,)}{hint}")
+    if isinstance(value, list) and len(value) == count:
+        return value
+    raise _refused(value, f"not a list of {count} rewards")
+
+
+def read_grade(value: Any) -> Grade:
+    """The grade in a value: of a Grade or a dict with its fields, a number, a bool or None.
+
+    Raises ValueError, which says what the value is, for anything else.
+    """
+    fields = {"reward": value}
+    if isinstance(value, dict) and not _MARKS.intersection(value):
+        if "reward" not in value:
+            raise _refused(value, "a dict without reward")
+        fields = value
+    reason = redact(_text(fields.get("reason")))
+    # The teacher reads it: addresses stay whole.
+    feedback = hide_values(_text(fields.get("feedback")))
+    if fields.get("failed"):
+        return Grade(None, reason or "the grader says that it failed", failed=True)
+    reward = _number(fields["reward"])
+    return Grade(reward, reason or reward_word(reward), feedback=feedback)
+
+
+def _text(value: Any) -> str:
+    """A text, or several as lines; "" where nothing is said."""
+    if isinstance(value, list):
+        return "\n".join(str(line) for line in value if line is not None)
+    return "" if value is None else str(value)
+
+
+def _number(value: Any) -> float | None:
+    """A reward; None where nothing is said. Raises ValueError for what is neither."""
+    if isinstance(value, dict) and ARRAY in value and math.prod(value["shape"]) == 1:
+        while isinstance(value, dict | list):  # an array of one number is a number
+            value = value[ARRAY] if isinstance(value, dict) else value[0]
+    if value is None:
+        return None
     if not isinstance(value, bool | int | float) or not _is_finite(value):
-        return Grade(0.0, f"returned {value!r}, which is not a reward"[:200], failed=True)
-    return Grade(float(value), reason or reward_word(value), feedback=feedback)
+        raise _refused(value, "which is not a reward")
+    return float(value)
 
 
-def reward_word(reward: float) -> str:
+def _refused(value: Any, fault: str) -> ValueError:
+    """What a value is, its fault, and what to do."""
+    if isinstance(value, dict) and UNREADABLE in value:
+        return ValueError(f"a value of type {value[UNREADABLE]}, {fault}{value['hint']}")
+    if isinstance(value, dict) and ARRAY in value:
+        return ValueError(f"an array of shape {tuple(value['shape'])}, {fault}")
+    return ValueError(f"{format_short(value)}, {fault}")
+
+
+def shorten(text: str) -> str:
+    """A reason, in at most REASON_CHARACTERS."""
+    return text[:REASON_CHARACTERS]
+
+
+def reward_word(reward: float | None) -> str:
     """The reason of a grade that has no other."""
+    if reward is None:
+        return "not graded"
     if reward == 1:
         return "right"
     if reward == 0:

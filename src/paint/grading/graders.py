@@ -110,7 +110,7 @@ def find_grader(
     else:
         # By its name: a worker imports the function, and gets it pickled where it cannot.
         caller = Pool(grader, deadline=deadline, workers=workers, table=table)
-    return FunctionGrader(caller, takes_batch=takes_batch(function))
+    return FunctionGrader(caller, takes_batch=takes_batch(function), name=grader)
 
 
 class EachGrader(Grader):
@@ -126,8 +126,9 @@ class EachGrader(Grader):
 class WeightedGrader(Grader):
     """Grades by several graders: the reward is the weighted sum of theirs (as in TRL's GRPO).
 
-    Grades without a reward do not count in the sum. The grader has failed where one of them has.
-    ``graders`` are by the name that metrics have; the first decides what is right.
+    Grades without a reward do not count in the sum. The grader has failed where one of them has,
+    and then there is no sum. ``graders`` are by the name that metrics have; the first that gives a
+    reward decides what is right.
     """
 
     def __init__(self, graders: Mapping[str, Grader], weights: Sequence[float]) -> None:
@@ -203,7 +204,7 @@ def choice(item: Item) -> Grade:
     for gold in _golds(item):
         named = named_letters(gold)
         if len(named) != 1:  # the data are wrong, and not the completion
-            return Grade(0.0, f"the gold answer {gold!r} is no letter"[:200], failed=True)
+            return Grade(None, f"the gold answer {gold!r} is no letter"[:200], failed=True)
         letters.append(named)
 
     chosen = chosen_letter(item.text, item.tags)

@@ -13,6 +13,7 @@ import base64
 import contextlib
 import dataclasses
 import gc
+import inspect
 import io
 import json
 import os
@@ -23,7 +24,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -37,6 +38,7 @@ DEADLINES = (0.01, 86_400.0)  # seconds, least and most
 WALL_SECONDS = 20
 REASON_CHARACTERS = 200
 PICKLED = "pickle:"
+ARRAY, UNREADABLE = "__array__", "__unreadable__"  # keys of what ``to_plain`` makes
 
 Arguments = Sequence[Any]
 """Arguments of one call, as JSON takes them."""
@@ -363,10 +365,24 @@ def describe_error(error: Exception) -> str:
 
 
 def to_plain(value: Any) -> Any:
-    """A dataclass as a dict, and a number of numpy or torch as Python's."""
+    """A value that JSON has no form of: a dataclass, or a number or an array of numpy or torch.
+
+    An array is {ARRAY: nested lists, "shape": its lengths}; anything else is {UNREADABLE: its type,
+    "hint": what to do}.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
-    return value.item()
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if hasattr(value, "tolist"):  # of numpy, torch and pandas
+        shape = list(getattr(value, "shape", ()))
+        return {ARRAY: value.tolist(), "shape": shape} if shape else value.tolist()
+    hint = ""
+    if inspect.iscoroutine(value):
+        value.close()  # else Python warns that it was never awaited
+    if inspect.isawaitable(value):
+        hint = "; declare the function with async def, and await it there"
+    elif isinstance(value, Iterator):
+        hint = "; return a reward, or a list of them"
+    return {UNREADABLE: type(value).__name__, "hint": hint}
 
 
 if __name__ == "__main__":

@@ -195,13 +195,17 @@ def step_metrics(
                 answers.append(grade.strict.answer)
         if answers:
             metrics["unboxed_frac"] = answers.count(None) / len(answers)
+        # A completion without a reward, as where a call of the grader failed, is in no mean.
         rewards = [grade.reward for grade in grades if grade.reward is not None]
+        failures = sum(grade.failed for grade in grades)
+        is_math = any(isinstance(grade, MathGrade) for grade in grades)
         if rewards:
             metrics["accuracy"] = sum(grade.correct for grade in grades) / len(rewards)
         # The reward of math is 1 or 0: its mean is the accuracy.
-        if rewards and not any(isinstance(grade, MathGrade) for grade in grades):
+        if rewards and not is_math:
             metrics["reward"] = sum(rewards) / len(rewards)
-            metrics["grader_failures"] = sum(grade.failed for grade in grades)
+        if failures or (rewards and not is_math):
+            metrics["grader_failures"] = failures
         metrics |= reward_metrics(grades)
         if gaps:  # an algorithm need not score the sampled tokens
             metrics["logprob_mismatch_mean"] = sum(gaps) / len(gaps)
@@ -347,7 +351,7 @@ def record(scored: ScoredRollout, grade: Grade) -> dict[str, object]:
     row["completion_ids"] = completion.ids
     row["engine_log_probs"] = completion.log_probs
     if completion.source != "reference" and not isinstance(grade, MathGrade):
-        row |= {"reward": grade.reward, "reason": grade.reason}
+        row |= {"reward": grade.reward, "reason": grade.reason, "failed": grade.failed}
     if grade.feedback:
         row["feedback"] = grade.feedback
     if grade.parts:

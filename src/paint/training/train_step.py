@@ -4,7 +4,7 @@ The loss does not depend on micro-batches or ranks.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 
 import torch
@@ -15,14 +15,14 @@ from paint.config.schema import Config, ObjectiveConfig
 from paint.core.device import to_device
 from paint.core.display import Clock
 from paint.core.distributed import all_gather_objects, barrier, gather_on_rank0, sum_gradients
-from paint.core.errors import NonFiniteError
+from paint.core.errors import NonFiniteError, PaintError
 from paint.core.extensions import extension_errors
 from paint.data.contexts import Attempt, Contexts, GradedCompletion, attempts_of
 from paint.data.problems import Problem, item_of
 from paint.grading.contract import Grade, Grader, require_some_grade
 from paint.inference.engine import Engine, Sampling, derive_seed, sampling_from
 from paint.models.policy import Policy
-from paint.models.sharding import passes_missing
+from paint.models.sharding import is_sharded, passes_missing
 from paint.models.teacher import Teacher
 from paint.objective.fused import LogProbs, fused_log_probs
 from paint.training.callbacks import Callback
@@ -51,6 +51,8 @@ class Setup:
     callbacks: Sequence[Callback] = ()
     drift: Drift | None = None
     context_file: str | None = None  # the content of context.file, as it was at the start
+    # This rank's completions of the step that an algorithm with needs_grades does not see.
+    ungraded: list[Rollout] = field(default_factory=list)
 
     @property
     def config(self) -> Config:
@@ -82,10 +84,17 @@ The rollouts are those of all ranks on the first rank, and a rank's own on the o
 """
 
 
+class NothingGradedError(PaintError):
+    """No completion of a step has a reward, and the algorithm learns from rewards."""
+
+
 def generate_rollouts(setup: Setup, batch: Batch, step_index: int, clock: Clock) -> list[Rollout]:
     """Sample one completion for every row from the student; off-policy, from an earlier student.
 
-    Source: Algorithm 1, 'Sample one student rollout'.
+    For an algorithm with ``needs_grades`` these are the completions that have a reward.
+
+    Source: Algorithm 1, 'Sample one student rollout'. Raises GradingError as ``add_grades``, and
+    NothingGradedError where no completion is left.
     """
     policy, off_policy = setup.policy, setup.off_policy_rollouts
     request = generation_request(setup, batch, step_index)
@@ -119,7 +128,10 @@ def generate_rollouts(setup: Setup, batch: Batch, step_index: int, clock: Clock)
     if setup.config.grading.is_off:
         return rollouts
     with clock("reward"):
-        return add_grades(setup, rollouts, step_index)
+        rollouts = add_grades(setup, rollouts, step_index)
+    if not setup.resolved.algorithm.needs_grades:
+        return rollouts
+    return set_ungraded_aside(setup, rollouts)
 
 
 def generation_request(
@@ -180,13 +192,45 @@ def grade_rollouts(setup: Setup, rollouts: Sequence[Rollout]) -> list[Grade]:
 def add_grades(setup: Setup, rollouts: Sequence[Rollout], step_index: int) -> list[Rollout]:
     """This rank's rollouts with their grades.
 
-    Raises GradingError if the grader failed on those of all ranks, unless
+    Raises GradingError if the grader failed on those of all ranks, or said nothing of any, unless
     ``grading.stop_on_failure`` is off.
     """
     grades = grade_rollouts(setup, rollouts)
-    if setup.config.grading.stop_on_failure:
-        require_some_grade(all_gather_objects(grades), f"step {step_index + 1}")
+    grading = setup.config.grading
+    if grading.stop_on_failure:
+        asked = []
+        for r, grade in zip(rollouts, grades, strict=True):
+            if r.problem.answers or not setup.resolved.needs_answer:
+                asked.append((grade, r.problem.id))
+        every = all_gather_objects(asked)
+        require_some_grade(
+            [grade for grade, _ in every],
+            [name for _, name in every],
+            grading.grader,
+            f"step {step_index + 1}",
+        )
     return [replace(r, grade=grade) for r, grade in zip(rollouts, grades, strict=True)]
+
+
+def set_ungraded_aside(setup: Setup, rollouts: Sequence[Rollout]) -> list[Rollout]:
+    """This rank's rollouts that have a reward; the others are kept in ``setup.ungraded``.
+
+    A call of the grader that failed says nothing of a completion. With the reward 0 it would move
+    the baseline of its group, and be learned from.
+
+    Raises NothingGradedError, on all ranks, where too few are left to learn from.
+    """
+    graded: list[Rollout] = []
+    setup.ungraded.clear()
+    for r in rollouts:
+        has_reward = r.grade is not None and r.grade.reward is not None
+        (graded if has_reward else setup.ungraded).append(r)
+    # Where ranks share layers, each needs a row for its passes.
+    least = setup.accelerator.num_processes if is_sharded(setup.policy.base) else 1
+    if len(all_gather_objects([r.row for r in graded])) < least:
+        setup.ungraded[:] = rollouts
+        raise NothingGradedError
+    return graded
 
 
 def attempts_by_row(setup: Setup, rollouts: Sequence[Rollout]) -> dict[int, Attempt]:

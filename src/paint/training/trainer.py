@@ -27,6 +27,7 @@ from paint.core.display import Clock, Display
 from paint.core.distributed import (
     all_gather_objects,
     any_rank_signal,
+    gather_on_rank0,
     open_accelerator,
     report_once,
     run_on_rank0,
@@ -41,7 +42,7 @@ from paint.evaluation.change import describe_change, graded_validation
 from paint.evaluation.defaults import training_tokens
 from paint.evaluation.grade import summarise
 from paint.evaluation.validation import Validation, load_validation, validate
-from paint.grading.contract import Cost, Grade
+from paint.grading.contract import Cost, Grade, describe_failures
 from paint.grading.graders import open_grader
 from paint.inference.engine import Engine
 from paint.inference.engines import LOCAL
@@ -79,7 +80,12 @@ from paint.training.prompt_filter import (
 from paint.training.rollouts import OFF_POLICY_KL_WARNING, ON_POLICY, ScoredRollout
 from paint.training.step_checks import require_step
 from paint.training.token_log import write_tokens
-from paint.training.train_step import Setup, generation_request, grade_rollouts
+from paint.training.train_step import (
+    NothingGradedError,
+    Setup,
+    generation_request,
+    grade_rollouts,
+)
 
 START_SECONDS = 600
 # Seconds that ranks wait for each other, beyond the time of an engine.
@@ -328,7 +334,13 @@ def _take_step(
         setup.accelerator.split_between_processes(rows) as batch,
         extension_errors("train.method", setup.config.train.method),
     ):
-        scored, gradient_norm = setup.resolved.algorithm.step(setup, batch, step_index, clock)
+        setup.ungraded.clear()
+        try:
+            scored, gradient_norm = setup.resolved.algorithm.step(setup, batch, step_index, clock)
+        except NothingGradedError:  # raised on all ranks, before any update
+            scored, gradient_norm = [], 0.0
+        left_out = gather_on_rank0([ScoredRollout(r, {}) for r in setup.ungraded])
+        scored = sorted([*scored, *left_out], key=lambda s: s.rollout.row)
         if setup.accelerator.is_main_process:
             require_step(setup.config, scored, float(gradient_norm))
     further = {"gradient_norm": float(gradient_norm), **grading_cost(setup)}
@@ -396,7 +408,8 @@ def log_step(
 ) -> bool:
     """Log a step, from 1, with ``further`` metrics; return whether a callback ends the run."""
     if step_number == 1:
-        print_first_prompts(display, setup.policy, scored[0].rollout)
+        shown = next((s for s in scored if s.tokens), scored[0])
+        print_first_prompts(display, setup.policy, shown.rollout)
 
     def note(text: str) -> None:
         display.note(f"step {step_number}: {text}")
@@ -424,15 +437,9 @@ def log_step(
             f"the completions are off-policy: off_policy_kl is {kl:.2g} nats, over "
             f"{OFF_POLICY_KL_WARNING:g}; lower {lag}train.learning_rate"
         )
-    failed = []
-    for i, grade in enumerate(grades):
-        if grade.failed:
-            failed.append(i)
-    if failed:
-        note(
-            f"the grader failed on {len(failed)} of {len(grades)} completions, which count 0; "
-            f"first on problem {rollouts[failed[0]].problem.id}: {grades[failed[0]].reason}"
-        )
+    failures = describe_failures(grades, [r.problem.id for r in rollouts])
+    if failures:
+        note(failures)
     records = []
     for row in zip(scored, grades, strict=True):
         records.append(run_log.record(*row))

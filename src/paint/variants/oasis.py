@@ -31,8 +31,8 @@ class Options:
     """Which completions are learned from."""
 
     keep: Keep = "shortest_correct"
-    """Of each problem the shortest with reward 1, all with reward 1, or those with another reward
-    on which the grader did not fail."""
+    """Of each problem the shortest with reward 1, all with reward 1, or those with another
+    reward."""
 
 
 class Oasis(Variant):
@@ -52,8 +52,8 @@ class Oasis(Variant):
 
 def kept_rows(rollouts: Sequence[Rollout], keep: Keep, size: int) -> set[int]:
     """The rows to learn from, of graded rollouts of all ranks; a problem has size neighbours."""
-    if keep == "wrong":  # where the grader failed, a completion may be right
-        return {r.row for r in rollouts if r.grade and not (r.grade.correct or r.grade.failed)}
+    if keep == "wrong":
+        return {r.row for r in rollouts if not r.is_correct}
     correct = [r for r in rollouts if r.is_correct]
     if keep == "correct":
         return {r.row for r in correct}
