@@ -80,7 +80,9 @@ def test_grades_without_a_test(grader: Grader) -> None:
         Item(block(ADD), "", row={"tests": "assert 1 + 1 == 2"}),
     ]
     grades = grader.grade(items)
-    assert [(found.reward, found.failed) for found in grades] == [(0, False)] * 3 + [(0, True)] * 4
+    assert [(found.reward, found.failed) for found in grades] == [(0, False)] * 3 + [
+        (None, True)
+    ] * 4
     assert [found.reason for found in grades[:3]] == ["no code", "unclosed thought", "no code"]
     assert "field tests" in grades[3].reason
     assert grades[4].reason.startswith("the tests cannot be read: SyntaxError")

@@ -140,7 +140,7 @@ class FunctionGrader(Grader):
             try:
                 return [CallResult(value) for value in read_batch(result.value, len(items))]
             except ValueError as error:
-                result = CallResult(error=shorten(f"{self._name}: returned {error}"))
+                result = CallResult(error=f"{self._name}: returned {error}"[:REASON_CHARACTERS])
         # Its error is that of each.
         return [result] * len(items)
 
@@ -190,7 +190,7 @@ def to_grade(result: CallResult, place: str) -> Grade:
     try:
         return read_grade(result.value)
     except ValueError as error:
-        return Grade(None, shorten(f"{place}: returned {error}"), failed=True)
+        return Grade(None, f"{place}: returned {error}"[:REASON_CHARACTERS], failed=True)
 
 
 def read_batch(value: Any, count: int) -> list[Any]:
@@ -257,11 +257,6 @@ def _refused(value: Any, fault: str) -> ValueError:
     if isinstance(value, dict) and ARRAY in value:
         return ValueError(f"an array of shape {tuple(value['shape'])}, {fault}")
     return ValueError(f"{format_short(value)}, {fault}")
-
-
-def shorten(text: str) -> str:
-    """A reason, in at most REASON_CHARACTERS."""
-    return text[:REASON_CHARACTERS]
 
 
 def reward_word(reward: float | None) -> str:
