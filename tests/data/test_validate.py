@@ -14,6 +14,7 @@ from paint.core.display import Display
 from paint.data.benchmarks import Benchmark
 from paint.data.problems import DataError, Problem, read_problems
 from paint.data.validate import FileCheck, check_file, length_quantiles, print_check
+from paint.models import lengths
 from paint.models.policy import Policy
 from paint.objective.masking import MARKER
 
@@ -82,6 +83,30 @@ def test_check_file_lengths_match_prompts_of_run(policy: Policy) -> None:
     length = len(policy.teacher_prompt(problem.problem, text, complete=False))
     assert (message, length > limit) == (f"a teacher prompt of {length} tokens", True)
     assert check.too_long == []
+
+
+def test_check_file_of_many_rows_samples_lengths_and_finds_every_long_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [row(n) for n in range(40)]
+    rows[7] = row(7, problem="Start at $7$. " + "Go on. " * 60)
+    rows[22] = row(22, solution="x " * 150)
+    path = write(tmp_path, *rows)
+    exact = check_of(path, max_prompt_tokens=220)
+    assert [number for number, _ in exact.too_long] == [8, 23]
+    assert (exact.measured, exact.without_anchors) == (40, 1)
+    assert "at equal distances" not in shown(exact)
+
+    monkeypatch.setattr(lengths, "MANY", 39)
+    monkeypatch.setattr(lengths, "SAMPLED", 8)
+    monkeypatch.setattr("paint.data.validate.LONGEST", 1)
+    check = check_of(path, max_prompt_tokens=220)
+    assert check.too_long == exact.too_long
+    assert check.measured == 8  # rows 1, 6, 11, ...
+    assert check.without_anchors == 0
+    for name, quantiles in exact.lengths.items():
+        assert check.lengths[name].longest == quantiles.longest, name
+    assert "are those of 8 of 40 rows, at equal distances" in shown(check)
 
 
 def test_check_file_counts_solutions_without_answer_or_anchors(tmp_path: Path) -> None:

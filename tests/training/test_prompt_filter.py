@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
+from paint.config.recipe import from_table, to_table
 from paint.config.schema import Config, ContextConfig
 from paint.core.display import Display
 from paint.data.contexts import Contexts
 from paint.data.problems import DataError, Problem, read_problems
+from paint.models import lengths
 from paint.models.policy import load_policy
+from paint.objective.masking import MARKER
 from paint.training.check import check_config
 from paint.training.prompt_filter import filter_problems, note_unmasked
 from paint.training.trainer import train
@@ -64,6 +67,50 @@ def test_prompt_filter_limit_is_of_learnt_text(tmp_path: Path, recipe: str, solu
 def test_prompt_filter_limit_is_at_most_positions(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"makes a prompt with its solution of .* limit of 1024 "):
         kept(of_rows(tmp_path, "demo-sft", [("What?", LONG)], {}))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "source"),
+    [("demo-paint", "solution"), ("demo-paint", "other"), ("demo-grpo", ""), ("demo-sft", "")],
+)
+def test_prompt_filter_tokenises_the_rows_that_may_be_over_the_limit_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str, source: str
+) -> None:
+    rows = [(f"What is {i}?" + " So" * i, f"It is {i}." + " Indeed" * (i % 7)) for i in range(40)]
+    context = {"context": {"source": source}} if source else {}
+    config = of_rows(tmp_path, recipe, rows, SKIP, **context)
+    policy, problems = load_policy(config.model, seed=0), read_problems(config.data).problems
+    tokenised: list[str] = []
+
+    def counted(tokenizer: Any, texts: Sequence[str]) -> list[int]:
+        tokenised.extend(texts)
+        return lengths.token_lengths(tokenizer, texts)
+
+    def length(problem: Problem) -> int:
+        prompt = len(policy.student_prompt(problem))
+        if recipe == "demo-grpo":
+            return prompt
+        if recipe == "demo-sft":
+            return prompt + len(policy.reference_ids(problem.solution))
+        text = f"{problem.solution} {MARKER}"
+        return len(policy.teacher_prompt(problem, text, complete=False))
+
+    def names_within(limit: int) -> list[str]:
+        within = [problem for problem in problems if length(problem) <= limit]
+        if source == "other":
+            beside = max((len(policy.solution_ids(p.solution)) for p in within), default=0)
+            empty = (len(policy.teacher_prompt(p, MARKER, complete=False)) for p in within)
+            within = [p for p, n in zip(within, empty, strict=True) if n + beside <= limit]
+        return [problem.id for problem in within]
+
+    monkeypatch.setattr("paint.training.prompt_filter.token_lengths", counted)
+    table = to_table(config)
+    for limit in (*sorted(map(length, problems))[9::9], 900):
+        tokenised.clear()
+        table["data"]["max_prompt_tokens"] = limit
+        assert kept(from_table(table)) == names_within(limit), limit
+    if source != "other":
+        assert tokenised == []
 
 
 def test_prompt_filter_counts_references(

@@ -1,10 +1,11 @@
 """Validation of a training file before a run (`paint data validate`).
 
 The complete file is read and every bad row is counted, whatever `data.on_bad_row` is. Checks and
-prompts are the same as in a run (paint.data.problems, paint.models.policy.encode). Nothing is
+prompts are the same as in a run (paint.data.problems, paint.models.chat_template). Nothing is
 written.
 """
 
+import heapq
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -27,8 +28,9 @@ from paint.data.readers import BadRow, Row, describe_separator, read_rows, short
 from paint.demo.files import problems_path
 from paint.grading.contract import Item
 from paint.grading.graders import find_grader
-from paint.models.chat_template import PromptError, encode
+from paint.models.chat_template import PromptError, render_prompt
 from paint.models.conventions import read_thinking, today
+from paint.models.lengths import chunks, most_tokens, spaced, token_lengths
 from paint.models.policy import load_tokenizer
 from paint.models.prompts import (
     describe_replaced,
@@ -43,7 +45,8 @@ from paint.objective.masking import anchors
 from paint.training.check import check_config
 
 SHOWN_ROWS = 5
-CHUNK = 256
+LONGEST = 200
+"""Rows of a long file that are measured as they have the most bytes of a text."""
 
 WRONG_REFERENCES = (
     "wrong boxes: with the last 40 % of every reference wrong, the demo lost 82 points by SFT, 15 "
@@ -81,9 +84,11 @@ class FileCheck:
         columns: number of rows that have each column.
         notes: how the file was read, and what its rows and the prompts do to each other.
         bad: number and message of bad rows, by reason.
+        measured: number of valid rows whose lengths and anchors are measured: all, or of a long
+            file a sample (``lengths.spaced``).
         lengths: token lengths of problem, solution, student prompt and longest teacher prompt.
-        too_long: valid rows whose teacher prompt is over `limit` tokens, as `bad`.
-        without_anchors: number of valid rows whose context has no anchors.
+        too_long: valid rows whose teacher prompt is over `limit` tokens, as `bad`; of all rows.
+        without_anchors: number of measured rows whose context has no anchors.
         boxed: number of solutions by verdict, graded as if they were completions: "right" if the
             box holds the answer. Rows without solution or answer are left out.
         gold_warnings: valid rows with a gold answer that does not parse or may be misread.
@@ -97,6 +102,7 @@ class FileCheck:
     columns: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
     good: int = 0
+    measured: int = 0
     bad: dict[str, RowMessages] = field(default_factory=dict)
     lengths: dict[str, LengthQuantiles] = field(default_factory=dict)
     too_long: RowMessages = field(default_factory=list)
@@ -130,7 +136,7 @@ def check_file(
     problems = _check_thoughts(config, tokenizer, problems, check)
     problems = _check_prompts(config, tokenizer, problems, check, display)
     check.good = len(problems)
-    for problem in problems:
+    for problem in display.track("gold answers read", problems):
         warnings = gold_warnings([problem])
         if warnings:
             texts = [f"{shorten(warning.answer)}: {warning.why}" for warning in warnings]
@@ -138,7 +144,7 @@ def check_file(
     if benchmarks:
         index = build_index(benchmarks)
         check.contaminated = []
-        for problem in problems:
+        for problem in display.track("compared with the benchmarks", problems):
             match = contaminated(problem.problem, index)
             if match:
                 message = f"{match.benchmark}, problem {match.id}: {shorten(match.shared)}"
@@ -204,44 +210,92 @@ def _check_prompts(
     A row whose turns the chat template does not take is bad.
     """
     contexts = Contexts(config.context, problems)
-    lengths: dict[str, list[int]] = {}
     good: list[Problem] = []
-    for problem in display.track("prompts measured", problems):
-        try:
-            # All of the context and the marker: no step makes a longer prompt.
-            prompts = longest_prompts(tokenizer, problem, config, contexts.longest(problem))
-        except PromptError as error:
-            check.bad.setdefault(TURNS, []).append((problem.row, str(error)))
-            continue
-        good.append(problem)
-        # Masking follows the overlap of anchors, so a context without any is shown in full.
-        aligned = contexts.aligned(problem, contexts.of_own_row(problem))
-        check.without_anchors += not anchors(aligned)
-        length = len(prompts["teacher"])
-        if length > check.limit:
-            check.too_long.append((problem.row, f"a teacher prompt of {length} tokens"))
-        ids = {
-            "problem": tokenizer.encode(problem.problem, add_special_tokens=False),
-            "solution": tokenizer.encode(problem.solution, add_special_tokens=False),
-            "student prompt": prompts["student"],
-            "teacher prompt": prompts["teacher"],
-        }
-        for name, tokens in ids.items():
-            lengths.setdefault(name, []).append(len(tokens))
-    for name, counts in lengths.items():
-        check.lengths[name] = length_quantiles(counts)
+    sizes: list[tuple[int, ...]] = []  # bytes of the problem, the solution and the teacher prompt
+    with display.counting("prompts measured", len(problems)) as counter:
+        for chunk in chunks(problems):
+            prompts = []
+            for problem in chunk:
+                try:
+                    # All of the context and the marker: no step makes a longer prompt.
+                    views = longest_views(tokenizer, problem, config, contexts.longest(problem))
+                except PromptError as error:
+                    check.bad.setdefault(TURNS, []).append((problem.row, str(error)))
+                    continue
+                good.append(problem)
+                prompts.append(views["teacher"])
+                texts = problem.problem, problem.solution, views["teacher"]
+                sizes.append(tuple(len(text.encode()) for text in texts))
+            measured = good[len(good) - len(prompts) :]
+            check.too_long += _too_long(tokenizer, measured, prompts, check.limit)
+            counter.to(counter.done + len(chunk))
+    _measure_lengths(config, tokenizer, good, contexts, sizes, check, display)
 
     for problem in good[:1]:
         # The context of the first step, before a completion.
         references = contexts.references(problem, config.train.seed)
         ratio = contexts.measure("", problem, references)["mask_ratio"]
         context = contexts.context(references, ratio, config.train.seed)
-        prompts = longest_prompts(
-            tokenizer, problem, config, context.text, complete=context.complete
-        )
-        for name, prompt in prompts.items():
-            check.views[name] = str(tokenizer.decode(prompt))
+        views = longest_views(tokenizer, problem, config, context.text, complete=context.complete)
+        for name, text in views.items():
+            ids = tokenizer.encode(text, add_special_tokens=False)
+            check.views[name] = str(tokenizer.decode(ids))
     return good
+
+
+def _too_long(
+    tokenizer: PreTrainedTokenizerBase,
+    problems: Sequence[Problem],
+    prompts: Sequence[str],
+    limit: int,
+) -> RowMessages:
+    """Row and message of the problems whose teacher prompt is over the limit."""
+    # Most prompts have fewer bytes than the limit has tokens, and need no tokens.
+    places = [i for i, prompt in enumerate(prompts) if most_tokens(tokenizer, prompt) > limit]
+    lengths = token_lengths(tokenizer, [prompts[i] for i in places])
+    return [
+        (problems[i].row, f"a teacher prompt of {length} tokens")
+        for i, length in zip(places, lengths, strict=True)
+        if length > limit
+    ]
+
+
+def _measure_lengths(
+    config: Config,
+    tokenizer: PreTrainedTokenizerBase,
+    problems: Sequence[Problem],
+    contexts: Contexts,
+    sizes: Sequence[tuple[int, ...]],
+    check: FileCheck,
+    display: Display,
+) -> None:
+    """Measure the lengths of all rows, or of a sample and of the longest rows."""
+    rows = range(len(problems))
+    places, longest = spaced(rows), set[int]()
+    check.measured = len(places)
+    if check.measured < len(rows):
+        for text in range(len(sizes[0])):
+            longest |= {*heapq.nlargest(LONGEST, rows, key=lambda i: sizes[i][text])}
+    lengths: dict[str, list[int]] = {}
+    with display.counting("lengths measured", len(places) + len(longest)) as counter:
+        for chunk in chunks([problems[i] for i in (*places, *sorted(longest))]):
+            views = [longest_views(tokenizer, p, config, contexts.longest(p)) for p in chunk]
+            texts = {
+                "problem": [problem.problem for problem in chunk],
+                "solution": [problem.solution for problem in chunk],
+                "student prompt": [view["student"] for view in views],
+                "teacher prompt": [view["teacher"] for view in views],
+            }
+            for name, written in texts.items():
+                lengths.setdefault(name, []).extend(token_lengths(tokenizer, written))
+            counter.to(counter.done + len(chunk))
+    for name, counts in lengths.items():
+        quantiles = length_quantiles(counts[: check.measured])
+        check.lengths[name] = quantiles._replace(longest=max(counts))
+    for i in display.track("contexts searched for anchors", places):
+        # Masking follows the overlap of anchors, so a context without any is shown in full.
+        aligned = contexts.aligned(problems[i], contexts.of_own_row(problems[i]))
+        check.without_anchors += not anchors(aligned)
 
 
 def _check_thoughts(
@@ -278,21 +332,21 @@ def _grade_solutions(problems: Sequence[Problem], check: FileCheck, display: Dis
             items.append(Item(problem.solution, problem.answers))
     # The mathematics grader, whatever the run's is: it tells wrong boxes from missing ones.
     with find_grader() as grader, display.counting("solutions graded", len(items)) as counter:
-        for start in range(0, len(items), CHUNK):
-            grades = grader.grade(items[start : start + CHUNK])
+        for chunk in chunks(items):
+            grades = grader.grade(chunk)
             check.boxed.update(grade.reason for grade in grades)
             counter.to(check.boxed.total())
 
 
-def longest_prompts(
+def longest_views(
     tokenizer: PreTrainedTokenizerBase,
     problem: Problem,
     config: Config,
     context: str | None,
     *,
     complete: bool = False,
-) -> dict[str, list[int]]:
-    """Token ids of the student's prompt, and of the teacher's with a context."""
+) -> dict[str, str]:
+    """Text of the student's prompt, and of the teacher's with a context."""
     options, setting = config.prompts, ""
     student = teacher = student_chat(options, problem)
     if context is not None:
@@ -300,8 +354,8 @@ def longest_prompts(
         setting = system_setting(options)
     model, place = config.model, f"problem {problem.id}"
     return {
-        "student": encode(tokenizer, student, thinking=model.student_thinking, place=place),
-        "teacher": encode(
+        "student": render_prompt(tokenizer, student, thinking=model.student_thinking, place=place),
+        "teacher": render_prompt(
             tokenizer,
             teacher,
             thinking=model.teacher_thinking,
@@ -350,14 +404,20 @@ def print_check(check: FileCheck, console: Console) -> None:
         right = check.boxed["right"] / check.boxed.total()
         verdicts = ", ".join(f"{count:,} {reason}" for reason, count in sorted(check.boxed.items()))
         console.print(f"solutions whose box holds the answer: {right:.1%} ({verdicts})")
-    if check.without_anchors == check.good:  # as of chats, whose contexts need none
+    if check.without_anchors == check.measured:  # as of chats, whose contexts need none
         console.print("no context has anchors (numbers, formulas): overlap is not measured")
     else:
-        share = check.without_anchors / check.good
+        share = check.without_anchors / check.measured
         console.print(f"contexts without anchors (their overlap by anchors is 0): {share:.1%}")
     if check.boxed["wrong"]:
         console.print(WRONG_REFERENCES)
 
+    if check.measured < check.good:
+        console.print(
+            f"lengths and anchors are those of {check.measured:,} of {check.good:,} rows, at equal "
+            f"distances; longest is also of the {LONGEST} with the most bytes of each text, and "
+            f"every row is held against data.max_prompt_tokens"
+        )
     table = Table("tokens", "median", "95 %", "longest")
     for column in table.columns[1:]:
         column.justify = "right"

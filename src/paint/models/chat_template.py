@@ -40,7 +40,25 @@ def encode(
     place: str = "",
     system_setting: str = "",
 ) -> list[int]:
-    """Token ids of a chat prompt, up to the reply.
+    """Token ids of a chat prompt, up to the reply. Arguments and errors are ``render_prompt``'s."""
+    text = render_prompt(
+        tokenizer, messages, thinking=thinking, day=day, place=place, system_setting=system_setting
+    )
+    # As apply_chat_template does: a template writes the tokens that begin a text itself.
+    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return ids
+
+
+def render_prompt(
+    tokenizer: PreTrainedTokenizerBase,
+    messages: Sequence[Message],
+    *,
+    thinking: bool,
+    day: str | None = None,
+    place: str = "",
+    system_setting: str = "",
+) -> str:
+    """Text of a chat prompt, up to the reply.
 
     Args:
         day: for a template that reads the clock, as YYYY-MM-DD; None is the current day.
@@ -81,9 +99,7 @@ def encode(
             raise _fault(
                 f"{omission}, which the model would not read", "" if number else system_setting
             )
-    # As apply_chat_template does: a template writes the tokens that begin a text itself.
-    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
-    return ids
+    return text
 
 
 def require_no_control(tokenizer: PreTrainedTokenizerBase, text: str) -> None:

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,7 +44,7 @@ from paint.data.problems import Problem
 from paint.demo.files import model_path
 from paint.models import prompts as views
 from paint.models.chat_template import PolicyError as PolicyError
-from paint.models.chat_template import encode, require_no_control
+from paint.models.chat_template import encode, render_prompt, require_no_control
 from paint.models.conventions import (
     Conventions,
     common_length,
@@ -224,6 +224,23 @@ class Policy:
             problem=problem,
             system_setting=views.system_setting(self.prompts),
         )
+
+    def prompt_texts(
+        self, problem: Problem, contexts: Sequence[str], *, complete: bool
+    ) -> list[str]:
+        """Texts of the student's prompt, and of the teacher's with each of some contexts.
+
+        Their token ids are those of ``student_prompt`` and ``teacher_prompt``.
+        """
+        place = f"problem {problem.id}" if problem.id else ""
+        render = partial(render_prompt, self.tokenizer, day=self.conventions.date, place=place)
+        chat = views.student_chat(self.prompts, problem)
+        texts = [render(chat, thinking=self.student_thinking)]
+        setting = views.system_setting(self.prompts)
+        for context in contexts:
+            chat = views.teacher_chat(self.prompts, problem, context, complete=complete)
+            texts.append(render(chat, thinking=self.teacher_thinking, system_setting=setting))
+        return texts
 
     def template_difference(self) -> tuple[str, str]:
         """Text that the chat template adds to only one view: to the student's, to the teacher's.

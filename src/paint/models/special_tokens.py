@@ -14,6 +14,7 @@ from contextlib import suppress
 from functools import lru_cache
 
 from jinja2 import TemplateError
+from tokenizers.normalizers import NFC, NFD, NFKC, NFKD
 from transformers import PreTrainedTokenizerBase
 
 from paint.grading.thoughts import is_thought_tag
@@ -25,10 +26,13 @@ _MARK = re.compile(r"<\|?[^<>\s]{1,60}>|<<[^<>\s]{1,60}>>|\[/?[A-Z_]{2,40}\]")
 """Marks of turns in chat templates: <|user|>, <start_of_turn>, <<SYS>>, [/INST]."""
 
 
+_UNICODE_FORMS = NFC, NFD, NFKC, NFKD
+
+
 def special_text(tokenizer: PreTrainedTokenizerBase, text: str) -> str | None:
     """First piece of control text in a text, or None."""
     control = _control(tokenizer, str(tokenizer.chat_template), len(tokenizer))
-    found = control.search(text) or control.search(_normalized(tokenizer, text))
+    found = control.search(text) or control.search(normalized(tokenizer, text))
     if found:
         return found[0]
     return None
@@ -38,7 +42,7 @@ def drop_special_text(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
     """Remove control text from a text, also control text that a removal creates."""
     while piece := special_text(tokenizer, text):
         if piece not in text:
-            text = _normalized(tokenizer, text)
+            text = normalized(tokenizer, text)
         text = text.replace(piece, "")
     return text
 
@@ -62,18 +66,20 @@ def _control(tokenizer: PreTrainedTokenizerBase, template: str, size: int) -> re
         # A special token may be a word of the vocabulary, such as a padding token "!".
         if as_text != tokenizer.encode(token, add_special_tokens=False):
             pieces.add(token)
-    pieces |= {_normalized(tokenizer, piece) for piece in pieces}
+    pieces |= {normalized(tokenizer, piece) for piece in pieces}
     # Of alternatives, re takes the first that matches, not the longest.
     longest_first = sorted((piece for piece in pieces if piece.strip()), key=len, reverse=True)
     matches_nothing = r"(?!)"
     return re.compile("|".join(map(re.escape, longest_first)) or matches_nothing)
 
 
-def _normalized(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
+def normalized(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
+    """What the tokenizer's normalizer makes of a text; the text itself where there is none."""
     # Some tokenizers look for special tokens in what they normalised: <END> may be <end> to them.
     backend = getattr(tokenizer, "backend_tokenizer", None)
     normalizer = getattr(backend, "normalizer", None)
-    if normalizer is None:
+    # It takes longer than all else that is asked of a text, and ASCII is what Unicode's forms keep.
+    if normalizer is None or (text.isascii() and isinstance(normalizer, _UNICODE_FORMS)):
         return text
     return str(normalizer.normalize_str(text))
 

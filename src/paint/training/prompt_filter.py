@@ -4,12 +4,14 @@ A prompt is never truncated: a solution without its end would be another experim
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from paint.config.schema import PAPER_PROMPTS, ConfigError
 from paint.core.display import Display
 from paint.data.contexts import IN_FULL, Contexts
 from paint.data.problems import DataError, Problem, ValidRows
 from paint.models.chat_template import PromptError
+from paint.models.lengths import chunks, most_tokens, spaced, token_lengths
 from paint.models.policy import Policy
 from paint.models.prompts import describe_replaced, replaced_system_turns
 from paint.models.references import describe_changes
@@ -31,16 +33,82 @@ def filter_problems(
 
     ``file_content`` is the content of context.file, if it was read before.
     """
-    algorithm, config = run.algorithm, run.config
-    data = config.data
-    reserved = _reserved(run)
-    limit = prompt_limit(policy, run)
+    config, rows = run.config, candidates.problems
+    for note in candidates.notes:
+        display.note(note)
+    contexts = Contexts(config.context, rows, file_content)
+    check = _PromptCheck(policy, run, contexts, prompt_limit(policy, run))
+    problems, count = [], 0  # without control text
+    with display.counting("training problems measured", len(rows)) as counter:
+        for chunk in chunks(rows):
+            # First, as the policy refuses to encode such text.
+            free = [problem for problem in chunk if check.is_free_of_control(problem)]
+            count += len(free)
+            problems += check.fitting(free)
+            counter.to(counter.done + len(chunk))
+    if not count:
+        raise DataError(f"{config.data.path}: no problem is left; all hold {REASON}")
 
-    def has_no_control(problem: Problem) -> bool:
+    if {"other", "neighbour", "rollout"} & {*config.context.source} and problems:
+        # Another row's text must fit as well, and only solutions that fit themselves are shown.
+        longest = _longest_solution(policy, problems, display)
+        # Another completion of the problem has at most as many tokens as are reserved for one.
+        longest = max(longest, _reserved(run) if contexts.needs_peers else 0)
+        measured, problems = problems, []
+        with display.counting("measured with another's solution", len(measured)) as counter:
+            for chunk in chunks(measured):
+                problems += check.fitting(chunk, longest)
+                counter.to(counter.done + len(chunk))
+    refused = len(check.refused)
+    if not problems:
+        others = f"; the chat template does not take {refused}" if refused else ""
+        raise DataError(
+            f"{config.data.path}: no problem is left; {count - refused} of {count} are over "
+            f"{check.limit} tokens{others}"
+        )
+
+    skipped = {
+        REASON: len(rows) - count,
+        "the chat template does not take their turns or thoughts": refused,
+        "over the token limit": count - len(problems) - refused,
+    }
+    for reason, number in (candidates.skipped | skipped).items():
+        if number:
+            display.note(f"skipped {number} rows: {reason}")
+    _note_prompts(policy, run, contexts, problems, display)
+    return problems
+
+
+def _note_prompts(
+    policy: Policy, run: Resolved, contexts: Contexts, problems: Sequence[Problem], display: Display
+) -> None:
+    """Say what of the problems the views do not read as it is in the file."""
+    replaced = replaced_system_turns(run.config.prompts, problems)
+    if replaced:
+        display.note(describe_replaced(replaced, len(problems)))
+    if run.algorithm.needs_context:
+        note_unmasked(contexts, problems, display)
+    if not run.algorithm.needs_rollouts:
+        display.notes(describe_changes([policy.reference(problem) for problem in problems]))
+
+
+@dataclass(frozen=True)
+class _PromptCheck:
+    """Refuses, or leaves out, problems whose longest prompt is over a limit in tokens."""
+
+    policy: Policy
+    run: Resolved
+    contexts: Contexts
+    limit: int
+    refused: list[Problem] = field(default_factory=list)  # by the chat template, and left out
+
+    def is_free_of_control(self, problem: Problem) -> bool:
+        """Whether no text of a problem holds control text; with on_bad_row error it is refused."""
+        data = self.run.config.data
         texts = {"solution": problem.solution, "answer": problem.answer}
-        texts |= contexts.of_own_row(problem) if algorithm.needs_context else {}
+        texts |= self.contexts.of_own_row(problem) if self.run.algorithm.needs_context else {}
         texts["problem"] = "\n\n".join([problem.problem, *(text for _, text in problem.turns)])
-        found = special_text_finder(policy.tokenizer, **texts)
+        found = special_text_finder(self.policy.tokenizer, **texts)
         if found is not None and data.on_bad_row == "error":
             raise DataError(
                 f"{data.path}: problem {problem.id} holds {REASON}{found}; fix the row or "
@@ -48,97 +116,96 @@ def filter_problems(
             )
         return found is None
 
-    def fits(problem: Problem, other_tokens: int = 0) -> bool:
+    def fitting(self, problems: Sequence[Problem], other_tokens: int = 0) -> list[Problem]:
+        """The problems that fit, with so many tokens of a text from another row."""
+        tokenizer, taken, rows = self.policy.tokenizer, [], []
+        for problem in problems:
+            found = self._rows(problem, other_tokens)
+            if found:
+                taken.append(problem)
+                rows.append(found)
+        # Most rows have fewer bytes than the limit has tokens, and need no tokens.
+        long = [
+            i
+            for i, found in enumerate(rows)
+            if max(beside + sum(most_tokens(tokenizer, t) for t in ts) for ts, beside in found)
+            > self.limit
+        ]
+        texts = [text for i in long for texts, _ in rows[i] for text in texts]
+        counts = iter(token_lengths(tokenizer, texts))
+        over = {}
+        for i in long:
+            lengths = [beside + sum(next(counts) for _ in texts) for texts, beside in rows[i]]
+            if max(lengths) > self.limit:
+                over[i] = max(lengths)
+        if over and self.run.config.data.on_bad_row == "error":
+            place, length = next(iter(over.items()))
+            self._refuse(taken[place], length)
+        return [problem for i, problem in enumerate(taken) if i not in over]
+
+    def _rows(self, problem: Problem, other_tokens: int) -> list[tuple[list[str], int]]:
+        """What the model reads of a problem, of which the longest counts.
+
+        Each is texts that are tokenised by themselves, and a number of further tokens. Empty for a
+        problem that the chat template does not take.
+        """
         try:
-            length = _longest_prompt(policy, run, contexts, problem, other_tokens)
+            return self._rendered(problem, other_tokens)
         except PromptError as error:
+            data = self.run.config.data
             if data.on_bad_row == "error":
                 raise DataError(
                     f"{data.path}: {error}; --data.on-bad-row skip leaves such rows out"
                 ) from error
-            refused.append(problem)
-            return False
-        if length > limit and data.on_bad_row == "error":
-            kind = "prompt" if algorithm.needs_rollouts else "prompt with its solution"
-            kind = "teacher prompt" if algorithm.needs_context else kind
-            raise DataError(
-                f"{data.path}: problem {problem.id} makes a {kind} of {length} tokens, over the "
-                f"limit of {limit} (data.max_prompt_tokens {data.max_prompt_tokens}, or the "
-                f"model's {position_limit(policy.base.config)} positions less "
-                f"rollout.max_new_tokens {reserved}); shorten it, change the limit, or pass "
-                f"--data.on-bad-row skip"
-            )
-        return length <= limit
+            self.refused.append(problem)
+            return []
 
-    for note in candidates.notes:
-        display.note(note)
-    contexts = Contexts(config.context, candidates.problems, file_content)
-    sources = config.context.source
-    # Before they are measured: the policy refuses to encode such text.
-    problems = [problem for problem in candidates.problems if has_no_control(problem)]
-    if not problems:
-        raise DataError(f"{data.path}: no problem is left; all hold {REASON}")
+    def _rendered(self, problem: Problem, other_tokens: int) -> list[tuple[list[str], int]]:
+        policy, algorithm = self.policy, self.run.algorithm
+        if not algorithm.needs_context:
+            [prompt] = policy.prompt_texts(problem, (), complete=False)
+            if algorithm.needs_rollouts:
+                return [([prompt], 0)]
+            # SFT reads both as one row.
+            reference, end = policy.reference(problem), len(policy.solution_ids(""))
+            return [([prompt, *filter(None, [reference.lead]), reference.text], end)]
 
-    refused: list[Problem] = []  # by the chat template
-    count = len(problems)
-    problems = [p for p in display.track("training problems measured", problems) if fits(p)]
-    if {"other", "neighbour", "rollout"} & {*sources} and problems:
-        # Another row's text must fit as well, and only solutions that fit themselves are shown.
-        measured = display.track("their solutions measured", problems)
-        longest = max(len(policy.solution_ids(p.solution)) for p in measured)
-        # Another completion of the problem has at most as many tokens as are reserved for one.
-        longest = max(longest, reserved if contexts.needs_peers else 0)
-        measured = display.track("measured with another's solution", problems)
-        problems = []
-        for p in measured:
-            if fits(p, longest):
-                problems.append(p)
-    if not problems:
-        others = f"; the chat template does not take {len(refused)}" if refused else ""
-        raise DataError(
-            f"{data.path}: no problem is left; {count - len(refused)} of {count} are over {limit} "
-            f"tokens{others}"
-        )
-
-    skipped = {
-        REASON: len(candidates.problems) - count,
-        "the chat template does not take their turns or thoughts": len(refused),
-        "over the token limit": count - len(problems) - len(refused),
-    }
-    for reason, rows in (candidates.skipped | skipped).items():
-        if rows:
-            display.note(f"skipped {rows} rows: {reason}")
-    replaced = replaced_system_turns(config.prompts, problems)
-    if replaced:
-        display.note(describe_replaced(replaced, len(problems)))
-    if algorithm.needs_context:
-        note_unmasked(contexts, problems, display)
-    if not algorithm.needs_rollouts:
-        display.notes(describe_changes([policy.reference(problem) for problem in problems]))
-    return problems
-
-
-def _longest_prompt(
-    policy: Policy, run: Resolved, contexts: Contexts, problem: Problem, other_tokens: int
-) -> int:
-    """Tokens of the longest prompt, with so many of a text from another row that may be shown."""
-    if not run.algorithm.needs_context:
-        solution = () if run.algorithm.needs_rollouts else policy.reference_ids(problem)
-        return len(policy.student_prompt(problem)) + len(solution)  # SFT reads both as one row
-
-    def teacher_tokens(context: str) -> int:
+        # The longest view hides next to nothing, and has the marker on top.
+        contexts = [self.contexts.longest(problem)]
+        if other_tokens:
+            own = self.contexts.of_own_row(problem).values()
+            contexts.append("\n\n".join([*own, MARKER]))
+        rows: list[tuple[list[str], int]] = []
         # The paper's wording of a complete solution is the shorter one.
-        return max(
-            len(policy.teacher_prompt(problem, context, complete=complete))
-            for complete in {False, bool(policy.prompts.teacher_complete)}
+        for complete in {False, bool(policy.prompts.teacher_complete)}:
+            texts = policy.prompt_texts(problem, contexts, complete=complete)
+            beside = (0, 0, other_tokens)
+            rows += [([text], further) for text, further in zip(texts, beside, strict=False)]
+        return rows
+
+    def _refuse(self, problem: Problem, length: int) -> None:
+        algorithm, data = self.run.algorithm, self.run.config.data
+        kind = "prompt" if algorithm.needs_rollouts else "prompt with its solution"
+        kind = "teacher prompt" if algorithm.needs_context else kind
+        raise DataError(
+            f"{data.path}: problem {problem.id} makes a {kind} of {length} tokens, over the "
+            f"limit of {self.limit} (data.max_prompt_tokens {data.max_prompt_tokens}, or the "
+            f"model's {position_limit(self.policy.base.config)} positions less "
+            f"rollout.max_new_tokens {_reserved(self.run)}); shorten it, change the limit, or pass "
+            f"--data.on-bad-row skip"
         )
 
-    # The longest view hides next to nothing, and has the marker on top.
-    longest = max(len(policy.student_prompt(problem)), teacher_tokens(contexts.longest(problem)))
-    if not other_tokens:
-        return longest
-    own = "\n\n".join([*contexts.of_own_row(problem).values(), MARKER])
-    return max(longest, teacher_tokens(own) + other_tokens)
+
+def _longest_solution(policy: Policy, problems: Sequence[Problem], display: Display) -> int:
+    """Tokens of the longest solution, with what ends a turn."""
+    longest = 0
+    with display.counting("their solutions measured", len(problems)) as counter:
+        for chunk in chunks(problems):
+            texts = [problem.solution for problem in chunk]
+            texts = [text for text in texts if most_tokens(policy.tokenizer, text) > longest]
+            longest = max([longest, *token_lengths(policy.tokenizer, texts)])
+            counter.to(counter.done + len(chunk))
+    return longest + len(policy.solution_ids(""))
 
 
 def prompt_limit(policy: Policy, run: Resolved) -> int:
@@ -191,16 +258,19 @@ def note_unmasked(contexts: Contexts, problems: Sequence[Problem], display: Disp
         display.note(f"the context of {' and '.join(shared)} is shown in full to every problem")
     masked = [source for source in contexts.options.source if source not in IN_FULL]
     if masked and contexts.options.alignment == "anchors":
+        searched = spaced(problems)
         texts = (
             contexts.aligned(problem, contexts.of_own_row(problem))
-            for problem in display.track("contexts searched for anchors", problems)
+            for problem in display.track("contexts searched for anchors", searched)
         )
         without_anchors = sum(not contexts.is_masked(text) for text in texts)
         if without_anchors:
+            of = f"{len(searched)}"
+            if len(searched) < len(problems):
+                of = f"{len(searched):,}, at equal distances among {len(problems):,},"
             display.note(
-                f"{without_anchors} of {len(problems)} contexts have no anchors: their overlap "
-                f"counts as 0, and they are shown in full (context.alignment words or fixed masks "
-                f"them, too)"
+                f"{without_anchors} of {of} contexts have no anchors: their overlap counts as 0, "
+                f"and they are shown in full (context.alignment words or fixed masks them, too)"
             )
 
 
