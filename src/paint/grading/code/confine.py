@@ -305,29 +305,37 @@ def end_children(main: int) -> int:
     """End a child and all that it started; return its status as waitpid gives it."""
     status, is_left = 0, True
     while True:
-        if os.getpid() == 1:  # of an own namespace: all others in it, at once
-            targets = [-1]
-        else:
-            targets = _children() or ([main] if is_left else [])
-        for target in targets:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(target, signal.SIGKILL)
         try:
-            # One at a time: what it leaves becomes a child of this process.
-            ended, its_status = os.waitpid(-1, 0)
+            ended, its_status = os.waitpid(-1, os.WNOHANG)
+            if not ended:
+                _kill_children([main] if is_left else [])
+                # One at a time: what it leaves becomes a child of this process.
+                ended, its_status = os.waitpid(-1, 0)
         except ChildProcessError:
             return status
         if ended == main:
             status, is_left = its_status, False
 
 
+def _kill_children(known: Sequence[int]) -> None:
+    targets = [-1] if os.getpid() == 1 else _children() or known  # -1: all of an own namespace
+    for target in targets:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(target, signal.SIGKILL)
+
+
 def _children() -> list[int]:
-    """The processes below this one that it is the parent of; [] where that cannot be found."""
+    """The processes that this one is the parent of; [] where that cannot be found."""
+    own = os.getpid()
+    with contextlib.suppress(OSError):
+        # The kernel may leave some out, and not all kernels have it.
+        listed = Path(f"/proc/self/task/{own}/children").read_text().split()
+        if listed:
+            return list(map(int, listed))
     found = []
-    own = str(os.getpid())
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            if fields[1] == own:
+            if int(fields[1]) == own:
                 found.append(int(entry.name))
     return found
