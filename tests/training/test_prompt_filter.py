@@ -159,3 +159,13 @@ def test_note_unmasked_of_shared_text_names_no_anchors(capsys: pytest.CaptureFix
     for options, expected in ((shared, False), (ContextConfig(), True)):
         note_unmasked(Contexts(options, problems), problems, Display())
         assert ("no anchors" in capsys.readouterr().out) == expected
+
+
+@pytest.mark.parametrize(("ratios", "said"), [((0.0, 0.0), False), ((0.0, 0.5), True)])
+def test_note_unmasked_is_silent_where_nothing_is_masked(
+    ratios: tuple[float, float], said: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    problems = [Problem("Write add.", "def add", "", "1")]
+    options = ContextConfig(mask_ratio_wrong=ratios[0], mask_ratio_correct=ratios[1])
+    note_unmasked(Contexts(options, problems), problems, Display())
+    assert ("no anchors" in capsys.readouterr().out) == said

@@ -13,6 +13,7 @@ import tyro
 from tyro.conf import arg
 from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructTypeInfo
 
+from paint.cli.flag_values import with_plain_values
 from paint.core.extensions import NO_OPTIONS, OptionTable, named_options, option_fields, values_of
 
 CONFIG = "config"
@@ -78,7 +79,9 @@ def with_options(command: Any, default: Any, words: Sequence[str], prog: str) ->
     if fields or (words and words != ["--help"]):
         of_all = dataclasses.make_dataclass("Options", fields)
         description = "Options of the extensions that are named"
-        given: Any = tyro.cli(of_all, args=list(words), prog=prog, description=description)
+        given: Any = tyro.cli(
+            of_all, args=with_plain_values(of_all, words), prog=prog, description=description
+        )
         for (name, key), options in zip(places, values_of(given).values(), strict=True):
             table = getattr(getattr(sections, name), key)
             table = OptionTable({**table, **values_of(options)})

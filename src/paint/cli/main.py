@@ -82,7 +82,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PeerExit as ended:  # another rank reports the reason
         return ended.status
     except KeyboardInterrupt:
-        return _end(f"{name}: interrupted", 130)
+        command = parser.find_command(line, COMMANDS)
+        hint = "; the same command continues" if command and command.continues else ""
+        return _end(f"{name}: interrupted{hint}", 130)
     except Exception as error:
         if isinstance(error, BrokenPipeError) and is_output_unread():
             return 128 + signal.SIGPIPE

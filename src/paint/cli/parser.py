@@ -23,6 +23,7 @@ from tyro.conf import Positional, arg, subcommand
 
 from paint.arguments import SettingsOf
 from paint.cli.extension_flags import CONFIG, WITHOUT_TABLES, split_options, with_options
+from paint.cli.flag_values import with_plain_values
 from paint.commands import Command
 from paint.config.recipe import find_recipe, read_recipe
 from paint.config.schema import ConfigError, EvaluationConfig
@@ -95,6 +96,7 @@ def parse_line(line: Sequence[str], commands: Mapping[str, Command], about: str)
         raise ConfigError("the argument -- would hide the settings after it; leave it out")
     _require_no_secrets(words)
     kind, prog = command_options(command), f"paint {command.name}"
+    words = with_plain_values(kind, words)
     default = _default(command, kind, words)
     all_words = words
     words, option_words = split_options(all_words)

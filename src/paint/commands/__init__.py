@@ -10,6 +10,7 @@ A module may also have
 
 - ``NAME``: the name on the command line, where it is not the function's;
 - ``HAS_STEPS``: true where the command prints a line a step, of which ``-v`` prints all metrics;
+- ``CONTINUES``: true where the same command continues after an interruption;
 - ``report(result)``: the text that the command line prints for the result, or JSON with ``--json``;
 - ``status(result)``: the exit status, where it is not always 0.
 """
@@ -28,6 +29,7 @@ class Command:
     name: str  # such as "train" or "data validate"
     function: Callable[..., Any]
     has_steps: bool = False
+    continues: bool = False
     report: Callable[[Any], str] | None = None
     status: Callable[[Any], int] | None = None
 
@@ -54,6 +56,7 @@ def load_commands() -> dict[str, Command]:
             name,
             function,
             has_steps=getattr(module, "HAS_STEPS", False),
+            continues=getattr(module, "CONTINUES", False),
             report=getattr(module, "report", None),
             status=getattr(module, "status", None),
         )

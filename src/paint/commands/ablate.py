@@ -25,6 +25,8 @@ TableName = Literal[
     "feedback",
 ]
 
+CONTINUES = True
+
 
 def ablate(
     table: TableName,

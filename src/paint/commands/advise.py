@@ -15,6 +15,8 @@ from paint.results import Result
 from paint.training.check import check_config, require_paths
 from paint.training.launcher import LaunchRequest, on_gpus
 
+CONTINUES = True
+
 
 def advise(
     recipe: arguments.AnyRecipe,

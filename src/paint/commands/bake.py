@@ -9,6 +9,8 @@ from paint.data.sources import check_sources
 from paint.results import Result
 from paint.training.check import check_config, require_paths
 
+CONTINUES = True
+
 
 def bake(
     rules: str | Path,

@@ -17,6 +17,8 @@ from paint.training.launcher import LaunchRequest, on_gpus
 if TYPE_CHECKING:
     import pandas as pd
 
+CONTINUES = True
+
 
 def compare(
     recipes: Sequence[str | Path],

@@ -22,6 +22,7 @@ from paint.training.check import check_engine
 from paint.training.launcher import LaunchRequest, on_gpus
 
 NAME = "eval"
+CONTINUES = True
 
 ADAPTER = "adapter_config.json"
 """File of a folder that holds an adapter."""

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from paint.data.openthoughts import Preparation
 
 NAME = "data openthoughts"
+CONTINUES = True
 
 
 def prepare_openthoughts(

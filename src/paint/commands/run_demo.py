@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NAME = "demo"
+CONTINUES = True
 
 
 def run_demo(

@@ -1,12 +1,13 @@
 """Exception types, and sanitizing of untrusted text."""
 
+import difflib
 import json
 import os
 import re
 import select
 import sys
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from paint.core.credentials import redact
@@ -71,6 +72,12 @@ def format_short(value: object) -> str:
     if len(text) <= SHOWN_CHARACTERS:
         return text
     return f"{text[: SHOWN_CHARACTERS - 3]}..."
+
+
+def did_you_mean(value: object, known: Iterable[str]) -> str:
+    """A hint at the name of a closed list that is most like a value; "" without one."""
+    close = difflib.get_close_matches(str(value), list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 @contextmanager

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from paint.core.credentials import is_reference, read_references
-from paint.core.errors import ConfigError, format_short, reason, wrap_errors
+from paint.core.errors import ConfigError, did_you_mean, format_short, reason, wrap_errors
 from paint.core.settings import check_value, convert_value, is_setting_type, require_no_secret
 from paint.core.storage import digest_of_file
 
@@ -53,6 +53,7 @@ def load_object(spec: str, setting: str, known: Iterable[str]) -> Any:
     if not _SPEC.fullmatch(spec):
         raise ConfigError(
             f"{setting} must be one of {', '.join(known)}, or module:name, got {format_short(spec)}"
+            f"{did_you_mean(spec, known)}"
         )
     why = _not_an_extension(spec)
     if why:

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 from paint.core.credentials import secret_in
 from paint.core.errors import (
     ConfigError,
+    did_you_mean,
     format_short,
     format_value,
     has_control_characters,
@@ -169,7 +170,11 @@ def convert_value(name: str, value: Any, annotation: Any) -> Any:
         # A larger integer would overflow; it stays one, and is refused as such.
         converted = float(value) if abs(value) <= MAX_FLOAT else value
     if not _fits(converted, annotation):
-        raise ConfigError(f"{name} must be {_words(annotation)}, got {format_value(value)}")
+        hints = [did_you_mean(one, _choices(annotation)) for one in _several(converted)]
+        raise ConfigError(
+            f"{name} must be {_words(annotation)}, got {format_value(value)}"
+            f"{next(filter(None, hints), '')}"
+        )
     return converted
 
 
@@ -204,6 +209,17 @@ _KINDS: dict[Any, str] = {
     str: "text",
     types.NoneType: "None",
 }
+
+
+def _several(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _choices(annotation: Any) -> list[str]:
+    """The texts of the closed lists in a type."""
+    if get_origin(annotation) is Literal:
+        return list(get_args(annotation))
+    return [text for argument in get_args(annotation) for text in _choices(argument)]
 
 
 def _words(annotation: Any) -> str:

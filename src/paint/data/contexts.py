@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from paint.config.schema import CONTEXT_SOURCES, FEEDBACK_SOURCES, ConfigError, ContextConfig
-from paint.core.errors import wrap_errors
+from paint.core.errors import did_you_mean, wrap_errors
 from paint.core.extensions import bind_options, load_object, of_type
 from paint.data.problems import Problem, row_of
 from paint.data.readers import DataError
@@ -318,6 +318,7 @@ class Contexts:
             raise DataError(
                 f"context.source {source} is none of {', '.join(CONTEXT_SOURCES)}, and problem "
                 f"{problem.id} has no such field; it has {', '.join(problem.fields)}"
+                f"{did_you_mean(source, [*CONTEXT_SOURCES, *problem.fields])}"
             )
         return str(problem.fields[source])
 

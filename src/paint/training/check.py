@@ -26,7 +26,7 @@ from paint.config.schema import (
     RolloutConfig,
     TeacherConfig,
 )
-from paint.core.errors import ConfigError, format_short, format_value
+from paint.core.errors import ConfigError, did_you_mean, format_short, format_value
 from paint.core.extensions import complete_options
 from paint.core.model_folder import other_than_model
 from paint.demo.files import model_path
@@ -180,7 +180,8 @@ class Resolved:
             elif source not in CONTEXT_SOURCES and ":" not in source:
                 # A misspelt source is read as a field, so the sources are listed.
                 sources = ", ".join(CONTEXT_SOURCES)
-                needed[source] = f"{setting} (a field, since it is none of {sources})"
+                hint = did_you_mean(source, CONTEXT_SOURCES)
+                needed[source] = f"{setting} (a field, since it is none of {sources}{hint})"
         return needed
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from paint.config.recipe import flags, read_recipe
 from paint.config.run_folder import RunError
 from paint.config.schema import Config, ConfigError
-from paint.core.errors import PaintError, format_short, wrap_errors
+from paint.core.errors import Interrupted, PaintError, format_short, wrap_errors
 from paint.core.hub import local_file
 from paint.data.readers import is_on_hub
 from paint.data.sources import check_sources
@@ -228,9 +228,22 @@ def run_training(
         )
 
     if not request.gpus:
-        train_here(run)
+        with _interruption_named(folder):
+            train_here(run)
     elif status := train_on(request, run, folder, recipe, train_here):
         raise RanksEnded(folder, status)
+
+
+@contextmanager
+def _interruption_named(folder: Path) -> Iterator[None]:
+    """Say how to go on after a Ctrl-C between the steps' own, as while a model is loaded."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        hint = "the same command begins again"
+        if (folder / "run.json").exists():
+            hint = f"resume with `paint resume {folder}`"
+        raise Interrupted(f"interrupted; {hint}", signal.SIGINT) from None
 
 
 def train_on(

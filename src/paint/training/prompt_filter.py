@@ -257,7 +257,8 @@ def note_unmasked(contexts: Contexts, problems: Sequence[Problem], display: Disp
     if shared:
         display.note(f"the context of {' and '.join(shared)} is shown in full to every problem")
     masked = [source for source in contexts.options.source if source not in IN_FULL]
-    if masked and contexts.options.alignment == "anchors":
+    hides = contexts.options.mask_ratio_wrong > 0 or contexts.options.mask_ratio_correct > 0
+    if masked and hides and contexts.options.alignment == "anchors":
         searched = spaced(problems)
         texts = (
             contexts.aligned(problem, contexts.of_own_row(problem))
