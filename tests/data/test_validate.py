@@ -162,6 +162,18 @@ def test_check_file_limit_ends_where_run_ends(tmp_path: Path) -> None:
     assert (check.good, len(check.bad["invalid JSON"])) == (2, 2)
 
 
+def test_file_check_repr_has_counts_by_line_and_no_prompt(tmp_path: Path) -> None:
+    check = check_of(write(tmp_path, "{", *[row(n) for n in range(3)]), max_prompt_tokens=10)
+    lines = repr(check).splitlines()
+    assert lines[0].endswith("p.jsonl: 4 rows, 3 good")
+    assert "bad: invalid JSON: 1 rows" in lines
+    assert "over data.max_prompt_tokens, 10: 3 rows" in lines
+    longest = check.lengths["teacher prompt"].longest
+    [teacher] = [line for line in lines if line.startswith("teacher prompt, tokens: ")]
+    assert teacher.endswith(f"longest {longest}")
+    assert "<|im_start|>" not in repr(check)
+
+
 def test_print_check_shows_findings(tmp_path: Path) -> None:
     text = shown(
         check_of(

@@ -74,7 +74,7 @@ class LengthQuantiles(NamedTuple):
     longest: float
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class FileCheck:
     """Result of the validation of a file.
 
@@ -111,6 +111,26 @@ class FileCheck:
     gold_warnings: RowMessages = field(default_factory=list)
     contaminated: RowMessages | None = None
     views: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def findings(self) -> dict[str, RowMessages]:
+        """Rows by what was found of them."""
+        found = {f"bad: {reason}": rows for reason, rows in self.bad.items()}
+        found[f"over data.max_prompt_tokens, {self.limit:,}"] = self.too_long
+        found["gold answers to check (docs/how-to/own-data.md)"] = self.gold_warnings
+        found["repeat a benchmark problem"] = self.contaminated or []
+        return found
+
+    def __repr__(self) -> str:
+        """The counts, a line each; the fields have the rows and the prompts."""
+        lines = [f"{self.path}: {self.rows:,} rows, {self.good:,} good", *self.notes]
+        lines += [f"{title}: {len(rows):,} rows" for title, rows in self.findings.items() if rows]
+        for name, length in self.lengths.items():
+            lines.append(
+                f"{name}, tokens: median {length.median:,.0f}, 95 % {length.p95:,.0f}, longest "
+                f"{length.longest:,.0f}"
+            )
+        return "\n".join(lines)
 
 
 def check_file(
@@ -385,11 +405,7 @@ def print_check(check: FileCheck, console: Console) -> None:
     for note in check.notes:
         console.print(note)
 
-    findings = {f"bad: {reason}": rows for reason, rows in check.bad.items()}
-    findings[f"over data.max_prompt_tokens, {check.limit:,}"] = check.too_long
-    findings["gold answers to check (docs/how-to/own-data.md)"] = check.gold_warnings
-    findings["repeat a benchmark problem"] = check.contaminated or []
-    for title, found in findings.items():
+    for title, found in check.findings.items():
         _print_rows(title, found, console)
     if check.contaminated == []:
         console.print("no row repeats a benchmark problem")
