@@ -28,6 +28,7 @@ from shapes import check_annotations_of
 check_annotations_of("paint")
 
 from paint.config import schema as cfg
+from paint.core import trust
 from paint.core.display import shown_on_terminal
 from paint.data.problems import Problem, read_problems
 from paint.demo.files import HELD_OUT_PROBLEMS, MODEL
@@ -62,6 +63,22 @@ def terminal() -> Iterator[None]:
     """Messages and progress are printed, as by a command."""
     with shown_on_terminal():
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the key that signs runs, in place of the user's."""
+    folder = tmp_path_factory.mktemp("state")
+    os.environ["XDG_STATE_HOME"] = str(folder)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def unread_records() -> Iterator[None]:
+    """A test knows no record that another one has read."""
+    trust._records.clear()
+    yield
+    trust._records.clear()
 
 
 @pytest.fixture

@@ -102,6 +102,14 @@ GpuSplit = Annotated[
 
 DryRun = Annotated[bool, arg(help="With --gpus: print every command, and start nothing.")]
 
+Trust = Annotated[
+    bool,
+    arg(
+        help="Run the modules and command lines that the record of a run names, after a line that "
+        "lists them, though you did not write it on this machine (SECURITY.md)."
+    ),
+]
+
 Seeds = Annotated[Count, arg(help="Trainings of each row, each with its own seed, at least 1.")]
 
 FirstSeed = Annotated[

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paint.config.recipe import find_recipe, from_table, read_recipe
+from paint.config.recipe import executables_of, find_recipe, from_table, read_recipe
 from paint.config.run_folder import ROWS, RunError
 from paint.config.schema import Config
 from paint.core.errors import format_value, wrap_errors
 from paint.core.extensions import spec_of
 from paint.core.nesting import require_shallow
 from paint.core.storage import digest, write_jsonl
+from paint.core.trust import vouch_for
 from paint.data.readers import DataError
 from paint.objective.divergences import Divergence, divergence_name
 from paint.training.check import check_config
@@ -77,7 +78,9 @@ def _override(config: Config, sections: Mapping[str, Any]) -> Config:
         if isinstance(settings, Mapping):
             settings = {key: as_named(value) for key, value in settings.items()}
         table[name] = settings
-    return from_table(table, source="settings", base=config)
+    changed = from_table(table, source="settings", base=config)
+    vouch_for(code.name for code in executables_of(table))
+    return changed
 
 
 def as_named(value: Any) -> Any:

@@ -24,6 +24,7 @@ from paint.config.run_folder import checkpoints as list_checkpoints
 from paint.config.schema import Config
 from paint.core.errors import ConfigError
 from paint.core.storage import read_jsonl
+from paint.core.trust import begin_call, trust_records, vouch_for
 from paint.evaluation.store import find_stores, reopen_store
 
 if TYPE_CHECKING:
@@ -253,6 +254,7 @@ def write_page_of(
     rescore: bool = True,
     out: str | Path | None = None,
     open: bool = False,
+    trust: bool = False,
 ) -> Page:
     """Write the page of some targets; the arguments are those of ``paint.show``."""
     if not targets:
@@ -269,7 +271,11 @@ def write_page_of(
     from paint.viewer.show import show_targets
 
     page = PageSpec(tuple(steps), row, tuple(contexts), rescore)
-    path = show_targets(targets, Display(), page, out=Path(out) if out else None, opens=open)
+    with begin_call():
+        vouch_for(contexts)
+        if trust:
+            trust_records()
+        path = show_targets(targets, Display(), page, out=Path(out) if out else None, opens=open)
     return Page(path)
 
 

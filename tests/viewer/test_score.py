@@ -8,6 +8,7 @@ import pytest
 from paint.config.run_folder import RunError, read_run
 from paint.config.schema import ConfigError
 from paint.core.display import Display
+from paint.training.check import read_resolved
 from paint.training.token_log import read_tokens, tokens_path
 from paint.viewer.run import PageSpec, choose, run_data, spread
 from paint.viewer.score import Scorer
@@ -16,7 +17,7 @@ from runs import stored
 
 def test_scorer_uses_checkpoint_before_step(run: Path) -> None:
     """Checkpoints are after steps 2 and 3: steps 1 and 3 have their very student."""
-    scorer = Scorer(run, read_run(run), Display(enabled=False))
+    scorer = Scorer(run, read_resolved(read_run(run), None), Display(enabled=False))
     assert [scorer.become_student(step) for step in (3, 1, 2)] == [2, 0, 0]
     for step, bound in ((3, 1e-5), (1, 1e-5), (2, None)):
         scorer.become_student(step)

@@ -15,6 +15,7 @@ package and is named as "module:Class":
 This module does not import torch: settings are checked by it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -130,6 +131,23 @@ class Sft(_BuiltIn):
     name = "sft"
     step_function = "paint.algorithms.sft:sft_step"
     needs_rollouts = False
+
+
+class RecordedAlgorithm(Algorithm):
+    """What an algorithm needs, by the record of a run: its code is not imported, and has no step.
+
+    Args:
+        needs: what ``needs_of`` returned.
+    """
+
+    def __init__(self, needs: Mapping[str, Any]) -> None:
+        self.needs_context = bool(needs.get("context"))  # type: ignore[misc]
+        self.needs_rollouts = bool(needs.get("rollouts"))  # type: ignore[misc]
+
+
+def needs_of(algorithm: Algorithm) -> dict[str, bool]:
+    """What an algorithm needs, as a run records it."""
+    return {"context": algorithm.needs_context, "rollouts": algorithm.needs_rollouts}
 
 
 ALGORITHMS: dict[str, type[Algorithm]] = {a.name: a for a in (Distillation, Grpo, Sft)}

@@ -34,6 +34,7 @@ from paint.core.errors import (
     reason,
     sanitize_for_terminal,
 )
+from paint.core.trust import begin_call
 from paint.training.launcher import RanksEnded
 
 COMMANDS = load_commands()
@@ -69,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     first_words = {name.partition(" ")[0] for name in COMMANDS}
     name = f"paint {line[0]}" if line and line[0] in first_words else "paint"
     try:
-        with shown_on_terminal():
+        with shown_on_terminal(), begin_call():
             status = _run(line)
         sys.stdout.flush()  # so that a closed stdout raises inside main()
         return status

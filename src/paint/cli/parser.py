@@ -25,7 +25,7 @@ from paint.arguments import SettingsOf
 from paint.cli.extension_flags import CONFIG, WITHOUT_TABLES, split_options, with_options
 from paint.cli.flag_values import with_plain_values
 from paint.commands import Command
-from paint.config.recipe import find_recipe, read_recipe
+from paint.config.recipe import find_recipe, may_name_code, read_recipe
 from paint.config.schema import ConfigError, EvaluationConfig
 from paint.configure import Recipe
 from paint.core.errors import (
@@ -36,6 +36,7 @@ from paint.core.errors import (
 )
 from paint.core.extensions import values_of
 from paint.core.settings import Check, require_no_secret
+from paint.core.trust import UntrustedError, trust_records, vouch_for
 from paint.evaluation.defaults import defaults_of
 
 SECTION = re.compile(r"^(Args|Returns|Raises):$", re.MULTILINE)
@@ -44,6 +45,7 @@ HELP = {"-h", "--help"}
 # Fields of a command's options that are no parameters of its function.
 JSON = "json"
 VERBOSE = "verbose"
+TRUST = "trust"  # a parameter of commands that read the record of a run
 GROUPS = {"data": "Make or validate training data (docs/how-to/own-data.md)."}
 """Commands of two words, by the first one."""
 
@@ -94,6 +96,7 @@ def parse_line(line: Sequence[str], commands: Mapping[str, Command], about: str)
     words = _with_recipe(command, line[len(command.name.split()) :])
     if "--" in words:
         raise ConfigError("the argument -- would hide the settings after it; leave it out")
+    vouch_for(_named_code(words))
     _require_no_secrets(words)
     kind, prog = command_options(command), f"paint {command.name}"
     words = with_plain_values(kind, words)
@@ -109,6 +112,8 @@ def parse_line(line: Sequence[str], commands: Mapping[str, Command], about: str)
         _print_help(parse, words, default, prog)
     options = parse(words)
     _check(command, options)
+    if getattr(options, TRUST, False):  # before options of what a run names are parsed
+        trust_records()
     if default is not None:
         options = with_options(options, default, option_words, prog)
         return Line(command, options, all_words)
@@ -129,6 +134,21 @@ def _require_no_secrets(words: Sequence[str]) -> None:
             flag, _, value = word[2:].replace("-", "_").partition("=")
         if flag:
             require_no_secret(flag, value)
+
+
+def _named_code(words: Sequence[str]) -> list[str]:
+    """The values of the flags of a line that may name code."""
+    found, may_name = [], False
+    for word in words:
+        flag, _, value = word.partition("=")
+        if flag.startswith("--"):
+            setting = flag[2:].replace("-", "_")
+            may_name = may_name_code(".".join(setting.split(".")[:2]))
+        else:
+            value = word
+        if may_name and value:
+            found.append(value)
+    return found
 
 
 def _check(command: Command, options: Any) -> None:
@@ -154,7 +174,8 @@ def _print_help(
         parse(["--help"])  # alone: tyro's help lacks the positional arguments that were given
     except SystemExit:
         if default is not None:
-            with_options(options, default, ["--help"], prog)
+            with suppress(UntrustedError):  # the help of what a stranger's run names is left out
+                with_options(options, default, ["--help"], prog)
         raise
 
 

@@ -18,8 +18,11 @@ A module may also have
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, wraps
 from importlib import import_module
 from typing import Any
+
+from paint.core.trust import begin_call
 
 
 @dataclass(frozen=True)
@@ -39,10 +42,17 @@ def function_names() -> list[str]:
     return [module.name for module in pkgutil.iter_modules(__path__)]
 
 
+@cache
 def load_function(name: str) -> Callable[..., Any]:
-    """Import a command's function by its name."""
+    """Import a command's function by its name. What the user says counts for one call of it."""
     function: Callable[..., Any] = getattr(import_module(f"{__name__}.{name}"), name)
-    return function
+
+    @wraps(function)
+    def called(*arguments: Any, **named: Any) -> Any:
+        with begin_call():
+            return function(*arguments, **named)
+
+    return called
 
 
 def load_commands() -> dict[str, Command]:

@@ -9,6 +9,7 @@ from paint.config.schema import Config, ConfigError
 from paint.configure import configure, open_recipe
 from paint.core.errors import format_value
 from paint.core.settings import require_count
+from paint.core.trust import vouch_for
 from paint.data.contexts import with_source
 from paint.data.sources import check_sources
 from paint.results import Result
@@ -51,6 +52,7 @@ def advise(
         ratios: Mask ratios of the contexts that can be masked, each in [0, 1); 0 shows all.
         answers: Let the teacher answer under each context, too, as often as the student.
     """
+    vouch_for(contexts)
     start = open_recipe(recipe)
     folder = Path(output_dir or Path("advice") / start.path.stem)
     configured = configure(start.config, folder, model, data, sections)

@@ -8,12 +8,13 @@ from typing import Annotated, Any
 from tyro.conf import arg
 
 from paint import arguments
-from paint.config.recipe import from_table
+from paint.config.recipe import executables_of, from_table, to_table
 from paint.config.run_folder import read_run, run_of
 from paint.config.schema import Config, ConfigError, EvaluationConfig, ModelConfig
 from paint.configure import as_named, write_rows
 from paint.core.errors import wrap_errors
 from paint.core.hub import require_model
+from paint.core.trust import require_trusted, trust_records, vouch_for
 from paint.data.sources import check_benchmark
 from paint.demo.files import model_path
 from paint.evaluation.defaults import defaults_of, grader_needs_answer
@@ -36,6 +37,7 @@ def evaluate(
     gpus: arguments.Gpus = 0,
     split: arguments.GpuSplit = None,
     dry_run: arguments.DryRun = False,
+    trust: arguments.Trust = False,
     **settings: arguments.EvaluationSetting,
 ) -> Evaluation:
     """Answer benchmarks, grade the samples, and compare with the base model.
@@ -57,6 +59,8 @@ def evaluate(
         settings: Settings of an evaluation, such as ``samples=4``; ``rollout`` and ``grading`` are
             sections, in which ``grader`` may be a function.
     """
+    if trust:
+        trust_records()
     several = [targets] if isinstance(targets, Run | str | Path) else list(targets)
     paths = [str(path_of(target)) for target in several]
     if not paths:
@@ -67,6 +71,7 @@ def evaluate(
     for path in paths:
         _require_target(path)
     evaluation = _configured(paths[0], benchmarks, settings)
+    require_trusted(executables_of(_sections_of(evaluation)), "name a grader with --grading.grader")
     check_engine(evaluation.rollout)
     run = run_of(Path(paths[0]))
     for spec in evaluation.benchmarks:
@@ -116,7 +121,14 @@ def _configured(target: str, benchmarks: Any, settings: Mapping[str, Any]) -> Ev
         if isinstance(values, Mapping):
             table = {section: {key: as_named(value) for key, value in values.items()}}
             changes[section] = getattr(from_table(table, source="evaluate", base=base), section)
+            vouch_for(code.name for code in executables_of(table))
     return replace(default, **changes)
+
+
+def _sections_of(evaluation: EvaluationConfig) -> dict[str, Any]:
+    """The settings of an evaluation that may name code."""
+    table = to_table(Config(rollout=evaluation.rollout, grading=evaluation.grading))
+    return {name: table[name] for name in ("rollout", "grading")}
 
 
 def _names(benchmarks: Any, folder: Path) -> list[str]:

@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from paint import arguments
+from paint.config.recipe import executables_of, to_table
 from paint.configure import configure
+from paint.core.trust import require_trusted, trust_records
 from paint.results import load_run
 
 
@@ -16,6 +18,7 @@ def held_out_kl(
     problems: arguments.OptionalCount = 128,
     samples: arguments.Count = 2,
     output_dir: arguments.OutputDir = None,
+    trust: arguments.Trust = False,
 ) -> float:
     """Return KL(teacher ‖ student) in nats a token on the student's rollouts of held-out problems.
 
@@ -36,7 +39,10 @@ def held_out_kl(
     from paint.core.display import Display
     from paint.experiments.rollout_cache import kl_of_checkpoint
 
+    if trust:
+        trust_records()
     run = load_run(run)
+    require_trusted(executables_of(to_table(run.config)))
     checkpoint = run.adapter.parent
     folder = Path(output_dir or run.path / "held-out-kl" / checkpoint.name)
     given: dict[str, Any] = dict(data) if isinstance(data, Mapping) else {"path": data}

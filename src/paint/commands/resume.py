@@ -6,6 +6,8 @@ from typing import Annotated, Any
 from tyro.conf import arg
 
 from paint import arguments
+from paint.config.recipe import executables_of, to_table
+from paint.core.trust import require_trusted, trust_records, vouch_for
 from paint.results import Run, load_run
 from paint.training.callbacks import load_callbacks
 from paint.training.launcher import LaunchRequest, run_training
@@ -26,6 +28,7 @@ def resume(
     gpus: arguments.Gpus = 0,
     split: arguments.GpuSplit = None,
     dry_run: arguments.DryRun = False,
+    trust: arguments.Trust = False,
 ) -> Run:
     """Resume a run from its last checkpoint; the result is bit for bit that of an unstopped run.
 
@@ -44,8 +47,11 @@ def resume(
             trainer's log-probs, above 0, in nats; it changes no value.
 
     Raises:
-        PaintError, Interrupted: as ``train``.
+        PaintError, Interrupted: as ``train``. UntrustedError: the run names code, and is no record
+            of this user on this machine.
     """
+    if trust:
+        trust_records()
     request = LaunchRequest(gpus, split, dry_run)
     callbacks = load_callbacks(callbacks)
     run = load_run(run)
@@ -53,6 +59,7 @@ def resume(
     if urls is not None:
         # A run has servers of its own or names others, so one setting empties the other.
         changes = {"urls": tuple(urls), "server_gpus": ()}
+        vouch_for(urls)
     if server_gpus is not None:
         changes = {"urls": (), "server_gpus": tuple(server_gpus)}
     if max_logprob_mismatch is not None:
@@ -64,6 +71,7 @@ def resume(
         config = config.changed("data", path=str(data))
     if steps is not None:
         config = config.changed("train", steps=steps)
+    require_trusted(executables_of(to_table(config)))
     run_training(config, run.path, request, None, callbacks)
     for callback in callbacks:
         callback.on_end(run)

@@ -17,6 +17,7 @@ def show(
     rescore: bool = True,
     out: str | Path | None = None,
     open: bool = True,
+    trust: arguments.Trust = False,
 ) -> Page:
     """Write one HTML file that opens anywhere, without a server and without a network.
 
@@ -47,4 +48,5 @@ def show(
         rescore=rescore,
         out=out,
         open=open,
+        trust=trust,
     )

@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from paint.config.schema import Config
+from paint.config.schema import Config, RolloutConfig
 from paint.core.errors import ConfigError, format_value, wrap_errors
-from paint.core.extensions import OptionTable, option_fields, plain_options
+from paint.core.extensions import OptionTable, is_spec, option_fields, plain_options
 from paint.core.nesting import parse_toml, require_shallow
 from paint.core.settings import convert_value
+from paint.core.trust import Executable, vouch_for
 
 # Recipes have about a thousand bytes. Much longer ones take hours.
 RECIPE_BYTES = 2**16
@@ -26,6 +27,16 @@ _SECTIONS: dict[str, Any] = {section.name: section.type for section in dataclass
 _NAMES = {
     name: [key.name for key in dataclasses.fields(section)] for name, section in _SECTIONS.items()
 }
+
+_STARTED = {
+    "rollout.server": RolloutConfig().server,
+    "rollout.server_args": RolloutConfig().server_args,
+    "rollout.urls": "",
+}
+"""Settings of command lines and of addresses, which get the key of servers, with what is none."""
+
+_OF_A_CLASS = ("train.method", "train.optimizer", "objective.divergence", "rollout.engine")
+"""Settings that take objects of one class alone, so that of the package none but extensions."""
 
 
 def shipped_recipes() -> list[str]:
@@ -57,7 +68,10 @@ def read_recipe(path: str | Path, base: Config | None = None) -> Config:
             table = parse_toml(Path(path).read_bytes().decode("utf-8-sig"))
         except tomllib.TOMLDecodeError as error:
             raise ConfigError(f"{path} is not valid TOML: {error}") from None
-    return from_table(table, source=str(path), base=base)
+    config = from_table(table, source=str(path), base=base)
+    # The user names the recipe, and so what is in it.
+    vouch_for(code.name for code in executables_of(table))
+    return config
 
 
 def to_table(config: Config) -> dict[str, dict[str, Any]]:
@@ -81,6 +95,44 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return list(value)
     return value
+
+
+def may_name_code(setting: str) -> bool:
+    """Whether a setting, such as "grading.grader", can name what ``executables_of`` finds."""
+    section, _, key = setting.partition(".")
+    owners = option_fields(_SECTIONS[section]) if section in _SECTIONS else {}
+    return setting in _STARTED or key in (*owners, *owners.values())
+
+
+def executables_of(table: Mapping[str, Any]) -> list[Executable]:
+    """What settings name that may run or be connected to, and is not of the package.
+
+    Args:
+        table: valid settings, as ``to_table`` makes them, or some of these.
+    """
+    found = []
+    for section, settings in table.items():
+        for key, value in settings.items():
+            setting = f"{section}.{key}"
+            # An option may name an object, too, such as a divergence.
+            for text in _texts(value) if may_name_code(setting) else ():
+                if setting in _STARTED:
+                    is_code = text != _STARTED[setting]
+                else:
+                    is_built_in = setting in _OF_A_CLASS and text.startswith("paint.")
+                    is_code = is_spec(text) and not is_built_in
+                if is_code:
+                    found.append(Executable(setting, text))
+    return found
+
+
+def _texts(value: Any) -> list[str]:
+    """The texts of a setting: its own, or those of a list or table."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return [text for part in value for text in _texts(part)]
+    return [value] if isinstance(value, str) else []
 
 
 def toml_of(value: Any) -> str:

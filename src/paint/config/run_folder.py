@@ -22,9 +22,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from paint.config.recipe import differences, from_table
+from paint.config.recipe import differences, executables_of, from_table, to_table
 from paint.config.schema import Config
 from paint.core.errors import PaintError
+from paint.core.extensions import is_passed
 from paint.core.storage import (
     CorruptFileError,
     digest,
@@ -33,6 +34,7 @@ from paint.core.storage import (
     read_json,
     verify_checksums,
 )
+from paint.core.trust import SIGNATURE, Executable, is_signed, read_names
 
 CHANGEABLE_ON_RESUME = {
     "train.steps",
@@ -94,11 +96,18 @@ def run_of(path: Path) -> Path | None:
 def read_run(folder: Path) -> Config:
     """Read the resolved config of a run; nothing that it names is imported.
 
+    Code that it names is not taken later on, unless the run is signed or the user vouches for it
+    (paint.core.trust).
+
     What the run holds itself is found in its folder, which may have been moved: rows that were
     passed in Python, and copies of the files of context, validation and drift (``INPUTS``).
     """
     run_info = read_run_json(folder)
     config = from_table(run_info["config"], source=str(folder / "run.json"))
+    # An object that was passed in this process is the user's own, whatever file names it.
+    names = [code.name for code in executables_of(to_table(config)) if not is_passed(code.name)]
+    if names:
+        read_names(names, folder / "run.json", signed=_is_signed(run_info))
     if run_info.get(OWN_ROWS):
         config = config.changed("data", path=str(folder / ROWS))
     for section, key in INPUTS.items():
@@ -108,6 +117,17 @@ def read_run(folder: Path) -> Config:
             before, after = _FILE.fullmatch(spec).span("file")  # type: ignore[union-attr]
             config = config.changed(section, **{key: f"{spec[:before]}{copy}{spec[after:]}"})
     return config
+
+
+def unsigned_code(folder: Path) -> list[Executable]:
+    """The code that a run names, unless this user has written its run.json on this machine."""
+    if _is_signed(read_run_json(folder)):
+        return []
+    return executables_of(to_table(read_run(folder)))
+
+
+def _is_signed(run_info: Mapping[str, Any]) -> bool:
+    return is_signed(run_info["config"], run_info.get(SIGNATURE))
 
 
 def copy_inputs(config: Config, folder: Path) -> None:

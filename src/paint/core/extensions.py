@@ -25,7 +25,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -34,8 +34,12 @@ from paint.core.credentials import is_reference, read_references
 from paint.core.errors import ConfigError, did_you_mean, format_short, reason, wrap_errors
 from paint.core.settings import check_value, convert_value, is_setting_type, require_no_secret
 from paint.core.storage import digest_of_file
+from paint.core.trust import Executable, is_asked, require_trusted
 
 _SPEC = re.compile(r"\w+(\.\w+)*:\w+")
+RECORDS = ("run.json", "settings.json")
+"""Files of folders in which paint records what it did."""
+
 _passed: dict[str, Any] = {}
 # Objects that were passed in Python, by their names.
 
@@ -50,7 +54,7 @@ def load_object(spec: str, setting: str, known: Iterable[str]) -> Any:
     """
     if spec in _passed:
         return _passed[spec]
-    if not _SPEC.fullmatch(spec):
+    if not is_spec(spec):
         raise ConfigError(
             f"{setting} must be one of {', '.join(known)}, or module:name, got {format_short(spec)}"
             f"{did_you_mean(spec, known)}"
@@ -60,14 +64,13 @@ def load_object(spec: str, setting: str, known: Iterable[str]) -> Any:
         raise ConfigError(
             f"{setting} is {format_short(spec)}, {why}; name an object of a module of your own"
         )
+    require_trusted([Executable(setting, spec)], f"name it yourself as {setting}")
     module_name, _, name = spec.partition(":")
-    here = str(Path.cwd())
-    # Last, so that a file in the working directory cannot replace an installed module.
-    sys.path.append(here)
     try:
-        module = importlib.import_module(module_name)
-        # A module may make its objects when they are asked for, and fail then.
-        is_there = hasattr(module, name)
+        with _working_directory_on_path(spec):
+            module = importlib.import_module(module_name)
+            # A module may make its objects when they are asked for, and fail then.
+            is_there = hasattr(module, name)
     # A script without a main guard may call sys.exit on import.
     except (Exception, SystemExit) as error:
         raise ConfigError(
@@ -75,11 +78,33 @@ def load_object(spec: str, setting: str, known: Iterable[str]) -> Any:
             f"{type(error).__name__}: {reason(error)}{_line_of(error)}; correct the module, or put "
             f"its folder into PYTHONPATH"
         ) from error
-    finally:
-        sys.path.remove(here)
     if not is_there:
         raise ConfigError(f"{setting} is {format_short(spec)}, and {module_name} has no {name}")
     return getattr(module, name)
+
+
+@contextmanager
+def _working_directory_on_path(spec: str) -> Iterator[None]:
+    """Let an object of the user's be found in the working directory, too."""
+    here = str(Path.cwd())
+    # What a module of the package imports where it is installed, such as a library's extras, would
+    # be taken from there. A record is data: it holds no module, unless the user asks for it.
+    is_of_package = spec.startswith("paint.")
+    is_record = any((Path(here) / name).exists() for name in RECORDS)
+    if is_of_package or (is_record and not is_asked(spec)):
+        yield
+        return
+    # Last, so that a file in the working directory cannot replace an installed module.
+    sys.path.append(here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
+
+
+def is_passed(spec: str) -> bool:
+    """Whether an object was passed in Python, in this process, by this name."""
+    return spec in _passed
 
 
 def _not_an_extension(spec: str) -> str:

@@ -10,13 +10,15 @@ left by a kill, is dropped and its row is made again. The caller holds the folde
 
 import json
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from paint.core import storage
 from paint.core.errors import PaintError, wrap_errors
+from paint.core.extensions import is_passed, is_spec
+from paint.core.trust import SIGNATURE, is_own, is_signed, read_names, sign
 
 SETTINGS = "settings.json"
 ELSEWHERE = "choose another place (--output-dir)"
@@ -83,7 +85,7 @@ class Workspace:
             before = storage.read_json(self.settings_path, self.hint)
         if self.has_rows:
             after = json.loads(json.dumps(settings))  # as it is read again: lists for tuples
-            lines = setting_differences(before, after, changeable)
+            lines = setting_differences(before, after, {*changeable, SIGNATURE})
             holder = f"{self.folder} holds {self.content}"
             refuse_differences(holder, lines, self.error, self.elsewhere)
         return before
@@ -93,8 +95,22 @@ class Workspace:
         with self._or_error():
             self.folder.mkdir(parents=True, exist_ok=True)
             self.sums_path.unlink(missing_ok=True)  # absent until no row is missing
-            storage.write_json(self.settings_path, settings)
+            storage.write_json(self.settings_path, _signed(settings))
             return self.trim()
+
+    def recorded_engine(self) -> str:
+        """The engine that made the rows; "" where nothing was begun.
+
+        One of code that a stranger's record names is not loaded later on (paint.core.trust).
+        """
+        if not self.settings_path.exists():
+            return ""
+        settings = storage.read_json(self.settings_path, self.hint)
+        engine = str(settings["engine"])
+        if is_spec(engine) and not is_passed(engine):
+            signed = is_signed({"engine": engine}, settings.get(SIGNATURE))
+            read_names([engine], self.settings_path, signed=signed)
+        return engine
 
     def trim(self) -> bool:
         """Remove a partial last row, which a kill has cut; return whether there was one."""
@@ -135,3 +151,14 @@ class Workspace:
         return wrap_errors(
             self.rows_path, self.error, "rows stored before are kept; free some space, and repeat"
         )
+
+
+def _signed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with the signature of an engine of the user's own."""
+    code = {"engine": settings.get("engine", "")}
+    signature = settings.get(SIGNATURE)
+    found = {name: value for name, value in settings.items() if name != SIGNATURE}
+    if is_spec(code["engine"]) and (is_own(code["engine"]) or is_signed(code, signature)):
+        with suppress(OSError):  # without a key, the engine is named again or trusted
+            found[SIGNATURE] = sign(code)
+    return found

@@ -214,11 +214,7 @@ def stored_samples(folder: Path) -> set[tuple[str, int]]:
 
 def recorded_engines(folders: Iterable[Path]) -> set[str]:
     """The engines that sample for those of these folders that are stores."""
-    engines: set[str] = set()
-    for folder in folders:
-        if (folder / SETTINGS).exists():
-            engines.add(read_settings(folder)["engine"])
-    return engines
+    return {evaluation_workspace(folder).recorded_engine() for folder in folders} - {""}
 
 
 def find_stores(folder: Path) -> list[Path]:

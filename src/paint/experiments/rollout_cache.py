@@ -18,7 +18,6 @@ from torch import Tensor
 from paint.config.schema import Config, ConfigError, DataConfig
 from paint.core.display import Counter, Display
 from paint.core.settings import require_count
-from paint.core.storage import read_json
 from paint.core.workspace import Workspace
 from paint.data.contexts import Attempt, Contexts, GradedCompletion, attempts_of
 from paint.data.problems import (
@@ -317,10 +316,8 @@ def _graded_rollouts(
 
 def recorded_engine(folder: Path) -> list[str]:
     """The engine that samples the rollouts of a folder; none where none were sampled."""
-    path = cache_workspace(folder).settings_path
-    if path.exists():
-        return [read_json(path, ANEW)["engine"]]
-    return []
+    engine = cache_workspace(folder).recorded_engine()
+    return [engine] if engine else []
 
 
 def cache_workspace(folder: Path) -> Workspace:

@@ -15,6 +15,7 @@ from typing import Any
 
 from paint.core.errors import ConfigError, format_short
 from paint.core.extensions import extension_errors, load_object, of_type
+from paint.core.trust import vouch_for
 
 
 class Callback:
@@ -52,6 +53,7 @@ def load_callbacks(callbacks: Any) -> list[Callback]:
     for callback in callbacks:
         found: Any = callback
         if isinstance(callback, str):
+            vouch_for([callback])
             found = load_object(callback, "callbacks", ())
             with extension_errors("callbacks", callback):
                 found = found() if isinstance(found, type) else found

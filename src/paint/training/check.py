@@ -8,13 +8,13 @@ here and nowhere else.
 import importlib.util
 import shlex
 import shutil
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from paint.algorithms.base import Algorithm, find_algorithm
+from paint.algorithms.base import Algorithm, RecordedAlgorithm, find_algorithm
 from paint.config.recipe import require_bitsandbytes
 from paint.config.run_folder import RunError, latest_checkpoint, read_run, step_of
 from paint.config.schema import (
@@ -45,10 +45,10 @@ from paint.estimate.plan import (
 from paint.estimate.report import start_line
 from paint.grading.code.unit_tests import CodeOptions
 from paint.grading.graders import needs_answer
-from paint.inference.engines import AUTO, LOCAL, VLLM, EngineType, engine_of
+from paint.inference.engines import AUTO, ENGINES, LOCAL, VLLM, EngineType, engine_of
 from paint.objective.divergences import FORWARD_KL, Divergence, find_divergence
 from paint.objective.loss_options import Objective
-from paint.training.optim import OptimizerFactory, find_optimizer, learning_rate
+from paint.training.optim import AdamW, OptimizerFactory, find_optimizer, learning_rate
 
 INSTALL = "`pip install 'paint-distill[vllm]'` installs it (docs/how-to/vllm.md)"
 SLOWER = "vLLM samples long completions faster (docs/how-to/vllm.md)"
@@ -452,6 +452,19 @@ def check_config(config: Config) -> Resolved:
     _apply(RULES, run)
     algorithm.check(config)
     return run
+
+
+def read_resolved(config: Config, needs: Any) -> Resolved:
+    """What scoring again needs of a run's config: of what it names, the divergence alone is loaded.
+
+    Args:
+        needs: of its algorithm, as run.json has them. Without, as in an earlier run, it is loaded.
+    """
+    divergence = find_divergence(config.objective.divergence, table=config.objective.options)
+    is_recorded = isinstance(needs, Mapping)
+    algorithm = RecordedAlgorithm(needs) if is_recorded else find_algorithm(config.train)
+    # Nothing is sampled or trained: any engine and any optimizer will do.
+    return Resolved(config, algorithm, ENGINES[LOCAL], divergence, AdamW())
 
 
 def check_training(config: Config) -> Resolved:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paint.config.recipe import flags, read_recipe
-from paint.config.run_folder import RunError
+from paint.config.run_folder import RunError, unsigned_code
 from paint.config.schema import Config, ConfigError
 from paint.core.errors import Interrupted, PaintError, format_short, wrap_errors
 from paint.core.hub import local_file
@@ -275,6 +275,7 @@ def train_on(
         task = ["resume", str(folder), "--steps", str(config.train.steps)]
         task += ["--model.path", config.model.path, "--data.path", config.data.path]
         task += ["--max-logprob-mismatch", str(config.rollout.max_logprob_mismatch)]
+        task += ["--trust"] if unsigned_code(folder) else []  # which this process has asked for
         task += ["--server-gpus", *placement.servers] if placement.servers else []
         task += ["--urls", *config.rollout.urls] if config.rollout.urls else []
     if LOGGER.isEnabledFor(logging.DEBUG):  # the ranks are commands of their own

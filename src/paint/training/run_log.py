@@ -7,12 +7,12 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from paint.config.recipe import to_table
+from paint.config.recipe import executables_of, to_table
 from paint.config.run_folder import (
     OWN_ROWS,
     ROWS,
@@ -26,12 +26,14 @@ from paint.config.run_folder import (
     step_folder,
     step_of,
     step_paths,
+    unsigned_code,
 )
 from paint.config.schema import Config
 from paint.core import storage
 from paint.core.display import Display, format_duration
 from paint.core.errors import wrap_errors
 from paint.core.extensions import is_spec, source_digest
+from paint.core.trust import SIGNATURE, sign
 from paint.core.versions import versions
 from paint.evaluation.grade import is_repetitive
 from paint.grading.contract import Grade
@@ -56,15 +58,21 @@ def entered(
         if resume:
             validate_resume(config, folder, facts, display)
         else:
-            new_run(config, folder, facts)
+            unsigned = new_run(config, folder, facts)
+            if unsigned:
+                display.warn(
+                    f"{folder} names code and is not signed ({unsigned}): commands that run it "
+                    f"later need --trust"
+                )
         yield
 
 
-def new_run(config: Config, folder: Path, facts: Mapping[str, Any]) -> None:
+def new_run(config: Config, folder: Path, facts: Mapping[str, Any]) -> str:
     """Fill a new run's folder, and write run.json.
 
     facts are the digests of the training "problems", of the "context" that all share and of the
-    "model" (``paint.models.weights.model_digests``), and the model's "conventions".
+    "model" (``paint.models.weights.model_digests``), the model's "conventions", and what the
+    method "needs". Returns why a run that names code is not signed (paint.core.trust), or "".
     """
     table = to_table(config)
     if (folder / "run.json").exists():
@@ -87,12 +95,19 @@ def new_run(config: Config, folder: Path, facts: Mapping[str, Any]) -> None:
         "git": _git_revision(),
         "command": sys.argv,
     }
+    unsigned = ""
+    if executables_of(table):
+        try:
+            contents[SIGNATURE] = sign(table)
+        except OSError as error:
+            unsigned = str(error)
     with wrap_errors(folder, RunError, "choose another with --log.folder"):
         (folder / "rollouts").mkdir(parents=True, exist_ok=True)
         (folder / "checkpoints").mkdir(exist_ok=True)
         copy_inputs(config, folder)
         # Last: after a kill before it, the same command can begin again in this folder.
         storage.write_json(folder / "run.json", contents)
+    return unsigned
 
 
 def validate_resume(
@@ -292,9 +307,15 @@ def replace_config(folder: Path, config: Config) -> None:
     """Write another config to run.json. Raises RunError if that fails."""
     before = read_run_json(folder)
     table = to_table(config)
-    if before["config"] != table:
-        with _or_run_error(folder, folder):
-            storage.write_json(folder / "run.json", before | {"config": table})
+    if before["config"] == table:
+        return
+    changed = before | {"config": table}
+    # A run that was trusted for this call alone stays as it is.
+    if executables_of(table) and not unsigned_code(folder):
+        with suppress(OSError):  # the start of the run has said so
+            changed[SIGNATURE] = sign(table)
+    with _or_run_error(folder, folder):
+        storage.write_json(folder / "run.json", changed)
 
 
 def truncate_to_step(config: Config, folder: Path, step: int) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from accelerate import Accelerator
 
+from paint.algorithms.base import Algorithm, needs_of
 from paint.config.recipe import to_table
 from paint.config.run_folder import (
     RunError,
@@ -149,7 +150,7 @@ def train(
             warn_template_mismatch(display, policy)
 
         def enter_folder() -> None:
-            facts = _facts(policy, problems, contexts)
+            facts = _facts(policy, problems, contexts, run.algorithm)
             stack.enter_context(run_log.entered(run.config, folder, facts, display, resume=resume))
 
         # Rank 0 alone writes there, so it alone holds the lock.
@@ -187,13 +188,18 @@ def _find_machine(accelerator: Accelerator) -> Machine:
     return replace(machine, memory=min(all_gather_objects([machine.memory])))
 
 
-def _facts(policy: Policy, problems: Sequence[Problem], contexts: Contexts) -> dict[str, Any]:
-    """What run.json has next to the config: digests, by which a run is resumed, and conventions."""
+def _facts(
+    policy: Policy, problems: Sequence[Problem], contexts: Contexts, algorithm: Algorithm
+) -> dict[str, Any]:
+    """What run.json has next to the config: digests, by which a run is resumed, and what a page
+    needs to know of the model and the method.
+    """
     return {
         "problems": problems_digest(problems),
         "context": digest(contexts.shared),
         "model": model_digests(policy),
         "conventions": policy.conventions.table(),
+        "needs": needs_of(algorithm),
     }
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from paint.config.recipe import to_table
+from paint.config.recipe import executables_of, to_table
 from paint.config.run_folder import (
     START_ANEW,
     RunError,
@@ -29,6 +29,7 @@ from paint.config.run_folder import (
 from paint.config.schema import Config
 from paint.core.display import Counter, Display
 from paint.core.storage import read_jsonl
+from paint.core.trust import require_trusted
 from paint.data.problems import Problem
 from paint.evaluation.change import describe_change, graded_validation
 from paint.evaluation.grade import is_repetitive
@@ -36,7 +37,7 @@ from paint.evaluation.metrics import GradedSamples, compute_metrics
 from paint.grading.math.equality import boxed
 from paint.models.policy import load_tokenizer
 from paint.objective.solution import anchors_of, hidden_part, written
-from paint.training.check import check_config
+from paint.training.check import Resolved, read_resolved
 from paint.training.health import warning_history
 from paint.training.token_log import ABOUT, read_tokens, token_bytes, tokens_path
 from paint.viewer.page import packed, places_of, text_of
@@ -94,8 +95,11 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
     metrics = _metrics(run, display)
     chosen = choose(run, config, spec)
     # SFT and GRPO have no teacher whose values could be computed again.
-    is_scored = spec.again and check_config(config).algorithm.needs_context and bool(chosen)
-    scorer = Scorer(run, config, display) if is_scored else None
+    scorer = None
+    if spec.again and chosen:
+        resolved = _load_scoring(config, run_info)
+        if resolved.algorithm.needs_context:
+            scorer = Scorer(run, resolved, display)
     problems: dict[str, Problem] = {}
     if scorer is None:
         tokenizer = load_tokenizer(config.model.path)
@@ -158,6 +162,13 @@ def _metrics(run: Path, display: Display) -> list[dict[str, float]]:
 
 def _stored_steps(run: Path) -> list[int]:
     return list(map(step_of, step_paths(run / "rollouts", ".jsonl")))
+
+
+def _load_scoring(config: Config, run_info: Mapping[str, Any]) -> Resolved:
+    """What rollouts are scored again with. Raises UntrustedError for a divergence of others."""
+    named = to_table(config)["objective"]
+    require_trusted(executables_of({"objective": named}), "leave the values out with --no-rescore")
+    return read_resolved(config, run_info.get("needs"))
 
 
 def _step_data(

@@ -19,9 +19,10 @@ from paint.config.run_folder import (
     require_checkpoint,
     step_of,
 )
-from paint.config.schema import CONTEXT_SOURCES, FEEDBACK_SOURCES, Config, ConfigError
+from paint.config.schema import CONTEXT_SOURCES, FEEDBACK_SOURCES, ConfigError
 from paint.core.device import own_device
 from paint.core.display import Display
+from paint.core.trust import UntrustedError
 from paint.data.contexts import Attempt, Contexts, with_source
 from paint.data.problems import DataError, Problem, problems_digest, read_problems
 from paint.grading.contract import Grade
@@ -31,7 +32,7 @@ from paint.models.policy import Policy, load_policy
 from paint.models.teacher import Teacher, open_teacher
 from paint.models.weights import load_trained, model_digests, trained_in
 from paint.objective.detail import Detail, detail
-from paint.training.check import check_config
+from paint.training.check import Resolved
 from paint.training.prompt_filter import filter_problems
 from paint.training.rollouts import TeacherPrompt
 
@@ -39,13 +40,14 @@ from paint.training.rollouts import TeacherPrompt
 class Scorer:
     """A run's model, loaded with the student of one step at a time."""
 
-    def __init__(self, run: Path, config: Config, display: Display) -> None:
-        """Load the model of a run.
+    def __init__(self, run: Path, resolved: Resolved, display: Display) -> None:
+        """Load the model of a run, whose config is resolved as far as scoring needs.
 
         Raises:
             ConfigError, PolicyError, RunError: the model cannot be loaded, or is another one.
         """
-        self.run, self.config, self.resolved = run, config, check_config(config)
+        config = resolved.config
+        self.run, self.config, self.resolved = run, config, resolved
         # Gradients end at the logits (paint.objective.detail): layers save nothing.
         model = replace(config.model, gradient_checkpointing=False)
         self.policy = load_policy(
@@ -60,7 +62,7 @@ class Scorer:
         # To go back to the student before the first checkpoint.
         self._fresh = [parameter.detach().clone() for parameter in self.policy.trainable]
         self._at = 0
-        self.problems = read_training_problems(run, config, self.policy, display)
+        self.problems = read_training_problems(run, resolved, self.policy, display)
 
     def become_student(self, step: int) -> int:
         """Load the student before a step, or that of the last earlier checkpoint.
@@ -124,15 +126,17 @@ class Scorer:
 
 
 def read_training_problems(
-    run: Path, config: Config, policy: Policy, display: Display
+    run: Path, resolved: Resolved, policy: Policy, display: Display
 ) -> list[Problem]:
-    """Read the run's training problems; [] with a note if the file is missing or changed."""
+    """Read the run's training problems; [] with a note if the file is missing or changed, or if
+    they were chosen by a context whose code nobody vouches for.
+    """
+    config = resolved.config
     try:
         quiet = Display(enabled=False)
-        resolved = check_config(config)
         candidates = read_problems(config.data, needs=resolved.needed_fields)
         problems = filter_problems(policy, resolved, candidates, quiet)
-    except DataError as error:
+    except (DataError, UntrustedError) as error:
         display.warn(f"solutions are not shown: {error}")
         return []
     if problems_digest(problems) != read_run_json(run)["problems"]:

@@ -21,6 +21,7 @@ from paint.config.schema import RolloutConfig
 from paint.core.background import Background
 from paint.core.display import Display
 from paint.core.errors import PaintError, wrap_errors
+from paint.core.trust import Executable, require_trusted
 from paint.inference.engine import (
     Completion,
     EngineError,
@@ -78,6 +79,7 @@ class VllmEngine(RemoteEngine):
         folder.mkdir(parents=True, exist_ok=True)
         delete_adapters(folder)  # of a killed run
         servers = []
+        require_trusted([Executable("rollout.urls", url) for url in options.urls])
         for url in options.urls:
             servers.append(VllmServer(url, timeout=options.timeout))
         if not servers:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from paint.config import schema as cfg
 from paint.core.errors import PaintError, reason, sanitize_for_terminal, wrap_errors
+from paint.core.trust import Executable, require_trusted
 from paint.demo.files import model_path
 from paint.estimate.plan import ServerFlags
 
@@ -48,7 +49,16 @@ def server_command(
     sizes: ServerFlags | None = None,  # None: vLLM's default share, and the rows of ``options``
     host: str = "127.0.0.1",
 ) -> list[str]:
-    """The command line of an owned server; ``rollout.server_args`` come last and override it."""
+    """The command line of an owned server; ``rollout.server_args`` come last and override it.
+
+    Raises UntrustedError for one that a record names, and nobody vouches for.
+    """
+    require_trusted(
+        [
+            Executable("rollout.server", options.server),
+            Executable("rollout.server_args", options.server_args),
+        ]
+    )
     path = model_path(model.path)
     start = shlex.split(options.server)
     # ``vllm serve MODEL``, but ``python -m vllm.entrypoints.openai.api_server --model MODEL``.

@@ -1,0 +1,455 @@
+"""A run folder is data: what its record names runs only where the user vouches for it."""
+
+import io
+import json
+import os
+import shutil
+import stat
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import paint
+from paint.cli.main import main
+from paint.config.recipe import executables_of, find_recipe, read_recipe, to_table
+from paint.config.run_folder import read_run, read_run_json, unsigned_code
+from paint.config.schema import Config
+from paint.core import trust
+from paint.core.errors import ConfigError
+from paint.core.extensions import load_object
+from paint.core.trust import UntrustedError, begin_call, is_signed, sign, vouch_for
+from paint.evaluation.store import recorded_engines
+from paint.training.check import check_config
+from runs import write_problems
+
+Said = Callable[[], str]
+
+NOTES = """
+from pathlib import Path
+Path(__file__).with_name("mark").write_text("")
+def f(*given, **named):
+    return 1.0
+"""
+
+SMALL: dict[str, Any] = {
+    "rollout": {"max_new_tokens": 8, "engine": "local"},
+    "train": {"steps": 1, "batch_size": 2, "checkpoint_every": 1},
+    "model": {"lora_rank": 4},
+    "log": {"token_rows": 0},
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of one step, with a validation."""
+    folder = tmp_path_factory.mktemp("runs")
+    rows = [{"problem": f"Compute {n} + 1.", "answer": str(n + 1)} for n in range(4)]
+    validation = write_problems(folder / "validation.jsonl", rows)
+    of_validation = {"path": validation, "samples": 1, "max_new_tokens": 8}
+    run = paint.train("demo-paint", output_dir=folder / "first", validation=of_validation, **SMALL)
+    return run.path
+
+
+@pytest.fixture
+def forgetful() -> Iterator[None]:
+    """Modules that a test imports are imported anew by the next one."""
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if name in ("notes", "mine"):
+            del sys.modules[name]
+
+
+CODE: dict[str, dict[str, dict[str, Any]]] = {
+    "method": {"train": {"method": "notes:f"}},
+    "optimizer": {"train": {"optimizer": "notes:f"}},
+    "context": {"context": {"source": ["notes:f"]}},
+    "divergence": {"objective": {"divergence": "notes:f"}},
+    "grader": {"grading": {"grader": ["notes:f"]}},
+    "engine": {"rollout": {"engine": "notes:f"}},
+    "server": {"rollout": {"engine": "vllm", "server": "touch mark; serve"}},
+    "server_args": {"rollout": {"engine": "vllm", "server_args": "--middleware notes.f"}},
+    "urls": {"rollout": {"engine": "vllm", "urls": ["http://127.0.0.1:9"]}},
+}
+"""Settings of a stranger's run that name code, or whom the key of servers is sent to."""
+
+
+def tamper(folder: Path, changes: dict[str, dict[str, Any]]) -> None:
+    """Change settings in a run.json."""
+    path = folder / "run.json"
+    table = json.loads(path.read_text())
+    for section, settings in changes.items():
+        table["config"][section] |= settings
+    path.write_text(json.dumps(table))
+
+
+@pytest.fixture
+def stranger(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgetful: None
+) -> Callable[[str], Path]:
+    """A run that somebody sent, with its module; its folder is the working directory."""
+
+    def made(setting: str) -> Path:
+        folder = tmp_path / "sent"
+        shutil.copytree(trained, folder)
+        tamper(folder, CODE[setting])
+        (folder / "notes.py").write_text(NOTES)
+        monkeypatch.chdir(folder)
+        return folder
+
+    return made
+
+
+def assert_nothing_ran(folder: Path) -> None:
+    assert not (folder / "mark").exists()
+    assert "notes" not in sys.modules
+
+
+SOME = ["--limit", "1", "--samples", "1", "--rollout.max-new-tokens", "4"]
+FEW = ["--seeds", "1", "--problems", "1", "--samples", "1", "--train.steps", "1"]
+FEW += ["--train.batch-size", "2", "--rollout.max-new-tokens", "8", "--max-new-tokens", "8"]
+ADVISED = ["--rollout.engine", "stored", "--problems", "1", "--samples", "2", "--ratios", "0"]
+COMMANDS: dict[str, list[str]] = {
+    "show": ["show", ".", "--no-open"],
+    "show --contexts": ["show", ".", "--no-open", "--contexts", "other"],
+    "show --no-rescore": ["show", ".", "--no-open", "--no-rescore"],
+    "eval": ["eval", ".", *SOME],
+    "eval checkpoint": ["eval", "checkpoints/step-000001", *SOME],
+    "eval --help": ["eval", ".", "--help"],
+    "eval options": ["eval", ".", *SOME, "--grading.options.x", "1"],
+    "held-out-kl": ["held-out-kl", ".", "demo", "--problems", "1", "--samples", "1"],
+    "resume": ["resume", ".", "--steps", "2"],
+    "runs": ["runs", ".."],
+    "chat": ["chat", "."],
+    "export": ["export", ".", "../exported"],
+    "grade": ["grade", "."],
+    "compare --stored": ["compare", "demo-paint", "demo-opsd", "--stored", ".", *FEW],
+    "advise": ["advise", "demo-paint", "--rollout.stored", ".", *ADVISED],
+    "train from it": ["train", "run.json"],
+}
+REFUSED = {"eval options", "held-out-kl", "resume"}
+"""Commands that run what a run names, but for eval and show, which run its grader and divergence;
+the options of a grader are parsed by its module."""
+
+
+def call(words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    return main(list(words))
+
+
+def is_needed(command: str, setting: str) -> bool:
+    """Whether a command cannot do without what a setting names."""
+    if command in ("held-out-kl", "resume"):
+        return True
+    if command in ("eval", "eval checkpoint", "eval options"):
+        return setting == "grader"
+    return command in ("show", "show --contexts") and setting == "divergence"
+
+
+@pytest.mark.parametrize("setting", CODE)
+@pytest.mark.parametrize("command", ["resume", "held-out-kl"])
+def test_command_that_needs_the_code_of_a_strangers_run_is_refused_by_name(
+    command: str,
+    setting: str,
+    stranger: Callable[[str], Path],
+    said: Said,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = stranger(setting)
+    assert call(COMMANDS[command], monkeypatch) == 2
+    message = said()
+    for code in executables_of(to_table(read_run(folder))):
+        assert f"{code.setting} {json.dumps(code.name)}" in message
+    assert "--trust" in message
+    assert_nothing_ran(folder)
+
+
+@pytest.mark.parametrize("command", ["eval", "eval options", "eval --help", "show"])
+def test_command_over_a_strangers_run_runs_nothing(
+    command: str, stranger: Callable[[str], Path], said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = stranger("divergence" if command == "show" else "grader")
+    status = call(COMMANDS[command], monkeypatch)
+    assert status == (0 if command == "eval --help" else 2)
+    assert_nothing_ran(folder)
+    if status:
+        message = said()
+        assert '"notes:f"' in message
+        assert "--trust" in message
+        assert {"show": "--no-rescore"}.get(command, "--grading.grader") in message or (
+            command == "eval options"
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", CODE)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_command_runs_what_a_strangers_run_names_unasked(
+    command: str,
+    setting: str,
+    stranger: Callable[[str], Path],
+    said: Said,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = stranger(setting)
+    status = call(COMMANDS[command], monkeypatch)
+    assert_nothing_ran(folder)
+    message = said()
+    assert ("--trust" in message) == is_needed(command, setting), message
+    is_refused_otherwise = command in ("eval options", "train from it")
+    assert status == (2 if is_needed(command, setting) or is_refused_otherwise else 0), message
+
+
+def test_named_code_of_a_strangers_run_is_run_for_this_call_alone(
+    stranger: Callable[[str], Path], said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = stranger("grader")
+    named = ["--grading.grader", "notes:f"]
+    assert call([*COMMANDS["eval"], *named], monkeypatch) == 0
+    assert (folder / "mark").exists()
+    assert call(["eval", ".", *SOME, "--output-dir", "again"], monkeypatch) == 2
+    with pytest.raises(UntrustedError):
+        paint.evaluate(".", limit=1, samples=1, output_dir="again")
+    # A value of another flag is no name.
+    assert call([*COMMANDS["eval"], "--output-dir", "notes:f"], monkeypatch) == 2
+
+
+def test_trust_runs_the_code_after_a_line_that_lists_it(
+    stranger: Callable[[str], Path],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = stranger("grader")
+    command = [*COMMANDS["eval"], "--trust"]
+    assert call(command, monkeypatch) == 0
+    said = capsys.readouterr().out
+    [line] = [line for line in said.splitlines() if line.startswith("trusted, as")]
+    assert line == 'trusted, as run.json names it: grading.grader "notes:f"'
+    assert (folder / "mark").exists()
+    assert "signature" not in read_run_json(folder)  # for this call, not for ever
+    assert call(["eval", ".", *SOME, "--output-dir", "again"], monkeypatch) == 2
+
+
+def test_python_call_with_trust_or_a_name_runs_the_code(stranger: Callable[[str], Path]) -> None:
+    folder = stranger("grader")
+    few: dict[str, Any] = {"limit": 1, "samples": 1, "rollout": {"max_new_tokens": 4}}
+    with pytest.raises(UntrustedError, match=r"grading\.grader \"notes:f\""):
+        paint.evaluate(folder, **few)
+    with pytest.raises(UntrustedError):
+        paint.evaluate(folder, **few, grading={"timeout": 9.0})
+    assert_nothing_ran(folder)
+    paint.evaluate(folder, **few, grading={"grader": "notes:f"}, output_dir="named")
+    with pytest.raises(UntrustedError):
+        paint.evaluate(folder, **few, output_dir="trusted")
+    paint.evaluate(folder, **few, trust=True, output_dir="trusted")
+
+
+def test_config_of_a_strangers_run_is_not_named_by_passing_it(
+    stranger: Callable[[str], Path], tmp_path: Path
+) -> None:
+    config = paint.load_run(stranger("grader")).config
+    with pytest.raises(UntrustedError, match="name it yourself"):
+        paint.train(config, output_dir=tmp_path / "new")
+    with pytest.raises(UntrustedError):
+        check_config(config)
+    assert "notes" not in sys.modules
+    recipe = tmp_path / "own.toml"
+    recipe.write_text('[grading]\ngrader = "notes:f"\n')
+    for arguments in ({"recipe": config, "grading": {"grader": "notes:f"}}, {"recipe": recipe}):
+        with pytest.raises(ConfigError, match=r"model\.path|data\.path") as refused:
+            paint.plan(**arguments, data={"path": ""}, model={"path": ""})
+        assert not isinstance(refused.value, UntrustedError)
+
+
+def test_own_run_is_evaluated_shown_and_resumed_without_a_question(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    state_folder: Path,
+    forgetful: None,
+    said: Said,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text("def grade(completion, row):\n    return 1.0\n")
+    words = ["--train.steps", "1", "--train.batch-size", "2", "--rollout.max-new-tokens", "8"]
+    line = ["train", "demo-paint", "--grading.grader", "mine:grade", "--log.name", "own", *words]
+    assert call(line, monkeypatch) == 0
+    assert stat.S_IMODE((state_folder / "paint/key").stat().st_mode) == 0o600
+    signature = read_run_json(Path("runs/own"))["signature"]
+    shutil.move("runs/own", "elsewhere")
+    for command in (
+        ["eval", "elsewhere", "--benchmarks", "demo", *SOME],
+        ["show", "elsewhere", "--no-open"],
+        ["resume", "elsewhere", "--steps", "2"],
+        ["resume", "elsewhere", "--steps", "2"],
+    ):
+        assert call(command, monkeypatch) == 0, said()
+    changed = read_run_json(Path("elsewhere"))
+    assert changed["config"]["train"]["steps"] == 2
+    assert is_signed(changed["config"], changed["signature"])
+    assert changed["signature"] != signature
+    assert unsigned_code(Path("elsewhere")) == []
+
+    tamper(Path("elsewhere"), {"grading": {"timeout": 61.0}})
+    assert [code.name for code in unsigned_code(Path("elsewhere"))] == ["mine:grade"]
+    assert call(["resume", "elsewhere", "--steps", "3"], monkeypatch) == 2
+    assert call(["resume", "elsewhere", "--steps", "3", "--trust"], monkeypatch) == 0
+    assert [code.name for code in unsigned_code(Path("elsewhere"))] == ["mine:grade"]
+
+
+def test_run_without_code_is_not_signed_and_needs_no_key(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/dev/null/nowhere")
+    assert "signature" not in read_run_json(trained)
+    assert unsigned_code(trained) == []
+
+
+def test_run_without_a_key_says_so_and_needs_trust(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    forgetful: None,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/dev/null/nowhere")
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text("def grade(completion, row):\n    return 1.0\n")
+    run = paint.train("demo-paint", output_dir="own", grading={"grader": "mine:grade"}, **SMALL)
+    assert "own names code and is not signed" in capsys.readouterr().out
+    with pytest.raises(UntrustedError):
+        paint.resume(run, steps=2)
+    paint.resume(run, steps=2, trust=True)
+
+
+SETTINGS = {"grading": {"grader": ["mine:grade"], "options": {"x": 1.5, "names": ["é"]}}}
+
+
+def test_signature_holds_for_the_same_settings_and_key_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    signature = sign(SETTINGS)
+    assert is_signed(json.loads(json.dumps(SETTINGS)), signature)
+    assert sign(SETTINGS) == signature
+    for wrong in (None, 1, "", "é", signature[:-1], signature.upper(), [signature]):
+        assert not is_signed(SETTINGS, wrong)
+    assert not is_signed({**SETTINGS, "train": {}}, signature)
+    assert not is_signed({"grading": {**SETTINGS["grading"], "options": {"x": 1.6}}}, signature)
+
+    key = tmp_path / "paint/key"
+    for mode in (0o644, 0o660, 0o604):
+        key.chmod(mode)
+        assert not is_signed(SETTINGS, signature)
+        with pytest.raises(OSError, match="mode 600"):
+            sign(SETTINGS)
+    key.chmod(0o600)
+    assert is_signed(SETTINGS, signature)
+    key.write_text("short")
+    with pytest.raises(OSError, match="holds no key; delete it"):
+        sign(SETTINGS)
+    key.unlink()
+    assert not is_signed(SETTINGS, signature)
+    assert sign(SETTINGS) != signature
+    assert [path.name for path in key.parent.iterdir()] == ["key"]
+
+
+def test_key_that_another_process_has_just_written_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    link = os.link
+
+    def late(*names: Any) -> None:
+        Path(names[1]).write_text("ab" * 32)
+        Path(names[1]).chmod(0o600)
+        link(*names)
+
+    monkeypatch.setattr("os.link", late)
+    assert sign(SETTINGS) == trust._signature(SETTINGS, bytes.fromhex("ab" * 32))
+
+
+@pytest.mark.parametrize(
+    ("table", "names"),
+    [
+        (to_table(Config()), []),
+        ({"train": {"method": "paint.variants.oasis:Oasis"}}, []),
+        ({"rollout": {"engine": "paint.inference.local:LocalEngine"}}, []),
+        ({"grading": {"grader": ["math", "paint.launch:main"]}}, ["paint.launch:main"]),
+        ({"context": {"source": ["hint", "paint.train:x"]}}, ["paint.train:x"]),
+        ({"train": {"options": {"wrong": "mine:d", "n": 2}}}, ["mine:d"]),
+        ({"train": {"optimizer_options": {"names": ["mine:a", "b"]}}}, ["mine:a"]),
+        ({"rollout": {"server": "bash -c x", "server_args": "--a"}}, ["bash -c x", "--a"]),
+        ({"rollout": {"server": "vllm serve", "server_args": "", "urls": []}}, []),
+        ({"data": {"path": "squad:plain"}, "log": {"name": "a:b"}}, []),
+    ],
+)
+def test_code_of_settings_is_what_may_run(table: dict[str, Any], names: list[str]) -> None:
+    assert [code.name for code in executables_of(table)] == names
+
+
+def test_code_of_shipped_recipes_is_none() -> None:
+    for name in ("paint", "demo-paint", "oasis", "og-opsd", "paint-by-verdict"):
+        assert executables_of(to_table(read_recipe(find_recipe(name)))) == []
+
+
+def test_engine_that_a_strangers_evaluation_records_is_not_loaded(tmp_path: Path) -> None:
+    settings = tmp_path / "settings.json"
+    settings.write_text(json.dumps({"engine": "notes:f"}))
+    assert recorded_engines([tmp_path]) == {"notes:f"}
+    with pytest.raises(UntrustedError, match=r"settings\.json names code"):
+        load_object("notes:f", "rollout.engine", ())
+
+    signed = {"engine": "notes:f", "signature": sign({"engine": "notes:f"})}
+    settings.write_text(json.dumps(signed))
+    with begin_call():
+        assert recorded_engines([tmp_path]) == {"notes:f"}
+        with pytest.raises(ConfigError, match="cannot be imported"):
+            load_object("notes:f", "rollout.engine", ())
+
+
+def test_workspace_signs_an_engine_that_the_user_named_alone(tmp_path: Path) -> None:
+    from paint.evaluation.store import evaluation_workspace
+
+    workspace = evaluation_workspace(tmp_path)
+
+    def signature_of_begun() -> Any:
+        workspace.begin(json.loads(workspace.settings_path.read_text()))
+        return json.loads(workspace.settings_path.read_text()).get("signature")
+
+    workspace.settings_path.write_text(json.dumps({"engine": "notes:f", "signature": "x"}))
+    assert signature_of_begun() is None  # as of `paint grade`, which loads no engine
+    with begin_call():
+        vouch_for(["notes:f"])
+        signature = signature_of_begun()
+    assert is_signed({"engine": "notes:f"}, signature)
+    assert signature_of_begun() == signature
+
+
+def test_module_of_the_package_is_not_looked_for_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    paths: list[list[str]] = []
+
+    def note(name: str) -> Any:
+        paths.append(list(sys.path))
+        return paint
+
+    monkeypatch.setattr("importlib.import_module", note)
+    for spec in ("paint.variants.oasis:train", "mine:train"):
+        load_object(spec, "train.method", ())
+    assert [str(tmp_path) in path for path in paths] == [False, True]
+
+
+def test_signed_run_imports_no_module_from_a_run_folder(
+    stranger: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signed run.json that somebody sends back with a module beside it."""
+    folder = stranger("grader")
+    table = read_run_json(folder)
+    table["signature"] = sign(table["config"])
+    (folder / "run.json").write_text(json.dumps(table))
+    assert call(COMMANDS["eval"], monkeypatch) == 2
+    assert_nothing_ran(folder)
