@@ -4,8 +4,10 @@
     paint train RECIPE --data.path support.jsonl --grading.grader examples.judge:grade \
         --grading.options.url http://localhost:8001/v1 --grading.options.model Qwen/Qwen3-8B
 
-The reward is the judge's score from 0 to 10, over 10, and its remark is the feedback. A row may
-have a field `rubric`, by which the judge goes. The key of the endpoint is the environment variable
+The reward is the judge's score, an integer from 0 to 10, over 10; another score is an error, so the
+judge is asked again, and then the call has failed. Its remark, of which the first 300 characters
+count, is the feedback. Of a chat it reads all turns. A row may have a field `rubric`, by which the
+judge goes. The key of the endpoint is the environment variable
 JUDGE_API_KEY, since options are recorded in run.json.
 """
 
@@ -32,8 +34,11 @@ A perfect reply: {rubric}
 
 === Reply ===
 {reply}"""
-REMARK = {"type": "string", "maxLength": 300}
-SCORE = {"type": "integer", "minimum": 0, "maximum": 10}
+REMARK_CHARACTERS = 300
+SCORES = range(11)
+# Servers may ignore both limits.
+REMARK = {"type": "string", "maxLength": REMARK_CHARACTERS}
+SCORE = {"type": "integer", "minimum": SCORES[0], "maximum": SCORES[-1]}
 SCHEMA = {
     "type": "object",
     "properties": {"remark": REMARK, "score": SCORE},  # the remark first: the score follows from it
@@ -55,7 +60,7 @@ async def grade(completion: str, row: Mapping[str, Any], options: JudgeOptions) 
     if reply is None:
         return Grade(0.0, "unclosed thought")
     prompt = PROMPT.format(
-        rubric=row.get("rubric", RUBRIC), problem=row["problem"], reply=reply.strip()
+        rubric=row.get("rubric", RUBRIC), problem=conversation(row), reply=reply.strip()
     )
     request = {
         "model": options.model,
@@ -72,7 +77,20 @@ async def grade(completion: str, row: Mapping[str, Any], options: JudgeOptions) 
     # grading.timeout limits the time of a call.
     async with httpx2.AsyncClient(headers=headers, timeout=None, verify=CERTIFICATES) as client:
         response = await client.post(f"{options.url}/chat/completions", json=request)
-    response.raise_for_status()
+    if not response.is_success:  # raise_for_status names the address, which may hold a key
+        raise RuntimeError(f"HTTP {response.status_code} {response.reason_phrase}")
     rating = json.loads(response.json()["choices"][0]["message"]["content"])
-    score = min(max(int(rating["score"]), 0), 10)
-    return Grade(score / 10, f"{score} of 10", feedback=rating["remark"])
+    score, remark = rating["score"], rating["remark"] or ""
+    if isinstance(score, bool) or score not in SCORES:
+        raise ValueError(f"the judge's score is {str(score)[:20]}, not an integer from 0 to 10")
+    return Grade(score / 10, f"{int(score)} of 10", feedback=remark[:REMARK_CHARACTERS])
+
+
+def conversation(row: Mapping[str, Any]) -> str:
+    """The problem; of a chat all turns up to the last one of the user, each after its role."""
+    turns = list(row.get("messages") or [])
+    while turns and turns[-1]["role"] != "user":
+        turns.pop()  # the reference reply
+    if len(turns) < 2:
+        return str(row["problem"])
+    return "\n\n".join(f"{turn['role']}: {turn['content']}" for turn in turns)

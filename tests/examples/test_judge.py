@@ -2,6 +2,7 @@
 
 import json
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -9,7 +10,10 @@ from typing import Any
 
 import pytest
 
+from paint.config.schema import DataConfig
 from paint.core.display import Display
+from paint.data.formats import convert_rows
+from paint.data.problems import item_of, validate_rows
 from paint.demo.files import MODEL
 from paint.grading import functions
 from paint.grading.contract import Grade, Grader, Item
@@ -30,6 +34,7 @@ class Endpoint:
 
     def __init__(self, *, failures: int = 0) -> None:
         self.failures = failures
+        self.rating: dict[str, Any] = {"remark": "It could be shorter.", "score": 7}
         self.options: dict[str, str] = {}  # of the grader, once the address is known
         self.requests: list[dict[str, Any]] = []
         self.keys: list[str] = []
@@ -53,8 +58,8 @@ class Endpoint:
                 self.under_way -= 1
         if fails:
             return 503, {"error": {"message": "overloaded"}}
-        rating = {"remark": "It could be shorter.", "score": 7}
-        return 200, {"choices": [{"message": {"role": "assistant", "content": json.dumps(rating)}}]}
+        content = json.dumps(self.rating)
+        return 200, {"choices": [{"message": {"role": "assistant", "content": content}}]}
 
 
 @pytest.fixture
@@ -121,6 +126,79 @@ def test_judge_is_asked_again_where_the_endpoint_is_overloaded(endpoint: Endpoin
         grades = graded(grader, 4)
         assert grader.take_cost().calls == 8
     assert [grade.reward for grade in grades] == [0.7] * 4
+
+
+@pytest.fixture
+def alone(endpoint: Endpoint) -> Endpoint:
+    """The endpoint, for requests that do not wait for others."""
+    endpoint.gate = threading.Barrier(1)
+    return endpoint
+
+
+@pytest.mark.parametrize("score", [85, 11, -1, 7.6, 0.9, True, False, None, "7", "8/10", [7]])
+def test_judge_score_beyond_its_scale_is_asked_again_and_fails(alone: Endpoint, score: Any) -> None:
+    alone.rating["score"] = score
+    with find_grader(SPEC, table=alone.options) as grader:
+        [grade] = graded(grader, 1)
+    assert (grade.reward, grade.failed) == (None, True)
+    assert f"the judge's score is {score}, not an integer from 0 to 10" in grade.reason
+    assert len(alone.requests) == 3
+
+
+@pytest.mark.parametrize(("score", "reward"), [(0, 0.0), (10, 1.0), (7.0, 0.7)])
+def test_judge_score_on_its_scale_is_a_tenth_of_the_reward(
+    alone: Endpoint, score: Any, reward: float
+) -> None:
+    alone.rating["score"] = score
+    with find_grader(SPEC, table=alone.options) as grader:
+        [grade] = graded(grader, 1)
+    assert (grade.reward, grade.reason) == (reward, f"{int(score)} of 10")
+
+
+@pytest.mark.parametrize(("remark", "feedback"), [("long " * 300_000, 300), (None, 0)])
+def test_judge_remark_is_cut(alone: Endpoint, remark: Any, feedback: int) -> None:
+    alone.rating["remark"] = remark
+    with find_grader(SPEC, table=alone.options) as grader:
+        [grade] = graded(grader, 1)
+    assert len(grade.feedback) == feedback
+    assert not grade.failed
+
+
+CHAT = [
+    {"role": "user", "content": "My delivery is broken, order 1100."},
+    {"role": "assistant", "content": "Which country?"},
+    {"role": "user", "content": "Norway."},
+]
+
+
+@pytest.mark.parametrize("column", ["messages", "prompt", "conversations"])
+def test_judge_reads_all_turns_of_a_chat_and_no_reference(alone: Endpoint, column: str) -> None:
+    turns: Any = [*CHAT, {"role": "assistant", "content": "We send another."}]
+    if column == "conversations":
+        names = {"user": "human", "assistant": "gpt"}
+        turns = [{"from": names[turn["role"]], "value": turn["content"]} for turn in turns]
+    row = {column: turns if column != "prompt" else CHAT, "completion": "We send another."}
+    [problem] = validated([row])
+    with find_grader(SPEC, table=alone.options) as grader:
+        grader.grade([item_of(problem, "Sorry!", truncated=False)])
+    [request] = alone.requests
+    asked = request["messages"][0]["content"].partition("=== Request ===\n")[2]
+    assert asked == (
+        "user: My delivery is broken, order 1100.\n\nassistant: Which country?\n\n"
+        "user: Norway.\n\n=== Reply ===\nSorry!"
+    )
+
+
+def validated(rows: list[dict[str, Any]]) -> list[Any]:
+    converted = convert_rows(enumerate(rows, start=1), DataConfig(), Counter())
+    return [problem for _, problem in validate_rows(converted, DataConfig(), needs={})]
+
+
+def test_judge_that_fails_does_not_name_its_address(alone: Endpoint) -> None:
+    alone.failures = 3
+    with find_grader(SPEC, table=alone.options) as grader:
+        [grade] = graded(grader, 1)
+    assert grade.reason == "RuntimeError: HTTP 503 Service Unavailable"
 
 
 def small(grading: dict[str, Any]) -> Any:

@@ -222,8 +222,13 @@ def from_row(row: dict[str, Any]) -> Problem:
 
 
 def row_of(problem: Problem) -> dict[str, Any]:
-    """The fields of a problem, as graders and context functions get them."""
+    """The fields of a problem, as graders and context functions get them.
+
+    A chat has its turns in `messages`, whatever its column is.
+    """
+    chat = [{"role": role, "content": content} for role, content in problem.turns]
     return {
+        **({"messages": chat} if chat else {}),
         **problem.fields,
         "id": problem.id,
         "problem": problem.problem,
