@@ -250,7 +250,11 @@ REACH = {
 NEEDS_NAMESPACES = {
     "many files": "[open(str(n), 'wb').write(bytes(1 << 20)) for n in range(5)]",
 }
-IMPORTS = "import ctypes, glob, os, socket, subprocess, threading"
+# Without namespaces, code that is tested as nobody may not find all modules.
+IMPORTS = "\n".join(
+    f"try: import {name}\nexcept ImportError: pass"
+    for name in ("ctypes", "glob", "os", "socket", "subprocess", "threading")
+)
 
 
 def test_code_reaches_nothing_outside(grader: Grader, tmp_path: Path) -> None:
@@ -260,7 +264,7 @@ def test_code_reaches_nothing_outside(grader: Grader, tmp_path: Path) -> None:
         path.chmod(0o755)
     assert isinstance(grader, CodeGrader)
     way = grader._sandboxes._way
-    tries = REACH if way == "none" else REACH | NEEDS_NAMESPACES
+    tries = {"itself": "os.getpid()"} | REACH | ({} if way == "none" else NEEDS_NAMESPACES)
     with socket.create_server(("127.0.0.1", 0)) as server:
         values = {"process": os.getpid(), "file": str(file), "port": server.getsockname()[1]}
         grades = grader.grade(
@@ -273,7 +277,7 @@ def test_code_reaches_nothing_outside(grader: Grader, tmp_path: Path) -> None:
             ]
         )
     reached = [what for what, found in zip(tries, grades, strict=True) if found.reward != 0]
-    assert reached == []
+    assert reached == ["itself"]
     assert not any(found.failed for found in grades)
 
 
