@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 import torch
 
+import paint
 from browser import opened
 from paint.config.run_folder import read_run
 from paint.config.schema import ConfigError
 from paint.core import storage
 from paint.core.display import Display
+from paint.core.extensions import spec_of
 from paint.evaluation.frame import Chart, Report, Table, to_measurement, write_report
 from paint.evaluation.intervals import Interval
 from paint.models.policy import Policy, load_policy
@@ -340,6 +342,35 @@ def test_page_of_a_baseline_shows_stored_values(browser: Any, tmp_path: Path) ->
         assert float(said) == pytest.approx(kept["student_entropy"][3], rel=1e-6)
         for tab in range(3):
             at.click(f"[role=tab] >> nth={tab}")
+
+
+def half(completion: str, row: dict[str, Any]) -> paint.Grade:
+    return paint.Grade(0.5, "1 of 2 tests passed", feedback="This test failed: assert add(1, 2)")
+
+
+def test_page_of_own_grader_shows_reason_and_feedback_and_no_mathematics(
+    browser: Any, tmp_path: Path
+) -> None:
+    ratios = {"mask_ratio_wrong": 0.0, "mask_ratio_correct": 0.0}
+    sections: dict[str, Any] = {
+        "context": ratios,
+        "grading": {"grader": spec_of(half)},
+        "rollout": {"max_new_tokens": 16},
+        "train": {"steps": 1, "batch_size": 2, "micro_batch_size": 2},
+    }
+    folder = tmp_path / "run"
+    train(changed("demo-paint", sections), folder)
+    page = show_targets([folder], Display(enabled=False), PageSpec())
+    with opened(browser, page, "view=rollouts&step=1&row=0") as at:
+        facts = at.inner_text("#rollout .facts")
+        assert "reward 0.5" in facts
+        assert "its box" not in facts
+        assert "gold" not in facts
+        assert at.inner_text("#rollout .reason") == "Reason: 1 of 2 tests passed"
+        assert "assert add(1, 2)" in at.inner_text("#rollout .feedback")
+        assert at.locator("#rollout .chip").count() == 0
+        assert at.locator("text=The solution: nothing was hidden").count() == 1
+        assert at.evaluate("COLUMNS.map(column => column[0])").count("reward") == 1
 
 
 def test_page_of_evaluation_shows_failure_reason(browser: Any, run: Path, tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from paint.data.problems import Problem
 from paint.evaluation.change import describe_change, graded_validation
 from paint.evaluation.grade import is_repetitive
 from paint.evaluation.metrics import GradedSamples, compute_metrics
+from paint.grading.graders import needs_answer
 from paint.grading.math.equality import boxed
 from paint.models.policy import load_tokenizer
 from paint.objective.solution import anchors_of, hidden_part, written
@@ -51,7 +52,7 @@ FEW_ROWS = 4
 
 ROLLOUT = (
     *("row", "problem_id", "problem", "answer", "correct", "truncated", "source", "rationale"),
-    *("context", "overlap", "mask_ratio", "reward", "advantage", "loss"),
+    *("context", "overlap", "mask_ratio", "reward", "reason", "feedback", "advantage", "loss"),
 )
 """Values of a complete rollout."""
 
@@ -249,8 +250,12 @@ def row_data(
         if name not in ABOUT:  # which say what row and token a value is of
             values[name] = array
     data: dict[str, Any] = {name: rollout[name] for name in ROLLOUT if name in rollout}
+    grader = shared.config.grading.grader
+    if not any(map(needs_answer, grader)):
+        data.pop("answer", None)  # nothing was compared with it
+    if has_boxes(shared.config):
+        data["boxed"] = boxed(rollout["text"])
     data |= {
-        "boxed": boxed(rollout["text"]),
         "looping": is_repetitive(rollout["text"]),
         "ids": packed(places_of(ids, vocabulary)),
         "prompts": prompts_of(rollout, tokenizer),
@@ -321,10 +326,15 @@ def prompts_of(rollout: Mapping[str, Any], tokenizer: Any) -> dict[str, str]:
 def solution_of(
     problem: Problem, rollout: Mapping[str, Any], config: Config, pieces: Sequence[bytes]
 ) -> dict[str, Any]:
-    """The solution, its masked part, and its anchors with their tokens."""
+    """The solution, its masked part, and its anchors with their tokens.
+
+    Without anchors where they neither masked it nor are mathematics.
+    """
     text, owners = written(pieces)
-    anchors = []
-    for anchor in anchors_of(problem.solution, text):
+    options, anchors = config.context, []
+    is_masked = options.mask_ratio_wrong > 0 or options.mask_ratio_correct > 0
+    has_anchors = has_boxes(config) or (is_masked and options.alignment == "anchors")
+    for anchor in anchors_of(problem.solution, text) if has_anchors else ():
         tokens = None  # the first and the last that write the anchor, if the completion has it
         if anchor.met:
             start, end = anchor.met
@@ -342,7 +352,18 @@ def solution_of(
     # Where a masked solution lies in its text can be told for solutions alone.
     if config.context.source == ("solution",):
         hidden = hidden_part(problem.solution, rollout.get("context"))
-    return {"text": problem.solution, "hidden": hidden, "anchors": anchors}
+    return {
+        "text": problem.solution,
+        "hidden": hidden,
+        "anchors": anchors,
+        "has_anchors": has_anchors,
+        "is_masked": is_masked,
+    }
+
+
+def has_boxes(config: Config) -> bool:
+    """Whether answers are read from boxes, as by the grader of mathematics."""
+    return "math" in config.grading.grader
 
 
 def settings_of(config: Config) -> list[list[Any]]:

@@ -105,6 +105,8 @@ const COLUMNS = [
   ["loss", "loss", (r) => average(r, "loss"), (r) => number(average(r, "loss"), 2)],
   ["overlap", "overlap", (r) => r.overlap ?? r.reward, (r) => number(r.overlap ?? r.reward, 2)],
 ];
+// A reward that is no verdict stands beside the overlap.
+if (ROWS.some((r) => r.overlap !== undefined && typeof r.reward === "number" && (r.boxed === undefined || r.reward % 1))) COLUMNS.splice(2, 0, ["reward", "reward", (r) => r.reward, (r) => number(r.reward, 2)]);
 
 function wantedRows() {
   const has = (text) => text.toLowerCase().includes(filters.text.toLowerCase());
@@ -191,7 +193,9 @@ function drawRollout() {
   detail.replaceChildren(...[
     el("h2", {}, `Step ${row.step}, row ${row.row} `, el("span.soft", {}, row.problem_id)),
     el("div.facts", {}, verdict, row.truncated ? el("b.bad", {}, "truncated") : null, row.looping ? el("b.bad", {}, "repeating") : null,
-      el("span", {}, "its box ", el("b.mono", {}, row.boxed === null ? "none" : visible(row.boxed))), el("span", {}, "gold ", el("b.mono", {}, visible(row.answer))), facts.map(([name, value]) => el("span", {}, `${name} `, el("b", {}, value)))),
+      row.boxed === undefined ? null : el("span", {}, "its box ", el("b.mono", {}, row.boxed === null ? "none" : visible(row.boxed))), row.answer ? el("span", {}, "gold ", el("b.mono", {}, visible(row.answer))) : null, facts.map(([name, value]) => el("span", {}, `${name} `, el("b", {}, value)))),
+    row.reason && !["right", "wrong"].includes(row.reason) ? el("p.reason", {}, "Reason: ", readable(row.reason)) : null,
+    row.feedback ? el("details.panel.feedback", { open: true }, el("summary", {}, "Feedback"), el("pre", {}, readable(row.feedback))) : null,
     origin(row),
     el("div.bar-row", {}, el("label", {}, "colour by ", choice), el("span", { id: "legend" }), el("button", { type: "button", id: "next", title: "n", onclick: () => nextHigh(1) }, "next high token"), el("button", { type: "button", title: "Copy the address of this rollout", onclick: () => navigator.clipboard?.writeText(location.href) }, "copy link"), el("button", { type: "button", onclick: () => help.showModal() }, "keys")),
     box,
@@ -266,7 +270,8 @@ function solutionPanel(row) {
   }
   const chips = anchors.map((a) => el(a.found ? "button.chip.found" : "span.chip.missing", { type: a.found ? "button" : null, "data-anchor": a.text, title: `${a.boxed ? "boxed answer, " : ""}${a.found ? (a.tokens ? `found at token ${a.tokens[0]}` : "found") : "missing in the completion"}`, onclick: () => { if (a.tokens) showAnchor(a); } }, a.found ? "\u2713 " : "\u2717 ", visible(a.text, { breaks: false }), a.boxed ? " \u25a1" : ""));
   const found = anchors.filter((a) => a.found).length;
-  const hidden = solution.hidden ? `the hatched part, ${percent((solution.hidden[1] - solution.hidden[0]) / (solution.text.length || 1))}, was hidden from the teacher` : "the hidden part cannot be determined (docs/how-to/inspect-rollouts.md)";
+  const hidden = !solution.is_masked ? "nothing was hidden" : solution.hidden ? `the hatched part, ${percent((solution.hidden[1] - solution.hidden[0]) / (solution.text.length || 1))}, was hidden from the teacher` : "the hidden part cannot be determined (docs/how-to/inspect-rollouts.md)";
+  if (!solution.has_anchors) return el("details.panel", { open: true }, el("summary", {}, `The solution: ${hidden}`), text);
   return el("details.panel", { open: true }, el("summary", {}, `The solution: ${found} of ${anchors.length} anchors found, ${hidden}`), text,
     el("div.chips", {}, chips), el("p.soft", {}, "\u2713 found in the completion (click: where), \u2717 missing, \u25a1 what a box holds"));
 }
