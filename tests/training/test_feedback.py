@@ -15,8 +15,9 @@ from paint.data.problems import DataError, Problem
 from paint.grading.contract import Grade
 from paint.models.policy import load_policy
 from paint.training.trainer import train
+from paint.variants.anchored import Anchored
 from paint.viewer.run import PageSpec, run_data
-from runs import adapter, assert_same, changed, stored
+from runs import adapter, assert_same, changed, stored, variant
 
 first_error = importlib.import_module("first_error")
 
@@ -83,13 +84,40 @@ def test_train_without_any_feedback_updates_nothing(
         assert value.equal(fresh[name.replace(".weight", ".default.weight")]), name
 
 
-def test_feedback_that_makes_the_prompt_too_long_is_refused_and_never_cut(tmp_path: Path) -> None:
-    def grade(completion: str, row: dict[str, Any]) -> Grade:
-        return Grade(0.0, "wrong", feedback="Step 3 is wrong. " * 40)
+LIMITS: dict[str, dict[str, Any]] = {
+    "data": {"max_prompt_tokens": 300},
+    "rollout": {"max_new_tokens": 8},
+}
 
-    limits = {"data": {"max_prompt_tokens": 300}, "rollout": {"max_new_tokens": 8}}
+
+def test_feedback_that_makes_the_prompt_too_long_is_passed_over_and_never_cut(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def grade(completion: str, row: dict[str, Any]) -> Grade:
+        times = 40 if sum(map(ord, row["id"])) % 2 else 1
+        return Grade(0.0, "wrong", feedback="Step 3 is wrong. " * times)
+
+    train(small({"grading": {"grader": spec_of(grade)}}, LIMITS), tmp_path)
+    rows, [metrics] = stored(tmp_path), read_metrics(tmp_path)
+    long = [row for row in rows if len(row["feedback"]) > 100]
+    assert 0 < len(long) < len(rows)
+    assert metrics["kept_completions"] == len(rows) - len(long)
+    for row in rows:
+        assert row["kept"] == (row not in long)
+        assert row["context"] == (None if row in long else row["feedback"])
+    said = f"the feedback on {len(long)} of {len(rows)} completions makes a teacher prompt over"
+    assert said in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_function_whose_context_is_too_long_is_refused_where_none_is_passed_over(
+    tmp_path: Path,
+) -> None:
+    def long(row: Any, rows: Any, seed: int, completion: str) -> str:
+        return "Step 3 is wrong. " * 40
+
+    sections = {"context": {"source": spec_of(long)}, **variant(Anchored)}
     with pytest.raises(DataError, match=r"context of this rollout makes a teacher prompt of \d+ "):
-        train(small({"grading": {"grader": spec_of(grade)}}, limits), tmp_path)
+        train(small({"grading": {"grader": "math"}}, LIMITS, sections), tmp_path)
     assert not (tmp_path / "checkpoints/step-000001").exists()
 
 

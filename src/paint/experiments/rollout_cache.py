@@ -46,7 +46,7 @@ from paint.objective.loss import token_log_probs
 from paint.objective.solution import anchors_of, written
 from paint.training.check import Resolved, check_config, resolve_evaluation
 from paint.training.drift import KL
-from paint.training.prompt_filter import require_prompt_fits
+from paint.training.prompt_filter import prompt_limit, require_prompt_fits
 from paint.training.rollouts import Rollout
 from paint.training.token_log import token_bytes
 
@@ -495,6 +495,8 @@ def _prompts(
         prompt = policy.teacher_prompt(
             row.problem, context.text, complete=context.complete, names=context.names
         )
+        if contexts.reads_feedback and len(prompt) > prompt_limit(policy, run):
+            prompt = policy.teacher_prompt(row.problem, None, complete=False)  # as in training
         require_prompt_fits(prompt, row.problem, policy, run)
         prompts.append(prompt)
     return prompts, measured

@@ -24,6 +24,7 @@ class TeacherPrompt:
     complete: bool  # whether the prompt announces the context as a complete solution
     prompt: list[int]  # token ids of the privileged prompt
     rationale: str | None = None  # the teacher's own text about the context, if it writes one
+    refused_tokens: int = 0  # of a prompt over the limit, in whose place this one has no context
 
 
 @dataclass(frozen=True)

@@ -446,6 +446,13 @@ def log_step(
     failures = describe_failures(grades, [r.problem.id for r in rollouts])
     if failures:
         note(failures)
+    long = [r for r in rollouts if r.teacher_prompt and r.teacher_prompt.refused_tokens]
+    if long and long[0].teacher_prompt:
+        note(
+            f"the feedback on {len(long)} of {len(rollouts)} completions makes a teacher prompt "
+            f"over the limit, and they are passed over; first on problem {long[0].problem.id}: "
+            f"{long[0].teacher_prompt.refused_tokens:,} tokens (data.max_prompt_tokens)"
+        )
     records = []
     for row in zip(scored, grades, strict=True):
         records.append(run_log.record(*row))
