@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from paint.config.schema import Config, DataConfig, ModelConfig, PromptsConfig
+from paint.config.schema import Config, DataConfig, GradingConfig, ModelConfig, PromptsConfig
 from paint.core.display import Display
 from paint.data.benchmarks import Benchmark
 from paint.data.problems import DataError, Problem, read_problems
@@ -37,9 +37,10 @@ def check_of(path: str, **options: Any) -> FileCheck:
     return check_file(config_of(path, **options), display=Display(enabled=False))
 
 
-def config_of(path: str, *, model: str = "demo", **options: Any) -> Config:
-    data = DataConfig(path=path, **options)
-    return Config(model=ModelConfig(path=model, teacher_thinking=False), data=data)
+def config_of(path: str, *, model: str = "demo", grader: str = "math", **options: Any) -> Config:
+    data, grading = DataConfig(path=path, **options), GradingConfig(grader=(grader,))
+    model_config = ModelConfig(path=model, teacher_thinking=False)
+    return Config(model=model_config, data=data, grading=grading)
 
 
 def shown(check: FileCheck) -> str:
@@ -240,3 +241,32 @@ def test_check_file_without_good_row_is_reported(tmp_path: Path) -> None:
 def test_length_quantiles_p95_is_smallest_covering_length() -> None:
     assert length_quantiles([1, 2, 3, 10]) == (2.5, 10, 10)
     assert length_quantiles(range(1, 101)) == (50.5, 95, 100)
+
+
+def test_check_file_runs_no_checks_of_mathematics_under_another_grader(tmp_path: Path) -> None:
+    tests = "assert add(1, 2) == 3\nassert add(0, 0) == 0"
+    code = {"solution": "def add(a, b): return a + b", "answer": tests, "tests": tests}
+    path = write(tmp_path, *(code | {"problem": f"Write add {n}."} for n in range(2)))
+    for grader in ("extensions.flaky_grader:grade", "none", "code"):
+        check = check_of(path, grader=grader)
+        assert (check.good, check.grader, check.boxed, check.gold_warnings) == (2, "", {}, [])
+        text = shown(check)
+        assert "gold answers to check" not in text
+        assert "holds the answer" not in text
+        assert "no solution has a box" not in text
+    assert check_of(path).boxed == {"no box": 2}
+
+
+def test_check_file_runs_the_checks_of_choice_and_exact(tmp_path: Path) -> None:
+    rows = [
+        {"problem": "Which of 1?", "solution": "The answer is B.", "answer": "B"},
+        {"problem": "Which of 2?", "solution": "Paris", "answer": "Paris"},
+        {"problem": "Which of 3?", "solution": "The answer is C.", "answer": ["A", "D"]},
+    ]
+    path = write(tmp_path, *rows)
+    check = check_of(path, grader="choice")
+    assert check.gold_warnings == [(2, "'Paris': it is no letter")]
+    assert check.boxed == {"right": 1, "the gold answer 'Paris' is no letter": 1, "wrong": 1}
+    assert "solutions that grading.grader choice accepts: 33.3%" in shown(check)
+    exact = check_of(path, grader="exact")
+    assert (exact.gold_warnings, exact.boxed) == ([], {"right": 1, "wrong": 2})

@@ -26,6 +26,7 @@ from paint.data.gold_answer_checks import gold_warnings
 from paint.data.problems import DataError, Problem, validate_rows
 from paint.data.readers import BadRow, Row, describe_separator, read_rows, shorten
 from paint.demo.files import problems_path
+from paint.grading.choice import named_letters
 from paint.grading.contract import Item
 from paint.grading.graders import find_grader
 from paint.models.chat_template import PromptError, render_prompt
@@ -53,6 +54,9 @@ WRONG_REFERENCES = (
     "by OPSD and 1 by PAINT, which hides the end (docs/results/demo.md#references-that-go-wrong)"
 )
 """What references that end in a wrong answer cost; its numbers are of the page that it names."""
+
+GRADES_ANSWERS = ("math", "exact", "choice")
+"""Graders by which solutions are graded. Others may cost money or run code."""
 
 NO_BOXES = (
     "no solution has a box, which the paper's prompt asks the student for; where answers are not "
@@ -89,9 +93,12 @@ class FileCheck:
         lengths: token lengths of problem, solution, student prompt and longest teacher prompt.
         too_long: valid rows whose teacher prompt is over `limit` tokens, as `bad`; of all rows.
         without_anchors: number of measured rows whose context has no anchors.
+        grader: which of the run's graders has graded solutions and looked at gold answers; "" if
+            none of them compares answers (GRADES_ANSWERS).
         boxed: number of solutions by verdict, graded as if they were completions: "right" if the
-            box holds the answer. Rows without solution or answer are left out.
-        gold_warnings: valid rows with a gold answer that does not parse or may be misread.
+            grader accepts it. Rows without solution or answer are left out.
+        gold_warnings: valid rows with a gold answer that the grader math cannot parse or may
+            misread, or that is no letter for the grader choice.
         contaminated: valid rows that repeat a benchmark problem; None without benchmarks.
         views: prompts of the first valid row, by view.
     """
@@ -107,6 +114,7 @@ class FileCheck:
     lengths: dict[str, LengthQuantiles] = field(default_factory=dict)
     too_long: RowMessages = field(default_factory=list)
     without_anchors: int = 0
+    grader: str = ""
     boxed: Counter[str] = field(default_factory=Counter)
     gold_warnings: RowMessages = field(default_factory=list)
     contaminated: RowMessages | None = None
@@ -157,10 +165,9 @@ def check_file(
     problems = _check_prompts(config, tokenizer, problems, check, display)
     check.good = len(problems)
     for problem in display.track("gold answers read", problems):
-        warnings = gold_warnings([problem])
-        if warnings:
-            texts = [f"{shorten(warning.answer)}: {warning.why}" for warning in warnings]
-            check.gold_warnings.append((problem.row, ", ".join(texts)))
+        doubts = _doubts(problem, config.grading.grader)
+        if doubts:
+            check.gold_warnings.append((problem.row, ", ".join(doubts)))
     if benchmarks:
         index = build_index(benchmarks)
         check.contaminated = []
@@ -169,14 +176,18 @@ def check_file(
             if match:
                 message = f"{match.benchmark}, problem {match.id}: {shorten(match.shared)}"
                 check.contaminated.append((problem.row, message))
-    _grade_solutions(problems, check, display)
+    # By the run's grader, where it costs no call and runs no code.
+    check.grader = next((name for name in config.grading.grader if name in GRADES_ANSWERS), "")
+    if check.grader:
+        _grade_solutions(problems, check, display)
 
     replaced = replaced_system_turns(config.prompts, problems)
     if replaced:
         check.notes.append(describe_replaced(replaced, check.good))
     # The paper's prompt asks for a box; a chat is shown as it is.
     is_asked_for_boxes = not config.prompts.student and any(not p.turns for p in problems)
-    if is_asked_for_boxes and set(check.boxed) == {"no box"}:
+    is_math = check.grader == "math"
+    if is_math and is_asked_for_boxes and set(check.boxed) == {"no box"}:
         check.notes.append(NO_BOXES)
     return check
 
@@ -345,13 +356,26 @@ def _check_thoughts(
     return [problem for problem in problems if problem.row not in rows]
 
 
+def _doubts(problem: Problem, graders: Sequence[str]) -> list[str]:
+    """What to look at in the gold answers of a problem, by the graders that read them."""
+    doubts = []
+    if "math" in graders:
+        for warning in gold_warnings([problem]):
+            doubts.append(f"{shorten(warning.answer)}: {warning.why}")
+    if "choice" in graders:
+        for answer in problem.answers:
+            if len(named_letters(answer)) != 1:
+                doubts.append(f"{shorten(answer)}: it is no letter")
+    return doubts
+
+
 def _grade_solutions(problems: Sequence[Problem], check: FileCheck, display: Display) -> None:
     items = []
     for problem in problems:
         if problem.solution and problem.answer:
             items.append(Item(problem.solution, problem.answers))
-    # The mathematics grader, whatever the run's is: it tells wrong boxes from missing ones.
-    with find_grader() as grader, display.counting("solutions graded", len(items)) as counter:
+    grader = find_grader(check.grader)
+    with grader, display.counting("solutions graded", len(items)) as counter:
         for chunk in chunks(items):
             grades = grader.grade(chunk)
             check.boxed.update(grade.reason for grade in grades)
@@ -419,13 +443,16 @@ def print_check(check: FileCheck, console: Console) -> None:
     if check.boxed:
         right = check.boxed["right"] / check.boxed.total()
         verdicts = ", ".join(f"{count:,} {reason}" for reason, count in sorted(check.boxed.items()))
-        console.print(f"solutions whose box holds the answer: {right:.1%} ({verdicts})")
+        what = "whose box holds the answer"
+        if check.grader != "math":
+            what = f"that grading.grader {check.grader} accepts"
+        console.print(f"solutions {what}: {right:.1%} ({verdicts})")
     if check.without_anchors == check.measured:  # as of chats, whose contexts need none
         console.print("no context has anchors (numbers, formulas): overlap is not measured")
     else:
         share = check.without_anchors / check.measured
         console.print(f"contexts without anchors (their overlap by anchors is 0): {share:.1%}")
-    if check.boxed["wrong"]:
+    if check.grader == "math" and check.boxed["wrong"]:
         console.print(WRONG_REFERENCES)
 
     if check.measured < check.good:
