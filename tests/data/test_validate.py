@@ -258,7 +258,7 @@ def test_check_file_runs_no_checks_of_mathematics_under_another_grader(tmp_path:
 
 
 def test_check_file_runs_the_checks_of_choice_and_exact(tmp_path: Path) -> None:
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"problem": "Which of 1?", "solution": "The answer is B.", "answer": "B"},
         {"problem": "Which of 2?", "solution": "Paris", "answer": "Paris"},
         {"problem": "Which of 3?", "solution": "The answer is C.", "answer": ["A", "D"]},
