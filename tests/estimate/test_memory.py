@@ -130,7 +130,10 @@ def states(base: Any, rows: Rows, prompt: int) -> Tensor:
     return taken
 
 
-LORA, CHECKPOINTED = ModelConfig(path="x"), ModelConfig(path="x", gradient_checkpointing=True)
+LORA, CHECKPOINTED = (
+    ModelConfig(path="x", dtype="bfloat16"),
+    ModelConfig(path="x", dtype="bfloat16", gradient_checkpointing=True),
+)
 WIDE, FULL = replace(LORA, dtype="float32"), replace(LORA, dtype="float32", train_mode="full")
 LONG, SEVERAL = Rows(1, 250, 8192, 16_384), Rows(4, 250, 1250, 1024)
 LAYERS = 3
@@ -186,7 +189,9 @@ def test_training_memory_matches_fake_tensors(shape: Shape, model: ModelConfig, 
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_training_memory_saved_matches_real_model(checkpointing: bool, lengths: list[int]) -> None:
     """Of real tensors, each distinct one that autograd saves and that is no parameter."""
-    model = ModelConfig(path="demo", lora_rank=4, gradient_checkpointing=checkpointing)
+    model = ModelConfig(
+        path="demo", dtype="bfloat16", lora_rank=4, gradient_checkpointing=checkpointing
+    )
     policy, shape = load_policy(model, seed=0), shape_of("demo")
     parameters = {p.untyped_storage().data_ptr() for p in policy.model.parameters()}
     saved: dict[int, Tensor] = {}

@@ -48,7 +48,7 @@ def split_of(config: Config, gpus: int, *, server: int = 1) -> Split:
 
 
 def of_model(path: str, config: Config = SERVED, **changes: object) -> Config:
-    return config.changed("model", path=path, **changes)
+    return config.changed("model", path=path, **({"dtype": "bfloat16"} | changes))
 
 
 def test_choose_split_without_owned_server_uses_ranks_only() -> None:

@@ -17,6 +17,7 @@ from transformers import (
 )
 
 from conftest import DEMO, logits_alone, move
+from paint.core.device import product_slowdown
 from paint.inference.engine import Sampling
 from paint.inference.local import LocalEngine
 from paint.models.policy import Policy, PolicyError, load_policy
@@ -225,3 +226,19 @@ def test_load_policy_missing_weights_are_refused(demo_copy: Path) -> None:
 
 def other_demo(folder: Path, **changes: Any) -> Policy:
     return load_policy(replace(DEMO, path=str(folder), **changes), seed=0)
+
+
+@pytest.mark.parametrize(("slowdown", "dtype"), [(0.5, torch.bfloat16), (31.0, torch.float32)])
+def test_load_policy_dtype_auto_is_what_the_cpu_multiplies_fast(
+    monkeypatch: pytest.MonkeyPatch, slowdown: float, dtype: torch.dtype
+) -> None:
+    monkeypatch.setattr("paint.models.policy.product_slowdown", lambda _: slowdown)
+    policy = load_policy(replace(DEMO, dtype="auto"), seed=0)
+    assert policy.lm_head.weight.dtype == dtype
+
+
+def test_product_slowdown_draws_no_random_numbers() -> None:
+    state = torch.get_rng_state()
+    product_slowdown.cache_clear()
+    assert product_slowdown(torch.bfloat16) > 0
+    assert torch.equal(torch.get_rng_state(), state)  # a run's numbers do not depend on it

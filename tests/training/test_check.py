@@ -12,7 +12,13 @@ from paint.config.recipe import find_recipe, read_recipe
 from paint.config.schema import Config, ConfigError, RolloutConfig
 from paint.estimate.plan import Machine
 from paint.inference.machine import find_machine
-from paint.training.check import check_training, resolve, resolve_engine, resolve_evaluation
+from paint.training.check import (
+    check_training,
+    resolve,
+    resolve_engine,
+    resolve_evaluation,
+    with_resolved,
+)
 
 H100, RTX_4090 = 85.0e9, 25.4e9
 LONG: dict[str, Any] = {"max_new_tokens": 8192}  # so that auto looks for vLLM
@@ -47,6 +53,58 @@ NO_GPU = replace(GPU, gpus=0)
 def configured(recipe: str = "paint-qwen3-1.7b", **rollout: Any) -> Config:
     config = read_recipe(find_recipe(recipe)).changed("data", path="demo")
     return config.changed("rollout", **rollout)
+
+
+FAST, EMULATED = {"bfloat16": 0.5, "float16": 31.0}, {"bfloat16": 31.0, "float16": 33.0}
+
+
+@pytest.mark.parametrize(
+    ("machine", "model", "dtype", "note"),
+    [
+        (Machine(gpus=1, memory=H100), {}, "bfloat16", ""),
+        (Machine(memory=1e12, slowdown=FAST), {}, "bfloat16", ""),
+        (Machine(memory=1e12, slowdown=dict.fromkeys(FAST, 0.0)), {}, "bfloat16", ""),  # of Apple
+        (
+            Machine(memory=1e12, slowdown=EMULATED),
+            {},
+            "float32",
+            "float32, since .* about 31 times",
+        ),
+        (
+            Machine(memory=9e9, slowdown=EMULATED),
+            {},
+            "bfloat16",
+            "bfloat16, as .* would need [0-9.]+ GB; a ",
+        ),
+        (Machine(memory=1e12, slowdown=EMULATED), {"shard": True}, "bfloat16", "about 31 times"),
+        (Machine(memory=1e12, slowdown=EMULATED), {"train_mode": "full"}, "float32", ""),
+        (Machine(gpus=1, memory=H100), {"train_mode": "full"}, "float32", ""),
+        (Machine(memory=1e12, slowdown=EMULATED), {"dtype": "float32"}, "float32", ""),
+        (
+            Machine(memory=1e12, slowdown=EMULATED),
+            {"dtype": "bfloat16"},
+            "bfloat16",
+            "float32 is fa",
+        ),
+        (Machine(memory=1e12, slowdown=FAST), {"dtype": "float16"}, "float16", "float32 is faster"),
+    ],
+)
+def test_resolve_dtype_auto_is_float32_where_the_cpu_multiplies_bfloat16_slowly(
+    machine: Machine, model: dict[str, Any], dtype: str, note: str
+) -> None:
+    config = configured().changed("model", **model).changed("rollout", engine="local")
+    run = resolve(check_training(config), machine)
+    assert run.config.model.dtype == dtype
+    assert run.plan is not None
+    assert run.plan.config.model.dtype == dtype
+    said = [line for line in run.notes if line.startswith("model.dtype")]
+    assert len(said) == bool(note)
+    assert all(re.search(note, line) for line in said)
+    # A resumed run keeps it, whatever the machine is then.
+    resumed = with_resolved(config, run.config)
+    assert (
+        resolve(check_training(resumed), Machine(gpus=1, memory=H100)).config.model.dtype == dtype
+    )
 
 
 @pytest.mark.parametrize(

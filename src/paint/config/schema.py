@@ -118,8 +118,10 @@ class ModelConfig(Section):
 
     path: str = setting("", PATH, "a folder or a hub name")
     """Folder or hub name of the model; "demo" is the embedded one. Required."""
-    dtype: Dtype = "bfloat16"
-    """Number format of the frozen weights (OPSD's scripts); what is trained is float32 (ours)."""
+    dtype: Dtype | Literal["auto"] = "auto"
+    """Number format of the frozen weights; what is trained is float32 (ours). auto is bfloat16
+    (OPSD's scripts), and float32 on a CPU that multiplies bfloat16 more slowly, and with train_mode
+    full (ours)."""
     train_mode: Literal["lora", "full"] = "lora"
     """What is trained: LoRA adapters, or every weight, with a frozen copy as the teacher (paper:
     LoRA)."""

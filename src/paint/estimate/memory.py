@@ -209,7 +209,7 @@ def saved_by_layer(config: Config, shape: Shape, kernels: Kernels = "cpu") -> fl
 
     # Adapters save their inner vector, in float32 unless they multiply in bfloat16.
     adapters = sum(layer.number for layer in shape.targeted(targets)) / shape.layers
-    has_short_products = kernels != "cpu" and model.dtype == "bfloat16"
+    has_short_products = kernels != "cpu" and model.dtype in ("bfloat16", "auto")
     inner_width = width if has_short_products else WIDE
     return norms + attention + activation + inputs + inner_width * model.lora_rank * adapters
 

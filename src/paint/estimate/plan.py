@@ -6,14 +6,22 @@ config.json -> shape -> bytes of a training GPU and of a server -> what fits
 import math
 import shlex
 from bisect import bisect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from paint.algorithms.base import Algorithm
-from paint.config.schema import CPU_ROWS, CPU_TOKENS, Config, ConfigError, RolloutConfig
+from paint.config.schema import (
+    CPU_ROWS,
+    CPU_TOKENS,
+    Config,
+    ConfigError,
+    Dtype,
+    ModelConfig,
+    RolloutConfig,
+)
 from paint.core.errors import format_value
 from paint.estimate.memory import (
     SLEEPING,
@@ -68,6 +76,33 @@ class Machine:
     memory: float = 0.0  # bytes of each GPU, or of a computer for each process; 0: as make_plan
     ranks: int = 1  # processes that train, on all computers
     has_liger: bool = False  # liger-kernel is installed
+    # Of its CPU, where that computes: how many times as long as in float32 a product takes, by
+    # format (paint.core.device.product_slowdown); empty where it was not measured.
+    slowdown: Mapping[str, float] = field(default_factory=dict)
+
+
+SLOW = 1.5
+"""A format in which a product takes so many times as long as in float32 is slow on a CPU."""
+
+
+def describe_slow(dtype: str, slowdown: float) -> str:
+    """What a format that is slow on this CPU costs."""
+    return (
+        f"a product in {dtype} takes about {slowdown:.0f} times as long as in float32 on this CPU"
+    )
+
+
+def dtype_on(model: ModelConfig, machine: Machine) -> Dtype:
+    """The number format of a model's weights on a machine, where it is "auto"."""
+    if model.dtype != "auto":
+        return model.dtype
+    if model.train_mode == "full":
+        return "float32"
+    # Sharded weights are read as they are in their file, which is mostly bfloat16.
+    if machine.gpus or model.shard:
+        return "bfloat16"
+    # Where nothing was measured, the wider format: a plan is an upper bound.
+    return "float32" if machine.slowdown.get("bfloat16", SLOW) >= SLOW else "bfloat16"
 
 
 @runtime_checkable
@@ -316,6 +351,7 @@ def make_plan(run: PlannedRun, machine: Machine, split: Split | None = None) -> 
             lacks.
     """
     config, shape = run.config, shape_of(run.config.model.path)
+    config = config.changed("model", dtype=dtype_on(config.model, machine))
     if config.model.train_mode == "lora":
         for target in config.model.lora_targets:
             if not shape.targeted([target]):  # it would count as adapters of no bytes

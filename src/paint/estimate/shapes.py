@@ -17,8 +17,8 @@ from paint.core.model_folder import other_than_model
 from paint.core.nesting import parse_json
 from paint.demo.files import model_path
 
-WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
-"""Bytes of a number by its dtype."""
+WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 2}
+"""Bytes of a number by its dtype; auto is bfloat16 on a GPU (paint.estimate.plan.dtype_on)."""
 
 LLAMA_KIND = ("", "llama", "mistral", "qwen2", "qwen3")
 """Model types whose blocks have the seven matrices of Llama, or none in the file."""

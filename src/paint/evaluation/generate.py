@@ -15,13 +15,14 @@ import torch
 from paint.config import schema as cfg
 from paint.config.run_folder import require_checkpoint
 from paint.config.schema import ConfigError
-from paint.core.device import own_device
-from paint.core.display import Display
+from paint.core.device import own_device, product_slowdown
+from paint.core.display import LOGGER, Display
 from paint.core.errors import wrap_errors
 from paint.core.storage import SUMS, digest, digest_of_file, lock_folder, read_json
 from paint.core.versions import versions
 from paint.core.workspace import SETTINGS
 from paint.data.problems import DataError, Problem
+from paint.estimate.plan import SLOW, Machine, describe_slow, dtype_on
 from paint.evaluation.store import Sample, Store, StoreError, open_store, prompt_digest
 from paint.inference.engine import Completion, Engine, Sampling, derive_seed
 from paint.inference.engines import LOCAL, engine_of
@@ -89,6 +90,11 @@ def load_eval_policy(
     device = own_device()
     if engine_of(rollout).is_remote:  # the policy itself only checks what servers answer
         device = torch.device("cpu")
+        model = replace(model, dtype=dtype_on(model, Machine(gpus=1)))  # as theirs
+    if device.type == "cpu" and model.dtype in ("bfloat16", "float16"):
+        slowdown = product_slowdown(getattr(torch, model.dtype))
+        if slowdown >= SLOW:
+            LOGGER.info("%s", describe_slow(model.dtype, slowdown))
     return load_policy(model, seed=seed, device=device, prompts=prompts)
 
 

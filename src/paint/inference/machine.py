@@ -21,6 +21,9 @@ LIBRARIES = ("torch", "transformers", "peft", "accelerate", "tokenizers", "numpy
 """The libraries that are shown where paint is not installed."""
 
 
+SHORT_DTYPES = ("bfloat16", "float16")
+
+
 def examine(recipes: Sequence[str] = ()) -> dict[str, Any]:
     """Find devices, memory, disk, libraries, vLLM, Liger, and what recipes need; sizes in bytes."""
     import psutil
@@ -73,6 +76,7 @@ def find_machine(device: Any = None, ranks: int = 1) -> Machine:
     import psutil
     import torch
 
+    from paint.core.device import product_slowdown
     from paint.models.liger import is_installed
 
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -80,9 +84,14 @@ def find_machine(device: Any = None, ranks: int = 1) -> Machine:
     gpus, memory = 0, psutil.virtual_memory().total / local
     if device is None:
         # With accelerate's --cpu, torch may see a GPU that the ranks do not use.
-        on_gpu = torch.cuda.is_available() and os.environ.get("ACCELERATE_USE_CPU", "") != "true"
+        is_forced = os.environ.get("ACCELERATE_USE_CPU", "") == "true"
+        on_gpu = torch.cuda.is_available() and not is_forced
+        on_cpu = is_forced or not (on_gpu or torch.accelerator.is_available())
     else:
-        on_gpu = device.type == "cuda"
+        on_cpu, on_gpu = device.type == "cpu", device.type == "cuda"
+    slowdown = dict.fromkeys(SHORT_DTYPES, 0.0)
+    if on_cpu:
+        slowdown = {name: product_slowdown(getattr(torch, name)) for name in SHORT_DTYPES}
     if on_gpu:
         gpus, memory = local, torch.cuda.get_device_properties(device or 0).total_memory
     return Machine(
@@ -90,6 +99,7 @@ def find_machine(device: Any = None, ranks: int = 1) -> Machine:
         memory=memory,
         ranks=ranks,
         has_liger=is_installed(),
+        slowdown=slowdown,
     )
 
 

@@ -13,7 +13,7 @@ import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
@@ -35,13 +35,14 @@ from transformers.utils.logging import disable_progress_bar
 
 from paint.config import schema as cfg
 from paint.config.recipe import require_bitsandbytes
-from paint.core.device import to_device
+from paint.core.device import product_slowdown, to_device
 from paint.core.errors import format_short, format_value, wrap_errors
 from paint.core.hub import require_model
 from paint.core.model_folder import ADAPTER
 from paint.core.storage import verify_export
 from paint.data.problems import Problem
 from paint.demo.files import model_path
+from paint.estimate.plan import Machine, dtype_on
 from paint.models import prompts as views
 from paint.models.chat_template import PolicyError as PolicyError
 from paint.models.chat_template import encode, render_prompt, require_no_control
@@ -386,6 +387,8 @@ def load_policy(
     train_mode "full" there is no adapter, and every weight is trained. Raises PolicyError for a
     model that cannot be loaded, or whose files, tokenizer, logits or layers do not fit.
     """
+    if config.dtype == "auto":
+        config = replace(config, dtype=_auto_dtype(config, torch.device(device)))
     is_shared = config.shard and ranks_here() > 1
     base, tokenizer = _load_base(config, device, is_shared=is_shared)
     kernels = _use_kernels(base, config, device)  # before sharding: each weight is one tensor
@@ -415,6 +418,12 @@ def load_policy(
             f"transformers can checkpoint; set model.gradient_checkpointing to false"
         )
     return policy
+
+
+def _auto_dtype(config: cfg.ModelConfig, device: torch.device) -> cfg.Dtype:
+    if device.type != "cpu":
+        return dtype_on(config, Machine(gpus=1))
+    return dtype_on(config, Machine(slowdown={"bfloat16": product_slowdown(torch.bfloat16)}))
 
 
 def _use_kernels(base: PreTrainedModel, config: cfg.ModelConfig, device: torch.device | str) -> str:

@@ -31,6 +31,7 @@ from paint.core.display import Display
 from paint.core.errors import PaintError, wrap_errors
 from paint.core.storage import atomic_dir
 from paint.demo.files import model_path
+from paint.estimate.plan import Machine, dtype_on
 from paint.models.policy import load_policy, load_tokenizer
 from paint.models.weights import (
     NonFiniteWeights,
@@ -79,7 +80,7 @@ def export(
     # A fully trained model has no adapter. Adapters are trained in float32 (fidelity C30), in which
     # they lose nothing.
     merged = merged or config.model.train_mode == "full"
-    dtype = dtype or (config.model.dtype if merged else "float32")
+    dtype = dtype or (dtype_on(config.model, Machine()) if merged else "float32")
     place = wrap_errors(folder, ExportError, "free some space, or name another folder")
     with place, _naming_finite(run, config.model), atomic_dir(folder.resolve()) as partial:
         if merged:

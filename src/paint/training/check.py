@@ -9,6 +9,7 @@ import importlib.util
 import shlex
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -31,11 +32,15 @@ from paint.core.extensions import complete_options
 from paint.core.model_folder import other_than_model
 from paint.demo.files import model_path
 from paint.estimate.plan import (
+    SLOW,
     UTILIZATION,
     Machine,
     Plan,
     ServerFlags,
     Split,
+    describe_slow,
+    dtype_on,
+    gb,
     make_plan,
     require_fit,
     server_flag,
@@ -402,7 +407,7 @@ def _updates_weights(run: Resolved) -> bool:
 
 TRAINING_RULES = (
     Rule(
-        lambda run: _trains_all(run) and run.config.model.dtype != "float32",
+        lambda run: _trains_all(run) and run.config.model.dtype not in ("float32", "auto"),
         "model.dtype",
         '"float32" with model.train_mode "full"',
         "16-bit weights lose steps of {train.learning_rate:g}: docs/fidelity.md, D4",
@@ -570,6 +575,7 @@ def resolve(run: Resolved, machine: Machine) -> Resolved:
     # Without sleep, an own server may be on another GPU: its command says so, and nothing else.
     shares = run.owns_servers and run.rollout.colocate
     split = Split(machine.ranks, int(run.owns_servers), shares, "as it was started")
+    run = _resolve_dtype(run, machine, split)
     try:
         plan = make_plan(run, machine, split)
         line = start_line(plan)
@@ -582,6 +588,29 @@ def resolve(run: Resolved, machine: Machine) -> Resolved:
         flags = server_flags(plan) if shares else None
     notes = (*run.notes, line)
     return replace(run, config=plan.chosen, plan=plan, server_flags=flags, notes=notes)
+
+
+def _resolve_dtype(run: Resolved, machine: Machine, split: Split) -> Resolved:
+    """Choose the number format, and say what a slow one costs.
+
+    Where float32 needs more memory than the machine has, a slow format of 16 bits is kept.
+    """
+    model, dtype = run.config.model, dtype_on(run.config.model, machine)
+    chosen, slowdown = run.changed("model", dtype=dtype), machine.slowdown.get(dtype, 0.0)
+    note = ""
+    if model.dtype == "auto" and dtype == "float32" and model.train_mode == "lora":
+        why = describe_slow("bfloat16", machine.slowdown.get("bfloat16", SLOW))
+        note = f"model.dtype: float32, since {why}"
+        with suppress(ConfigError):  # of a model that the plan does not know
+            plan = make_plan(chosen, machine, split)
+            if not plan.fits:
+                chosen = run.changed("model", dtype="bfloat16")
+                needed = gb(plan.memory.peak)
+                note = f"model.dtype: bfloat16, as float32 would need {needed} GB; {why}"
+    elif slowdown >= SLOW:
+        slow = describe_slow(dtype, slowdown)
+        note = f"model.dtype: {slow}; --model.dtype float32 is faster, and takes twice the memory"
+    return replace(chosen, notes=(*run.notes, *filter(None, [note])))
 
 
 def cautions_of(run: Resolved) -> Iterator[str]:

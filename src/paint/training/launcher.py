@@ -514,6 +514,7 @@ def _print_plan(
         serving = sum(len(gpus.split(",")) for gpus in placement.servers)
         split = Split(trainers, serving, placement.shared, placement.reason)
         used = max(trainers, serving)
+        config = config.changed("model", dtype=placement.plan.config.model.dtype)
         plan = replace(placement.plan, config=config, gpus=used, split=split)
         print(f"# {start_line(plan)}")
         sizes = server_flags(plan) if placement.shared else None

@@ -184,8 +184,10 @@ def train(
 
 def _find_machine(accelerator: Accelerator) -> Machine:
     machine = find_machine(accelerator.device, accelerator.num_processes)
-    # Ranks that divide the rows must agree, so the smallest memory counts.
-    return replace(machine, memory=min(all_gather_objects([machine.memory])))
+    # Ranks that divide the rows must agree: the smallest memory counts, and one rank's timings.
+    memory = min(all_gather_objects([machine.memory]))
+    slowdown = all_gather_objects([machine.slowdown])[0]
+    return replace(machine, memory=memory, slowdown=slowdown)
 
 
 def _facts(

@@ -16,7 +16,7 @@ from paint.config import schema as cfg
 from paint.core.errors import PaintError, reason, sanitize_for_terminal, wrap_errors
 from paint.core.trust import Executable, require_trusted
 from paint.demo.files import model_path
-from paint.estimate.plan import ServerFlags
+from paint.estimate.plan import Machine, ServerFlags, dtype_on
 
 STOP_SECONDS = 20.0  # how long to wait for the watchdog, which ends what it runs first
 GRACE_SECONDS = 5.0  # how long a server that was ordered to end may take
@@ -64,10 +64,11 @@ def server_command(
     # ``vllm serve MODEL``, but ``python -m vllm.entrypoints.openai.api_server --model MODEL``.
     model_arguments = [path] if start[-1] == "serve" else ["--model", path]
 
+    dtype = dtype_on(model, Machine(gpus=1))
     settings: dict[str, object] = {
         "--host": host,
         "--port": port,
-        "--dtype": model.dtype,
+        "--dtype": dtype,
         "--max-model-len": max_model_len,
         # The next size that vLLM takes.
         "--max-lora-rank": next((rank for rank in RANKS if rank >= model.lora_rank), RANKS[-1]),
@@ -78,7 +79,7 @@ def server_command(
     if sizes is not None:
         settings["--max-num-seqs"] = sizes.sequences
         settings["--gpu-memory-utilization"] = sizes.utilization
-    if model.dtype != "float32":  # logits rounded to 16 bits differ from the trainer's
+    if dtype != "float32":  # logits rounded to 16 bits differ from the trainer's
         settings["--hf-overrides"] = '{"head_dtype": "float32"}'
     if "," in gpus:
         settings["--tensor-parallel-size"] = len(gpus.split(","))
