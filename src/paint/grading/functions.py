@@ -13,7 +13,11 @@ import asyncio
 import inspect
 import json
 import math
+import sys
+import sysconfig
+import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +25,7 @@ from tenacity import AsyncRetrying, stop_after_attempt, wait_exponential
 
 from paint.core.background import Background
 from paint.core.credentials import hide_values, redact
+from paint.core.display import Display
 from paint.core.errors import format_short
 from paint.grading.contract import Cost, Grade, Grader, Item
 from paint.grading.processes import (
@@ -38,19 +43,32 @@ from paint.grading.processes import (
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
 
+BLOCKED_SECONDS = 1.0
+"""Seconds without an answer of the event loop, from which on a function is said to block."""
+
 _MARKS = frozenset((ARRAY, UNREADABLE))
 
 
 class AsyncCalls:
     """Calls of an async function in an event loop of this process, ``concurrency`` at once.
 
-    A call that raises, or takes over ``timeout`` seconds, is made ``attempts`` times at most.
+    A call that raises, or takes over ``timeout`` seconds, is made ``attempts`` times at most. A
+    function that blocks the event loop is named once; no timeout can end it. ``name`` is what that
+    message calls it.
     """
 
     def __init__(
-        self, function: Callable[..., Any], *, concurrency: int, timeout: float, attempts: int
+        self,
+        function: Callable[..., Any],
+        *,
+        concurrency: int,
+        timeout: float,
+        attempts: int,
+        name: str = "",
     ) -> None:
         self._function = function
+        self._name = name
+        self._is_named = False
         self._concurrency = concurrency
         self._timeout = timeout
         self._attempts = attempts
@@ -60,7 +78,31 @@ class AsyncCalls:
     def call(self, calls: Sequence[Arguments]) -> list[CallResult]:
         if self._background is None:
             self._background = Background("grading")
-        return self._background.run(self._call_all(calls))
+        done = threading.Event()
+        watch = threading.Thread(target=self._watch, args=(self._background, done), daemon=True)
+        watch.start()
+        try:
+            return self._background.run(self._call_all(calls))
+        finally:
+            done.set()
+            watch.join()
+
+    def _watch(self, background: Background, done: threading.Event) -> None:
+        """Name the function, once, if it keeps the event loop from answering."""
+        while not self._is_named and not done.wait(BLOCKED_SECONDS / 4):
+            is_free = threading.Event()
+            background.loop.call_soon_threadsafe(is_free.set)
+            began = time.monotonic()
+            while not (is_free.wait(BLOCKED_SECONDS / 4) or done.is_set() or self._is_named):
+                place = _place_of_block(background)
+                if time.monotonic() - began >= BLOCKED_SECONDS and place:
+                    self._is_named = True
+                    Display().warn(
+                        f"the grader {self._name} blocks its event loop at {place}: calls run one "
+                        f"after another, and grading.timeout ({self._timeout:g} s) cannot end one; "
+                        f"await there (asyncio.sleep, an async client), call what blocks by `await "
+                        f"asyncio.to_thread(...)`, or declare the function without async"
+                    )
 
     def close(self) -> None:
         if self._background is not None:
@@ -105,6 +147,21 @@ class AsyncCalls:
             return await self._function(*arguments)
         except SystemExit as error:  # it would end the event loop, and be waited for in vain
             raise RuntimeError(f"it called sys.exit({error})") from None
+
+
+def _place_of_block(background: Background) -> str:
+    """Where a call of the function is running; "" while the event loop waits."""
+    frame = sys._current_frames().get(background.thread.ident or 0)
+    calls = traceback.extract_stack(frame) if frame else []
+    names = [(call.filename, call.name) for call in calls]
+    if (__file__, "_called") not in names:
+        return ""
+    own = calls[names.index((__file__, "_called")) + 1 :]
+    # The innermost line of the user's own: below it may be those of a library.
+    libraries = tuple(filter(None, sysconfig.get_paths().values()))
+    places = [call for call in own if not call.filename.startswith(libraries)]
+    found = (places or own)[-1:]
+    return f"{found[0].filename} line {found[0].lineno}" if found else ""
 
 
 class FunctionGrader(Grader):

@@ -106,7 +106,9 @@ def find_grader(
     bound = bind_options(function, table, "grading.options", f"grading.grader {grader}")
     caller: AsyncCalls | Pool
     if is_async(function):
-        caller = AsyncCalls(bound, concurrency=concurrency, timeout=timeout, attempts=attempts)
+        caller = AsyncCalls(
+            bound, concurrency=concurrency, timeout=timeout, attempts=attempts, name=grader
+        )
     else:
         # By its name: a worker imports the function, and gets it pickled where it cannot.
         caller = Pool(grader, deadline=deadline, workers=workers, table=table)
