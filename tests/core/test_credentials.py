@@ -2,7 +2,13 @@
 
 import pytest
 
-from paint.core.credentials import hide_values, read_references, redact, secret_in
+from paint.core.credentials import (
+    hide_values,
+    read_references,
+    recorded_line,
+    redact,
+    secret_in,
+)
 from paint.core.errors import ConfigError, PaintError, reason
 from paint.core.extensions import plain_options
 
@@ -90,6 +96,15 @@ def test_secret_is_refused_without_repeating_it(name: str, value: object) -> Non
 def test_value_that_is_no_secret_is_accepted(name: str, value: object) -> None:
     assert secret_in(name, value) == ""
     assert plain_options("grading.options", {name: value})[name] == value
+
+
+def test_recorded_line_leaves_out_secrets() -> None:
+    line = ["mine.py", "--api-key", "SECRET", "--token=SECRET", "--steps", "3", "sk-SECRET"]
+    kept = ["mine.py", "--api-key", "(a secret)", "--token=(a secret)", "--steps", "3"]
+    assert recorded_line([*line, "--url", "http://h/v1?x=1"]) == [
+        *(*kept, "(a secret)"),
+        *("--url", "http://h/v1"),
+    ]
 
 
 def test_redact_cuts_logins_queries_and_values_of_environment(

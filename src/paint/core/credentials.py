@@ -10,6 +10,7 @@ problem_key and pad_token, and numbers of tokens are none.
 
 import os
 import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 REFERENCE = re.compile(r"env:([A-Za-z_]\w*)", re.ASCII)
@@ -142,6 +143,29 @@ def _is_secret(name: str, value: str | int) -> bool:
             is_other = is_number or not is_one or holder in _NO_HOLDERS
             return not is_other and not _PLAIN.fullmatch(str(value))
     return False
+
+
+def flag_values(line: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """For each word of a command line the flag that it is a value of, "" before any, and itself.
+
+    Of --name=value it is the part after the equals sign. Flags are named as settings are.
+    """
+    flag = ""
+    for word in line:
+        value = word
+        if word.startswith("--"):
+            flag, equals, value = word[2:].replace("-", "_").partition("=")
+            value = value if equals else ""
+        yield flag, value
+
+
+def recorded_line(line: Sequence[str]) -> list[str]:
+    """A command line without what seems to be secrets."""
+    recorded = []
+    for word, (flag, value) in zip(line, flag_values(line), strict=True):
+        is_kept = not (value and secret_in(flag, value))
+        recorded.append(redact(word) if is_kept else word.replace(value, "(a secret)"))
+    return recorded
 
 
 def is_reference(value: Any) -> bool:

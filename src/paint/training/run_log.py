@@ -30,6 +30,7 @@ from paint.config.run_folder import (
 )
 from paint.config.schema import Config
 from paint.core import storage
+from paint.core.credentials import recorded_line
 from paint.core.display import Display, format_duration
 from paint.core.errors import wrap_errors
 from paint.core.extensions import is_spec, source_digest
@@ -93,7 +94,8 @@ def new_run(config: Config, folder: Path, facts: Mapping[str, Any]) -> str:
         "code": source_digests(config),
         "versions": _versions(),
         "git": _git_revision(),
-        "command": sys.argv,
+        # A script of the user's own may have secrets among its arguments.
+        "command": recorded_line(sys.argv),
     }
     unsigned = ""
     if executables_of(table):
