@@ -10,7 +10,7 @@ from typing import Any
 from paint.config.recipe import executables_of, find_recipe, from_table, read_recipe
 from paint.config.run_folder import ROWS, RunError
 from paint.config.schema import Config
-from paint.core.errors import format_value, wrap_errors
+from paint.core.errors import format_value, naming, wrap_errors
 from paint.core.extensions import spec_of
 from paint.core.nesting import require_shallow
 from paint.core.storage import digest, write_jsonl
@@ -67,7 +67,8 @@ def configure(
     # First, so that wrong settings leave no file of rows.
     check_config(config)
     if rows is not None:
-        write_rows(rows, folder, ROWS)
+        with naming("data"):
+            write_rows(rows, folder, ROWS)
     return config
 
 

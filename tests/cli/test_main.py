@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import paint
 from paint.cli import main
@@ -71,6 +72,31 @@ def test_main_user_error_exits_with_2_and_writes_nothing(
     assert "Traceback" not in error
     assert "\u202e" not in error
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("line", ["show loop", "grade loop", "export loop out", "resume loop"])
+def test_main_link_to_itself_exits_with_2(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("loop").symlink_to("loop")
+    assert main(line.split()) == 2
+    error = said()
+    assert "loop" in error
+    assert "Traceback" not in error
+
+
+def test_main_out_of_memory_exits_with_2_and_advice(
+    monkeypatch: pytest.MonkeyPatch, said: Said
+) -> None:
+    def ask(*_: object, **__: object) -> None:
+        torch.empty(2**62, dtype=torch.uint8)
+
+    monkeypatch.setattr("paint.commands.train.configure", ask)
+    assert main(["train", "demo-paint"]) == 2
+    error = said()
+    assert "there is not enough memory; lower train.micro_batch_tokens" in error
+    assert "Traceback" not in error
 
 
 def test_advise_context_is_separate_from_recipe_context() -> None:

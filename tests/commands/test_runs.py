@@ -54,6 +54,20 @@ def test_runs_lists_state_step_and_last_figures(
     assert "stopped   step 2/3" in capsys.readouterr().out
 
 
+def test_runs_of_unprintable_names_are_one_line_each(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("r\udcff", "one\ntwo"):
+        (tmp_path / name).mkdir()
+        shutil.copy(run / "run.json", tmp_path / name)
+    assert main(["runs", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert sorted(line.split()[0] for line in lines) == ["one\\ntwo", "r\\udcff"]
+    assert main(["runs", str(tmp_path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert sorted(row["name"] for row in found) == ["one\\ntwo", "r\\udcff"]
+
+
 def test_runs_folder_empty_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["runs", str(tmp_path)]) == 2
     assert "holds no run" in capsys.readouterr().err

@@ -188,8 +188,8 @@ BAD: list[tuple[Any, str, list[Any]]] = [
     (TrainConfig, "max_grad_norm", [0.0, float("inf")]),
     (TrainConfig, "seed", [-1, 2**63]),
     (TrainConfig, "checkpoint_every", [0]),
-    (LogConfig, "folder", [""]),
-    (LogConfig, "name", ["", ".", "..", "a/b", "a\\b", "a\x1bb"]),
+    (LogConfig, "folder", ["", "a\udcff"]),
+    (LogConfig, "name", ["", " ", ".", "..", "a/b", "a\\b", "a\x1bb", "a\nb", "-n", "a\udcff"]),
     (LogConfig, "trackers", [("wandb", "wandb")]),
 ]
 

@@ -11,6 +11,7 @@ from paint.core.display import Terminal
 from paint.core.errors import (
     PaintError,
     escape_markdown_cell,
+    naming,
     reason,
     sanitize_for_terminal,
     wrap_errors,
@@ -65,6 +66,27 @@ def test_terminal_prints_any_text_verbatim(text: str) -> None:
     assert file.getvalue().replace("\0", "").count(sanitize_for_terminal(text).strip()) >= 3
 
 
+class OutOfMemoryError(RuntimeError):
+    """As torch has one for CUDA."""
+
+
+OF_ALLOCATOR = (
+    "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you "
+    "tried to allocate 589824 bytes. Error code 12 (Cannot allocate memory)"
+)
+OF_WRITER = "[enforce fail at inline_container.cc:672] . unexpected pos 710528 vs 710416"
+
+
+def test_naming_begins_with_setting_unless_it_is_named() -> None:
+    for text, expected in (
+        ("2.0 does not exist", "data.path: 2.0 does not exist"),
+        ("set data.path", "set data.path"),
+    ):
+        with pytest.raises(ConfigError) as caught, naming("data.path"):
+            raise ConfigError(text)
+        assert str(caught.value) == expected
+
+
 def test_wrap_errors_names_place_reason_and_hint() -> None:
     mismatch = RuntimeError("Errors in loading:\n\n\tsize mismatch for a\n\tmore")
     errors = [
@@ -72,6 +94,12 @@ def test_wrap_errors_names_place_reason_and_hint() -> None:
         (mismatch, "size mismatch for a"),
         (OSError(36, "File name too long", "x"), "File name too long"),
         (MemoryError(), "not enough memory"),
+        (RuntimeError(OF_ALLOCATOR), "there is not enough memory"),
+        (OutOfMemoryError("CUDA out of memory. Tried 2 GiB"), "there is not enough memory"),
+        (OSError(12, "Cannot allocate memory"), "there is not enough memory"),
+        (RuntimeError("std::bad_alloc"), "there is not enough memory"),
+        (ImportError("x.so: failed to map segment from shared object"), "there is not enough"),
+        (RuntimeError(OF_WRITER), r"the disk is full, or a limit (ulimit -f) is reached"),
         (RecursionError(), "RecursionError"),
         (ValueError("x" * 5000 + " y"), "xxx"),
     ]

@@ -107,7 +107,7 @@ def test_load_benchmark_columns_follow_file_spec(tmp_path: Path) -> None:
     ) in refusal(str(path))
 
 
-@pytest.mark.parametrize("name", ["..jsonl", "a\\..\\b.jsonl"])
+@pytest.mark.parametrize("name", ["..jsonl", "a\\..\\b.jsonl", "a\nb.jsonl", "-n.jsonl"])
 def test_load_benchmark_name_that_escapes_folder_is_refused(tmp_path: Path, name: str) -> None:
     path = write(tmp_path / "x.jsonl", [{"problem": "p", "answer": "1"}]).rename(tmp_path / name)
     assert "which is no valid folder name; rename it" in refusal(str(path))

@@ -271,3 +271,12 @@ def test_feedback_without_grader_or_passing_over_is_refused(source: str) -> None
         check_config(config.changed("grading", grader=("none",)))
     with pytest.raises(ConfigError, match=rf"context.source must be without {source} with train"):
         check_config(config.changed("train", method="paint.variants.anchored:Anchored"))
+
+
+def test_message_of_long_id_is_cut() -> None:
+    problem = Problem("p", "s", "1", "x" * 5000)
+    assert problem.name == "x" * 57 + "..."
+    assert PROBLEMS[0].name == PROBLEMS[0].id
+    with pytest.raises(DataError, match=r"problem x{57}\.\.\. has no such field") as caught:
+        Contexts(ContextConfig(source=("hint",)), [problem]).references(problem, 0)
+    assert len(str(caught.value)) < 500

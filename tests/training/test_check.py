@@ -19,6 +19,7 @@ from paint.training.check import (
     resolve_evaluation,
     with_resolved,
 )
+from runs import changed
 
 H100, RTX_4090 = 85.0e9, 25.4e9
 LONG: dict[str, Any] = {"max_new_tokens": 8192}  # so that auto looks for vLLM
@@ -149,6 +150,29 @@ def test_resolve_engine_ranks_and_full_weights_generate_themselves() -> None:
     assert resolve_evaluation(long, GPU, is_full=True).rollout.engine == "local"
     assert resolve_evaluation(long, GPU, is_full=False).rollout.engine == "vllm"
     assert resolve_evaluation(RolloutConfig(), GPU, is_full=False).rollout.engine == "local"
+
+
+def test_resolve_notes_settings_without_effect() -> None:
+    unused: dict[str, dict[str, Any]] = {
+        "teacher": {"decay": 0.5},
+        "validation": {"samples": 3},
+        "rollout": {"engine": "local", "server_args": "-inf", "server": "uv run vllm serve"},
+    }
+    notes = resolve(check_training(changed("demo-paint", unused)), NO_GPU).notes
+    expected = [
+        "teacher.decay 0.5 has no effect: the teacher is no moving average",
+        "validation.samples 3 has no effect: validation.path is empty",
+        'rollout.server "uv run vllm serve" has no effect: the run starts no server',
+        'rollout.server_args "-inf" has no effect: the run starts no server',
+    ]
+    assert [note for note in notes if "has no effect" in note] == expected
+    used: dict[str, dict[str, Any]] = {
+        "teacher": {"weights": "ema", "decay": 0.5},
+        "validation": {"path": "demo", "samples": 3},
+        "rollout": {"engine": "vllm", "server_args": "-inf"},
+    }
+    notes = resolve(check_training(changed("demo-paint", used)), NO_GPU).notes
+    assert "has no effect" not in " ".join(notes)
 
 
 def test_resolve_notes_settings_that_are_rarely_meant() -> None:

@@ -374,6 +374,12 @@ def test_checkpoint_full_disk_is_reported_and_loses_nothing(tmp_path: Path) -> N
     assert_same(adapter(folder), adapter(tmp_path / "whole"))
 
 
+def test_train_in_folder_that_is_no_utf8_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"not valid UTF-8.*choose another"):
+        train(small(), tmp_path / "r\udcff")
+    assert not list(tmp_path.iterdir())
+
+
 def test_resume_with_other_config_is_refused_with_difference(run: Path) -> None:
     with pytest.raises(RunError, match=r"objective\.interpolation_weight\b.*0\.03.*0\.1"):
         train(small(train={"steps": 4}, objective={"interpolation_weight": 0.1}), run, resume=True)

@@ -13,8 +13,16 @@ import tyro
 from tyro.conf import arg
 from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructTypeInfo
 
+from paint.cli.flag_checks import require_values
 from paint.cli.flag_values import with_plain_values
-from paint.core.extensions import NO_OPTIONS, OptionTable, named_options, option_fields, values_of
+from paint.core.extensions import (
+    NO_OPTIONS,
+    OptionTable,
+    named_options,
+    option_fields,
+    option_types,
+    values_of,
+)
 
 CONFIG = "config"
 """Name of the field of a command whose fields are flags without its name before them."""
@@ -60,6 +68,7 @@ def with_options(command: Any, default: Any, words: Sequence[str], prog: str) ->
     sections, before = getattr(command, CONFIG, command), getattr(default, CONFIG, default)
     fields: list[Any] = []
     places: list[tuple[str, str]] = []
+    kinds: dict[str, Any] = {}
     for field in dataclasses.fields(sections):
         section = getattr(sections, field.name)
         if not dataclasses.is_dataclass(section):
@@ -76,12 +85,14 @@ def with_options(command: Any, default: Any, words: Sequence[str], prog: str) ->
                 # Numbered, as several extensions may share a table.
                 fields.append((f"of_{len(fields)}", kind, dataclasses.field(default=options)))
                 places.append((field.name, key))
+                for name, kind_of_value in option_types(type(options), owner).items():
+                    kinds[f"{prefix}{key}.{name}"] = kind_of_value
     if fields or (words and words != ["--help"]):
         of_all = dataclasses.make_dataclass("Options", fields)
         description = "Options of the extensions that are named"
-        given: Any = tyro.cli(
-            of_all, args=with_plain_values(of_all, words), prog=prog, description=description
-        )
+        plain = with_plain_values(of_all, words)
+        require_values(plain, kinds, takes_more=False)
+        given: Any = tyro.cli(of_all, args=plain, prog=prog, description=description)
         for (name, key), options in zip(places, values_of(given).values(), strict=True):
             table = getattr(getattr(sections, name), key)
             table = OptionTable({**table, **values_of(options)})

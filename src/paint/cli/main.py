@@ -30,6 +30,7 @@ from paint.core.errors import (
     PaintError,
     PeerExit,
     format_short,
+    is_out_of_memory,
     is_output_unread,
     reason,
     sanitize_for_terminal,
@@ -38,6 +39,11 @@ from paint.core.trust import begin_call
 from paint.training.launcher import RanksEnded
 
 COMMANDS = load_commands()
+
+LESS_MEMORY = (
+    "lower train.micro_batch_tokens, rollout.batch_size or rollout.max_new_tokens (`paint plan` "
+    "estimates), or raise the limit (ulimit -v); `paint resume` goes on from what is saved"
+)
 
 
 ABOUT = f"""On-policy self-distillation with a partly masked solution.
@@ -89,11 +95,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if isinstance(error, BrokenPipeError) and is_output_unread():
             return 128 + signal.SIGPIPE
+        if is_out_of_memory(error):
+            return _end(f"{name}: {reason(error)}; {LESS_MEMORY}", 2)
         is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         if isinstance(error, OSError) and (error.filename or is_full):
             place = error.filename or "the output"
             hint = "check its name, its permissions and the free space"
             return _end(f"{name}: {place}: {reason(error)}; {hint}", 2)
+        if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):  # pathlib's
+            return _end(f"{name}: {error}: a link leads to itself; name what it should lead to", 2)
         print(redact("".join(traceback.format_exception(error))), end="", file=sys.stderr)
         message = f"{reason(error)} ({type(error).__name__}, which paint did not expect)"
         return _end(f"{name}: {message}; please report it with the lines above", 70)

@@ -23,6 +23,7 @@ from tyro.conf import Positional, arg, subcommand
 
 from paint.arguments import SettingsOf
 from paint.cli.extension_flags import CONFIG, WITHOUT_TABLES, split_options, with_options
+from paint.cli.flag_checks import flag_kinds, require_no_secrets, require_values
 from paint.cli.flag_values import with_plain_values
 from paint.commands import Command
 from paint.config.recipe import find_recipe, may_name_code, read_recipe
@@ -35,7 +36,7 @@ from paint.core.errors import (
     sanitize_for_terminal,
 )
 from paint.core.extensions import values_of
-from paint.core.settings import Check, require_no_secret
+from paint.core.settings import Check
 from paint.core.trust import UntrustedError, trust_records, vouch_for
 from paint.evaluation.defaults import defaults_of
 
@@ -97,12 +98,13 @@ def parse_line(line: Sequence[str], commands: Mapping[str, Command], about: str)
     if "--" in words:
         raise ConfigError("the argument -- would hide the settings after it; leave it out")
     vouch_for(_named_code(words))
-    _require_no_secrets(words)
+    require_no_secrets(words)
     kind, prog = command_options(command), f"paint {command.name}"
     words = with_plain_values(kind, words)
     default = _default(command, kind, words)
     all_words = words
     words, option_words = split_options(all_words)
+    _require_values(command, kind, words)
 
     def parse(words: Sequence[str]) -> Any:
         text = description_of(command)
@@ -125,15 +127,15 @@ def parse_line(line: Sequence[str], commands: Mapping[str, Command], about: str)
     return Line(command, options, all_words)
 
 
-def _require_no_secrets(words: Sequence[str]) -> None:
-    """Raise ConfigError for a flag whose value seems to be a secret, which tyro would repeat."""
-    flag = ""
-    for word in words:
-        value = word
-        if word.startswith("--"):
-            flag, _, value = word[2:].replace("-", "_").partition("=")
-        if flag:
-            require_no_secret(flag, value)
+def _require_values(command: Command, kind: type[Any], words: Sequence[str]) -> None:
+    given = list(takewhile(lambda word: not word.startswith("-"), words))
+    positional: list[Any] = []
+    for parameter in _parameters(command):
+        if parameter.kind not in (Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD):
+            positional.append(parameter.kind)
+    takes_more = len(given) < len(positional) or Parameter.VAR_POSITIONAL in positional
+    flags = words[len(given) :]
+    require_values(flags, flag_kinds(kind, CONFIG), takes_more=takes_more)
 
 
 def _named_code(words: Sequence[str]) -> list[str]:

@@ -12,7 +12,7 @@ from paint.config.recipe import executables_of, from_table, to_table
 from paint.config.run_folder import read_run, run_of
 from paint.config.schema import Config, ConfigError, EvaluationConfig, ModelConfig
 from paint.configure import as_named, write_rows
-from paint.core.errors import wrap_errors
+from paint.core.errors import naming, wrap_errors
 from paint.core.hub import require_model
 from paint.core.trust import require_trusted, trust_records, vouch_for
 from paint.data.sources import check_benchmark
@@ -75,11 +75,12 @@ def evaluate(
     check_engine(evaluation.rollout)
     run = run_of(Path(paths[0]))
     for spec in evaluation.benchmarks:
-        check_benchmark(
-            spec,
-            needs_answer=grader_needs_answer(evaluation.grading),
-            trained_on=read_run(run).data if run else None,
-        )
+        with naming("benchmarks"):
+            check_benchmark(
+                spec,
+                needs_answer=grader_needs_answer(evaluation.grading),
+                trained_on=read_run(run).data if run else None,
+            )
 
     from paint.evaluation.evaluate import evaluate as evaluate_targets
     from paint.evaluation.evaluate import resolve_targets
@@ -140,4 +141,5 @@ def _names(benchmarks: Any, folder: Path) -> list[str]:
         return [str(benchmarks)]
     if are_names:
         return [str(name) for name in benchmarks]
-    return [write_rows(benchmarks, folder)]
+    with naming("benchmarks"):
+        return [write_rows(benchmarks, folder)]

@@ -173,7 +173,7 @@ def read_metrics(folder: Path) -> list[dict[str, float]]:
 class RunStatus:
     """A run at a glance."""
 
-    name: str
+    name: str  # its path below the folder
     state: str  # "running", "done", "stopped", or "damaged" where a file of it cannot be read
     step: int
     steps: int
@@ -188,7 +188,7 @@ def list_runs(folder: Path) -> list[RunStatus]:
         try:
             found.append(_status(path.parent, folder))
         except PaintError:
-            name = str(path.parent.relative_to(folder))
+            name = _shown_name(path.parent, folder)
             found.append(RunStatus(name, "damaged", 0, 0, path.stat().st_mtime, {}))
     return sorted(found, key=lambda status: -status.changed)
 
@@ -202,8 +202,14 @@ def _status(folder: Path, above: Path) -> RunStatus:
     state = "running" if is_locked(folder) else "done" if is_done else "stopped"
     changed = (history if rows else folder / "run.json").stat().st_mtime
     metrics = {name: value for row in rows for name, value in row.items()}
-    name = str(folder.relative_to(above))
+    name = _shown_name(folder, above)
     return RunStatus(name, state, step, steps, changed, metrics)
+
+
+def _shown_name(folder: Path, above: Path) -> str:
+    """A run's path below a folder; what is not printable, bytes that are no UTF-8, is escaped."""
+    name = str(folder.relative_to(above))
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in name)
 
 
 def read_history(folder: Path, steps: int) -> list[dict[str, float]]:

@@ -27,6 +27,7 @@ from paint.core.settings import (
     POSITIVE,
     Check,
     Section,
+    is_folder_name,
     or_none,
     require,
     setting,
@@ -603,11 +604,9 @@ class LogConfig(Section):
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
-        is_folder_name = self.name is None or (
-            self.name not in ("", ".", "..") and not set(self.name) & set("/\\\0")
-        )
-        allowed = "a folder name without slashes, or None"
-        require(self, "name", is_folder_name, allowed, "the folder is log.folder")
+        is_valid = self.name is None or is_folder_name(self.name)
+        allowed = "one printable line without slashes that begins with no dash, or None"
+        require(self, "name", is_valid, allowed, "the folder is log.folder")
 
 
 @dataclass(frozen=True, slots=True)

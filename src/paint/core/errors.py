@@ -1,6 +1,7 @@
 """Exception types, and sanitizing of untrusted text."""
 
 import difflib
+import errno
 import json
 import os
 import re
@@ -59,6 +60,11 @@ def has_control_characters(text: str) -> bool:
     return any(unicodedata.category(c) == "Cc" and c not in "\n\t" for c in text)
 
 
+def is_unicode(text: str) -> bool:
+    """Whether text has no unpaired surrogates, as which Python reads bytes that are no UTF-8."""
+    return not any("\ud800" <= c <= "\udfff" for c in text)
+
+
 def format_value(value: object) -> str:
     """Format text as in a TOML recipe, any other value as its repr."""
     if isinstance(value, str):
@@ -68,10 +74,14 @@ def format_value(value: object) -> str:
 
 def format_short(value: object) -> str:
     """Format a value for a message, cut to SHOWN_CHARACTERS."""
-    text = format_value(value)
-    if len(text) <= SHOWN_CHARACTERS:
+    return cut(format_value(value), SHOWN_CHARACTERS)
+
+
+def cut(text: str, most: int = 60) -> str:
+    """Cut a text for a message."""
+    if len(text) <= most:
         return text
-    return f"{text[: SHOWN_CHARACTERS - 3]}..."
+    return f"{text[: most - 3]}..."
 
 
 def did_you_mean(value: object, known: Iterable[str]) -> str:
@@ -96,15 +106,42 @@ def wrap_errors(place: object, kind: type[PaintError], hint: str) -> Iterator[No
         raise kind(f"{place}: {reason(error)}; {hint}") from error
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory of the machine or of a GPU ran out: for Python, torch or the system."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+        return True
+    # torch's allocator for CPUs, libraries that pass the system's message on, and a library that
+    # finds no room when it is loaded.
+    texts = (
+        *("can't allocate memory", "not enough memory", "Cannot allocate memory", "bad_alloc"),
+        "failed to map segment",
+    )
+    is_of_library = isinstance(error, RuntimeError | ImportError)
+    return is_of_library and any(text in str(error) for text in texts)
+
+
+@contextmanager
+def naming(setting: str) -> Iterator[None]:
+    """Begin the message of a PaintError in the block with a setting, unless it names it."""
+    try:
+        yield
+    except PaintError as error:
+        if setting in str(error):
+            raise
+        raise type(error)(f"{setting}: {error}") from error
+
+
 def reason(error: BaseException) -> str:
     """Return an exception's message in one line, without the advice that libraries append.
 
     Addresses in it have no user, password and query.
     """
+    if is_out_of_memory(error):
+        return "there is not enough memory"
     if isinstance(error, OSError) and error.errno:
         return os.strerror(error.errno)
-    if isinstance(error, MemoryError):
-        return "there is not enough memory"
 
     lines = []
     for line in str(error).splitlines():
@@ -112,6 +149,8 @@ def reason(error: BaseException) -> str:
             lines.append(line.strip())
     # A line such as "Errors in loading:" is a heading; the reason follows it.
     count = 1 + next((i for i, line in enumerate(lines) if not line.endswith(":")), 0)
+    if "inline_container" in str(error) or "PytorchStreamWriter" in str(error):  # of torch.save
+        return "it cannot be written whole: the disk is full, or a limit (ulimit -f) is reached"
     message = redact(" ".join(lines[:count]))[:MAX_REASON_CHARACTERS]
     if " " in message:
         return message

@@ -7,6 +7,7 @@ A section is a frozen dataclass that derives from ``Section``. Its ranges are in
 
 import dataclasses
 import math
+import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
@@ -18,6 +19,7 @@ from paint.core.errors import (
     format_short,
     format_value,
     has_control_characters,
+    is_unicode,
 )
 
 MAX_COUNT = 10_000_000
@@ -119,6 +121,9 @@ def check_value(name: str, value: Any, field: "dataclasses.Field[Any]") -> None:
         if isinstance(text, str) and has_control_characters(text):
             allowed = "text without control characters"
             raise ConfigError(_refusal(name, value, allowed, "line ends and tabs are allowed"))
+        if isinstance(text, str) and not is_unicode(text):
+            allowed = "valid UTF-8"
+            raise ConfigError(_refusal(name, value, allowed, "records and adapters need it"))
     if isinstance(value, int) and abs(value) >= 2**63:
         raise ConfigError(_refusal(name, value, "below 2**63", "a number of 64 bits"))
     if isinstance(value, float) and math.isfinite(value) and abs(value) > MAX_FLOAT:
@@ -137,6 +142,12 @@ def require(section: object, key: str, is_allowed: bool, allowed: str, note: str
     if not is_allowed:
         name = f"{section_name(type(section))}.{key}"
         raise ConfigError(_refusal(name, getattr(section, key), allowed, note))
+
+
+def is_folder_name(text: str) -> bool:
+    """Whether a text may name a folder: one printable line without slashes that is no flag."""
+    is_relative = text.strip() in ("", ".", "..")
+    return text.isprintable() and not is_relative and not re.search(r"^-|[/\\]", text)
 
 
 def require_count(name: str, value: Any, least: int = 1) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from paint.config.schema import DataConfig
-from paint.core.errors import has_control_characters
+from paint.core.settings import is_folder_name
 from paint.data.problems import OTHER_COLUMNS, Problem, read_problems, with_nested
 from paint.data.readers import (
     ENDINGS,
@@ -184,7 +184,7 @@ def _has_column(source: str, column: str) -> bool:
 
 def folder_name(name: str, what: str) -> str:
     """Return a name that is valid for a folder; else raise DataError, which says what has it."""
-    if name.strip() in ("", ".", "..") or re.search(r"[/\\]", name) or has_control_characters(name):
+    if not is_folder_name(name):
         raise DataError(
             f"{what} is named {shorten(name)}, which is no valid folder name; rename it"
         )

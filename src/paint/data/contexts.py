@@ -317,7 +317,7 @@ class Contexts:
         if source not in problem.fields:
             raise DataError(
                 f"context.source {source} is none of {', '.join(CONTEXT_SOURCES)}, and problem "
-                f"{problem.id} has no such field; it has {', '.join(problem.fields)}"
+                f"{problem.name} has no such field; it has {', '.join(problem.fields)}"
                 f"{did_you_mean(source, [*CONTEXT_SOURCES, *problem.fields])}"
             )
         return str(problem.fields[source])
@@ -384,7 +384,7 @@ class Contexts:
 
     def _by_function(self, source: str, problem: Problem, seed: int, attempt: Attempt) -> str:
         function = context_function(self.options, source)
-        place = f"context.source {source}, problem {problem.id}"
+        place = f"context.source {source}, problem {problem.name}"
         given = {"completion": attempt.text, "grade": attempt.grade}
         taken = _arguments_of(function) & COMPLETION_ARGUMENTS
         with wrap_errors(place, DataError, "correct the function"):

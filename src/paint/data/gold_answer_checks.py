@@ -34,7 +34,7 @@ class GoldWarning:
 
     def __str__(self) -> str:
         row = f"row {self.problem.row}, " if self.problem.row else ""
-        return f"{row}id {self.problem.id}: {shorten(self.answer)}: {self.why}"
+        return f"{row}id {self.problem.name}: {shorten(self.answer)}: {self.why}"
 
 
 def gold_warnings(problems: Sequence[Problem]) -> list[GoldWarning]:
@@ -64,7 +64,7 @@ def announce_benchmark(grader: Grader, benchmark: Benchmark, say: Callable[[str]
     for problem in benchmark.problems:
         lacking = grader.lacks(row_of(problem))
         if lacking:
-            raise DataError(f"{benchmark.name}, problem {problem.id}: {lacking}")
+            raise DataError(f"{benchmark.name}, problem {problem.name}: {lacking}")
     # No other grader parses answers.
     if not isinstance(grader, MathGrader):
         return

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paint.config.schema import DataConfig
+from paint.core.errors import cut
 from paint.core.storage import digest
 from paint.data.formats import convert_rows, describe_formats, find_column, is_chat
 from paint.data.readers import (
@@ -59,6 +60,11 @@ class Problem:
     row: int = field(default=0, compare=False)
     turns: tuple[tuple[str, str], ...] = ()
     fields: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The id as messages have it."""
+        return cut(self.id)
 
     @property
     def answers(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from paint.config.schema import Config, DataConfig
+from paint.core.errors import naming
 from paint.data.benchmarks import PUBLISHED, load_benchmark
 from paint.data.contexts import Contexts, context_function
 from paint.data.problems import read_problems
@@ -35,12 +36,17 @@ def check_sources(config: Config, needs: Mapping[str, str]) -> None:
         if ":" in source:
             context_function(config.context, source)
     if not is_on_hub(problems_path(config.data.path)):
-        first = read_problems(_first(config.data), needs=needs).problems
+        with naming("data.path"):
+            first = read_problems(_first(config.data), needs=needs).problems
         _ = Contexts(config.context, first).file_content  # reads the file, if a source names one
+    if config.health.drift_path:
+        with naming("health.drift_path"):
+            require_readable(config.health.drift_path)
     if config.validation.path:
         # One grader that compares with answers is enough.
         has_gold = any(map(needs_answer, config.grading.grader))
-        check_benchmark(config.validation.path, needs_answer=has_gold, trained_on=config.data)
+        with naming("validation.path"):
+            check_benchmark(config.validation.path, needs_answer=has_gold, trained_on=config.data)
 
 
 def check_benchmark(

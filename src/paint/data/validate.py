@@ -18,6 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from paint.config.schema import Config
 from paint.core.display import Display
+from paint.core.errors import cut
 from paint.data.benchmarks import Benchmark
 from paint.data.contexts import Contexts
 from paint.data.decontaminate import build_index, contaminated
@@ -174,7 +175,7 @@ def check_file(
         for problem in display.track("compared with the benchmarks", problems):
             match = contaminated(problem.problem, index)
             if match:
-                message = f"{match.benchmark}, problem {match.id}: {shorten(match.shared)}"
+                message = f"{match.benchmark}, problem {cut(match.id)}: {shorten(match.shared)}"
                 check.contaminated.append((problem.row, message))
     # By the run's grader, where it costs no call and runs no code.
     check.grader = next((name for name in config.grading.grader if name in GRADES_ANSWERS), "")
@@ -396,7 +397,7 @@ def longest_views(
     if context is not None:
         teacher = teacher_chat(options, problem, context, complete=complete)
         setting = system_setting(options)
-    model, place = config.model, f"problem {problem.id}"
+    model, place = config.model, f"problem {problem.name}"
     return {
         "student": render_prompt(tokenizer, student, thinking=model.student_thinking, place=place),
         "teacher": render_prompt(

@@ -124,7 +124,7 @@ def deployment_prompts(policy: Policy, problems: Sequence[Problem], *, thinking:
         found = special_text_finder(policy.tokenizer, problem=problem.problem)
         if found:
             raise DataError(
-                f"problem {problem.id} contains {REASON}{found} ({problem.problem[:60]!r} ...), "
+                f"problem {problem.name} contains {REASON}{found} ({problem.problem[:60]!r} ...), "
                 f"which would change the conversation; spell it differently"
             )
     return {p.id: policy.student_prompt(p, thinking=thinking) for p in problems}

@@ -19,7 +19,7 @@ import numpy as np
 from paint.config.recipe import to_table
 from paint.config.schema import Config, GradingConfig
 from paint.core.display import Display
-from paint.core.errors import ConfigError
+from paint.core.errors import ConfigError, cut
 from paint.core.extensions import load_object
 from paint.core.storage import digest
 from paint.data.problems import item_of
@@ -102,7 +102,7 @@ def grade(
         display.note(
             f"{store.folder.name}: the grader failed on {len(failed)} of {len(ordered)} samples, "
             f"which are in no mean (the same command asks for them again); first on problem "
-            f"{failed[0]['problem']}: {failed[0]['strict']['reason']}"
+            f"{cut(failed[0]['problem'])}: {failed[0]['strict']['reason']}"
         )
     return graded_samples(store)
 

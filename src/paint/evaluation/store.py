@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from paint.core import storage
-from paint.core.errors import PaintError, wrap_errors
+from paint.core.errors import PaintError, cut, wrap_errors
 from paint.core.workspace import SETTINGS, Workspace, refuse_differences
 from paint.data.problems import Problem, from_row, to_row
 
@@ -152,8 +152,9 @@ class Store:
         for problem, number in self.rows:
             if (problem.id, number) not in by_row:
                 raise StoreError(
-                    f"{self.folder}: sample {number} of problem {problem.id} is not graded, or was "
-                    f"not generated; run `paint grade {self.folder}`, or the same command as before"
+                    f"{self.folder}: sample {number} of problem {problem.name} is not graded, or "
+                    f"was not generated; run `paint grade {self.folder}`, or the same command as "
+                    f"before"
                 )
             found.append(by_row[problem.id, number])
         return found
@@ -293,7 +294,7 @@ def _require_same_prompts(folder: Path, prompts: Mapping[str, str]) -> None:
     lines = []
     for name in sorted(changed):
         lines.append(
-            f"problem {name}: its prompt has changed (the problem's text or the model's chat "
+            f"problem {cut(name)}: its prompt has changed (the problem's text or the model's chat "
             f"template is different)"
         )
     refuse_differences(f"{folder} holds an evaluation", lines, StoreError)

@@ -151,9 +151,9 @@ def _completion(
     is_same = values.get("prompt_ids", prompt) == prompt
     if not is_same or values.get("prompt_digest", digest_now) != digest_now:
         raise DataError(
-            f"{row.place}: the completion of problem {problem.id} follows another prompt than the "
-            f"student's; use the model, the wording and the thinking mode that it was sampled with "
-            f"(model.student_thinking)"
+            f"{row.place}: the completion of problem {problem.name} follows another prompt than "
+            f"the student's; use the model, the wording and the thinking mode that it was sampled "
+            f"with (model.student_thinking)"
         )
 
     truncated = bool(values.get("truncated"))
@@ -173,7 +173,7 @@ def _completion(
             if not fault and len(ids) > limit:
                 fault = f"has {len(ids)} tokens, and rollout.max_new_tokens is {limit}"
             if fault:
-                raise ValueError(f"the completion of problem {problem.id} {fault}")
+                raise ValueError(f"the completion of problem {problem.name} {fault}")
     except PolicyError as control:  # text that the chat format reads as a special token
         raise DataError(f"{row.place}: {control}") from None
     return completion

@@ -182,7 +182,7 @@ class Policy:
             messages,
             thinking=thinking,
             day=self.conventions.date,
-            place=f"problem {problem.id}" if problem.id else "",
+            place=f"problem {problem.name}" if problem.id else "",
             system_setting=system_setting,
         )
 
@@ -233,7 +233,7 @@ class Policy:
 
         Their token ids are those of ``student_prompt`` and ``teacher_prompt``.
         """
-        place = f"problem {problem.id}" if problem.id else ""
+        place = f"problem {problem.name}" if problem.id else ""
         render = partial(render_prompt, self.tokenizer, day=self.conventions.date, place=place)
         chat = views.student_chat(self.prompts, problem)
         texts = [render(chat, thinking=self.student_thinking)]
@@ -299,7 +299,7 @@ class Policy:
         known, thinking = self.conventions, self.student_thinking
         if isinstance(problem, str):
             return fit_reference(problem, known, thinking=thinking)
-        whose = f"the solution of problem {problem.id}"
+        whose = f"the solution of problem {problem.name}"
         return fit_reference(problem.solution, known, thinking=thinking, whose=whose)
 
     def reference_ids(self, problem: Problem | str) -> list[int]:

@@ -153,10 +153,10 @@ def _render(setting: str, template: str, problem: Problem, names: Mapping[str, A
     """The chat with its last user turn by a template, or what the field of that name holds."""
     fields = problem.fields
     place = f"{setting} {format_short(template)}"
-    found = f"problem {problem.id} has the fields {', '.join(fields) or 'problem'}"
+    found = f"problem {problem.name} has the fields {', '.join(fields) or 'problem'}"
     chat = fields.get(template)
     if is_chat(chat):
-        with wrap_errors(f"{place}, problem {problem.id}", DataError, "correct the row"):
+        with wrap_errors(f"{place}, problem {problem.name}", DataError, "correct the row"):
             return _messages(read_chat(chat, template))
     if template not in fields and "{" not in template:
         raise DataError(

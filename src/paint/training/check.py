@@ -563,7 +563,7 @@ def resolve(run: Resolved, machine: Machine) -> Resolved:
     """
     cautions = tuple(cautions_of(run))
     run = resolve_engine(run, machine)
-    run = replace(run, notes=(*run.notes, *cautions))
+    run = replace(run, notes=(*run.notes, *cautions, *_without_effect(run)))
     if machine.ranks > 1:
         run = replace(run, notes=(*run.notes, f"{machine.ranks} ranks"))
     # Each rank needs a row, as passes and sums are of all ranks together.
@@ -626,6 +626,31 @@ def cautions_of(run: Resolved) -> Iterator[str]:
             "off-policy: forward KL tolerates completions of another policy, reverse KL does not "
             f"(arXiv 2606.24143), and objective.divergence is {divergence}; watch off_policy_kl"
         )
+
+
+def _without_effect(run: Resolved) -> Iterator[str]:
+    """Lines on settings that differ from their defaults and change nothing."""
+    sections = [
+        (
+            "teacher",
+            "decay every",
+            run.teacher.weights == "ema",
+            "the teacher is no moving average",
+        ),
+        (
+            "validation",
+            "samples limit max_new_tokens",
+            bool(run.config.validation.path),
+            "validation.path is empty",
+        ),
+        ("rollout", "server server_args", run.owns_servers, "the run starts no server"),
+        ("rollout", "server_timeout colocate", run.engine.is_remote, "no server samples"),
+    ]
+    for section, keys, is_used, why in sections:
+        for key in () if is_used else keys.split():
+            value = getattr(getattr(run.config, section), key)
+            if value != getattr(getattr(Config(), section), key):
+                yield f"{section}.{key} {format_value(value)} has no effect: {why}"
 
 
 def with_resolved(config: Config, begun: Config) -> Config:

@@ -90,7 +90,8 @@ def save(folder: Path, setup: Setup, step: int) -> Path:
     except (OSError, RuntimeError, SafetensorError) as error:
         raise RunError(
             f"checkpoint {final} could not be written: {reason(error)}\n"
-            f"Free some space, then `paint resume {folder}`; earlier checkpoints are untouched."
+            f"Free some space, or raise the limit, then `paint resume {folder}`; earlier "
+            f"checkpoints are untouched."
         ) from error
     return final
 

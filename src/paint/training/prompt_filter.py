@@ -111,7 +111,7 @@ class _PromptCheck:
         found = special_text_finder(self.policy.tokenizer, **texts)
         if found is not None and data.on_bad_row == "error":
             raise DataError(
-                f"{data.path}: problem {problem.id} holds {REASON}{found}; fix the row or "
+                f"{data.path}: problem {problem.name} holds {REASON}{found}; fix the row or "
                 f"pass --data.on-bad-row skip"
             )
         return found is None
@@ -188,7 +188,7 @@ class _PromptCheck:
         kind = "prompt" if algorithm.needs_rollouts else "prompt with its solution"
         kind = "teacher prompt" if algorithm.needs_context else kind
         raise DataError(
-            f"{data.path}: problem {problem.id} makes a {kind} of {length} tokens, over the "
+            f"{data.path}: problem {problem.name} makes a {kind} of {length} tokens, over the "
             f"limit of {self.limit} (data.max_prompt_tokens {data.max_prompt_tokens}, or the "
             f"model's {position_limit(self.policy.base.config)} positions less "
             f"rollout.max_new_tokens {_reserved(self.run)}); shorten it, change the limit, or pass "
@@ -234,7 +234,7 @@ def require_prompt_fits(
     limit = prompt_limit(policy, run)
     if len(prompt) > limit:
         raise DataError(
-            f"problem {problem.id}: the context of this rollout makes a teacher prompt of "
+            f"problem {problem.name}: the context of this rollout makes a teacher prompt of "
             f"{len(prompt)} tokens, over the limit of {limit} (data.max_prompt_tokens, or the "
             f"model's positions less {_reserved(run)}); return a shorter context, or raise the "
             f"limit"

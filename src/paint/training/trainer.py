@@ -33,7 +33,7 @@ from paint.core.distributed import (
     report_once,
     run_on_rank0,
 )
-from paint.core.errors import Interrupted, NonFiniteError
+from paint.core.errors import Interrupted, NonFiniteError, is_unicode
 from paint.core.extensions import extension_errors
 from paint.core.storage import digest
 from paint.data.contexts import Contexts
@@ -110,6 +110,11 @@ def train(
     ``checked`` is what ``check_training`` made of the config, where it was called before.
     """
     began = monotonic()
+    if not is_unicode(str(folder.absolute())):
+        raise RunError(
+            f"{folder.absolute()} is not valid UTF-8, and what reads adapters needs that; rename "
+            f"the folder, or choose another with --log.folder"
+        )
     if checked is None and resume:
         config = with_resolved(config, read_run(folder))
     run = checked or check_training(config)
@@ -445,7 +450,7 @@ def log_step(
             f"the completions are off-policy: off_policy_kl is {kl:.2g} nats, over "
             f"{OFF_POLICY_KL_WARNING:g}; lower {lag}train.learning_rate"
         )
-    failures = describe_failures(grades, [r.problem.id for r in rollouts])
+    failures = describe_failures(grades, [r.problem.name for r in rollouts])
     if failures:
         note(failures)
     long = [r for r in rollouts if r.teacher_prompt and r.teacher_prompt.refused_tokens]
