@@ -51,8 +51,9 @@ from paint.experiments.eval_protocols import EvalProtocol
 from paint.experiments.learning_rates import RateSearch, with_chosen_rates
 from paint.experiments.plots import side_by_side
 from paint.experiments.runner import ExperimentRun, run_experiment, train_run
+from paint.models.exports import export_merged
 from paint.models.policy import load_policy
-from paint.models.weights import export_merged, trained_in
+from paint.models.weights import trained_in
 from problems import HELD_OUT, WARM_UP, rows, views, with_wrong_ends, word_problems
 
 RECIPES = Path(__file__).parent / "recipes"

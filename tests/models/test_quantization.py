@@ -10,9 +10,10 @@ from conftest import DEMO, move
 from paint.config import schema as cfg
 from paint.config.schema import ConfigError
 from paint.inference.vllm.process import server_command
+from paint.models.exports import export_merged
 from paint.models.policy import Policy, PolicyError, load_policy
 from paint.models.teacher import open_teacher
-from paint.models.weights import export_merged, load_trained, save_trained, weights_digest
+from paint.models.weights import load_trained, save_trained, weights_digest
 from paint.training.check import check_training
 from paint.training.trainer import train
 from runs import Sections, adapter, assert_same, assert_same_history, changed, train_in_parts

@@ -24,8 +24,9 @@ from paint.core.storage import SUMS, CorruptFileError, verify_checksums, write_s
 from paint.demo.files import MODEL
 from paint.evaluation.evaluate import resolve_targets
 from paint.evaluation.store import StoreError
+from paint.models.exports import export_adapter
 from paint.models.policy import Policy, PolicyError, load_policy
-from paint.models.weights import export_adapter, load_trained, trained_in
+from paint.models.weights import load_trained, trained_in
 from paint.publish import card
 from paint.publish.export import ExportError
 from real_vllm import needs_vllm, scored_by, serving
@@ -218,6 +219,29 @@ def test_exports_at_once_leave_one_complete_folder(run: Path, tmp_path: Path) ->
 
 def end(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_export_that_is_read_as_another_policy_leaves_no_folder(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, merged: bool
+) -> None:
+    monkeypatch.setattr("paint.models.exports.FAR_NATS", -1.0)
+    with pytest.raises(PolicyError, match=r"not the trained policy: .* nats a token off"):
+        paint.export(run, tmp_path / "out", merged=merged)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_export_says_what_was_read_again(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = "| read again | log-probs of a fixed text differ by"
+    folder = paint.export(run, tmp_path / "read")
+    assert "log-probs of a text are those of the trained policy within" in capsys.readouterr().out
+    assert row in (folder / "README.md").read_text()
+    monkeypatch.setattr("paint.publish.export._can_read", lambda model: False)
+    folder = paint.export(run, tmp_path / "large")
+    assert "read again, without its base" in capsys.readouterr().out
+    assert row not in (folder / "README.md").read_text()
 
 
 @pytest.mark.parametrize("merged", [False, True])

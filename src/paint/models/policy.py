@@ -24,9 +24,11 @@ from jaxtyping import Float
 from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     BitsAndBytesConfig,
+    FineGrainedFP8Config,
     GenerationConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -458,12 +460,13 @@ def _load_base(
             output_loading_info=True,
             # By default, transformers may ask on the terminal whether to run code.
             trust_remote_code=False,
-            **_quantization(config, device),
+            **quantization(config, device),
         )
 
     if getattr(base, "_hf_peft_config_loaded", False):  # of an adapter on the hub
         raise PolicyError(f"model.path {format_value(config.path)} {ADAPTER}")
     _require_complete(base, loading, config)
+    _forget_restored_quantization(base, config)
     own = str(base.dtype).removeprefix("torch.")
     if is_shared and own != config.dtype:  # each rank would convert, and hold, all of them
         raise PolicyError(
@@ -480,19 +483,41 @@ def _load_base(
     return base, tokenizer
 
 
-def _quantization(config: cfg.ModelConfig, device: torch.device | str) -> dict[str, Any]:
-    """Arguments with which transformers quantizes the layers on loading, as a vLLM server does."""
+def quantization(config: cfg.ModelConfig, device: torch.device | str) -> dict[str, Any]:
+    """Arguments with which transformers loads layers in 4 bits, as a vLLM server does.
+
+    Of a model that is stored in FP8, those with which it restores the layers: FP8 has no gradients,
+    and the sum with an adapter would be rounded to 8 bits.
+    """
     if config.quantization == "none":
-        return {}
+        own = AutoConfig.from_pretrained(model_path(config.path), trust_remote_code=False)
+        stored = getattr(own, "quantization_config", None) or {}
+        if stored.get("quant_method") != "fp8":
+            return {}
+        restored = FineGrainedFP8Config.from_dict({**stored, "dequantize": True})
+        return {"quantization_config": restored}
     require_bitsandbytes("model.quantization nf4")
-    quantization = BitsAndBytesConfig(
+    nf4 = BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type=config.quantization,
         # Scales of 8 bits, as vLLM's.
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=getattr(torch, config.dtype),
     )
-    return {"quantization_config": quantization, "device_map": {"": device}}
+    return {"quantization_config": nf4, "device_map": {"": device}}
+
+
+def _forget_restored_quantization(base: PreTrainedModel, config: cfg.ModelConfig) -> None:
+    """Make a model whose layers were restored from FP8 or MXFP4 an ordinary one.
+
+    transformers would save it in these formats again, without a config.json that says so.
+    """
+    own = AutoConfig.from_pretrained(model_path(config.path), trust_remote_code=False)
+    is_quantized = getattr(base, "hf_quantizer", None) is not None
+    if getattr(own, "quantization_config", None) and not is_quantized:
+        # The names and layouts of the file, among which are those of the formats: without them,
+        # transformers takes those of the family.
+        del base._weight_conversions
 
 
 def load_tokenizer(path: str) -> PreTrainedTokenizerBase:

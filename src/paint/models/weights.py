@@ -1,16 +1,14 @@
-"""Saving, loading, merging and rounding of trained weights: a LoRA adapter or a full model."""
+"""Trained weights on disk: saving and loading a LoRA adapter or a full model."""
 
 import json
-import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import peft
 import torch
 from peft.utils import load_peft_weights, set_peft_model_state_dict
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import GENERATION_CONFIG_NAME
@@ -118,7 +116,7 @@ def trained_in(checkpoint: Path, tuning: Literal["lora", "full"]) -> Path:
 def save_trained(policy: Policy, folder: Path) -> None:
     """Save the trained weights: peft's adapter, or transformers' model. Raises SafetensorError."""
     if policy.tuning == "full":
-        _save_model(policy, folder)
+        save_model(policy, folder, plain_weights(policy))
         return
     policy.model.save_pretrained(folder)
     # peft writes the target modules in the arbitrary order of a set.
@@ -148,75 +146,6 @@ def load_trained(policy: Policy, folder: Path) -> None:
         _load_adapter(policy, folder)
 
 
-@dataclass(frozen=True)
-class Rounding:
-    """What a number format keeps of the update ΔW by training, over all layers."""
-
-    kept: float  # share that is stored: <stored − base, ΔW> / ‖ΔW‖²
-    error: float  # size of what is stored wrongly: ‖stored − base − ΔW‖ / ‖ΔW‖
-
-
-def export_adapter(trained: Path, folder: Path, dtype: torch.dtype) -> Rounding:
-    """Copy an adapter to another folder in this dtype.
-
-    Raises PolicyError if there is none or the dtype cannot hold it, and NonFiniteWeights.
-    """
-    with wrap_errors(trained, PolicyError, "it must hold an adapter"):
-        exact = load_file(trained / ADAPTER)
-        shape = (trained / ADAPTER_CONFIG).read_bytes()
-    _require_finite(trained, exact)
-    stored = {name: value.to(dtype) for name, value in exact.items()}
-    _require_fit(stored.items(), dtype)
-    save_file(stored, folder / ADAPTER, metadata={"format": "pt"})
-    storage.write_atomic(folder / ADAPTER_CONFIG, shape)
-
-    def updates() -> Iterator[tuple[Tensor, Tensor]]:
-        for a in (name for name in exact if ".lora_A." in name):
-            b = a.replace(".lora_A.", ".lora_B.")
-            yield exact[b] @ exact[a], stored[b].float() @ stored[a].float()
-
-    return _rounding(updates())
-
-
-def export_merged(policy: Policy, trained: Path, folder: Path, dtype: torch.dtype) -> Rounding:
-    """Load trained weights into the untrained policy, and save one model in this dtype.
-
-    The sum of base and adapter is rounded once. Afterwards the policy holds the rounded weights.
-    Raises PolicyError for weights that do not fit, or a base that is quantized, and
-    NonFiniteWeights.
-    """
-    if getattr(policy.base, "is_loaded_in_4bit", False):
-        raise PolicyError(
-            "an adapter cannot be added to weights of 4 bits: it would be rounded away; load the "
-            "model with model.quantization none"
-        )
-    before = {}
-    if policy.tuning == "full":
-        for name, value in policy.model.named_parameters():
-            before[name] = value.detach().clone()
-    load_trained(policy, trained)
-
-    def updates() -> Iterator[tuple[Tensor, Tensor]]:
-        for name, base in before.items():
-            weight = policy.model.get_parameter(name)
-            exact = weight.detach()
-            weight.data = exact.to(dtype)
-            yield exact - base, weight.float() - base
-        for layer in policy.adapted.values():
-            weight, update = layer.get_base_layer().weight, layer.get_delta_weight("default")
-            base = weight.detach().float()
-            weight.data = (base + update).to(dtype)
-            yield update, weight.float() - base
-
-    with torch.no_grad():
-        found = _rounding(updates())
-    # The weights without an adapter, which the loops above left as they were.
-    policy.base.to(dtype)
-    _require_fit(policy.base.named_parameters(), dtype)
-    _save_model(policy, folder)
-    return found
-
-
 def save_generation_settings(name: str, folder: Path) -> None:
     """Copy a model's generation_config.json, by which others sample as before, if it has one."""
     settings = local_file(model_path(name), GENERATION_CONFIG_NAME)
@@ -224,28 +153,20 @@ def save_generation_settings(name: str, folder: Path) -> None:
         storage.write_atomic(folder / GENERATION_CONFIG_NAME, settings.read_bytes())
 
 
-def _save_model(policy: Policy, folder: Path) -> None:
-    """Save the base's weights as they are now, without adapters, with tokenizer and settings."""
-    weights = {}
-    for name, value in policy.base.state_dict().items():
-        if ".lora_" not in name:
-            weights[name.replace(".base_layer", "")] = value
+def save_model(policy: Policy, folder: Path, weights: dict[str, Tensor]) -> None:
+    """Save weights, as those of ``plain_weights``, with the base's settings and tokenizer."""
     policy.base.save_pretrained(folder, state_dict=weights)
     policy.tokenizer.save_pretrained(folder)
     save_generation_settings(policy.tokenizer.name_or_path, folder)
 
 
-def _rounding(updates: Iterable[tuple[Tensor, Tensor]]) -> Rounding:
-    """Compare each layer's update with what is stored of it."""
-    along = squares = errors = 0.0
-    for update, stored in updates:
-        # In float64, as a layer has millions of terms.
-        along += float((stored * update).sum(dtype=torch.float64))
-        squares += float(update.square().sum(dtype=torch.float64))
-        errors += float((stored - update).square().sum(dtype=torch.float64))
-    if squares:
-        return Rounding(along / squares, math.sqrt(errors / squares))
-    return Rounding(1.0, 0.0)
+def plain_weights(policy: Policy) -> dict[str, Tensor]:
+    """The base's weights and persistent buffers, by their names without adapters."""
+    weights = {}
+    for name, value in policy.base.state_dict().items():
+        if ".lora_" not in name:
+            weights[name.replace(".base_layer", "")] = value
+    return weights
 
 
 def not_finite(weights: Iterable[tuple[str, Tensor]]) -> str:
@@ -259,27 +180,17 @@ def is_finite(trained: Path) -> bool:
     return not any(not_finite(load_file(path).items()) for path in files)
 
 
-def _require_finite(folder: Path, weights: Mapping[str, Tensor]) -> None:
+def require_finite_weights(folder: Path, weights: Mapping[str, Tensor]) -> None:
     """Refuse weights that are not finite, before the policy is changed."""
     name = not_finite(weights.items())
     if name:
         raise NonFiniteWeights(f"{folder}: {name} has values that are not finite; train it again")
 
 
-def _require_fit(weights: Iterable[tuple[str, Tensor]], dtype: torch.dtype) -> None:
-    """Refuse finite weights that a number format with fewer bits cannot hold."""
-    name = not_finite(weights)
-    if name:
-        raise PolicyError(
-            f"{name} has values beyond those of {str(dtype).removeprefix('torch.')}; export it in "
-            f"float32 or bfloat16"
-        )
-
-
 def _load_adapter(policy: Policy, folder: Path) -> None:
     with wrap_errors(folder, PolicyError, "it must hold an adapter for this model"):
         weights = load_peft_weights(str(folder), device=str(policy.device))
-        _require_finite(folder, weights)
+        require_finite_weights(folder, weights)
         result = set_peft_model_state_dict(policy.model, weights)
 
     missing = set(peft.get_peft_model_state_dict(policy.model)) - set(weights)
@@ -307,7 +218,7 @@ def _load_model(policy: Policy, folder: Path) -> None:
             f"{folder}: a model of another shape than the policy's, or without "
             f"{sorted(missing)[:3]}"
         )
-    _require_finite(folder, stored)
+    require_finite_weights(folder, stored)
     with torch.no_grad():
         for name, value in policy.model.named_parameters():
             value.copy_(stored[name])

@@ -20,7 +20,7 @@ from paint.evaluation.frame import read_report, to_markdown
 from paint.evaluation.generate import checkpoint_digest
 from paint.evaluation.store import StoreError, find_stores, read_settings
 from paint.evaluation.summary import SUMMARY
-from paint.models.weights import Rounding
+from paint.models.exports import Rounding
 from paint.objective.messages import student_messages
 
 LOCAL = (
@@ -44,6 +44,7 @@ class Export:
     merged: bool
     dtype: str
     rounding: Rounding
+    nats: float | None  # how far log-probs are from the policy's when it is read; None: not read
     license: str = ""
 
 

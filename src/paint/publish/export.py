@@ -6,14 +6,16 @@ generation_config.json                            the base's, if it has one
 README.md                                         the model card (paint.publish.card)
 SHA256SUMS                                        checksums of these files
 
-The folder gets its name when it is complete.
+The folder is read again as other programs do, and gets its name when it is the trained policy.
 """
 
+import gc
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import torch
 from huggingface_hub import HfApi, get_token
 
@@ -29,14 +31,19 @@ from paint.config.run_folder import (
 )
 from paint.core.display import Display
 from paint.core.errors import PaintError, wrap_errors
+from paint.core.hub import local_file
 from paint.core.storage import atomic_dir
 from paint.demo.files import model_path
 from paint.estimate.plan import Machine, dtype_on
+from paint.models.exports import (
+    adapter_difference,
+    export_adapter,
+    export_merged,
+    merged_difference,
+)
 from paint.models.policy import load_policy, load_tokenizer
 from paint.models.weights import (
     NonFiniteWeights,
-    export_adapter,
-    export_merged,
     is_finite,
     save_generation_settings,
     trained_in,
@@ -63,7 +70,8 @@ def export(
     Raises:
         RunError: the target is no checkpoint of a run. CorruptFileError: it was changed since.
         ExportError: the folder is not empty, an evaluation has not this checkpoint, or the hub
-            refuses the upload. PolicyError: the weights cannot be merged.
+            refuses the upload. PolicyError: the weights cannot be merged, or what was written and
+            read again is not the trained policy; nothing is left of it.
     """
     display, checkpoint = Display(), checkpoint_of(target)
     run = checkpoint.resolve().parent.parent
@@ -86,11 +94,18 @@ def export(
         if merged:
             # The seed draws an adapter that the trained weights replace.
             policy = load_policy(config.model, seed=0)
-            rounding = export_merged(policy, trained, partial, getattr(torch, dtype))
+            written = export_merged(policy, trained, partial, getattr(torch, dtype))
+            rounding = written.rounding
+            del policy  # the model that is read takes its memory
+            gc.collect()
+            nats = merged_difference(partial, written)
         else:
             rounding = export_adapter(trained, partial, getattr(torch, dtype))
             load_tokenizer(config.model.path).save_pretrained(partial)
             save_generation_settings(config.model.path, partial)
+            nats = None
+            if _can_read(config.model):
+                nats = adapter_difference(config.model, trained, partial)
         made = Export(
             name=repository or folder.resolve().name,
             config=config,
@@ -99,6 +114,7 @@ def export(
             merged=merged,
             dtype=dtype,
             rounding=rounding,
+            nats=nats,
             license=license,
         )
         write_card(made, found, partial)
@@ -107,6 +123,16 @@ def export(
         f"written to {folder}: {'model' if merged else 'adapter'} in {dtype}, which keeps "
         f"{rounding.kept:.2%} of the update with an error of {rounding.error:.2%}"
     )
+    if nats is None:
+        display.note(
+            "the adapter's file was read again, without its base, which is quantized or takes more "
+            "than the free memory"
+        )
+    else:
+        display.note(
+            f"read again from {folder}: log-probs of a text are those of the trained policy within "
+            f"{nats:.2g} nats a token"
+        )
     if not merged and Path(model_path(config.model.path)).exists():
         display.note(
             f"the adapter's base is a folder of this machine, {model_path(config.model.path)}; for "
@@ -115,6 +141,17 @@ def export(
     if repository:
         upload(folder, repository, display)
     return folder
+
+
+def _can_read(model: cfg.ModelConfig) -> bool:
+    """Whether an adapter is read again on its base, which is loaded twice in succession."""
+    if model.quantization != "none":
+        return False
+    config = local_file(model_path(model.path), "config.json")
+    files = config.parent.glob("*.safetensors") if config else ()
+    stored = sum(file.stat().st_size for file in files)
+    # Half for weights that are loaded in another dtype than the file's, and for the rest.
+    return bool(stored < psutil.virtual_memory().available / 2)
 
 
 @contextmanager
