@@ -540,7 +540,7 @@ def choice(rng: Random) -> Rewriting:
 
 def interval_text(low: str, high: str, ends: str, style: str) -> str:
     """An interval with its ends "[)" and so on, in a style such as "] ; " (outward, semicolon)."""
-    opening, closing = ends
+    opening, closing = ends[0], ends[1]
     if style[0] == "]":
         opening, closing = opening.replace("(", "]"), closing.replace(")", "[")
     if style.endswith("left"):
@@ -627,10 +627,13 @@ def decimal_comma(rng: Random) -> Rewriting:
     ends = rng.choice(["()", "[)", "(]"])
     texts = [f"{n // 10},{n % 10}" for n in (low, high)]
     gold = interval_text(f"{low / 10}", f"{high / 10}", ends, "(,")
-    right = [interval_text(*texts, ends, style) for style in ("];", "];left")]
+    right = [interval_text(texts[0], texts[1], ends, style) for style in ("];", "];left")]
     right += [interval_text(f"{low}/10", texts[1], ends, "];")]
     other = "(]" if ends != "(]" else "()"
-    wrong = [interval_text(*texts, other, "];"), interval_text(texts[0], "99,5", ends, "];")]
+    wrong = [
+        interval_text(texts[0], texts[1], other, "];"),
+        interval_text(texts[0], "99,5", ends, "];"),
+    ]
     return gold, right, wrong
 
 
