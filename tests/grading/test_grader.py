@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from paint import PaintError
 from paint.grading.contract import Item
-from paint.grading.math.equality import LONGEST_ANSWER, boxed
+from paint.grading.math.equality import boxed
 from paint.grading.math.grader import MathGrade, MathGrader, Verdict, answer_text
+from paint.grading.math.spelling import LONGEST_ANSWER
 from paint.grading.processes import Worker
 from processes import alive, descendants, processor_seconds, until
 from verdicts import ROWS, is_correct

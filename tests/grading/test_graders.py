@@ -101,6 +101,10 @@ def test_grader_of_notebook_that_uses_the_package_grades() -> None:
         (r"\boxed{I don't know}", None),
         (r"\boxed{Not B}", None),
         (r"\boxed{B is wrong}", None),
+        (r"\boxed{Ⓑ}", "B"),
+        (r"\boxed{\textcircled{B} 12}", "B"),
+        ("Answer: 🅑", "B"),
+        (r"\boxed{ⒶⒷ}", None),
     ],
 )
 def test_chosen_letter_is_that_of_box_or_stated_answer(text: str, letter: str | None) -> None:

@@ -12,11 +12,13 @@ import re
 from collections.abc import Sequence
 
 from paint.grading.math.equality import boxed
+from paint.grading.math.spelling import plain_signs
 from paint.grading.thoughts import ThoughtTags, split_thought
-from paint.objective.anchors import plain_characters
 
 _WRAPPER = r"\\(?:text(?:bf|it|rm|sf|tt|normal)?|mbox|emph|underline)\s*"
-_LETTER_IN_WRAPPER = re.compile(rf"(?:{_WRAPPER}\{{\s*|\*\*)([A-Z])[.:]?(?:\s*\}}|\*\*)")
+_LETTER_IN_WRAPPER = re.compile(
+    rf"(?:(?:{_WRAPPER}|\\(?:text)?circled\s*)\{{\s*|\*\*)([A-Z])[.:]?(?:\s*\}}|\*\*)"
+)
 _FORM = re.compile(
     rf"{_WRAPPER}|\\(?:math(?:rm|bf|it|sf)|boldsymbol|bm|operatorname)\s*"
     r"|\\(?:[lL]arge|LARGE|[hH]uge|displaystyle|checkmark|left|right|rm|bf)(?![A-Za-z])"
@@ -78,7 +80,7 @@ def chosen_letter(completion: str, tags: Sequence[ThoughtTags] = ()) -> str | No
     answer = split_thought(completion, tags).answer
     if answer is None:
         return None
-    written = plain_characters(answer)
+    written = plain_signs(answer)
 
     joined = ""
     while joined != written:  # each pass joins two boxes
@@ -105,7 +107,7 @@ def named_letters(text: str, *, in_sentence: bool = False) -> str:
 
     In a sentence, small letters need brackets, and a word may follow a letter.
     """
-    text = _BLANK.sub(" ", _FORM.sub("", _LETTER_IN_WRAPPER.sub(r"(\1)", plain_characters(text))))
+    text = _BLANK.sub(" ", _FORM.sub("", _LETTER_IN_WRAPPER.sub(r"(\1)", plain_signs(text))))
     introduction = _INTRODUCTION.match(text)
     position = introduction.end() if introduction else 0
     run = _SEVERAL.fullmatch(text[position:].strip())

@@ -9,10 +9,20 @@ process. docs/concepts/grading.md says what is forgiven. What cannot be decided 
 
 import re
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from paint.grading.math.ascii import GREEK, latex_of_ascii
-from paint.objective.anchors import normalize, plain_characters
+from paint.grading.math.spelling import (
+    LONGEST_ANSWER,
+    WRAPPER,
+    is_too_deep,
+    joined_thousands,
+    plain_commands,
+    plain_signs,
+    with_powers,
+)
+from paint.grading.math.units import Quantity, number_factors, split_quantity
+from paint.objective.anchors import normalize
 
 Reason = Literal[
     "right", "wrong", "no box", "unclosed thought", "truncated", "unparsable gold", "timed out"
@@ -33,8 +43,7 @@ class GoldReading:
         return not self.reason
 
 
-# Characters; longer answers are compared as integers and as text only.
-LONGEST_ANSWER = 2000
+_UNSCALED = ("1", "1")
 
 # The last box counts, but not the empty one of the instruction "within \boxed{}".
 # The blanks are possessive: given back, one of them would hide an empty box from the lookahead.
@@ -44,90 +53,29 @@ _UNBRACED = re.compile(r"\\?[^\s$\\{}]+(?:\{[^{}]*\})*")
 _ESCAPE_OR_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 
 _DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
-_WRAPPER = r"\\(?:text(?:bf|it|rm|normal)?|math(?:rm|bf|it|sf)|mbox)\s*\{"
 # Phrases around an answer, and commands of its size.
 _ANSWER_PHRASE = re.compile(
-    rf"^(?:(?:(?:{_WRAPPER}\s*)?[Tt]he\s+(?:final\s+)?answer\s+is[\s:]*\}}?|\\therefore(?![A-Za-z]))\s*)*"
-    rf"(?:(?:{_WRAPPER}\s*)?(?:Option|Choice|Answer)[\s:]*\}}?\s*(?=\(?[A-Z]\)?(?:\}}?$|[:.]?\s)))?"
+    rf"^(?:(?:(?:{WRAPPER}\s*)?[Tt]he\s+(?:final\s+)?answer\s+is[\s:]*\}}?|\\therefore(?![A-Za-z]))\s*)*"
+    rf"(?:(?:{WRAPPER}\s*)?(?:Option|Choice|Answer)[\s:]*\}}?\s*(?=\(?[A-Z]\)?(?:\}}?$|[:.]?\s)))?"
     r"|\\(?:[lL]arge|LARGE|[hH]uge|small)(?![A-Za-z])\s*|\s*\\checkmark$"
 )
-_CASES_WORDS = re.compile(rf"{_WRAPPER}\s*(?:if|for|when)?\s*\}}|[,;.](?=\s*(?:&|\\\\|\\end))")
-_WRAPPED = re.compile(rf"{_WRAPPER}([^{{}}]*)\}}")
+_CASES_WORDS = re.compile(rf"{WRAPPER}\s*(?:if|for|when)?\s*\}}|[,;.](?=\s*(?:&|\\\\|\\end))")
+_WRAPPED = re.compile(rf"{WRAPPER}([^{{}}]*)\}}")
 _SEPARATOR = r"(?:,\\!\s*|\{,\}|\\[,;: ]|[, ~])"
-_INTEGER = re.compile(rf"([+\-\u2212]?)\s*([0-9]{{1,3}}(?:{_SEPARATOR}[0-9]{{3}})+|[0-9]+)")
+# 12,34,567, or a list of three.
+_IN_PAIRS = r"[0-9]{1,2}(?:(?:,|\{,\})[0-9]{2})+(?:,|\{,\})[0-9]{3}"
+_INTEGER = re.compile(
+    rf"([+\-\u2212]?)\s*([0-9]{{1,3}}(?:{_SEPARATOR}[0-9]{{3}})+|(?P<pairs>{_IN_PAIRS})|[0-9]+)"
+)
+_LIST_OR_THOUSANDS = re.compile("[1-9][0-9]{2}(?:,[1-9][0-9]{2})+")  # 107,109
 
-# What stands before a value: x = and a currency sign.
+# What stands before a value: x =
 _NAME = re.compile(
-    rf"(?:[^0-9=<>!:{{}}]|\{{[^0-9={{}}]*\}}|\^\{{-1\}}|_[0-9])+=(?=[^=]+$)|\s*{_WRAPPER}[^{{}}]*\}}\s*="
+    rf"(?:[^0-9=<>!:{{}}]|\{{[^0-9={{}}]*\}}|\^\{{-1\}}|_[0-9])+=(?=[^=]+$)|\s*{WRAPPER}[^{{}}]*\}}\s*="
 )
-_CURRENCY_SIGN = r"\\?\$|€|£|\\pounds(?![a-z])|\\text\s*\{\s*\\?\$\s*\}"
-_CURRENCY = re.compile(rf"\s*({_CURRENCY_SIGN})")
-
-# What stands after it: one or more units, up to the end.
-_GAP = r"(?:[\s~/]|\\[,;:! ]|\\cdot(?![A-Za-z]))*+"
-_POWER = r"(?:\s*\^\s*(?:\{\s*-?[0-9]\s*\}|[0-9]))?"
-_WRAPPED_UNIT = rf"{_WRAPPER}(?!\s*[ei]\s*\}})[^{{}}]*\}}{_POWER}"  # \mathrm{i} is a number
-_RAISED_CIRCLE = r"\^\s*(?:\\circ|\{\s*\\circ\s*\})"
-_DEGREE_SIGN = rf"{_RAISED_CIRCLE}(?:\s*[CF](?![A-Za-z]))?|\\degree(?![A-Za-z])|°"
-_PERCENT_SIGN = r"(?:\\?%|‰|\\permil(?![A-Za-z])|(?:percent(?:age)?|pct)(?![a-z]))"
-_PLAIN_WORD = r"(?<![A-Za-z\\])[a-z]{4,}"
-_ABBREVIATION = (  # only after a blank: 2km may be 2 times k times m
-    r"(?<=[\s~,;:!])(?:[cmk]m|[km]?g|ft|lb|oz|hr|min|sec|mph|[ap]\.?m)"
-)
-_PLAIN_UNIT = rf"(?:{_PLAIN_WORD}|{_ABBREVIATION})\b{_POWER}"
-_BASE = r"(?<=[0-9])_(?:[0-9]|\{[0-9]+\})"  # 52_8: forgiven like a unit
-_ONE_UNIT = rf"(?:{_WRAPPED_UNIT}|{_DEGREE_SIGN}|{_PERCENT_SIGN}|{_PLAIN_UNIT}|{_BASE})"
 _WRITTEN_BASE = re.compile(  # 52 (base 8) is 52_{8}, and so is (52)_8
-    rf"\(?([0-9]+)\)?(?:\\[,; ]|[\s~])*(?:_\{{?|(?:{_WRAPPER}\s*)?\(?base\s*\$?)([0-9]+)[$)}}\s]*"
+    rf"\(?([0-9]+)\)?(?:\\[,; ]|[\s~])*(?:_\{{?|(?:{WRAPPER}\s*)?\(?base\s*\$?)([0-9]+)[$)}}\s]*"
 )
-_UNIT = re.compile(rf"(?:{_GAP}{_ONE_UNIT})+\s*$")
-
-# Words after a number that change it instead of counting something.
-_CHANGING_WORDS = """
-and or not if unless except than least most plus minus half halves squared cubed factorial
-impossible is isn wrong incorrect false k K M B bn mn tenth tenths hundredth hundredths thousandth
-thousandths score
-"""
-_CHANGING_WORD = rf"(?<![A-Za-z])(?:{'|'.join(_CHANGING_WORDS.split())})(?![A-Za-z])"
-_FURTHER_NUMBER = r"(?<!mod)(?<!base)[\s~][0-9]"  # 2 hours 30 minutes
-_NO_UNIT = re.compile(rf"{_CHANGING_WORD}|{_FURTHER_NUMBER}")
-
-# Units are compared part by part, each in one spelling.
-_UNIT_PART = re.compile(r"[ap]\.m|[A-Za-z]+|[%‰°$€£]|[\^_]?[^A-Za-z0-9]*[0-9]+")
-_SPELLINGS = """
-cm centimeter centimetre; mm millimeter millimetre; km kilometer kilometre; m meter metre
-in inch inche; ft foot feet; yd yard; mi mile; g gram; kg kilogram; lb pound; oz ounce; s sec second
-min minute; h hr hour; l liter litre; $ dollar; % percent percentage pct; ‰ permil
-° degree deg circ; ^{2 square sq; ^{3 cubic cu; am a.m; pm p.m
-"""
-_SAME_UNIT = {
-    name: unit
-    for unit, *names in map(str.split, re.split("[;\n]", _SPELLINGS.strip()))
-    for name in names
-}
-_PERCENT, _PERMILLE, _DEGREE = frozenset("%"), frozenset("‰"), frozenset("°")
-
-_POWERS = {"dozen": "12", "hundred": "10^2", "thousand": "10^3"}
-_POWERS |= {"million": "10^6", "billion": "10^9", "trillion": "10^{12}"}
-_MAGNITUDE = re.compile(
-    rf"(?<=[0-9])(?:[\s~]|\\[,;: ])*+({_WRAPPER}\s*)?({'|'.join(_POWERS)})(?![A-Za-z])"
-)
-# 1.5e-8 and 15e8. In a formula 3e-1 may have Euler's number; as a complete value it is a number.
-_SCIENTIFIC = re.compile(
-    r"(?<![A-Za-z0-9.}])(?:([0-9]+\.[0-9]+)[eE]([+-]?[0-9]+)|([0-9]+)[eE]([0-9]+))(?![A-Za-z0-9.])"
-)
-_JUNCTION = (  # what stands between values
-    r"[,;=<>≤≥≈]|\\(?:le|ge|leq|geq|approx)(?![A-Za-z])"
-    rf"|(?:{_WRAPPER}\s*)?(?<![A-Za-z])(?:and|or)\s*\}}?"
-)
-_SCIENTIFIC_VALUE = re.compile(
-    rf"((?:^|[(\[]|\\\{{|{_JUNCTION})\s*[+-]?)"
-    r"([0-9]++(?:\.[0-9]*+)?+|\.[0-9]++)[eE]([+-]?[0-9]{1,6})"
-    rf"(?=\s[A-Za-z]|\s*(?:$|[)\]]|\\\}}|{_JUNCTION}))"
-)
-# 7\text{K} is 7000, but 7\text{ K} may be a temperature.
-_SHORT_MAGNITUDE = re.compile(rf"(?<=[0-9]){_WRAPPER}([KkMB]|bn|mn)\}}")
-_SHORT_POWERS = {"K": "10^3", "k": "10^3", "M": "10^6", "mn": "10^6", "B": "10^9", "bn": "10^9"}
 
 # Prose is compared as text: as a formula, seat and east are the same product of letters.
 _NOT_WORDS = "sqrt matrix pmatrix bmatrix vmatrix array cases"
@@ -136,11 +84,11 @@ _WORD = re.compile(rf"(?<![\\A-Za-z]){_NO_WORD}[A-Za-z]{{4,}}")
 _SHORT_WORD = r"(?<![A-Za-z])(?:(?!and(?![A-Za-z]))[A-Za-z]{3}|[Nn][Oo](?![A-Za-z]))"
 _WORDS_ONLY = re.compile(rf"(?=.*{_SHORT_WORD})[A-Za-z\s.,'-]+", re.DOTALL)
 
-_ALTERNATIVE = re.compile(rf"{_WRAPPER}\s*OR\s*\}}|(?<![A-Za-z\\])OR(?![A-Za-z])")
-_WRAPPED_WORD = re.compile(rf"{_WRAPPER}\s*[A-Za-z]{{2,3}}\.?\s*\}}")
+_ALTERNATIVE = re.compile(rf"{WRAPPER}\s*OR\s*\}}|(?<![A-Za-z\\])OR(?![A-Za-z])")
+_WRAPPED_WORD = re.compile(rf"{WRAPPER}\s*[A-Za-z]{{2,3}}\.?\s*\}}")
 
 # Conditions and remarks after an answer. Some of them restrict nothing.
-_BEFORE_CONDITION = rf"(?:[\s,;~(]|\\[,;: ]|\\q?quad(?![A-Za-z])|{_WRAPPER}[\s,;(]*)*"
+_BEFORE_CONDITION = rf"(?:[\s,;~(]|\\[,;: ]|\\q?quad(?![A-Za-z])|{WRAPPER}[\s,;(]*)*"
 _CONDITION_WORDS = (
     r"for|where|if|when|whenever|with|provided|such that|about|approximately|approx|by|i\.e\."
 )
@@ -159,18 +107,25 @@ _NEUTRAL_CONDITION = re.compile(
 
 _SMALL_WORD = re.compile(r"(?<![A-Za-z\\])(?:of|is|the|in|to|at|on|per|each)(?![A-Za-z])")
 _DOTS_AFTER_DECIMAL = re.compile(r"\.[0-9]++…")  # a decimal with dots is no list with dots
-# (A) 5, A: 5, A. 5 and A) 5, but not the ratio A:b and the product A.5
+# (A) 5, (A): 5, (A) x = 5, A: 5, A. 5 and A) 5, but not the ratio A:b and the products A.5 and (A)x
+_NO_FURTHER_LETTER = r"(?!.*(?<![A-Za-z])(?:or|and)(?![A-Za-z]))[^A-Z,]*"
 _LETTER_AND_ANSWER = (
-    r"(?:\((?P<letter>[A-J])\)|(?P<labelled>[A-J])(?:[:)]|\. |\.(?![0-9])))"
-    r"(?:-?\.?[0-9]|\\[a-z]|(?(labelled)(?:[a-z]{2}|[a-z(]+[-+*/^=|])|(?!)))"
-    r"(?!.*(?<![A-Za-z])(?:or|and)(?![A-Za-z]))[^A-Z,]*"
+    r"(?:\((?P<letter>[A-J])\)(?P<colon>[:.]\s?)?|(?P<labelled>[A-J])(?:[:)]|\. |\.(?![0-9])))"
+    r"(?:-?\.?[0-9]|\\[a-z]|[a-z](?:_\{[a-z0-9]\})?[=<>≤≥≠≈∈]"
+    r"|(?(labelled)(?:[a-z]{2}|[a-z(]+[-+*/^=|])|(?(colon)[a-z(]|(?!))))"
+    rf"{_NO_FURTHER_LETTER}"
 )
 _LETTER_ALONE = r"\(?(?P<alone>[A-J])\)?"
 _CHOICE = re.compile(rf"{_LETTER_AND_ANSWER}|{_LETTER_ALONE}")
+# B - 7 is a choice with its text only where a letter is asked.
+_DASHED_CHOICE = re.compile(
+    rf"\(?([A-J])\)?(?:\s+-{{1,3}}\s+|\s*[\u2013\u2014]\s*)(?=[-.0-9\\$({{a-z]){_NO_FURTHER_LETTER}"
+)
 
 # Numbers of statements: \textcircled{1} is ①.
 _CIRCLED = re.compile(r"\\(?:text)?circled\s*(?:\{\s*(?:\\[a-z]+\s*)?(1?[1-9]|[12]0)\s*\}|([1-9]))")
 _LABELS = re.compile(r"(?:[\s,;(){}]|and|\\)*(?:[①-⑳](?:[\s,;(){}]|and|\\)*)+")
+_LABELS_IN_BRACKETS = re.compile(r"(?:\((?:1?[1-9]|[12]0)\)[\s,;]*)+")
 _LOGARITHM = re.compile(r"log(?!_)")
 _COMMAND_OF_ANGLES = r"\\(?:sin|cos|tan|cot|sec|csc)"
 _PLAIN_FUNCTION = r"(?<![A-Za-z\\])(?:sin|cos|tan)"
@@ -222,38 +177,41 @@ def compare_text(given: str, gold: str) -> Reason | None:
     if None not in integers:
         if integers[0] == integers[1]:
             return "right"
-        return "wrong"
+        if not any(map(_is_in_pairs, (given, gold))):
+            return "wrong"
     if _same_text(given, gold):
         return "right"
 
-    # After the texts: the same text is right, however long it is.
-    if len(gold) > LONGEST_ANSWER or not normalize(gold):
+    # After the texts: the same text is right, however long and deep it is.
+    if len(gold) > LONGEST_ANSWER or is_too_deep(gold) or not normalize(gold):
         return "unparsable gold"
-    if len(given) > LONGEST_ANSWER:
+    if len(given) > LONGEST_ANSWER or is_too_deep(given):
         return "wrong"
     if _same_choice(given, gold):
         return "right"
-    labels = _circled_labels(gold)
-    if labels:
-        if _circled_labels(given) == labels:
+    own_labels, labels = _circled_labels(given), _circled_labels(gold)
+    if labels or own_labels:
+        if (own_labels or _bracketed_labels(given)) == (labels or _bracketed_labels(gold)):
             return "right"
-        return "wrong"
+        if labels:
+            return "wrong"
 
     given, condition = _split_condition(given)
     gold, gold_condition = _split_condition(gold)
     if not _have_compatible_conditions(condition, gold_condition):
         return "wrong"
     own, other = _split_units(given, gold)
-    if own.unit and other.unit and own.unit != other.unit:
+    factors_of_numbers = number_factors(own.unit, other.unit)
+    if not factors_of_numbers:
         return "wrong"
     given, gold = own.number, other.number
-    if _same_text(given, gold):
+    if _UNSCALED in factors_of_numbers and _same_number_or_text(given, gold):
         return "right"
     if _has_ellipsis(given) or _has_ellipsis(gold):
         return "wrong"
     is_prose = any(_WORD.search(text) or _WORDS_ONLY.fullmatch(text) for text in (given, gold))
     if is_prose or is_short_word:
-        if _prose(given) == _prose(gold):
+        if _UNSCALED in factors_of_numbers and _prose(given) == _prose(gold):
             return "right"
         return "wrong"
     return None
@@ -261,7 +219,7 @@ def compare_text(given: str, gold: str) -> Reason | None:
 
 def compare_symbolic(given: str, gold: str) -> Reason:
     """Compare by algebra what compare_text leaves undecided. Never raises; may not terminate."""
-    from sympy import Rational, pi
+    from sympy import sympify
 
     from paint.grading.math.parse import Scalar, parse_answer
     from paint.grading.math.symbolic import values_equal
@@ -279,17 +237,12 @@ def compare_symbolic(given: str, gold: str) -> Reason:
 
         try:
             value = parse_answer(own.number, log=log)
-            if values_equal(value, expected):
-                return "right"
-            if not (isinstance(value, Scalar) and isinstance(expected, Scalar)):
-                continue
-            scales = {_PERCENT: Rational(1, 100), _PERMILLE: Rational(1, 1000), _DEGREE: pi / 180}
-            for unit, scale in scales.items():
-                # A unit that one side has scales its number: 50 % is 0.5.
-                if own.unit == other.unit or unit not in (own.unit, other.unit):
-                    continue
-                a = _scaled(value, scale if own.unit == unit else 1)
-                b = _scaled(expected, scale if other.unit == unit else 1)
+            for pair in number_factors(own.unit, other.unit):
+                a, b = value, expected
+                if pair != _UNSCALED:
+                    if not (isinstance(value, Scalar) and isinstance(expected, Scalar)):
+                        continue
+                    a, b = _scaled(value, sympify(pair[0])), _scaled(expected, sympify(pair[1]))
                 if values_equal(a, b):
                     return "right"
         except Exception:  # what cannot be read or compared is not right
@@ -313,7 +266,7 @@ def explain_gold(gold: str) -> GoldReading:
         return GoldReading("", f"it is longer than {LONGEST_ANSWER} characters")
 
     answer, condition = _split_condition(bare)
-    quantity, unit = _split_unit(answer)
+    quantity, unit = split_quantity(answer)
     suspicions = []
     if boxed(gold) and not gold.strip().startswith(("\\boxed", "$\\boxed")):
         suspicions.append("only its box is read")
@@ -338,20 +291,51 @@ def explain_gold(gold: str) -> GoldReading:
         suspicions.append("its words are read as letters")
     if isinstance(value, Statement) and not free_symbols(value):
         suspicions.append("it is a statement about numbers, true or false")
-    text = " ".join([str(value), *sorted(unit)])
-    return GoldReading(text, suspicions=tuple(suspicions))
+    return GoldReading(f"{value} {unit}".strip(), suspicions=tuple(suspicions))
 
 
 def _same_text(given: str, gold: str) -> bool:
     a, b = normalize(given), normalize(gold)
     if not a:
         return False
-    # 107,109 may be a list of two numbers, and 107, 109 is one.
-    return a == b or given.replace(", ", ",") == gold.replace(", ", ",")
+    if a == b:
+        return _rows_and_columns(given) == _rows_and_columns(gold)
+    # 107,109 may be a list of two numbers, and 107, 109 is one; 1,234 is no list.
+    without_blanks = {text.replace(", ", ",") for text in (given, gold)}
+    integers = [_integer(text) for text in (given, gold)]
+    is_number = any(integers) and not all(map(_may_be_list, without_blanks))
+    return len(without_blanks) == 1 and not is_number
+
+
+def _rows_and_columns(text: str) -> list[str]:
+    """The separators of cells and rows of matrices, which normalisation turns into blanks."""
+    if "matrix}" not in text and "{array}" not in text:
+        return []
+    return re.findall(r"&|\\\\(?!\s*\\end)", text)
+
+
+def _same_number_or_text(given: str, gold: str) -> bool:
+    number = _integer(given)
+    return _same_text(given, gold) or (number is not None and number == _integer(gold))
+
+
+def _may_be_list(text: str) -> bool:
+    """True if a number with commas may be a list without blanks: 107,109 or 12,34,567."""
+    return _is_in_pairs(text) or _LIST_OR_THOUSANDS.fullmatch(text) is not None
+
+
+def _is_in_pairs(text: str) -> bool:
+    """True for a number such as 12,34,567, which may be a list."""
+    integer = _INTEGER.fullmatch(text)
+    return integer is not None and integer["pairs"] is not None
 
 
 def _same_choice(given: str, gold: str) -> bool:
     """True if one answer is a choice, and the other the same choice with its text: A and (A) 5."""
+    asked = re.fullmatch(_LETTER_ALONE, normalize(gold))
+    dashed = _DASHED_CHOICE.fullmatch(re.sub(rf"{WRAPPER}|[{{}}]", "", given).strip())
+    if asked and dashed and "=" not in given:
+        return asked["alone"] == dashed[1]
     choices = []
     for text in (given, gold):
         choices.append(_CHOICE.fullmatch(normalize(text)))
@@ -368,6 +352,13 @@ def _circled_labels(text: str) -> str:
     written = normalize(text)
     if _LABELS.fullmatch(written):
         return re.sub("[^①-⑳]", "", written)
+    return ""
+
+
+def _bracketed_labels(text: str) -> str:
+    """The numbers of an answer such as (1)(3) as circled ones; else ""."""
+    if _LABELS_IN_BRACKETS.fullmatch(text):
+        return "".join(chr(ord("①") + int(number) - 1) for number in re.findall("[0-9]+", text))
     return ""
 
 
@@ -409,21 +400,35 @@ def _has_ellipsis(text: str) -> bool:
     return "…" in _DOTS_AFTER_DECIMAL.sub("", normalize(text))
 
 
-class _Quantity(NamedTuple):
-    """A number, and the parts of its unit in one spelling."""
-
-    number: str
-    unit: frozenset[str]
-
-
-def _split_units(given: str, gold: str) -> tuple[_Quantity, _Quantity]:
+def _split_units(given: str, gold: str) -> tuple[Quantity, Quantity]:
     """Both answers as quantities, without a name that only one of them has."""
     given, gold = _last_side(given, gold), _last_side(gold, given)
     if "=" not in gold:
         given = _without_name(given)
     elif "=" not in given:
         gold = _without_name(gold)
-    return _split_unit(given), _split_unit(gold)
+    own, other = split_quantity(given), split_quantity(gold)
+    # 5 N is 5 newtons if the other answer is in newtons.
+    if other.unit.counts and not (own.unit.counts and own.unit.may_be(other.unit)):
+        own = _in_unit_of(other, given, own)
+    if own.unit.counts and not (other.unit.counts and other.unit.may_be(own.unit)):
+        other = _in_unit_of(own, gold, other)
+    return _without_pairs(own, other), _without_pairs(other, own)
+
+
+def _without_pairs(quantity: Quantity, other: Quantity) -> Quantity:
+    """12,34,567 as a number, unless the other answer is a list."""
+    if _is_in_pairs(quantity.number) and "," not in other.number:
+        return quantity._replace(number=str(_integer(quantity.number)))
+    return quantity
+
+
+def _in_unit_of(other: Quantity, text: str, quantity: Quantity) -> Quantity:
+    """The quantity with letters read as units, if they are the unit of the other one."""
+    read = split_quantity(text, letters=True)
+    if read.unit.counts and read.unit.may_be(other.unit):
+        return read
+    return quantity
 
 
 def _last_side(text: str, other: str) -> str:
@@ -443,38 +448,9 @@ def _without_name(text: str) -> str:
     return text
 
 
-def _split_unit(text: str) -> _Quantity:
-    """Split a number from its unit, which is empty if it has none."""
-    text = _SCIENTIFIC.sub(r"\1\3\\cdot 10^{\2\4}", text)
-    text = _SHORT_MAGNITUDE.sub(lambda letter: rf"\cdot {_SHORT_POWERS[letter[1]]}", text)
-    text = _MAGNITUDE.sub(lambda word: rf"\cdot {_POWERS[word[2]]}{word[1] or ''}", text)
-    currency = _CURRENCY.match(text)
-    number = text[currency.end() :] if currency else text
-
-    written = ""
-    unit = _UNIT.search(number)
-    if unit and not _NO_UNIT.search(unit[0]):
-        before = number[: unit.start()]
-        # A word without a number before it is no unit, and the degrees of \sin 30^\circ belong to
-        # the angle.
-        if re.search(r"[0-9]|\\pi|π", before) and not _TRIGONOMETRIC.search(before):
-            number, written = before, normalize(unit[0]).lower().replace("mph", "mi/h")
-
-    parts = []
-    for part in _UNIT_PART.findall(written):
-        # Plurals; s and ms are units themselves.
-        parts.append(part.removesuffix("s") if len(part) > 2 else part)
-    if currency:
-        parts.append(currency[1] if currency[1] in "€£" else "$")
-    number = _SCIENTIFIC_VALUE.sub(_as_power, number.strip())
-    # Signs are no parts, so km/h and km per h are the same.
-    unit_parts = {_SAME_UNIT.get(part, part) for part in parts} - {"per"}
-    return _Quantity(number, frozenset(unit_parts))
-
-
 def _plain_answer(text: str) -> str:
     r"""The content of the box, if there is one, without delimiters, \text and full stop."""
-    text = plain_characters(text)
+    text = plain_signs(text)
     text = (
         _without_full_stop(_with_single_backslashes(boxed(text) or text))
         .removeprefix(r"\displaystyle")
@@ -487,22 +463,25 @@ def _plain_answer(text: str) -> str:
 
     wrapped = _WRAPPED.fullmatch(text)
     text = _ANSWER_PHRASE.sub("", _without_full_stop(wrapped[1]) if wrapped else text)
+    if text.count("}") > text.count("{"):  # of \text{Option B: } 5
+        text = text.replace("}", " ", 1)
     if r"\begin{cases}" in text:
         text = _CASES_WORDS.sub("", text)
     base = _WRITTEN_BASE.fullmatch(text)
     if base:
         return rf"{base[1]}_{{{base[2]}}}"
-    text = _SCIENTIFIC_VALUE.sub(_as_power, text.strip(" $"))
+    text = with_powers(_without_dollar_signs(text))
+    if len(text) <= LONGEST_ANSWER:
+        text = joined_thousands(plain_commands(text))
     return latex_of_ascii(_CIRCLED.sub(_circled, text))
 
 
-def _as_power(number: re.Match[str]) -> str:
-    """1e-8 as a power of ten; within brackets, as in (3e-1)x, it is a formula and stays."""
-    before, digits, exponent = number.groups()
-    after = number.string[number.end() :].lstrip()
-    if before.startswith("(") and after.startswith(")"):
-        return number[0]
-    return rf"{before}{digits.rstrip('.')}\cdot 10^{{{int(exponent)}}}"
+def _without_dollar_signs(text: str) -> str:
+    r"""The text without the $ of formulas around it; that of $5 alone is \$, a currency."""
+    bare = text.strip(" $")
+    if text.count("$") == 1 and re.match(r"\s*\$\s*\.?[0-9]", text):
+        return rf"\${bare}"
+    return rf"{bare}$" if bare.endswith("\\") and "$" in text[len(bare) :] else bare
 
 
 def _circled(number: re.Match[str]) -> str:
