@@ -243,7 +243,9 @@ def ascii_pi(rng: Random) -> Rewriting:
     right += [f"({top}{over})*pi", f"{sign}(pi{over})*{size}", f"x = {top}*pi{over}"]
     right += [rf"\text{{{top}*pi{over}}}", f"{top}π{over}", f"{top}*pi*2/{2 * bottom}"]
     wrong = [f"{top}*p{over}", f"{top}{over}", f"{top + 30}*pi{over}", f"{-top}*pi{over}"]
-    wrong += [f"{top}*pi**2{over}", f"{top}*phi{over}", f"{top}/(pi*{bottom})", f"pi{over}"]
+    wrong += [f"{top}*pi**2{over}", f"{top}*phi{over}", f"{top}/(pi*{bottom})"]
+    if top != 1:
+        wrong.append(f"pi{over}")
     return gold, right, wrong
 
 
@@ -826,7 +828,7 @@ def cents(rng: Random) -> Rewriting:
     amount = f"{n / 100:.2f}"
     cents = [rf"{n} \text{{ cents}}", f"{n} cents", f"{n}¢", rf"{n}\,¢", rf"{n}\text{{¢}}"]
     dollars = [rf"\${amount}", rf"{amount} \text{{ dollars}}", f"{amount} USD", f"${amount}"]
-    wrong = [rf"\${n}", rf"{n} \text{{ dollars}}", f"€{amount}", rf"{n + 1} \text{{ cents}}"]
+    wrong = [rf"\${n}", rf"{n} \text{{ dollars}}", f"£{n}", rf"{n + 1} \text{{ cents}}"]
     wrong += [rf"\${n / 10:.1f}", rf"{amount} \text{{ cents}}"]
     gold = rng.choice([*cents[:3], *dollars[:2]])
     return gold, [*cents, *dollars], wrong

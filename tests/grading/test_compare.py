@@ -462,6 +462,101 @@ x_1 <- x₁ </- x₂ </- x¹
 ①③④ <- ①,③,④ </- ①③ </- 134
 A <- A: 5 <- Option A: 5 <- The answer is Option A <- A. 5 <- (A) 5 <- A) x+1
 A </- B: 5 </- A: 5, B: 6 </- A:B </- A.5 </- (A)x
+
+# intervals of other countries
+(0,1] <- ]0;1] <- (0;1] <- \left]0\,;1\right] <- \mathopen{]}0;1\mathclose{]} </- ]0;1[ </- 0;1
+[0;1[ <- [0,1) <- \lbrack 0;1\lbrack </- [0;1]
+]0;1[ <- (0,1) <- 0<x<1 </- 0, 1 </- \{0;1\}
+(-\infty,3)\cup(5,\infty) <- ]-\infty;3[\cup]5;+\infty[ <- ]-∞;3[ U ]5;∞[
+(-\infty,3)\cup(5,\infty) </- ]-\infty;3]\cup]5;+\infty[
+]-1;1[\cap]0;2] <- (0,1)
+(0.5,1.5] <- ]0,5;1,5] </- ]0,5;2,5]
+(a,b) <- ]a;b[ </- ]b;a[
+(\sqrt{2},\frac{1+\sqrt{5}}{2}) <- ]\sqrt2;(1+\sqrt5)/2[
+(0,1] </- 0, 1
+[1,2),[3,4] <- [1;2[, [3;4]
+
+# products and sums of matrices
+\begin{pmatrix}2\\4\end{pmatrix} <- 2\begin{pmatrix}1\\2\end{pmatrix}
+\begin{pmatrix}2\\4\end{pmatrix} <- 2\cdot\begin{bmatrix}1\\2\end{bmatrix}
+\begin{pmatrix}2\\4\end{pmatrix} <- \frac12\begin{pmatrix}4\\8\end{pmatrix}
+\begin{pmatrix}2\\4\end{pmatrix} <- -\begin{pmatrix}-2\\-4\end{pmatrix}
+\begin{pmatrix}2\\4\end{pmatrix} <- \begin{pmatrix}1\\2\end{pmatrix} \times 2
+\begin{pmatrix}2\\4\end{pmatrix} <- \begin{pmatrix}2&4\end{pmatrix}^T
+\begin{pmatrix}2\\4\end{pmatrix} </- \begin{pmatrix}2&4\end{pmatrix}
+\begin{pmatrix}2\\4\end{pmatrix} </- 2+\begin{pmatrix}0\\2\end{pmatrix}
+\begin{pmatrix}2\\4\end{pmatrix} </- 2\begin{pmatrix}2\\4\end{pmatrix}
+\begin{pmatrix}2\\4\end{pmatrix} </- -2\begin{pmatrix}1\\2\end{pmatrix}
+(\frac13,\frac23) <- \frac13(1,2) <- \frac13\langle 1,2\rangle </- (1,2) </- 3(1,2)
+(2,4) <- (1,1)+(1,3) <- (0,0)+2(1,2) </- f(1,2)
+f(1,2) <- f(1,2) </- (f,2f)
+
+# currencies
+5 <- 5 € <- €5 <- EUR 5 <- 5 EUR <- ¥5 <- 5\text{ Rs.} <- \text{US\$}5 <- 5 £ </- 6 €
+\$10 <- 10 USD <- 10\text{ dollars} <- 10 <- US\$10 <- 1000 cents </- €10 </- 10 cents </- 10 kg
+€10 <- 10 € <- 10 \text{ euros} <- 10,00 € <- EUR\,10 </- \$10 </- £10
+£10 <- 10\text{ pounds} <- \pounds10 <- 10 GBP </- 10\text{ kg}
+10\text{ pounds} <- 10 lb <- £10 </- 10 kg
+\$0.50 <- 50\text{ cents} <- 50¢ <- 0.5 </- 0.5\text{ cents} </- 50 dollars
+12\text{ cents} <- 12 <- \$0.12 </- \$12
+-\$5 <- -5 <- \$-5 <- -5 USD </- \$5
+$5 <- 5\text{ dollars} </- €5
+₹12,34,567 <- 1234567 <- \text{Rs. }1234567 </- \$1234567
+
+# units
+10\,\text{N} <- 10 \text{ newtons} <- 10 N <- 10 </- 10\text{ joules} </- 10\text{ kN}
+10\,\text{N} </- 10\text{ nm}
+10\ \Omega <- 10\text{ ohms} <- 10Ω <- 10 </- 10\,k\Omega
+5\,µ\text{m} <- 5 \text{ micrometers} <- 5\ \mu\text{m} <- 5μm </- 5 mm
+3\text{ MW} <- 3 megawatts </- 3\text{ mW}
+12\,\text{m/s} <- 12\,\text{m}\,\text{s}^{-1} <- 12\,\frac{\text{m}}{\text{s}}
+12\,\text{m/s} <- 12\text{ meters per second} </- 12\text{ s/m}
+9.8\,\mathrm{m\,s^{-2}} <- 9.8 m/s^2 <- 9.8\text{ meters per second squared} <- 9.8
+9.8\,\mathrm{m\,s^{-2}} </- 9.8\text{ m/s}
+60\text{ mph} <- 60\text{ miles per hour} <- 60 mi/h </- 60\text{ km/h}
+4\text{ J/(kg K)} <- 4\,\text{J}\,\text{kg}^{-1}\,\text{K}^{-1} </- 4\text{ J/kg}
+300\text{ K} <- 300\text{ kelvins} </- 300\text{ C}
+25^\circ\text{C} <- 25 degrees Celsius <- 25℃ <- 25 </- 25°F
+3\text{ boxes} <- 3 box <- 3 </- 3\text{ foxes}
+5 m <- 5\text{ meters} </- 5\text{ s} </- 5
+2N <- 2 N </- 2
+
+# per cent
+50 </- 50\% </- 50 % </- 50\text{ percent} </- 50 per cent </- 50 pct </- 50\% \text{ of them}
+50 </- 50‰
+0.5 <- 50 per cent <- 500‰ </- 0.5\%
+50\% <- 50 <- \frac12 <- 50\text{ per cent} <- 500‰ </- 50^\circ </- 50\text{ students}
+
+# labels of choices
+B <- (B): 7 <- B - 7 <- \text{(B) } x=7 <- \text{B — }7 <- Ⓑ <- Ⓑ 7 <- \text{Option (B): }7 </- B-7
+B </- C - 7
+B </- (B)x </- B - C </- (B): 7, (C): 8 </- B = 7 </- Bx=7 </- (B) or (C)
+E - 7 <- -7+E </- E
+(1)(3) <- ①③ </- ①②
+
+# mixed numbers, thousands and commands
+\frac{7}{4} <- 1 \frac{3}{4} <- 1\tfrac34 <- 1 3/4 <- 1{\frac34} <- {1}\frac34 <- 1\nicefrac34
+\frac{7}{4} </- 1-3/4 </- 1\cdot\frac34
+2\frac12\text{ cups} <- 2 1/2 cups <- 2.5
+1234567 <- 1'234'567 <- 12,34,567 <- 1.234.567 <- 1\;234\;567 <- 1_234_567 </- 1, 234, 567
+1234567 </- 1234,567
+12,34,567 <- 12, 34, 567 <- 34, 12, 567 <- 1234567
+1,234 <- 1\,234 <- 1'234 </- 1, 234 </- 1.234 </- 1;234
+1234.5 <- 1'234.5 <- 1 234.5
+\frac56 <- \sfrac56 <- \textcolor{red}{\frac56} <- {\color{red}5}/6 <- \fcolorbox{red}{white}{5/6}
+\frac56 <- 5 \over 6
+10 <- {5 \choose 2} <- 5\choose 2 <- 2{5 \choose 1} </- {5 \choose 4}
+12 <- 3✕4 <- 3⁢4 <- ⁢12 </- 34
+2x <- 2⁢x <- x✖2
+
+# ratios, and words that change a number
+3 </- 3:1 </- 9 : 3
+3:1 <- 6:2 <- \frac31 <- x:y=3:1 </- 3 </- 1:3 </- 3, 1
+1:2:3 <- 2:4:6 <- a:b:c=1:2:3 </- 1:3:2 </- 1:2 </- \frac16
+1:3 </- (1,3)
+5 </- 5\text{ tens} </- 5\text{th root} </- 5 thirds </- 5 dozens </- 5 or more </- 5 sixteenths
+5 </- 5 gross
+50 <- 5 tens
 """
 
 

@@ -56,7 +56,7 @@ _TOKEN = re.compile(
 
 _POWER = re.compile(r"(?<=[A-Za-z0-9)}\]])\s*\*\*\s*(?=[A-Za-z0-9({\\+-])")
 _POINT = re.compile(r"(?<![0-9.])([0-9]+)\.(?=\s*(?:[-+*/^)}\],;]|\\(?:cdot|times|div|pi)|$))")
-_UNION = re.compile(r"(?<=[)\]])\s+U\s+(?=[(\[])")
+_UNION = re.compile(r"(?<=[)\]\[])\s+U\s+(?=(?:\\left\s*)?[(\[\]])")
 
 
 def latex_of_ascii(text: str) -> str:

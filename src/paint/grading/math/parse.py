@@ -18,6 +18,8 @@ from sympy import Expr, I, Integral, Limit, Piecewise, Product, Rational, Sum, S
 from sympy.core.function import AppliedUndef
 
 from paint.grading.math.ascii import GREEK
+from paint.grading.math.matrices import sides_of_matrices
+from paint.grading.math.spelling import is_too_deep, is_too_large
 from paint.objective.anchors import normalize
 
 
@@ -51,7 +53,10 @@ class Statement:
 
 @dataclass(frozen=True)
 class Listing:
-    """Several values. Brackets are "" for a list, "or" for alternatives, "[[" for a matrix."""
+    """Several values. Brackets are "" for a list, "or" for alternatives, "[[" for a matrix.
+
+    Those of a ratio are ":", and those of an open interval that is no tuple, such as ]0, 1[, "⟮⟯".
+    """
 
     parts: tuple["Value", ...]
     brackets: str = ""
@@ -60,8 +65,11 @@ class Listing:
     def __str__(self) -> str:
         if self.brackets == "or":
             return " or ".join(map(str, self.parts))
+        if self.brackets == ":":
+            return ":".join(map(str, self.parts))
         inner = ", ".join(map(str, self.parts))
-        return f"{self.brackets[:1]}{inner}{self.brackets[1:].replace('[', ']')}"
+        opening, closing = self.brackets[:1], self.brackets[1:].replace("[", "]")
+        return f"{opening}{inner}{closing}".replace("⟮", "(").replace("⟯", ")")
 
 
 @dataclass(frozen=True)
@@ -94,12 +102,6 @@ _SIGNS = """
 _COMMANDS = {name: sign for sign, *names in map(str.split, _SIGNS.split(";")) for name in names}
 
 
-def _with_usual_brackets(text: re.Match[str]) -> str:
-    """An interval with outward brackets by parentheses: ]0, 1] as (0, 1], in unions too."""
-    open_end = r"([\[\]])([^\[\](),]+,[^\[\](),]+)([\[\]])"
-    return re.sub(open_end, lambda m: "[("[m[1] == "]"] + m[2] + "])"[m[3] == "["], text[0])
-
-
 def _angle_name(angle: re.Match[str]) -> str:
     """An angle as one name, for either direction: ∠CBA as angleABC."""
     points = re.findall(r"[A-Z](?:_\{[0-9]+\})?", angle[1])
@@ -117,7 +119,6 @@ _SPELLINGS = [
         (r"(?<=lim_\{)([A-Za-z])→", r"\1\\to "),
         (r"(?<![A-Za-z])lg(?![A-Za-z])", "log_{10}"),
         (r"(?<![A-Za-z\\{])E(?=_)", r"\\mathrm{E}"),  # not Euler's number
-        (r"^\](.*)|(.*)\[$", _with_usual_brackets),
         (r"∠((?:\s*[A-Z](?:_\{[0-9]+\})?){3})", _angle_name),
     )
 ]
@@ -128,14 +129,8 @@ _NOT_MATHEMATICS = re.compile("[≡⇒⇔→…]")
 _NUMBER_SETS = re.compile(r"\\mathbb\{([NZQRC])\}|([ℕℤℚℝℂ])")  # noqa: RUF001
 _LETTER = re.compile("[A-Z]")
 _TOKEN = re.compile(r"\\[A-Za-z]+|\\.|.", re.DOTALL)
-_DEPTH = dict.fromkeys(["(", "[", "{", r"\{"], 1) | dict.fromkeys([")", "]", "}", r"\}"], -1)
-_MATRIX = re.compile(
-    r"([^\\=]*|\\frac\{[^{}]*\}\{[^{}]*\})(?:\\left\s*[\[(])?\s*"
-    r"\\begin\{((?:[pbB]|small)?matrix|array)\}(?:\{[clr|]*\})?(.*)\\end\{\2\}"
-    r"\s*(?:\\right\s*[\])])?",
-    re.DOTALL,
-)
-
+_DEPTH = dict.fromkeys(["(", "[", "{", r"\{", "⟮"], 1)
+_DEPTH |= dict.fromkeys([")", "]", "}", r"\}", "⟯"], -1)
 _PERIOD = r"\\(?:overline|bar|dot)\s*\{\s*([0-9]{1,20})\s*\}"
 _REPEATING = re.compile(rf"([0-9]*)\.([0-9]*){_PERIOD}")
 _MIXED = re.compile(r"(?<![0-9.,}\])A-Za-z])([0-9]+)\\frac\{([0-9]+)\}\{([0-9]+)\}(?![\^])")
@@ -164,28 +159,84 @@ def parse_answer(text: str, *, log: str = "ln") -> Value:
 
     Raises AnswerParseError. May not terminate for an integral or a limit.
     """
-    matrix = _MATRIX.fullmatch(text.strip())
-    if matrix:
-        factor, _, rows = matrix.groups()
-        cells = []
-        for row in rows.split(r"\\"):
-            if row.strip():
-                cells.append(row.split("&"))
-        if factor.strip():
-            cells = [[f"{factor}({cell})" for cell in row] for row in cells]
-        values = [tuple(parse_answer(cell, log=log) for cell in row) for row in cells]
-        return Listing(tuple(Listing(row, "[[") for row in values), "[[")
-    if r"\begin" in text:
+    if is_too_deep(text):
         raise AnswerParseError
+    if r"\begin" in text:
+        return _parse_matrices(text, log)
 
     plain = normalize(text)
     for spelling, replacement in _SPELLINGS:
         plain = spelling.sub(replacement, plain)
+    plain = _with_usual_brackets(plain)
     # 0.333... is a decimal; 1, 2, ... is a list with omitted terms.
     plain = re.sub(r"(?<=[0-9])…", "", plain) if "." in plain else plain
     if _NOT_MATHEMATICS.search(plain):
         raise AnswerParseError
     return _parse_value(_PLAIN_LOG.sub("log_{10}" if log != "ln" else "ln", plain))
+
+
+def _parse_matrices(text: str, log: str) -> Value:
+    """Matrices, products and sums of them, and equations of these."""
+    try:
+        sides = sides_of_matrices(text)
+    except ValueError:
+        raise AnswerParseError from None
+    values: list[Value] = []
+    for side in sides:
+        if isinstance(side, str):
+            values.append(parse_answer(side, log=log))
+            continue
+        rows = [tuple(parse_answer(cell, log=log) for cell in row) for row in side]
+        values.append(Listing(tuple(Listing(row, "[[") for row in rows), "[["))
+    if len(values) == 1:
+        return values[0]
+    return Statement(tuple(values), ("=",) * (len(values) - 1))
+
+
+_BEFORE_INTERVAL = re.compile(r"(?:^|[=<>≤≥≠≈∈∪∩∖,;({|:]|(?<![A-Za-z])(?:or|and))\s*$")  # noqa: RUF001
+
+
+def _with_usual_brackets(text: str) -> str:
+    """Intervals with outward brackets by parentheses: ]0; 1] as (0, 1], in unions too."""
+    written = ""
+    position = 0
+    while position < len(text):
+        is_start = text[position] in "[](" and _BEFORE_INTERVAL.search(written)
+        interval = _outward_interval(text, position) if is_start else None
+        if interval:
+            usual, position = interval
+            written += usual
+        else:
+            written += text[position]
+            position += 1
+    return written
+
+
+def _outward_interval(text: str, start: int) -> tuple[str, int] | None:
+    """The interval that begins here, as usual, and its end; None if no bracket is outward."""
+    depth, separators = 0, []
+    for end in range(start + 1, len(text)):
+        character = text[end]
+        if depth == 0 and character in "[])":
+            break
+        depth += (character in "({") - (character in ")}")
+        if depth == 0 and character in ",;":
+            separators.append(end)
+    else:
+        return None
+    opening, closing, inner = text[start], text[end], text[start + 1 : end]
+    low, _, high = inner.partition(";" if ";" in inner else ",")
+    is_pair = len(separators) == 1 or [text[place] for place in separators].count(";") == 1
+    is_outward = opening == "]" or closing == "["
+    if not (is_outward and is_pair and low.strip() and high.strip()):
+        return None
+    if len(separators) > 1:  # 0,5 and 1,5 between semicolons are decimals
+        low, high = (re.sub(r"(?<=[0-9]),\s?(?=[0-9])", ".", side) for side in (low, high))
+        if "," in low + high:
+            return None
+    usual = {"]": "(", "[": "[", "(": "("}[opening] + {"[": ")", "]": "]", ")": ")"}[closing]
+    usual = "⟮⟯" if usual == "()" else usual
+    return f"{usual[0]}{low},{high}{usual[1]}", end + 1
 
 
 def has_value(value: Value) -> bool:
@@ -289,6 +340,13 @@ def _parse_part(text: str) -> Value:
         if found:
             return Region(operation, tuple(map(_parse_part, regions)))
 
+    terms, found = _split(text, re.compile(":"))
+    if found:
+        return _parse_ratio(text, terms)
+    vector = _parse_vector(text)
+    if vector:
+        return vector
+
     numbers = _NUMBER_SETS.fullmatch(text)
     if numbers:
         return Region(numbers[1] or "NZQRC"["ℕℤℚℝℂ".index(numbers[2])])  # noqa: RUF001
@@ -311,6 +369,55 @@ def _parse_part(text: str) -> Value:
     return _parse_scalar(text)
 
 
+def _parse_ratio(text: str, terms: list[str]) -> Value:
+    """A ratio of numbers; a:b of two unknowns is their quotient."""
+    ratio = Listing(tuple(map(_parse_part, terms)), ":")
+    if len(terms) == 2 and free_symbols(ratio):
+        return _parse_scalar(text)
+    return ratio
+
+
+def _parse_vector(text: str) -> Listing | None:
+    """A multiple of a tuple such as 2(1, x), or a sum of these; None for other texts."""
+    pieces, signs = _split(text, re.compile("[+-]"))
+    if signs and not pieces[0].strip():  # of -(1, 2)
+        pieces = pieces[1:]
+    else:
+        signs = ["+", *signs]
+    terms = [term for term in map(_factor_and_tuple, pieces) if term]
+    lengths = {len(parts) for _, parts in terms}
+    if len(terms) < len(pieces) or len(lengths) != 1 or (signs, terms[0][0]) == (["+"], ""):
+        return None
+    # f(1, 2) is the value of a function, but (0, 1) + t(1, 2) a vector.
+    if not any(_IS_FACTOR.fullmatch(factor) for factor, _ in terms):
+        return None
+    cells = [""] * len(terms[0][1])
+    for sign, (factor, parts) in zip(signs, terms, strict=True):
+        before = f"{sign}({factor.rstrip('* ') or 1})"
+        cells = [f"{cell}{before}*({part})" for cell, part in zip(cells, parts, strict=True)]
+    return Listing(tuple(map(_parse_part, cells)), "()")
+
+
+# A number, or what a sign of a product follows.
+_IS_FACTOR = re.compile(r"(?:[^A-Za-z\\]|\\(?:frac|sqrt)(?![A-Za-z]))*|.*\*\s*", re.DOTALL)
+
+
+def _factor_and_tuple(text: str) -> tuple[str, list[str]] | None:
+    """The text before a tuple, and the tuple's parts; None for what does not end with a tuple."""
+    text = text.strip()
+    depth = start = 0
+    for start in range(len(text) - 1, -1, -1):
+        depth += (text[start] == ")") - (text[start] == "(")
+        if depth == 0:
+            break
+    if not text.endswith(")") or depth:
+        return None
+    parts, _ = _split(text[start + 1 : -1], re.compile("[,;]"))
+    if len(parts) < 2:
+        return None
+    return text[:start].strip(), parts
+
+
 def _parse_statement(sides: list[str], relations: list[str]) -> Value:
     if not sides[0].strip() and relations[0] in "=≈":  # = 5
         sides, relations = sides[1:], relations[1:]
@@ -321,6 +428,8 @@ def _parse_statement(sides: list[str], relations: list[str]) -> Value:
     # (x, y) = (1, 2) is x = 1 and y = 2.
     names, last = values[0], values[-1]
     if relations == ["="] and isinstance(names, Listing) and isinstance(last, Listing):
+        if ":" in (names.brackets, last.brackets):
+            return Statement(values, tuple(relations))
         if len(names.parts) == len(last.parts) and "" not in (names.brackets, last.brackets):
             pairs = zip(names.parts, last.parts, strict=True)
             return Listing(tuple(Statement(pair, ("=",)) for pair in pairs), last.brackets)
@@ -359,7 +468,7 @@ def _split(text: str, separator: re.Pattern[str]) -> tuple[list[str], list[str]]
 
 
 def _parse_scalar(text: str) -> Scalar:
-    if not text or _NOT_A_NUMBER.search(text):
+    if not text or _NOT_A_NUMBER.search(text) or is_too_large(text):
         raise AnswerParseError
     latex = _MIXED.sub(_as_sum, _REPEATING.sub(_as_fraction, text))
     turn = r"(\1\\cdot\\frac{\\pi}{180})" if _TRIGONOMETRIC.search(latex) else r"\1"

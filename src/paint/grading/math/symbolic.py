@@ -62,6 +62,8 @@ def values_equal(a: Value, b: Value) -> bool:
             return values_equal(a.condition, b.condition) and values_equal(a.element, b.element)
         case Listing(), Listing() if _same_listings(a, b):
             return True
+        case (Listing(parts, ":"), Scalar() as number) | (Scalar() as number, Listing(parts, ":")):
+            return _same_quotient(parts, number)
         case Region(), Region() if a.operation == b.operation and _equal_in_any_order(
             a.parts, b.parts
         ):
@@ -347,7 +349,8 @@ def _values(statement: Statement) -> list[Value]:
         if isinstance(side, Scalar):
             scalars.append(side)
     if len(scalars) != len(values):
-        return []
+        is_true = all(values_equal(x, y) for x, y in pairwise(values))
+        return list(values) if is_true else []
     accepted: list[Value] = [scalars[0]]
     signs = reversed(statement.relations)
     for (later, earlier), sign in zip(pairwise(scalars), signs, strict=False):
@@ -380,6 +383,8 @@ def _is_true_step(a: Scalar, b: Scalar, *, is_rounded: bool) -> bool:
 def _leading_name(statement: Statement) -> Any:
     """The unknown that a statement begins with, or None."""
     first = statement.sides[0]
+    if isinstance(first, Listing) and first.brackets == ":" and all(map(_is_variable, first.parts)):
+        return first
     if not isinstance(first, Scalar):
         return None
     factors = Mul.make_args(first.expr)
@@ -486,7 +491,37 @@ def _proportional(f: Any, g: Any, is_rounded: bool, *, is_positive: bool = False
 # --- Lists, tuples and sets
 
 
+def _same_quotient(ratio: Sequence[Value], number: Scalar) -> bool:
+    """True if a ratio is the fraction; 6:2 is not 3, since a number in digits compares nothing."""
+    if len(ratio) != 2 or (number.place and number.expr.is_Integer):
+        return False
+    a, b = _scalars(ratio)
+    quotient = replace(a, expr=a.expr / b.expr, is_decimal=a.is_decimal or b.is_decimal)
+    return _same_scalars(quotient, number)
+
+
+def _same_ratios(a: Listing, b: Listing) -> bool:
+    """True if the terms of two ratios are proportional."""
+    if len(a.parts) != len(b.parts):
+        return False
+    pairs = list(zip(_scalars(a.parts), _scalars(b.parts), strict=True))
+    return all(_same_scalars(_times(x, w), _times(y, v)) for (x, y), (v, w) in pairwise(pairs))
+
+
+def _times(a: Scalar, b: Scalar) -> Scalar:
+    return Scalar(a.expr * b.expr, a.is_decimal or b.is_decimal)
+
+
+def _scalars(values: Sequence[Value]) -> list[Scalar]:
+    """The values, which are numbers or formulas. Raises Undefined for others."""
+    if not all(isinstance(value, Scalar) for value in values):
+        raise Undefined
+    return [value for value in values if isinstance(value, Scalar)]
+
+
 def _same_listings(a: Listing, b: Listing) -> bool:
+    if ":" in (a.brackets, b.brackets):
+        return a.brackets == b.brackets and _same_ratios(a, b)
     a, b = _without_duplicates(a), _without_duplicates(b)
     if len(a.parts) != len(b.parts):
         return False
@@ -494,11 +529,12 @@ def _same_listings(a: Listing, b: Listing) -> bool:
     kinds = [_kind(listing) for listing in (a, b)]
     if set(kinds) == {"set", "tuple"}:
         return False
-    is_pair = len(a.parts) == 2
-    if is_pair and "list" in kinds and "[" in f"{a.brackets}{b.brackets}"[:1]:
-        return False  # an interval
-    if is_pair and kinds == ["tuple", "tuple"] and a.brackets != b.brackets:
-        return False  # open or closed at other ends
+    if len(a.parts) == 2:
+        brackets = [listing.brackets.replace("⟮⟯", "()") for listing in (a, b)]
+        if kinds == ["tuple", "tuple"] and brackets[0] != brackets[1]:
+            return False  # open or closed at other ends
+        if "list" in kinds and any(map(_is_interval, (a, b))):
+            return False
 
     names = []
     for listing in (a, b):
@@ -513,6 +549,14 @@ def _same_listings(a: Listing, b: Listing) -> bool:
             b = _sorted_by_name(b)
         return all(values_equal(x, y) for x, y in zip(a.parts, b.parts, strict=True))
     return _equal_in_any_order(a.parts, b.parts)
+
+
+def _is_interval(listing: Listing) -> bool:
+    """True for a pair that is no tuple: with another bracket than (), or an infinite end."""
+    ends = {end.expr for end in listing.parts if isinstance(end, Scalar)}
+    if listing.brackets == "()":
+        return not ends.isdisjoint({oo, -oo})
+    return listing.brackets in ("[]", "[)", "(]", "⟮⟯")
 
 
 def _kind(listing: Listing) -> str:
@@ -643,6 +687,8 @@ def _is_in(x: Any, region: Value, ends: dict[Value, Any]) -> bool:
             if operation == "∖":  # noqa: RUF001
                 return inside[0] and not any(inside[1:])
             return any(inside) if operation == "∪" else all(inside)  # noqa: RUF001
+        case Listing(_, "" | ":"):
+            raise Undefined
         case Listing(parts, "{}"):
             return x in [ends[part] for part in parts]
         case Listing(parts, "or"):
