@@ -230,7 +230,9 @@ def test_function_gets_row_rows_and_seed_and_must_return_text() -> None:
     these = contexts(spec_of(context))
     [text] = these.references(PROBLEMS[0], 7).values()
     assert text == f"Be {PROBLEMS[1].solution} 7"
-    with pytest.raises(DataError, match="problem 2: it returned an object of type int, and a context is a text"):
+    with pytest.raises(
+        DataError, match="problem 2: it returned an object of type int, and a context is a text"
+    ):
         these.references(PROBLEMS[2], 7)
 
 
