@@ -288,9 +288,12 @@ def frame_of(rows: Sequence[Mapping[str, Any]]) -> "pd.DataFrame":
 
 def frame_of_results(results: Sequence[Any]) -> "pd.DataFrame":
     """The results of an experiment as rows, each with its accuracy."""
+    from paint.evaluation.intervals import with_value
     from paint.experiments.checkpoint_results import shares
 
-    return frame_of([asdict(result) | {"avg_at_k": shares([result]).mean()} for result in results])
+    return frame_of(
+        [asdict(result) | {"avg_at_k": with_value(shares([result])).mean()} for result in results]
+    )
 
 
 def frame_of_rows(rows: "Sequence[Measurement]") -> "pd.DataFrame":

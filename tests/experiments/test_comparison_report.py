@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from paint.config.run_folder import RunError
 from paint.core.display import Display
 from paint.evaluation.frame import Measurement, select_rows
 from paint.evaluation.intervals import (
@@ -17,7 +18,7 @@ from paint.evaluation.intervals import (
     over_seeds,
     p_value_over_seeds,
 )
-from paint.experiments.checkpoint_results import CheckpointResult
+from paint.experiments.checkpoint_results import CheckpointResult, by_run, shares
 from paint.experiments.comparison_report import (
     LEAD,
     comparison_report,
@@ -234,3 +235,21 @@ def test_save_plot_name_with_markup_is_drawn_verbatim(name: str, tmp_path: Path)
     plot = (tmp_path / "plot.svg").read_text()
     assert plot.count(f">{shown}</text>") == 2  # title and row
     assert f">Avg@4: {shown}, points</text>" in plot
+
+
+def test_results_leave_out_samples_and_problems_that_were_not_graded() -> None:
+    base, run = trained("base", 0, 0, [4, 2, 1]), trained("few", 0, 2, [3, 0, 1])
+    lacking = replace(run, graded=[3, 0, 2])
+    assert shares([base]).tolist() == [[1, 0.5, 0.25]]
+    assert shares([lacking])[0, [0, 2]].tolist() == [1, 0.5]
+    assert np.isnan(shares([lacking])[0, 1])
+    # Without the second problem on both sides.
+    found = by_run([base, lacking])
+    assert [result.problems for results in found.values() for result in results] == [
+        ["one", "three"]
+    ] * 2
+    assert shares(found["base"]).tolist() == [[1, 0.25]]
+    assert shares(found["few"]).tolist() == [[1, 0.5]]
+    assert by_run([base, run])["few"] == [run]
+    with pytest.raises(RunError, match="no problem has a graded sample of every run"):
+        by_run([base, replace(run, graded=[0, 0, 0])])

@@ -1,7 +1,7 @@
 """The results of an experiment: results.jsonl, with one line per evaluated checkpoint."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ class CheckpointResult:
     problems: list[str]  # digest of each evaluation problem
     right: list[int]  # number of correct samples of each problem
     answer_tokens: float  # mean length of a sample in tokens
+    graded: list[int] | None = None  # samples of each problem that have a verdict; None: all
 
     @property
     def is_last(self) -> bool:
@@ -82,15 +83,37 @@ def by_run(results: Results) -> dict[str, list[CheckpointResult]]:
 
 
 def by_step(results: Results) -> dict[str, dict[int, list[CheckpointResult]]]:
-    """Group results by run and step, ordered by seed; RunError if their problems differ."""
+    """Group results by run and step, ordered by seed; RunError if their problems differ.
+
+    A problem of which a result has no graded sample is left out of all: differences are paired.
+    """
     # Paired differences are of the same problems, in the same order.
     trained = [result for result in results if result.trained_on]
     _require_one("trained", trained, [result.trained_on for result in trained])
     _require_one("evaluated", results, [result.problems for result in results])
+    results = _where_all_are_graded(results)
     groups: dict[str, dict[int, list[CheckpointResult]]] = {}
     for result in sorted(results, key=lambda result: (result.run, result.steps, result.seed)):
         groups.setdefault(result.run, {}).setdefault(result.steps, []).append(result)
     return groups
+
+
+def _where_all_are_graded(results: Results) -> Results:
+    """The results on the problems of which each has a graded sample. RunError without any."""
+    graded = [result.graded for result in results if result.graded is not None]
+    if not graded:
+        return results
+    kept = [i for i, counts in enumerate(zip(*graded, strict=True)) if min(counts)]
+    if not kept:
+        raise RunError(
+            "no problem has a graded sample of every run, since the grader failed; mend the grader"
+        )
+    found = []
+    for result in results:
+        counts = result.graded and [result.graded[i] for i in kept]
+        problems, right = [result.problems[i] for i in kept], [result.right[i] for i in kept]
+        found.append(replace(result, problems=problems, right=right, graded=counts))
+    return found
 
 
 def _require_one(verb: str, results: Results, problems: Sequence[Any]) -> None:
@@ -105,9 +128,13 @@ def _require_one(verb: str, results: Results, problems: Sequence[Any]) -> None:
 
 
 def shares(results: Results) -> Float[np.ndarray, "s p"]:
-    """Share of correct samples by seed and problem."""
+    """Share of correct samples among the graded ones, by seed and problem; NaN without any."""
     samples: int = results[0].protocol["samples"]
-    return np.array([result.right for result in results]) / samples
+    right = np.array([result.right for result in results])
+    of = [result.graded or [samples] * len(result.right) for result in results]
+    graded = np.array(of)
+    found: np.ndarray = np.divide(right, graded, out=np.full(right.shape, np.nan), where=graded > 0)
+    return found
 
 
 def mean_cost(group: Results) -> tuple[float, float]:

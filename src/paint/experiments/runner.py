@@ -272,8 +272,9 @@ def _run(
                 rollout_tokens=round(sum(row["rollout_tokens"] for row in history[:step])),
                 seconds=seconds,
                 problems=samples.problems,
-                right=samples.correct.sum(axis=1).tolist(),
+                right=(samples.correct & samples.graded).sum(axis=1).tolist(),
                 answer_tokens=float(samples.tokens.mean()),
+                graded=None if samples.graded.all() else samples.graded.sum(axis=1).tolist(),
             )
         )
     return results
