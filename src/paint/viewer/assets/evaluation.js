@@ -3,6 +3,7 @@
 const POLICIES = DATA.policies, SETS = DATA.benchmarks;
 const setNamed = (name) => SETS.find((set) => set.name === name) ?? SETS[0];
 const measured = (policy, set, metric) => DATA.rows.find((r) => r.policy === policy && r.benchmark === set && r.metric === metric && !r.against && !r.group);
+const gradedOf = (answers) => answers.filter((a) => a.correct !== null).length;
 const shareOf = (answers) => (answers ? answers.filter((a) => a.correct).length : null);
 
 function buildFigures(section) {
@@ -32,8 +33,8 @@ const KINDS_OF_PROBLEMS = {
   "": ["all problems", () => true],
   gained: ["better in the second of the two", (p) => shareOf(p.answers[pair[1]]) > shareOf(p.answers[pair[0]])],
   lost: ["worse in the second of the two", (p) => shareOf(p.answers[pair[1]]) < shareOf(p.answers[pair[0]])],
-  never: ["never right", (p) => Object.values(p.answers).every((a) => shareOf(a) === 0)],
-  always: ["always right", (p) => Object.values(p.answers).every((a) => shareOf(a) === a.length)],
+  never: ["never right", (p) => Object.values(p.answers).every((a) => gradedOf(a) > 0 && shareOf(a) === 0)],
+  always: ["always right", (p) => Object.values(p.answers).every((a) => gradedOf(a) > 0 && shareOf(a) === gradedOf(a))],
   cut: ["with truncated answers", (p) => Object.values(p.answers).flat().some((a) => a.truncated)],
   doubt: ["gold answer with a warning", (p) => p.doubt !== null],
 };
@@ -55,7 +56,7 @@ function drawProblems() {
     const open = () => choose(problem);
     return el("tr", { tabindex: 0, "data-problem": problem.id, "aria-selected": problem === chosen, onclick: open, onkeydown: (e) => { if (e.key === "Enter") open(); } },
       el("td.left", {}, readable(problem.id), problem.doubt ? el("span.bad", { title: problem.doubt }, " doubt") : null),
-      POLICIES.map((p) => { const a = problem.answers[p]; return el("td", {}, a ? [cells(a), ` ${shareOf(a)}/${a.length}`] : ""); }));
+      POLICIES.map((p) => { const a = problem.answers[p]; return el("td", {}, a ? [cells(a), ` ${shareOf(a)}/${gradedOf(a)}`] : ""); }));
   }));
 }
 
@@ -76,7 +77,7 @@ function choose(problem, { move = true } = {}) {
 
 const WHY = { right: "right", wrong: "another answer than the gold one", "no box": "no answer in a box", "unclosed thought": "the thought was never closed, so nothing after it counts", truncated: "cut at the token limit before an answer", "unparsable gold": "the gold answer does not parse", "timed out": "the comparison took too long" };
 function answerPanel(answer, i) {
-  const verdict = answer.correct ? el("b.good", {}, "\u2713 right") : el("b.bad", {}, `\u2717 ${answer.reason}`);
+  const verdict = answer.correct === null ? el("b.soft", {}, `not graded: ${answer.reason}`) : answer.correct ? el("b.good", {}, "\u2713 right") : el("b.bad", {}, `\u2717 ${answer.reason}`);
   const extra = [answer.lenient !== answer.correct ? "right by the lenient reading" : null, answer.truncated ? "truncated" : null, answer.looping ? "repeating" : null].filter(Boolean);
   return el("details.panel", { open: i === 0, "data-sample": i }, el("summary", {}, `#${i} `, verdict, " ", answer.answer === null ? "" : el("span.mono", {}, visible(answer.answer, { breaks: false })), el("span.soft", {}, `  ${number(answer.tokens)} tokens${extra.length ? ` \u00b7 ${extra.join(" \u00b7 ")}` : ""}`)),
     el("p.soft", {}, answer.correct ? null : `Why: ${Object.hasOwn(WHY, answer.reason) ? WHY[answer.reason] : answer.reason}.`), el("pre", {}, readable(answer.text)));

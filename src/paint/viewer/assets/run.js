@@ -98,7 +98,7 @@ function highest(row, name) { const column = values(row)[name]; return column?.l
 
 const COLUMNS = [
   ["place", "step.row", (r) => r.step * 1e6 + r.row, (r) => `${r.step}.${r.row}`],
-  ["correct", "right", (r) => (r.correct ? 1 : 0), (r) => el(r.correct ? "span.good" : "span.bad", {}, r.correct ? "\u2713" : "\u2717", r.truncated ? " cut" : "", r.looping ? " \u21bb" : "")],
+  ["correct", "right", (r) => (r.correct ? 1 : 0), (r) => el(r.correct == null ? "span.soft" : r.correct ? "span.good" : "span.bad", {}, r.correct == null ? "\u2013" : r.correct ? "\u2713" : "\u2717", r.truncated ? " cut" : "", r.looping ? " \u21bb" : "")],
   ["tokens", "tokens", lengthOf, (r) => number(lengthOf(r))],
   ["kl", "KL", (r) => average(r, "kl"), (r) => number(average(r, "kl"), 2)],
   ["klmax", "max", (r) => highest(r, "kl"), (r) => number(highest(r, "kl"), 2)],
@@ -182,7 +182,7 @@ function missingStep(step) {
 function drawRollout() {
   const row = current, v = values(row);
   const facts = [["tokens", number(lengthOf(row))], ["KL", number(average(row, "kl"))], ["loss", number(average(row, "loss"))], ["overlap", number(row.overlap)], ["mask ratio", number(row.mask_ratio)], ["reward", row.reward === undefined ? null : number(row.reward)], ["advantage", row.advantage === undefined ? null : number(row.advantage)]].filter(([, value]) => value !== null && value !== "\u2013");
-  const verdict = row.correct ? el("b.good", {}, "\u2713 right") : el("b.bad", {}, "\u2717 wrong");
+  const verdict = row.correct == null ? el("b.soft", {}, "not graded") : row.correct ? el("b.good", {}, "\u2713 right") : el("b.bad", {}, "\u2717 wrong");
   spans = tokenSpans(row);
   const box = el("div.tokens", { id: "tokens", role: "listbox", "aria-label": "tokens of the completion" }, spans);
   box.addEventListener("mouseover", (event) => { const span = event.target.closest(".t"); if (span) showTip(span, tokenCard(row, Number(span.dataset.i))); });
