@@ -36,6 +36,7 @@ from paint.core.storage import atomic_dir
 from paint.demo.files import model_path
 from paint.estimate.plan import Machine, dtype_on
 from paint.models.exports import (
+    Rounding,
     adapter_difference,
     export_adapter,
     export_merged,
@@ -91,21 +92,7 @@ def export(
     dtype = dtype or (dtype_on(config.model, Machine()) if merged else "float32")
     place = wrap_errors(folder, ExportError, "free some space, or name another folder")
     with place, _naming_finite(run, config.model), atomic_dir(folder.resolve()) as partial:
-        if merged:
-            # The seed draws an adapter that the trained weights replace.
-            policy = load_policy(config.model, seed=0)
-            written = export_merged(policy, trained, partial, getattr(torch, dtype))
-            rounding = written.rounding
-            del policy  # the model that is read takes its memory
-            gc.collect()
-            nats = merged_difference(partial, written)
-        else:
-            rounding = export_adapter(trained, partial, getattr(torch, dtype))
-            load_tokenizer(config.model.path).save_pretrained(partial)
-            save_generation_settings(config.model.path, partial)
-            nats = None
-            if _can_read(config.model):
-                nats = adapter_difference(config.model, trained, partial)
+        rounding, nats = _write(config.model, trained, partial, dtype, merged=merged)
         made = Export(
             name=repository or folder.resolve().name,
             config=config,
@@ -119,20 +106,7 @@ def export(
         )
         write_card(made, found, partial)
 
-    display.note(
-        f"written to {folder}: {'model' if merged else 'adapter'} in {dtype}, which keeps "
-        f"{rounding.kept:.2%} of the update with an error of {rounding.error:.2%}"
-    )
-    if nats is None:
-        display.note(
-            "the adapter's file was read again, without its base, which is quantized or takes more "
-            "than the free memory"
-        )
-    else:
-        display.note(
-            f"read again from {folder}: log-probs of a text are those of the trained policy within "
-            f"{nats:.2g} nats a token"
-        )
+    display.notes(_describe(made, folder))
     if not merged and Path(model_path(config.model.path)).exists():
         display.note(
             f"the adapter's base is a folder of this machine, {model_path(config.model.path)}; for "
@@ -141,6 +115,45 @@ def export(
     if repository:
         upload(folder, repository, display)
     return folder
+
+
+def _write(
+    model: cfg.ModelConfig, trained: Path, folder: Path, dtype: cfg.Dtype, *, merged: bool
+) -> tuple[Rounding, float | None]:
+    """Write the weights and read them again; what the dtype keeps, and nats from the policy."""
+    if merged:
+        # The seed draws an adapter that the trained weights replace.
+        policy = load_policy(model, seed=0)
+        written = export_merged(policy, trained, folder, getattr(torch, dtype))
+        del policy  # the model that is read takes its memory
+        gc.collect()
+        return written.rounding, merged_difference(folder, written)
+    rounding = export_adapter(trained, folder, getattr(torch, dtype))
+    load_tokenizer(model.path).save_pretrained(folder)
+    save_generation_settings(model.path, folder)
+    if _can_read(model):
+        return rounding, adapter_difference(model, trained, folder)
+    return rounding, None
+
+
+def _describe(made: Export, folder: Path) -> list[str]:
+    """What was written, and what was read again."""
+    rounding, kind = made.rounding, "model" if made.merged else "adapter"
+    written = (
+        f"written to {folder}: {kind} in {made.dtype}, which keeps {rounding.kept:.2%} of the "
+        f"update with an error of {rounding.error:.2%}"
+    )
+    if made.nats is None:
+        return [
+            written,
+            "the adapter's file was read again, without its base, which is quantized or takes more "
+            "than half of the free memory",
+        ]
+    return [
+        written,
+        f"read again from {folder}: log-probs of a text are those of the trained policy within "
+        f"{made.nats:.2g} nats a token",
+    ]
 
 
 def _can_read(model: cfg.ModelConfig) -> bool:
