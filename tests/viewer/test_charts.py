@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="node is no
 def evaluated(expression: str) -> Any:
     """The value of an expression of the pages' scripts."""
     base = (ASSETS / "base.js").read_text()
-    start, end = base.index("function number("), base.index("// The address holds")
+    start, end = base.index("function fixed("), base.index("// The address holds")
     script = base[start:end] + (ASSETS / "charts.js").read_text()
     line = ["node", "-e", f"{script};console.log(JSON.stringify({expression}))"]
     return json.loads(subprocess.run(line, capture_output=True, check=True, text=True).stdout)

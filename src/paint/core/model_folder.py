@@ -77,14 +77,17 @@ def _of_paint(folder: Path) -> str:
             f"is a run and no model; `paint resume {folder}` continues it, and {merge} its last "
             f"checkpoint, whose folder can be named"
         )
-    if (folder / "state.json").is_file() or (folder / "adapter" / "adapter_config.json").is_file():
+    has_adapter = (folder / "adapter" / "adapter_config.json").is_file()
+    # A model's folder may hold an adapter of it in a folder below.
+    has_config = (folder / "config.json").is_file()
+    if (folder / "state.json").is_file() or (has_adapter and not has_config):
         if (folder / "model" / "config.json").is_file():
             return f"is a checkpoint of a run; name its model, {folder / 'model'}"
         return f"is a checkpoint of a run and no model; {merge} it, whose folder can be named"
     is_evaluation = (folder / "summary.json").is_file() or (
         (folder / "settings.json").is_file() and (folder / "completions.jsonl").is_file()
     )
-    if is_evaluation and not (folder / "config.json").is_file():
+    if is_evaluation and not has_config:
         return "is an evaluation and no model; name the model or the run that it evaluated"
     return ""
 
