@@ -44,6 +44,11 @@ def test_values_and_positional_arguments_are_as_they_were() -> None:
     assert line.options.config.model.gradient_checkpointing is True
     assert not line.options.config.model.liger
     assert parse(["show", "--no-open", "runs/1_0"]).options.targets == ("runs/1_0",)
+    resumed = parse(
+        ["resume", "run", "--server-gpus", "cpu", "cpu", "--urls", "http://a", "http://b"]
+    )
+    assert resumed.options.server_gpus == ("cpu", "cpu")
+    assert resumed.options.urls == ("http://a", "http://b")
 
 
 @pytest.mark.parametrize("setting", ["data.path", "validation.path", "health.drift_path"])

@@ -22,7 +22,7 @@ def config_of(*arguments: str) -> Config:
 @settings(max_examples=30)
 @given(TABLES)
 @example({"rollout": {"top_k": -1, "server_args": "--gpu-memory-utilization 0.4"}})
-@example({"log": {"name": "-a", "token_rows": "all"}, "model": {"lora_targets": ["q_proj"]}})
+@example({"log": {"folder": "-a", "token_rows": "all"}, "model": {"lora_targets": ["q_proj"]}})
 def test_flags_round_trip_config(table: dict[str, dict[str, Any]]) -> None:
     config = from_table(table)
     assert config_of() == DEMO

@@ -49,7 +49,7 @@ def require_values(words: Sequence[str], kinds: dict[str, Any], *, takes_more: b
             raise ConfigError(
                 f"{flag} is a switch, got {format_short(value)}; write --{names[0]} or --{names[1]}"
             )
-        if count > 1 and is_extra and get_origin(kind) is not tuple:
+        if count > 1 and is_extra and not _takes_several(kind):
             raise ConfigError(f"{flag} takes one value, got {format_short(value)} after it, too")
         if _is_number(kind) and _is_written_otherwise(value):
             raise ConfigError(
@@ -75,6 +75,11 @@ def flag_kinds(options: type[Any], unnamed: str) -> dict[str, Any]:
         for name, inner in flag_kinds(kind, unnamed).items():  # type: ignore[arg-type]
             kinds[f"{prefix}{name}"] = inner
     return kinds
+
+
+def _takes_several(kind: Any) -> bool:
+    """Whether a flag takes a tuple of values, or no value in its place."""
+    return any(get_origin(member) is tuple for member in (kind, *get_args(kind)))
 
 
 def _is_number(kind: Any) -> bool:

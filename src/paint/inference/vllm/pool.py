@@ -252,10 +252,11 @@ class VllmEngine(RemoteEngine):
         try:
             if server.failures == FAILURES:
                 raise EngineError(f"{FAILURES} failures without a completion, the last: {error}")
-            await asyncio.sleep(PAUSE_SECONDS)
+            # Before the pause: the other servers may end the step in less, and cancel this.
             if server.process is not None and server.process.dead:
                 self.display.note(f"engine: starting {server.url} again{_log_of(server)}")
                 server.process.start()
+            await asyncio.sleep(PAUSE_SECONDS)
             await self._until_healthy(server)
         except EngineError as lost:
             server.failures = FAILURES
