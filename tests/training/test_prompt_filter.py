@@ -1,5 +1,6 @@
 """Prompts over the limit: refused with their lengths, or skipped and counted; never cut."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,16 @@ from paint.config.schema import Config, ContextConfig
 from paint.core.display import Display
 from paint.data.contexts import Contexts
 from paint.data.problems import DataError, Problem, read_problems
+from paint.grading.contract import Grade
+from paint.inference.local import LocalEngine
 from paint.models import lengths
 from paint.models.policy import load_policy
 from paint.objective.masking import MARKER
 from paint.training.check import check_config
 from paint.training.prompt_filter import filter_problems, note_unmasked
 from paint.training.trainer import train
-from runs import changed, stored, write_problems
+from paint.variants.reason_first import ReasonFirst
+from runs import changed, stored, variant, write_problems
 
 LONG = "so " * 600
 SKIP = {"on_bad_row": "skip"}
@@ -169,3 +173,57 @@ def test_note_unmasked_is_silent_where_nothing_is_masked(
     options = ContextConfig(mask_ratio_wrong=ratios[0], mask_ratio_correct=ratios[1])
     note_unmasked(Contexts(options, problems), problems, Display())
     assert ("no anchors" in capsys.readouterr().out) == said
+
+
+def graded(completion: str, row: dict[str, Any]) -> Grade:
+    return Grade(0.0, feedback="Count again.")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "sections", "before", "after"),
+    [
+        ("demo-paint", {}, ["first student prompt", "first teacher prompt"], ["completion"]),
+        (
+            "demo-paint",
+            {
+                "context": {"source": ["solution", "feedback"]},
+                "grading": {"grader": "test_prompt_filter:graded"},
+            },
+            ["first student prompt"],
+            ["its teacher prompt", "completion"],
+        ),
+        (
+            "demo-paint",
+            variant(ReasonFirst, rationale_tokens=4),
+            ["first student prompt", "first teacher prompt"],
+            ["its teacher prompt", "completion"],
+        ),
+        ("demo-grpo", {}, ["first student prompt"], ["completion"]),
+    ],
+)
+def test_prompts_are_printed_before_the_first_rollout(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    recipe: str,
+    sections: dict[str, dict[str, Any]],
+    before: list[str],
+    after: list[str],
+) -> None:
+    stream = LocalEngine.stream
+
+    def marked(self: LocalEngine, *arguments: Any) -> Any:
+        Display().note("--- sampled")
+        return stream(self, *arguments)
+
+    monkeypatch.setattr(LocalEngine, "stream", marked)
+    small = {"train": {"steps": 1, "batch_size": 8}, "data": {"limit": 8}}
+    config = changed(recipe, {"rollout": {"max_new_tokens": 8}}, sections)
+    table = to_table(config)
+    for section, settings in small.items():
+        table[section] |= settings
+    train(from_table(table), tmp_path / "run")
+    titles = re.findall(r"^--- ([a-z ]*[a-z])", capsys.readouterr().out, re.MULTILINE)
+    place = titles.index("sampled")
+    # A reason-first teacher samples, too.
+    assert (titles[:place], [t for t in titles[place:] if t != "sampled"]) == (before, after)

@@ -19,7 +19,7 @@ from paint.models.special_tokens import REASON, special_text_finder
 from paint.models.structure import position_limit
 from paint.objective.masking import MARKER
 from paint.training.check import Resolved
-from paint.training.rollouts import Rollout
+from paint.training.rollouts import Rollout, TeacherPrompt
 
 
 def filter_problems(
@@ -290,15 +290,60 @@ def warn_template_mismatch(display: Display, policy: Policy) -> None:
     )
 
 
-def print_first_prompts(display: Display, policy: Policy, rollout: Rollout) -> None:
-    """Print the first prompts of student and teacher, and the completion, with special tokens."""
-    prompts = {"student": rollout.prompt}
-    if rollout.teacher_prompt:
-        prompts["teacher"] = rollout.teacher_prompt.prompt
+@dataclass(frozen=True)
+class FirstPrompts:
+    """The prompts that were printed before the first rollout."""
 
-    for role, ids in prompts.items():
-        # As the model reads them: a template that differs by accident shows here (D2).
-        text = policy.decode(ids, special=True)
-        display.note(f"--- first {role} prompt, {len(ids)} tokens ---\n{text}")
-    display.note(f"--- completion, {len(rollout.completion.ids)} tokens ---")
-    display.note(policy.decode(rollout.completion.ids, special=True) + "\n---")
+    student: list[int]
+    teacher: TeacherPrompt | None = None  # None where it depends on the completion
+
+
+def print_first_prompts(
+    display: Display, policy: Policy, contexts: Contexts | None, problem: Problem, seed: int
+) -> FirstPrompts:
+    """Print the prompts of student and teacher of a problem, before there is a completion.
+
+    What the teacher reads then is hidden as for a completion that shares nothing with it. Contexts
+    are None for a method without a teacher that reads any.
+    """
+    student = policy.student_prompt(problem)
+    _print_prompt(display, policy, "first student prompt", student)
+    if contexts is None or contexts.reads_feedback or contexts.needs_peers:
+        return FirstPrompts(student)
+    references = contexts.references(problem, seed)
+    ratio = contexts.measure("", problem, references)["mask_ratio"]
+    context = contexts.context(references, ratio, seed)
+    prompt = policy.teacher_prompt(
+        problem, context.text, complete=context.complete, names=context.names
+    )
+    title = "first teacher prompt"
+    if ratio:
+        title += f" (with {ratio:.0%} hidden, as of a completion without overlap)"
+    _print_prompt(display, policy, title, prompt)
+    return FirstPrompts(student, TeacherPrompt(context.text, context.complete, prompt))
+
+
+def print_first_completion(
+    display: Display, policy: Policy, rollout: Rollout, printed: FirstPrompts
+) -> None:
+    """Print a completion with special tokens, and its prompts where they are worded otherwise."""
+    if rollout.prompt != printed.student:
+        _print_prompt(display, policy, "its student prompt", rollout.prompt)
+    teacher = rollout.teacher_prompt
+    if teacher and _wording(policy, teacher) != _wording(policy, printed.teacher):
+        _print_prompt(display, policy, "its teacher prompt", teacher.prompt)
+    ids = rollout.completion.ids
+    _print_prompt(display, policy, "completion", ids)
+    display.note("---")
+
+
+def _print_prompt(display: Display, policy: Policy, title: str, ids: Sequence[int]) -> None:
+    # As the model reads them: a template that differs by accident shows here (D2).
+    display.note(f"--- {title}, {len(ids)} tokens ---\n{policy.decode(ids, special=True)}")
+
+
+def _wording(policy: Policy, teacher: TeacherPrompt | None) -> str:
+    """The text of a teacher's prompt without its context, of which a completion hides a part."""
+    if teacher is None:
+        return ""
+    return policy.decode(teacher.prompt, special=True).replace(teacher.context or "", "")

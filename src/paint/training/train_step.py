@@ -31,6 +31,7 @@ from paint.training.drift import Drift
 from paint.training.load_balancing import balance_rows, micro_batches
 from paint.training.off_policy_rollouts import OffPolicyRollouts
 from paint.training.optim import learning_rate, set_learning_rate
+from paint.training.prompt_filter import FirstPrompts
 from paint.training.rollouts import Rollout, ScoredRollout, check_logprob_mismatch
 from paint.training.step_checks import require_finite, require_scores
 
@@ -50,6 +51,7 @@ class Setup:
     off_policy_rollouts: OffPolicyRollouts | None = None
     callbacks: Sequence[Callback] = ()
     drift: Drift | None = None
+    first_prompts: FirstPrompts | None = None  # of a run that begins
     context_file: str | None = None  # the content of context.file, as it was at the start
     # This rank's completions of the step that an algorithm with needs_grades does not see.
     ungraded: list[Rollout] = field(default_factory=list)

@@ -45,7 +45,7 @@ from paint.evaluation.grade import summarise
 from paint.evaluation.validation import Validation, load_validation, validate
 from paint.grading.contract import Cost, Grade, describe_failures
 from paint.grading.graders import open_grader
-from paint.inference.engine import Engine
+from paint.inference.engine import Engine, derive_seed
 from paint.inference.engines import LOCAL
 from paint.inference.factory import EngineSetup, open_engine
 from paint.inference.local import LocalEngine
@@ -74,7 +74,9 @@ from paint.training.off_policy_rollouts import (
 )
 from paint.training.optim import learning_rate, open_optimizer
 from paint.training.prompt_filter import (
+    FirstPrompts,
     filter_problems,
+    print_first_completion,
     print_first_prompts,
     warn_template_mismatch,
 )
@@ -180,6 +182,8 @@ def train(
         )
         if run.rollout.off_policy_steps:
             setup = replace(setup, off_policy_rollouts=_open_off_policy_rollouts(setup, last))
+        if is_main and not done:
+            setup = replace(setup, first_prompts=_print_first_prompts(setup, display))
         stack.callback(accelerator.end_training)
         loop(setup, validation, folder, display, done, signals)
     if is_main:
@@ -219,6 +223,14 @@ def _last_checkpoint(folder: Path) -> tuple[Path | None, int]:
             f"not every rank sees the same checkpoints in {folder}; put it on a disk that all share"
         )
     return last, done
+
+
+def _print_first_prompts(setup: Setup, display: Display) -> FirstPrompts:
+    """Print the prompts of the first row, before anything is sampled."""
+    row, problem = minibatch(setup, 0)[0]
+    contexts = setup.contexts if setup.resolved.algorithm.needs_context else None
+    seed = derive_seed(setup.config.train.seed, 0, row)
+    return print_first_prompts(display, setup.policy, contexts, problem, seed)
 
 
 def _open_trackers(config: Config, folder: Path, accelerator: Accelerator) -> None:
@@ -420,9 +432,9 @@ def log_step(
     step_number: int,
 ) -> bool:
     """Log a step, from 1, with ``further`` metrics; return whether a callback ends the run."""
-    if step_number == 1:
+    if setup.first_prompts and step_number == 1:
         shown = next((s for s in scored if s.tokens), scored[0])
-        print_first_prompts(display, setup.policy, shown.rollout)
+        print_first_completion(display, setup.policy, shown.rollout, setup.first_prompts)
 
     def note(text: str) -> None:
         display.note(f"step {step_number}: {text}")
