@@ -1,12 +1,14 @@
 """Messages of a host program go to its logging; those of a command to the terminal, once."""
 
 import logging
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from paint.core.display import LOGGER, Display, shown_on_terminal
+from paint.core import display as display_module
+from paint.core.display import LOGGER, Clock, Display, shown_on_terminal
 
 
 @pytest.fixture
@@ -102,3 +104,69 @@ def test_counter_of_unknown_or_low_total_never_counts_beyond_it(host: None) -> N
     with display.counting("rows", 3) as counter:
         counter.to(5)
         assert counter.line() == "rows: 5/5, 0 s"
+
+
+def test_phase_without_news_says_how_long_it_lasts(
+    host: None, caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(display_module, "SAY_SECONDS", 0.05)
+    LOGGER.setLevel("INFO")
+    display = Display()
+    with display.running(2, 0):
+        clock = Clock(display)
+        with clock("loss"):
+            time.sleep(0.4)  # as one operation of torch
+    count = len(caplog.messages)
+    assert 2 <= count <= 4  # the pause doubles: 0.05, 0.1, 0.2, ...
+    assert set(caplog.messages) == {"loss: for 0 s"}
+    with display.working("loading the model"):
+        time.sleep(0.2)
+    assert caplog.messages[count:][0] == "loading the model: 0 s"
+    with display.counting("rollouts scored", 7) as counter:
+        time.sleep(0.2)
+        counter.to(7)
+    assert any(line.startswith("rollouts scored: 0/7, none yet") for line in caplog.messages)
+    count = len(caplog.messages)
+    time.sleep(0.2)
+    assert len(caplog.messages) == count  # nothing is at work any more
+
+
+def test_work_that_is_soon_over_says_nothing(host: None, caplog: Any) -> None:
+    LOGGER.setLevel("INFO")
+    with Display().working("loading the model"):
+        pass
+    with Display(enabled=False).working("loading the model"):
+        pass
+    assert caplog.messages == []
+
+
+def test_first_step_says_its_length_after_a_part_of_its_loss(
+    host: None, caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("paint.core.display.time.monotonic", lambda: now[0])
+    LOGGER.setLevel("INFO")
+    display = Display()
+    with display.running(3, 0):
+        clock = Clock(display)
+        display.phase("rollout", 1000)
+        now[0] += 30
+        display.writing(100, 100)
+        display.phase("loss")
+        now[0] += 10
+        clock.portion(0.25)
+        clock.portion(0.5)
+    assert caplog.messages[0] == "rollout, 200 tokens, 7 tok/s, at most 2 min 00 s left"
+    # 30 s and four times 10 s, of which 40 s are over; three such steps.
+    assert caplog.messages[1] == "about 1 min 10 s a step, about 2 min 50 s left"
+    assert len(caplog.messages) == 2
+
+
+def test_short_first_step_does_not_say_its_length(host: None, caplog: Any) -> None:
+    LOGGER.setLevel("INFO")
+    display = Display()
+    with display.running(3, 0):
+        clock = Clock(display)
+        with clock("loss"):
+            clock.portion(0.5)
+    assert caplog.messages == []

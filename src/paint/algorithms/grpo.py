@@ -51,7 +51,7 @@ def grpo_step(
     for _ in range(options.iterations):
         with clock("loss"):
             old = {s.rollout.row: s.tokens["tempered_log_prob"] for s in first}
-            scored = accumulate(setup, rollouts, partial(score_group, setup, options, old))
+            scored = accumulate(setup, rollouts, partial(score_group, setup, options, old), clock)
             # Later updates move the policy away from the one that sampled, as they should.
             if not first:
                 first = scored

@@ -6,6 +6,7 @@ the terminal (``shown_on_terminal``). In a host program nothing is printed: it s
 """
 
 import logging
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,8 +18,10 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     ProgressColumn,
+    Task,
     TaskID,
     TextColumn,
+    TimeElapsedColumn,
 )
 from rich.text import Text
 
@@ -55,6 +58,8 @@ SHORT_LINE = (
 """Formats of a step's short line: of each group the first metric that the step has."""
 
 SAY_SECONDS = 20.0  # seconds between progress lines without a terminal
+LONGEST_PAUSE = 160.0  # between lines that have no news: the pause doubles up to it
+LONG_STEP = 10.0  # seconds of a step whose length is said before it is over
 REDRAW_SECONDS = 0.25  # between updates of the bar on a terminal
 LOG_WIDTH = 200  # width of tables without a terminal, in characters
 
@@ -130,7 +135,14 @@ class Display:
         self.steps = self.first = 0
         self.began = self.phase_began = self.printed = time.monotonic()
         self.phase_name, self.left = "writing", ""
+        self.most_tokens = 0  # that the phase may write; 0 is unknown
+        self.share = 0.0  # of the phase that is done, where it is known
+        self.step_began: float | None = None  # of the first step, until its length was said
+        self.is_first_step = True
         self.count: Counter | None = None
+        self.work: tuple[str, float] | None = None  # title and start of what has no count
+        self.beating = False  # whether a thread shows what lasts without news
+        self.pause = SAY_SECONDS  # until its next line
 
     def note(self, text: str) -> None:
         """Log a message for the user."""
@@ -162,11 +174,53 @@ class Display:
         now = time.monotonic()
         if now - self.printed < pause:
             return False
-        self.printed = now
+        self.printed, self.pause = now, SAY_SECONDS
         return True
 
     @contextmanager
-    def _drawn(self, title: str, total: int, done: int) -> Iterator[TaskID | None]:
+    def _lasting(self) -> Iterator[None]:
+        """Without a terminal, show within the block what lasts without news of its own."""
+        if not self.enabled or self.is_drawn or self.beating:
+            yield
+            return
+        ended = threading.Event()
+        thread = threading.Thread(target=self._beat, args=(ended,), daemon=True)
+        self.beating = True
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+            self.beating = False
+
+    def _beat(self, ended: threading.Event) -> None:
+        self.printed = time.monotonic()
+        while not ended.wait(min(SAY_SECONDS, 1.0)):
+            # A single long operation of torch reports nothing, and lets this thread run.
+            if time.monotonic() - self.printed < self.pause:
+                continue
+            self.printed, self.pause = time.monotonic(), min(2 * self.pause, LONGEST_PAUSE)
+            self.note(self._now())
+
+    def _now(self) -> str:
+        """What is under way, and for how long."""
+        if self.work is not None:
+            title, began = self.work
+            return f"{title}: {format_duration(time.monotonic() - began)}"
+        if self.count is not None:
+            return self.count.line()
+        return f"{self.phase_name}: {self._progress()}"
+
+    def _progress(self) -> str:
+        seconds = time.monotonic() - self.phase_began
+        if not self.share:
+            return f"for {format_duration(seconds)}"
+        left = seconds / self.share * (1 - self.share)
+        return f"{self.share:.0%}, {format_duration(left)} left"
+
+    @contextmanager
+    def _drawn(self, title: str, total: int, done: int, **fields: Any) -> Iterator[TaskID | None]:
         """Draw a task in the progress bar within the block; None where nothing is drawn."""
         if not self.is_drawn:
             yield None
@@ -176,7 +230,7 @@ class Display:
             self.bar.start()
         # rich shows a total of None as "?".
         task = self.bar.add_task(
-            sanitize_for_terminal(title), total=total or None, completed=done, status=""
+            sanitize_for_terminal(title), total=total or None, completed=done, status="", **fields
         )
         try:
             yield task
@@ -189,7 +243,7 @@ class Display:
     def running(self, steps: int, done: int) -> Iterator[None]:
         """Show progress from step ``done`` to ``steps``."""
         self.steps, self.first, self.began = steps, done, time.monotonic()
-        with self._drawn("step", steps, done) as self.task:
+        with self._drawn("step", steps, done) as self.task, self._lasting():
             try:
                 yield
             finally:
@@ -198,13 +252,25 @@ class Display:
     @contextmanager
     def counting(self, title: str, total: int, done: int = 0) -> Iterator["Counter"]:
         """Show progress, speed and time left of a count; without a terminal, every SAY_SECONDS."""
-        self.printed = time.monotonic()
+        self.printed, self.pause = time.monotonic(), SAY_SECONDS
         with self._drawn(title, total, done) as task:
             self.count = counter = Counter(self, title, total, done, task)
-            yield counter
+            with self._lasting():
+                yield counter
         self.count = None
         if counter.done > counter.first:
             self.note(counter.line())
+
+    @contextmanager
+    def working(self, title: str) -> Iterator[None]:
+        """Show that something without a count is under way; nothing where it is soon over."""
+        before, self.work = self.work, (title, time.monotonic())
+        self.printed, self.pause = time.monotonic(), SAY_SECONDS
+        try:
+            with self._drawn(title, 0, 0, counted=False), self._lasting():
+                yield
+        finally:
+            self.work = before
 
     def track(self, title: str, items: Sequence[T]) -> Iterator[T]:
         """Iterate over items, and count them."""
@@ -213,10 +279,39 @@ class Display:
                 yield item
                 counter.add()
 
-    def phase(self, name: str) -> None:
-        """Show the current phase of the step."""
+    def begin_step(self) -> None:
+        """Begin a step, whose length is said once before it is over."""
+        if self.is_first_step:
+            self.step_began = time.monotonic()
+
+    def phase(self, name: str, most_tokens: int = 0) -> None:
+        """Show the current phase of the step, and the most tokens that it may write."""
         self.phase_name, self.phase_began = name, time.monotonic()
+        self.most_tokens, self.share, self.pause = most_tokens, 0.0, SAY_SECONDS
         self._show(name)
+
+    def portion(self, share: float, *, says_step: bool = False) -> None:
+        """Show which share of the phase is done, in (0, 1], and the seconds left.
+
+        ``says_step``: also the length of a first step, of which this phase is the last long one.
+        """
+        self.share = share
+        if says_step and self.step_began is not None:
+            self._say_step(self.step_began)
+        text = f"{self.phase_name}: {self._progress()}"
+        if self.task is not None:
+            self._show(text)
+        elif share < 1 and self.is_due():
+            self.note(text)
+
+    def _say_step(self, began: float) -> None:
+        """Say how long a step takes, and all of them, before the first one is over."""
+        now, self.step_began = time.monotonic(), None
+        step = (self.phase_began - began) + (now - self.phase_began) / self.share
+        left = max(step * (self.steps - self.first) - (now - began), 0.0)
+        self.left = f"about {format_duration(left)} left"
+        if step >= LONG_STEP:
+            self.note(f"about {format_duration(step)} a step, {self.left}")
 
     def writing(self, finished: int, under_way: int) -> None:
         """Show the tokens of finished and of unfinished completions; called at every token."""
@@ -227,6 +322,9 @@ class Display:
             tokens = finished + under_way
             speed = tokens / max(time.monotonic() - self.phase_began, 1e-9)
             status = f"{self.phase_name}, {tokens:,} tokens, {speed:,.0f} tok/s"
+            if self.most_tokens > tokens and tokens:
+                left = (self.most_tokens - tokens) / speed
+                status += f", at most {format_duration(left)} left"
             if self.task is None:
                 self.note(status)
             else:
@@ -238,6 +336,7 @@ class Display:
         At level DEBUG it has all of ``COMPLETE_LINE``.
         """
         number = int(metrics["step"])
+        self.step_began, self.is_first_step = None, False
         self.left = f"{format_duration(metrics['seconds_left'])} left"
         if self.task is not None:
             self.bar.update(self.task, completed=number)
@@ -319,10 +418,11 @@ class Clock:
         self.display = display
         self.seconds: dict[str, float] = {}
         self.tokens: dict[str, int] = {}  # of all ranks in a phase, if not those of the step
+        display.begin_step()
 
     @contextmanager
-    def __call__(self, phase: str) -> Iterator[None]:
-        self.display.phase(phase)
+    def __call__(self, phase: str, most_tokens: int = 0) -> Iterator[None]:
+        self.display.phase(phase, most_tokens)
         from paint.core.device import wait_for_device  # imports torch, and `paint runs` need not
 
         began = time.perf_counter()
@@ -330,6 +430,10 @@ class Clock:
         # A GPU still works when the call has returned.
         wait_for_device()
         self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - began
+
+    def portion(self, share: float) -> None:
+        """Show which share of the step's last long phase is done, in (0, 1]."""
+        self.display.portion(share, says_step=True)
 
     def rates(self, tokens: int) -> dict[str, float]:
         """Seconds by phase, and all ranks' completion tokens per second of rollout and of loss.
@@ -359,11 +463,19 @@ def _short_values(metrics: Mapping[str, float]) -> list[str]:
     return values
 
 
+class _CountColumn(MofNCompleteColumn):
+    """The count of a task, of those that have one."""
+
+    def render(self, task: Task) -> Text:
+        return super().render(task) if task.fields.get("counted", True) else Text("")
+
+
 def _columns() -> list[ProgressColumn]:
     return [
         TextColumn("{task.description}", markup=False),
-        MofNCompleteColumn(),
+        _CountColumn(),
         BarColumn(),
+        TimeElapsedColumn(),
         TextColumn("{task.fields[status]}", markup=False),
     ]
 

@@ -130,7 +130,8 @@ def evaluate(
     if trained is not None:
         note_differences(evaluation, trained, display)
     model = with_date(model, folder)
-    policy = load_eval_policy(model, evaluation.rollout, prompts=policies[0].prompts)
+    with display.working("loading the model"):
+        policy = load_eval_policy(model, evaluation.rollout, prompts=policies[0].prompts)
     display.note(policy.conventions.line())
     for warning in policy.conventions.warnings(thinking=evaluation.thinking):
         display.note(warning)

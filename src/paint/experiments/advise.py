@@ -153,7 +153,8 @@ def advise(
         rollout, falls_back = resolved.rollout, resolved.falls_back
     model = with_date(base_as_rank1_adapter(config.model), folder)
     config = replace(config, model=model, rollout=rollout)
-    policy = load_eval_policy(config.model, config.rollout, prompts=config.prompts)
+    with display.working("loading the model"):
+        policy = load_eval_policy(config.model, config.rollout, prompts=config.prompts)
     candidates = read_problems(config.data, needs=needs)
     trained_on = filter_problems(policy, run, candidates, display)
     chosen = first_problems(trained_on, problems, config.train.seed)

@@ -89,7 +89,7 @@ def bake(
     policy, config, baked = sample(
         config, problems, samples, folder / "baked", display, latest_checkpoint(run)
     )
-    kls, tokens = divergence_sums(policy, config, baked, REVERSE_KL)
+    kls, tokens = divergence_sums(policy, config, baked, REVERSE_KL, display)
     rows += _rows(BAKED, baked, config, kl=_mean(kls.sum(axis=1) / tokens.sum(axis=1)))
     table = frame.table_of(rows, "held-out questions, with 95 % intervals", COLUMNS)
     report = Report(rows, [table], CHARTS)
@@ -110,7 +110,7 @@ def _measure_base(
     policy, config, plain = sample(config, problems, samples, folder / "plain", display)
     contexts = {PROMPTED: Contexts(config.context, problems)}
     prompted = teacher_answers(policy, config, plain, contexts, folder / "prompted", display)
-    kls, tokens = divergence_sums(policy, config, plain, REVERSE_KL)
+    kls, tokens = divergence_sums(policy, config, plain, REVERSE_KL, display)
     kl = _mean(kls.sum(axis=1) / tokens.sum(axis=1))
     rows = _rows(PROMPTED, prompted[PROMPTED], config) + _rows(PLAIN, plain, config, kl=kl)
     # Of complete answers, not a token: LEAST_KL is about telling one answer from another.

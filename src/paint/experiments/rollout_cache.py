@@ -163,8 +163,8 @@ def teacher_answers(
     """Let the teacher answer under each context: once for each rollout, by its prompt and seed."""
     run, rollouts = check_config(config), cache.rollouts
     wanted = []
-    for name, of_problem in contexts.items():
-        prompts, _ = _prompts(policy, run, of_problem, cache, rollouts)
+    for name in display.track("contexts with teacher prompts", list(contexts)):
+        prompts, _ = _prompts(policy, run, contexts[name], cache, rollouts)
         for row, prompt in zip(rollouts, prompts, strict=True):
             wanted.append(CompletionRequest(row.problem, row.row % cache.samples, prompt, name))
     answers = _sample(policy, config, wanted, folder, display)
@@ -373,7 +373,8 @@ def score(
     options = run.objective
     heads = policy.lm_head, policy.lm_head
     scores: CacheScores = {name: [] for name in contexts}
-    with display.counting("rollouts scored", len(cache.rollouts)) as counter:
+    total = len(cache.rollouts) * len(contexts)
+    with display.counting("rollouts scored under contexts", total) as counter:
         for start in range(0, len(cache.rollouts), ROWS_AT_ONCE):
             rows = cache.rollouts[start : start + ROWS_AT_ONCE]
             annotations = [annotate(policy, row) for row in rows]
@@ -388,14 +389,17 @@ def score(
                     terms = detail(student[i], teacher[i], heads, tokens, options).values
                     values = {**measured[i], **rollout_metrics(terms, annotations[i])}
                     scores[name].append({**values, "answer_leakage": leakage[i]})
-            for row in rows:
-                counter.add(len(row.completion.ids))
+                    counter.add(len(row.completion.ids))
     return scores
 
 
 @torch.no_grad()
 def divergence_sums(
-    policy: Policy, config: Config, cache: RolloutCache, divergence: Divergence
+    policy: Policy,
+    config: Config,
+    cache: RolloutCache,
+    divergence: Divergence,
+    display: Display | None = None,
 ) -> tuple[Float[np.ndarray, "p k"], Int[np.ndarray, "p k"]]:
     """The divergence of each cached rollout in nats, at temperature 1 without clip, and its tokens.
 
@@ -407,7 +411,9 @@ def divergence_sums(
     options = replace(KL, divergence=divergence)
     sums: list[float] = []
     tokens: list[int] = []
-    for start in range(0, len(cache.rollouts), ROWS_AT_ONCE):
+    display = display or Display(enabled=False)
+    starts = range(0, len(cache.rollouts), ROWS_AT_ONCE)
+    for start in display.track("batches of rollouts scored", starts):
         rows = cache.rollouts[start : start + ROWS_AT_ONCE]
         prompts, _ = _prompts(policy, run, contexts, cache, rows)
         own, ids = [row.prompt for row in rows], [row.completion.ids for row in rows]
@@ -437,7 +443,8 @@ def sample(
     resolved = resolve_evaluation(config.rollout, machine, is_full=is_full, earlier=earlier)
     display.notes(resolved.notes)
     config = replace(config, rollout=resolved.rollout)
-    policy = load_eval_policy(config.model, config.rollout, prompts=config.prompts)
+    with display.working("loading the model"):
+        policy = load_eval_policy(config.model, config.rollout, prompts=config.prompts)
     trained = ""
     if checkpoint:
         weights = trained_in(checkpoint, config.model.train_mode)
@@ -464,7 +471,7 @@ def kl_of_checkpoint(
         raise ConfigError(f"train.method {config.train.method} has no teacher to compare with")
     problems = read_problems(data, needs=run.needed_fields).problems
     policy, config, cache = sample(config, problems, samples, folder, display, checkpoint)
-    kl, tokens = divergence_sums(policy, config, cache, FORWARD_KL)
+    kl, tokens = divergence_sums(policy, config, cache, FORWARD_KL, display)
     # Over all tokens: a mean over rollouts would count those of short ones more.
     return float(kl.sum() / tokens.sum())
 

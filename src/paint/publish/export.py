@@ -91,7 +91,9 @@ def export(
     merged = merged or config.model.train_mode == "full"
     dtype = dtype or (dtype_on(config.model, Machine()) if merged else "float32")
     place = wrap_errors(folder, ExportError, "free some space, or name another folder")
-    with place, _naming_finite(run, config.model), atomic_dir(folder.resolve()) as partial:
+    working = display.working("exporting, and reading what was written")
+    finite = _naming_finite(run, config.model)
+    with working, place, finite, atomic_dir(folder.resolve()) as partial:
         rounding, nats = _write(config.model, trained, partial, dtype, merged=merged)
         made = Export(
             name=repository or folder.resolve().name,

@@ -205,7 +205,7 @@ class BatchedRollouts(OffPolicyRollouts):
             counts.append(len(prompts_of_step))
         with clock("sync"):
             self.engine.sync_weights()
-        with clock("rollout"):
+        with clock("rollout", len(prompts) * sampling.max_new_tokens):
             completions = self.engine.generate(prompts, sampling, seeds)
 
         # The phase has sampled all steps of the group: its tokens per second are of them all.

@@ -28,7 +28,7 @@ from paint.objective.fused import LogProbs, fused_log_probs
 from paint.training.callbacks import Callback
 from paint.training.check import Resolved
 from paint.training.drift import Drift
-from paint.training.load_balancing import balance_rows, micro_batches
+from paint.training.load_balancing import balance_rows, micro_batches, token_passes
 from paint.training.off_policy_rollouts import OffPolicyRollouts
 from paint.training.optim import learning_rate, set_learning_rate
 from paint.training.prompt_filter import FirstPrompts
@@ -66,6 +66,9 @@ class Setup:
         """What the teacher may read of each problem."""
         return Contexts(self.config.context, self.problems, self.context_file)
 
+
+FORWARD = 0.5
+"""Share of a micro-batch's time that its forward passes take (assumed)."""
 
 Batch = Sequence[tuple[int, Problem]]
 """A rank's rows of a minibatch: pairs of place in the minibatch and problem."""
@@ -105,7 +108,7 @@ def generate_rollouts(setup: Setup, batch: Batch, step_index: int, clock: Clock)
     if off_policy is None:
         with clock("sync"):  # first, so that a failing engine leaves no partial step
             setup.engine.sync_weights()
-        with clock("rollout"):
+        with clock("rollout", len(prompts) * setup.config.rollout.max_new_tokens):
             completions = setup.engine.generate(*request)
     else:
         completions = off_policy.get(step_index, clock)
@@ -247,10 +250,13 @@ def attempts_by_row(setup: Setup, rollouts: Sequence[Rollout]) -> dict[int, Atte
     return attempts_of(sorted(all_gather_objects(mine), key=lambda graded: graded.row))
 
 
-def accumulate(setup: Setup, rollouts: Sequence[Rollout], score: Score) -> list[ScoredRollout]:
+def accumulate(
+    setup: Setup, rollouts: Sequence[Rollout], score: Score, clock: Clock | None = None
+) -> list[ScoredRollout]:
     """Add up the gradient of the step's loss over micro-batches, with rows balanced over ranks.
 
-    Returns the scored rollouts in the order of their rows (``StepResult``).
+    The clock is told which share of the work is done. Returns the scored rollouts in the order of
+    their rows (``StepResult``).
     """
     accelerator, config = setup.accelerator, setup.config
     # Here, with the long timeout: that of the sums below, which are of tensors, is short.
@@ -263,13 +269,19 @@ def accumulate(setup: Setup, rollouts: Sequence[Rollout], score: Score) -> list[
     total = max(int(accelerator.reduce(count, "sum")), 1)  # |B| of Algorithm 1, over all ranks
 
     scored: list[ScoredRollout] = []
-    for micro in micros:
+    passes, done = list(map(token_passes, micros)), 0.0
+    for micro, own in zip(micros, passes, strict=True):
         scores = score(micro)
+        if clock and len(micros) == 1:  # nothing else tells how long the step takes
+            clock.portion(FORWARD)
         require_scores(config, scores[1], sum(completion_lengths(micro)))
         # A micro-batch weighs as its fraction of the step's completions or tokens.
         share = loss_count(micro, config.objective) / total
         accelerator.backward(scores[0] * share)  # ∇θ of 1/|B| Σ ℓ(x, y*)
-        scored += split_scores(config, micro, scores)
+        scored += split_scores(config, micro, scores)  # waits for the device
+        done += own
+        if clock:
+            clock.portion(done / sum(passes))
 
     for _ in range(missing):  # sharded layers: every rank takes part in every pass
         accelerator.backward(0 * score(micros[-1])[0])
@@ -337,7 +349,7 @@ def learn(
 ) -> StepResult:
     """One update on these rollouts, which is refused if engine and trainer disagree on them."""
     with clock("loss"):
-        scored = accumulate(setup, rollouts, score)
+        scored = accumulate(setup, rollouts, score, clock)
         # Before the update, so that nothing is learned from another policy's tokens (D7).
         check_logprob_mismatch(scored, setup.config.rollout.max_logprob_mismatch, step_index + 1)
     with clock("update"):

@@ -131,7 +131,8 @@ def train(
         if note:
             display.note(note)
         # Refused now, not after the model is loaded or after the first rollouts.
-        candidates = read_problems(run.config.data, needs=run.needed_fields)
+        with display.working("reading the problems"):
+            candidates = read_problems(run.config.data, needs=run.needed_fields)
         contexts = Contexts(run.config.context, candidates.problems)
         file_content = contexts.file_content
         reason = require_loss(run.objective, accelerator.device)
@@ -144,7 +145,8 @@ def train(
         model, seed, prompts = run.config.model, run.config.train.seed, run.config.prompts
         if model.date == "auto":
             model = replace(model, date=run_on_rank0(today))  # one day for all ranks
-        policy = load_policy(model, seed=seed, device=accelerator.device, prompts=prompts)
+        with display.working("loading the model"):
+            policy = load_policy(model, seed=seed, device=accelerator.device, prompts=prompts)
         # Before a checkpoint is restored: it is made of the weights of the start.
         teacher = open_teacher(policy, run.teacher)
         display.notes(policy.notes)
@@ -157,7 +159,8 @@ def train(
             warn_template_mismatch(display, policy)
 
         def enter_folder() -> None:
-            facts = _facts(policy, problems, contexts, run.algorithm)
+            with display.working("digests of model and problems"):
+                facts = _facts(policy, problems, contexts, run.algorithm)
             stack.enter_context(run_log.entered(run.config, folder, facts, display, resume=resume))
 
         # Rank 0 alone writes there, so it alone holds the lock.

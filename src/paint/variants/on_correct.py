@@ -46,7 +46,7 @@ class OnCorrect(Variant):
         if any(weights.values()):
             return learn(setup, rollouts, score, step_index, clock)
         with clock("loss"):  # the gradient is 0, but momentum would still move the student
-            scored = accumulate(setup, rollouts, score)
+            scored = accumulate(setup, rollouts, score, clock)
             setup.optimizer.zero_grad()
         return scored, 0.0
 

@@ -50,9 +50,10 @@ class Scorer:
         self.run, self.config, self.resolved = run, config, resolved
         # Gradients end at the logits (paint.objective.detail): layers save nothing.
         model = replace(config.model, gradient_checkpointing=False)
-        self.policy = load_policy(
-            model, seed=config.train.seed, device=own_device(), prompts=config.prompts
-        )
+        with display.working("loading the model"):
+            self.policy = load_policy(
+                model, seed=config.train.seed, device=own_device(), prompts=config.prompts
+            )
         if model_digests(self.policy) != read_run_json(run)["model"]:
             raise RunError(
                 f"{config.model.path} holds another model than {run} was trained from, so its "

@@ -207,7 +207,7 @@ class VllmEngine(RemoteEngine):
                     finished(row, completion)
                     count += 1
                     if self.reports_count:
-                        self.display.phase(f"rollout {count}/{len(prompts)}")
+                        self.display.portion(count / len(prompts))
                 except BaseException:  # another row's failure cancels this one
                     rows.put_nowait(row)
                     raise
