@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from paint.core import display as display_module
-from paint.core.display import LOGGER, Clock, Display, shown_on_terminal
+from paint.core.display import LOGGER, Clock, Display, progress_lines, shown_on_terminal
 
 
 @pytest.fixture
@@ -170,3 +170,38 @@ def test_short_first_step_does_not_say_its_length(host: None, caplog: Any) -> No
         with clock("loss"):
             clock.portion(0.5)
     assert caplog.messages == []
+
+
+def test_call_from_python_prints_progress_on_stderr_after_some_seconds(
+    host: None, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("paint.core.display.time.monotonic", lambda: now[0])
+    display = Display()
+    with progress_lines():
+        display.note("a message")
+        for _ in range(16):
+            now[0] += 1
+            display.progress(f"at {now[0]:.0f}")
+    display.progress("afterwards")
+    assert capfd.readouterr() == ("", "paint: at 105\npaint: at 115\n")
+
+
+@pytest.mark.parametrize(("name", "level"), [("paint", "WARNING"), ("paint", "INFO"), ("", "INFO")])
+def test_call_from_python_prints_no_progress_where_the_host_decides(
+    host: None,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    level: str,
+) -> None:
+    monkeypatch.setattr(display_module, "QUIET_SECONDS", -100.0)
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(level)
+    try:
+        with progress_lines():
+            Display().progress("at 1")
+    finally:
+        logger.setLevel(before)
+    assert capfd.readouterr() == ("", "")

@@ -49,7 +49,9 @@ def load_function(name: str) -> Callable[..., Any]:
 
     @wraps(function)
     def called(*arguments: Any, **named: Any) -> Any:
-        with begin_call():
+        from paint.core.display import progress_lines  # here: `import paint` need not import rich
+
+        with begin_call(), progress_lines():
             return function(*arguments, **named)
 
     return called

@@ -1,11 +1,12 @@
 """Log and progress of a run: a line per step, and a progress bar below the lines in a terminal.
 
 Messages go to Python's logging under the name ``paint``. A command shows them and the progress on
-the terminal (``shown_on_terminal``). In a host program nothing is printed: it sets the level of
-``logging.getLogger("paint")`` and a handler of its choice.
+the terminal (``shown_on_terminal``). In a host program, progress alone is printed, on stderr and
+after some seconds, until it sets the level of ``logging.getLogger("paint")``.
 """
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -59,6 +60,8 @@ SHORT_LINE = (
 
 SAY_SECONDS = 20.0  # seconds between progress lines without a terminal
 LONGEST_PAUSE = 160.0  # between lines that have no news: the pause doubles up to it
+QUIET_SECONDS = 5.0  # of a call from Python, before its first line on stderr
+LINE_SECONDS = 10.0  # between its lines
 LONG_STEP = 10.0  # seconds of a step whose length is said before it is over
 REDRAW_SECONDS = 0.25  # between updates of the bar on a terminal
 LOG_WIDTH = 200  # width of tables without a terminal, in characters
@@ -120,6 +123,41 @@ def _terminal_handler() -> TerminalHandler | None:
     return None
 
 
+class ProgressLines:
+    """Progress on stderr of a call from Python, of which the host's logging shows nothing."""
+
+    def __init__(self) -> None:
+        self.printed = time.monotonic() + QUIET_SECONDS - LINE_SECONDS
+
+    def write(self, text: str) -> None:
+        """Print a line, unless the last one, or the beginning, was a moment ago."""
+        now = time.monotonic()
+        if now - self.printed >= LINE_SECONDS:
+            self.printed = now
+            print(f"paint: {sanitize_for_terminal(text)}", file=sys.stderr, flush=True)
+
+
+_lines: ProgressLines | None = None  # of the call under way
+
+
+@contextmanager
+def progress_lines() -> Iterator[None]:
+    """Print progress on stderr within the block, unless the host decides on the messages.
+
+    It does so by a level of the logger ``paint``, or where it shows messages of level INFO.
+    """
+    global _lines
+    is_decided = LOGGER.level != logging.NOTSET or LOGGER.isEnabledFor(logging.INFO)
+    if _lines is not None or is_decided or sys.stderr is None:
+        yield
+        return
+    _lines = ProgressLines()
+    try:
+        yield
+    finally:
+        _lines = None
+
+
 class Display:
     """Progress of one run on one rank; silent if disabled, as on all ranks but the first."""
 
@@ -147,6 +185,12 @@ class Display:
     def note(self, text: str) -> None:
         """Log a message for the user."""
         self.log(logging.INFO, text)
+
+    def progress(self, text: str) -> None:
+        """Log a message on how far the work is."""
+        self.log(logging.INFO, text)
+        if self.enabled and _lines is not None:
+            _lines.write(text)
 
     def warn(self, text: str) -> None:
         """Log a message about what is likely wrong."""
@@ -201,7 +245,7 @@ class Display:
             if time.monotonic() - self.printed < self.pause:
                 continue
             self.printed, self.pause = time.monotonic(), min(2 * self.pause, LONGEST_PAUSE)
-            self.note(self._now())
+            self.progress(self._now())
 
     def _now(self) -> str:
         """What is under way, and for how long."""
@@ -259,7 +303,7 @@ class Display:
                 yield counter
         self.count = None
         if counter.done > counter.first:
-            self.note(counter.line())
+            self.progress(counter.line())
 
     @contextmanager
     def working(self, title: str) -> Iterator[None]:
@@ -302,7 +346,7 @@ class Display:
         if self.task is not None:
             self._show(text)
         elif share < 1 and self.is_due():
-            self.note(text)
+            self.progress(text)
 
     def _say_step(self, began: float) -> None:
         """Say how long a step takes, and all of them, before the first one is over."""
@@ -311,7 +355,7 @@ class Display:
         left = max(step * (self.steps - self.first) - (now - began), 0.0)
         self.left = f"about {format_duration(left)} left"
         if step >= LONG_STEP:
-            self.note(f"about {format_duration(step)} a step, {self.left}")
+            self.progress(f"about {format_duration(step)} a step, {self.left}")
 
     def writing(self, finished: int, under_way: int) -> None:
         """Show the tokens of finished and of unfinished completions; called at every token."""
@@ -326,7 +370,7 @@ class Display:
                 left = (self.most_tokens - tokens) / speed
                 status += f", at most {format_duration(left)} left"
             if self.task is None:
-                self.note(status)
+                self.progress(status)
             else:
                 self._show(status)
 
@@ -347,7 +391,7 @@ class Display:
                     values.append(form.format(metrics[name]))
         else:
             values = _short_values(metrics)
-        self.note("  ".join([f"step {number}/{self.steps}", *values, self.left]))
+        self.progress("  ".join([f"step {number}/{self.steps}", *values, self.left]))
 
     def seconds_left(self, done: int) -> float:
         """Estimate the remaining seconds from the steps so far."""
@@ -386,7 +430,7 @@ class Counter:
         if not self.display.is_due():
             return
         if self.task is None:
-            self.display.note(self.line())
+            self.display.progress(self.line())
         else:
             self.display.bar.update(self.task, completed=done, status=self.status())
 

@@ -208,6 +208,23 @@ def _longest_solution(policy: Policy, problems: Sequence[Problem], display: Disp
     return longest + len(policy.solution_ids(""))
 
 
+def describe_missing_answers(run: Resolved, problems: Sequence[Problem]) -> str:
+    """A line where completions are to be graded, and no row has an answer; "" elsewhere."""
+    grades = run.algorithm.needs_rollouts and not run.config.grading.is_off
+    if not (grades and run.needs_answer) or any(problem.answer for problem in problems):
+        return ""
+    data = run.config.data
+    read = {data.problem_field, data.solution_field, data.answer_field, data.id_field, "messages"}
+    others: dict[str, None] = {}  # in the order of the file
+    for problem in problems:
+        others |= dict.fromkeys(name for name in problem.fields if name not in read)
+    columns = f"; other columns: {', '.join(others)}" if others else ""
+    return (
+        f"no row has an answer: accuracy is not reported (--data.answer-field names the column, "
+        f"now {data.answer_field}{columns})"
+    )
+
+
 def prompt_limit(policy: Policy, run: Resolved) -> int:
     """Most tokens of a prompt: ``data.max_prompt_tokens``, or what a completion leaves.
 

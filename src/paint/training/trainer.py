@@ -75,6 +75,7 @@ from paint.training.off_policy_rollouts import (
 from paint.training.optim import learning_rate, open_optimizer
 from paint.training.prompt_filter import (
     FirstPrompts,
+    describe_missing_answers,
     filter_problems,
     print_first_completion,
     print_first_prompts,
@@ -157,6 +158,7 @@ def train(
         problems = filter_problems(policy, run, candidates, display, file_content)
         if run.algorithm.needs_context:
             warn_template_mismatch(display, policy)
+        display.notes(filter(None, [describe_missing_answers(run, problems)]))
 
         def enter_folder() -> None:
             with display.working("digests of model and problems"):
