@@ -13,10 +13,17 @@ from paint.config.schema import Config, DataConfig, GradingConfig, ModelConfig, 
 from paint.core.display import Display
 from paint.data.benchmarks import Benchmark
 from paint.data.problems import DataError, Problem, read_problems
-from paint.data.validate import FileCheck, check_file, length_quantiles, print_check
+from paint.data.validate import (
+    FileCheck,
+    check_file,
+    length_quantiles,
+    measure_longest,
+    print_check,
+)
 from paint.models import lengths
 from paint.models.policy import Policy
 from paint.objective.masking import MARKER
+from paint.training.check import check_config
 
 SOLUTION = r"We find $(1+2)-4 \equiv 99$, so the result is $\boxed{99}$."
 
@@ -270,3 +277,31 @@ def test_check_file_runs_the_checks_of_choice_and_exact(tmp_path: Path) -> None:
     assert "solutions that grading.grader choice accepts: 33.3%" in shown(check)
     exact = check_of(path, grader="exact")
     assert (exact.gold_warnings, exact.boxed) == ([], {"right": 1, "wrong": 2})
+
+
+def test_measure_longest_is_of_the_prompts_that_training_makes(policy: Policy) -> None:
+    run = check_config(config_of("demo", limit=40))
+    problems = read_problems(run.config.data).problems
+    found = measure_longest(run, problems, policy.tokenizer)
+    check = check_of("demo", limit=40)
+    assert found.prompt == check.lengths["student prompt"].longest
+    assert found.teacher_prompt == check.lengths["teacher prompt"].longest
+    assert found.reference >= check.lengths["solution"].longest
+    assert str(found) == "the longest of 40 rows"
+    # What is a function of other rows, or of a completion, is not measured.
+    for source in ("other", "rollout", "feedback", "neighbour"):
+        other = replace(run, config=run.config.changed("context", source=(source,)))
+        assert measure_longest(other, problems, policy.tokenizer).teacher_prompt is None
+
+
+def test_measure_longest_of_many_rows_finds_the_row_with_the_most_bytes(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paint.data.validate.SAMPLED", 4)
+    monkeypatch.setattr("paint.data.validate.LONGEST", 1)
+    rows = [Problem(f"Start at ${n}$.", SOLUTION, "99", str(n)) for n in range(40)]
+    rows[23] = replace(rows[23], problem="Go on. " * 50)
+    run = check_config(config_of("demo"))
+    found = measure_longest(run, rows, policy.tokenizer)
+    assert found.prompt == len(policy.student_prompt(rows[23]))
+    assert str(found) == "the longest of 5 of 40 rows"

@@ -12,11 +12,13 @@ import torch
 from paint.cli import main
 from paint.config.recipe import find_recipe, read_recipe
 from paint.config.schema import Config, ConfigError, TrainConfig
+from paint.estimate import report
 from paint.estimate.memory import Rows
 from paint.estimate.plan import (
     BESIDE,
     SERVER_SHARE,
     STEP,
+    LongestRows,
     Machine,
     Plan,
     Split,
@@ -375,3 +377,24 @@ def test_machines_of_documents_match_sizes() -> None:
             ]
             wanted.append((model, " | ".join(cells)))
     assert rows == wanted
+
+
+def test_plan_takes_the_measured_lengths_of_rows_up_to_the_limit() -> None:
+    run = check_config(of_model("Qwen/Qwen3-1.7B").changed("data", path="demo"))
+    bound = make_plan(run, Machine(1))
+    longest = LongestRows(prompt=90, teacher_prompt=519, reference=300, measured=40, rows=50)
+    measured = make_plan(replace(run, longest=longest), Machine(1))
+    assert (bound.rows().prompt, bound.rows().teacher_prompt) == (250, 8192)
+    assert (measured.rows().prompt, measured.rows().teacher_prompt) == (90, 519)
+    assert "519 (teacher, the longest of 40 of 50 rows)" in "\n".join(report.lines(measured))
+    assert "8,192 (teacher, at most: data.max_prompt_tokens)" in "\n".join(report.lines(bound))
+    assert "the longest of 40 of 50 rows" in report.start_line(measured)
+    assert "data.max_prompt_tokens" in report.start_line(bound)
+
+    limited = run.changed("data", max_prompt_tokens=100)
+    assert make_plan(replace(limited, longest=longest), Machine(1)).rows().teacher_prompt == 100
+    unknown = replace(longest, teacher_prompt=None)
+    assert make_plan(replace(run, longest=unknown), Machine(1)).rows().teacher_prompt == 8192
+    sft = run.changed("train", method="sft")
+    sft = replace(check_config(sft.config), longest=longest)
+    assert make_plan(sft, Machine(1)).rows().completion == 300

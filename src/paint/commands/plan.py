@@ -1,5 +1,6 @@
 """``paint plan``."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,7 +9,8 @@ from paint.configure import configure, open_recipe
 from paint.core.settings import or_none, within
 
 if TYPE_CHECKING:
-    from paint.estimate.plan import Plan
+    from paint.estimate.plan import LongestRows, Plan
+    from paint.training.check import Resolved
 
 
 def plan(
@@ -21,8 +23,9 @@ def plan(
 ) -> "Plan":
     """Print an estimate of memory use and the split of GPUs between training and serving.
 
-    The estimate comes from the model's config.json: nothing is loaded, and no GPU is needed
-    (docs/how-to/large-models.md).
+    The estimate comes from the model's config.json: no weights are loaded, and no GPU is needed
+    (docs/how-to/large-models.md). Where problems and model are local, the longest rows are
+    measured; else a prompt has data.max_prompt_tokens.
 
     Example: paint plan demo-paint --gpus 0
 
@@ -46,6 +49,33 @@ def plan(
     if gpus > 1:
         run = enable_servers(run)  # as `paint train --gpus` does
     memory_bytes = 0.0 if memory is None else memory * 1e9
+    run = replace(run, longest=_longest_rows(run))
     made = plan_placement(run, Machine(gpus, memory_bytes))
     Display().note("\n".join(report.lines(made)))
     return made
+
+
+def _longest_rows(run: "Resolved") -> "LongestRows | None":
+    """The lengths of the longest rows, where problems and tokenizer are on this machine."""
+    from paint.core.display import Display
+    from paint.core.errors import PaintError
+    from paint.data.readers import is_on_hub
+    from paint.demo.files import model_path, problems_path
+
+    config = run.config
+    data, model = problems_path(config.data.path), Path(model_path(config.model.path))
+    if not config.data.path or is_on_hub(data) or not model.is_dir():
+        return None
+    # They import transformers, which takes seconds.
+    from paint.data.problems import read_problems
+    from paint.data.validate import measure_longest
+    from paint.models.policy import load_tokenizer
+
+    display = Display()
+    try:
+        with display.working("measuring the longest rows"):
+            problems = read_problems(config.data, needs=run.needed_fields).problems
+            return measure_longest(run, problems, load_tokenizer(config.model.path))
+    except PaintError as error:
+        display.note(f"the rows are not measured: {error}")
+        return None

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from transformers import PreTrainedTokenizerBase
 
-from paint.config.schema import Config
+from paint.config.schema import CONTEXT_SOURCES, Config
 from paint.core.display import Display
 from paint.core.errors import cut
 from paint.data.benchmarks import Benchmark
@@ -27,12 +27,20 @@ from paint.data.gold_answer_checks import gold_warnings
 from paint.data.problems import DataError, Problem, validate_rows
 from paint.data.readers import BadRow, Row, describe_separator, read_rows, shorten
 from paint.demo.files import problems_path
+from paint.estimate.plan import LongestRows
 from paint.grading.choice import named_letters
 from paint.grading.contract import Item
 from paint.grading.graders import find_grader
 from paint.models.chat_template import PromptError, render_prompt
 from paint.models.conventions import read_thinking, today
-from paint.models.lengths import chunks, most_tokens, spaced, token_lengths
+from paint.models.lengths import (
+    SAMPLED,
+    SLACK,
+    chunks,
+    most_tokens,
+    spaced,
+    token_lengths,
+)
 from paint.models.policy import load_tokenizer
 from paint.models.prompts import (
     describe_replaced,
@@ -44,7 +52,7 @@ from paint.models.prompts import (
 from paint.models.references import Reference, describe_changes, fit_reference
 from paint.models.special_tokens import REASON, special_text_finder
 from paint.objective.masking import anchors
-from paint.training.check import check_config
+from paint.training.check import Resolved, check_config
 
 SHOWN_ROWS = 5
 LONGEST = 200
@@ -58,6 +66,9 @@ WRONG_REFERENCES = (
 
 GRADES_ANSWERS = ("math", "exact", "choice")
 """Graders by which solutions are graded. Others may cost money or run code."""
+
+OF_ROW = ("solution", "answer", "text", "file", "none")
+"""Sources of a context that are a function of the row alone, besides its fields."""
 
 NO_BOXES = (
     "no solution has a box, which the paper's prompt asks the student for; where answers are not "
@@ -408,6 +419,43 @@ def longest_views(
             system_setting=setting,
         ),
     }
+
+
+def measure_longest(
+    run: Resolved, problems: Sequence[Problem], tokenizer: PreTrainedTokenizerBase
+) -> LongestRows:
+    """Measure the rows with the most bytes, and others at equal distances.
+
+    Raises DataError or PolicyError for a row that is no prompt.
+    """
+    config, rows = run.config, range(len(problems))
+    contexts = Contexts(config.context, problems)
+    # Other sources show another row's text, what is known of a completion, or run code.
+    is_of_row = all(
+        source in OF_ROW or not (source in CONTEXT_SOURCES or ":" in source)
+        for source in config.context.source
+    )
+    sizes = []
+    for problem in problems:
+        shown = contexts.longest(problem) if is_of_row else problem.solution
+        sizes.append(len(problem.problem.encode()) + len(shown.encode()))
+    chosen = {*rows[:: max(len(rows) // SAMPLED, 1)]}
+    chosen |= {*heapq.nlargest(LONGEST, rows, key=sizes.__getitem__)}
+    most = dict.fromkeys(("student", "teacher", "solution"), 0)
+    for chunk in chunks([problems[i] for i in sorted(chosen)]):
+        texts: dict[str, list[str]] = {name: [] for name in most}
+        for problem in chunk:
+            context = contexts.longest(problem) if is_of_row else None
+            for name, text in longest_views(tokenizer, problem, config, context).items():
+                texts[name].append(text)
+            texts["solution"].append(problem.solution)
+        for name, written in texts.items():
+            most[name] = max(most[name], *token_lengths(tokenizer, written))
+    teacher = most["teacher"] if is_of_row and run.algorithm.needs_context else None
+    if not run.algorithm.needs_context:
+        teacher = most["student"]
+    reference = most["solution"] + SLACK  # an end of the turn, and of a thought
+    return LongestRows(most["student"], teacher, reference, len(chosen), len(rows))
 
 
 def length_quantiles(lengths: Sequence[int]) -> LengthQuantiles:

@@ -105,6 +105,21 @@ def dtype_on(model: ModelConfig, machine: Machine) -> Dtype:
     return "float32" if machine.slowdown.get("bfloat16", SLOW) >= SLOW else "bfloat16"
 
 
+@dataclass(frozen=True)
+class LongestRows:
+    """Tokens of the longest rows of a file that were measured."""
+
+    prompt: int  # the student's
+    teacher_prompt: int | None  # None where it is not a function of the row alone
+    reference: int  # the solution
+    measured: int  # number of rows that were measured, of so many
+    rows: int
+
+    def __str__(self) -> str:
+        of = f"{self.measured:,} of " if self.measured < self.rows else ""
+        return f"the longest of {of}{self.rows:,} rows"
+
+
 @runtime_checkable
 class PlannedRun(Protocol):
     """What a plan reads of a run (paint.training.check.Resolved)."""
@@ -117,6 +132,8 @@ class PlannedRun(Protocol):
     def engine(self) -> EngineType: ...
     @property
     def optimizer(self) -> OptimizerFactory: ...
+    @property
+    def longest(self) -> LongestRows | None: ...
 
 
 def choose_split(run: PlannedRun, gpus: int, *, server: int = 1) -> Split:
@@ -157,6 +174,7 @@ class Plan:
     gpus: int  # 0 for a laptop's CPU
     split: Split
     liger: bool = False  # liger-kernel computes the layers; where unknown, False is an upper bound
+    longest: LongestRows | None = None  # None where the rows were not measured
 
     @cached_property
     def chosen(self) -> Config:
@@ -258,15 +276,20 @@ class Plan:
 
     @property
     def _longest_row(self) -> Rows:
-        """A micro-batch of one longest row; the length of the student's prompt is assumed."""
-        config, positions = self.config, self.shape.positions
-        prompt = min(PROBLEM, config.data.max_prompt_tokens, positions - 1)
+        """A micro-batch of one longest row; what was not measured is the limit, or assumed."""
+        config, positions, longest = self.config, self.shape.positions, self.longest
+        most = config.data.max_prompt_tokens
+        prompt = min(longest.prompt if longest else PROBLEM, most, positions - 1)
         if self.algorithm.needs_rollouts:
             completion = min(config.rollout.max_new_tokens, positions - prompt)
-            teacher_prompt = min(config.data.max_prompt_tokens, positions - completion)
+            if longest and longest.teacher_prompt is not None:
+                most = min(most, longest.teacher_prompt)
+            teacher_prompt = min(most, positions - completion)
         else:  # prompt and reference together have the limit of a prompt
             teacher_prompt = prompt
-            completion = max(min(config.data.max_prompt_tokens, positions) - prompt, 1)
+            completion = max(min(most, positions) - prompt, 1)
+            if longest:
+                completion = min(completion, longest.reference)
         return Rows(1, prompt, teacher_prompt, completion)
 
     def rows(self) -> Rows:
@@ -369,6 +392,7 @@ def make_plan(run: PlannedRun, machine: Machine, split: Split | None = None) -> 
         machine.gpus,
         split or Split(1, 0, False, ""),
         liger=machine.has_liger and config.model.liger,
+        longest=run.longest,
     )
     if split:
         return plan

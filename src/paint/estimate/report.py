@@ -38,8 +38,22 @@ def start_line(plan: Plan) -> str:
     return (
         f"plan, an estimate: at most {gb(memory.peak)} of {gb(plan.capacity)} GB to train"
         f"{where} ({resident}; {peak_phase(memory)}); fits: {_fit_words(plan)}; "
-        f"{_micro_batch_words(plan)}"
+        f"{_micro_batch_words(plan)}; rows of at most {_row_words(plan)}"
     )
+
+
+def _row_words(plan: Plan) -> str:
+    rows = plan.rows()
+    tokens = max(rows.prompt, rows.teacher_prompt) + rows.completion
+    return f"{tokens:,} tokens (prompt: {_limit_words(plan)})"
+
+
+def _limit_words(plan: Plan) -> str:
+    """Where the length of the longest prompt comes from."""
+    longest = plan.longest
+    if longest and (longest.teacher_prompt is not None or not plan.algorithm.needs_context):
+        return str(longest)
+    return "at most: data.max_prompt_tokens"
 
 
 def lines(plan: Plan) -> list[str]:
@@ -57,8 +71,8 @@ def lines(plan: Plan) -> list[str]:
         f"weights in {model.dtype}; {trained}",
         f"GPUs     {split.trainers} to train, {split.servers} to serve: {split.reason}",
         f"rows     micro-batches of {rows.rows}; prompts of {rows.prompt:,} tokens (student, "
-        f"assumed) and {rows.teacher_prompt:,} (teacher, at most), completions of at most "
-        f"{rows.completion:,}",
+        f"{plan.longest or 'assumed'}) and {rows.teacher_prompt:,} (teacher, "
+        f"{_limit_words(plan)}), completions of at most {rows.completion:,}",
         "",
         f"GB on each training GPU, {_micro_batch_words(plan)}",
         *_memory_lines(plan),

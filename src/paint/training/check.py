@@ -34,6 +34,7 @@ from paint.demo.files import model_path
 from paint.estimate.plan import (
     SLOW,
     UTILIZATION,
+    LongestRows,
     Machine,
     Plan,
     ServerFlags,
@@ -75,6 +76,7 @@ class Resolved:
     optimizer: OptimizerFactory
     plan: Plan | None = None  # None until the machine is known, and for unknown models
     server_flags: ServerFlags | None = None  # of an own server that shares the trainer's GPU
+    longest: LongestRows | None = None  # None where the rows were not measured
     falls_back: bool = False  # the run generates itself if its own server does not start
     notes: tuple[str, ...] = ()  # lines that a run prints at its start
 

@@ -33,12 +33,15 @@ from paint.core.distributed import (
     report_once,
     run_on_rank0,
 )
-from paint.core.errors import Interrupted, NonFiniteError, is_unicode
+from paint.core.errors import Interrupted, NonFiniteError, PaintError, is_unicode
 from paint.core.extensions import extension_errors
 from paint.core.storage import digest
 from paint.data.contexts import Contexts
 from paint.data.problems import Problem, batch_indices, problems_digest, read_problems
-from paint.estimate.plan import Machine
+from paint.data.readers import is_on_hub
+from paint.data.validate import measure_longest
+from paint.demo.files import problems_path
+from paint.estimate.plan import LongestRows, Machine
 from paint.evaluation.change import describe_change, graded_validation
 from paint.evaluation.defaults import training_tokens
 from paint.evaluation.grade import summarise
@@ -51,7 +54,7 @@ from paint.inference.factory import EngineSetup, open_engine
 from paint.inference.local import LocalEngine
 from paint.inference.machine import find_machine
 from paint.models.conventions import today
-from paint.models.policy import Policy, load_policy
+from paint.models.policy import Policy, load_policy, load_tokenizer
 from paint.models.teacher import open_teacher
 from paint.models.weights import model_digests
 from paint.objective.fused import require_loss
@@ -139,6 +142,7 @@ def train(
         reason = require_loss(run.objective, accelerator.device)
         if reason and run.algorithm.needs_context:  # what the divergence applies to
             display.note(f"the loss is computed without Triton kernels: {reason}")
+        run = replace(run, longest=_longest_rows(run, candidates.problems))
         run = resolve(run, _find_machine(accelerator))
         grader = stack.enter_context(open_grader(run.config.grading))
         display.notes([line for line in (*run.notes, grader.describe()) if line])
@@ -194,6 +198,16 @@ def train(
     if is_main:
         _describe_end(folder, done, monotonic() - began, display)
     return latest_checkpoint(folder) or folder
+
+
+def _longest_rows(run: Resolved, problems: Sequence[Problem]) -> LongestRows | None:
+    """The lengths of the longest rows of a local file; None for others, as in a plan."""
+    if is_on_hub(problems_path(run.config.data.path)):
+        return None
+    # What is wrong with a row is said when all of them are measured.
+    with suppress(PaintError):
+        return measure_longest(run, problems, load_tokenizer(run.config.model.path))
+    return None
 
 
 def _find_machine(accelerator: Accelerator) -> Machine:
