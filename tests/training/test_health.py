@@ -1,5 +1,6 @@
 """Signs of a collapse: bands, their words while training, and runs that end on them."""
 
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -68,6 +69,37 @@ def test_collapse_warnings_pass_over_steps_without_the_metric() -> None:
 def test_warning_history_of_one_that_recovers_lists_it_again() -> None:
     listed = warning_history(course("kl", [1, 1, 4, 4, 1, 5]), window=1)
     assert [(found["step"], found["warning"]) for found in listed] == [(3, "kl"), (6, "kl")]
+
+
+def test_warning_history_lists_what_appears_in_the_steps_so_far() -> None:
+    rng = random.Random(0)
+    rows: Rows = [
+        {"step": step, **{name: rng.choice([0.01, 0.1, 1, 9]) for name in ("kl", "drift")}}
+        for step in range(1, 60)
+    ]
+    rows[0] |= {"kl": 0.1, "drift": 0.1}
+    del rows[20]["kl"]
+    expected, before = [], set[str]()
+    for count, row in enumerate(rows, start=1):
+        now = set(collapse_warnings(rows[:count]))
+        expected += [(row["step"], name) for name in sorted(now - before)]
+        before = now
+    listed = [(found["step"], found["warning"]) for found in warning_history(rows)]
+    assert sorted(listed) == expected
+    assert len(expected) > 10
+
+
+def test_warning_history_of_a_long_run_does_not_read_steps_again() -> None:
+    class Counted(dict[str, float]):
+        reads = 0
+
+        def __getitem__(self, name: str) -> float:
+            Counted.reads += 1
+            return super().__getitem__(name)
+
+    rows = [Counted({"step": step, "kl": 1.0}) for step in range(500)]
+    assert warning_history(rows) == []
+    assert Counted.reads < 3 * len(rows)  # of the metric, and by checks of types in tests
 
 
 def test_health_of_resumed_run_does_not_repeat_a_warning() -> None:

@@ -106,16 +106,26 @@ def collapse_warnings(
     ``window`` further steps. Steps without the metric, such as those that learn from no completion,
     do not count.
     """
+    values = _columns(rows)
+    return _outside(values, window)
+
+
+def _columns(rows: Sequence[Metrics]) -> dict[str, list[float]]:
+    """The values of each warning's metric, of the steps that have it."""
+    return {
+        name: [row[warning.metric] for row in rows if warning.metric in row]
+        for name, warning in COLLAPSE_WARNINGS.items()
+    }
+
+
+def _outside(values: Mapping[str, Sequence[float]], window: int) -> dict[str, tuple[float, float]]:
+    """The warnings whose metric is outside of its band, as ``collapse_warnings`` returns them."""
     found = {}
-    for name, warning in COLLAPSE_WARNINGS.items():
-        values = []
-        for row in rows:
-            if warning.metric in row:
-                values.append(row[warning.metric])
-        if len(values) > window:
-            last = sum(values[-window:]) / window
-            if warning.is_outside(last, values[0]):
-                found[name] = last, values[0]
+    for name, column in values.items():
+        if len(column) > window:
+            last = sum(column[-window:]) / window
+            if COLLAPSE_WARNINGS[name].is_outside(last, column[0]):
+                found[name] = last, column[0]
     return found
 
 
@@ -123,14 +133,15 @@ def warning_history(rows: Sequence[Metrics], window: int = WINDOW) -> list[dict[
     """Each warning at the step at which it appears, for the page of a run."""
     history: list[dict[str, Any]] = []
     before = set[str]()
-    for count in range(1, len(rows) + 1):
-        now = collapse_warnings(rows[:count], window)
+    values: dict[str, list[float]] = {name: [] for name in COLLAPSE_WARNINGS}
+    for row in rows:
+        for name, column in _columns([row]).items():
+            values[name] += column
+        now = _outside(values, window)
         for name in now.keys() - before:
             text = describe(name, *now[name])
             metric = COLLAPSE_WARNINGS[name].metric
-            history.append(
-                {"step": rows[count - 1]["step"], "warning": name, "metric": metric, "text": text}
-            )
+            history.append({"step": row["step"], "warning": name, "metric": metric, "text": text})
         # A warning that went away is listed again when it returns.
         before = set(now)
     return history
