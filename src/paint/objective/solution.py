@@ -7,6 +7,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from paint.objective.anchors import boxed_anchors, contains, normalize
 from paint.objective.masking import MARKER
@@ -43,11 +44,19 @@ def anchors_of(solution: str, completion: str) -> list[Anchor]:
     """Every anchor of a solution, in order; the overlap counts those with ``found``."""
     written = normalize(completion)
     anchors: list[Anchor] = []
-    for text, boxed in boxed_anchors(solution).items():
+    for text, boxed, place in _placed_anchors(solution):
         found = contains(written, text)
         met = locate(text, completion) if found else None
-        anchors.append(Anchor(text, boxed, found, locate(text, solution), met))
+        anchors.append(Anchor(text, boxed, found, place, met))
     return anchors
+
+
+# A page shows many completions of a problem.
+@lru_cache(maxsize=10_000)
+def _placed_anchors(solution: str) -> tuple[tuple[str, bool, tuple[int, int] | None], ...]:
+    """The anchors of a solution: text, whether it is inside a box, and span."""
+    found = boxed_anchors(solution)
+    return tuple((text, boxed, locate(text, solution)) for text, boxed in found.items())
 
 
 def locate(anchor: str, text: str) -> tuple[int, int] | None:
