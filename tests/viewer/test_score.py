@@ -1,13 +1,17 @@
 """What scoring again finds: the reference's values, the likeliest tokens, the very student."""
 
+import random
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import paint.viewer.run
 from paint.config.run_folder import RunError, read_run
 from paint.config.schema import ConfigError
 from paint.core.display import Display
+from paint.core.storage import CorruptFileError
 from paint.training.check import read_resolved
 from paint.training.token_log import read_tokens, tokens_path
 from paint.viewer.run import PageSpec, choose, run_data, spread
@@ -70,10 +74,71 @@ def test_choose_missing_steps_and_rows_are_refused(run: Path) -> None:
         choose(run, config, PageSpec(steps=[1], row=6))
 
 
+@pytest.fixture
+def long_run(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the run that is long: steps 1 and 3 fit on a page, which rescores step 3."""
+    copy = tmp_path / "long"
+    shutil.copytree(run, copy)
+    tokens = [sum(len(row["completion_ids"]) for row in stored(run, step)[:4]) for step in (1, 3)]
+    monkeypatch.setattr(paint.viewer.run, "MOST_TOKENS", sum(tokens))
+    monkeypatch.setattr(paint.viewer.run, "RESCORED_ROWS", 4)
+    return copy
+
+
+def rescored(run: Path, spec: PageSpec) -> dict[int, list[bool]]:
+    """By step of a page, whether its rows have likeliest tokens."""
+    data = run_data(run, spec, Display(enabled=False))
+    for step in data["steps"]:
+        assert all("kl" in row["values"] for row in step["rows"])
+        assert all(("slope" in row["values"]) == ("entries" in row) for row in step["rows"])
+    return {step["step"]: ["entries" in row for row in step["rows"]] for step in data["steps"]}
+
+
+def test_run_data_of_a_long_run_rescores_some_steps(
+    long_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert rescored(long_run, PageSpec()) == {1: [False] * 4, 3: [True] * 4}
+    assert rescored(long_run, PageSpec(steps=[1, 2, 3]))[1] == [True] * 6
+    assert rescored(long_run, PageSpec(row=1)) == {1: [True], 2: [True], 3: [True]}
+    assert rescored(long_run, PageSpec(contexts=["none"])) == {1: [True] * 4, 3: [True] * 4}
+    run_data(long_run, PageSpec(), Display())
+    assert "in 1 of the 2 steps" in " ".join(capsys.readouterr().out.split())
+
+
+def test_run_data_of_a_long_run_rescores_rows_without_logged_values(long_run: Path) -> None:
+    tokens_path(long_run, 1).unlink()
+    assert rescored(long_run, PageSpec()) == {1: [True] * 4, 3: [True] * 4}
+
+
+def test_choose_reads_no_rows_after_the_shown_ones(long_run: Path) -> None:
+    path = long_run / "rollouts/step-000001.jsonl"
+    lines = path.read_text("utf-8").splitlines()
+    path.write_text("\n".join([*lines[:4], "{", *lines[5:], ""]), "utf-8")
+    config = read_run(long_run)
+    assert [row["row"] for row in choose(long_run, config, PageSpec())[1]] == [0, 1, 2, 3]
+    with pytest.raises(CorruptFileError, match="line 5"):
+        choose(long_run, config, PageSpec(steps=[1]))
+
+
 @pytest.mark.parametrize(("tokens", "wanted"), [(100, 10), (32 * 1024 // 4, 4), (10**6, 1)])
 def test_spread_selects_steps_over_run(tokens: int, wanted: int) -> None:
     steps = list(range(1, 11))
-    chosen = spread(steps, dict.fromkeys(steps, tokens))
+    chosen = spread(steps, dict.fromkeys(steps, tokens), 32 * 1024)
     assert len(chosen) == wanted
     assert chosen[-1] == 10
     assert wanted == 1 or chosen[0] == 1
+
+
+def test_spread_of_different_sizes_has_the_most_steps_that_fit() -> None:
+    rng = random.Random(0)
+    for _ in range(200):
+        steps = sorted(rng.sample(range(100), rng.randint(1, 20)))
+        sizes = {step: rng.choice([0, 1, 5, 50]) for step in steps}
+        most = rng.randrange(200)
+        fitting = [steps[-1:]]
+        for count in range(2, len(steps) + 1):
+            gap = (len(steps) - 1) / (count - 1)
+            chosen = [steps[round(number * gap)] for number in range(count)]
+            if sum(sizes[step] for step in chosen) <= most:
+                fitting.append(chosen)
+        assert spread(steps, sizes, most) == fitting[-1]

@@ -8,6 +8,7 @@ likely tokens, other contexts and rows without logged values come from rescoring
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,9 @@ from paint.viewer.score import Scorer
 
 MOST_TOKENS = 32 * 1024
 """Maximum tokens of a page without --steps: a file of some megabytes."""
+
+RESCORED_ROWS = 128
+"""Maximum rows with logged values that such a page rescores, if it has not all steps of a run."""
 
 FEW_ROWS = 4
 """Rows per step without logged values, on a page without --steps."""
@@ -108,10 +112,16 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
         tokenizer = scorer.policy.tokenizer
         problems = {problem.id: problem for problem in scorer.problems}
     shared = RenderContext(config, spec.contexts, scorer, tokenizer, problems, {})
+    rescored = _rescored(run, chosen, spec) if scorer is not None else set()
+    if scorer is not None and len(rescored) < len(chosen):
+        display.note(
+            f"likeliest tokens are shown in {len(rescored)} of the {len(chosen)} steps on the "
+            f"page; those of other steps with --steps"
+        )
     steps = []
     with display.counting("rollouts", sum(map(len, chosen.values()))) as count:
         for step, rollouts in chosen.items():
-            steps.append(_step_data(run, shared, step, rollouts, count))
+            steps.append(_step_data(run, shared, step, rollouts, step in rescored, count))
 
     validation = graded_validation(run, display)
     vocabulary = list(shared.vocabulary)
@@ -177,14 +187,18 @@ def _step_data(
     shared: RenderContext,
     step: int,
     rollouts: Sequence[Mapping[str, Any]],
+    is_rescored: bool,
     count: Counter,
 ) -> dict[str, Any]:
     path = tokens_path(run, step)
     logged = read_tokens(path) if path.exists() else {}
-    student = shared.scorer.become_student(step) if shared.scorer else None
+    # A row without logged values has no others.
+    scored = {r["row"] for r in rollouts if is_rescored or r["row"] not in logged}
+    student = shared.scorer.become_student(step) if shared.scorer and scored else None
     rows = []
     for rollout in rollouts:
-        rows.append(row_data(shared, step, rollout, logged.get(rollout["row"])))
+        row = rollout["row"]
+        rows.append(row_data(shared, step, rollout, logged.get(row), row in scored))
         count.add(len(rollout["completion_ids"]))
     return {"step": step, "student": student, "is_exact": student == step - 1, "rows": rows}
 
@@ -213,7 +227,7 @@ def choose(run: Path, config: Config, spec: PageSpec) -> dict[int, list[dict[str
     kept: dict[int, list[dict[str, Any]]] = {}
     for step in sorted(set(spec.steps)) or paths:
         kept[step] = []
-        for number, row in enumerate(list(read_jsonl(paths[step], START_ANEW))[:most]):
+        for number, row in enumerate(islice(read_jsonl(paths[step], START_ANEW), most)):
             if spec.row in (None, number):
                 kept[step].append({"row": number, **row})
     if spec.row is not None and not all(kept.values()):
@@ -226,21 +240,40 @@ def choose(run: Path, config: Config, spec: PageSpec) -> dict[int, list[dict[str
     sizes = {}
     for step, rows in kept.items():
         sizes[step] = sum(len(row["completion_ids"]) for row in rows)
-    return {step: kept[step] for step in spread(sorted(kept), sizes)}
+    return {step: kept[step] for step in spread(sorted(kept), sizes, MOST_TOKENS)}
 
 
-def spread(steps: Sequence[int], sizes: Mapping[int, int]) -> list[int]:
-    """Select as many evenly spaced steps as fit into MOST_TOKENS."""
-    for count in range(len(steps), 1, -1):
+def _rescored(
+    run: Path, chosen: Mapping[int, Sequence[Mapping[str, Any]]], spec: PageSpec
+) -> set[int]:
+    """The steps of a page whose rows are rescored though they have logged values."""
+    is_asked = spec.steps or spec.row is not None or spec.contexts
+    if is_asked or len(chosen) == len(_stored_steps(run)):
+        return set(chosen)
+    # Of a long run, rescoring all would take most of a minute.
+    sizes = {step: len(rows) for step, rows in chosen.items()}
+    return set(spread(sorted(chosen), sizes, RESCORED_ROWS))
+
+
+def spread(steps: Sequence[int], sizes: Mapping[int, int], most: int) -> list[int]:
+    """Select as many evenly spaced steps as fit into this size."""
+    # The steps in order of size: no more than these fit. It keeps the search short.
+    smallest = accumulate(sorted(sizes[step] for step in steps))
+    fitting = sum(size <= most for size in smallest)
+    for count in range(fitting, 1, -1):
         gap = (len(steps) - 1) / (count - 1)  # at least 1, so no step is chosen twice
         chosen = [steps[round(number * gap)] for number in range(count)]
-        if sum(map(sizes.__getitem__, chosen)) <= MOST_TOKENS:
+        if sum(map(sizes.__getitem__, chosen)) <= most:
             return chosen
     return list(steps[-1:])
 
 
 def row_data(
-    shared: RenderContext, step: int, rollout: Mapping[str, Any], logged: Mapping[str, Any] | None
+    shared: RenderContext,
+    step: int,
+    rollout: Mapping[str, Any],
+    logged: Mapping[str, Any] | None,
+    is_rescored: bool,
 ) -> dict[str, Any]:
     """The data of one rollout."""
     scorer, vocabulary, tokenizer = shared.scorer, shared.vocabulary, shared.tokenizer
@@ -261,7 +294,7 @@ def row_data(
         "prompts": prompts_of(rollout, tokenizer),
         "is_kept": logged is not None,
     }
-    if scorer is not None:
+    if scorer is not None and is_rescored:
         found = scorer.score(rollout, rollout["teacher_prompt_ids"])
         if logged is None:
             values = dict(found.values)
