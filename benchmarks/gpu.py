@@ -805,6 +805,8 @@ def resume(scale: Scale, say: Say, place: Place) -> None:
     table = to_table(read_recipe(find_recipe("demo-paint")))
     small = {} if on_gpu() else {"batch_size": 2, "micro_batch_size": 2}
     table["train"] |= {"steps": steps, "checkpoint_every": stop, **small}
+    if not on_gpu():
+        table["rollout"]["max_new_tokens"] = 16
     config: Config = from_table(table)
     quiet = Display(enabled=False)
 
