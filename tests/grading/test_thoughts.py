@@ -84,3 +84,14 @@ def test_split_thought_takes_a_models_own_tags() -> None:
             grades = grader.grade([Item(cut, "5", tags=tags), Item(cut, "5")])
         assert [grade.correct for grade in grades] == [False, True]
     assert split_thought("My answer: 4", tags).answer == "My answer: 4"
+
+
+def test_split_thought_of_a_text_without_angle_brackets_searches_for_no_spelling(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("paint.grading.thoughts._SPELLINGS", None)
+    assert split_thought("[THINK]a[/THINK]b") == ("[THINK]a[/THINK]", "b")
+    own = [ThoughtTags("{in}", "{/in}")]
+    assert split_thought("{in}a{/in}b", own) == ("{in}a{/in}", "b")
+    with pytest.raises(TypeError):
+        split_thought("a < b")
