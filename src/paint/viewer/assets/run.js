@@ -211,7 +211,7 @@ function origin(row) {
   else if (row.entries) said.push("Values: rescored; none were logged for this row.");
   if (row.entries && step.is_exact) said.push(`Most likely tokens: rescored with the student before this step${row.moved !== undefined ? ` (its log-probs ${row.moved === 0 ? "are the kept ones" : `differ from the kept ones by at most ${number(row.moved, 2)} nats`})` : ""}.`);
   else if (row.entries) said.push(`Likeliest tokens and pushes are not those of the step's own student: they are scored with the checkpoint after step ${step.student}, and the step's student stood after step ${row.step - 1}${row.moved !== undefined ? ` (its log-probs differ by at most ${number(row.moved, 2)} nats)` : ""}.`);
-  else if (row.is_kept && ROWS.some((r) => r.entries)) said.push(`Most likely tokens: this step was not rescored; paint show RUN --steps ${row.step} rescores it.`);
+  else if (row.is_kept && ROWS.some((r) => r.entries)) said.push(`Most likely tokens: step ${row.step} was not rescored; paint show RUN --steps ${row.step} does it.`);
   return el(row.entries && !step.is_exact ? "div.note" : "p.soft", { id: "origin" }, said.join(" "));
 }
 
