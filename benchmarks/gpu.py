@@ -40,10 +40,10 @@ import tyro
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))  # paint may be not installed
 
 from paint.config.schema import Config, TrainConfig
-from paint.estimate.memory import CHUNK, Kernels, Rows, training_memory
-from paint.estimate.shapes import SHAPES, Shape
 from paint.objective.loss_options import Impl
-from paint.training.check import check_config
+from paint.resolve.check import check_config
+from paint.resolve.memory import CHUNK, Kernels, Rows, training_memory
+from paint.resolve.shapes import SHAPES, Shape
 from workers import chosen, seconds_of
 
 HERE = Path(__file__).resolve().parent
@@ -454,7 +454,7 @@ def _updates(setting: Any, loads: Sequence[Load], scale: Scale, say: Say) -> Non
     """Rows of the tables of updates by one policy, whose memory is free afterwards."""
     from paint.config.schema import TrainConfig
     from paint.models.policy import load_policy
-    from paint.training.optim import AdamW, open_optimizer
+    from paint.resolve.optimizer import AdamW, open_optimizer
 
     policy = load_policy(setting, seed=0, device=device())
     if policy.kernels:

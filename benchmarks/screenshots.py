@@ -14,8 +14,8 @@ from playwright.sync_api import Page, sync_playwright
 
 from paint.config.run_folder import read_metrics
 from paint.core.display import Display, shown_on_terminal
-from paint.viewer.run import PageSpec
-from paint.viewer.show import show_targets
+from paint.lab.viewer.run import PageSpec
+from paint.lab.viewer.show import show_targets
 
 SIZE = {"width": 1400, "height": 900}
 CONTEXTS = ("solution", "none", "other", "wrong_answer")

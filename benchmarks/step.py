@@ -51,7 +51,7 @@ from paint.data.problems import Problem
 from paint.inference.engine import Completion
 from paint.models.policy import load_policy
 from paint.models.teacher import open_teacher
-from paint.training.check import check_config
+from paint.resolve.check import check_config
 from paint.training.rollouts import Rollout, TeacherPrompt
 from paint.training.train_step import Setup, accumulate, update
 from workers import Worker, answers_alone, chosen, cpu_seconds_of, seconds_of, serve

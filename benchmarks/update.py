@@ -24,7 +24,7 @@ from paint.core.display import Clock, Display
 from paint.models.policy import Policy, load_policy
 from paint.models.teacher import open_teacher
 from paint.objective.fused import fused_paint_loss
-from paint.training.optim import AdamW, open_optimizer
+from paint.resolve.optimizer import AdamW, open_optimizer
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,8 @@ from paint.data.problems import Problem, read_problems
 from paint.demo.files import NAME, TRAINING_PROBLEMS
 from paint.evaluation.generate import base_as_rank1_adapter, load_eval_policy
 from paint.evaluation.intervals import compare_seeds, over_seeds, p_value_over_seeds
-from paint.experiments.checkpoint_results import (
+from paint.inference.engine import Completion
+from paint.lab.checkpoint_results import (
     BASE,
     CheckpointResult,
     Results,
@@ -42,12 +43,11 @@ from paint.experiments.checkpoint_results import (
     shares,
     write_results,
 )
-from paint.experiments.eval_protocols import protocol_for
-from paint.experiments.rollout_cache import first_problems
-from paint.experiments.runner import ExperimentRun, run_experiment
-from paint.inference.engine import Completion
+from paint.lab.eval_protocols import protocol_for
+from paint.lab.rollout_cache import first_problems
+from paint.lab.runner import ExperimentRun, run_experiment
 from paint.models.policy import Policy
-from paint.training.check import check_config
+from paint.resolve.check import check_config
 from paint.training.prompt_filter import filter_problems
 from paint.training.rollouts import Rollout
 from wrong_references import Corruption, corrupt_rows, parse_chain

@@ -197,8 +197,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def page(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run's page, with other contexts."""
     from paint.core.display import Display
-    from paint.viewer.run import PageSpec
-    from paint.viewer.show import show_targets
+    from paint.lab.viewer.run import PageSpec
+    from paint.lab.viewer.show import show_targets
 
     out = tmp_path_factory.mktemp("pages") / "run.html"
     spec = PageSpec(contexts=("solution", "none", "other", "wrong_answer"))

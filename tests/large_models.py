@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from paint.estimate.shapes import Shape
+from paint.resolve.shapes import Shape
 
 
 def settings_of(shape: Shape) -> dict[str, Any]:

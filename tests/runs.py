@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from paint.algorithms.base import Algorithm
 from paint.config.recipe import find_recipe, from_table, read_recipe, to_table
 from paint.config.run_folder import latest_checkpoint, read_metrics, read_run, step_of
 from paint.config.schema import Config
 from paint.core.storage import read_jsonl
+from paint.resolve.algorithm import Algorithm
 from paint.training.trainer import train
 from processes import MODULES, in_two_processes, started, train_command, write_recipe
 
@@ -35,7 +35,7 @@ def changed(recipe: str, *changes: Sections) -> Config:
 
 
 def variant(algorithm: type[Algorithm], **options: Any) -> dict[str, dict[str, Any]]:
-    """Settings that train with an algorithm of paint.variants and these options."""
+    """Settings that train with an algorithm of paint.algorithms.variants and these options."""
     method = f"{algorithm.__module__}:{algorithm.__qualname__}"
     return {"train": {"method": method, "options": options}}
 

@@ -15,10 +15,10 @@ import pytest
 from datasets import Dataset
 
 import paint
+from paint.api.configure import configure
 from paint.config.recipe import differences, find_recipe, read_recipe
 from paint.config.run_folder import RunError
 from paint.config.schema import Config
-from paint.configure import configure
 from paint.core.errors import ConfigError, PaintError
 from paint.core.storage import read_json
 from paint.data.readers import DataError

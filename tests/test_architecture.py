@@ -15,15 +15,15 @@ import torch
 from beartype.roar import BeartypeCallHintViolation
 from jaxtyping import TypeCheckError
 
-from paint.algorithms.base import ALGORITHMS, Algorithm
 from paint.config.recipe import find_recipe, read_recipe, shipped_recipes, to_table
 from paint.config.schema import Config
 from paint.inference.engine import Completion, RemoteEngine
-from paint.inference.engines import AUTO, ENGINES
 from paint.inference.sampling import invert
 from paint.objective import anchors
 from paint.objective.divergences import Divergence
-from paint.training.optim import OptimizerFactory
+from paint.resolve.algorithm import ALGORITHMS, Algorithm
+from paint.resolve.engines import AUTO, ENGINES
+from paint.resolve.optimizer import OptimizerFactory
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "paint"
@@ -34,11 +34,9 @@ LAYERS = [
     ["core"],
     ["config"],
     ["objective"],
-    ["inference.engines", "algorithms.base"],
-    ["demo", "models.structure", "training.optim"],
-    ["estimate"],
+    ["resolve.algorithm", "resolve.engines", "resolve.structure", "resolve.optimizer"],
+    ["demo"],
     ["grading"],
-    ["training.check"],
     [
         "data.problems",
         "data.readers",
@@ -47,15 +45,16 @@ LAYERS = [
         "data.benchmarks",
         "data.gold_answer_checks",
     ],
+    ["resolve"],
     ["models"],
     ["data"],
     ["inference"],
     ["evaluation"],
-    ["algorithms", "training", "variants"],
-    ["experiments"],
-    ["viewer", "publish"],
-    ["training.launcher", "launch"],
-    ["results", "configure", "arguments"],
+    ["training"],
+    ["algorithms"],
+    ["prepare"],
+    ["lab"],
+    ["api"],
     ["commands"],
     ["cli", "__init__"],
 ]
@@ -120,13 +119,7 @@ def test_config_is_data_and_imports_core_alone() -> None:
 
 def test_packages_match_import_table() -> None:
     folders = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
-    assert folders == {name for name in LAYER_OF if "." not in name} - {
-        "launch",
-        "results",
-        "configure",
-        "arguments",
-        "__init__",
-    }
+    assert folders == {name for name in LAYER_OF if "." not in name} - {"__init__"}
 
 
 def names_of(module: str) -> list[str]:
@@ -186,7 +179,9 @@ def compared(code: str) -> set[Any]:
 def test_source_never_compares_names_of_engines_or_algorithms() -> None:
     """It asks for their properties. Other settings have an "auto", too."""
     for module, path in MODULES.items():
-        names = set(ENGINES) - {AUTO} | (set() if module == "algorithms.base" else set(ALGORITHMS))
+        names = set(ENGINES) - {AUTO} | (
+            set() if module == "resolve.algorithm" else set(ALGORITHMS)
+        )
         assert not compared(path.read_text()) & names, module
     code = 'x == "vllm" or x not in ("a", "sft")\nmatch x:\n    case "merged" | "b":\n        1'
     assert compared(code) == {"vllm", "a", "sft", "merged", "b"}
@@ -194,11 +189,11 @@ def test_source_never_compares_names_of_engines_or_algorithms() -> None:
 
 # Packages beside the standard library that the method, the settings and a lone process may import.
 STANDARD = [
-    *("core.errors", "core.extensions", "core.settings", "algorithms.base"),
-    "training.check",
+    *("core.errors", "core.extensions", "core.settings", "resolve.algorithm"),
+    "resolve.check",
     *("config.schema", "config.recipe", "config.run_folder", "demo.files"),
     *("objective.masking", "objective.anchors", "objective.messages", "objective.loss_options"),
-    "inference.engines",
+    "resolve.engines",
 ]
 OUTSIDE: dict[str, set[str]] = {
     **{module: set() for module in STANDARD},
@@ -223,7 +218,7 @@ def test_lean_modules_import_no_third_party_package(module: str) -> None:
 
 
 # What must be there at once: help, settings, problems and verdicts do not wait for torch.
-LIGHT = ["", ".cli", ".config.recipe", ".core.display", ".estimate.report", ".training.check"]
+LIGHT = ["", ".cli", ".config.recipe", ".core.display", ".resolve.plan_report", ".resolve.check"]
 LIGHT += [".objective.masking", ".data.benchmarks", ".grading.math.grader"]
 
 

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type
 from tyro.conf import Positional
 
 import paint
-from paint import arguments
+from paint.api import arguments
 from paint.cli.main import COMMANDS
 from paint.cli.parser import command_options, description_of, parameter_helps, plain_type
 from paint.commands import Command, function_names
@@ -85,7 +85,8 @@ def cli_page() -> str:
         "",
         "`paint COMMAND --help` prints the same. The exit status is 0; 2 for an error that you can "
         "fix; 70 for an unexpected one, whose traceback is printed; 128 + n after signal n. "
-        "`python -m paint.launch [torchrun's flags] COMMAND ...` runs a command on several ranks.",
+        "`python -m paint.training.torchrun [torchrun's flags] COMMAND ...` runs a command on "
+        "several ranks.",
     ]
     for name, command in sorted(COMMANDS.items()):
         description, _, example = description_of(command).partition("Example: ")
@@ -246,7 +247,7 @@ def signature(public: Any) -> str:
 
 
 class Plain(ast.NodeTransformer):
-    """Replaces the types of paint.arguments, and Annotated, by the types that they annotate."""
+    """Replaces the types of paint.api.arguments, and Annotated, by the types that they annotate."""
 
     source = ast.parse(Path(inspect.getfile(arguments)).read_text(encoding="utf-8"))
     aliases: ClassVar = {
@@ -256,7 +257,7 @@ class Plain(ast.NodeTransformer):
     }
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
-        """Replace the name of a type of paint.arguments."""
+        """Replace the name of a type of paint.api.arguments."""
         alias = self.aliases.get(node.id)
         return node if alias is None else self.visit(copy.deepcopy(alias))
 

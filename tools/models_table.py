@@ -21,7 +21,7 @@ from paint.core.errors import PaintError
 from paint.inference.engine import Sampling
 from paint.inference.local import LocalEngine
 from paint.models.policy import Policy, load_policy
-from paint.models.structure import (
+from paint.resolve.structure import (
     context_length,
     dropout_rates,
     linear_layers,

@@ -15,7 +15,7 @@ from transformers import (
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from paint.demo.files import MODEL
-from paint.models.structure import DROPOUT_WORDS
+from paint.resolve.structure import DROPOUT_WORDS
 
 VOCABULARY = 770
 """Size of the demo's vocabulary, whose tokenizer fits every tiny model."""

@@ -8,7 +8,7 @@
       data/                          rows: train less validation, validation, wrong ends, test
       wordings/, contexts/  `paint advise`: what a context repairs, before any training
       protocol.json                  the wording and the learning rates that were chosen
-      gsm8k/, wrong-ends/, mbpp/     an experiment each, as paint.experiments.runner writes it
+      gsm8k/, wrong-ends/, mbpp/     an experiment each, as paint.lab.runner writes it
         rates/                       three learning rates a method, and their KL on validation rows
       transfer/EXPERIMENT/seed-0/    the same policies on MATH-500 and HumanEval
 
@@ -39,12 +39,12 @@ from paint.core.errors import Interrupted, PaintError
 from paint.core.storage import lock_folder
 from paint.data.benchmarks import PUBLISHED, load_benchmark
 from paint.data.problems import read_problems, to_row
-from paint.experiments.comparison_report import publish
-from paint.experiments.eval_protocols import EvalProtocol
-from paint.experiments.learning_rates import RateSearch, with_chosen_rates
-from paint.experiments.plots import side_by_side
-from paint.experiments.recipes import read_recipes
-from paint.experiments.runner import ExperimentRun, run_experiment
+from paint.lab.comparison_report import publish
+from paint.lab.eval_protocols import EvalProtocol
+from paint.lab.learning_rates import RateSearch, with_chosen_rates
+from paint.lab.plots import side_by_side
+from paint.lab.recipes import read_recipes
+from paint.lab.runner import ExperimentRun, run_experiment
 
 HERE = Path(__file__).parent
 BASE = str(HERE / "recipes" / "qwen.toml")

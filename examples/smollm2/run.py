@@ -11,7 +11,7 @@
       warm-up-2/, model/               the same from there: the base of all that is compared
     runs/demo-smollm2/                  the experiment
       rates/                           each method with three learning rates, and their KL
-      results.jsonl, ...               the comparison, as paint.experiments.runner writes it
+      results.jsonl, ...               the comparison, as paint.lab.runner writes it
 
 The original model boxes no answers and makes no use of a reference. So it is warmed up by SFT on
 six families of word problems whose problems state all that is needed, partly with the teacher's
@@ -45,12 +45,12 @@ from paint.core.display import Display, shown_on_terminal
 from paint.core.errors import Interrupted, PaintError
 from paint.core.storage import lock_folder
 from paint.data.benchmarks import load_benchmark
-from paint.experiments.checkpoint_results import CheckpointResult
-from paint.experiments.comparison_report import publish
-from paint.experiments.eval_protocols import EvalProtocol
-from paint.experiments.learning_rates import RateSearch, with_chosen_rates
-from paint.experiments.plots import side_by_side
-from paint.experiments.runner import ExperimentRun, run_experiment, train_run
+from paint.lab.checkpoint_results import CheckpointResult
+from paint.lab.comparison_report import publish
+from paint.lab.eval_protocols import EvalProtocol
+from paint.lab.learning_rates import RateSearch, with_chosen_rates
+from paint.lab.plots import side_by_side
+from paint.lab.runner import ExperimentRun, run_experiment, train_run
 from paint.models.exports import export_merged
 from paint.models.policy import load_policy
 from paint.models.weights import trained_in
@@ -138,7 +138,7 @@ def run_smollm2(recipes: Sequence[Path], options: Options) -> list[CheckpointRes
     """Prepare the model, choose learning rates, train and evaluate each recipe with each seed.
 
     Raises:
-        PaintError: what `prepare` and `paint.experiments.runner.run_experiment` raise.
+        PaintError: what `prepare` and `paint.lab.runner.run_experiment` raise.
     """
     cache, folder, display = options.cache, options.folder, Display()
     prepare(cache, display, options.model)

@@ -1,6 +1,10 @@
 """The public names of the package, each with its module (__init__.py reads them here)."""
 
-from paint.algorithms.base import Algorithm as Algorithm
+from paint.api.results import Evaluation as Evaluation
+from paint.api.results import Page as Page
+from paint.api.results import Result as Result
+from paint.api.results import Run as Run
+from paint.api.results import load_run as load_run
 from paint.commands.ablate import ablate as ablate
 from paint.commands.advise import advise as advise
 from paint.commands.bake import bake as bake
@@ -43,12 +47,8 @@ from paint.objective.masking import normalize as normalize
 from paint.objective.masking import overlap as overlap
 from paint.objective.messages import student_messages as student_messages
 from paint.objective.messages import teacher_messages as teacher_messages
-from paint.results import Evaluation as Evaluation
-from paint.results import Page as Page
-from paint.results import Result as Result
-from paint.results import Run as Run
-from paint.results import load_run as load_run
+from paint.resolve.algorithm import Algorithm as Algorithm
+from paint.resolve.optimizer import OptimizerFactory as OptimizerFactory
 from paint.training.callbacks import Callback as Callback
-from paint.training.optim import OptimizerFactory as OptimizerFactory
 
 __all__: list[str]

@@ -31,7 +31,7 @@ from paint.models.policy import Policy, load_policy
 from paint.models.teacher import open_teacher
 from paint.objective.loss import weighted_sum
 from paint.objective.loss_options import Objective, Reduction
-from paint.training.check import check_config
+from paint.resolve.check import check_config
 from paint.training.rollouts import Rollout
 from paint.training.run_log import step_metrics
 from paint.training.train_step import Setup, accumulate, update

@@ -8,6 +8,12 @@ from typing import Any
 import pytest
 
 from paint.algorithms.grpo import SPREAD_FLOOR, group_values
+from paint.algorithms.variants.by_verdict import ByVerdict
+from paint.algorithms.variants.oasis import Oasis
+from paint.algorithms.variants.on_correct import OnCorrect
+from paint.algorithms.variants.rewarded import Rewarded
+from paint.algorithms.variants.rlsd import Rlsd
+from paint.algorithms.variants.sipo import Sipo
 from paint.config.run_folder import read_metrics
 from paint.config.schema import Config
 from paint.core.display import Display
@@ -15,12 +21,6 @@ from paint.core.extensions import spec_of
 from paint.grading.contract import Grade, GradingError
 from paint.models.policy import load_policy
 from paint.training.trainer import train
-from paint.variants.by_verdict import ByVerdict
-from paint.variants.oasis import Oasis
-from paint.variants.on_correct import OnCorrect
-from paint.variants.rewarded import Rewarded
-from paint.variants.rlsd import Rlsd
-from paint.variants.sipo import Sipo
 from runs import adapter, assert_same, changed, stored, variant
 
 SMALL: dict[str, dict[str, Any]] = {

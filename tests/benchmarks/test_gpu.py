@@ -20,7 +20,7 @@ from gpu import (
 )
 from large_models import settings_of
 from paint.config import schema as cfg
-from paint.estimate.shapes import SHAPES, Shape
+from paint.resolve.shapes import SHAPES, Shape
 
 TARGETS = cfg.ModelConfig().lora_targets
 

@@ -16,8 +16,8 @@ from paint.config.recipe import (
     to_table,
 )
 from paint.config.schema import Config, ConfigError, ContextConfig
-from paint.experiments.recipes import read_recipes
-from paint.training.check import check_config, require_paths
+from paint.lab.recipes import read_recipes
+from paint.resolve.check import check_config, require_paths
 
 METHODS = {"paint": "distillation", "opsd": "distillation", "grpo": "grpo", "sft": "sft"}
 MODELS = {"qwen3-1.7b": "Qwen/Qwen3-1.7B", "qwen3-4b": "Qwen/Qwen3-4B", "qwen3-8b": "Qwen/Qwen3-8B"}
@@ -256,7 +256,7 @@ def test_read_recipe_on_base_changes_only_what_the_file_names() -> None:
         (
             "paint-anchored",
             [
-                'train.method: "distillation" -> "paint.variants.anchored:Anchored"',
+                'train.method: "distillation" -> "paint.algorithms.variants.anchored:Anchored"',
                 "train.options.base_weight: unset -> 0.2",
             ],
         ),

@@ -31,7 +31,7 @@ from paint.config.schema import (
     TrainConfig,
 )
 from paint.core.settings import section_name
-from paint.training.check import check_config, check_training, require_paths
+from paint.resolve.check import check_config, check_training, require_paths
 
 
 def recipe(folder: Path, text: str) -> Path:

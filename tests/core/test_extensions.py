@@ -25,7 +25,7 @@ from paint.core.extensions import (
 from paint.core.settings import setting, within
 from paint.data.contexts import Contexts
 from paint.data.problems import DataError, Problem
-from paint.training.check import check_config
+from paint.resolve.check import check_config
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ import pytest
 
 from paint.core.errors import PaintError
 from paint.data.readers import read_rows
-from paint.estimate.shapes import shape_of
 from paint.models.policy import load_tokenizer
 from paint.models.weights import own_dtype
+from paint.resolve.shapes import shape_of
 
 
 @pytest.mark.parametrize(

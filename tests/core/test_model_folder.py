@@ -14,7 +14,7 @@ from paint.core.hub import require_model
 from paint.core.model_folder import other_than_model
 from paint.demo.files import MODEL
 from paint.models.policy import PolicyError, load_tokenizer
-from paint.training.check import require_paths
+from paint.resolve.check import require_paths
 
 ADAPTER = {"peft_type": "LORA", "base_model_name_or_path": "Qwen/Qwen3-1.7B"}
 

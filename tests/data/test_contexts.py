@@ -20,7 +20,7 @@ from paint.data.contexts import (
 )
 from paint.data.problems import DataError, Problem
 from paint.grading.contract import Grade
-from paint.training.check import check_config
+from paint.resolve.check import check_config
 
 GUIDE = "Be kind within 14 days. Name the depot. Never promise a refund"
 ASKED = ["Add $2$ and $3$ apples.", "Add $2$ and $3$ pears now.", "How are you?", "How are they?"]
@@ -272,7 +272,7 @@ def test_feedback_without_grader_or_passing_over_is_refused(source: str) -> None
     with pytest.raises(ConfigError, match=rf"other than .none. with context.source .{source}"):
         check_config(config.changed("grading", grader=("none",)))
     with pytest.raises(ConfigError, match=rf"context.source must be without {source} with train"):
-        check_config(config.changed("train", method="paint.variants.anchored:Anchored"))
+        check_config(config.changed("train", method="paint.algorithms.variants.anchored:Anchored"))
 
 
 def test_message_of_long_id_is_cut() -> None:

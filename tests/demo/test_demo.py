@@ -9,11 +9,11 @@ from paint.cli import main
 from paint.config.schema import Config
 from paint.data.problems import Problem
 from paint.evaluation.intervals import compare_seeds
-from paint.experiments.checkpoint_results import shares
-from paint.experiments.compare import compare
-from paint.experiments.recipes import read_recipes
 from paint.inference.engine import Sampling
 from paint.inference.local import LocalEngine
+from paint.lab.checkpoint_results import shares
+from paint.lab.compare import compare
+from paint.lab.recipes import read_recipes
 from paint.models.policy import Policy
 from paint.objective.masking import mask_solution
 from paint.training.run_log import new_run

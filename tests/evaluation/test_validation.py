@@ -19,8 +19,8 @@ from paint.data.readers import DataError
 from paint.demo.files import HELD_OUT_PROBLEMS
 from paint.evaluation.frame import Report, select_rows
 from paint.evaluation.store import StoreError
+from paint.lab.viewer.run import PageSpec, run_data
 from paint.training.trainer import train
-from paint.viewer.run import PageSpec, run_data
 from processes import in_two_processes, train_command, until
 from reports import compared_in, policies_of, report_in
 from runs import changed, rows_of, write_problems

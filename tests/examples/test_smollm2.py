@@ -18,9 +18,9 @@ from paint.config.schema import Config
 from paint.core.display import Display
 from paint.data.problems import read_problems
 from paint.demo.files import MODEL
-from paint.experiments.checkpoint_results import BASE
-from paint.experiments.learning_rates import RateSearch, with_chosen_rates
-from paint.experiments.runner import ExperimentRun
+from paint.lab.checkpoint_results import BASE
+from paint.lab.learning_rates import RateSearch, with_chosen_rates
+from paint.lab.runner import ExperimentRun
 from paint.models.policy import load_tokenizer
 from paint.objective.masking import mask_solution
 from paint.objective.messages import student_messages, teacher_messages
@@ -142,7 +142,7 @@ def test_rate_of_smallest_kl_is_chosen_and_shared_with_controls(
         [name] = [name for name in kl if run.name.startswith(name)]
         return kl[name][round(math.log(run.config.train.learning_rate / 5e-4, 3)) + 1]
 
-    monkeypatch.setattr("paint.experiments.learning_rates.judge", judge)
+    monkeypatch.setattr("paint.lab.learning_rates.judge", judge)
     for _ in range(2):  # the second call has every rate's KL
         search = rate_search(tmp_path / "validation-wrong-2.jsonl", tmp_path, cells)
         chosen = with_chosen_rates(cells, search, Display(enabled=False))
@@ -184,7 +184,7 @@ def test_run_smollm2_from_rates_to_tables_repeats_without_work(
     assert "SmolLM2-135M" in tables
     assert "smollm2-paint less smollm2-paint-none" in tables
     assert len(list((tmp_path / "demo/rates").glob("*/kl.json"))) == 2
-    monkeypatch.setattr("paint.experiments.runner.train", None)
+    monkeypatch.setattr("paint.lab.runner.train", None)
     assert run_smollm2(recipes, options) == results
 
 

@@ -23,7 +23,7 @@ from paint.grading.contract import Grade
 from paint.inference.engine import Completion
 from paint.models.policy import Policy
 from paint.models.teacher import open_teacher
-from paint.training.check import check_config
+from paint.resolve.check import check_config
 from paint.training.rollouts import Rollout
 from paint.training.train_step import Setup
 from paint.training.weighting import rows_with_context

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from paint.algorithms.base import Algorithm
 from paint.objective.loss import token_weights
+from paint.resolve.algorithm import Algorithm
 from paint.training import train_step as ts
 
 

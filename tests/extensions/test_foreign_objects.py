@@ -14,8 +14,8 @@ from paint.config.schema import ContextConfig
 from paint.core.errors import ConfigError
 from paint.data.contexts import context_function
 from paint.grading.graders import find_grader
+from paint.resolve.check import check_config
 from paint.training.callbacks import load_callbacks
-from paint.training.check import check_config
 
 SECRET = "sk-SECRET"
 

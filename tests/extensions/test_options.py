@@ -13,7 +13,6 @@ from extensions.length_grader import LengthOptions, grade
 from extensions.lion import LionFactory
 from extensions.reward_weighted import RewardOptions, RewardWeighted
 from extensions.shout_engine import ShoutEngine
-from paint.algorithms.base import find_algorithm
 from paint.cli.main import main, parse
 from paint.config.recipe import differences, flags, from_table, read_recipe, to_table
 from paint.config.run_folder import read_metrics, read_run, read_run_json
@@ -21,7 +20,8 @@ from paint.config.schema import Config, TrainConfig
 from paint.core.errors import ConfigError
 from paint.core.extensions import OptionTable, spec_of
 from paint.grading.graders import open_grader
-from paint.training.check import check_config
+from paint.resolve.algorithm import find_algorithm
+from paint.resolve.check import check_config
 from paint.training.trainer import train
 from runs import adapter, assert_same, changed, stored, train_in_parts, write_problems
 

@@ -24,7 +24,7 @@ from paint.grading.code.plain import PlainDecoder, PlainEncoder
 from paint.grading.code.unit_tests import CodeGrader, CodeOptions
 from paint.grading.contract import Grade, Grader, Item
 from paint.grading.graders import needs_answer, open_grader
-from paint.training.check import check_config
+from paint.resolve.check import check_config
 from runs import changed
 
 ADD = "def add(a, b):\n    return a + b"

@@ -20,7 +20,7 @@ from paint.evaluation.grade import summarise
 from paint.grading.choice import chosen_letter
 from paint.grading.contract import Grade, Item
 from paint.grading.graders import find_grader
-from paint.training.check import check_config
+from paint.resolve.check import check_config
 from paint.training.trainer import train
 from reports import report_in, row_of
 from runs import changed, rows_of, stored

@@ -19,7 +19,6 @@ from paint.core.errors import ConfigError, PaintError
 from paint.core.extensions import spec_of
 from paint.data.problems import Problem
 from paint.evaluation.evaluate import evaluate
-from paint.experiments.advise import advise
 from paint.inference import factory
 from paint.inference.engine import (
     Completion,
@@ -32,8 +31,9 @@ from paint.inference.engine import (
 )
 from paint.inference.factory import CheckedEngine, EngineSetup, open_engine
 from paint.inference.local import LocalEngine
+from paint.lab.advise import advise
 from paint.models.policy import Policy
-from paint.training import check
+from paint.resolve import check
 from paint.training.trainer import train
 
 DIES = "import sys; print('CUDA out of memory'); sys.exit(1)"

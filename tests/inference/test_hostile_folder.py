@@ -30,8 +30,8 @@ with MathGrader(workers=1) as grader:
 said = "42" if grade.strict.correct else str(grade)
 """,
     "ranks": """
-from paint import launch
-launch.main(["--standalone", "--nproc-per-node", "2", "grade", "nowhere"])
+from paint.training import torchrun
+torchrun.main(["--standalone", "--nproc-per-node", "2", "grade", "nowhere"])
 said = "42"
 """,
     "gpus": """

@@ -13,7 +13,6 @@ import pytest
 from paint.config.recipe import find_recipe, read_recipe
 from paint.config.schema import Config, RolloutConfig
 from paint.core.display import Display
-from paint.estimate.plan import ServerFlags
 from paint.inference.engine import EngineError
 from paint.inference.vllm.client import VllmServer
 from paint.inference.vllm.pool import VllmEngine
@@ -25,6 +24,7 @@ from paint.inference.vllm.process import (
     server_environment,
 )
 from paint.models.policy import Policy
+from paint.resolve.plan import ServerFlags
 from processes import alive, until
 
 # A server and its worker: one process starts another and writes both numbers down. The worker does

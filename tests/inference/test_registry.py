@@ -7,8 +7,8 @@ import pytest
 from paint.config.recipe import from_table
 from paint.config.schema import Config, ConfigError, RolloutConfig
 from paint.inference.engine import Engine
-from paint.inference.engines import ENGINES, engine_of, engine_type, server_engine
-from paint.training.check import check_config, check_engine, check_training, enable_servers
+from paint.resolve.check import check_config, check_engine, check_training, enable_servers
+from paint.resolve.engines import ENGINES, engine_of, engine_type, server_engine
 
 SHOUT = "extensions.shout_engine:ShoutEngine"
 

@@ -16,7 +16,7 @@ from paint.inference.engine import Completion, EngineError, Sampling
 from paint.inference.local import LocalEngine
 from paint.inference.stored import StoredEngine
 from paint.models.policy import load_policy
-from paint.training.check import check_config
+from paint.resolve.check import check_config
 from paint.training.trainer import train
 from runs import adapter, assert_same, changed, stored, write_problems
 

@@ -30,7 +30,6 @@ from large_models import give_fake_weights, settings_of
 from paint.algorithms.paint import score_rollouts
 from paint.config import schema as cfg
 from paint.data.problems import Problem
-from paint.estimate.shapes import SHAPES
 from paint.grading.math.grader import MathGrader
 from paint.inference.engine import Completion, Sampling
 from paint.inference.local import LocalEngine, _Sampler
@@ -38,7 +37,8 @@ from paint.models import layers
 from paint.models.policy import Policy, _with_adapter, load_tokenizer
 from paint.models.teacher import open_teacher
 from paint.objective import fused
-from paint.training.check import check_config
+from paint.resolve.check import check_config
+from paint.resolve.shapes import SHAPES
 from paint.training.rollouts import Rollout, TeacherPrompt
 from paint.training.train_step import Setup, accumulate
 

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from conftest import DEMO
 from paint.models.layers import checkpoint_layers
 from paint.models.policy import PolicyError, load_policy
-from paint.models.structure import dropout_rates
+from paint.resolve.structure import dropout_rates
 from tiny_models import save_tiny, tiny_config, tiny_model
 
 RATE = 0.1

@@ -14,7 +14,7 @@ from paint.models.exports import export_merged
 from paint.models.policy import Policy, PolicyError, load_policy
 from paint.models.teacher import open_teacher
 from paint.models.weights import load_trained, save_trained, weights_digest
-from paint.training.check import check_training
+from paint.resolve.check import check_training
 from paint.training.trainer import train
 from runs import Sections, adapter, assert_same, assert_same_history, changed, train_in_parts
 
@@ -31,7 +31,7 @@ NF4 = replace(DEMO, quantization="nf4")
     ],
 )
 def test_nf4_clashing_setting_is_refused(monkeypatch: pytest.MonkeyPatch, change: Sections) -> None:
-    monkeypatch.setattr("paint.training.check.require_bitsandbytes", lambda setting: None)
+    monkeypatch.setattr("paint.resolve.check.require_bitsandbytes", lambda setting: None)
     config = changed("demo-paint", {"model": {"quantization": "nf4"}}, change)
     with pytest.raises(ConfigError, match=r'model\.quantization must be "none" .*, got "nf4"'):
         check_training(config)

@@ -16,9 +16,9 @@ import pytest
 
 from paint.config import schema as cfg
 from paint.core.errors import PaintError
-from paint.estimate.shapes import shape_of
 from paint.models.policy import PolicyError, load_policy, load_tokenizer
 from paint.models.weights import linear_layers_of, load_trained, own_dtype
+from paint.resolve.shapes import shape_of
 from paint.training.launcher import _max_model_len
 
 CODE = """

@@ -11,9 +11,9 @@ from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from conftest import DEMO
 from paint.models.policy import PolicyError, load_policy
-from paint.models.structure import last_part, linear_layers, linear_modules
 from paint.models.targets import describe_adapters, target_modules
 from paint.models.weights import load_trained, read_adapter_shape, save_trained
+from paint.resolve.structure import last_part, linear_layers, linear_modules
 from tiny_models import save_tiny, tiny_config, tiny_model
 
 

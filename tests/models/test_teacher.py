@@ -23,8 +23,8 @@ from paint.models.teacher import FILE, open_teacher
 from paint.models.weights import load_trained, save_trained
 from paint.objective.fused import fused_paint_loss
 from paint.objective.loss import paint_loss
+from paint.resolve.check import check_config
 from paint.training import checkpoint
-from paint.training.check import check_config
 from paint.training.run_log import append_metrics, new_run
 from paint.training.train_step import Setup
 from paint.training.trainer import train

@@ -31,7 +31,7 @@ from paint.objective.loss import (
     token_weights,
 )
 from paint.objective.loss_options import PAPER_LOSS, ClipMode, LossOptions, Objective, Reduction
-from paint.training.check import check_config
+from paint.resolve.check import check_config
 
 KINDS = [name for name, d in DIVERGENCES.items() if not d.is_sampled]
 CLIP_MODES: tuple[ClipMode, ...] = get_args(ClipMode)

@@ -22,7 +22,7 @@ from paint.core.errors import ConfigError
 from paint.core.extensions import load_object
 from paint.core.trust import UntrustedError, begin_call, is_signed, sign, vouch_for
 from paint.evaluation.store import recorded_engines
-from paint.training.check import check_config
+from paint.resolve.check import check_config
 from runs import write_problems
 
 Said = Callable[[], str]
@@ -374,9 +374,12 @@ def test_key_that_another_process_has_just_written_is_taken(
     ("table", "names"),
     [
         (to_table(Config()), []),
-        ({"train": {"method": "paint.variants.oasis:Oasis"}}, []),
+        ({"train": {"method": "paint.algorithms.variants.oasis:Oasis"}}, []),
         ({"rollout": {"engine": "paint.inference.local:LocalEngine"}}, []),
-        ({"grading": {"grader": ["math", "paint.launch:main"]}}, ["paint.launch:main"]),
+        (
+            {"grading": {"grader": ["math", "paint.training.torchrun:main"]}},
+            ["paint.training.torchrun:main"],
+        ),
         ({"context": {"source": ["hint", "paint.train:x"]}}, ["paint.train:x"]),
         ({"train": {"options": {"wrong": "mine:d", "n": 2}}}, ["mine:d"]),
         ({"train": {"optimizer_options": {"names": ["mine:a", "b"]}}}, ["mine:a"]),
@@ -438,7 +441,7 @@ def test_module_of_the_package_is_not_looked_for_in_the_working_directory(
         return paint
 
     monkeypatch.setattr("importlib.import_module", note)
-    for spec in ("paint.variants.oasis:train", "mine:train"):
+    for spec in ("paint.algorithms.variants.oasis:train", "mine:train"):
         load_object(spec, "train.method", ())
     assert [str(tmp_path) in path for path in paths] == [False, True]
 

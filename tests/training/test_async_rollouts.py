@@ -17,7 +17,7 @@ from paint.inference.engine import Completion, derive_seed, sampling_from
 from paint.inference.local import LocalEngine
 from paint.models.policy import load_policy
 from paint.models.weights import load_trained
-from paint.training.check import check_config
+from paint.resolve.check import check_config
 from paint.training.rollouts import Rollout, ScoredRollout, logprob_mismatches, off_policy_metrics
 from paint.training.trainer import train
 from runs import adapter, assert_same, assert_same_history, changed, stored

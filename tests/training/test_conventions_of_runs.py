@@ -16,8 +16,8 @@ from paint.config.run_folder import read_run, read_run_json
 from paint.config.schema import Config, ConfigError, ModelConfig
 from paint.core.display import Display
 from paint.evaluation.generate import with_date
-from paint.experiments.eval_protocols import protocol_for
-from paint.experiments.runner import ExperimentRun, run_experiment
+from paint.lab.eval_protocols import protocol_for
+from paint.lab.runner import ExperimentRun, run_experiment
 from paint.models.policy import load_policy, load_tokenizer
 from paint.training.trainer import train
 from runs import changed, stored

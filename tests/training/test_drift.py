@@ -11,7 +11,7 @@ from paint.config.run_folder import read_metrics
 from paint.config.schema import ConfigError
 from paint.models.policy import load_policy
 from paint.models.teacher import open_teacher
-from paint.training.check import check_config
+from paint.resolve.check import check_config
 from paint.training.drift import open_drift
 from paint.training.trainer import train
 from runs import adapter, assert_same, changed, train_in_parts

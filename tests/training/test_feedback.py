@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from paint.algorithms.variants.anchored import Anchored
 from paint.config.recipe import find_recipe, read_recipe
 from paint.config.run_folder import read_metrics
 from paint.config.schema import Config
@@ -13,10 +14,9 @@ from paint.core.display import Display
 from paint.core.extensions import spec_of
 from paint.data.problems import DataError, Problem
 from paint.grading.contract import Grade
+from paint.lab.viewer.run import PageSpec, run_data
 from paint.models.policy import load_policy
 from paint.training.trainer import train
-from paint.variants.anchored import Anchored
-from paint.viewer.run import PageSpec, run_data
 from runs import adapter, assert_same, changed, stored, variant
 
 first_error = importlib.import_module("first_error")

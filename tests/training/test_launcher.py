@@ -19,8 +19,8 @@ from paint.config.recipe import find_recipe, read_recipe
 from paint.config.run_folder import read_metrics
 from paint.config.schema import Config, ConfigError
 from paint.inference.vllm.process import OwnedProcess, gpu_environment
+from paint.resolve.check import check_config, check_engine, enable_servers
 from paint.training import launcher
-from paint.training.check import check_config, check_engine, enable_servers
 from paint.training.launcher import (
     LaunchRequest,
     place_ranks,
@@ -207,7 +207,7 @@ def test_dry_run_prints_commands_and_starts_nothing(
     output = capsys.readouterr().out
     assert " --verbose" in output  # the ranks are commands, too
     assert "CUDA_VISIBLE_DEVICES=0,1 " in output
-    assert "-m paint.launch --standalone --nproc-per-node 2 train " in output
+    assert "-m paint.training.torchrun --standalone --nproc-per-node 2 train " in output
     assert "--rollout.engine vllm --rollout.server-gpus 2 3" in output
     for gpu in (2, 3):
         assert f"CUDA_VISIBLE_DEVICES={gpu} vllm serve " in output

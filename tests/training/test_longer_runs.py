@@ -14,9 +14,9 @@ from paint.config.schema import Config, TrainConfig
 from paint.core.display import Display
 from paint.core.errors import Interrupted
 from paint.core.extensions import spec_of
-from paint.training.check import check_config, require_same_beginning
+from paint.resolve.check import check_config, require_same_beginning
+from paint.resolve.optimizer import AdamW
 from paint.training.launcher import LaunchRequest, run_training
-from paint.training.optim import AdamW
 from paint.training.run_log import new_run, validate_resume
 from runs import changed
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from paint.algorithms.variants.reason_first import ReasonFirst
 from paint.config.recipe import from_table, to_table
 from paint.config.schema import Config, ContextConfig
 from paint.core.display import Display
@@ -17,14 +18,13 @@ from paint.inference.local import LocalEngine
 from paint.models import lengths
 from paint.models.policy import load_policy
 from paint.objective.masking import MARKER
-from paint.training.check import check_config
+from paint.resolve.check import check_config
 from paint.training.prompt_filter import (
     describe_missing_answers,
     filter_problems,
     note_unmasked,
 )
 from paint.training.trainer import train
-from paint.variants.reason_first import ReasonFirst
 from runs import changed, stored, variant, write_problems
 
 LONG = "so " * 600

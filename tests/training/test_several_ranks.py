@@ -33,7 +33,7 @@ import torch
 from accelerate import PartialState
 from paint import cli
 from paint.core.errors import PaintError
-from paint.algorithms.base import Distillation
+from paint.resolve.algorithm import Distillation
 
 def step(self, setup, batch, index, clock):
     rank = PartialState().process_index
@@ -53,7 +53,7 @@ def small(**options: int) -> Config:
 def launched(line: list[str], *more: str) -> subprocess.Popen[str]:
     """A command on two ranks by our launcher, with more of its flags."""
     flags = ["--nproc-per-node", "2", "--master-port", str(free_port()), *more]
-    command = [sys.executable, "-m", "paint.launch", *flags, *line[3:]]
+    command = [sys.executable, "-m", "paint.training.torchrun", *flags, *line[3:]]
     return started(command, ACCELERATE_USE_CPU="true")
 
 
@@ -140,7 +140,7 @@ def judged_by_ranks(folder: Path, method: str, **environment: str) -> subprocess
         config = config.changed("rollout", samples_per_problem=2)
     line = train_command(config, folder / "run")
     flags = ["--nproc-per-node", "2", "--master-port", str(free_port())]
-    command = [sys.executable, "-m", "paint.launch", *flags, *line[3:]]
+    command = [sys.executable, "-m", "paint.training.torchrun", *flags, *line[3:]]
     path = os.pathsep.join([str(folder), *filter(None, sys.path)])
     return started(command, ACCELERATE_USE_CPU="true", PYTHONPATH=path, **environment)
 

@@ -38,11 +38,11 @@ from paint.inference.adapter_sync_check import LogprobMismatchError
 from paint.inference.engine import Completion, EngineError
 from paint.inference.local import LocalEngine
 from paint.models.policy import load_policy
-from paint.models.structure import linear_layers
 from paint.objective import fused
 from paint.objective.loss import paint_loss, token_log_probs
 from paint.objective.loss_options import Objective, Reduction
 from paint.objective.masking import mask_ratio, mask_solution, overlap, overlap_metrics
+from paint.resolve.structure import linear_layers
 from paint.training.rollouts import Rollout, ScoredRollout
 from paint.training.run_log import append_metrics, describe_phases, step_metrics
 from paint.training.train_step import Batch, Setup, StepResult
@@ -160,7 +160,7 @@ def test_train_kernels_that_cannot_be_built_are_named_once_before_the_run(
 
 
 TWO_STEPS, TWELVE = {"steps": 2}, {"steps": 1, "batch_size": 12}
-OF = "paint.variants"
+OF = "paint.algorithms.variants"
 AHEAD = {"engine": "own_server:OwnServer", "off_policy_steps": 1}
 BY_TOKEN = {"reduction": "token", "skip_tokens": 9}
 SPLIT: dict[str, tuple[str, dict[str, Any]]] = {

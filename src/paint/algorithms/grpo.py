@@ -15,10 +15,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from paint.algorithms.base import GrpoOptions
 from paint.core.display import Clock
 from paint.core.distributed import all_gather_objects
 from paint.objective.loss import weighted_sum
+from paint.resolve.algorithm import GrpoOptions
 from paint.training.rollouts import Rollout, ScoredRollout, check_logprob_mismatch
 from paint.training.train_step import (
     Batch,

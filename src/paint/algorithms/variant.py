@@ -1,4 +1,4 @@
-"""PAINT's step with another score of its completions: what most of paint.variants are made of.
+"""PAINT's step with another score of its completions, of which most variants are made.
 
 rollouts -> rewards, with RewardedVariant -> teacher prompts -> score -> update
 """
@@ -9,10 +9,10 @@ from functools import partial
 from jaxtyping import Float
 from torch import Tensor
 
-from paint.algorithms.base import Algorithm
 from paint.algorithms.grpo import reward
 from paint.algorithms.paint import add_teacher_prompts, score_rollouts, teacher_hidden_states
 from paint.core.display import Clock
+from paint.resolve.algorithm import Algorithm
 from paint.training import train_step as ts
 from paint.training.rollouts import Rollout
 

@@ -21,14 +21,14 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import tyro
 from tyro.conf import Positional, arg, subcommand
 
-from paint.arguments import SettingsOf
+from paint.api.arguments import SettingsOf
+from paint.api.configure import Recipe
 from paint.cli.extension_flags import CONFIG, WITHOUT_TABLES, split_options, with_options
 from paint.cli.flag_checks import flag_kinds, require_no_secrets, require_values
 from paint.cli.flag_values import with_plain_values
 from paint.commands import Command
 from paint.config.recipe import find_recipe, may_name_code, read_recipe
 from paint.config.schema import ConfigError, EvaluationConfig
-from paint.configure import Recipe
 from paint.core.errors import (
     format_short,
     format_value,

@@ -3,14 +3,14 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from paint import arguments
+from paint.api import arguments
+from paint.api.configure import configure, open_recipe
+from paint.api.results import frame_of_results
 from paint.config.recipe import read_recipe
 from paint.config.schema import ConfigError
-from paint.configure import configure, open_recipe
 from paint.core.settings import require_count
 from paint.data.sources import check_sources
-from paint.results import frame_of_results
-from paint.training.check import check_training
+from paint.resolve.check import check_training
 from paint.training.launcher import LaunchRequest, on_gpus
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def ablate(
     with on_gpus(LaunchRequest(gpus, split, dry_run), configured, ranks=1) as config:
         if config is not None:
             # Here, as it imports torch: errors in settings and dry runs come without it.
-            from paint.experiments import ablations
+            from paint.lab import ablations
 
             results = ablations.ablate(
                 table,

@@ -4,16 +4,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from paint import arguments
+from paint.api import arguments
+from paint.api.configure import configure, open_recipe
+from paint.api.results import Result
 from paint.config.schema import Config, ConfigError
-from paint.configure import configure, open_recipe
 from paint.core.errors import format_value
 from paint.core.settings import require_count
 from paint.core.trust import vouch_for
 from paint.data.contexts import with_source
 from paint.data.sources import check_sources
-from paint.results import Result
-from paint.training.check import check_config, require_paths
+from paint.resolve.check import check_config, require_paths
 from paint.training.launcher import LaunchRequest, on_gpus
 
 CONTINUES = True
@@ -62,7 +62,7 @@ def advise(
     check_sources(configured, _checked_needs(configured, contexts, ratios, answers=answers))
     with on_gpus(LaunchRequest(gpus, split, dry_run), configured, ranks=0) as config:
         if config is not None:
-            from paint.experiments import advise
+            from paint.lab import advise
 
             advise.advise(
                 config,

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from paint import arguments
-from paint.configure import configure, open_recipe
+from paint.api import arguments
+from paint.api.configure import configure, open_recipe
+from paint.api.results import Result
 from paint.data.sources import check_sources
-from paint.results import Result
-from paint.training.check import check_config, require_paths
+from paint.resolve.check import check_config, require_paths
 
 CONTINUES = True
 
@@ -47,7 +47,7 @@ def bake(
     require_paths(config)
     check_sources(config, check_config(config).needed_fields)
 
-    from paint.experiments import bake
+    from paint.lab import bake
 
     bake.bake(config, folder, held_out=held_out, samples=samples, force=force)
     return Result(folder)

@@ -4,10 +4,10 @@ import signal
 import sys
 from typing import Annotated
 
-from paint import arguments
+from paint.api import arguments
+from paint.api.results import path_of
 from paint.core.errors import ConfigError, wrap_errors
 from paint.core.settings import within
-from paint.results import path_of
 
 
 def chat(

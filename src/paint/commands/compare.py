@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from paint import arguments
+from paint.api import arguments
+from paint.api.configure import configure
+from paint.api.results import frame_of_results
 from paint.config.schema import ConfigError
-from paint.configure import configure
 from paint.core.settings import require_count
 from paint.data.sources import check_sources
-from paint.experiments.recipes import read_recipes
-from paint.results import frame_of_results
-from paint.training.check import check_training
+from paint.lab.recipes import read_recipes
+from paint.resolve.check import check_training
 from paint.training.launcher import LaunchRequest, on_gpus
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def compare(
     results = []
     with on_gpus(LaunchRequest(gpus, split, dry_run), read[-1][1], ranks=1) as config:
         if config is not None:
-            from paint.experiments import compare
+            from paint.lab import compare
 
             results = compare.compare(
                 read,

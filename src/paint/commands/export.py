@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from paint import arguments
+from paint.api import arguments
+from paint.api.results import Evaluation, path_of
 from paint.config.run_folder import checkpoint_of
 from paint.config.schema import Dtype
-from paint.results import Evaluation, path_of
 
 
 def export(
@@ -39,7 +39,7 @@ def export(
     """
     of_run = checkpoint_of(path_of(checkpoint))
 
-    from paint.publish import export
+    from paint.lab.publish import export
 
     return export.export(
         of_run,

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from paint import arguments
+from paint.api import arguments
+from paint.api.configure import configure
+from paint.api.results import Evaluation, path_of
 from paint.config.schema import Config, ConfigError, GradingConfig
-from paint.configure import configure
-from paint.results import Evaluation, path_of
 
 
 def grade(

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from paint import arguments
+from paint.api import arguments
+from paint.api.configure import configure
+from paint.api.results import load_run
 from paint.config.recipe import executables_of, to_table
-from paint.configure import configure
 from paint.core.trust import require_trusted, trust_records
-from paint.results import load_run
 
 
 def held_out_kl(
@@ -37,7 +37,7 @@ def held_out_kl(
         output_dir: Folder of the rollouts; None: held-out-kl in the run's folder.
     """
     from paint.core.display import Display
-    from paint.experiments.rollout_cache import kl_of_checkpoint
+    from paint.lab.rollout_cache import kl_of_checkpoint
 
     if trust:
         trust_records()

@@ -4,13 +4,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from paint import arguments
-from paint.configure import configure, open_recipe
+from paint.api import arguments
+from paint.api.configure import configure, open_recipe
 from paint.core.settings import or_none, within
 
 if TYPE_CHECKING:
-    from paint.estimate.plan import LongestRows, Plan
-    from paint.training.check import Resolved
+    from paint.resolve.check import Resolved
+    from paint.resolve.plan import LongestRows, Plan
 
 
 def plan(
@@ -41,9 +41,9 @@ def plan(
         ConfigError: the model has no config.json, or layers that a plan does not know.
     """
     from paint.core.display import Display
-    from paint.estimate import report
-    from paint.estimate.plan import Machine
-    from paint.training.check import check_config, enable_servers, plan_placement
+    from paint.resolve import plan_report as report
+    from paint.resolve.check import check_config, enable_servers, plan_placement
+    from paint.resolve.plan import Machine
 
     run = check_config(configure(open_recipe(recipe).config, Path(), model, sections=sections))
     if gpus > 1:
@@ -68,8 +68,8 @@ def _longest_rows(run: "Resolved") -> "LongestRows | None":
         return None
     # They import transformers, which takes seconds.
     from paint.data.problems import read_problems
-    from paint.data.validate import measure_longest
     from paint.models.policy import load_tokenizer
+    from paint.training.longest_rows import measure_longest
 
     display = Display()
     try:

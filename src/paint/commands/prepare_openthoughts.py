@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from paint import arguments
+from paint.api import arguments
 from paint.core.settings import within
 
 if TYPE_CHECKING:
-    from paint.data.openthoughts import Preparation
+    from paint.prepare.openthoughts import Preparation
 
 NAME = "data openthoughts"
 CONTINUES = True
@@ -55,7 +55,7 @@ def prepare_openthoughts(
     """
     from paint.core.display import Display
     from paint.data.benchmarks import COMPETITIONS, load_benchmark
-    from paint.data.openthoughts import make_training_data, print_preparation
+    from paint.prepare.openthoughts import make_training_data, print_preparation
 
     if benchmarks is None:
         benchmarks = COMPETITIONS

@@ -5,10 +5,10 @@ from typing import Annotated, Any
 
 from tyro.conf import arg
 
-from paint import arguments
+from paint.api import arguments
+from paint.api.results import Run, load_run
 from paint.config.recipe import executables_of, to_table
 from paint.core.trust import require_trusted, trust_records, vouch_for
-from paint.results import Run, load_run
 from paint.training.callbacks import load_callbacks
 from paint.training.launcher import LaunchRequest, run_training
 

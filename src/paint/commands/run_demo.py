@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from paint import arguments
+from paint.api import arguments
 from paint.commands.compare import compare
 from paint.config.schema import ConfigError
 from paint.core.settings import within
 from paint.demo.files import NAME as MODEL
-from paint.experiments.recipes import read_recipes
+from paint.lab.recipes import read_recipes
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,8 +6,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paint.api.results import frame_of
 from paint.config.run_folder import RunError, list_runs
-from paint.results import frame_of
 
 if TYPE_CHECKING:
     import pandas as pd

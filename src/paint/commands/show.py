@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from paint import arguments
+from paint.api import arguments
+from paint.api.results import Page, path_of, write_page_of
 from paint.core.settings import NOT_NEGATIVE, or_none
-from paint.results import Page, path_of, write_page_of
 
 
 def show(

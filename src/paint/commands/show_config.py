@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from paint import arguments
+from paint.api import arguments
+from paint.api.configure import configure, open_recipe
 from paint.config.recipe import read_recipe, to_table, toml_of
 from paint.config.schema import Config
-from paint.configure import configure, open_recipe
 
 NAME = "config"
 
@@ -42,7 +42,7 @@ def show_config(
     ]
     if machine:
         from paint.inference.machine import find_machine
-        from paint.training.check import check_training, resolve
+        from paint.resolve.check import check_training, resolve
 
         resolved = resolve(check_training(config), find_machine())
         steps.append(("machine", resolved.config))

@@ -3,12 +3,12 @@
 import time
 from pathlib import Path
 
-from paint import arguments
+from paint.api import arguments
+from paint.api.configure import configure, open_recipe
+from paint.api.results import Run
 from paint.config.recipe import differences, read_recipe
 from paint.config.run_folder import RunError
 from paint.config.schema import Config
-from paint.configure import configure, open_recipe
-from paint.results import Run
 from paint.training.callbacks import load_callbacks
 from paint.training.launcher import LaunchRequest, run_training
 

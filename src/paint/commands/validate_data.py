@@ -5,13 +5,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from paint import arguments
-from paint.configure import configure, open_recipe
+from paint.api import arguments
+from paint.api.configure import configure, open_recipe
 from paint.data.sources import require_readable
-from paint.training.check import require_paths
+from paint.resolve.check import require_paths
 
 if TYPE_CHECKING:
-    from paint.data.validate import FileCheck
+    from paint.prepare.validate import FileCheck
 
 NAME = "data validate"
 
@@ -48,7 +48,7 @@ def validate_data(
         require_readable(config.data.path)
 
         from paint.data.benchmarks import load_benchmark
-        from paint.data.validate import check_file, print_check
+        from paint.prepare.validate import check_file, print_check
 
         check = check_file(config, benchmarks=[load_benchmark(name) for name in benchmarks])
     if not is_file:

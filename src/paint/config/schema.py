@@ -6,7 +6,7 @@ says which. The docstring below a field is its help text. Ranges are checked whe
 built (paint.core.settings), types when a table is read (paint.config.recipe).
 
 A config is data: nothing that it names is imported. Rules between sections, and those that need an
-algorithm, an engine or a divergence, are in paint.training.check.
+algorithm, an engine or a divergence, are in paint.resolve.check.
 """
 
 import re
@@ -435,7 +435,7 @@ class TrainConfig(Section):
     method: str = "distillation"
     """Algorithm of a step: distillation is PAINT, and OPSD where nothing is masked or interpolated;
     grpo and sft are the baselines (paper: Compared post-training recipes); module:Class is a
-    variant, such as paint.variants.oasis:Oasis, or your own (docs/how-to/extend.md)."""
+    variant, such as paint.algorithms.variants.oasis:Oasis, or your own (docs/how-to/extend.md)."""
     steps: int = setting(100, POSITIVE, "optimizer steps; paper: 100")
     """Optimizer steps (paper: Experimental Details, 100). For a number of epochs, set
     ceil(epochs x problems / problems per step)."""
@@ -458,7 +458,7 @@ class TrainConfig(Section):
     cosine (OPSD's scripts: constant; the paper is silent)."""
     optimizer: str = "adamw"
     """adamw; adamw8bit of bitsandbytes, with 2 bytes a trained weight in place of 8; or
-    module:Class, one of your own (paint.training.optim) (OPSD's scripts: AdamW)."""
+    module:Class, one of your own (paint.resolve.optimizer) (OPSD's scripts: AdamW)."""
     weight_decay: float = setting(0.0, within("[0, inf)"), "default: 0.0")
     """The optimizer's decay of the adapters, at least 0 (OPSD's scripts: none)."""
     max_grad_norm: float = setting(0.1, within("(0, inf)"), "default: 0.1")
@@ -468,7 +468,7 @@ class TrainConfig(Section):
     checkpoint_every: int = setting(20, POSITIVE, "steps; paper: 20")
     """Steps between checkpoints (paper: Experimental Details, evaluated every 20 steps)."""
     options: OptionTable = field(
-        default=NO_OPTIONS, metadata=options_of("method", grpo="paint.algorithms.base:Grpo")
+        default=NO_OPTIONS, metadata=options_of("method", grpo="paint.resolve.algorithm:Grpo")
     )
     """Options that the algorithm declares, by name: clip, kl and iterations of grpo, those of a
     variant (docs/how-to/variants.md), or of one of your own (docs/how-to/extend.md)."""

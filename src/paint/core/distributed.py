@@ -57,7 +57,9 @@ def require_all_ranks(accelerator: Accelerator) -> None:
         return
     if os.environ.get("RANK", "0") != "0":
         raise PeerExit(_status(ConfigError()))  # the first process gives the command
-    line = shlex.join(["python", "-m", "paint.launch", "--nproc-per-node", "2", *sys.argv[1:]])
+    line = shlex.join(
+        ["python", "-m", "paint.training.torchrun", "--nproc-per-node", "2", *sys.argv[1:]]
+    )
     raise ConfigError(
         f"{launched} processes were launched, and accelerate sees {accelerator.num_processes}; "
         f"without a GPU launch with `ACCELERATE_USE_CPU=true {line}`"

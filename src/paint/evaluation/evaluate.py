@@ -55,7 +55,7 @@ from paint.inference.engine import sampling_from
 from paint.inference.machine import find_machine
 from paint.models.policy import Policy
 from paint.models.weights import own_dtype, read_adapter_shape, trained_in
-from paint.training.check import resolve_evaluation
+from paint.resolve.check import resolve_evaluation
 
 ADAPTER_SHAPE = ["lora_rank", "lora_alpha", "lora_targets"]
 APART = "evaluate them in two calls, then compare with `paint grade`"

@@ -22,15 +22,12 @@ from paint.core.storage import SUMS, digest, digest_of_file, lock_folder, read_j
 from paint.core.versions import versions
 from paint.core.workspace import SETTINGS
 from paint.data.problems import DataError, Problem
-from paint.estimate.plan import SLOW, Machine, describe_slow, dtype_on
 from paint.evaluation.store import Sample, Store, StoreError, open_store, prompt_digest
 from paint.inference.engine import Completion, Engine, Sampling, derive_seed
-from paint.inference.engines import LOCAL, engine_of
 from paint.inference.factory import EngineSetup, open_engine
 from paint.models.conventions import reads_clock, today
 from paint.models.policy import Policy, PolicyError, load_policy, load_tokenizer
 from paint.models.special_tokens import REASON, special_text_finder
-from paint.models.structure import position_limit
 from paint.models.weights import (
     ADAPTER,
     linear_layers_of,
@@ -38,6 +35,9 @@ from paint.models.weights import (
     read_lora,
     weights_digest,
 )
+from paint.resolve.engines import LOCAL, engine_of
+from paint.resolve.plan import SLOW, Machine, describe_slow, dtype_on
+from paint.resolve.structure import position_limit
 
 PromptIds = Mapping[str, list[int]]  # prompt token ids by problem id
 

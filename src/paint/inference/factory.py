@@ -14,7 +14,6 @@ from paint.core.distributed import run_on_rank0
 from paint.core.errors import PaintError
 from paint.core.extensions import extension_errors
 from paint.data.problems import Problem
-from paint.estimate.plan import ServerFlags
 from paint.inference.adapter_sync_check import check_adapter_sync
 from paint.inference.engine import (
     Completion,
@@ -29,10 +28,11 @@ from paint.inference.engine import (
     completion_fault,
     sampling_from,
 )
-from paint.inference.engines import LOCAL, engine_of, engine_options, engine_type
 from paint.inference.rank0 import Rank0Engine
 from paint.models.policy import Policy, move_policy
 from paint.models.sharding import is_sharded
+from paint.resolve.engines import LOCAL, engine_of, engine_options, engine_type
+from paint.resolve.plan import ServerFlags
 
 SYNC_CHECK_TOKENS = 64
 

@@ -14,7 +14,6 @@ import torch
 
 from paint.core.display import Display
 from paint.core.errors import NonFiniteError
-from paint.estimate.memory import KEPT
 from paint.inference.decoders import Text, open_decoder
 from paint.inference.engine import Completion, Engine, EngineError, OnCompletion, Prompts, Sampling
 from paint.inference.factory import EngineSetup
@@ -23,6 +22,7 @@ from paint.inference.sampling import LIKELIEST, WIDER, draw
 from paint.inference.slots import SlotRow, Slots
 from paint.models.policy import Policy
 from paint.models.sharding import gather_parameters, is_sharded
+from paint.resolve.memory import KEPT
 
 WORTH_SHARING = 16  # minimum length of a common prefix that is prefilled separately
 REFILL = 4  # rows are prefilled once 1 / REFILL of the slots is free; one by one would be slow

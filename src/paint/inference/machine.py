@@ -13,9 +13,9 @@ from paint.config.recipe import find_recipe, read_recipe
 from paint.config.schema import RolloutConfig
 from paint.core.errors import PaintError
 from paint.core.versions import __version__
-from paint.estimate.plan import Machine
 from paint.grading.code.sandbox import describe_confinement
-from paint.training.check import INSTALL, check_config, plan_placement
+from paint.resolve.check import INSTALL, check_config, plan_placement
+from paint.resolve.plan import Machine
 
 LIBRARIES = ("torch", "transformers", "peft", "accelerate", "tokenizers", "numpy")
 """The libraries that are shown where paint is not installed."""
@@ -139,7 +139,7 @@ def _code() -> str:
 
 def _needs(name: str, gpus: int, capacity: float) -> str:
     """The memory plan of a recipe on this machine in one line, or why there is none."""
-    from paint.estimate import report
+    from paint.resolve import plan_report as report
 
     try:
         run = check_config(read_recipe(find_recipe(name)))

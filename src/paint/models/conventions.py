@@ -24,7 +24,7 @@ from paint.grading.thoughts import (
     open_thought,
     split_thought,
 )
-from paint.models.structure import dropout_rates, linear_layers, rope_range
+from paint.resolve.structure import dropout_rates, linear_layers, rope_range
 
 Message = dict[str, str]
 

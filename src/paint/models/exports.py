@@ -30,7 +30,6 @@ from paint.core.nesting import STORED_DEPTH, parse_json
 from paint.demo.files import model_path
 from paint.models.policy import Policy, PolicyError, load_policy, quantization
 from paint.models.sharding import digest_of
-from paint.models.structure import position_limit
 from paint.models.weights import (
     ADAPTER,
     ADAPTER_CONFIG,
@@ -41,6 +40,7 @@ from paint.models.weights import (
     require_finite_weights,
     save_model,
 )
+from paint.resolve.structure import position_limit
 
 TEXT = (
     "The sum of the first n odd numbers is a square: 1 + 3 = 4, 1 + 3 + 5 = 9, and in general "

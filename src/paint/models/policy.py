@@ -44,7 +44,6 @@ from paint.core.model_folder import ADAPTER
 from paint.core.storage import verify_export
 from paint.data.problems import Problem
 from paint.demo.files import model_path
-from paint.estimate.plan import Machine, dtype_on
 from paint.models import prompts as views
 from paint.models.chat_template import PolicyError as PolicyError
 from paint.models.chat_template import encode, render_prompt, require_no_control
@@ -66,9 +65,10 @@ from paint.models.liger import use_liger
 from paint.models.references import Reference, fit_reference
 from paint.models.sharding import digest_of_weights, is_sharded, ranks_here, shard
 from paint.models.special_tokens import drop_special_text
-from paint.models.structure import rope_range
 from paint.models.targets import describe_adapters, target_modules
 from paint.objective.messages import student_messages
+from paint.resolve.plan import Machine, dtype_on
+from paint.resolve.structure import rope_range
 
 HEADER_TOKENS = 64
 """Tokens at the end of a prompt in which the chat template may open a thought."""

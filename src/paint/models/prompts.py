@@ -125,7 +125,7 @@ def rationale_chat(
 ) -> Messages:
     """Prompt for the rationale that a reason-first teacher writes: by a template, or our wording.
 
-    The template ``request`` is train.options.request of paint.variants.reason_first.
+    The template ``request`` is train.options.request of paint.algorithms.variants.reason_first.
     """
     student = student_chat(options, problem)
     names = {"context": context, "complete": complete, "student": student[-1]["content"]}

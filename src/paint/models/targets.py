@@ -6,7 +6,7 @@ from typing import Any
 from peft.tuners.lora import LoraLayer
 
 from paint.config.schema import ALL_LINEAR
-from paint.models.structure import last_part, linear_layers, linear_modules
+from paint.resolve.structure import last_part, linear_layers, linear_modules
 
 
 def target_modules(base: Any, targets: Sequence[str]) -> list[str]:

@@ -21,7 +21,7 @@ from paint.core.nesting import parse_json
 from paint.demo.files import model_name, model_path
 from paint.models.policy import Policy, PolicyError
 from paint.models.sharding import digest_of, digest_of_weights
-from paint.models.structure import linear_layers
+from paint.resolve.structure import linear_layers
 
 ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 

@@ -27,18 +27,7 @@ from paint.core.hub import local_file
 from paint.data.readers import is_on_hub
 from paint.data.sources import check_sources
 from paint.demo.files import model_path, problems_path
-from paint.estimate.plan import (
-    Machine,
-    Plan,
-    Split,
-    choose_split,
-    server_flags,
-    server_of,
-    tensor_parallel_size,
-)
-from paint.estimate.report import start_line
 from paint.evaluation.defaults import training_tokens
-from paint.inference.engines import resolved_engine, server_engine
 from paint.inference.vllm.process import (
     API_KEY,
     NO_GPU,
@@ -48,9 +37,7 @@ from paint.inference.vllm.process import (
     server_command,
     server_environment,
 )
-from paint.launch import SHUTDOWN_SECONDS
-from paint.training.callbacks import Callback
-from paint.training.check import (
+from paint.resolve.check import (
     Resolved,
     check_config,
     check_training,
@@ -59,6 +46,19 @@ from paint.training.check import (
     require_model_folder,
     require_same_beginning,
 )
+from paint.resolve.engines import resolved_engine, server_engine
+from paint.resolve.plan import (
+    Machine,
+    Plan,
+    Split,
+    choose_split,
+    server_flags,
+    server_of,
+    tensor_parallel_size,
+)
+from paint.resolve.plan_report import start_line
+from paint.training.callbacks import Callback
+from paint.training.torchrun import SHUTDOWN_SECONDS
 
 LOGGER = logging.getLogger(__name__)
 
@@ -282,7 +282,7 @@ def train_on(
         task.append("--verbose")
     count = len(placement.trainers)
     # --standalone takes a free port, so that two trainings fit on one machine.
-    several = ["paint.launch", "--standalone", "--nproc-per-node", str(count)]
+    several = ["paint.training.torchrun", "--standalone", "--nproc-per-node", str(count)]
     command = [sys.executable, "-m", *(several if count > 1 else ["paint.cli"]), *task]
 
     if request.dry_run:
@@ -538,7 +538,7 @@ def _max_model_len(config: Config) -> int:
     # Here, since the command line imports this module and must not import torch.
     from transformers import AutoConfig
 
-    from paint.models.structure import position_limit
+    from paint.resolve.structure import position_limit
 
     tokens = training_tokens(config)
     # Of a model elsewhere, its loading tells.

@@ -16,9 +16,9 @@ from paint.models.policy import Policy
 from paint.models.prompts import describe_replaced, replaced_system_turns
 from paint.models.references import describe_changes
 from paint.models.special_tokens import REASON, special_text_finder
-from paint.models.structure import position_limit
 from paint.objective.masking import MARKER
-from paint.training.check import Resolved
+from paint.resolve.check import Resolved
+from paint.resolve.structure import position_limit
 from paint.training.rollouts import Rollout, TeacherPrompt
 
 

@@ -25,12 +25,12 @@ from paint.models.policy import Policy
 from paint.models.sharding import is_sharded, passes_missing
 from paint.models.teacher import Teacher
 from paint.objective.fused import LogProbs, fused_log_probs
+from paint.resolve.check import Resolved
+from paint.resolve.optimizer import learning_rate, set_learning_rate
 from paint.training.callbacks import Callback
-from paint.training.check import Resolved
 from paint.training.drift import Drift
 from paint.training.load_balancing import balance_rows, micro_batches, token_passes
 from paint.training.off_policy_rollouts import OffPolicyRollouts
-from paint.training.optim import learning_rate, set_learning_rate
 from paint.training.prompt_filter import FirstPrompts
 from paint.training.rollouts import Rollout, ScoredRollout, check_logprob_mismatch
 from paint.training.step_checks import require_finite, require_scores

@@ -11,7 +11,6 @@ from typing import Any
 
 from accelerate import Accelerator
 
-from paint.algorithms.base import Algorithm, needs_of
 from paint.config.recipe import to_table
 from paint.config.run_folder import (
     RunError,
@@ -39,9 +38,7 @@ from paint.core.storage import digest
 from paint.data.contexts import Contexts
 from paint.data.problems import Problem, batch_indices, problems_digest, read_problems
 from paint.data.readers import is_on_hub
-from paint.data.validate import measure_longest
 from paint.demo.files import problems_path
-from paint.estimate.plan import LongestRows, Machine
 from paint.evaluation.change import describe_change, graded_validation
 from paint.evaluation.defaults import training_tokens
 from paint.evaluation.grade import summarise
@@ -49,7 +46,6 @@ from paint.evaluation.validation import Validation, load_validation, validate
 from paint.grading.contract import Cost, Grade, describe_failures
 from paint.grading.graders import open_grader
 from paint.inference.engine import Engine, derive_seed
-from paint.inference.engines import LOCAL
 from paint.inference.factory import EngineSetup, open_engine
 from paint.inference.local import LocalEngine
 from paint.inference.machine import find_machine
@@ -58,24 +54,28 @@ from paint.models.policy import Policy, load_policy, load_tokenizer
 from paint.models.teacher import open_teacher
 from paint.models.weights import model_digests
 from paint.objective.fused import require_loss
-from paint.training import checkpoint, run_log
-from paint.training.callbacks import Callback
-from paint.training.check import (
+from paint.resolve.algorithm import Algorithm, needs_of
+from paint.resolve.check import (
     Resolved,
     check_training,
     require_same_beginning,
     resolve,
     with_resolved,
 )
+from paint.resolve.engines import LOCAL
+from paint.resolve.optimizer import learning_rate, open_optimizer
+from paint.resolve.plan import LongestRows, Machine
+from paint.training import checkpoint, run_log
+from paint.training.callbacks import Callback
 from paint.training.drift import open_drift
 from paint.training.health import Health
+from paint.training.longest_rows import measure_longest
 from paint.training.off_policy_rollouts import (
     AsyncRollouts,
     BatchedRollouts,
     OffPolicyRollouts,
     Request,
 )
-from paint.training.optim import learning_rate, open_optimizer
 from paint.training.prompt_filter import (
     FirstPrompts,
     describe_missing_answers,

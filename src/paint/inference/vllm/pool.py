@@ -43,8 +43,8 @@ from paint.inference.vllm.process import (
     server_environment,
 )
 from paint.models.policy import Policy
-from paint.models.structure import position_limit
 from paint.models.weights import save_served
+from paint.resolve.structure import position_limit
 
 FAILURES = 3  # failures of a server without a completion in between, after which it is left out
 PAUSE_SECONDS = 1.0  # before a server that failed is asked again

@@ -16,7 +16,7 @@ from paint.config import schema as cfg
 from paint.core.errors import PaintError, reason, sanitize_for_terminal, wrap_errors
 from paint.core.trust import Executable, require_trusted
 from paint.demo.files import model_path
-from paint.estimate.plan import Machine, ServerFlags, dtype_on
+from paint.resolve.plan import Machine, ServerFlags, dtype_on
 
 STOP_SECONDS = 20.0  # how long to wait for the watchdog, which ends what it runs first
 GRACE_SECONDS = 5.0  # how long a server that was ordered to end may take

@@ -1,0 +1,80 @@
+"""U-OPSD: the solution is a completion that the majority agrees with; no row needs an answer.
+
+    teacher   reads the shortest completion with the answer of at least ``threshold`` of its group
+    student   learns from the longest completion with another answer; other groups are skipped
+
+Source: On-Policy Self-Distillation without Any Supervision, https://arxiv.org/abs/2608.06296.
+Answers agree where their texts are equal; of equal votes the shortest completion's wins.
+
+    paint train u-opsd --model.path MODEL --data.path FILE
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from paint.algorithms.paint import score_rollouts
+from paint.core.display import Clock
+from paint.core.distributed import all_gather_objects
+from paint.core.settings import setting, within
+from paint.grading.math.grader import answer_text
+from paint.resolve.algorithm import Algorithm
+from paint.training import train_step as ts
+from paint.training.rollouts import Rollout, TeacherPrompt
+from paint.training.weighting import learn_from
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a majority is."""
+
+    threshold: float = setting(0.5, within("(0, 1]"), "default: 0.5")
+    """Share of a problem's completions that must agree on the answer, in (0, 1]."""
+
+
+class UOpsd(Algorithm):
+    """OPSD on the completions' own majority."""
+
+    needs_context = True
+    min_samples = 3
+    options: Options
+
+    def step(
+        self, setup: ts.Setup, batch: ts.Batch, step_index: int, clock: Clock
+    ) -> ts.StepResult:
+        rollouts = ts.generate_rollouts(setup, batch, step_index, clock)
+        size = setup.config.rollout.samples_per_problem
+        every = sorted(all_gather_objects(rollouts), key=lambda r: r.row)
+        groups = []
+        for i in range(0, len(every), size):
+            groups.append(every[i : i + size])
+        # Every rank sees all groups, and so finds the same lessons.
+        lessons = []
+        for group in groups:
+            lessons.append(lesson(group, self.options.threshold))
+        taught = []
+        for rollout in rollouts:
+            text, _ = lessons[rollout.row // size]
+            prompt = setup.policy.teacher_prompt(rollout.problem, text, complete=True)
+            view = TeacherPrompt(text, text is not None, prompt)
+            taught.append(replace(rollout, teacher_prompt=view))
+        rows = {row for _, row in lessons if row is not None}
+        score = partial(score_rollouts, setup)
+        return learn_from(setup, taught, rows, score, step_index, clock)
+
+
+def lesson(group: Sequence[Rollout], threshold: float) -> tuple[str | None, int | None]:
+    """Of a problem's completions: the text that the teacher reads, and the row to learn from."""
+    by_length = sorted(group, key=lambda r: len(r.completion.ids))
+    answers = [(answer_text(r.text), r) for r in by_length]
+    boxed = [(answer, r) for answer, r in answers if answer is not None]
+    if not boxed:
+        return None, None
+    # Of equal counts, Counter names the one that it saw first: that of the shortest completion.
+    [(majority, votes)] = Counter(answer for answer, _ in boxed).most_common(1)
+    others = [r.row for answer, r in boxed if answer != majority]
+    if votes < threshold * len(group) or not others:
+        return None, None
+    # In the order of lengths: the first that agrees is the shortest, the last other the longest.
+    return next(r.text for answer, r in boxed if answer == majority), others[-1]

@@ -1,0 +1,144 @@
+"""Types of the arguments of commands: how the command line bounds and explains them.
+
+A command is a Python function (paint.commands). Where an annotation here has a help text, the
+argument means the same in every command that has it. A ``Check`` is that of the command line.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from tyro.conf import arg
+
+from paint.api.configure import Recipe
+from paint.api.results import Evaluation, Result, Run
+from paint.config.schema import Config, EvaluationConfig, GradingConfig
+from paint.core.settings import NOT_NEGATIVE, POSITIVE, or_none
+
+
+@dataclass(frozen=True)
+class SettingsOf:
+    """Marks ``**settings`` of a command: the command line has the fields of ``kind`` as flags."""
+
+    kind: type[Any]
+
+
+Count = Annotated[int, *POSITIVE]
+OptionalCount = Annotated[int | None, *or_none(POSITIVE)]
+Seed = Annotated[int, *NOT_NEGATIVE]
+
+RunPath = Run | str | Path
+Target = Run | Evaluation | Result | str | Path
+OutputDir = str | Path | None
+
+AnyRecipe = Annotated[
+    str | Path | Config | Recipe,
+    arg(
+        help="TOML file, or the name of a recipe that comes with paint; in Python also a "
+        "paint.Config. On the command line it stands before the flags.",
+    ),
+]
+
+Model = Annotated[
+    str | Path | Mapping[str, Any] | None,
+    arg(help='A folder, a hub name or "demo"; or the settings of the section model.'),
+]
+
+Data = Annotated[
+    Any,
+    arg(
+        help='A file, a hub data set, "demo", or rows (a list of dicts, a Dataset or a DataFrame), '
+        "which are stored in the output folder; or the settings of the section data."
+    ),
+]
+
+Sections = Annotated[
+    Mapping[str, Any],
+    SettingsOf(Config),
+    arg(help='Settings of the recipe by section, such as `train={"steps": 4}`.'),
+]
+"""Of ``**sections``."""
+
+Grading = Annotated[
+    GradingConfig | Mapping[str, Any] | None,
+    SettingsOf(GradingConfig),
+    arg(help="How the samples are graded: the settings of the section grading."),
+]
+
+EvaluationSetting = Annotated[
+    Any,
+    SettingsOf(EvaluationConfig),
+    arg(
+        help="Settings of an evaluation, such as `samples=4`; `rollout` and `grading` are sections."
+    ),
+]
+"""Of ``**settings``."""
+
+Callbacks = Annotated[
+    Sequence[Any],
+    arg(
+        help="Callbacks (docs/how-to/watch-a-run.md), as module:name; in Python also objects. They "
+        "are called in one process, so not with --gpus of two or more."
+    ),
+]
+
+Gpus = Annotated[
+    int,
+    arg(
+        help="GPUs of this machine, in [0, 9999], divided into ranks that train and vLLM servers "
+        "(docs/how-to/several-gpus.md); without any GPU here, so many processes without one. 0: "
+        "this process alone."
+    ),
+]
+
+GpuSplit = Annotated[
+    str | None,
+    arg(
+        help="With --gpus: how many train and how many serve, such as 4+4, or shared, by which all "
+        "do both in turns. None: as `paint plan` divides them."
+    ),
+]
+
+DryRun = Annotated[bool, arg(help="With --gpus: print every command, and start nothing.")]
+
+Trust = Annotated[
+    bool,
+    arg(
+        help="Run the modules and command lines that the record of a run names, after a line that "
+        "lists them, though you did not write it on this machine (SECURITY.md)."
+    ),
+]
+
+Seeds = Annotated[Count, arg(help="Trainings of each row, each with its own seed, at least 1.")]
+
+FirstSeed = Annotated[
+    Seed,
+    arg(help="The first seed, at least 0; each is that of data order, rollouts and evaluation."),
+]
+
+Samples = Annotated[
+    Count,
+    arg(help="Samples per problem: the k of Avg@k (paper: Experimental Details, 12)."),
+]
+
+BenchmarkName = Annotated[
+    str | Path | None,
+    arg(
+        help="Problem set, named as in `paint eval`; None: aime_2024 (paper), and for the embedded "
+        "model its held-out problems."
+    ),
+]
+
+EvaluatedProblems = Annotated[
+    OptionalCount,
+    arg(help="Number of these problems to evaluate on, from the first; None is all."),
+]
+
+EveryCheckpoint = Annotated[
+    bool,
+    arg(
+        help="Evaluate every checkpoint (train.checkpoint-every), and add tables by step; the "
+        "reported results remain those of the last one."
+    ),
+]

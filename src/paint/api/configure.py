@@ -1,0 +1,156 @@
+"""Recipe and arguments of a call to one config: sections, objects in place of names, rows."""
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paint.config.recipe import executables_of, find_recipe, from_table, read_recipe
+from paint.config.run_folder import ROWS, RunError
+from paint.config.schema import Config
+from paint.core.errors import format_value, naming, wrap_errors
+from paint.core.extensions import spec_of
+from paint.core.nesting import require_shallow
+from paint.core.storage import digest, write_jsonl
+from paint.core.trust import vouch_for
+from paint.data.readers import DataError
+from paint.objective.divergences import Divergence, divergence_name
+from paint.resolve.check import check_config
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A recipe that was read: its file, and the settings to start from."""
+
+    path: Path
+    config: Config
+
+
+def open_recipe(recipe: str | Path | Config | Recipe) -> Recipe:
+    """Read a recipe by name or path; a Config counts as the recipe paint with other settings."""
+    if isinstance(recipe, Recipe):
+        return recipe
+    if isinstance(recipe, Config):
+        return Recipe(find_recipe("paint"), recipe)
+    path = find_recipe(str(recipe))
+    return Recipe(path, read_recipe(path))
+
+
+def configure(
+    config: Config,
+    folder: Path,
+    model: str | Path | Mapping[str, Any] | None = None,
+    data: Any = None,
+    sections: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Config:
+    """The config with the arguments of a call; rows are stored in the folder.
+
+    Args:
+        folder: where rows are stored, once the settings are found to be right.
+        model: ``model.path``, or settings of the section.
+        data: ``data.path`` or rows in its place (a list of dicts, or a dict of columns), or
+            settings of the section.
+        sections: settings by section; objects and functions stand for their names.
+    """
+    given: dict[str, Any] = dict(sections or {})
+    rows = None
+    if model is not None:
+        given["model"] = dict(model) if isinstance(model, Mapping) else {"path": str(model)}
+    if data is not None:
+        is_section = isinstance(data, Mapping) and not is_columns(data)
+        given["data"] = dict(data) if is_section else {"path": data}
+        if not isinstance(given["data"].get("path", ""), str | Path):
+            rows, given["data"]["path"] = given["data"]["path"], folder / ROWS
+    config = _override(config, given)
+    # First, so that wrong settings leave no file of rows.
+    check_config(config)
+    if rows is not None:
+        with naming("data"):
+            write_rows(rows, folder, ROWS)
+    return config
+
+
+def _override(config: Config, sections: Mapping[str, Any]) -> Config:
+    """The config with some settings replaced and checked, as those of a recipe are."""
+    table = {}
+    for name, settings in sections.items():
+        if isinstance(settings, Mapping):
+            settings = {key: as_named(value) for key, value in settings.items()}
+        table[name] = settings
+    changed = from_table(table, source="settings", base=config)
+    vouch_for(code.name for code in executables_of(table))
+    return changed
+
+
+def as_named(value: Any) -> Any:
+    """A setting as a recipe holds it: objects by their names, paths as text."""
+    if isinstance(value, Divergence):
+        return divergence_name(value)
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return [as_named(one) for one in value]
+    if callable(value):
+        return spec_of(value)
+    return value
+
+
+def write_rows(rows: Any, folder: Path, name: str = "") -> str:
+    """Write rows as JSONL and return the path; without a name, the file is named by its content.
+
+    Raises:
+        DataError: a row is no dict, or holds a value that JSON has not.
+    """
+    if hasattr(rows, "to_dict") and hasattr(rows, "columns"):  # a pandas.DataFrame
+        rows = rows.to_dict("records")
+    if is_columns(rows):
+        with wrap_errors("rows", DataError, "give columns of one length"):
+            values = list(zip(*rows.values(), strict=True))
+        rows = [dict(zip(rows, row, strict=True)) for row in values]
+    if isinstance(rows, Mapping) or not isinstance(rows, Iterable):
+        raise DataError(
+            f"rows must be a list of dicts, a dict of lists, a Dataset or a DataFrame, got "
+            f"{format_value(rows)}"
+        )
+    lines = []
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, Mapping):
+            raise DataError(f"row {number} is {format_value(row)}; each row must be a dict")
+        lines.append({str(key): _plain(value, key, number) for key, value in row.items()})
+    if not lines:
+        raise DataError("there are no rows; pass at least one dict")
+
+    name = name or f"rows-{digest(*(json.dumps(line, sort_keys=True) for line in lines))[:8]}.jsonl"
+    with wrap_errors(folder / name, RunError, "choose another output_dir"):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_jsonl(folder / name, lines)
+    return str(folder / name)
+
+
+def is_columns(data: Any) -> bool:
+    """True for rows as a dict of columns: {"problem": [...], "answer": [...]}."""
+    if not isinstance(data, Mapping) or not data or "path" in data:
+        return False
+    return all(hasattr(value, "__len__") and not isinstance(value, str) for value in data.values())
+
+
+def _plain(value: Any, field_name: str, row: int) -> Any:
+    """A value as JSON takes it; missing numbers of pandas become null."""
+    if hasattr(value, "tolist"):  # numbers and arrays of NumPy, without importing it
+        value = value.tolist()
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    try:
+        require_shallow(value)
+    except ValueError as error:
+        raise DataError(f'row {row}: field "{field_name}": {error}; convert it to text') from None
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")  # no half of a surrogate pair
+    except (TypeError, ValueError):
+        raise DataError(
+            f'row {row}: field "{field_name}" is {format_value(value)}; convert it to text, '
+            f"numbers, lists or dicts"
+        ) from None
+    return value

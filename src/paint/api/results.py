@@ -1,0 +1,303 @@
+"""What commands return: handles of runs, evaluations and other results on disk.
+
+A handle holds a path. Its properties read the files each time, so that it shows the latest state.
+This module imports neither torch nor pandas until a property needs them.
+"""
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paint.config.run_folder import (
+    RunError,
+    latest_checkpoint,
+    read_metrics,
+    read_run,
+    read_run_json,
+    step_folder,
+    step_of,
+    step_paths,
+)
+from paint.config.run_folder import checkpoints as list_checkpoints
+from paint.config.schema import Config
+from paint.core.errors import ConfigError
+from paint.core.storage import read_jsonl
+from paint.core.trust import begin_call, trust_records, vouch_for
+from paint.evaluation.store import find_stores, reopen_store
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from paint.evaluation.frame import Measurement, Report
+
+
+@dataclass(frozen=True)
+class Handle:
+    """What a command left on disk.
+
+    Attributes:
+        path: its folder.
+    """
+
+    path: Path
+
+    def show(self, **options: Any) -> "Page":
+        """Write its page (docs/how-to/inspect-rollouts.md); options are those of ``paint.show``."""
+        return write_page_of([self.path], **options)
+
+
+class Run(Handle):
+    """A training run. Nothing is cached, so a run under way shows its latest steps."""
+
+    @property
+    def config(self) -> Config:
+        """The resolved settings. Raises RunError where the folder holds no run."""
+        return read_run(self.path)
+
+    @property
+    def metrics(self) -> "pd.DataFrame":
+        """One row per step, indexed by it; docs/reference/metrics.md has the columns."""
+        rows = read_metrics(self.path)
+        if rows:
+            return frame_of(rows).set_index("step")
+        return frame_of(rows)
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps whose rollouts are stored."""
+        return [step_of(path) for path in step_paths(self.path / "rollouts", ".jsonl")]
+
+    def rollouts(self, step: int | None = None) -> "pd.DataFrame":
+        """One row per rollout of a step: text, verdict, overlap, mask ratio, context and ids.
+
+        Args:
+            step: from 1; None is the last stored step.
+
+        Raises:
+            RunError: the run has no rollouts of this step.
+        """
+        path = step_folder(self.path / "rollouts", self._step(step)).with_suffix(".jsonl")
+        return frame_of(list(read_jsonl(path, "restore it, or start a new run")))
+
+    def tokens(self, step: int | None = None) -> "pd.DataFrame":
+        """One row per token of the first ``log.token_rows`` rollouts of a step.
+
+        Columns: docs/reference/run-folder.md.
+
+        Raises:
+            RunError: the run has no rollouts of this step. CorruptFileError: the file was changed,
+                or ``log.token_rows`` was 0.
+        """
+        import pandas as pd
+
+        from paint.training.token_log import read_tokens, tokens_path
+
+        by_row = read_tokens(tokens_path(self.path, self._step(step)))
+        return pd.concat([pd.DataFrame(columns) for columns in by_row.values()], ignore_index=True)
+
+    @property
+    def checkpoints(self) -> list[Path]:
+        """The complete checkpoints, by step."""
+        return list_checkpoints(self.path)
+
+    @property
+    def adapter(self) -> Path:
+        """What the last checkpoint trained: an adapter in peft's format, or a complete model.
+
+        Raises:
+            RunError: there is no checkpoint yet.
+        """
+        checkpoint = latest_checkpoint(self.path)
+        if checkpoint is None:
+            raise RunError(
+                f"{self.path} has no checkpoint yet; `paint resume {self.path}` continues it"
+            )
+        if self.config.model.train_mode == "full":
+            return checkpoint / "model"
+        return checkpoint / "adapter"
+
+    def _step(self, step: int | None) -> int:
+        steps = self.steps
+        if step is None and steps:
+            return steps[-1]
+        if step not in steps:
+            stored = f"steps {steps[0]} to {steps[-1]}" if steps else "no rollouts"
+            raise RunError(f"{self.path} has no rollouts of step {step}; it has {stored}")
+        return int(step)
+
+    def _repr_html_(self) -> str:
+        """A notebook's view: the run's folder and the metrics of its last step."""
+        metrics = self.metrics.tail(1).T
+        return f"<b>{html.escape(str(self.path))}</b>{metrics.to_html()}"
+
+
+class Measured(Handle):
+    """What a command measured: rows with intervals, tables, and findings in words."""
+
+    @property
+    def report(self) -> "Report":
+        """Everything that summary.json holds. Raises CorruptFileError."""
+        from paint.evaluation.frame import read_report
+
+        hint = "repeat the command; of samples, `paint grade`"
+        return read_report(self.path / "summary.json", hint)
+
+    @property
+    def table(self) -> "pd.DataFrame":
+        """One row per policy, benchmark and metric: mean, 95 % interval and number of problems.
+
+        Of ``advise``, a policy is a context; of ``bake``, it is a view of the model.
+        """
+        return frame_of_rows([row for row in self.report.rows if not row.against])
+
+    def _repr_html_(self) -> str:
+        """A notebook's view: the findings in words, and the tables that the terminal shows."""
+        import pandas as pd
+
+        report = self.report
+        parts = [f"<li>{html.escape(line)}</li>" for line in report.lines]
+        text = f"<ul>{''.join(parts)}</ul>"
+        for table in report.tables:
+            frame = pd.DataFrame(table.rows, columns=table.columns)
+            text += f"<b>{html.escape(table.title)}</b>{frame.to_html(index=False)}"
+        return text
+
+
+class Evaluation(Measured):
+    """An evaluation: graded samples, and tables with intervals."""
+
+    @property
+    def comparisons(self) -> "pd.DataFrame":
+        """One row per policy and benchmark: its difference to the first policy, problem by problem.
+
+        The columns are the mean difference, its 95 % interval, the p-value and the smallest
+        difference that this many problems can detect.
+        """
+        return frame_of_rows([row for row in self.report.rows if row.against])
+
+    @property
+    def samples(self) -> "pd.DataFrame":
+        """One row per sample of every policy and benchmark: text, verdict, reason and feedback.
+
+        Raises StoreError where a sample is not graded.
+        """
+        rows = []
+        for folder in find_stores(self.path):
+            with reopen_store(folder) as store:
+                graded = store.graded()
+            for sample, grade in graded:
+                row = {"policy": folder.parent.name, "benchmark": folder.name}
+                row |= asdict(sample) | grade["strict"]
+                for name in ("reward", "rewards", "feedback"):
+                    if name in grade:
+                        row[name] = grade[name]
+                rows.append(row)
+        return frame_of(rows)
+
+
+class Result(Measured):
+    """What ``paint.advise`` or ``paint.bake`` measured."""
+
+    @property
+    def run(self) -> Run:
+        """The training of ``paint.bake``; its last checkpoint is the baked adapter."""
+        return load_run(self.path / "run")
+
+    @property
+    def lines(self) -> list[str]:
+        """The advice and its reasons; of ``bake``, none."""
+        return self.report.lines
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page as one HTML file. A notebook shows it in a frame."""
+
+    path: Path
+    height: int = field(default=720, repr=False)
+    """Height of the frame in pixels."""
+
+    def _repr_html_(self) -> str:
+        # srcdoc works in every notebook server, whatever folders it serves.
+        page = html.escape(self.path.read_text("utf-8"))
+        return f'<iframe srcdoc="{page}" width="100%" height="{self.height}"></iframe>'
+
+
+def load_run(run: Run | str | Path) -> Run:
+    """Load a run from its folder.
+
+    Raises:
+        RunError: the folder holds no run. CorruptFileError: run.json cannot be read.
+    """
+    loaded = run if isinstance(run, Run) else Run(path_of(run))
+    read_run_json(loaded.path)
+    return loaded
+
+
+def path_of(target: Handle | str | Path) -> Path:
+    """The path of a handle, or of what names one. Raises ConfigError for an empty text."""
+    if isinstance(target, Handle):
+        return target.path
+    if not str(target).strip():  # Path would take it for the working directory
+        raise ConfigError("a path is empty; name a run or a folder")
+    return Path(target)
+
+
+def write_page_of(
+    targets: Sequence[Path],
+    *,
+    steps: Sequence[int] = (),
+    row: int | None = None,
+    contexts: Sequence[str] = (),
+    rescore: bool = True,
+    out: str | Path | None = None,
+    open: bool = False,
+    trust: bool = False,
+) -> Page:
+    """Write the page of some targets; the arguments are those of ``paint.show``."""
+    if not targets:
+        raise ConfigError("nothing to show; name a run, or a folder that `paint eval` made")
+    # Before torch is imported, which takes seconds.
+    for target in targets:
+        if not (any(target.glob("*.json")) or find_stores(target)):
+            raise ConfigError(
+                f"{target} holds neither a run (run.json), an evaluation (completions.jsonl) nor "
+                f"a report of advice, a comparison or a bake"
+            )
+    from paint.core.display import Display
+    from paint.lab.viewer.run import PageSpec
+    from paint.lab.viewer.show import show_targets
+
+    page = PageSpec(tuple(steps), row, tuple(contexts), rescore)
+    with begin_call():
+        vouch_for(contexts)
+        if trust:
+            trust_records()
+        path = show_targets(targets, Display(), page, out=Path(out) if out else None, opens=open)
+    return Page(path)
+
+
+def frame_of(rows: Sequence[Mapping[str, Any]]) -> "pd.DataFrame":
+    """Rows as a DataFrame."""
+    import pandas as pd
+
+    return pd.DataFrame(list(rows))
+
+
+def frame_of_results(results: Sequence[Any]) -> "pd.DataFrame":
+    """The results of an experiment as rows, each with its accuracy."""
+    from paint.evaluation.intervals import with_value
+    from paint.lab.checkpoint_results import shares
+
+    return frame_of(
+        [asdict(result) | {"avg_at_k": with_value(shares([result])).mean()} for result in results]
+    )
+
+
+def frame_of_rows(rows: "Sequence[Measurement]") -> "pd.DataFrame":
+    """Rows of a report as a DataFrame, but for those of parts of a benchmark."""
+    from paint.evaluation.frame import to_frame
+
+    return to_frame([row for row in rows if not row.group])

@@ -1,0 +1,543 @@
+"""``paint advise``: what each context would teach, before any training.
+
+    rollouts -> verdicts -> scores under every context -> accuracy gradients -> advice
+
+The student answers each problem several times. The same rollouts are then scored under every
+context, as training would score them. A context teaches what separates right rollouts from wrong
+ones of the same problem. Its *accuracy gradient* is the rise of the student's accuracy J as the
+student q moves towards the teacher p, token by token, along q^(1-a) p^a:
+
+    dJ/da at a = 0   =   E[(R - mean R) sum_n (l_n - E_q l_n)],     l = log p - log q
+
+R is the verdict of a rollout, and the mean is over the other rollouts of its problem.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from paint.config.schema import Config, ConfigError, ContextConfig
+from paint.core.display import Display
+from paint.core.distributed import require_one_process
+from paint.core.storage import lock_folder
+from paint.data.contexts import CONTROLS, IN_FULL, Contexts, with_source
+from paint.data.problems import Problem, read_problems
+from paint.evaluation.frame import (
+    Chart,
+    Measurement,
+    Report,
+    Table,
+    Unit,
+    select_rows,
+    table_of,
+    to_measurement,
+    to_terminal,
+    write_report,
+)
+from paint.evaluation.generate import base_as_rank1_adapter, load_eval_policy, with_date
+from paint.evaluation.intervals import (
+    SHARE,
+    Interval,
+    bootstrap,
+    compare_paired,
+    is_comparable,
+    mean_of_samples,
+    with_value,
+)
+from paint.evaluation.metrics import avg_at_k
+from paint.evaluation.summary import SUMMARY
+from paint.grading.math.grader import MathGrade
+from paint.inference.machine import find_machine
+from paint.lab.rollout_cache import (
+    CacheScores,
+    RolloutCache,
+    collect,
+    first_problems,
+    recorded_engine,
+    score,
+    teacher_answers,
+)
+from paint.resolve.check import check_config, resolve_evaluation
+from paint.training.prompt_filter import filter_problems
+
+T = TypeVar("T")
+
+RECIPE = "recipe"  # the context of the recipe itself
+STUDENT = "student"  # the policy of rows about the student itself
+OF_OTHERS = ("other", "other_text", "other_feedback")  # controls with another row's context
+TRAINING = "training problems"  # the benchmark of all rows
+
+# What is measured of the student, and how the table calls it.
+STUDENT_METRICS = {
+    "accuracy": "right",
+    "both": "problems with right and wrong rollouts",
+    "truncated": "truncated",
+    "agreed_wrong": "problems whose rollouts mostly agree on one wrong answer",
+}
+
+# With a smaller share of problems that tell, and fewer than so many, there is no advice; above the
+# other share, something is a risk.
+FEW, ENOUGH, MUCH = 0.1, 30, 0.3
+
+# Entropy gap after divergence, nats: programmed teachers above it lost 4 to 87 points
+# (docs/results/demo.md, "When to hide").
+LARGE_GAP = 0.1
+
+ANYWHERE = (-np.inf, np.inf)  # bounds of values without a range
+
+# What is measured of a context, with a value for each problem, and the bounds of these values.
+BOUNDS = {
+    "accuracy_gradient": ANYWHERE,
+    "kl": ANYWHERE,
+    "unclipped_mass": SHARE,
+    "masked": SHARE,
+    "entropy_gap_after_divergence": ANYWHERE,
+    "answer_leakage": SHARE,
+}
+
+CONTEXT_COLUMNS: dict[str, tuple[str, Unit]] = {
+    "accuracy_gradient": ("accuracy gradient, points", "points"),
+    "content": ("less another row's", "points"),
+    "kl": ("KL a token", ""),
+    "unclipped_mass": ("unclipped mass, %", "%"),
+    "masked": ("masked, %", "%"),
+    "entropy_gap_after_divergence": ("entropy gap after divergence", "signed"),
+    "answer_leakage": ("right answer after wrong work, %", "%"),
+}
+CHARTS = [
+    Chart(head, metric, unit, benchmark=TRAINING)
+    for metric, (head, unit) in CONTEXT_COLUMNS.items()
+    if metric in BOUNDS
+]
+
+# What the scores with one context say, by name (BOUNDS): a value a problem. The entropy gap and the
+# leakage lack the problems without a rollout that diverges, or that boxes a wrong answer.
+ContextMetrics = Mapping[str, np.ndarray]
+
+
+def advise(
+    config: Config,
+    folder: Path,
+    *,
+    problems: int,
+    samples: int,
+    sources: Sequence[str],
+    ratios: Sequence[float],
+    answers: bool = False,
+) -> Report:
+    """Measure what contexts would teach; print and write the tables and the advice.
+
+    The arguments are those of ``paint.advise``. The rollout section of the config is the sampling;
+    with the engine "stored", rollouts that exist are used.
+    """
+    require_one_process("paint advise")
+    display = Display()
+    run = check_config(config)
+    needs = dict(run.needed_fields)
+    for source in sources:
+        shown = replace(config, context=with_source(config.context, source))
+        needs |= check_config(shown).needed_fields
+    rollout, falls_back = config.rollout, False
+    if not run.engine.is_stored:
+        machine, earlier = find_machine(), recorded_engine(folder)
+        # The student is the base with an adapter, whatever the recipe trains.
+        resolved = resolve_evaluation(rollout, machine, is_full=False, earlier=earlier)
+        display.notes(resolved.notes)
+        rollout, falls_back = resolved.rollout, resolved.falls_back
+    model = with_date(base_as_rank1_adapter(config.model), folder)
+    config = replace(config, model=model, rollout=rollout)
+    with display.working("loading the model"):
+        policy = load_eval_policy(config.model, config.rollout, prompts=config.prompts)
+    candidates = read_problems(config.data, needs=needs)
+    trained_on = filter_problems(policy, run, candidates, display)
+    chosen = first_problems(trained_on, problems, config.train.seed)
+    sources = sources or default_sources(config.context, trained_on)
+    # One object for all rollouts: it reads a file once, and measures similar problems once.
+    contexts = {}
+    for name, options in context_options(config.context, sources, ratios).items():
+        contexts[name] = Contexts(options, trained_on)
+    for context in contexts.values():  # an unknown field is refused before anything is sampled
+        context.references(chosen[0], config.train.seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    with lock_folder(folder):
+        cache = collect(
+            policy,
+            config,
+            chosen,
+            samples,
+            folder,
+            display,
+            rows=trained_on,
+            falls_back=falls_back,
+        )
+        # Servers that did not start were replaced by the local engine: the teacher has the same.
+        config = config.changed("rollout", engine=recorded_engine(folder)[0])
+        scores = score(policy, config, cache, contexts, display)
+        found: dict[str, RolloutCache] = {}
+        if answers:
+            found = teacher_answers(policy, config, cache, contexts, folder / "answers", display)
+        return advice_report(folder, cache, scores, found, display)
+
+
+def default_sources(recipe: ContextConfig, problems: Sequence[Problem]) -> list[str]:
+    """The contexts that are compared by default: those that the rows have, and controls."""
+    if "text" in recipe.source or "file" in recipe.source:
+        return ["none", "other_text"]
+    sources = []
+    if all(problem.solution for problem in problems):
+        sources += ["solution", "other"]
+    sources.append("none")
+    if all(problem.answer for problem in problems):
+        sources.append("answer")
+    return sources
+
+
+def context_options(
+    recipe: ContextConfig, sources: Sequence[str], ratios: Sequence[float]
+) -> dict[str, ContextConfig]:
+    """The recipe's context, then every source, at each ratio where it can be masked, by name.
+
+    A name has the source and the masked share: "solution@0.5", "answer".
+    """
+    options = {RECIPE: recipe}
+    for source in sources:
+        is_masked = source not in (*IN_FULL, "none")
+        for ratio in ratios if is_masked else [0.0]:
+            name = f"{source}@{ratio:g}" if is_masked else source
+            options[name] = with_source(
+                recipe, source, mask_ratio_wrong=ratio, mask_ratio_correct=ratio
+            )
+    return options
+
+
+def metrics_of(
+    scores: Sequence[Mapping[str, Any]], rewards: Float[np.ndarray, "p k"]
+) -> dict[str, np.ndarray]:
+    """Reduce the scores with one context to one value a problem (ContextMetrics)."""
+    table = pd.DataFrame(scores)
+    derivatives = table["directional_derivative"].to_numpy()
+    metrics = {"accuracy_gradient": accuracy_gradients(derivatives, rewards)}
+    table["masked"] = table["mask_ratio"]
+    for name in ("kl", "unclipped_mass"):  # sums over the tokens of a rollout
+        table[name] = table[name] / table["tokens"]
+    problem = table.index // rewards.shape[1]
+    for name in BOUNDS:
+        if name not in metrics:
+            # A mean skips rollouts without a value; a problem may have none.
+            values = table[name].astype(float).groupby(problem).mean()
+            metrics[name] = values.dropna().to_numpy()
+    return metrics
+
+
+def accuracy_gradients(
+    derivatives: Float[np.ndarray, "..."], rewards: Float[np.ndarray, "p k"]
+) -> Float[np.ndarray, " p"]:
+    """dJ/da of each problem, from the directional derivative and the reward of each rollout.
+
+    Rollouts without a reward (NaN) are left out; with fewer than two others the gradient is 0.
+    """
+    gradients = []
+    for of_problem, slopes in zip(rewards, derivatives.reshape(rewards.shape), strict=True):
+        known = ~np.isnan(of_problem)
+        k, graded = int(known.sum()), of_problem[known]
+        if k < 2:
+            gradients.append(0.0)
+            continue
+        # The other rollouts of the problem are the baseline, so that the estimate has no bias.
+        # r less the mean of the k − 1 others is (r less the mean of all) · k / (k − 1).
+        advantage = (graded - graded.mean()) * k / (k - 1)
+        gradients.append(float((advantage * slopes[known]).mean()))
+    return np.array(gradients)
+
+
+def mean(values: np.ndarray, bounds: tuple[float, float] = ANYWHERE) -> Interval:
+    """The mean over problems with its 95 % interval."""
+    # Shares of 0 and 1 occur; other values have no bound that they could reach.
+    return bootstrap([values], bounds=bounds, reached=bounds == SHARE)
+
+
+def advice_report(
+    folder: Path,
+    cache: RolloutCache,
+    scores: CacheScores,
+    answers: Mapping[str, RolloutCache],
+    display: Display,
+) -> Report:
+    """Print the tables and the advice, and write them."""
+    student = student_metrics(cache)
+    contexts = {name: metrics_of(rows, cache.rewards) for name, rows in scores.items()}
+    rows: list[Measurement] = []
+    for name, interval in student.items():
+        rows += to_measurement(STUDENT, TRAINING, name, interval, len(cache.rewards))
+    for name, metrics in contexts.items():
+        rows += context_rows(name, metrics, control_of(name, contexts))
+    rows += answer_rows(cache, answers)
+    tables = [_student_table(rows, *cache.rewards.shape), _context_table(rows, contexts)]
+    if answers:
+        tables.append(_answer_table(rows, cache.samples))
+    if cache.is_graded:
+        has_solutions = all(row.problem.solution for row in cache.rollouts)
+        lines = advise_on(student, contexts, has_solutions=has_solutions)
+    else:
+        lines = [
+            "no advice: the rollouts are not graded, since the rows have no answers; name a grader "
+            "that needs none (--grading.grader module:function)"
+        ]
+    made = Report(rows, tables, CHARTS, lines)
+    write_report(folder, SUMMARY, made, ConfigError)
+    to_terminal(tables, display.console)
+    text = "\n".join(f"- {line}" for line in made.lines)
+    display.note(
+        f"{text}\nwritten to {folder}: {SUMMARY}.json, {SUMMARY}.md; page: `paint show {folder}`"
+    )
+    return made
+
+
+def student_metrics(cache: RolloutCache) -> dict[str, Interval]:
+    """What is measured of the student (STUDENT_METRICS)."""
+    verdicts = cache.verdicts
+    has_both = (verdicts == 1).any(axis=1) & (verdicts == 0).any(axis=1)
+    values = {
+        "accuracy": with_value(mean_of_samples(verdicts)),
+        "both": has_both.astype(float),
+        "truncated": cache.share(lambda row: row.completion.truncated),
+        "agreed_wrong": agreed_wrong(cache),
+    }
+    return {name: mean(shares, SHARE) for name, shares in values.items() if len(shares)}
+
+
+def agreed_wrong(cache: RolloutCache) -> Float[np.ndarray, " p"]:
+    """1 for problems of which more than half of the rollouts agree on one wrong answer, or 0."""
+    values = []
+    for first in range(0, len(cache.rollouts), cache.samples):
+        wrong: Counter[str] = Counter()
+        for row in cache.rollouts[first : first + cache.samples]:
+            if isinstance(row.grade, MathGrade) and row.grade.strict.answer and not row.is_correct:
+                wrong[row.grade.strict.answer] += 1
+        # More than half: then no other answer has as many votes.
+        values.append(max(wrong.values(), default=0) > cache.samples / 2)
+    return np.array(values, dtype=float)
+
+
+def context_rows(
+    name: str, metrics: ContextMetrics, control: ContextMetrics | None
+) -> list[Measurement]:
+    """The rows of a context."""
+    rows: list[Measurement] = []
+    for metric, bounds in BOUNDS.items():
+        values = metrics[metric]
+        if len(values):
+            rows += to_measurement(name, TRAINING, metric, mean(values, bounds), len(values))
+    if control is not None:
+        # Problem by problem: both were measured on the same rollouts.
+        content = mean(metrics["accuracy_gradient"] - control["accuracy_gradient"])
+        rows += to_measurement(name, TRAINING, "accuracy_gradient", content, against="other")
+    return rows
+
+
+def answer_rows(cache: RolloutCache, answers: Mapping[str, RolloutCache]) -> list[Measurement]:
+    """The rows of the teacher's own answers, and of the student's if there are any."""
+    rows: list[Measurement] = []
+    if not answers:
+        return rows
+    for name, own in {STUDENT: cache, **answers}.items():
+        n = len(own.rewards)
+        truncated = mean(own.share(lambda row: row.completion.truncated), SHARE)
+        score = avg_at_k(own.verdicts) if own.is_graded else None
+        rows += to_measurement(name, TRAINING, "avg_at_k", score, n)
+        rows += to_measurement(name, TRAINING, "truncated_frac", truncated, n)
+        if name in answers:
+            gain = gain_of(own, cache)
+            rows += to_measurement(name, TRAINING, "avg_at_k", gain, n, against=STUDENT)
+            other = control_of(name, answers)
+            if other is not None:
+                gain = gain_of(own, other)
+                rows += to_measurement(name, TRAINING, "avg_at_k", gain, n, against="other")
+    return rows
+
+
+def advise_on(
+    student: Mapping[str, Interval],
+    contexts: Mapping[str, ContextMetrics],
+    *,
+    has_solutions: bool = False,
+) -> list[str]:
+    """The advice and its reasons, or "no advice" with what is missing."""
+    lines = _student_lines(student, has_solutions=has_solutions)
+    both = student["both"]
+    problems = len(contexts[RECIPE]["accuracy_gradient"])
+    # All right or all wrong, a problem's advantages are zero, and so is its gradient.
+    if both.mean < FEW and both.mean * problems < ENOUGH:
+        lines.append(
+            f"no advice: only problems with right and wrong rollouts tell, and {both.points()} % "
+            f"are; take more --problems or --samples, or problems that the model sometimes solves"
+        )
+        return lines
+
+    gradients = {name: metrics["accuracy_gradient"] for name, metrics in contexts.items()}
+    # A control that teaches says that the gain is not the content of a context.
+    candidates = [name for name in gradients if source_of(name) not in CONTROLS]
+    best = max(candidates, key=lambda name: gradients[name].mean())
+    highest = mean(gradients[best])
+    if highest.low <= 0:
+        why = "0 is in its interval"
+        if not math.isfinite(highest.low):  # as of all values without a bound
+            why = f"{problems} problems are too few for an interval"
+        lines.append(
+            f"no advice: of the contexts that are no controls, {best} has the highest accuracy "
+            f"gradient, {highest.points(sign=True)}, and {why}; take more --problems, or other "
+            f"--contexts"
+        )
+        return lines
+
+    # Problem by problem: the same rollouts were scored under both contexts.
+    gain = mean(gradients[best] - gradients[RECIPE])
+    is_better = gain.low > 0 or mean(gradients[RECIPE]).low <= 0
+    # Where the two cannot be distinguished there is no reason to change the recipe.
+    chosen = best if is_better else RECIPE
+    points = mean(gradients[chosen]).points(sign=True)
+    lines.append(f"train with {_flags(chosen)}: its accuracy gradient is {points} points")
+    if best != RECIPE:
+        compared = f"that of {best} less the recipe's is {gain.points(sign=True)}"
+        lines.append(compared if chosen == best else f"{compared}, with 0 in its interval")
+    lines += _content_lines(chosen, gradients)
+    return lines + _risk_lines(contexts[chosen])
+
+
+def _student_lines(student: Mapping[str, Interval], *, has_solutions: bool) -> list[str]:
+    """What to change before contexts are compared: too short answers, SFT first, wrong answers."""
+    truncated, accuracy, agreed = student["truncated"], student["accuracy"], student["agreed_wrong"]
+    lines = []
+    if truncated.low > MUCH:
+        lines.append(
+            f"{truncated.points()} % of the rollouts are truncated, which makes them wrong: raise "
+            f"rollout.max_new_tokens first"
+        )
+    if has_solutions and accuracy.high < FEW:
+        lines.append(
+            f"SFT first: the student gets {accuracy.points()} % right, and the rows have "
+            f"solutions, which --train.method sft learns"
+        )
+    if agreed.low > FEW:
+        lines.append(
+            f"in {agreed.points()} % of the problems most rollouts agree on one answer, and the "
+            f"row has another: check the rows' answers; if they come from wrong references, they "
+            f"make right rollouts wrong, and the advice with them"
+        )
+    return lines
+
+
+def _content_lines(chosen: str, gradients: Mapping[str, np.ndarray]) -> list[str]:
+    """How much of a context's gradient another row's context has."""
+    others = [name for name in gradients if source_of(name) in OF_OTHERS]
+    if not others:
+        return []
+    control = max(others, key=lambda name: gradients[name].mean())
+    content = mean(gradients[chosen] - gradients[control])
+    if content.low > 0:
+        points = content.points(sign=True)
+        return [f"{points} of it is content: another row's ({control}) has the rest"]
+    return [f"another row's context ({control}) teaches as much: it is not the content"]
+
+
+def _risk_lines(metrics: ContextMetrics) -> list[str]:
+    """The settings that answer the risks of a context."""
+    means = {}
+    for metric, bounds in BOUNDS.items():
+        if len(metrics[metric]):
+            means[metric] = mean(metrics[metric], bounds)
+    lines = []
+    clip = means["unclipped_mass"]
+    if clip.high < 1 - MUCH:
+        lines.append(
+            f"the clip leaves {clip.points()} % of the target: raise objective.clip, or set "
+            f"objective.clip_mode none"
+        )
+    gap = means.get("entropy_gap_after_divergence")
+    if gap is not None and gap.low > LARGE_GAP:
+        lines.append(
+            f"after diverging from the solution the teacher is less sure than the student by "
+            f"{gap.mean:.2f} nats a token, which the accuracy gradient does not see: mask more, "
+            f"or interpolate (objective.interpolation_weight 0.5, objective.top_fraction 0.3)"
+        )
+    leakage = means.get("answer_leakage")
+    if leakage is not None and leakage.low > MUCH:
+        lines.append(
+            f"after wrong work the teacher writes the right answer with probability "
+            f"{100 * leakage.mean:.0f} %: it copies; mask the answer (a larger ratio)"
+        )
+    return lines
+
+
+def source_of(name: str) -> str:
+    """The source in the name of a context."""
+    return name.partition("@")[0]
+
+
+def control_of(name: str, found: Mapping[str, T]) -> T | None:
+    """What was found with another row's context, masked as this one; None for itself."""
+    source = source_of(name)
+    control = "other_feedback" if source == "feedback" else "other"
+    if "@" in name:  # it can be masked, and its control has the same share masked
+        return None if source in OF_OTHERS else found.get(f"{control}@{name.partition('@')[2]}")
+    return None if source in CONTROLS else found.get("other_text")
+
+
+def _flags(name: str) -> str:
+    """The settings of a context, as flags of `paint train`."""
+    if name == RECIPE:
+        return "the recipe's own context"
+    source, _, ratio = name.partition("@")
+    masked = f" --context.mask-ratio-wrong {ratio} --context.mask-ratio-correct {ratio}"
+    return f"--context.source {source}{masked if ratio else ''}"
+
+
+def _student_table(rows: Sequence[Measurement], problems: int, samples: int) -> Table:
+    cells = []
+    for row in select_rows(rows, policy=STUDENT):
+        if row.metric in STUDENT_METRICS:
+            cells.append([STUDENT_METRICS[row.metric], row.text("%")])
+    title = f"The student: {problems} problems, {samples} rollouts each, in % with 95 % interval"
+    return Table(title, ["", "share"], cells)
+
+
+def _context_table(rows: Sequence[Measurement], contexts: Mapping[str, ContextMetrics]) -> Table:
+    chosen = []
+    for row in select_rows(rows, against=...):
+        if row.policy in contexts and row.metric in BOUNDS:
+            chosen.append(row)
+    return table_of(
+        chosen,
+        "What each context would teach",
+        CONTEXT_COLUMNS,
+        column_of=lambda row: "content" if row.against else row.metric,
+    )
+
+
+def _answer_table(rows: Sequence[Measurement], samples: int) -> Table:
+    columns: dict[str, tuple[str, Unit]] = {
+        "avg_at_k": (f"Avg@{samples}", "%"),
+        f"avg_at_k less {STUDENT}": ("less the student's", "points"),
+        "avg_at_k less other": ("less another row's", "points"),
+        "truncated_frac": ("truncated", "%"),
+    }
+    return table_of(
+        select_rows(rows, against=...),
+        "The teacher's own answers, in % with 95 % interval",
+        columns,
+        column_of=lambda row: f"{row.metric} less {row.against}" if row.against else row.metric,
+    )
+
+
+def gain_of(cache: RolloutCache, other: RolloutCache) -> Interval | None:
+    """The accuracy of a cache less that of another one on the same problems; None without any."""
+    if not is_comparable(other.verdicts, cache.verdicts):
+        return None
+    return compare_paired([other.verdicts], [cache.verdicts]).difference

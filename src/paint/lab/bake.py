@@ -1,0 +1,166 @@
+"""A prompt baked into an adapter: trained as a run, measured before and after.
+
+The base model with the prompt is the teacher, the model without it the student. Of answers to
+questions that are not trained on are measured
+
+    follows  share of the answers that the grader accepts
+    KL       KL(view ‖ prompted base) a token, on answers of the view, exact over the vocabulary, at
+             temperature 1
+"""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from paint.config.run_folder import fixed_differences, latest_checkpoint, read_run
+from paint.config.schema import Config, ConfigError
+from paint.core.display import Display
+from paint.core.distributed import require_one_process
+from paint.core.errors import wrap_errors
+from paint.core.settings import require_count
+from paint.core.storage import write_atomic
+from paint.core.workspace import refuse_differences
+from paint.data.contexts import Contexts
+from paint.data.problems import Problem, batch_indices, read_problems
+from paint.evaluation import frame
+from paint.evaluation.frame import Chart, Measurement, Report, Unit
+from paint.evaluation.generate import with_date
+from paint.evaluation.intervals import Interval, bootstrap
+from paint.evaluation.metrics import avg_at_k
+from paint.evaluation.summary import SUMMARY
+from paint.lab.rollout_cache import (
+    RolloutCache,
+    divergence_sums,
+    sample,
+    teacher_answers,
+)
+from paint.lab.runner import ExperimentRun, train_run
+from paint.objective.divergences import REVERSE_KL
+from paint.resolve.check import check_config, with_resolved
+
+PROMPTED, PLAIN, BAKED = "prompted base", "plain base", "baked"  # the views that are compared
+
+# KL of an answer in nats. By Pinsker's inequality no test tells a plain from a prompted answer with
+# a probability above 1/2 + sqrt(KL / 8): here 0.535.
+LEAST_KL = 0.01
+
+COLUMNS: dict[str, tuple[str, Unit]] = {
+    "follows": ("follows, %", "%"),
+    "kl": ("KL a token to the prompted base", ""),
+    "completion_tokens": ("tokens an answer", ""),
+}
+CHARTS = [
+    Chart("KL to the prompted base", "kl", "", "nats a token"),
+    Chart("Follows", "follows", "%", "answers that the grader accepts"),
+]
+
+
+def bake(
+    config: Config, folder: Path, *, held_out: int, samples: int, force: bool = False
+) -> Report:
+    """Train the plain model to answer as the prompted one; print and write the report.
+
+    The config has the rules as context.file; the other arguments are those of ``paint.bake``.
+    """
+    require_count("held_out", held_out)
+    require_count("samples", samples)
+    require_one_process("paint bake")
+    if config.model.train_mode != "lora" or config.context.source != ("file",):
+        raise ConfigError('`paint bake` needs model.train_mode "lora" and context.source "file"')
+    rules, display = config.context.file, Display()
+    config, problems = _prepare(config, folder, held_out)
+    run = folder / "run"
+    if (run / "run.json").exists():
+        # A finished run would not be trained again, and stand for the settings of today.
+        begun = read_run(run)
+        changes = fixed_differences(begun, with_resolved(config, begun))
+        refuse_differences(f"{run} holds a bake", changes, ConfigError)
+    rows, kl = _measure_base(config, problems, samples, folder, display)
+    if not force and kl < LEAST_KL:
+        raise ConfigError(
+            f"{rules} changes nothing that is measured: the KL of an answer to the prompted one's "
+            f"is {kl:.2g} nats; take another text, or train all the same with --force"
+        )
+
+    train_run(ExperimentRun("bake", config), run, display)
+    policy, config, baked = sample(
+        config, problems, samples, folder / "baked", display, latest_checkpoint(run)
+    )
+    kls, tokens = divergence_sums(policy, config, baked, REVERSE_KL, display)
+    rows += _rows(BAKED, baked, config, kl=_mean(kls.sum(axis=1) / tokens.sum(axis=1)))
+    table = frame.table_of(rows, "held-out questions, with 95 % intervals", COLUMNS)
+    report = Report(rows, [table], CHARTS)
+    frame.write_report(folder, SUMMARY, report, ConfigError)
+    frame.to_terminal(report.tables, display.console)
+    display.note(
+        f"written to {folder}: {SUMMARY}.json, {SUMMARY}.md; `paint export {run} FOLDER` "
+        f"writes the adapter"
+    )
+    return report
+
+
+def _measure_base(
+    config: Config, problems: list[Problem], samples: int, folder: Path, display: Display
+) -> tuple[list[Measurement], float]:
+    """The rows of both base views, and the mean KL of a plain answer in nats."""
+    # The model is freed when this returns: the training loads its own.
+    policy, config, plain = sample(config, problems, samples, folder / "plain", display)
+    contexts = {PROMPTED: Contexts(config.context, problems)}
+    prompted = teacher_answers(policy, config, plain, contexts, folder / "prompted", display)
+    kls, tokens = divergence_sums(policy, config, plain, REVERSE_KL, display)
+    kl = _mean(kls.sum(axis=1) / tokens.sum(axis=1))
+    rows = _rows(PROMPTED, prompted[PROMPTED], config) + _rows(PLAIN, plain, config, kl=kl)
+    # Of complete answers, not a token: LEAST_KL is about telling one answer from another.
+    return rows, float(kls.mean())
+
+
+def _rows(
+    view: str, answers: RolloutCache, config: Config, **values: Interval
+) -> list[Measurement]:
+    if answers.is_graded:
+        values["follows"] = avg_at_k(answers.verdicts)
+    tokens = np.array([len(row.completion.ids) for row in answers.rollouts], float)
+    lengths = tokens.reshape(-1, answers.samples).mean(axis=1)
+    longest = config.rollout.max_new_tokens
+    values["completion_tokens"] = bootstrap([lengths], bounds=(0, longest))
+    rows: list[Measurement] = []
+    for metric, interval in values.items():
+        rows += frame.to_measurement(view, "held_out", metric, interval, len(lengths))
+    return rows
+
+
+def _mean(kl: np.ndarray) -> Interval:
+    # A KL has no upper bound.
+    return bootstrap([kl], bounds=(0, math.inf))
+
+
+def _prepare(config: Config, folder: Path, count: int) -> tuple[Config, list[Problem]]:
+    """Copy rules and training questions to the folder; the rest of the questions is held out."""
+    questions = read_problems(config.data, needs=check_config(config).needed_fields).problems
+    count = min(count, len(questions) // 2)
+    if count == 0:
+        raise ConfigError(f"{config.data.path} has one question; some are held out, so add some")
+    # As a batch is drawn, so that the same seed holds out the same questions.
+    chosen = set(batch_indices(len(questions), count, 0, config.train.seed))
+    trained_on = [json.dumps(q.fields) for i, q in enumerate(questions) if i not in chosen]
+    texts = {
+        "rules.md": Contexts(config.context, questions).shared,
+        "questions.jsonl": "\n".join([*trained_on, ""]),
+    }
+    with wrap_errors(folder, ConfigError, "choose another place (--output-dir)"):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            path = folder / name
+            # Answers and training of another bake are not comparable with this one's.
+            if path.exists() and path.read_text("utf-8") != text:
+                raise ValueError(f"{name} is that of a bake of another text or other questions")
+            write_atomic(path, text)
+    # The limit has chosen the questions already. A resumed run reads these copies, whatever becomes
+    # of the files.
+    config = config.changed("data", path=str(folder / "questions.jsonl"), limit=None)
+    config = config.changed("context", file=str(folder / "rules.md"))
+    config = replace(config, model=with_date(config.model, folder))
+    return config, [question for i, question in enumerate(questions) if i in chosen]

@@ -1,0 +1,270 @@
+"""Rows and tables of an experiment, made from its results.
+
+    NAME.json, .md    rows, and tables of the last checkpoints, and of earlier ones if evaluated
+
+The main results are those of the last checkpoints. The table of best checkpoints is biased by their
+selection, and labelled so.
+"""
+
+from collections.abc import Mapping
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+
+from paint.config.recipe import differences, from_table
+from paint.config.run_folder import RunError
+from paint.core.display import Display
+from paint.core.errors import wrap_errors
+from paint.evaluation.frame import (
+    Chart,
+    Measurement,
+    Report,
+    Table,
+    Unit,
+    select_rows,
+    table_of,
+    to_measurement,
+    to_terminal,
+    write_report,
+)
+from paint.evaluation.intervals import (
+    Interval,
+    compare_seeds,
+    holm,
+    over_seeds,
+    p_value_over_seeds,
+)
+from paint.lab.checkpoint_results import (
+    BASE,
+    BySteps,
+    Results,
+    benchmark_name,
+    by_run,
+    by_step,
+    evaluation_name,
+    mean_cost,
+    score_name,
+    shares,
+)
+from paint.lab.plots import Layout, save_plot
+
+LEAD = "lead"  # metric: how far the last checkpoint of the reference run is ahead
+
+# Columns of a run's gain and cost: head and unit.
+COSTS: dict[str, tuple[str, Unit]] = {
+    "gain": ("gain over base", "points"),
+    "rollout_tokens": ("rollout tokens", "tokens"),
+    "seconds": ("training time", "time"),
+}
+
+
+def publish(layout: Layout, results: Results, folder: Path, display: Display) -> None:
+    """Print the tables, write them to NAME.json and NAME.md, and plot them to NAME.svg."""
+    report = comparison_report(layout, results)
+    to_terminal(report.tables, display.console)
+    write_report(folder, layout.name, report, RunError)
+    plot = folder / f"{layout.name}.svg"
+    with wrap_errors(plot, RunError, "results.jsonl is complete"):
+        save_plot(plot, layout, results)
+    display.note(
+        f"in {folder}: {layout.name}.md and {plot.name}, made from results.jsonl; page: `paint "
+        f"show {folder}`"
+    )
+
+
+def comparison_report(layout: Layout, results: Results) -> Report:
+    """The rows, tables and charts of an experiment."""
+    rows = comparison_rows(layout, results)
+    tables = comparison_tables(layout, rows, results)
+    if not all(result.is_last for result in results):
+        rows += step_rows(layout, results)
+        tables += step_tables(layout, rows, results)
+    score = Chart(score_name(results), "avg_at_k", "%", evaluation_name(results))
+    same = "on the same seeds and problems"
+    pairs = Chart("Differences", "avg_at_k", "points", same, is_difference=True)
+    return Report(rows, tables, [score, pairs])
+
+
+def comparison_rows(layout: Layout, results: Results) -> list[Measurement]:
+    """Score, cost, gain, paired differences and score by seed of the last checkpoints."""
+    last = by_run(results)
+    rows: list[Measurement] = []
+    for name, label in layout.rows.items():
+        rows += _rows_of(label, last[name], last[BASE])
+    for name, label in layout.rows.items():
+        for result in last[name]:
+            score = float(shares([result]).mean())
+            group = f"seed {result.seed}"
+            rows += to_measurement(label, benchmark_name(results), "avg_at_k", score, group=group)
+    return rows + _pair_rows(layout, last)
+
+
+def _rows_of(
+    label: str, group: Results, base: Results, step: int | None = None
+) -> list[Measurement]:
+    """Score, cost, and gain over the base, of one checkpoint of a run."""
+    benchmark, n = benchmark_name(group), len(group[0].problems)
+    # Over problems and seeds: with one seed, over problems alone.
+    values: dict[str, Interval | float] = {"avg_at_k": over_seeds(shares(group))}
+    if step is None:
+        tried = group[0].protocol["samples"]
+        # Of k among k samples pass@k is whether one is right.
+        values[f"pass_at_{tried}"] = over_seeds((shares(group) > 0).astype(float))
+        lengths = []
+        for result in group:
+            lengths.append(result.answer_tokens)
+        values["completion_tokens"] = float(np.mean(lengths))
+    rows: list[Measurement] = []
+    if group[0].run != BASE:
+        values["rollout_tokens"], values["seconds"] = mean_cost(group)
+        gain = compare_seeds(shares(base), shares(group))
+        rows += to_measurement(label, benchmark, "avg_at_k", gain, n, step=step, against=BASE)
+    for metric, value in values.items():
+        rows += to_measurement(label, benchmark, metric, value, n, step=step)
+    return rows
+
+
+def _pair_rows(layout: Layout, last: Mapping[str, Results]) -> list[Measurement]:
+    """The differences that the report is about, with p-values corrected for all of them."""
+    pairs = [(before, after) for after, before in layout.pairs.values()]
+    if layout.all_pairs:
+        pairs = list(combinations(layout.labels, 2))
+    # Holm's correction is for all pairs of the table, whichever of them is looked at.
+    p_values = []
+    for before, after in pairs:
+        p_values.append(p_value_over_seeds(shares(last[before]), shares(last[after])))
+    rows = []
+    for (before, after), p, corrected in zip(pairs, p_values, holm(p_values), strict=True):
+        rows += to_measurement(
+            layout.rows[after],
+            benchmark_name(last[after]),
+            "avg_at_k",
+            compare_seeds(shares(last[before]), shares(last[after])),
+            len(last[after][0].problems),
+            against=layout.rows[before],
+            p=p,
+            corrected_p=corrected,
+        )
+    return rows
+
+
+def step_rows(layout: Layout, results: Results) -> list[Measurement]:
+    """The same of every checkpoint, and how far the last one of the reference run is ahead."""
+    groups = by_step(results)
+    # The untrained model has one checkpoint, at step 0.
+    [base] = groups[BASE].values()
+    reference = layout.reference_run
+    end = groups[reference][max(groups[reference])] if reference else []
+    rows: list[Measurement] = []
+    for name, label in layout.rows.items():
+        for step, group in groups[name].items():
+            rows += _rows_of(label, group, base, step)
+            if reference and group is not end:
+                # Labelled by the checkpoint that is compared, so that it stands in its line.
+                lead = compare_seeds(shares(group), shares(end))
+                ahead = layout.rows[reference]
+                rows += to_measurement(
+                    ahead, benchmark_name(group), LEAD, lead, step=step, group=label, against=label
+                )
+    return rows
+
+
+def comparison_tables(layout: Layout, rows: list[Measurement], results: Results) -> list[Table]:
+    """Tables of score, gain and cost of every run, paired differences, settings, scores by seed."""
+    score, tried = score_name(results), results[0].protocol["samples"]
+    tables = [
+        table_of(
+            [*select_rows(rows), *select_rows(rows, against=BASE, p=None)],
+            f"{layout.title}: {score} on {evaluation_name(results)}, in % with 95 % interval",
+            {
+                "avg_at_k": (score, "%"),
+                f"pass_at_{tried}": (f"pass@{tried}", "%"),
+                **COSTS,
+                "completion_tokens": ("tokens an answer", "tokens"),
+            },
+            column_of=_column,
+        )
+    ]
+    differences = [row for row in select_rows(rows, against=...) if row.p is not None]
+    if differences:
+        cells = []
+        for row in differences:
+            pair = f"{row.policy} less {row.against}"
+            cells.append([pair, row.text("points"), f"{row.p:.4f}", f"{row.corrected_p:.4f}"])
+        title = (
+            f"Differences of {score} on the same seeds and problems, in points with 95 % interval; "
+            f"p without and with Holm's correction for {len(differences)}"
+        )
+        tables.append(Table(title, ["", "difference", "p", "corrected p"], cells))
+    tables += _setting_tables(layout, results)
+    seeds = [row for row in select_rows(rows, group=...) if row.group.startswith("seed ")]
+    columns: dict[str, tuple[str, Unit]] = {row.group: (row.group, "%") for row in seeds}
+    if len(columns) > 1:
+        title = f"{score} of each seed, in %"
+        tables.append(table_of(seeds, title, columns, column_of=lambda row: row.group))
+    return tables
+
+
+def _column(row: Measurement) -> str:
+    """The column of a row in the tables of score and cost."""
+    if row.against == BASE:
+        return "gain"
+    return row.metric
+
+
+def _setting_tables(layout: Layout, results: Results) -> list[Table]:
+    """The settings of the reference run that differ in others."""
+    if not layout.reference_run:
+        return []
+    # The configs of the first seed: the others differ in train.seed alone.
+    last = by_run(results)
+    configs = {name: from_table(last[name][0].config) for name in layout.labels}
+    rows = []
+    for name, config in configs.items():
+        for line in differences(configs[layout.reference_run], config):
+            rows.append([layout.labels[name], line])
+    reference = layout.labels[layout.reference_run]
+    title = f"Settings of {reference} -> those of the others where they differ"
+    if rows:
+        return [Table(title, ["", "setting"], rows)]
+    return []
+
+
+def step_tables(layout: Layout, rows: list[Measurement], results: Results) -> list[Table]:
+    """Tables of score and cost by step, and of best checkpoints."""
+    groups, score = by_step(results), score_name(results)
+    by_checkpoint = [row for row in rows if row.step is not None]
+    columns: dict[str, tuple[str, Unit]] = {"avg_at_k": (score, "%"), **COSTS}
+    if layout.reference_run:
+        columns[LEAD] = (f"last of {layout.labels[layout.reference_run]} less this", "points")
+    by_step_table = table_of(
+        by_checkpoint,
+        f"{score} by step, in % with 95 % interval",
+        columns,
+        labels=lambda row: (row.group or row.policy, f"step {row.step}"),
+        column_of=lambda row: row.metric if row.metric == LEAD else _column(row),
+    )
+    return [by_step_table, _best_checkpoints(layout, groups, score)]
+
+
+def _best_checkpoints(layout: Layout, groups: BySteps, score: str) -> Table:
+    """The paper's rule ("best checkpoints within 100 steps", Main Results), for every seed."""
+    # Of equal checkpoints argmax takes the first.
+    rows, counts = [], set()
+    for name, label in layout.labels.items():
+        means = np.array([shares(group).mean(axis=1) for group in groups[name].values()])
+        steps = list(groups[name])
+        chosen = []
+        for row in means.argmax(axis=0):
+            chosen.append(str(steps[row]))
+        last = f"{100 * means[-1].mean():.1f}"
+        best = f"{100 * means.max(axis=0).mean():.1f}"
+        rows.append([label, last, best, ", ".join(chosen)])
+        counts.add(len(means))
+    title = (
+        f"Not a result: {score} of each seed's best checkpoint, biased upwards, since the same "
+        f"samples select it (the paper's rule)"
+    )
+    several = " to ".join(map(str, sorted({min(counts), max(counts)})))
+    return Table(title, ["", "last", f"best of {several}", "its step, by seed"], rows)

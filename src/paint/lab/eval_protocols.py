@@ -1,0 +1,92 @@
+"""What every policy of an experiment is evaluated on: the demo's protocol and the paper's."""
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from paint.config.schema import Config, ConfigError, EvaluationConfig, RolloutConfig
+from paint.data.benchmarks import Benchmark, load_benchmark
+from paint.data.problems import problems_digest
+from paint.demo.files import NAME
+from paint.evaluation.defaults import (
+    fitting_protocol,
+    grader_needs_answer,
+    has_own_task,
+    with_protocol,
+)
+from paint.inference.engine import Sampling, sampling_from
+from paint.resolve.engines import AUTO, engine_of
+
+
+@dataclass(frozen=True)
+class EvalProtocol:
+    """The evaluation of every policy in an experiment; its seed is the policy's training seed."""
+
+    benchmark: Benchmark
+    samples: int
+    thinking: bool
+    rollout: RolloutConfig
+
+    @property
+    def sampling(self) -> Sampling:
+        return sampling_from(self.rollout)
+
+    @property
+    def table(self) -> dict[str, Any]:
+        """The settings that comparable results share, as JSON values."""
+        problems = self.benchmark.problems
+        return {
+            "benchmark": self.benchmark.name,
+            "problems": len(problems),
+            "problems_digest": problems_digest(problems),
+            "samples": self.samples,
+            "thinking": self.thinking,
+            **asdict(self.sampling),
+            # Two engines may complete one prompt and seed differently.
+            "engine": self.rollout.engine,
+        }
+
+
+def protocol_for(
+    config: Config, benchmark: str | None, problems: int | None, samples: int
+) -> EvalProtocol:
+    """The evaluation of an experiment, through the recipe's engine.
+
+    On a published benchmark it is the paper's (section 'Experimental Details'), on other problems
+    as the recipe trains. For the embedded model: temperature 1, no thinking, at most 96 tokens.
+
+    Args:
+        benchmark: as for `paint eval`; None: AIME 2024, and the embedded model's held-out problems.
+        problems: number of its problems, from the first; None: all.
+        samples: of each problem.
+
+    Raises:
+        ConfigError: prompts or grader are the user's own, and no benchmark is named.
+    """
+    if benchmark is None and has_own_task(config):
+        raise ConfigError(
+            f"prompts or grader are your own, and the default benchmark is mathematics; name "
+            f"problems by --benchmark, other ones than those of {config.data.path}"
+        )
+    own, thinking = config.rollout, False
+    if config.model.path == NAME:
+        name = benchmark or NAME
+        # With the paper's top-p of 0.95, errors rarer than 5 % would never be sampled.
+        rollout = RolloutConfig(
+            temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=96, batch_size=400
+        )
+    else:
+        name = benchmark or "aime_2024"
+        protocol = fitting_protocol(config, [name])
+        thinking = protocol["thinking"]
+        # Stored completions are those of a training, not answers to these problems.
+        engine = AUTO if engine_of(own).is_stored else own.engine
+        # An answer may be longer than a rollout.
+        timeout = max(own.timeout, EvaluationConfig().rollout.timeout)
+        rollout = replace(with_protocol(own, protocol), engine=engine, stored="", timeout=timeout)
+    found = load_benchmark(
+        name,
+        limit=problems,
+        needs_answer=grader_needs_answer(config.grading),
+        trained_on=config.data,
+    )
+    return EvalProtocol(found, samples, thinking=thinking, rollout=rollout)

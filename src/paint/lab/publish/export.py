@@ -1,0 +1,206 @@
+"""`paint export`: a checkpoint as a folder that other programs load, and its upload to the hub.
+
+adapter_model.safetensors, adapter_config.json    or model.safetensors and config.json
+tokenizer.json, chat_template.jinja, ...          the base's, unchanged
+generation_config.json                            the base's, if it has one
+README.md                                         the model card (paint.lab.publish.card)
+SHA256SUMS                                        checksums of these files
+
+The folder is read again as other programs do, and gets its name when it is the trained policy.
+"""
+
+import gc
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import torch
+from huggingface_hub import HfApi, get_token
+
+from paint.config import schema as cfg
+from paint.config.run_folder import (
+    checkpoint_of,
+    checkpoints,
+    read_history,
+    read_run,
+    read_run_json,
+    require_checkpoint,
+    step_of,
+)
+from paint.core.display import Display
+from paint.core.errors import PaintError, wrap_errors
+from paint.core.hub import local_file
+from paint.core.storage import atomic_dir
+from paint.demo.files import model_path
+from paint.lab.publish.card import Export, find_evaluation, write_card
+from paint.models.exports import (
+    Rounding,
+    adapter_difference,
+    export_adapter,
+    export_merged,
+    merged_difference,
+)
+from paint.models.policy import load_policy, load_tokenizer
+from paint.models.weights import (
+    NonFiniteWeights,
+    is_finite,
+    save_generation_settings,
+    trained_in,
+)
+from paint.resolve.plan import Machine, dtype_on
+
+
+class ExportError(PaintError):
+    """A checkpoint cannot be exported or uploaded; the message has the reason and a hint."""
+
+
+def export(
+    target: Path,
+    folder: Path,
+    *,
+    merged: bool = False,
+    dtype: cfg.Dtype | None = None,
+    evaluations: Sequence[Path] = (),
+    license: str = "",
+    repository: str = "",
+) -> Path:
+    """Write a checkpoint for other programs (``paint.export``; ``repository`` is its ``push``).
+
+    Raises:
+        RunError: the target is no checkpoint of a run. CorruptFileError: it was changed since.
+        ExportError: the folder is not empty, an evaluation has not this checkpoint, or the hub
+            refuses the upload. PolicyError: the weights cannot be merged, or what was written and
+            read again is not the trained policy; nothing is left of it.
+    """
+    display, checkpoint = Display(), checkpoint_of(target)
+    run = checkpoint.resolve().parent.parent
+    config = read_run(run)
+    trained = trained_in(checkpoint, config.model.train_mode)
+    require_checkpoint(checkpoint, trained.name)
+    read_history(run, step_of(checkpoint))  # a run that lost its metrics is refused, as by resume
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ExportError(f"{folder} exists; name a new folder, or remove it")
+    found = [find_evaluation(place, trained) for place in evaluations]
+    if (run / "validation" / "summary.json").exists():
+        found.append(find_evaluation(run / "validation", trained))
+
+    # A fully trained model has no adapter. Adapters are trained in float32 (fidelity C30), in which
+    # they lose nothing.
+    merged = merged or config.model.train_mode == "full"
+    dtype = dtype or (dtype_on(config.model, Machine()) if merged else "float32")
+    place = wrap_errors(folder, ExportError, "free some space, or name another folder")
+    working = display.working("exporting, and reading what was written")
+    finite = _naming_finite(run, config.model)
+    with working, place, finite, atomic_dir(folder.resolve()) as partial:
+        rounding, nats = _write(config.model, trained, partial, dtype, merged=merged)
+        made = Export(
+            name=repository or folder.resolve().name,
+            config=config,
+            run_info=read_run_json(run),
+            step=step_of(checkpoint),
+            merged=merged,
+            dtype=dtype,
+            rounding=rounding,
+            nats=nats,
+            license=license,
+        )
+        write_card(made, found, partial)
+
+    display.notes(_describe(made, folder))
+    if not merged and Path(model_path(config.model.path)).exists():
+        display.note(
+            f"the adapter's base is a folder of this machine, {model_path(config.model.path)}; for "
+            f"others, export with --merged"
+        )
+    if repository:
+        upload(folder, repository, display)
+    return folder
+
+
+def _write(
+    model: cfg.ModelConfig, trained: Path, folder: Path, dtype: cfg.Dtype, *, merged: bool
+) -> tuple[Rounding, float | None]:
+    """Write the weights and read them again; what the dtype keeps, and nats from the policy."""
+    if merged:
+        # The seed draws an adapter that the trained weights replace.
+        policy = load_policy(model, seed=0)
+        written = export_merged(policy, trained, folder, getattr(torch, dtype))
+        del policy  # the model that is read takes its memory
+        gc.collect()
+        return written.rounding, merged_difference(folder, written)
+    rounding = export_adapter(trained, folder, getattr(torch, dtype))
+    load_tokenizer(model.path).save_pretrained(folder)
+    save_generation_settings(model.path, folder)
+    if _can_read(model):
+        return rounding, adapter_difference(model, trained, folder)
+    return rounding, None
+
+
+def _describe(made: Export, folder: Path) -> list[str]:
+    """What was written, and what was read again."""
+    rounding, kind = made.rounding, "model" if made.merged else "adapter"
+    written = (
+        f"written to {folder}: {kind} in {made.dtype}, which keeps {rounding.kept:.2%} of the "
+        f"update with an error of {rounding.error:.2%}"
+    )
+    if made.nats is None:
+        return [
+            written,
+            "the adapter's file was read again, without its base, which is quantized or takes more "
+            "than half of the free memory",
+        ]
+    return [
+        written,
+        f"read again from {folder}: log-probs of a text are those of the trained policy within "
+        f"{made.nats:.2g} nats a token",
+    ]
+
+
+def _can_read(model: cfg.ModelConfig) -> bool:
+    """Whether an adapter is read again on its base, which is loaded twice in succession."""
+    if model.quantization != "none":
+        return False
+    config = local_file(model_path(model.path), "config.json")
+    files = config.parent.glob("*.safetensors") if config else ()
+    stored = sum(file.stat().st_size for file in files)
+    # Half for weights that are loaded in another dtype than the file's, and for the rest.
+    return bool(stored < psutil.virtual_memory().available / 2)
+
+
+@contextmanager
+def _naming_finite(run: Path, model: cfg.ModelConfig) -> Iterator[None]:
+    """Name a run's last checkpoint with finite weights in the error of one without."""
+    try:
+        yield
+    except NonFiniteWeights as error:
+        for checkpoint in reversed(checkpoints(run)):
+            if is_finite(trained_in(checkpoint, model.train_mode)):
+                raise ExportError(f"{error}, or export {checkpoint}") from None
+        raise
+
+
+def upload(folder: Path, repository: str, display: Display) -> None:
+    """Upload a folder to a model repository of the hub, which is created private if it is new.
+
+    Without a token nothing is sent.
+
+    Raises:
+        ExportError: the hub refuses it, or cannot be reached.
+    """
+    if get_token() is None:
+        display.note(
+            f"{folder} was not uploaded: there is no token; `hf auth login`, or the environment "
+            f"variable HF_TOKEN, gives one"
+        )
+        return
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    api = HfApi()
+    with wrap_errors(repository, ExportError, "check its name and the rights of your token"):
+        # Publishing is the user's decision. A repository that exists keeps its visibility.
+        api.create_repo(repository, private=True, exist_ok=True)
+        commit = api.upload_folder(
+            repo_id=repository, folder_path=folder, commit_message="Add model"
+        )
+    display.note(f"uploaded: {commit.commit_url}")

@@ -1,0 +1,403 @@
+"""Experiments: runs of several settings and seeds, with one file of results for tables and plots.
+
+    runs/demo/
+      results.jsonl                       one line per evaluated checkpoint
+      results.md, results.svg             the tables and the plot, made from these lines
+      demo-paint/seed-0/                  an ordinary run folder, with a log.txt
+      evaluation/seed-0/demo-paint/demo/  its samples (paint.evaluation.store)
+      evaluation/seed-0/demo-paint-step-000005/demo/    samples of an earlier checkpoint
+
+Runs are ordered by seed, so that an interrupted experiment has complete seeds. The same command
+resumes; started in a second terminal, it works on other runs.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from pathlib import Path
+from time import monotonic
+from typing import IO
+
+import numpy as np
+
+from paint.config.recipe import differences, from_table, to_table
+from paint.config.run_folder import (
+    RunError,
+    latest_checkpoint,
+    read_history,
+    read_run,
+    read_run_json,
+    step_folder,
+    step_of,
+)
+from paint.config.schema import Config, ConfigError, ModelConfig
+from paint.core.display import LOG_WIDTH, Counter, Display, Terminal, format_duration
+from paint.core.distributed import require_one_process
+from paint.core.errors import Interrupted, wrap_errors
+from paint.core.settings import require_count
+from paint.core.storage import FolderInUse, lock_folder
+from paint.core.workspace import refuse_differences, setting_differences
+from paint.data.gold_answer_checks import announce_benchmark
+from paint.evaluation.generate import (
+    EvalTask,
+    SamplingProtocol,
+    base_as_rank1_adapter,
+    collect_samples,
+    deployment_prompts,
+    load_eval_policy,
+    with_date,
+)
+from paint.evaluation.grade import grade
+from paint.evaluation.metrics import GradedSamples
+from paint.grading.graders import open_grader
+from paint.inference.machine import find_machine
+from paint.lab.checkpoint_results import (
+    BASE,
+    CheckpointResult,
+    append_results,
+    by_step,
+    read_results,
+)
+from paint.lab.eval_protocols import EvalProtocol
+from paint.models.weights import trained_in
+from paint.resolve.check import (
+    check_training,
+    resolve_engine,
+    resolve_evaluation,
+    with_resolved,
+)
+from paint.training.trainer import train
+
+# Config keys that may differ between two calls that work on one experiment: they change no number.
+CHANGEABLE_SETTINGS = {"rollout.urls", "rollout.server_gpus", "rollout.max_logprob_mismatch"}
+
+
+@dataclass(frozen=True)
+class ExperimentRun:
+    """A config to train and evaluate, and its name in tables and of its folder."""
+
+    name: str
+    config: Config
+
+    @property
+    def seed(self) -> int:
+        return self.config.train.seed
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}, seed {self.seed}"
+
+    def steps(self, *, every_checkpoint: bool) -> list[int]:
+        """The steps whose checkpoints are evaluated, in order; 0 is the base model."""
+        # From the config, since an interrupted run has checkpoints at other steps, too.
+        if self.name == BASE:
+            return [0]
+        train = self.config.train
+        earlier = range(train.checkpoint_every, train.steps, train.checkpoint_every)
+        return [*(earlier if every_checkpoint else ()), train.steps]
+
+    def resolved(self) -> "ExperimentRun":
+        """With the engine that ``auto`` is on this machine."""
+        machine = find_machine()
+        run = resolve_engine(check_training(self.config), machine)
+        return replace(self, config=run.config)
+
+
+def run_experiment(
+    runs: Sequence[ExperimentRun],
+    seeds: Sequence[int],
+    folder: Path,
+    protocol: EvalProtocol,
+    display: Display,
+    *,
+    every_checkpoint: bool = False,
+) -> list[CheckpointResult]:
+    """Train and evaluate every run with every seed, and the base model; return their results.
+
+    Results in results.jsonl are reused, and unfinished runs and evaluations are resumed. With
+    ``every_checkpoint``, all checkpoints of each run are evaluated, in order, not the last alone.
+    """
+    require_count("samples", protocol.samples)
+    is_full = any(run.config.model.train_mode == "full" for run in runs)
+    machine = find_machine()
+    resolved = resolve_evaluation(protocol.rollout, machine, is_full=is_full)
+    display.notes(resolved.notes)
+    protocol = replace(protocol, rollout=resolved.rollout)
+    seeded = _seeded_runs([run.resolved() for run in runs], seeds, folder)
+    steps = _evaluated_steps(seeded, every_checkpoint=every_checkpoint)
+    benchmark, grader = protocol.benchmark, open_grader(seeded[0].config.grading)
+    announce_benchmark(grader, benchmark, display.note)
+    with wrap_errors(folder, RunError, "choose another place (--output-dir)"):
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def missing_steps(run: ExperimentRun) -> list[int]:
+        # Read again each time: other processes append to it.
+        results = _stored(folder)
+        return [step for step in steps[run.name] if (run.name, run.seed, step) not in results]
+
+    with lock_folder(folder, waiting=display.note):
+        missing = list(filter(missing_steps, seeded))
+        _require_same(folder, seeded, missing, list(_stored(folder).values()), protocol)
+    if len(missing) < len(seeded):
+        display.note(_stored_text(folder, len(seeded) - len(missing), len(seeded)))
+
+    spent: list[float] = []
+    # First the runs that no other process works on; then the others, each as soon as it is free.
+    for waiting in (None, display.note):
+        for number, run in enumerate(seeded, start=1):
+            if not missing_steps(run):
+                continue
+            lock = folder / f".lock-{run.name}-seed-{run.seed}"
+            with ExitStack() as stack:
+                try:
+                    stack.enter_context(lock_folder(folder, lock.name, waiting=waiting))
+                except FolderInUse:
+                    continue
+                steps_left = missing_steps(run)  # the other process may have just finished it
+                if steps_left:
+                    left = _time_left(spent, len(list(filter(missing_steps, seeded))))
+                    display.note(f"{number} of {len(seeded)}: {run.label}{left}")
+                    began = monotonic()
+                    found = _run(run, steps_left, folder, protocol, display)
+                    # For the file alone: while this process trained, others could train, too.
+                    with lock_folder(folder, waiting=display.note):
+                        by_step([*read_results(folder), *found])  # refuses other problems
+                        append_results(folder, found)
+                    # The base is not trained: its time says nothing about that of the others.
+                    if run.name != BASE:
+                        spent.append(monotonic() - began)
+                # After an error it stays, so that a waiting and a later process lock the same file.
+                lock.unlink(missing_ok=True)
+
+    results = _stored(folder)
+    return [results[run.name, run.seed, step] for run in seeded for step in steps[run.name]]
+
+
+def _stored_text(folder: Path, done: int, runs: int) -> str:
+    path = folder / "results.jsonl"
+    if done == runs:
+        return (
+            f"{path} has all of these results; nothing was trained or evaluated. To repeat the "
+            f"experiment, name another --output-dir"
+        )
+    return f"{done} of {runs} are in {path} already"
+
+
+def _time_left(spent: Sequence[float], runs: int) -> str:
+    """The time for so many runs, as text, by the seconds of those before; "" without any."""
+    if not spent:
+        return ""
+    return f"; about {format_duration(float(np.mean(spent)) * runs)} left"
+
+
+def _evaluated_steps(
+    runs: Sequence[ExperimentRun], *, every_checkpoint: bool
+) -> dict[str, list[int]]:
+    """The steps of each run's checkpoints that are evaluated, by its name."""
+    steps = {}
+    for run in runs:
+        steps[run.name] = run.steps(every_checkpoint=every_checkpoint)
+    if every_checkpoint and all(len(evaluated) == 1 for evaluated in steps.values()):
+        raise ConfigError(
+            "every checkpoint is to be evaluated, and no run has one before its last; set "
+            "train.checkpoint_every below train.steps"
+        )
+    return steps
+
+
+def _seeded_runs(
+    runs: Sequence[ExperimentRun], seeds: Sequence[int], folder: Path
+) -> list[ExperimentRun]:
+    """The base model's run and the others with each seed, ordered by seed, all with one date."""
+    base = _require_comparable(runs)
+    # A template may write the date: policies of one table get the same prompts.
+    date = with_date(runs[0].config.model, folder).date
+    seeded = []
+    for seed in seeds:
+        require_count("a seed", seed, least=0)
+        for run in [base, *runs]:
+            config = run.config.changed("model", date=date).changed("train", seed=seed)
+            seeded.append(replace(run, config=config))
+    return seeded
+
+
+class RunDisplay(Display):
+    """A display that writes messages to a file and progress to a counter."""
+
+    def __init__(self, file: IO[str], counter: Counter) -> None:
+        super().__init__()
+        self.console, self.counter = Terminal(file, width=LOG_WIDTH), counter
+
+    def log(self, level: int, text: str) -> None:
+        """Write a message to the file."""
+        self.console.print(text)
+
+    def step(self, metrics: Mapping[str, float]) -> None:
+        super().step(metrics)
+        self.counter.to(int(metrics["step"]))
+
+
+def _run(
+    run: ExperimentRun, steps: Sequence[int], folder: Path, protocol: EvalProtocol, display: Display
+) -> list[CheckpointResult]:
+    """Train the run unless it is the base, and return its results after these steps."""
+    began = monotonic()
+    checkpoints: dict[int, Path | None] = dict.fromkeys(steps)
+    history, trained_on = [], ""
+    if run.name != BASE:
+        run_folder = folder / run.name / f"seed-{run.seed}"
+        train_run(run, run_folder, display)
+        checkpoints = {step: step_folder(run_folder / "checkpoints", step) for step in steps}
+        history = read_history(run_folder, max(steps))
+        trained_on = str(read_run_json(run_folder)["problems"])
+    graded = _evaluate(run, checkpoints, folder, protocol, display)
+    display.note(f"{run.label} took {format_duration(monotonic() - began)}")
+    results = []
+    for step, samples in graded.items():
+        # The clocks of the steps: start-up and work lost to a kill are not a method's cost.
+        seconds = 0.0
+        for row in history[:step]:
+            for name, value in row.items():
+                if name.startswith("seconds_") and name != "seconds_left":
+                    seconds += value
+        results.append(
+            CheckpointResult(
+                run=run.name,
+                seed=run.seed,
+                config=to_table(run.config),
+                protocol=protocol.table,
+                trained_on=trained_on,
+                steps=step,
+                rollout_tokens=round(sum(row["rollout_tokens"] for row in history[:step])),
+                seconds=seconds,
+                problems=samples.problems,
+                right=(samples.correct & samples.graded).sum(axis=1).tolist(),
+                answer_tokens=float(samples.tokens.mean()),
+                graded=None if samples.graded.all() else samples.graded.sum(axis=1).tolist(),
+            )
+        )
+    return results
+
+
+def train_run(run: ExperimentRun, run_folder: Path, display: Display) -> None:
+    """Train in the run's folder up to the last checkpoint, resuming if the folder has a run."""
+    checkpoint, steps = latest_checkpoint(run_folder), run.config.train.steps
+    done = step_of(checkpoint) if checkpoint else 0
+    if done == steps:
+        return
+
+    run_folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with (
+            # Line by line, so that the log can be followed.
+            (run_folder / "log.txt").open("a", 1, "utf-8", "replace") as log,
+            display.counting(f"training {run.label}", steps, done) as counter,
+        ):
+            train(
+                run.config,
+                run_folder,
+                resume=(run_folder / "run.json").exists(),
+                display=RunDisplay(log, counter),
+            )
+    except Interrupted as stopped:
+        message = f"stopped in {run.label}, and saved; the same command resumes"
+        raise Interrupted(message, stopped.signal_number) from None
+
+
+def _evaluate(
+    run: ExperimentRun,
+    checkpoints: Mapping[int, Path | None],
+    folder: Path,
+    protocol: EvalProtocol,
+    display: Display,
+) -> dict[int, GradedSamples]:
+    """Generate missing samples, and grade them by step; a checkpoint of None is the base model."""
+    model = replace(
+        run.config.model, student_thinking=protocol.thinking, gradient_checkpointing=False
+    )
+    # One seed for all policies of a training seed: they differ in weights, not in luck.
+    sampling = SamplingProtocol(protocol.samples, protocol.thinking, protocol.sampling, run.seed)
+    place = folder / "evaluation" / f"seed-{run.seed}"
+    problems = protocol.benchmark.problems
+
+    # The base, once; the checkpoints' weights are loaded into it one after the other.
+    policy = load_eval_policy(model, protocol.rollout, seed=run.seed, prompts=run.config.prompts)
+    prompts = deployment_prompts(policy, problems, thinking=protocol.thinking)
+    tasks = []
+    for step, checkpoint in checkpoints.items():
+        is_last = [step] == run.steps(every_checkpoint=False)
+        # The last has the run's name alone: its samples stay when --every-checkpoint is added.
+        name = run.name if is_last else f"{run.name}-step-{step:06d}"
+        trained = trained_in(checkpoint, model.train_mode) if checkpoint else None
+        tasks.append(
+            EvalTask(place / name / protocol.benchmark.name, problems, prompts, sampling, trained)
+        )
+
+    with (
+        collect_samples(
+            policy, model, protocol.rollout, tasks, place / run.name, display
+        ) as stores,
+        open_grader(run.config.grading) as grader,
+    ):
+        graded = {}
+        for step, store in zip(checkpoints, stores, strict=True):
+            graded[step] = grade(store, grader, run.config.grading, display)
+        return graded
+
+
+def _require_comparable(runs: Sequence[ExperimentRun]) -> ExperimentRun:
+    """Check that all runs have one base model, data path and grader; return that model's run."""
+    require_one_process("an experiment")
+    names = [run.name for run in runs]
+    for run in runs:
+        check_training(run.config)
+        if names.count(run.name) > 1 or run.name in (BASE, "evaluation"):
+            raise ConfigError(
+                f"{run.name} names two recipes, or is reserved (base, evaluation); rename one"
+            )
+        for name in ("model.path", "model.dtype", "model.date", "data.path", "grading.grader"):
+            mine, first = (attrgetter(name)(r.config) for r in (run, runs[0]))
+            if mine != first:
+                raise ConfigError(
+                    f"{name} of {run.name} is {mine!r}, and that of {names[0]} {first!r}; runs of "
+                    f"an experiment have the same model, date, problems and grader"
+                )
+
+    # The base has no adapter to speak of: one of rank 1 is the identity, and cheap to serve.
+    config = runs[0].config
+    model = base_as_rank1_adapter(ModelConfig(path=config.model.path, dtype=config.model.dtype))
+    return ExperimentRun(BASE, Config(model=model, grading=config.grading))
+
+
+def _require_same(
+    folder: Path,
+    seeded: Sequence[ExperimentRun],
+    missing: Sequence[ExperimentRun],
+    results: Sequence[CheckpointResult],
+    protocol: EvalProtocol,
+) -> None:
+    """Reject stored results and unfinished runs with other settings."""
+    path = folder / "results.jsonl"
+    for run in seeded:
+        found = []
+        for result in results:
+            if (result.run, result.seed) == (run.name, run.seed):
+                found.append((from_table(result.config, source=str(path)), result.protocol))
+        run_folder = folder / run.name / f"seed-{run.seed}"
+        # A run that was interrupted has no result yet, but its settings.
+        if run in missing and (run_folder / "run.json").exists():
+            found.append((read_run(run_folder), protocol.table))
+
+        for config, stored_protocol in found:
+            lines = setting_differences(stored_protocol, protocol.table)
+            changes = differences(config, with_resolved(run.config, config))
+            lines += [line for line in changes if line.split(":")[0] not in CHANGEABLE_SETTINGS]
+            refuse_differences(f"{folder} holds {run.label},", lines, RunError)
+
+
+def _stored(folder: Path) -> dict[tuple[str, int, int], CheckpointResult]:
+    stored: dict[tuple[str, int, int], CheckpointResult] = {}
+    for result in read_results(folder):
+        stored[(result.run, result.seed, result.steps)] = result
+    return stored

@@ -1,0 +1,435 @@
+"""The page of a run: its metrics, and its rollouts token by token.
+
+Values logged during training are those of the step itself (paint.training.token_log). The most
+likely tokens, other contexts and rows without logged values come from rescoring the stored rollouts
+(paint.lab.viewer.score). Every row has its origin.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import accumulate, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paint.config.recipe import executables_of, to_table
+from paint.config.run_folder import (
+    START_ANEW,
+    RunError,
+    latest_checkpoint,
+    read_history,
+    read_metrics,
+    read_run,
+    read_run_json,
+    step_folder,
+    step_of,
+    step_paths,
+)
+from paint.config.schema import Config
+from paint.core.display import Counter, Display
+from paint.core.storage import read_jsonl
+from paint.core.trust import require_trusted
+from paint.data.problems import Problem
+from paint.evaluation.change import describe_change, graded_validation
+from paint.evaluation.grade import is_repetitive
+from paint.evaluation.metrics import GradedSamples, compute_metrics
+from paint.grading.graders import needs_answer
+from paint.grading.math.equality import boxed
+from paint.lab.viewer.page import packed, places_of, text_of
+from paint.lab.viewer.score import Scorer
+from paint.models.policy import load_tokenizer
+from paint.objective.solution import anchors_of, hidden_part, written
+from paint.resolve.check import Resolved, read_resolved
+from paint.training.health import warning_history
+from paint.training.token_log import ABOUT, read_tokens, token_bytes, tokens_path
+
+MOST_TOKENS = 32 * 1024
+"""Maximum tokens of a page without --steps: a file of some megabytes."""
+
+RESCORED_ROWS = 128
+"""Maximum rows with logged values that such a page rescores, if it has not all steps of a run."""
+
+FEW_ROWS = 4
+"""Rows per step without logged values, on a page without --steps."""
+
+ROLLOUT = (
+    *("row", "problem_id", "problem", "answer", "correct", "truncated", "source", "rationale"),
+    *("context", "overlap", "mask_ratio", "reward", "reason", "feedback", "advantage", "loss"),
+)
+"""Values of a complete rollout."""
+
+CONTEXT_VALUES = ("loss", "kl", "teacher_log_prob", "teacher_entropy")
+"""Values of a token that change with the teacher's context."""
+
+
+@dataclass(frozen=True)
+class PageSpec:
+    """Content of a page."""
+
+    steps: Sequence[int] = ()  # empty for all that fit
+    row: int | None = None  # of each step; None for all
+    contexts: Sequence[str] = ()  # of the teacher, scored in addition to the run's
+    again: bool = True  # whether rollouts are rescored
+
+
+EVERYTHING = PageSpec()
+
+
+@dataclass(frozen=True)
+class RenderContext:
+    """State shared by the rows of a page."""
+
+    config: Config
+    contexts: Sequence[str]  # of the teacher, scored in addition to the run's
+    scorer: Scorer | None  # None without rescoring
+    tokenizer: Any
+    problems: Mapping[str, Problem]  # training problems by id; empty without rescoring
+    vocabulary: dict[int, int]  # index of each distinct token so far; every row adds its own
+
+
+def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
+    """The data of the page.
+
+    Raises:
+        RunError: no such run, step or row. CorruptFileError: a file cannot be read, or was changed
+            since it was written.
+    """
+    config, run_info = read_run(run), read_run_json(run)
+    metrics = _metrics(run, display)
+    chosen = choose(run, config, spec)
+    # SFT and GRPO have no teacher whose values could be computed again.
+    scorer = None
+    if spec.again and chosen:
+        resolved = _load_scoring(config, run_info)
+        if resolved.algorithm.needs_context:
+            scorer = Scorer(run, resolved, display)
+    problems: dict[str, Problem] = {}
+    if scorer is None:
+        tokenizer = load_tokenizer(config.model.path)
+    else:
+        tokenizer = scorer.policy.tokenizer
+        problems = {problem.id: problem for problem in scorer.problems}
+    shared = RenderContext(config, spec.contexts, scorer, tokenizer, problems, {})
+    rescored = _rescored(run, chosen, spec) if scorer is not None else set()
+    if scorer is not None and len(rescored) < len(chosen):
+        display.note(
+            f"likeliest tokens are shown in {len(rescored)} of the {len(chosen)} steps on the "
+            f"page; those of other steps with --steps"
+        )
+    steps = []
+    with display.counting("rollouts", sum(map(len, chosen.values()))) as count:
+        for step, rollouts in chosen.items():
+            steps.append(_step_data(run, shared, step, rollouts, step in rescored, count))
+
+    validation = graded_validation(run, display)
+    vocabulary = list(shared.vocabulary)
+    return {
+        "name": run.resolve().name,
+        "method": config.train.method,
+        "change": describe_change(validation, metrics),
+        "run_info": {
+            "model": config.model.path,
+            "data": config.data.path,
+            "steps": config.train.steps,
+            "git": run_info.get("git"),
+            **run_info["versions"],
+        },
+        "settings": settings_of(config),
+        "objective": {
+            "clip": config.objective.clip,
+            "clip_mode": config.objective.clip_mode,
+            "skip_tokens": config.objective.skip_tokens,
+            "temperature": config.loss_temperature,
+        },
+        "metrics": columns_of(metrics),
+        "warnings": warning_history(metrics),
+        "validation": [_validation_data(*place, graded) for place, graded in validation.items()],
+        "stored_steps": _stored_steps(run),
+        "steps": steps,
+        "vocabulary": list(map(text_of, token_bytes(tokenizer, vocabulary))),
+        "special": [i in tokenizer.all_special_ids for i in vocabulary],
+    }
+
+
+def _metrics(run: Path, display: Display) -> list[dict[str, float]]:
+    """The metrics of all steps; warns of steps whose rollouts are missing.
+
+    Raises RunError, as `paint resume` does, for a run without those of its checkpoints' steps.
+    """
+    last = latest_checkpoint(run)
+    if last is not None:
+        read_history(run, step_of(last))
+    metrics = read_metrics(run)
+    lost = sorted({int(row["step"]) for row in metrics} - set(_stored_steps(run)))
+    if lost:
+        path = step_folder(run / "rollouts", lost[0]).with_suffix(".jsonl")
+        display.warn(
+            f"{path} is missing; of {len(metrics)} steps, {len(lost)} have no rollouts to show"
+        )
+    return metrics
+
+
+def _stored_steps(run: Path) -> list[int]:
+    return list(map(step_of, step_paths(run / "rollouts", ".jsonl")))
+
+
+def _load_scoring(config: Config, run_info: Mapping[str, Any]) -> Resolved:
+    """What rollouts are scored again with. Raises UntrustedError for a divergence of others."""
+    named = to_table(config)["objective"]
+    require_trusted(executables_of({"objective": named}), "leave the values out with --no-rescore")
+    return read_resolved(config, run_info.get("needs"))
+
+
+def _step_data(
+    run: Path,
+    shared: RenderContext,
+    step: int,
+    rollouts: Sequence[Mapping[str, Any]],
+    is_rescored: bool,
+    count: Counter,
+) -> dict[str, Any]:
+    path = tokens_path(run, step)
+    logged = read_tokens(path) if path.exists() else {}
+    # A row without logged values has no others.
+    scored = {r["row"] for r in rollouts if is_rescored or r["row"] not in logged}
+    student = shared.scorer.become_student(step) if shared.scorer and scored else None
+    rows = []
+    for rollout in rollouts:
+        row = rollout["row"]
+        rows.append(row_data(shared, step, rollout, logged.get(row), row in scored))
+        count.add(len(rollout["completion_ids"]))
+    return {"step": step, "student": student, "is_exact": student == step - 1, "rows": rows}
+
+
+def choose(run: Path, config: Config, spec: PageSpec) -> dict[int, list[dict[str, Any]]]:
+    """Select the rollouts of the page, by step; each gets its number as ``row``.
+
+    Raises:
+        RunError: a step or a row does not exist.
+    """
+    paths = {}
+    for path in step_paths(run / "rollouts", ".jsonl"):
+        paths[step_of(path)] = path
+    for step in spec.steps:
+        if step not in paths:
+            there = "there are none"
+            if paths:
+                there = f"there are steps {min(paths)} to {max(paths)}"
+            raise RunError(f"{run} holds no rollouts of step {step}; {there}")
+
+    # Rows with logged values; without any, the first few. Of steps or a row that are named, all.
+    logged = config.log.token_rows
+    most: int | None = None
+    if not spec.steps and spec.row is None and logged != "all":
+        most = logged or FEW_ROWS
+    kept: dict[int, list[dict[str, Any]]] = {}
+    for step in sorted(set(spec.steps)) or paths:
+        kept[step] = []
+        for number, row in enumerate(islice(read_jsonl(paths[step], START_ANEW), most)):
+            if spec.row in (None, number):
+                kept[step].append({"row": number, **row})
+    if spec.row is not None and not all(kept.values()):
+        raise RunError(f"a step of {run} has no row {spec.row}; rows count from 0")
+    if spec.steps:
+        return kept
+
+    # All steps if they fit, else as many as fit, evenly spaced, with the first and the last. A page
+    # of a long run would else be too large for a browser.
+    sizes = {}
+    for step, rows in kept.items():
+        sizes[step] = sum(len(row["completion_ids"]) for row in rows)
+    return {step: kept[step] for step in spread(sorted(kept), sizes, MOST_TOKENS)}
+
+
+def _rescored(
+    run: Path, chosen: Mapping[int, Sequence[Mapping[str, Any]]], spec: PageSpec
+) -> set[int]:
+    """The steps of a page whose rows are rescored though they have logged values."""
+    is_asked = spec.steps or spec.row is not None or spec.contexts
+    if is_asked or len(chosen) == len(_stored_steps(run)):
+        return set(chosen)
+    # Of a long run, rescoring all would take most of a minute.
+    sizes = {step: len(rows) for step, rows in chosen.items()}
+    return set(spread(sorted(chosen), sizes, RESCORED_ROWS))
+
+
+def spread(steps: Sequence[int], sizes: Mapping[int, int], most: int) -> list[int]:
+    """Select as many evenly spaced steps as fit into this size."""
+    # The steps in order of size: no more than these fit. It keeps the search short.
+    smallest = accumulate(sorted(sizes[step] for step in steps))
+    fitting = sum(size <= most for size in smallest)
+    for count in range(fitting, 1, -1):
+        gap = (len(steps) - 1) / (count - 1)  # at least 1, so no step is chosen twice
+        chosen = [steps[round(number * gap)] for number in range(count)]
+        if sum(map(sizes.__getitem__, chosen)) <= most:
+            return chosen
+    return list(steps[-1:])
+
+
+def row_data(
+    shared: RenderContext,
+    step: int,
+    rollout: Mapping[str, Any],
+    logged: Mapping[str, Any] | None,
+    is_rescored: bool,
+) -> dict[str, Any]:
+    """The data of one rollout."""
+    scorer, vocabulary, tokenizer = shared.scorer, shared.vocabulary, shared.tokenizer
+    ids = rollout["completion_ids"]
+    values = {}
+    for name, array in (logged or {}).items():
+        if name not in ABOUT:  # which say what row and token a value is of
+            values[name] = array
+    data: dict[str, Any] = {name: rollout[name] for name in ROLLOUT if name in rollout}
+    grader = shared.config.grading.grader
+    if not any(map(needs_answer, grader)):
+        data.pop("answer", None)  # nothing was compared with it
+    if has_boxes(shared.config):
+        data["boxed"] = boxed(rollout["text"])
+    data |= {
+        "looping": is_repetitive(rollout["text"]),
+        "ids": packed(places_of(ids, vocabulary)),
+        "prompts": prompts_of(rollout, tokenizer),
+        "is_kept": logged is not None,
+    }
+    if scorer is not None and is_rescored:
+        found = scorer.score(rollout, rollout["teacher_prompt_ids"])
+        if logged is None:
+            values = dict(found.values)
+            # The engine's own log-probs: the page compares them with the trainer's.
+            log_probs = rollout["engine_log_probs"]
+            if log_probs:  # none for tokens that no engine sampled
+                values["engine_log_prob"] = np.array(log_probs, np.float32)
+        else:
+            # How far the rescoring student, of a checkpoint, is from the step's own. The gradient
+            # is that of the former: it is not logged.
+            moved = np.abs(found.values["student_log_prob"] - values["student_log_prob"])
+            data["moved"] = float(moved.max(initial=0))
+            values["slope"] = found.values["slope"]
+        data["entries"] = {
+            "edges": packed(found.edges),
+            "ids": packed(places_of(found.entries.tolist(), vocabulary)),
+            "term": packed(found.terms),
+            **_packed_values(found.log_probs),
+        }
+    data["values"] = _packed_values(values)
+    problem = shared.problems.get(rollout["problem_id"])
+    if scorer is not None and problem is not None:
+        data["contexts"] = _contexts_of(shared.contexts, scorer, problem, step, rollout)
+        pieces = token_bytes(tokenizer, ids)
+        data["solution"] = solution_of(problem, rollout, shared.config, pieces)
+    return data
+
+
+def _packed_values(values: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    return {name: packed(array) for name, array in values.items()}
+
+
+def _contexts_of(
+    sources: Sequence[str], scorer: Scorer, problem: Problem, step: int, rollout: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The completion's values under each further context that its problem has."""
+    contexts = {}
+    for source in sources:
+        view = scorer.view(problem, source, step, rollout)
+        if view is None:
+            continue
+        values = scorer.score(rollout, view.prompt).values
+        changing = {name: values[name] for name in CONTEXT_VALUES}
+        contexts[source] = {
+            "context": view.context,
+            "is_the_runs": view.prompt == rollout["teacher_prompt_ids"],
+            "values": _packed_values(changing),
+        }
+    return contexts
+
+
+def prompts_of(rollout: Mapping[str, Any], tokenizer: Any) -> dict[str, str]:
+    """Both prompts as text, special tokens included."""
+    ids = {"student": rollout["prompt_ids"], "teacher": rollout.get("teacher_prompt_ids")}
+    prompts = {}
+    for name, prompt in ids.items():
+        if prompt:
+            prompts[name] = tokenizer.decode(list(prompt), skip_special_tokens=False)
+    return prompts
+
+
+def solution_of(
+    problem: Problem, rollout: Mapping[str, Any], config: Config, pieces: Sequence[bytes]
+) -> dict[str, Any]:
+    """The solution, its masked part, and its anchors with their tokens.
+
+    Without anchors where they neither masked it nor are mathematics.
+    """
+    text, owners = written(pieces)
+    options, anchors = config.context, []
+    is_masked = options.mask_ratio_wrong > 0 or options.mask_ratio_correct > 0
+    has_anchors = has_boxes(config) or (is_masked and options.alignment == "anchors")
+    for anchor in anchors_of(problem.solution, text) if has_anchors else ():
+        tokens = None  # the first and the last that write the anchor, if the completion has it
+        if anchor.met:
+            start, end = anchor.met
+            tokens = [owners[start], owners[min(end, len(text)) - 1]]
+        anchors.append(
+            {
+                "text": anchor.text,
+                "boxed": anchor.boxed,
+                "found": anchor.found,
+                "place": anchor.place,
+                "tokens": tokens,
+            }
+        )
+    hidden = None
+    # Where a masked solution lies in its text can be told for solutions alone.
+    if config.context.source == ("solution",):
+        hidden = hidden_part(problem.solution, rollout.get("context"))
+    return {
+        "text": problem.solution,
+        "hidden": hidden,
+        "anchors": anchors,
+        "has_anchors": has_anchors,
+        "is_masked": is_masked,
+    }
+
+
+def has_boxes(config: Config) -> bool:
+    """Whether answers are read from boxes, as by the grader of mathematics."""
+    return "math" in config.grading.grader
+
+
+def settings_of(config: Config) -> list[list[Any]]:
+    """Name and value of every setting, and whether it differs from the default."""
+    defaults = to_table(Config())
+    settings: list[list[Any]] = []
+    for section, keys in to_table(config).items():
+        for key, value in keys.items():
+            text = json.dumps(value, ensure_ascii=False)
+            settings.append([f"{section}.{key}", text, value != defaults[section][key]])
+    return settings
+
+
+def columns_of(metrics: Sequence[Mapping[str, float]]) -> dict[str, list[float | None]]:
+    """The metrics of all steps by name; None if a step has no value."""
+    names: dict[str, None] = {}  # in the order of their first steps
+    for row in metrics:
+        names |= dict.fromkeys(row)
+    columns = {}
+    for name in names:
+        columns[name] = [row.get(name) for row in metrics]
+    return columns
+
+
+def _validation_data(step: int, benchmark: str, graded: GradedSamples) -> dict[str, Any]:
+    """The score of a checkpoint that was evaluated during training."""
+    intervals = compute_metrics({benchmark: graded})[benchmark]
+    metric = "reward" if "reward" in intervals else "avg_at_k"
+    return {
+        "step": step,
+        "benchmark": benchmark,
+        "k": graded.correct.shape[1],
+        "problems": len(graded.problems),
+        "metric": metric,
+        **asdict(intervals[metric]),
+    }

@@ -1,0 +1,149 @@
+"""Rescoring of stored rollouts: most likely tokens, gradient of each token, other contexts.
+
+A run logs values, not distributions, which would take a gigabyte per rollout of a real model. They
+are recomputed from the stored token ids with the student before the step. If that step has no
+checkpoint, the last earlier one is used, and ``Scorer.become_student`` returns its step.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from paint.config.run_folder import (
+    RunError,
+    checkpoints,
+    read_run_json,
+    require_checkpoint,
+    step_of,
+)
+from paint.config.schema import CONTEXT_SOURCES, FEEDBACK_SOURCES, ConfigError
+from paint.core.device import own_device
+from paint.core.display import Display
+from paint.core.trust import UntrustedError
+from paint.data.contexts import Attempt, Contexts, with_source
+from paint.data.problems import DataError, Problem, problems_digest, read_problems
+from paint.grading.contract import Grade
+from paint.inference.adapter_sync_check import set_trained
+from paint.inference.engine import derive_seed
+from paint.models.policy import Policy, load_policy
+from paint.models.teacher import Teacher, open_teacher
+from paint.models.weights import load_trained, model_digests, trained_in
+from paint.objective.detail import Detail, detail
+from paint.resolve.check import Resolved
+from paint.training.prompt_filter import filter_problems
+from paint.training.rollouts import TeacherPrompt
+
+
+class Scorer:
+    """A run's model, loaded with the student of one step at a time."""
+
+    def __init__(self, run: Path, resolved: Resolved, display: Display) -> None:
+        """Load the model of a run, whose config is resolved as far as scoring needs.
+
+        Raises:
+            ConfigError, PolicyError, RunError: the model cannot be loaded, or is another one.
+        """
+        config = resolved.config
+        self.run, self.config, self.resolved = run, config, resolved
+        # Gradients end at the logits (paint.objective.detail): layers save nothing.
+        model = replace(config.model, gradient_checkpointing=False)
+        with display.working("loading the model"):
+            self.policy = load_policy(
+                model, seed=config.train.seed, device=own_device(), prompts=config.prompts
+            )
+        if model_digests(self.policy) != read_run_json(run)["model"]:
+            raise RunError(
+                f"{config.model.path} holds another model than {run} was trained from, so its "
+                f"rollouts cannot be rescored; put it back, or pass --no-rescore"
+            )
+        self.teacher: Teacher = open_teacher(self.policy, config.teacher)
+        # To go back to the student before the first checkpoint.
+        self._fresh = [parameter.detach().clone() for parameter in self.policy.trainable]
+        self._at = 0
+        self.problems = read_training_problems(run, resolved, self.policy, display)
+
+    def become_student(self, step: int) -> int:
+        """Load the student before a step, or that of the last earlier checkpoint.
+
+        Returns the steps of the loaded student: ``step - 1`` if it is exact.
+        """
+        # The student before step n is the one after n - 1 steps.
+        before = [path for path in checkpoints(self.run) if step_of(path) < step]
+        done = step_of(before[-1]) if before else 0
+        if done == self._at:
+            return done
+
+        if before:
+            require_checkpoint(before[-1])
+            load_trained(self.policy, trained_in(before[-1], self.policy.tuning))
+            # A moving average is of its step, too (fidelity C22).
+            self.teacher.load(before[-1])
+        else:
+            set_trained(self.policy, self._fresh)
+        self._at = done
+        return done
+
+    def score(self, rollout: Mapping[str, Any], teacher_prompt: Sequence[int]) -> Detail:
+        """Score a stored rollout under the loaded student and a teacher with this prompt."""
+        options = self.resolved.objective
+        prompt, completion = rollout["prompt_ids"], rollout["completion_ids"]
+        with torch.no_grad():
+            student = self.policy.hidden_states([prompt], [completion])
+            teacher = self.teacher.hidden_states([teacher_prompt], [completion])
+            tokens = torch.tensor(completion, device=student.device)
+        heads = self.policy.lm_head, self.teacher.lm_head
+        return detail(student, teacher, heads, tokens, options)
+
+    def view(
+        self, problem: Problem, shown: str, step: int, rollout: Mapping[str, Any]
+    ) -> TeacherPrompt | None:
+        """The teacher's prompt of a stored rollout with another context; None if there is none."""
+        if shown in FEEDBACK_SOURCES and "reason" not in rollout:
+            raise ConfigError(
+                f"--contexts {shown}: rollouts of the mathematics grader, and ungraded ones, hold "
+                f"no reason and no feedback; leave it out"
+            )
+        contexts = Contexts(with_source(self.config.context, shown), self.problems)
+        # Files count steps from 1, seeds from 0: so the choices are the run's.
+        seed = derive_seed(self.config.train.seed, step - 1, rollout["row"])
+        said = {name: rollout.get(name, "") for name in ("reason", "feedback")}
+        attempt = Attempt(rollout["text"], Grade(rollout.get("reward"), **said))
+        try:
+            references = contexts.references(problem, seed, attempt)
+            context = contexts.context(references, rollout["mask_ratio"], seed, attempt)
+        except DataError:
+            if shown in CONTEXT_SOURCES:
+                return None  # of a single problem there is no other one
+            raise
+        if contexts.reads_feedback and context.text is None:
+            return None
+        prompt = self.policy.teacher_prompt(
+            problem, context.text, complete=context.complete, names=context.names
+        )
+        return TeacherPrompt(context.text, context.complete, prompt)
+
+
+def read_training_problems(
+    run: Path, resolved: Resolved, policy: Policy, display: Display
+) -> list[Problem]:
+    """Read the run's training problems; [] with a note if the file is missing or changed, or if
+    they were chosen by a context whose code nobody vouches for.
+    """
+    config = resolved.config
+    try:
+        quiet = Display(enabled=False)
+        candidates = read_problems(config.data, needs=resolved.needed_fields)
+        problems = filter_problems(policy, resolved, candidates, quiet)
+    except (DataError, UntrustedError) as error:
+        display.warn(f"solutions are not shown: {error}")
+        return []
+    if problems_digest(problems) != read_run_json(run)["problems"]:
+        display.note(
+            f"solutions are not shown: {config.data.path} holds other problems than {run} was "
+            f"trained on"
+        )
+        return []
+    return problems

@@ -1,0 +1,104 @@
+"""``paint show``: choice of the page for its targets, and writing of the file."""
+
+import os
+import sys
+import webbrowser
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from paint.config.run_folder import RunError
+from paint.config.schema import ConfigError
+from paint.core.display import Display
+from paint.core.errors import wrap_errors
+from paint.core.storage import read_json
+from paint.evaluation.frame import Chart, Report, read_report, select_rows
+from paint.lab.viewer.evaluation import evaluation_data
+from paint.lab.viewer.page import write_page
+from paint.lab.viewer.run import EVERYTHING, PageSpec, run_data
+
+
+def show_targets(
+    targets: Sequence[Path],
+    display: Display,
+    page: PageSpec = EVERYTHING,
+    *,
+    out: Path | None = None,
+    opens: bool = False,
+) -> Path:
+    """Write the page of a run, or of evaluations or tables, and return its path.
+
+    The arguments are those of `paint show`.
+
+    Raises:
+        ConfigError: incompatible targets or arguments.
+        PaintError: a target cannot be read; the message has the cause and a hint.
+    """
+    is_run = (targets[0] / "run.json").exists()
+    if is_run and len(targets) > 1:
+        raise ConfigError(f"{targets[0]} is a run, and other targets are named; show it alone")
+    if page != EVERYTHING and not is_run:
+        raise ConfigError("--steps, --row, --contexts and --no-rescore are for a run")
+    # A page scores one completion at a time: other completions of the step are not at hand.
+    wrong = {"text", "file", "rollout", "other_feedback"} & set(page.contexts)
+    if wrong:
+        raise ConfigError(
+            f"--contexts names {min(wrong)!r}; choose from solution, neighbour, feedback, none, "
+            f"other, answer, wrong_answer, fields of the rows and module:function"
+        )
+    if page.contexts and not page.again:
+        raise ConfigError("--contexts needs the model, which --no-rescore does not load; drop one")
+
+    if is_run:
+        kind, data = "run", run_data(targets[0], page, display)
+    else:
+        # A comparison has evaluations below it, too: its report comes first.
+        kind, data = "tables", tables_data(targets)
+        if not data["reports"]:
+            kind, data = "evaluation", evaluation_data(targets)
+    path = out or targets[0] / "show.html"
+    with wrap_errors(path, RunError, "choose another place with --out"):
+        size = write_page(path, kind, f"{data['name']} · paint show", data)
+    display.note(f"written to {path} ({size / 1e6:.1f} MB)")
+    # Without a screen, webbrowser would start a text browser in this terminal.
+    has_screen = sys.platform == "darwin" or any(
+        map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY"))
+    )
+    if opens and has_screen and sys.stdout.isatty():
+        webbrowser.open(path.resolve().as_uri())
+    return path
+
+
+def tables_data(folders: Sequence[Path]) -> dict[str, Any]:
+    """The tables and charts in some folders: of `paint advise`, `compare`, `ablate` and `bake`.
+
+    Raises CorruptFileError for a file that cannot be read.
+    """
+    hint = "the same command writes it again"
+    reports = []
+    for folder in folders:
+        for path in sorted(folder.glob("*.json")):
+            # Reports of evaluations have no charts: their page draws them with the samples.
+            if not read_json(path, hint).get("charts"):
+                continue
+            report = read_report(path, hint)
+            title = path.stem
+            if len(folders) > 1:
+                title = f"{folder.resolve().name}: {title}"
+            charts = [{**asdict(chart), "rows": _drawn(report, chart)} for chart in report.charts]
+            drawn = [chart for chart in charts if chart["rows"]]
+            reports.append({"name": title, **asdict(report), "charts": drawn})
+    return {"name": " · ".join(folder.resolve().name for folder in folders), "reports": reports}
+
+
+def _drawn(report: Report, chart: Chart) -> dict[str, dict[str, float | None]]:
+    """The intervals of a chart, by label."""
+    drawn = {}
+    for row in select_rows(report.rows, metric=chart.metric, step=None, against=...):
+        is_on_benchmark = chart.benchmark in ("", row.benchmark)
+        is_of_chart = row.p is not None if chart.is_difference else not row.against
+        if is_on_benchmark and is_of_chart:
+            label = f"{row.policy} less {row.against}" if row.against else row.policy
+            drawn[label] = {"mean": row.mean, "low": row.low, "high": row.high}
+    return drawn

@@ -1,0 +1,460 @@
+"""Validation of a training file before a run (`paint data validate`).
+
+The complete file is read and every bad row is counted, whatever `data.on_bad_row` is. Checks and
+prompts are the same as in a run (paint.data.problems, paint.models.chat_template). Nothing is
+written.
+"""
+
+import heapq
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from transformers import PreTrainedTokenizerBase
+
+from paint.config.schema import Config
+from paint.core.display import Display
+from paint.core.errors import cut
+from paint.data.benchmarks import Benchmark
+from paint.data.contexts import Contexts
+from paint.data.formats import convert_rows, describe_formats
+from paint.data.gold_answer_checks import gold_warnings
+from paint.data.problems import DataError, Problem, validate_rows
+from paint.data.readers import BadRow, Row, describe_separator, read_rows, shorten
+from paint.demo.files import problems_path
+from paint.grading.choice import named_letters
+from paint.grading.contract import Item
+from paint.grading.graders import find_grader
+from paint.models.chat_template import PromptError
+from paint.models.conventions import read_thinking, today
+from paint.models.lengths import (
+    chunks,
+    most_tokens,
+    spaced,
+    token_lengths,
+)
+from paint.models.policy import load_tokenizer
+from paint.models.prompts import (
+    describe_replaced,
+    replaced_system_turns,
+)
+from paint.models.references import Reference, describe_changes, fit_reference
+from paint.models.special_tokens import REASON, special_text_finder
+from paint.objective.masking import anchors
+from paint.prepare.decontaminate import build_index, contaminated
+from paint.resolve.check import check_config
+from paint.training.longest_rows import LONGEST, longest_views
+
+SHOWN_ROWS = 5
+
+WRONG_REFERENCES = (
+    "wrong boxes: with the last 40 % of every reference wrong, the demo lost 82 points by SFT, 15 "
+    "by OPSD and 1 by PAINT, which hides the end (docs/results/demo.md#references-that-go-wrong)"
+)
+"""What references that end in a wrong answer cost; its numbers are of the page that it names."""
+
+GRADES_ANSWERS = ("math", "exact", "choice")
+"""Graders by which solutions are graded. Others may cost money or run code."""
+
+NO_BOXES = (
+    "no solution has a box, which the paper's prompt asks the student for; where answers are not "
+    "mathematics, set prompts.student (docs/how-to/own-context.md#prompts)"
+)
+
+TURNS = "turns that the chat template does not take"
+THOUGHTS = "a thought that does not fit the model's chat format"
+"""Reasons for which a row is bad."""
+
+RowMessages = list[tuple[int, str]]  # number and message of each
+
+
+class LengthQuantiles(NamedTuple):
+    """Lengths of texts, in tokens."""
+
+    median: float
+    p95: float
+    longest: float
+
+
+@dataclass(slots=True, repr=False)
+class FileCheck:
+    """Result of the validation of a file.
+
+    Attributes:
+        limit: most tokens of a teacher prompt.
+        rows: number of rows, of which ``good`` are valid; the following count these.
+        columns: number of rows that have each column.
+        notes: how the file was read, and what its rows and the prompts do to each other.
+        bad: number and message of bad rows, by reason.
+        measured: number of valid rows whose lengths and anchors are measured: all, or of a long
+            file a sample (``lengths.spaced``).
+        lengths: token lengths of problem, solution, student prompt and longest teacher prompt.
+        too_long: valid rows whose teacher prompt is over `limit` tokens, as `bad`; of all rows.
+        without_anchors: number of measured rows whose context has no anchors.
+        grader: which of the run's graders has graded solutions and looked at gold answers; "" if
+            none of them compares answers (GRADES_ANSWERS).
+        boxed: number of solutions by verdict, graded as if they were completions: "right" if the
+            grader accepts it. Rows without solution or answer are left out.
+        gold_warnings: valid rows with a gold answer that the grader math cannot parse or may
+            misread, or that is no letter for the grader choice.
+        contaminated: valid rows that repeat a benchmark problem; None without benchmarks.
+        views: prompts of the first valid row, by view.
+    """
+
+    path: str
+    limit: int
+    rows: int = 0
+    columns: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
+    good: int = 0
+    measured: int = 0
+    bad: dict[str, RowMessages] = field(default_factory=dict)
+    lengths: dict[str, LengthQuantiles] = field(default_factory=dict)
+    too_long: RowMessages = field(default_factory=list)
+    without_anchors: int = 0
+    grader: str = ""
+    boxed: Counter[str] = field(default_factory=Counter)
+    gold_warnings: RowMessages = field(default_factory=list)
+    contaminated: RowMessages | None = None
+    views: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def findings(self) -> dict[str, RowMessages]:
+        """Rows by what was found of them."""
+        found = {f"bad: {reason}": rows for reason, rows in self.bad.items()}
+        found[f"over data.max_prompt_tokens, {self.limit:,}"] = self.too_long
+        found["gold answers to check (docs/how-to/own-data.md)"] = self.gold_warnings
+        found["repeat a benchmark problem"] = self.contaminated or []
+        return found
+
+    def __repr__(self) -> str:
+        """The counts, a line each; the fields have the rows and the prompts."""
+        lines = [f"{self.path}: {self.rows:,} rows, {self.good:,} good", *self.notes]
+        lines += [f"{title}: {len(rows):,} rows" for title, rows in self.findings.items() if rows]
+        for name, length in self.lengths.items():
+            lines.append(
+                f"{name}, tokens: median {length.median:,.0f}, 95 % {length.p95:,.0f}, longest "
+                f"{length.longest:,.0f}"
+            )
+        return "\n".join(lines)
+
+
+def check_file(
+    config: Config, *, benchmarks: Sequence[Benchmark] = (), display: Display | None = None
+) -> FileCheck:
+    """Validate all rows of `data.path`, or up to `data.limit` valid ones.
+
+    Args:
+        config: settings of the run.
+        benchmarks: evaluation sets that the problems should not repeat.
+
+    Raises:
+        DataError: the source cannot be read or is empty.
+        PolicyError: the tokenizer cannot be loaded, or has no working chat template.
+    """
+    display = display or Display()
+    tokenizer = load_tokenizer(config.model.path)
+    check = FileCheck(problems_path(config.data.path), config.data.max_prompt_tokens)
+    problems = _read_problems(config, tokenizer, check, display)
+    if not problems and not check.bad:
+        raise DataError(f"{check.path} is empty; it must hold one problem a row")
+
+    problems = _check_thoughts(config, tokenizer, problems, check)
+    problems = _check_prompts(config, tokenizer, problems, check, display)
+    check.good = len(problems)
+    for problem in display.track("gold answers read", problems):
+        doubts = _doubts(problem, config.grading.grader)
+        if doubts:
+            check.gold_warnings.append((problem.row, ", ".join(doubts)))
+    if benchmarks:
+        index = build_index(benchmarks)
+        check.contaminated = []
+        for problem in display.track("compared with the benchmarks", problems):
+            match = contaminated(problem.problem, index)
+            if match:
+                message = f"{match.benchmark}, problem {cut(match.id)}: {shorten(match.shared)}"
+                check.contaminated.append((problem.row, message))
+    # By the run's grader, where it costs no call and runs no code.
+    check.grader = next((name for name in config.grading.grader if name in GRADES_ANSWERS), "")
+    if check.grader:
+        _grade_solutions(problems, check, display)
+
+    replaced = replaced_system_turns(config.prompts, problems)
+    if replaced:
+        check.notes.append(describe_replaced(replaced, check.good))
+    # The paper's prompt asks for a box; a chat is shown as it is.
+    is_asked_for_boxes = not config.prompts.student and any(not p.turns for p in problems)
+    is_math = check.grader == "math"
+    if is_math and is_asked_for_boxes and set(check.boxed) == {"no box"}:
+        check.notes.append(NO_BOXES)
+    return check
+
+
+def _read_problems(
+    config: Config, tokenizer: PreTrainedTokenizerBase, check: FileCheck, display: Display
+) -> list[Problem]:
+    """The valid rows; counts all rows, their columns and formats, and lists the bad ones."""
+    problems: list[Problem] = []
+    formats: Counter[str] = Counter()
+
+    def rows() -> Iterator[Row]:
+        with display.counting("rows", 0) as counter:
+            for row, fields in read_rows(check.path):
+                check.rows += 1
+                counter.to(check.rows)
+                if not isinstance(fields, BadRow):
+                    check.columns.update(fields.keys())
+                yield row, fields
+
+    converted = convert_rows(rows(), config.data, formats)
+    needs = check_config(config).needed_fields
+    for row, problem in validate_rows(converted, config.data, needs=needs):
+        if isinstance(problem, Problem):
+            # Such text would be read as special tokens, so the row is bad.
+            special = special_text_finder(
+                tokenizer, problem=problem.problem, solution=problem.solution, answer=problem.answer
+            )
+            if special is None:
+                problems.append(problem)
+            else:
+                check.bad.setdefault(REASON, []).append((row, f"{REASON}{special}"))
+            if len(problems) == config.data.limit:
+                break
+        else:
+            check.bad.setdefault(problem.reason, []).append((row, str(problem)))
+    notes = [describe_separator(check.path), *describe_formats(formats)]
+    check.notes = [note for note in notes if note]
+    return problems
+
+
+def _check_prompts(
+    config: Config,
+    tokenizer: PreTrainedTokenizerBase,
+    problems: Sequence[Problem],
+    check: FileCheck,
+    display: Display,
+) -> list[Problem]:
+    """Measure the prompts of valid rows, show those of the first, and return the good rows.
+
+    A row whose turns the chat template does not take is bad.
+    """
+    contexts = Contexts(config.context, problems)
+    good: list[Problem] = []
+    sizes: list[tuple[int, ...]] = []  # bytes of the problem, the solution and the teacher prompt
+    with display.counting("prompts measured", len(problems)) as counter:
+        for chunk in chunks(problems):
+            prompts = []
+            for problem in chunk:
+                try:
+                    # All of the context and the marker: no step makes a longer prompt.
+                    views = longest_views(tokenizer, problem, config, contexts.longest(problem))
+                except PromptError as error:
+                    check.bad.setdefault(TURNS, []).append((problem.row, str(error)))
+                    continue
+                good.append(problem)
+                prompts.append(views["teacher"])
+                texts = problem.problem, problem.solution, views["teacher"]
+                sizes.append(tuple(len(text.encode()) for text in texts))
+            measured = good[len(good) - len(prompts) :]
+            check.too_long += _too_long(tokenizer, measured, prompts, check.limit)
+            counter.to(counter.done + len(chunk))
+    _measure_lengths(config, tokenizer, good, contexts, sizes, check, display)
+
+    for problem in good[:1]:
+        # The context of the first step, before a completion.
+        references = contexts.references(problem, config.train.seed)
+        ratio = contexts.measure("", problem, references)["mask_ratio"]
+        context = contexts.context(references, ratio, config.train.seed)
+        views = longest_views(tokenizer, problem, config, context.text, complete=context.complete)
+        for name, text in views.items():
+            ids = tokenizer.encode(text, add_special_tokens=False)
+            check.views[name] = str(tokenizer.decode(ids))
+    return good
+
+
+def _too_long(
+    tokenizer: PreTrainedTokenizerBase,
+    problems: Sequence[Problem],
+    prompts: Sequence[str],
+    limit: int,
+) -> RowMessages:
+    """Row and message of the problems whose teacher prompt is over the limit."""
+    # Most prompts have fewer bytes than the limit has tokens, and need no tokens.
+    places = [i for i, prompt in enumerate(prompts) if most_tokens(tokenizer, prompt) > limit]
+    lengths = token_lengths(tokenizer, [prompts[i] for i in places])
+    return [
+        (problems[i].row, f"a teacher prompt of {length} tokens")
+        for i, length in zip(places, lengths, strict=True)
+        if length > limit
+    ]
+
+
+def _measure_lengths(
+    config: Config,
+    tokenizer: PreTrainedTokenizerBase,
+    problems: Sequence[Problem],
+    contexts: Contexts,
+    sizes: Sequence[tuple[int, ...]],
+    check: FileCheck,
+    display: Display,
+) -> None:
+    """Measure the lengths of all rows, or of a sample and of the longest rows."""
+    rows = range(len(problems))
+    places, longest = spaced(rows), set[int]()
+    check.measured = len(places)
+    if check.measured < len(rows):
+        for text in range(len(sizes[0])):
+            longest |= {*heapq.nlargest(LONGEST, rows, key=lambda i: sizes[i][text])}
+    lengths: dict[str, list[int]] = {}
+    with display.counting("lengths measured", len(places) + len(longest)) as counter:
+        for chunk in chunks([problems[i] for i in (*places, *sorted(longest))]):
+            views = [longest_views(tokenizer, p, config, contexts.longest(p)) for p in chunk]
+            texts = {
+                "problem": [problem.problem for problem in chunk],
+                "solution": [problem.solution for problem in chunk],
+                "student prompt": [view["student"] for view in views],
+                "teacher prompt": [view["teacher"] for view in views],
+            }
+            for name, written in texts.items():
+                lengths.setdefault(name, []).extend(token_lengths(tokenizer, written))
+            counter.to(counter.done + len(chunk))
+    for name, counts in lengths.items():
+        quantiles = length_quantiles(counts[: check.measured])
+        check.lengths[name] = quantiles._replace(longest=max(counts))
+    for i in display.track("contexts searched for anchors", places):
+        # Masking follows the overlap of anchors, so a context without any is shown in full.
+        aligned = contexts.aligned(problems[i], contexts.of_own_row(problems[i]))
+        check.without_anchors += not anchors(aligned)
+
+
+def _check_thoughts(
+    config: Config,
+    tokenizer: PreTrainedTokenizerBase,
+    problems: Sequence[Problem],
+    check: FileCheck,
+) -> list[Problem]:
+    """Note what SFT makes of the thoughts of solutions, and return the rows that the run takes."""
+    known, thinking = read_thinking(tokenizer, today()), config.model.student_thinking
+    references: list[Reference] = []
+    refused: RowMessages = []
+    for problem in problems:
+        try:
+            references.append(fit_reference(problem.solution, known, thinking=thinking))
+        except PromptError as error:
+            refused.append((problem.row, str(error)))
+    notes = describe_changes(references)
+    if not check_config(config).algorithm.needs_rollouts:
+        if refused:
+            check.bad[THOUGHTS] = refused
+    elif refused:
+        notes.append(f"{len(refused):,} of {len(problems):,} solutions have {THOUGHTS}")
+    for note in notes:
+        check.notes.append(f"in SFT, {note}")
+    rows = {row for row, _ in check.bad.get(THOUGHTS, [])}
+    return [problem for problem in problems if problem.row not in rows]
+
+
+def _doubts(problem: Problem, graders: Sequence[str]) -> list[str]:
+    """What to look at in the gold answers of a problem, by the graders that read them."""
+    doubts = []
+    if "math" in graders:
+        for warning in gold_warnings([problem]):
+            doubts.append(f"{shorten(warning.answer)}: {warning.why}")
+    if "choice" in graders:
+        for answer in problem.answers:
+            if len(named_letters(answer)) != 1:
+                doubts.append(f"{shorten(answer)}: it is no letter")
+    return doubts
+
+
+def _grade_solutions(problems: Sequence[Problem], check: FileCheck, display: Display) -> None:
+    items = []
+    for problem in problems:
+        if problem.solution and problem.answer:
+            items.append(Item(problem.solution, problem.answers))
+    grader = find_grader(check.grader)
+    with grader, display.counting("solutions graded", len(items)) as counter:
+        for chunk in chunks(items):
+            grades = grader.grade(chunk)
+            check.boxed.update(grade.reason for grade in grades)
+            counter.to(check.boxed.total())
+
+
+def length_quantiles(lengths: Sequence[int]) -> LengthQuantiles:
+    """Compute median, 95th percentile and maximum of at least one length.
+
+    The 95th percentile is the smallest length that is at least as long as 95 % of them.
+    """
+    median = float(np.median(lengths))
+    p95 = float(np.percentile(lengths, 95, method="inverted_cdf"))
+    return LengthQuantiles(median, p95, max(lengths))
+
+
+def print_check(check: FileCheck, console: Console) -> None:
+    """Print the counts, the first bad rows by reason, and the lengths."""
+    console.print(f"{check.path}: {check.rows:,} rows, {check.good:,} good")
+    columns = []
+    for name, rows in check.columns.items():
+        columns.append(name if rows == check.rows else f"{name} (in {rows:,} rows)")
+    console.print(f"columns: {', '.join(columns)}")
+    for note in check.notes:
+        console.print(note)
+
+    for title, found in check.findings.items():
+        _print_rows(title, found, console)
+    if check.contaminated == []:
+        console.print("no row repeats a benchmark problem")
+    if not check.good:
+        return
+
+    for name, text in check.views.items():
+        # No markup: a prompt may hold brackets that rich would read as a style.
+        console.print(f"--- the {name} reads of the first row ---", text, sep="\n", markup=False)
+    console.print("---")
+    if check.boxed:
+        right = check.boxed["right"] / check.boxed.total()
+        verdicts = ", ".join(f"{count:,} {reason}" for reason, count in sorted(check.boxed.items()))
+        what = "whose box holds the answer"
+        if check.grader != "math":
+            what = f"that grading.grader {check.grader} accepts"
+        console.print(f"solutions {what}: {right:.1%} ({verdicts})")
+    if check.without_anchors == check.measured:  # as of chats, whose contexts need none
+        console.print("no context has anchors (numbers, formulas): overlap is not measured")
+    else:
+        share = check.without_anchors / check.measured
+        console.print(f"contexts without anchors (their overlap by anchors is 0): {share:.1%}")
+    if check.grader == "math" and check.boxed["wrong"]:
+        console.print(WRONG_REFERENCES)
+
+    if check.measured < check.good:
+        console.print(
+            f"lengths and anchors are those of {check.measured:,} of {check.good:,} rows, at equal "
+            f"distances; longest is also of the {LONGEST} with the most bytes of each text, and "
+            f"every row is held against data.max_prompt_tokens"
+        )
+    table = Table("tokens", "median", "95 %", "longest")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, length in check.lengths.items():
+        table.add_row(name, *(f"{quantile:,.0f}" for quantile in length))
+    console.print(table)
+
+
+def _print_rows(title: str, found: RowMessages, console: Console) -> None:
+    """Print the first rows of a finding; rows of one message in one line."""
+    if not found:
+        return
+    console.print(f"{title}: {len(found):,} rows")
+    # Every row of a file with other columns has the same message.
+    listed: dict[str, list[str]] = {}
+    for row, message in found[:SHOWN_ROWS]:
+        listed.setdefault(message, []).append(str(row))
+    for message, rows in listed.items():
+        word = "row" if len(rows) == 1 else "rows"
+        console.print(f"  {word} {', '.join(rows)}: {message}")
+    if len(found) > SHOWN_ROWS:
+        console.print("  ...")

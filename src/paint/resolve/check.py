@@ -1,0 +1,818 @@
+"""Check of a config: loads the objects that it names, and applies the rules between its settings.
+
+A config itself is data (paint.config.schema): ranges are checked there, what needs code, several
+sections or the machine here. No model is loaded, and torch is not imported. Memory plans are made
+here and nowhere else.
+"""
+
+import importlib.util
+import shlex
+import shutil
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from paint.config.recipe import require_bitsandbytes
+from paint.config.run_folder import RunError, latest_checkpoint, read_run, step_of
+from paint.config.schema import (
+    CONTEXT_SOURCES,
+    CPU_ROWS,
+    CPU_TOKENS,
+    FEEDBACK_SOURCES,
+    Config,
+    RolloutConfig,
+    TeacherConfig,
+)
+from paint.core.errors import ConfigError, did_you_mean, format_short, format_value
+from paint.core.extensions import complete_options
+from paint.core.model_folder import other_than_model
+from paint.demo.files import model_path
+from paint.grading.code.unit_tests import CodeOptions
+from paint.grading.graders import needs_answer
+from paint.objective.divergences import FORWARD_KL, Divergence, find_divergence
+from paint.objective.loss_options import Objective
+from paint.resolve.algorithm import Algorithm, RecordedAlgorithm, find_algorithm
+from paint.resolve.engines import AUTO, ENGINES, LOCAL, VLLM, EngineType, engine_of
+from paint.resolve.optimizer import AdamW, OptimizerFactory, find_optimizer, learning_rate
+from paint.resolve.plan import (
+    SLOW,
+    UTILIZATION,
+    LongestRows,
+    Machine,
+    Plan,
+    ServerFlags,
+    Split,
+    describe_slow,
+    dtype_on,
+    gb,
+    make_plan,
+    require_fit,
+    server_flag,
+    server_flags,
+    with_micro_batch,
+)
+from paint.resolve.plan_report import start_line
+
+INSTALL = "`pip install 'paint-distill[vllm]'` installs it (docs/how-to/vllm.md)"
+SLOWER = "vLLM samples long completions faster (docs/how-to/vllm.md)"
+
+SHORT = 4096
+"""Most tokens of a completion for which ``auto`` generates locally: a server takes minutes to
+start."""
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A config with the objects that it names."""
+
+    # The grader is opened by the trainer: it has processes, which start and end with the run.
+    config: Config
+    algorithm: Algorithm
+    engine: EngineType
+    divergence: Divergence
+    optimizer: OptimizerFactory
+    plan: Plan | None = None  # None until the machine is known, and for unknown models
+    server_flags: ServerFlags | None = None  # of an own server that shares the trainer's GPU
+    longest: LongestRows | None = None  # None where the rows were not measured
+    falls_back: bool = False  # the run generates itself if its own server does not start
+    notes: tuple[str, ...] = ()  # lines that a run prints at its start
+
+    def changed(self, section: str, **settings: Any) -> "Resolved":
+        """The same with other settings in a section, and the engine that they name."""
+        config = self.config.changed(section, **settings)
+        return replace(self, config=config, engine=engine_of(config.rollout))
+
+    @property
+    def rollout(self) -> RolloutConfig:
+        return self.config.rollout
+
+    @property
+    def objective(self) -> Objective:
+        """What the loss takes."""
+        settings = self.config.objective
+        # These two are not plain settings here: an object in place of its name, and for None the
+        # temperature of the rollouts (docs/fidelity.md, C6).
+        names = {field.name for field in fields(Objective)} - {"divergence", "temperature"}
+        return Objective(
+            divergence=self.divergence,
+            temperature=self.config.loss_temperature,
+            **{name: getattr(settings, name) for name in names},
+        )
+
+    @property
+    def method(self) -> str:
+        """The algorithm, for messages."""
+        return f"train.method {format_value(self.config.train.method)}"
+
+    @property
+    def tokens_carry_gradient(self) -> bool:
+        """Whether the gradient is that of the policy which drew the tokens."""
+        return self.algorithm.uses_policy_gradient or self.divergence.is_sampled
+
+    @property
+    def learns_off_policy(self) -> bool:
+        """Whether it can learn from completions of another policy than the one that is trained."""
+        return self.algorithm.needs_rollouts and not self.tokens_carry_gradient
+
+    @property
+    def is_off_policy(self) -> bool:
+        """Whether completions are those of another policy than the one that is trained."""
+        return bool(self.rollout.off_policy_steps) or self.engine.is_stored
+
+    @property
+    def generates(self) -> bool:
+        """Whether a run samples completions: to learn from them, or to validate."""
+        return self.algorithm.generates(self.config)
+
+    @property
+    def owns_servers(self) -> bool:
+        """Whether the run starts its own servers."""
+        return self.engine.is_remote and not self.rollout.urls
+
+    @property
+    def needs_teacher(self) -> bool:
+        """Whether it scores under the teacher's weights."""
+        return self.algorithm.needs_teacher
+
+    @property
+    def teacher(self) -> TeacherConfig:
+        """The section teacher; without a teacher live weights, of which no copy is kept."""
+        if self.needs_teacher:
+            return self.config.teacher
+        return TeacherConfig(weights="live")
+
+    @property
+    def needs_answer(self) -> bool:
+        """Whether the grader compares with a gold answer."""
+        return any(map(needs_answer, self.config.grading.grader))
+
+    @property
+    def needs_grades(self) -> str:
+        """The setting by which the training needs grades; empty if it needs none."""
+        if self.algorithm.needs_grades:
+            return self.method
+        return f"context.source {format_value(self.feedback)}" if self.feedback else ""
+
+    @property
+    def feedback(self) -> str:
+        """The source that shows what the grader said; empty without one."""
+        sources = self.config.context.source if self.algorithm.needs_context else ()
+        return next((source for source in sources if source in FEEDBACK_SOURCES), "")
+
+    @property
+    def needed_fields(self) -> dict[str, str]:
+        """Fields that every problem needs in addition to its text, each with what needs it."""
+        needed: dict[str, str] = {}
+        if not self.algorithm.needs_rollouts:
+            needed["solution"] = self.method
+        if self.algorithm.needs_rollouts and "code" in self.config.grading.grader:
+            tests = self.config.grading.options.get("tests_field", CodeOptions.tests_field)
+            needed[str(tests)] = 'grading.grader "code"'
+        if self.needs_grades and self.needs_answer:
+            grader = format_value(" ".join(self.config.grading.grader))
+            needed["answer"] = f"{self.needs_grades} with grading.grader {grader}"
+        for source in self.config.context.source if self.algorithm.needs_context else ():
+            setting = f"context.source {format_value(source)}"
+            if source in ("solution", "other"):
+                needed["solution"] = setting
+            elif source in ("answer", "wrong_answer"):
+                needed["answer"] = setting
+            # The teacher reads a verified completion, and a verdict needs the answer.
+            elif source == "rollout":
+                if self.needs_answer:
+                    needed["answer"] = setting
+            elif source not in CONTEXT_SOURCES and ":" not in source:
+                # A misspelt source is read as a field, so the sources are listed.
+                sources = ", ".join(CONTEXT_SOURCES)
+                hint = did_you_mean(source, CONTEXT_SOURCES)
+                needed[source] = f"{setting} (a field, since it is none of {sources}{hint})"
+        return needed
+
+
+class Rule(NamedTuple):
+    """A value that is refused: "SETTING must be MUST_BE, got VALUE (WHY)".
+
+    In both texts, ``{train.steps}`` is the value of a setting, and ``{method}`` one of ``_words``.
+    """
+
+    refuses: Callable[[Any], bool]
+    setting: str
+    must_be: str
+    why: str
+
+
+@dataclass(frozen=True)
+class ResolvedRollout:
+    """The rollout section of an evaluation with its engine; its fields are those of Resolved."""
+
+    rollout: RolloutConfig
+    engine: EngineType
+    falls_back: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def owns_servers(self) -> bool:
+        return self.engine.is_remote and not self.rollout.urls
+
+
+ENGINE_RULES = (
+    Rule(
+        lambda run: run.rollout.urls and not run.engine.is_remote,
+        "rollout.urls",
+        'empty with rollout.engine "{rollout.engine}"',
+        'servers need engine "vllm"',
+    ),
+    Rule(
+        lambda run: run.rollout.server_gpus and not run.owns_servers,
+        "rollout.server_gpus",
+        'empty unless rollout.engine is "vllm" and rollout.urls is empty',
+        "GPUs of the servers that are started",
+    ),
+    Rule(
+        lambda run: run.engine.is_stored and not run.rollout.stored,
+        "rollout.stored",
+        'a run, an evaluation or a JSONL file with rollout.engine "{rollout.engine}"',
+        "trained on in place of new completions",
+    ),
+    Rule(
+        lambda run: run.rollout.stored and not run.engine.is_stored,
+        "rollout.stored",
+        'empty with rollout.engine "{rollout.engine}"',
+        "trained on in place of new completions",
+    ),
+    Rule(
+        lambda run: run.rollout.off_policy_steps and run.rollout.colocate,
+        "rollout.off_policy_steps",
+        "0 with rollout.colocate",
+        "servers generate during training",
+    ),
+)
+"""Rules of the engine, of a training and of an evaluation."""
+
+
+def _is_ignored(setting: str, run: Resolved) -> bool:
+    """Whether a setting of distillation is set, and the algorithm has none."""
+    section, key = setting.split(".")
+    is_default = getattr(getattr(run.config, section), key) == _default(setting)
+    return not (run.algorithm.needs_context or is_default)
+
+
+def _default(setting: str) -> Any:
+    section, key = setting.split(".")
+    return getattr(getattr(Config(), section), key)
+
+
+def _of_distillation(setting: str) -> Rule:
+    """A setting that the baselines would ignore: they have no teacher and no divergence."""
+    default = _default(setting)
+    text = format_value(" ".join(default) if isinstance(default, tuple) else default)
+    must_be = f"{text} with {{method}}"
+    return Rule(partial(_is_ignored, setting), setting, must_be, "it belongs to distillation")
+
+
+def _lacks_grader(run: Resolved) -> bool:
+    is_needed = run.needs_grades or run.config.validation.path
+    return bool(is_needed) and run.config.grading.is_off
+
+
+def _learns_without_feedback(run: Resolved) -> bool:
+    return bool(run.feedback) and not run.algorithm.passes_over
+
+
+def _has_other_temperature(run: Resolved) -> bool:
+    return run.tokens_carry_gradient and run.config.loss_temperature != run.rollout.temperature
+
+
+def _loses_base(run: Resolved) -> bool:
+    """Whether no copy of the model before training is kept."""
+    if run.config.model.train_mode == "lora":
+        return False
+    return not (run.needs_teacher and run.config.teacher.weights == "frozen")
+
+
+NOT_DRAWN = (
+    "a gradient by sampled tokens is that of the policy which drew them, and references are not "
+    "drawn"
+)
+SAMPLES_NOTHING = "it samples nothing; `paint eval RUN` evaluates checkpoints"
+NO_BASE = "the base model is not kept; set teacher.weights frozen, or train_mode lora"
+FULL = "with model.train_mode full and teacher.weights {teacher.weights}"
+
+RULES = (
+    *ENGINE_RULES,
+    _of_distillation("teacher.weights"),
+    _of_distillation("context.source"),
+    _of_distillation("context.wording"),
+    _of_distillation("objective.divergence"),
+    Rule(
+        _lacks_grader,
+        "grading.grader",
+        'other than "none" with {needs_grades}, which needs grades',
+        "it grades nothing",
+    ),
+    Rule(
+        _learns_without_feedback,
+        "context.source",
+        "without {feedback} with {method}",
+        "it learns from completions of which the grader says nothing, too; distillation does not",
+    ),
+    Rule(
+        _has_other_temperature,
+        "objective.temperature",
+        "None or rollout.temperature = {rollout.temperature:g}",
+        "sampled tokens, which carry the gradient, are drawn at that one",
+    ),
+    Rule(
+        lambda run: run.divergence.is_sampled and (run.rollout.top_p, run.rollout.top_k) != (1, -1),
+        "rollout.top_p",
+        "1, and rollout.top_k -1, with objective.divergence {divergence}",
+        "for its gradient, tokens must be drawn from the full distribution",
+    ),
+    Rule(
+        lambda run: run.engine.is_stored and not run.learns_off_policy,
+        "rollout.engine",
+        'other than "stored" with {learner}',
+        NOT_DRAWN,
+    ),
+    Rule(
+        lambda run: run.rollout.off_policy_steps and not run.learns_off_policy,
+        "rollout.off_policy_steps",
+        "0 with {learner}",
+        NOT_DRAWN,
+    ),
+    Rule(
+        lambda run: run.engine.is_stored and run.config.validation.path,
+        "validation.path",
+        'empty with rollout.engine "{rollout.engine}"',
+        SAMPLES_NOTHING,
+    ),
+    Rule(
+        lambda run: run.engine.is_stored and run.rollout.off_policy_steps,
+        "rollout.off_policy_steps",
+        '0 with rollout.engine "{rollout.engine}"',
+        SAMPLES_NOTHING,
+    ),
+    Rule(
+        lambda run: run.config.health.drift_path and _loses_base(run),
+        "health.drift_path",
+        f"empty {FULL}",
+        NO_BASE,
+    ),
+    Rule(
+        lambda run: "drift" in run.config.health.stop_on and not run.config.health.drift_path,
+        "health.stop_on",
+        "without drift",
+        "it needs health.drift_path",
+    ),
+    Rule(
+        lambda run: (
+            run.algorithm.needs_rollouts
+            and run.config.objective.skip_tokens >= run.rollout.max_new_tokens
+        ),
+        "objective.skip_tokens",
+        "below rollout.max_new_tokens = {rollout.max_new_tokens}",
+        "others have no token in the loss",
+    ),
+    Rule(
+        lambda run: run.config.train.batch_size % run.rollout.samples_per_problem != 0,
+        "train.batch_size",
+        "a multiple of rollout.samples_per_problem = {rollout.samples_per_problem}",
+        "completions a step",
+    ),
+    Rule(
+        lambda run: run.rollout.samples_per_problem < run.algorithm.min_samples,
+        "rollout.samples_per_problem",
+        "at least {min_samples} with {method}",
+        "grpo in the paper: 8",
+    ),
+    Rule(
+        lambda run: run.rollout.samples_per_problem != 1 and not run.algorithm.needs_rollouts,
+        "rollout.samples_per_problem",
+        "1 with {method}",
+        "it samples nothing",
+    ),
+)
+"""Rules of every run, in the order in which they are applied."""
+
+
+def _trains_all(run: Resolved) -> bool:
+    return run.config.model.train_mode == "full"
+
+
+def _updates_weights(run: Resolved) -> bool:
+    """Whether the model's own weights change, or a teacher's copy of them."""
+    return _trains_all(run) or run.config.teacher.weights == "ema"
+
+
+TRAINING_RULES = (
+    Rule(
+        lambda run: _trains_all(run) and run.config.model.dtype not in ("float32", "auto"),
+        "model.dtype",
+        '"float32" with model.train_mode "full"',
+        "16-bit weights lose steps of {train.learning_rate:g}: docs/fidelity.md, D4",
+    ),
+    Rule(
+        lambda run: run.config.model.shard and _trains_all(run),
+        "model.shard",
+        "False without model.train_mode lora",
+        "it splits frozen weights only",
+    ),
+    Rule(
+        lambda run: (
+            run.config.model.quantization == "nf4"
+            and (run.config.model.shard or _updates_weights(run))
+        ),
+        "model.quantization",
+        '"none" without model.train_mode lora, teacher.weights frozen or live, and no model.shard',
+        "nf4 stores weights that cannot be updated",
+    ),
+    Rule(
+        lambda run: _trains_all(run) and run.engine.is_remote,
+        "rollout.engine",
+        '"local" with model.train_mode "full"',
+        "servers receive adapters, and full training has none",
+    ),
+    Rule(
+        lambda run: run.engine.is_stored and not Path(run.rollout.stored).exists(),
+        "rollout.stored",
+        "a run, an evaluation or a JSONL file of rollouts that exists",
+        "it is trained on in place of new completions",
+    ),
+)
+"""Further rules of a training, which a plan or an evaluation need not keep."""
+
+
+def check_config(config: Config) -> Resolved:
+    """Load what a config names, and apply the rules. Raises ConfigError."""
+    optimizer, engine = find_optimizer(config.train), engine_of(config.rollout)
+    divergence = find_divergence(config.objective.divergence, table=config.objective.options)
+    algorithm = find_algorithm(config.train)
+    # With their defaults, as run.json records them: an extension may change its defaults later.
+    for section in ("rollout", "context", "objective", "train", "grading"):
+        complete = complete_options(getattr(config, section), f"{section}.")
+        config = replace(config, **{section: complete})
+    run = Resolved(config, algorithm, engine, divergence, optimizer)
+    _ = run.objective  # refuses a clip or kernels that the divergence does not take
+    _apply(RULES, run)
+    algorithm.check(config)
+    return run
+
+
+def read_resolved(config: Config, needs: Any) -> Resolved:
+    """What scoring again needs of a run's config: of what it names, the divergence alone is loaded.
+
+    Args:
+        needs: of its algorithm, as run.json has them. Without, as in an earlier run, it is loaded.
+    """
+    divergence = find_divergence(config.objective.divergence, table=config.objective.options)
+    is_recorded = isinstance(needs, Mapping)
+    algorithm = RecordedAlgorithm(needs) if is_recorded else find_algorithm(config.train)
+    # Nothing is sampled or trained: any engine and any optimizer will do.
+    return Resolved(config, algorithm, ENGINES[LOCAL], divergence, AdamW())
+
+
+def check_training(config: Config) -> Resolved:
+    """``check_config``, with the rules, paths and packages of a training. Raises ConfigError."""
+    run = check_config(config)
+    require_paths(config)
+    for tracker in config.log.trackers:
+        if importlib.util.find_spec(tracker) is None:
+            raise ConfigError(
+                f"log.trackers names {tracker}, which is not installed: "
+                f"pip install {tracker}, or remove it"
+            )
+    run.optimizer.check(config.train)
+    if config.model.quantization == "nf4":
+        require_bitsandbytes("model.quantization nf4")
+    _apply(TRAINING_RULES, run)
+    return run
+
+
+def require_same_beginning(run: Resolved, folder: Path) -> tuple[str, ...]:
+    """Check that a run of the number of steps that a resume asks for would have begun as it did.
+
+    Returns lines for the user. Raises RunError for fewer steps than it was started with, and where
+    more would have given the steps that are done other learning rates.
+    """
+    before, now = read_run(folder).train, run.config.train
+    if now.steps < before.steps:
+        raise RunError(
+            f"{folder} has {before.steps} steps; "
+            f"the number can be raised, but not lowered to {now.steps}"
+        )
+    if now.steps == before.steps:
+        return ()
+    last = latest_checkpoint(folder)
+    shorter = replace(now, steps=before.steps)
+    for step in range(step_of(last) if last else 0):
+        rates = [learning_rate(run.optimizer, config, step) for config in (shorter, now)]
+        if rates[0] != rates[1]:
+            schedule = f"train.schedule {now.schedule}"
+            if ":" in now.optimizer:
+                schedule = f"the schedule of train.optimizer {now.optimizer}"
+            raise RunError(
+                f"{folder} cannot be made longer: {schedule} depends on the number of steps, and "
+                f"of {now.steps} steps, step {step + 1} would have had the learning rate "
+                f"{rates[1]:.3g}, not {rates[0]:.3g}; start a new run with --train.steps "
+                f"{now.steps}"
+            )
+    own = [f"train.{key} {getattr(now, key)}" for key in ("method", "optimizer")]
+    own = [setting for setting in own if ":" in setting]
+    if not own:
+        return ()
+    return (
+        f"train.steps was {before.steps}: where {' or '.join(own)} reads it, the steps so far are "
+        f"not those of a run of {now.steps} (their learning rates are)",
+    )
+
+
+def require_paths(config: Config) -> None:
+    """Raise ConfigError unless model.path and data.path, which have no default, are set.
+
+    Also for a folder at model.path that is no complete model.
+    """
+    for name, what in (("model", "a folder or hub name"), ("data", "a file of problems")):
+        if not getattr(config, name).path.strip():
+            raise ConfigError(
+                f"{name}.path is not set: pass --{name}.path with {what} "
+                f'(or "demo" for the embedded one), or set path under [{name}] in the recipe'
+            )
+    require_model_folder(config)
+
+
+def require_model_folder(config: Config) -> None:
+    """Raise ConfigError for a folder at model.path that is no complete model."""
+    other = other_than_model(model_path(config.model.path))
+    if other:
+        raise ConfigError(f"model.path {format_value(config.model.path)} {other}")
+
+
+def check_engine(rollout: RolloutConfig) -> EngineType:
+    """Look up the engine of an evaluation, by the rules of engines. Raises ConfigError."""
+    engine = engine_of(rollout)
+    complete_options(rollout, "rollout.")
+    _apply(ENGINE_RULES, ResolvedRollout(rollout, engine))
+    return engine
+
+
+def resolve(run: Resolved, machine: Machine) -> Resolved:
+    """Choose what is "auto" in a training that was checked, and plan its memory.
+
+    Raises ConfigError for more ranks than rows, and on a GPU for a run that does not fit.
+    """
+    cautions = tuple(cautions_of(run))
+    run = resolve_engine(run, machine)
+    run = replace(run, notes=(*run.notes, *cautions, *_without_effect(run)))
+    if machine.ranks > 1:
+        run = replace(run, notes=(*run.notes, f"{machine.ranks} ranks"))
+    # Each rank needs a row, as passes and sums are of all ranks together.
+    if run.config.train.batch_size < machine.ranks:
+        raise ConfigError(
+            f"train.batch_size {run.config.train.batch_size} is smaller than the {machine.ranks} "
+            f"ranks"
+        )
+    # Without sleep, an own server may be on another GPU: its command says so, and nothing else.
+    shares = run.owns_servers and run.rollout.colocate
+    split = Split(machine.ranks, int(run.owns_servers), shares, "as it was started")
+    run = _resolve_dtype(run, machine, split)
+    try:
+        plan = make_plan(run, machine, split)
+        line = start_line(plan)
+    except ConfigError as error:  # a model that the plan does not know may be trained all the same
+        config = with_micro_batch(run.config, CPU_ROWS, CPU_TOKENS, False)
+        return replace(run, config=config, notes=(*run.notes, f"no plan: {error}"))
+    flags = None
+    if machine.gpus:
+        require_fit(plan)
+        flags = server_flags(plan) if shares else None
+    notes = (*run.notes, line)
+    return replace(run, config=plan.chosen, plan=plan, server_flags=flags, notes=notes)
+
+
+def _resolve_dtype(run: Resolved, machine: Machine, split: Split) -> Resolved:
+    """Choose the number format, and say what a slow one costs.
+
+    Where float32 needs more memory than the machine has, a slow format of 16 bits is kept.
+    """
+    model, dtype = run.config.model, dtype_on(run.config.model, machine)
+    chosen, slowdown = run.changed("model", dtype=dtype), machine.slowdown.get(dtype, 0.0)
+    note = ""
+    if model.dtype == "auto" and dtype == "float32" and model.train_mode == "lora":
+        why = describe_slow("bfloat16", machine.slowdown.get("bfloat16", SLOW))
+        note = f"model.dtype: float32, since {why}"
+        with suppress(ConfigError):  # of a model that the plan does not know
+            plan = make_plan(chosen, machine, split)
+            if not plan.fits:
+                chosen = run.changed("model", dtype="bfloat16")
+                needed = gb(plan.memory.peak)
+                note = f"model.dtype: bfloat16, as float32 would need {needed} GB; {why}"
+    elif slowdown >= SLOW:
+        slow = describe_slow(dtype, slowdown)
+        note = f"model.dtype: {slow}; --model.dtype float32 is faster, and takes twice the memory"
+    return replace(chosen, notes=(*run.notes, *filter(None, [note])))
+
+
+def cautions_of(run: Resolved) -> Iterator[str]:
+    """Lines on settings that are allowed, and rarely meant."""
+    teacher, divergence = run.teacher, run.config.objective.divergence
+    if teacher.weights == "ema" and teacher.every >= run.config.train.steps:
+        yield (
+            f"the teacher stays as it is: teacher.every is not below {run.config.train.steps} steps"
+        )
+    # Of stored rollouts, reverse KL is another paper's method (the recipe semi-opd).
+    if run.rollout.off_policy_steps and divergence != FORWARD_KL.name:
+        yield (
+            "off-policy: forward KL tolerates completions of another policy, reverse KL does not "
+            f"(arXiv 2606.24143), and objective.divergence is {divergence}; watch off_policy_kl"
+        )
+
+
+def _without_effect(run: Resolved) -> Iterator[str]:
+    """Lines on settings that differ from their defaults and change nothing."""
+    sections = [
+        (
+            "teacher",
+            "decay every",
+            run.teacher.weights == "ema",
+            "the teacher is no moving average",
+        ),
+        (
+            "validation",
+            "samples limit max_new_tokens",
+            bool(run.config.validation.path),
+            "validation.path is empty",
+        ),
+        ("rollout", "server server_args", run.owns_servers, "the run starts no server"),
+        ("rollout", "server_timeout colocate", run.engine.is_remote, "no server samples"),
+    ]
+    for section, keys, is_used, why in sections:
+        for key in () if is_used else keys.split():
+            value = getattr(getattr(run.config, section), key)
+            if value != getattr(getattr(Config(), section), key):
+                yield f"{section}.{key} {format_value(value)} has no effect: {why}"
+
+
+def with_resolved(config: Config, begun: Config) -> Config:
+    """The config with what its "auto" became in a run that has begun."""
+    for section in fields(Config):
+        settings, resolved = getattr(config, section.name), getattr(begun, section.name)
+        kept = {}
+        for field in fields(settings):
+            if getattr(settings, field.name) == "auto":
+                kept[field.name] = getattr(resolved, field.name)
+        config = config.changed(section.name, **kept)
+    return config
+
+
+def resolve_engine(run: Resolved, machine: Machine) -> Resolved:
+    """Choose the engine of a training; a server on the trainer's GPU sleeps between rollouts.
+
+    Raises ConfigError where the server would share the GPU, and cannot sleep.
+    """
+    is_auto = run.rollout.engine == AUTO
+    # Without samples, as in SFT without validation, there is no server to start.
+    if not run.generates and is_auto:
+        return run.changed("rollout", engine=LOCAL)
+    if not run.generates:
+        return run
+
+    falls_back = _may_fall_back(run.rollout) and machine.ranks == 1
+    engine, why = _choose(run.rollout, machine, is_full=_trains_all(run))
+    chosen = run.changed("rollout", engine=engine)
+    if _shares_gpu(chosen, machine):
+        problem = _sharing_problem(chosen, machine)
+        # An engine that the user named is refused; "auto" takes the slower way that is left.
+        if problem and not is_auto:
+            raise ConfigError(problem)
+        if problem:
+            chosen, why = run.changed("rollout", engine=LOCAL), f"since {problem}; {SLOWER}"
+        else:
+            chosen = chosen.changed("rollout", colocate=True)
+    notes = (f"engine: {chosen.rollout.engine}, {why}",) if is_auto else ()
+    return replace(chosen, falls_back=falls_back, notes=notes)
+
+
+def plan_placement(run: Resolved, machine: Machine) -> Plan:
+    """The plan of the default split. Raises ConfigError for a model that it does not know."""
+    return make_plan(run, machine)
+
+
+def enable_servers(run: Resolved) -> Resolved:
+    """The same with an engine on servers, where it is auto and servers can generate for it."""
+    engine = run.engine.server_engine
+    is_open = run.rollout.engine == AUTO or run.engine.is_remote
+    if engine and is_open and run.generates and not _trains_all(run):
+        return run.changed("rollout", engine=engine)
+    return run
+
+
+def resolve_evaluation(
+    rollout: RolloutConfig, machine: Machine, *, is_full: bool, earlier: Collection[str] = ()
+) -> ResolvedRollout:
+    """Choose the engine of an evaluation or advice; servers do not take fully trained weights.
+
+    ``auto`` is the engine of earlier calls that stored samples in the same place, if there are any.
+    """
+    if check_engine(rollout).is_stored:
+        raise ConfigError(
+            f'rollout.engine must not be "{rollout.engine}" here, where completions are sampled; '
+            f"`paint grade` grades stored samples"
+        )
+    engine, why = _choose(rollout, machine, is_full=is_full)
+    if rollout.engine != AUTO:
+        return ResolvedRollout(rollout, engine_of(rollout))
+    if earlier:
+        # The stored samples name their engine, and the call goes on with it.
+        engine, why = min(earlier), "as in an earlier call"
+    falls_back = _may_fall_back(rollout)
+    rollout = replace(rollout, engine=engine)
+    return ResolvedRollout(rollout, engine_of(rollout), falls_back, (f"engine: {engine}, {why}",))
+
+
+def _choose(rollout: RolloutConfig, machine: Machine, *, is_full: bool) -> tuple[str, str]:
+    """The engine, and why ``auto`` became it."""
+    if rollout.engine != AUTO:
+        return rollout.engine, ""
+    if rollout.urls or rollout.server_gpus:
+        return VLLM, "since servers are named"
+    if is_full:
+        return LOCAL, "since all weights are trained, and servers take adapters"
+    if not machine.gpus:
+        return LOCAL, "since torch sees no GPU"
+    if machine.ranks > 1:
+        return (
+            LOCAL,
+            f"since each rank generates; --gpus {machine.ranks} starts servers, and {SLOWER}",
+        )
+    if rollout.max_new_tokens <= SHORT:
+        return LOCAL, f"since completions have at most {rollout.max_new_tokens:,} tokens"
+    command = shlex.split(rollout.server)
+    if shutil.which(command[0]) is None:
+        return LOCAL, f"since `{command[0]}` is not on the PATH; {INSTALL}; {SLOWER}"
+    return VLLM, f"since completions are long, and `{shlex.join(command)}` can be started"
+
+
+def _may_fall_back(rollout: RolloutConfig) -> bool:
+    """Whether local takes the place of servers that do not start: where nobody named them."""
+    return rollout.engine == AUTO and not (rollout.urls or rollout.server_gpus)
+
+
+def _shares_gpu(run: Resolved, machine: Machine) -> bool:
+    """Whether a server of the run's own would use this process's GPU, and nothing says how."""
+    rollout = run.rollout
+    # It sleeps with rollout.colocate, it may have a share of the memory, or its GPUs are named.
+    is_configured = rollout.colocate or server_flag(rollout, UTILIZATION) is not None
+    is_apart = bool(rollout.server_gpus) or "CUDA_VISIBLE_DEVICES=" in rollout.server
+    return run.owns_servers and machine.gpus > 0 and not is_configured and not is_apart
+
+
+def _sharing_problem(run: Resolved, machine: Machine) -> str:
+    """Why trainer and server cannot use one GPU in turns, with what would help; "" if they can."""
+    if run.rollout.off_policy_steps:
+        return (
+            "rollout.off_policy_steps lets the server generate while this process trains, on one "
+            "GPU; add --gpus 2, or give the server a part of the memory, as in "
+            f'--rollout.server-args="{UTILIZATION} 0.4"'
+        )
+    one, split = Machine(1, machine.memory), Split(1, 1, True, "in turns")
+    try:
+        plan = make_plan(run.changed("rollout", colocate=True), one, split)
+    except ConfigError:  # a model that the plan does not know may be trained all the same
+        return ""
+    try:
+        require_fit(plan)
+        server_flags(plan)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def _apply(rules: Sequence[Rule], run: Resolved | ResolvedRollout) -> None:
+    """Raise ConfigError by the first rule that refuses a setting."""
+    for rule in rules:
+        if rule.refuses(run):
+            words = _words(run) if isinstance(run, Resolved) else {"rollout": run.rollout}
+            section, _, key = rule.setting.partition(".")
+            value = format_short(getattr(words[section], key))
+            must_be, why = rule.must_be.format(**words), rule.why.format(**words)
+            raise ConfigError(f"{rule.setting} must be {must_be}, got {value} ({why})")
+
+
+def _words(run: Resolved) -> dict[str, Any]:
+    """What stands in the texts of rules by name: sections of settings, and what is loaded."""
+    divergence = format_value(run.config.objective.divergence)
+    learner = run.method
+    if run.divergence.is_sampled:
+        learner = f"objective.divergence {divergence}"
+    return {
+        **{section.name: getattr(run.config, section.name) for section in fields(Config)},
+        "method": run.method,
+        "learner": learner,
+        "divergence": divergence,
+        "needs_grades": run.needs_grades or "validation.path",
+        "feedback": run.feedback,
+        "min_samples": run.algorithm.min_samples,
+    }

@@ -1,0 +1,136 @@
+"""Text of a memory plan: the output of `paint plan` and the start line of a run."""
+
+from paint.resolve.plan import USABLE, Plan, gb, peak_phase, server_of
+
+RESIDENT = {
+    "layers": "base: layers",
+    "ends": "base: embedding and head",
+    "gathered": "layers or matrix in use, unrounded",
+    "adapters": "adapters",
+    "gradients": "gradients",
+    "optimizer": "optimizer",
+    "copy": "teacher copy",
+    "kept": "keys and values that the local engine keeps",
+}
+PHASES = {
+    "rollout": "cache of the local engine",
+    "teacher forward": "working memory of the teacher's pass",
+    "loss": "saved by the student's pass, and a chunk's logits",
+    "backward": "saved, and working memory of the backward pass",
+    "update": "sums over ranks, and the optimizer step",
+}
+"""What each resident part of the memory is, and what needs memory in each phase of a step."""
+
+
+def start_line(plan: Plan) -> str:
+    """The memory plan in one line, which a run prints when it starts."""
+    memory = plan.memory
+    parts = {
+        "base": memory.layers + memory.ends + memory.gathered,
+        "trained weights": memory.adapters + memory.gradients + memory.optimizer,
+        "teacher copy": memory.copy,
+        "kept keys and values": memory.kept,
+    }
+    resident = ", ".join(f"{name} {gb(value)}" for name, value in parts.items() if value)
+    where = ""
+    if plan.split.trainers > 1:
+        where = f" on each of {plan.split.trainers} ranks"
+    return (
+        f"plan, an estimate: at most {gb(memory.peak)} of {gb(plan.capacity)} GB to train"
+        f"{where} ({resident}; {peak_phase(memory)}); fits: {_fit_words(plan)}; "
+        f"{_micro_batch_words(plan)}; rows of at most {_row_words(plan)}"
+    )
+
+
+def _row_words(plan: Plan) -> str:
+    rows = plan.rows()
+    tokens = max(rows.prompt, rows.teacher_prompt) + rows.completion
+    return f"{tokens:,} tokens (prompt: {_limit_words(plan)})"
+
+
+def _limit_words(plan: Plan) -> str:
+    """Where the length of the longest prompt comes from."""
+    longest = plan.longest
+    if longest and (longest.teacher_prompt is not None or not plan.algorithm.needs_context):
+        return str(longest)
+    return "at most: data.max_prompt_tokens"
+
+
+def lines(plan: Plan) -> list[str]:
+    """The memory plan as lines of text."""
+    model, shape, rows, split = plan.config.model, plan.shape, plan.rows(), plan.split
+    trained = "all weights are trained"
+    if model.train_mode == "lora":
+        millions = shape.adapters(model.lora_rank, model.lora_targets) / 1e6
+        trained = f"adapters of rank {model.lora_rank}: {millions:,.3g} M"
+    machine = f"{plan.gpus} x {plan.capacity / 1e9:.0f} GB" if plan.gpus else "a laptop's CPU"
+    text = [
+        f"{model.path} on {machine}: an estimate, nothing was loaded",
+        "",
+        f"model    {shape.layers} layers, {shape.hidden:,} wide, {shape.parameters / 1e9:,.3g} B "
+        f"weights in {model.dtype}; {trained}",
+        f"GPUs     {split.trainers} to train, {split.servers} to serve: {split.reason}",
+        f"rows     micro-batches of {rows.rows}; prompts of {rows.prompt:,} tokens (student, "
+        f"{plan.longest or 'assumed'}) and {rows.teacher_prompt:,} (teacher, "
+        f"{_limit_words(plan)}), completions of at most {rows.completion:,}",
+        "",
+        f"GB on each training GPU, {_micro_batch_words(plan)}",
+        *_memory_lines(plan),
+        "",
+    ]
+    if split.servers:
+        text += [_server_words(plan), ""]
+    text.append(f"fits     {_fit_words(plan)}")
+    return text
+
+
+def _memory_lines(plan: Plan) -> list[str]:
+    """A line for each part of the memory, the peak and what is available."""
+    memory = plan.memory
+    table = {}
+    for field, name in RESIDENT.items():
+        table[name] = getattr(memory, field)
+    for phase, value in memory.phases.items():
+        table[f"+ {phase}: {PHASES[phase]}"] = value
+    table["peak: resident, and the largest phase"] = memory.peak
+    table[f"available: {USABLE:.0%} of the memory, less that of a server on it"] = plan.headroom
+    text = []
+    # What a run does not need has no line.
+    for name, value in table.items():
+        if value:
+            text.append(f"  {name:66}{gb(value):>8}")
+    return text
+
+
+def _micro_batch_words(plan: Plan) -> str:
+    train, model = plan.chosen.train, plan.chosen.model
+    checkpointing = "on" if model.gradient_checkpointing is True else "off"
+    return (
+        f"micro-batches of at most {train.row_limit} rows and {train.token_limit:,} tokens, "
+        f"gradient checkpointing {checkpointing}"
+    )
+
+
+def _server_words(plan: Plan) -> str:
+    server = server_of(plan)
+    text = (
+        f"server   {plan.server_share:.0%} of {server.gpus} x {gb(plan.capacity)} GB: weights and "
+        f"adapters {gb(server.weights)}, "
+    )
+    if not server.fits:
+        return text + (
+            f"no room for one row of {server.longest:,} tokens: use larger or more GPUs, or "
+            f"shorter rows"
+        )
+    at_once = server.tokens // max(server.longest, 1)
+    return text + (
+        f"cache {gb(server.cache)} = {server.tokens:,} tokens, {at_once:,} of the longest rows "
+        f"({server.longest:,} tokens) at once"
+    )
+
+
+def _fit_words(plan: Plan) -> str:
+    left = plan.headroom - plan.memory.peak
+    if left >= 0:
+        return f"yes, with {gb(left)} GB to spare"
+    return f"no, {gb(-left)} GB too many with the longest rows"

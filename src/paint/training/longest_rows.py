@@ -1,0 +1,88 @@
+"""The longest prompts of a run's rows, for the memory plan.
+
+The rows with the most bytes are measured in tokens, and others at equal distances.
+"""
+
+import heapq
+from collections.abc import Sequence
+
+from transformers import PreTrainedTokenizerBase
+
+from paint.config.schema import CONTEXT_SOURCES, Config
+from paint.data.contexts import Contexts
+from paint.data.problems import Problem
+from paint.models.chat_template import render_prompt
+from paint.models.lengths import SAMPLED, SLACK, chunks, token_lengths
+from paint.models.prompts import student_chat, system_setting, teacher_chat
+from paint.resolve.check import Resolved
+from paint.resolve.plan import LongestRows
+
+LONGEST = 200
+"""Rows of a long file that are measured as they have the most bytes of a text."""
+
+OF_ROW = ("solution", "answer", "text", "file", "none")
+"""Sources of a context that are a function of the row alone, besides its fields."""
+
+
+def longest_views(
+    tokenizer: PreTrainedTokenizerBase,
+    problem: Problem,
+    config: Config,
+    context: str | None,
+    *,
+    complete: bool = False,
+) -> dict[str, str]:
+    """Text of the student's prompt, and of the teacher's with a context."""
+    options, setting = config.prompts, ""
+    student = teacher = student_chat(options, problem)
+    if context is not None:
+        teacher = teacher_chat(options, problem, context, complete=complete)
+        setting = system_setting(options)
+    model, place = config.model, f"problem {problem.name}"
+    return {
+        "student": render_prompt(tokenizer, student, thinking=model.student_thinking, place=place),
+        "teacher": render_prompt(
+            tokenizer,
+            teacher,
+            thinking=model.teacher_thinking,
+            place=place,
+            system_setting=setting,
+        ),
+    }
+
+
+def measure_longest(
+    run: Resolved, problems: Sequence[Problem], tokenizer: PreTrainedTokenizerBase
+) -> LongestRows:
+    """Measure the rows with the most bytes, and others at equal distances.
+
+    Raises DataError or PolicyError for a row that is no prompt.
+    """
+    config, rows = run.config, range(len(problems))
+    contexts = Contexts(config.context, problems)
+    # Other sources show another row's text, what is known of a completion, or run code.
+    is_of_row = all(
+        source in OF_ROW or not (source in CONTEXT_SOURCES or ":" in source)
+        for source in config.context.source
+    )
+    sizes = []
+    for problem in problems:
+        shown = contexts.longest(problem) if is_of_row else problem.solution
+        sizes.append(len(problem.problem.encode()) + len(shown.encode()))
+    chosen = {*rows[:: max(len(rows) // SAMPLED, 1)]}
+    chosen |= {*heapq.nlargest(LONGEST, rows, key=sizes.__getitem__)}
+    most = dict.fromkeys(("student", "teacher", "solution"), 0)
+    for chunk in chunks([problems[i] for i in sorted(chosen)]):
+        texts: dict[str, list[str]] = {name: [] for name in most}
+        for problem in chunk:
+            context = contexts.longest(problem) if is_of_row else None
+            for name, text in longest_views(tokenizer, problem, config, context).items():
+                texts[name].append(text)
+            texts["solution"].append(problem.solution)
+        for name, written in texts.items():
+            most[name] = max(most[name], *token_lengths(tokenizer, written))
+    teacher = most["teacher"] if is_of_row and run.algorithm.needs_context else None
+    if not run.algorithm.needs_context:
+        teacher = most["student"]
+    reference = most["solution"] + SLACK  # an end of the turn, and of a thought
+    return LongestRows(most["student"], teacher, reference, len(chosen), len(rows))

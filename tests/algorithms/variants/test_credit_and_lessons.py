@@ -1,0 +1,103 @@
+"""Variants whose options make them a known algorithm, and the lessons of U-OPSD."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paint.algorithms.variants.contrast import Contrast
+from paint.algorithms.variants.rlsd import Rlsd
+from paint.algorithms.variants.sipo import Sipo
+from paint.algorithms.variants.u_opsd import UOpsd, lesson
+from paint.config.run_folder import read_metrics
+from paint.data.problems import Problem
+from paint.inference.engine import Completion
+from paint.resolve.algorithm import Algorithm
+from paint.training.rollouts import Rollout
+from paint.training.trainer import train
+from runs import changed, stored, variant, write_problems
+
+SMALL: dict[str, dict[str, Any]] = {
+    "rollout": {"max_new_tokens": 24, "batch_size": 8},
+    "train": {"steps": 1, "batch_size": 8, "micro_batch_size": 3},
+}
+
+
+def figures(folder: Path, *sections: dict[str, Any]) -> dict[str, float]:
+    """The metrics of a run's only step."""
+    train(changed("demo-paint", SMALL, *sections), folder)
+    return read_metrics(folder)[0]
+
+
+@pytest.mark.slow
+def test_contrast_of_strength_minus_one_is_the_other_context(tmp_path: Path) -> None:
+    found = {}
+    for strength, source in ((0.0, "solution"), (-1.0, "answer")):
+        method = variant(Contrast, strength=strength, against="answer")
+        found[source] = figures(tmp_path / f"of-{source}", method)["kl"]
+        expected = figures(tmp_path / source, {"context": {"source": source}})["kl"]
+        assert found[source] == pytest.approx(expected, rel=1e-4)
+    assert found["solution"] != pytest.approx(found["answer"], rel=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("algorithm", "option", "value"), [(Rlsd, "epsilon", 0.2), (Sipo, "kappa", 0.5)]
+)
+def test_credit_without_range_is_grpo(
+    tmp_path: Path, algorithm: type[Algorithm], option: str, value: float
+) -> None:
+    group: dict[str, Any] = {"rollout": {"samples_per_problem": 8, "max_new_tokens": 60}}
+    expected = figures(tmp_path / "grpo", group, {"train": {"method": "grpo"}})["gradient_norm"]
+    assert expected > 0
+    group["context"] = {"source": "answer"}
+    for used in (0.0, value):
+        method = variant(algorithm, **{option: used})
+        found = figures(tmp_path / str(used), group, method)["gradient_norm"]
+        assert (found == pytest.approx(expected, rel=1e-4)) == (used == 0)
+
+
+def said(text: str, tokens: int, row: int) -> Rollout:
+    """A completion of a row."""
+    completion = Completion((0,) * tokens, (), truncated=False)
+    return Rollout(row, Problem("p", "", "", "p"), [0], completion, text)
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ("1 1 2 2", (r"long \boxed{1}", 3)),  # half of all is enough, of equal votes the shorter
+        ("1 2 2 3", (r"\boxed{2}", 3)),
+        ("1 2 3 -", (None, None)),
+        ("1 1 1 -", (None, None)),  # without an answer there is nothing to correct
+        ("- - - -", (None, None)),
+    ],
+)
+def test_u_opsd_lesson_is_majority_for_longest_other(
+    answers: str, expected: tuple[str | None, int | None]
+) -> None:
+    texts = [f"\\boxed{{{a}}}" if a != "-" else "" for a in answers.split()]
+    texts[0] = f"long {texts[0]}"
+    group = [said(text, 5 + row, row) for row, text in enumerate(texts)]
+    assert lesson(group, 0.5) == expected
+
+
+@pytest.mark.slow
+def test_u_opsd_trains_on_rows_without_answers(tmp_path: Path, problems: list[Problem]) -> None:
+    rows = [{"problem": p.problem} for p in problems[:4]]
+    sections: dict[str, Any] = {
+        "data": {"path": write_problems(tmp_path / "rows.jsonl", rows)},
+        "context": {"source": "none"},
+        "rollout": {"samples_per_problem": 8, "max_new_tokens": 96},
+        "train": {"batch_size": 32},
+        "grading": {"grader": "none"},
+    }
+    metrics = figures(tmp_path / "run", variant(UOpsd), sections)
+    assert metrics["gradient_norm"] > 0
+    assert metrics["kl"] > 1e-3
+    found = stored(tmp_path / "run")
+    groups = [found[i : i + 8] for i in range(0, len(found), 8)]
+    learned = [(row, group) for group in groups for row in group if row["kept"]]
+    assert 0 < len(learned) <= len(groups)
+    for row, group in learned:
+        assert row["context"] in [other["text"] for other in group if other is not row]

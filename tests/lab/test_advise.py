@@ -1,0 +1,455 @@
+"""Advice before training: slopes, places, resumption, and when there is none."""
+
+import shutil
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import paint
+from conftest import logits_alone, move
+from paint.config.schema import Config, ConfigError
+from paint.core.display import Display
+from paint.core.extensions import spec_of
+from paint.core.storage import CorruptFileError
+from paint.data.contexts import Contexts
+from paint.data.problems import Problem
+from paint.evaluation.frame import Report, select_rows
+from paint.evaluation.intervals import Interval
+from paint.grading.contract import Grade
+from paint.grading.math.grader import Verdict, math_grade
+from paint.inference.engine import Completion
+from paint.lab.advise import (
+    ContextMetrics,
+    advise,
+    advise_on,
+    agreed_wrong,
+    context_options,
+    metrics_of,
+)
+from paint.lab.rollout_cache import (
+    RolloutCache,
+    TokenAnnotations,
+    annotate,
+    divergence_sums,
+    rollout_metrics,
+    score,
+)
+from paint.lab.viewer.show import tables_data
+from paint.models.policy import Policy
+from paint.objective.divergences import FORWARD_KL, REVERSE_KL, Divergence
+from paint.training.rollouts import Rollout
+from reports import report_in, row_of
+from runs import Sections, changed, rows_of, write_problems
+
+DEMO = changed("demo-paint", {"rollout": {"max_new_tokens": 60}, "data": {"limit": 40}})
+
+
+def advised(folder: Path, config: Config = DEMO, **options: Any) -> Report:
+    few: dict[str, Any] = {"problems": 4, "samples": 2, "sources": ("solution", "other")}
+    return advise(config, folder, **few | {"ratios": (0.0,)} | options)
+
+
+def means_of(report: Report, metric: str, **columns: Any) -> dict[str, float]:
+    """The means of a metric by context."""
+    rows = select_rows(report.rows, metric=metric, **columns)
+    return {row.policy: row.mean for row in rows if row.policy != "student"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Advice of four problems, with the teacher's answers, which was begun with fewer."""
+    folder = tmp_path_factory.mktemp("advice")
+    advised(folder, problems=1, answers=True)
+    for each in (folder, folder / "answers"):
+        (each / "SHA256SUMS").unlink()  # as a kill leaves it, with a line that is cut
+        with (each / "rollouts.jsonl").open("a") as file:
+            file.write('{"problem_id": "cut')
+    advised(folder, problems=4, answers=True)
+    return folder
+
+
+@pytest.mark.slow
+def test_advise_on_demo_shows_the_whole_solution(tmp_path: Path) -> None:
+    report = advised(tmp_path, problems=40, samples=4, answers=True)
+    gradients = means_of(report, "accuracy_gradient")
+    assert gradients["solution@0"] > gradients["recipe"] > gradients["other@0"]
+    assert report.lines[0].startswith(f"train with {WHOLE}: ")
+    gains = means_of(report, "avg_at_k", against="student")
+    assert gains["solution@0"] > gains["recipe"] > gains["other@0"]
+    gain = row_of(report, policy="solution@0", metric="avg_at_k", against="student")
+    assert gain.low is not None
+    assert gain.low > 0.2
+
+
+def test_advise_report_has_every_context(folder: Path) -> None:
+    masked = means_of(report_in(folder), "masked")
+    assert list(masked) == ["recipe", "solution@0", "other@0"]
+    assert masked["solution@0"] == 0 < masked["recipe"]
+
+
+def test_advise_page_draws_the_rows_of_the_report(folder: Path) -> None:
+    report = report_in(folder)
+    [page] = tables_data([folder])["reports"]
+    drawn = page["charts"][0]["rows"]
+    rows = select_rows(report.rows, metric="accuracy_gradient")
+    assert drawn == {r.policy: {"mean": r.mean, "low": r.low, "high": r.high} for r in rows}
+    assert page["lines"] == report.lines
+
+
+def test_advise_scores_feedback_and_its_control(tmp_path: Path) -> None:
+    rollout = {"max_new_tokens": 60, "temperature": 1.5}
+    grading = {"grader": "first_error:grade"}
+    config = changed("demo-paint", {"rollout": rollout, "grading": grading, "data": {"limit": 40}})
+    report = advised(tmp_path, config, sources=("feedback", "other_feedback"))
+    kl = means_of(report, "kl")
+    assert set(kl) == {"recipe", "feedback@0", "other_feedback@0"}
+    assert min(kl["feedback@0"], kl["other_feedback@0"]) > 0
+    gradients = means_of(report, "accuracy_gradient")
+    content = means_of(report, "accuracy_gradient", against="other")["feedback@0"]
+    difference = gradients["feedback@0"] - gradients["other_feedback@0"]
+    assert content == pytest.approx(difference)
+
+
+def test_advise_interrupted_goes_on_with_stored_rollouts(folder: Path) -> None:
+    rows = rows_of(folder / "rollouts.jsonl")
+    assert len({(row["problem_id"], row["sample"]) for row in rows}) == len(rows) == 8
+    rows = rows_of(folder / "answers/rollouts.jsonl")
+    keys = {(row["context"], row["problem_id"], row["sample"]) for row in rows}
+    assert len(keys) == len(rows) == 3 * 8
+
+
+def test_advise_answers_are_of_the_prompts_that_training_shows(
+    folder: Path, policy: Policy, problems: list[Problem]
+) -> None:
+    by_id, accuracy = {p.id: p for p in problems}, dict[str, list[float]]()
+    for row in rows_of(folder / "answers/rollouts.jsonl"):
+        problem = by_id[row["problem_id"]]
+        if row["context"] == "solution@0":
+            whole = policy.teacher_prompt(problem, problem.solution, complete=True)
+            assert row["prompt_ids"] == whole
+        is_right = f"\\boxed{{{problem.answer}}}" in policy.decode(row["completion_ids"])
+        accuracy.setdefault(row["context"], []).append(is_right)
+    report = report_in(folder)
+    student = row_of(report, policy="student", metric="accuracy").mean
+    gains = means_of(report, "avg_at_k", against="student")
+    assert gains.keys() == accuracy.keys()
+    for name, gain in gains.items():
+        mean = row_of(report, policy=name, metric="avg_at_k").mean
+        assert mean == pytest.approx(np.mean(accuracy[name]))
+        assert gain == pytest.approx(mean - student)
+
+
+def test_advise_changed_rollouts_are_refused(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "changed")
+    path = tmp_path / "changed/rollouts.jsonl"
+    path.write_text(path.read_text().replace('"truncated": false', '"truncated": true', 1))
+    with pytest.raises(CorruptFileError, match="advise again"):
+        advised(tmp_path / "changed", problems=4)
+
+
+def test_advise_other_sampling_in_folder_is_refused(folder: Path) -> None:
+    other = DEMO.changed("rollout", temperature=0.7)
+    with pytest.raises(
+        ConfigError, match=r"(?s)other settings:\n  temperature: 1\.1 -> 0\.7\n.*--output-dir"
+    ):
+        advise(other, folder, problems=2, samples=2, sources=("solution",), ratios=(0.0,))
+
+
+def test_advise_on_stored_rollouts_finds_the_same(folder: Path, tmp_path: Path) -> None:
+    stored = {"engine": "stored", "stored": str(folder / "rollouts.jsonl")}
+    config = DEMO.changed("rollout", **stored)
+    report = advise(config, tmp_path, problems=4, samples=2, sources=("solution",), ratios=(0.0,))
+    for row in select_rows(report.rows, policy="solution@0"):
+        before = row_of(report_in(folder), policy="solution@0", metric=row.metric)
+        assert row.mean == pytest.approx(before.mean)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"problems": 0}, "problems must be an integer from 1"),
+        ({"samples": 1}, "samples must be an integer from 2"),
+        ({"ratios": (0.5, 0.5)}, "distinct"),
+        ({"ratios": (1.0,)}, r"in \[0, 1\)"),
+        ({"ratios": ()}, r"at least one, got \[\]"),
+        ({"contexts": ("other", "other")}, "must be distinct"),
+        ({"data": {"path": ""}}, r"data\.path is not set"),
+        ({"train": {"method": "sft"}}, "has no teacher"),
+        ({"rollout": {"engine": "stored", "stored": "a"}, "answers": True}, "leave out --answers"),
+    ],
+)
+def test_advise_bad_option_is_refused(options: dict[str, Any], match: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=match):
+        paint.advise("demo-paint", output_dir=tmp_path, **options)
+    assert not any(tmp_path.iterdir())
+
+
+def test_context_options_have_every_ratio_of_sources_that_are_masked() -> None:
+    options = context_options(DEMO.context, ("solution", "none", "answer"), (0.0, 0.25))
+    assert list(options) == ["recipe", "solution@0", "solution@0.25", "none", "answer"]
+    quarter = options["solution@0.25"]
+    assert (quarter.mask_ratio_wrong, quarter.mask_ratio_correct) == (0.25, 0.25)
+    assert (options["answer"].source, options["answer"].mask_ratio_wrong) == (("answer",), 0.0)
+
+
+def rollout(policy: Policy, problem: Problem, text: str, reward: float, row: int = 0) -> Rollout:
+    ids = policy.tokenizer.encode(text, add_special_tokens=False)
+    completion = Completion(tuple(ids), (0.0,) * len(ids), False)
+    return Rollout(row, problem, [1], completion, text, grade=Grade(reward, ""))
+
+
+def test_annotate_wrong_rollout_forces_right_answer(
+    policy: Policy, problems: list[Problem]
+) -> None:
+    problem = replace(problems[0], solution="$1+2 \\equiv 3$. \\boxed{3}", answer="3")
+    text = "$1+2 \\equiv 4$. Then $4+4 \\equiv 8$. The answer is $\\boxed{8}$."
+    found = annotate(policy, rollout(policy, problem, text, 0.0))
+    assert policy.decode(found.forced) == text.replace("\\boxed{8}$.", "\\boxed{3}")
+    assert policy.decode(found.forced[-found.answer_tokens :]).endswith("3}")
+    assert not annotate(policy, rollout(policy, problem, text, 1.0)).forced
+    assert not annotate(policy, rollout(policy, problem, "no box", 0.0)).forced
+
+
+def test_annotate_divergence_point_is_first_statement_that_solution_lacks(
+    policy: Policy, problems: list[Problem]
+) -> None:
+    problem = replace(problems[0], solution="$1+2 \\equiv 3+5 \\equiv 8$.")
+    text = "$1+2 \\equiv 3+6 \\equiv 9$."
+    row = rollout(policy, problem, text, 0.0)
+    point = annotate(policy, row).divergence_point
+    assert "3+6" in policy.decode(row.completion.ids[:point])
+    assert "3+6" not in policy.decode(row.completion.ids[: point - 1])
+    whole = rollout(policy, problem, problem.solution, 1.0)
+    assert annotate(policy, whole).divergence_point == len(whole.completion.ids)
+
+
+def test_score_answer_leakage_is_probability_of_right_box(
+    policy: Policy, problems: list[Problem]
+) -> None:
+    problem = replace(problems[0], answer="37")
+    prompt = policy.student_prompt(problem)
+    row = replace(rollout(policy, problem, "The answer is $\\boxed{48}$.", 0.0), prompt=prompt)
+    context = Contexts(replace(DEMO.context, source=("none",)), problems)
+    cache = RolloutCache([row, replace(row, row=1, grade=Grade(1.0))], 2)
+    found = score(policy, DEMO, cache, {"none": context}, Display(enabled=False))["none"]
+
+    notes = annotate(policy, row)
+    with torch.no_grad():
+        logits = policy.base(torch.tensor([[*prompt, *notes.forced]])).logits[0]
+    last = torch.arange(-notes.answer_tokens, 0)
+    log_probs = logits[last - 1].log_softmax(-1)
+    answer = torch.tensor(notes.forced[-notes.answer_tokens :])
+    expected = log_probs.gather(1, answer[:, None]).sum().exp()
+    assert found[0]["answer_leakage"] == pytest.approx(float(expected), rel=1e-4)
+    assert found[1]["answer_leakage"] is None  # it is right
+    assert found[0]["directional_derivative"] == pytest.approx(
+        0, abs=1e-4
+    )  # the teacher reads the same prompt
+
+
+@pytest.mark.parametrize("divergence", [FORWARD_KL, REVERSE_KL], ids=["forward", "reverse"])
+def test_divergence_sums_are_those_of_both_views(
+    divergence: Divergence, policy: Policy, problems: list[Problem]
+) -> None:
+    move(policy)
+    context = replace(DEMO.context, mask_ratio_wrong=0.0, mask_ratio_correct=0.0)
+    rows: list[Rollout] = []
+    expected = []
+    for problem in problems[:2]:
+        row = rollout(policy, problem, problem.solution, 0.0)
+        rows.append(replace(row, row=len(rows), prompt=policy.student_prompt(problem)))
+        shown = policy.teacher_prompt(problem, problem.solution, complete=True)
+        views = []
+        for prompt, adapter in ((shown, policy.model.disable_adapter()), (rows[-1].prompt, None)):
+            with torch.no_grad(), adapter or nullcontext():
+                views.append(logits_alone(policy.model, prompt, row.completion.ids).log_softmax(-1))
+        p, q = views if divergence is FORWARD_KL else views[::-1]
+        expected.append([float((p.exp() * (p - q)).sum())])
+    config = replace(DEMO, context=context)
+    found, tokens = divergence_sums(policy, config, RolloutCache(rows, 1), divergence)
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    assert found.min() > 0.1
+    assert tokens.tolist() == [[len(row.completion.ids)] for row in rows]
+
+
+def test_rollout_metrics_are_those_of_its_tokens() -> None:
+    terms = {
+        "kl": np.array([0.5, 0.25, 1.0, 0.0]),
+        "teacher_entropy": np.array([1.0, 1.0, 2.0, 3.0]),
+        "student_entropy": np.array([1.5, 1.0, 1.0, 1.0]),
+        "pull": np.array([1.0, -2.0, 0.5, 0.25]),
+        "unclipped_mass": np.array([1.0, 0.5, 0.5, 1.0]),
+    }
+    found = rollout_metrics(terms, TokenAnnotations(divergence_point=2))
+    assert found == {
+        "tokens": 4,
+        "kl": 1.75,
+        "directional_derivative": -0.25,
+        "unclipped_mass": 3.0,
+        "entropy_gap_after_divergence": 1.5,
+    }
+    right = rollout_metrics(terms, TokenAnnotations(divergence_point=4))
+    assert right["entropy_gap_after_divergence"] is None
+
+
+def test_metrics_of_scores_gradient_is_covariance_of_reward_and_derivative() -> None:
+    derivatives = np.array([[1.0, 3.0, -2.0], [0.5, 0.5, 0.5]])
+    rewards = np.array([[1.0, 0, 0], [1, 1, 0]])
+    same: dict[str, Any] = {
+        "tokens": 2,
+        "kl": 1.0,
+        "unclipped_mass": 1.0,
+        "visible": True,
+        "mask_ratio": 0.3,
+    }
+    same |= {"entropy_gap_after_divergence": None}
+    scores = [
+        same | {"directional_derivative": value, "answer_leakage": 0.5 if i == 4 else None}
+        for i, value in enumerate(derivatives.flatten())
+    ]
+    found = metrics_of(scores, rewards)
+    expected = [np.cov(derivatives[0], rewards[0])[0, 1], 0.0]
+    np.testing.assert_allclose(found["accuracy_gradient"], expected, atol=1e-12)
+    np.testing.assert_allclose(found["kl"], [0.5, 0.5])
+    np.testing.assert_allclose(found["masked"], [0.3, 0.3])
+    assert found["answer_leakage"].tolist() == [0.5]  # of one problem and rollout
+    assert len(found["entropy_gap_after_divergence"]) == 0
+
+
+def test_agreed_wrong_counts_one_wrong_answer_of_most_rollouts(
+    policy: Policy, problems: list[Problem]
+) -> None:
+    rows = []
+    for number, answer in enumerate(
+        ["7", "7", "7", "4", "7", "7", "4", "3", None, None, None, "7"]
+    ):
+        verdict = Verdict(answer == "4", answer, "right" if answer == "4" else "wrong")
+        grade = math_grade(verdict, verdict)
+        rows.append(replace(rollout(policy, problems[0], "1", 0.0, number), grade=grade))
+    assert agreed_wrong(RolloutCache(rows, 4)).tolist() == [1, 0, 0]
+
+
+def of_gradient(gradient: float, **changes: Any) -> ContextMetrics:
+    """What 40 problems say that nearly agree."""
+    noise = np.random.default_rng(int(1000 * gradient)).uniform(-0.01, 0.01, 40)
+    return {
+        "accuracy_gradient": gradient + noise,
+        "kl": noise + 1,
+        "entropy_gap_after_divergence": noise,
+        "unclipped_mass": np.full(40, 0.99),
+        "masked": np.full(40, 0.3),
+        "answer_leakage": np.full(40, 0.01),
+    } | changes
+
+
+STUDENT = {
+    "accuracy": Interval(0.5, 0.4, 0.6),
+    "both": Interval(0.5, 0.4, 0.6),
+    "truncated": Interval(0.0, 0.0, 0.1),
+    "agreed_wrong": Interval(0.0, 0.0, 0.1),
+}
+WHOLE = "--context.source solution --context.mask-ratio-wrong 0 --context.mask-ratio-correct 0"
+OWN = "the recipe's own context"
+
+
+@pytest.mark.parametrize(
+    ("student", "gradients", "expected"),
+    [
+        ({}, {"recipe": 0.3, "solution@0": 0.5}, [WHOLE, "less the recipe's is +20"]),
+        ({}, {"recipe": 0.3, "solution@0": 0.29}, [OWN]),
+        ({}, {"recipe": 0.3, "solution@0": 0.301}, [OWN, "0 in its interval"]),
+        ({}, {"recipe": 0.3, "other@0": 0.1}, [OWN, "is content"]),
+        ({}, {"recipe": 0.3, "other@0": 0.299}, [OWN, "not the content"]),
+        ({}, {"recipe": 0.3, "other_notes@0": 0.5}, ["--context.source other_notes", "is +20"]),
+        ({}, {"recipe": 0.0, "other@0": 0.9}, ["no advice"]),
+        ({"both": Interval(0.05, 0.0, 0.1)}, {"recipe": 0.3}, ["no advice"]),  # 2 of 40
+        ({"truncated": Interval(0.6, 0.5, 0.7)}, {"recipe": 0.3}, ["max_new_tokens", OWN]),
+        ({"agreed_wrong": Interval(0.4, 0.3, 0.5)}, {"recipe": 0.3}, ["the rows' answers", OWN]),
+    ],
+)
+def test_advise_on_recommends_only_what_intervals_tell(
+    student: dict[str, Interval], gradients: dict[str, float], expected: list[str]
+) -> None:
+    contexts = {name: of_gradient(gradient) for name, gradient in gradients.items()}
+    lines = advise_on(STUDENT | student, contexts)
+    assert len(lines) == len(expected)
+    for line, part in zip(lines, expected, strict=True):
+        assert part in line
+
+
+def test_advise_on_few_problems_says_that_they_have_no_interval() -> None:
+    def lines_of(problems: int) -> list[str]:
+        few = {name: values[:problems] for name, values in of_gradient(0.3).items()}
+        return advise_on(STUDENT, {"recipe": few})
+
+    [line] = lines_of(9)
+    assert line.startswith("no advice: ")
+    assert "9 problems are too few for an interval; take more --problems" in line
+    assert "interval" not in " ".join(lines_of(10))
+
+
+def test_advise_on_student_without_right_answers_is_sft_first() -> None:
+    none = {"accuracy": Interval(0.0, 0.0, 0.05), "both": Interval(0.0, 0.0, 0.05)}
+    few = {"recipe": of_gradient(0.3)}
+    first, second = advise_on(STUDENT | none, few, has_solutions=True)
+    assert first.startswith("SFT first: the student gets 0.0 [0.0, 5.0] % right")
+    assert second.startswith("no advice")
+    [only] = advise_on(STUDENT | none, few, has_solutions=False)
+    assert only.startswith("no advice")
+    some = none | {"accuracy": Interval(0.2, 0.1, 0.3)}
+    assert len(advise_on(STUDENT | some, few, has_solutions=True)) == 1
+
+
+def test_advise_on_file_has_controls_and_needs_no_answers(tmp_path: Path) -> None:
+    def is_short(completion: str, row: Mapping[str, Any]) -> bool:
+        return row["answer"] == "" and len(completion) < 60
+
+    questions = [{"problem": f"Start at ${i}$ and add $7$."} for i in range(4)]
+    data = write_problems(tmp_path / "questions.jsonl", questions)
+    (tmp_path / "guide.md").write_text("Answer briefly. Name the number twice.")
+    sections: Sections = {
+        "data": {"path": data},
+        "rollout": {"max_new_tokens": 24},
+        "context": {"source": "file", "file": str(tmp_path / "guide.md")},
+        "prompts": {"student": "{{ problem }}", "teacher_system": "{{ context }}"},
+        "grading": {"grader": spec_of(is_short)},
+    }
+    config = changed("demo-paint", sections)
+    report = advised(tmp_path / "advice", config, problems=2, sources=())
+    kl = means_of(report, "kl")
+    assert list(kl) == ["recipe", "none", "other_text"]
+    assert len(set(kl.values())) == 3
+    ungraded = changed("demo-paint", sections, {"grading": {"grader": "math"}})
+    report = advised(tmp_path / "advice", ungraded, problems=2, sources=("none",))
+    assert report.lines[0].startswith("no advice: the rollouts are not graded")
+    # A folder belongs to the rows of its advice.
+    write_problems(tmp_path / "questions.jsonl", questions[1:])
+    with pytest.raises(ConfigError, match="problems_digest: "):
+        advised(tmp_path / "advice", config, problems=2, sources=())
+
+
+def test_advise_on_small_share_of_many_problems_is_enough() -> None:
+    student = STUDENT | {"both": Interval(0.08, 0.06, 0.1)}
+    few = of_gradient(0.3)
+    gradients = np.tile(few["accuracy_gradient"], 10)  # 32 of 400 tell
+    [line] = advise_on(student, {"recipe": {**few, "accuracy_gradient": gradients}})
+    assert OWN in line
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"unclipped_mass": np.full(40, 0.4)}, "objective.clip"),
+        ({"answer_leakage": np.full(40, 0.8)}, "it copies"),
+        ({"entropy_gap_after_divergence": np.linspace(0.19, 0.21, 40)}, "mask more"),
+    ],
+)
+def test_advise_on_names_setting_that_answers_risk(changes: dict[str, Any], expected: str) -> None:
+    [_, line] = advise_on(STUDENT, {"recipe": of_gradient(0.3, **changes)})
+    assert expected in line

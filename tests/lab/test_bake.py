@@ -1,0 +1,88 @@
+"""A bake: what it measures, what it refuses, and that it goes on where it was interrupted."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import bake_invented_rule as invented
+import pytest
+
+import paint
+from paint.config.recipe import find_recipe, read_recipe
+from paint.config.schema import Config, ConfigError
+from paint.evaluation.frame import select_rows
+from paint.lab.bake import BAKED, PLAIN, PROMPTED, bake
+from reports import report_in
+from runs import rows_of
+
+
+def of(config: Config, **sections: dict[str, Any]) -> Config:
+    """The config with other settings."""
+    return replace(config, **{k: replace(getattr(config, k), **v) for k, v in sections.items()})
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
+    """A bake of invented rules: 40 short answers, two steps."""
+    folder = tmp_path_factory.mktemp("invented")
+    invented.write(folder, questions=40)
+    return of(
+        read_recipe(find_recipe("demo-bake")),
+        data={"path": str(folder / "questions.jsonl")},
+        context={"file": str(folder / "rules.md")},
+        rollout={"max_new_tokens": 12},
+        train={"steps": 2, "checkpoint_every": 1, "batch_size": 4},
+        grading={"grader": ("bake_invented_rule:grade",)},
+    )
+
+
+def test_bake_of_text_that_changes_nothing_is_refused(config: Config, tmp_path: Path) -> None:
+    prompts = {"student": "{{ problem }}", "teacher": "{{ problem }}"}
+    same = of(config, prompts=prompts, grading={"grader": ("none",)})
+    with pytest.raises(ConfigError, match="changes nothing that is measured"):
+        bake(same, tmp_path / "bake", held_out=12, samples=1)
+    assert not (tmp_path / "bake/run").exists()
+
+
+@pytest.mark.parametrize("counts", [{"samples": 0}, {"held_out": 0}])
+def test_bake_count_below_one_is_refused(
+    config: Config, counts: dict[str, Any], tmp_path: Path
+) -> None:
+    [name] = counts
+    with pytest.raises(ConfigError, match=f"{name} must be an integer from 1 .*, got 0"):
+        bake(config, tmp_path / "out", **({"held_out": 2, "samples": 1} | counts))
+    assert not (tmp_path / "out").exists()
+
+
+def test_bake_in_folder_of_other_rules_is_refused(config: Config, tmp_path: Path) -> None:
+    (tmp_path / "rules.md").write_text("others")
+    with pytest.raises(ConfigError, match=r"rules\.md is that of a bake of another text"):
+        bake(config, tmp_path, held_out=4, samples=1)
+
+
+@pytest.mark.slow
+def test_bake_measures_views_and_resumes_to_same_rows(config: Config, tmp_path: Path) -> None:
+    report = bake(config, tmp_path, held_out=8, samples=2)
+    assert report_in(tmp_path) == report
+    rows = select_rows(report.rows, metric="completion_tokens")
+    assert [row.policy for row in rows] == [PROMPTED, PLAIN, BAKED]
+    assert len(rows_of(tmp_path / "questions.jsonl")) == 32
+
+    shutil.rmtree(tmp_path / "run/checkpoints/step-000002")
+    files = config.context.file, config.data.path
+    again = paint.bake(*files, config, output_dir=tmp_path, held_out=8, samples=2)
+    assert report_in(tmp_path).rows == report.rows
+    with pytest.raises(ConfigError, match=r"train\.learning_rate"):
+        bake(of(config, train={"learning_rate": 1e-3}), tmp_path, held_out=8, samples=2)
+    assert again.run.checkpoints[-1].name == "step-000002"
+
+
+@pytest.mark.slow
+def test_bake_teaches_invented_rules(config: Config, tmp_path: Path) -> None:
+    """Two answers in three follow rules that the plain base never follows, after forty steps."""
+    longer = {"steps": 40, "checkpoint_every": 40, "batch_size": 32}
+    report = bake(of(config, train=longer), tmp_path, held_out=16, samples=4)
+    follows = {row.policy: row.mean for row in select_rows(report.rows, metric="follows")}
+    assert follows[PLAIN] < 0.05
+    assert follows[BAKED] > 0.67 * follows[PROMPTED] > 0.5

@@ -1,0 +1,180 @@
+"""`paint compare`: recipes on problems of the user's, with stored rollouts and controls."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import paint
+from paint.cli import main
+from paint.config.schema import ConfigError
+from paint.inference.engine import sampling_from
+from paint.lab.ablations import controls_of_text
+from paint.lab.checkpoint_results import read_results
+from paint.lab.compare import title_of
+from paint.lab.eval_protocols import protocol_for
+from paint.lab.recipes import read_recipes
+from processes import write_recipe
+from runs import Sections, changed, write_problems
+
+SMALL: Sections = {
+    "model": {"lora_rank": 4, "lora_alpha": 8},
+    "rollout": {"max_new_tokens": 40},
+    "train": {"steps": 1, "batch_size": 2, "micro_batch_size": 2},
+}
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "benchmark", "title"),
+    [
+        ("demo", "demo", "demo", "The demo"),
+        ("demo", "support.jsonl", "support-held", "The demo's model"),
+        ("demo", "demo", "mine", "The demo's model"),
+        ("owner/name", "demo", "demo", "owner/name"),
+    ],
+)
+def test_title_of_own_problems_is_no_demo(
+    model: str, data: str, benchmark: str, title: str
+) -> None:
+    config = changed("demo-paint", {"model": {"path": model}, "data": {"path": data}})
+    assert title_of(config, benchmark) == title
+
+
+def problems_of(*steps: int) -> list[dict[str, str]]:
+    problem = "Start at $1$ and apply $+{}$ modulo $100$.".format
+    solution = "We get $1+{}={}$, so the answer is $\\boxed{{{}}}$.".format
+    return [
+        {"problem": problem(n), "answer": str(n + 1), "solution": solution(n, n + 1, n + 1)}
+        for n in steps
+    ]
+
+
+def test_controls_of_a_text_are_none_and_other_text(tmp_path: Path) -> None:
+    own: Sections = {"context": {"source": "text", "text": "Be brief."}}
+    recipe = write_recipe(tmp_path / "brief.toml", changed("demo-paint", SMALL, own))
+    runs = dict(read_recipes([recipe], controls=["none", "other_text"]))
+    found = {name: (config.context.source, config.context.text) for name, config in runs.items()}
+    assert found == {
+        "brief-none": (("none",), ""),
+        "brief-other-text": (("other_text",), "Be brief."),
+        "brief": (("text",), "Be brief."),
+    }
+    rows = controls_of_text("text").rows.values()
+    shown = [row.of(runs["brief"]).context for row in rows]
+    assert [context.source for context in shown] == [("none",), ("other_text",), ("text",)]
+    assert len({row.name for row in rows}) == 3
+
+
+def test_protocol_of_own_task_needs_its_benchmark_and_samples_as_trained(tmp_path: Path) -> None:
+    path = write_problems(tmp_path / "mine.jsonl", [{"problem": "Where is my parcel?"}])
+    config = changed(
+        "paint", {"model": {"path": "owner/name"}, "grading": {"grader": "mine:grade"}}
+    )
+    with pytest.raises(ConfigError, match="name problems by --benchmark"):
+        protocol_for(config, None, None, 2)
+    protocol = protocol_for(config, path, None, 2)
+    assert protocol.thinking is config.model.student_thinking is False
+    assert protocol.sampling == sampling_from(config.rollout)
+    assert [problem.answer for problem in protocol.benchmark.problems] == [""]
+
+
+SETTINGS: dict[str, Any] = {
+    "train": {"steps": 20, "options": {"correct_weight": 0.4}},  # 20 is demo-paint's own
+    "model": {"teacher_thinking": False, "lora_rank": 4},
+    "context": {"mask_ratio_wrong": 0.1},
+}
+FLAGS = (
+    "--train.steps 20 --train.options.correct-weight=0.4 --model.no-teacher-thinking "
+    "--model.lora-rank 4 --context.mask_ratio_wrong 0.1"
+)
+
+
+def test_compare_settings_are_those_of_all_recipes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = write_problems(tmp_path / "rows.jsonl", problems_of(2, 3))
+    seen: list[Any] = []
+
+    def compared(recipes: Any, *_: Any, **__: Any) -> list[Any]:
+        seen.append(recipes)
+        return []
+
+    monkeypatch.setattr("paint.lab.compare.compare", compared)
+    masked = tmp_path / "masked.toml"
+    masked.write_text(
+        '[train]\nsteps = 7\nmethod = "paint.algorithms.variants.on_correct:OnCorrect"\n'
+        "[context]\nmask_ratio_correct = 0.9\n"
+    )
+    line = ["compare", str(masked), "paint-on-correct", "--base", "demo-paint"]
+    assert main([*line, *FLAGS.split(), "--data.path", rows]) == 0
+    names = [str(masked), "paint-on-correct"]
+    paint.compare(names, base="demo-paint", data=rows, **SETTINGS)
+    assert seen[0] == seen[1]
+    configs = dict(seen[0])
+    assert list(configs) == ["masked", "paint-on-correct"]
+    assert configs["masked"].context.mask_ratio_correct == 0.9
+    for config in configs.values():
+        assert (config.train.steps, config.train.options["correct_weight"]) == (20, 0.4)
+        assert (config.model.teacher_thinking, config.model.lora_rank) == (False, 4)
+        assert (config.context.mask_ratio_wrong, config.data.path) == (0.1, rows)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"train": {"options": {"correct_weight": 0.4}}}, r"^demo-grpo: .*correct_weight"),
+        ({"train": {"seed": 3}}, "have their own folders and seeds"),
+        ({"log": {"name": "mine"}}, "have their own folders and seeds"),
+    ],
+)
+def test_compare_setting_that_a_recipe_cannot_have_is_refused(
+    settings: Any, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        paint.compare(["demo-grpo", "demo-paint"], output_dir=tmp_path / "out", **settings)
+    assert not (tmp_path / "out").exists()
+
+
+def test_compare_feedback_with_that_of_another_completion(tmp_path: Path) -> None:
+    small = "--train.steps 1 --train.batch-size 4 --rollout.max-new-tokens 24 --data.limit 20"
+    line = f"compare demo-paint --controls other_feedback --context.source feedback {small}"
+    few = f"--problems 1 --samples 1 --max-new-tokens 8 --seeds 1 --output-dir {tmp_path}"
+    assert main([*line.split(), *few.split()]) == 0
+    assert [result.run for result in read_results(tmp_path)] == [
+        *("base", "demo-paint-other-feedback", "demo-paint")
+    ]
+    rollouts = paint.load_run(tmp_path / "demo-paint/seed-0").rollouts()
+    assert set(rollouts["context"]) == {"truncated"}  # of the mathematics grader
+
+
+@pytest.mark.slow
+def test_compare_trains_on_stored_rollouts_and_evaluates_on_own_problems(tmp_path: Path) -> None:
+    base, masked = tmp_path / "base.toml", tmp_path / "masked.toml"
+    write_recipe(base, changed("demo-paint", SMALL))
+    masked.write_text("[context]\nmask_ratio_correct = 0.9\n")
+    rows = write_problems(tmp_path / "rows.jsonl", problems_of(2, 3, 4))
+    held_out = write_problems(tmp_path / "held-out.jsonl", problems_of(5, 6))
+    first = paint.train(base, data=rows, output_dir=tmp_path / "first")
+
+    folder, flags = tmp_path / "compare", ["--base", str(base), "--data.path", rows]
+    flags += ["--stored", str(first.path), "--benchmark", held_out, "--controls", "other"]
+    flags += ["--seeds", "1", "--samples", "2", "--max-new-tokens", "60"]
+    assert main(["compare", str(masked), *flags, "--output-dir", str(folder)]) == 0
+
+    names = ["masked-other", "masked"]
+    results = read_results(folder)
+    assert [result.run for result in results] == ["base", *names]
+    assert {len(result.right) for result in results} == {2}
+    assert results[0].protocol["max_new_tokens"] == 60
+    texts = [list(paint.load_run(folder / name / "seed-0").rollouts()["text"]) for name in names]
+    assert texts == [list(first.rollouts()["text"])] * 2
+    assert paint.load_run(folder / "masked/seed-0").config.context.mask_ratio_correct == 0.9
+    table = (folder / "results.md").read_text()
+    assert "| masked-other | context.source: ['solution'] -> ['other'] |" in table
+    assert "| masked less masked-other |" in table
+
+    asked: dict[str, Any] = {"controls": ["other"], "benchmark": held_out, "seeds": 1}
+    asked |= {"samples": 2, "max_new_tokens": 60, "output_dir": folder}
+    again = paint.compare([masked], base=base, data=rows, stored=first.path, **asked)
+    assert list(again["run"]) == ["base", *names]
+    assert list(again["avg_at_k"]) == [sum(result.right) / 4 for result in results]

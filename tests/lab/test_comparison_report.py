@@ -1,0 +1,255 @@
+"""Tables and plots of an experiment: every figure is computed from the results."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from paint.config.run_folder import RunError
+from paint.core.display import Display
+from paint.evaluation.frame import Measurement, select_rows
+from paint.evaluation.intervals import (
+    Interval,
+    compare_seeds,
+    holm,
+    over_seeds,
+    p_value_over_seeds,
+)
+from paint.lab.checkpoint_results import CheckpointResult, by_run, shares
+from paint.lab.comparison_report import (
+    LEAD,
+    comparison_report,
+    comparison_rows,
+    publish,
+    step_rows,
+)
+from paint.lab.plots import (
+    FAINT,
+    INK,
+    Layout,
+    save_plot,
+    side_by_side,
+)
+from reports import row_of
+
+SAMPLES = 4
+LABELS = {"few": "Few", "many": "Many", "never": "Never", "off": "Off"}
+LAYOUT = Layout("results", "The demo", LABELS, {}, "", reference_run="few")
+
+
+def trained(
+    cell: str, seed: int, steps: int, right: list[int], tokens: int = 100
+) -> CheckpointResult:
+    """A result whose run takes so many tokens and half a second a step."""
+    config = {"train": {"steps": 2 if cell == "few" else 8}}
+    exam = {"samples": SAMPLES, "problems": 3, "benchmark": "demo"}
+    problems = ["one", "two", "three"]
+    spent = (steps * tokens, steps / 2)
+    return CheckpointResult(cell, seed, config, exam, "same", steps, *spent, problems, right, 9.0)
+
+
+def both(cell: str, steps: int, *rows: list[int], tokens: int = 100) -> list[CheckpointResult]:
+    return [trained(cell, seed, steps, row, tokens) for seed, row in enumerate(rows)]
+
+
+# Two seeds, three problems. The means over both at the last step: few 18 of 24, many 19, never 16.
+RESULTS = [
+    *(replace(r, trained_on="") for r in both("base", 0, [1, 2, 1], [1, 1, 2])),
+    *both("few", 1, [3, 3, 4], [2, 2, 3]),
+    *both("few", 2, [3, 3, 3], [3, 3, 3]),
+    *both("many", 2, [2, 3, 2], [2, 2, 2], tokens=101),
+    *both("many", 4, [3, 4, 3], [3, 2, 3], tokens=101),
+    *both("many", 8, [3, 4, 3], [3, 3, 3], tokens=101),
+    *both("never", 4, [3, 3, 3], [3, 3, 2]),
+    *both("never", 8, [3, 3, 3], [2, 3, 2]),
+    *both("off", 8, [0, 1, 0], [0, 0, 0], tokens=0),
+]
+SCORES = {
+    (cell, step): np.array([r.right for r in RESULTS if (r.run, r.steps) == (cell, step)]) / 4
+    for cell, step in {(r.run, r.steps) for r in RESULTS}
+}
+
+
+def interval_of(row: Measurement) -> Interval:
+    """The interval of a row that has both ends."""
+    assert row.low is not None
+    assert row.high is not None
+    return Interval(row.mean, row.low, row.high)
+
+
+@pytest.mark.parametrize("all_pairs", [True, False])
+def test_comparison_rows_compare_pairs_with_corrected_p(all_pairs: bool) -> None:
+    layout = side_by_side("", ["never", "many", "few"], all_pairs=all_pairs)
+    rows = [row for row in comparison_rows(layout, RESULTS) if row.p is not None]
+    names = [*([("never", "many")] if all_pairs else []), ("never", "few"), ("many", "few")]
+    ends = {name: SCORES[name, 2 if name == "few" else 8] for name in ("never", "many", "few")}
+    p_values = [p_value_over_seeds(ends[before], ends[after]) for before, after in names]
+    assert [(row.against, row.policy) for row in rows] == names
+    assert [row.p for row in rows] == p_values
+    assert [row.corrected_p for row in rows] == holm(p_values)
+    for row, (before, after) in zip(rows, names, strict=True):
+        assert interval_of(row) == compare_seeds(ends[before], ends[after])
+
+
+def test_comparison_tables_have_the_settings_that_differ() -> None:
+    layout = side_by_side("", ["never", "many", "few"])
+    settings = comparison_report(layout, RESULTS).tables[2]
+    assert settings.rows == [[name, "train.steps: 2 -> 8"] for name in ("never", "many")]
+
+
+def test_comparison_tables_have_every_row_in_its_column() -> None:
+    layout = side_by_side("", ["never", "many", "few"])
+    main, pairs, _, seeds, *_ = comparison_report(layout, RESULTS).tables
+    heads = ["Avg@4", "pass@4", "gain over base", "rollout tokens", "training time"]
+    assert main.columns == ["", *heads, "tokens an answer"]
+    costs = {"never": ["800", "0:00:04"], "many": ["808", "0:00:04"], "few": ["200", "0:00:01"]}
+    base = SCORES["base", 0]
+    lines = {row[0]: row[1:] for row in main.rows}
+    assert list(lines) == ["base", "never", "many", "few"]
+    passed = over_seeds((base > 0).astype(float)).points()
+    assert lines["base"] == [over_seeds(base).points(), passed, "", "", "", "9"]
+    ends = {name: SCORES[name, 2 if name == "few" else 8] for name in costs}
+    for name, scores in ends.items():
+        gain = compare_seeds(base, scores).points(sign=True)
+        passed = over_seeds((scores > 0).astype(float)).points()
+        assert lines[name] == [over_seeds(scores).points(), passed, gain, *costs[name], "9"]
+    rows = [row for row in comparison_rows(layout, RESULTS) if row.p is not None]
+    assert pairs.rows == [
+        [
+            f"{row.policy} less {row.against}",
+            compare_seeds(ends[row.against], ends[row.policy]).points(sign=True),
+            f"{row.p:.4f}",
+            f"{row.corrected_p:.4f}",
+        ]
+        for row in rows
+    ]
+    assert ["many", "83.3", "75.0"] in seeds.rows
+
+
+def test_step_rows_checkpoint_has_score_cost_and_lead() -> None:
+    rows = step_rows(LAYOUT, RESULTS)
+    end, base = SCORES["few", 2], SCORES["base", 0]
+    costs = {("many", 4): (404, 2), ("off", 8): (0, 4)}
+    for (cell, step), (tokens, seconds) in costs.items():
+        found = {"policy": LABELS[cell], "step": step}
+        scores = SCORES[cell, step]
+        score = interval_of(row_of(rows, **found, metric="avg_at_k"))
+        assert score == over_seeds(scores, bounds=(0, 1))
+        gain = row_of(rows, **found, metric="avg_at_k", against="base")
+        assert interval_of(gain) == compare_seeds(base, scores)
+        assert row_of(rows, **found, metric="rollout_tokens").mean == tokens
+        assert row_of(rows, **found, metric="seconds").mean == seconds
+        lead = row_of(rows, step=step, metric=LEAD, group=LABELS[cell], against=LABELS[cell])
+        assert interval_of(lead) == compare_seeds(scores, end)
+    assert not select_rows(rows, metric=LEAD, group="Few", against="Few", step=2)
+    assert [row.metric for row in select_rows(rows, policy="base")] == ["avg_at_k"]
+
+
+def test_step_tables_have_a_line_for_each_checkpoint() -> None:
+    by_step = comparison_report(LAYOUT, RESULTS).tables[-2]
+    assert by_step.columns[2] == "Avg@4"
+    steps = {"base": "0", "Few": "12", "Many": "248", "Never": "48", "Off": "8"}
+    lines = [(name, f"step {step}") for name, numbers in steps.items() for step in numbers]
+    assert [(row[0], row[1]) for row in by_step.rows] == lines
+
+
+def test_step_tables_best_checkpoint_is_marked_as_no_result() -> None:
+    best = comparison_report(LAYOUT, RESULTS).tables[-1]
+    assert best.title.startswith("Not a result: Avg@4 of each seed's best checkpoint")
+    assert best.columns == ["", "last", "best of 1 to 3", "its step, by seed"]
+    assert best.rows == [
+        ["Few", "75.0", "79.2", "1, 2"],  # 10 and 9 of 12
+        ["Many", "79.2", "79.2", "4, 8"],  # of equal ones the first
+        ["Never", "66.7", "70.8", "4, 4"],
+        ["Off", "4.2", "4.2", "8, 8"],
+    ]
+
+
+def test_report_earlier_checkpoints_do_not_change_results(tmp_path: Path) -> None:
+    last = [result for result in RESULTS if result.is_last]
+    assert len(last) == 10
+    assert comparison_rows(LAYOUT, RESULTS) == comparison_rows(LAYOUT, last)
+
+    publish(LAYOUT, last, tmp_path / "last", Display(enabled=False))
+    publish(LAYOUT, RESULTS, tmp_path / "all", Display(enabled=False))
+    plain, whole = ((tmp_path / place / "results.md").read_text() for place in ("last", "all"))
+    assert whole.startswith(plain.rstrip())
+    assert "by step" in whole
+    assert "by step" not in plain
+    for place in ("last", "all"):
+        names = {path.name for path in (tmp_path / place).iterdir()}
+        assert names == {"results.md", "results.svg", "results.json"}
+    drawn = [(tmp_path / place / "results.svg").read_bytes() for place in ("last", "all")]
+    assert drawn[0] == drawn[1]
+
+
+def marks_of(svg: str) -> list[list[tuple[str, float, float]]]:
+    """Colour and place of each mark on each axis of an SVG, ticks of axes left out."""
+    mark = re.compile(r'<use [^>]*x="([\d.]+)" y="([\d.]+)" style="fill: (#\w+); stroke: #\w+')
+    axes = map(mark.findall, re.split(r'<g id="axes_\d">', svg)[1:])
+    return [[(colour, float(x), float(y)) for x, y, colour in found] for found in axes]
+
+
+def require_line(drawn: Sequence[float], values: Sequence[float], sign: int) -> None:
+    """Require that places on an axis are a linear function of the values."""
+    slope, start = np.polyfit(values, drawn, 1)
+    np.testing.assert_allclose(drawn, start + slope * np.array(values), atol=1e-3)
+    assert slope * sign > 0
+
+
+def test_save_plot_draws_means_seeds_and_intervals_at_their_values(tmp_path: Path) -> None:
+    labels = {"few": "A", "many": "B"}
+    report = Layout("results", "Title", labels, {"many": ("few", "many")}, "few less the row's")
+    results = [r for r in RESULTS if r.is_last]
+    save_plot(tmp_path / "plot.svg", report, results)
+    text = (tmp_path / "plot.svg").read_text()
+    for word in ("base", "A", "B", "Avg@4, %", "Avg@4: few less the row's, points"):
+        assert f">{word}</text>" in text, word
+
+    base, few, many = (SCORES[key] for key in (("base", 0), ("few", 2), ("many", 8)))
+    levels = [(over_seeds(scores, bounds=(0, 1)), scores) for scores in (base, few, many)]
+    gaps = [(compare_seeds(many, few), few - many)]
+    for marks, rows in zip(marks_of(text), (levels, gaps), strict=True):
+        found: dict[tuple[str, float], list[float]] = {}
+        for colour, x, y in marks:
+            if colour in (INK, FAINT):
+                found.setdefault((colour, y), []).append(x)
+        inked, faint = ([found[k] for k in sorted(found) if k[0] == ink] for ink in (INK, FAINT))
+        places, values = [], []
+        for (interval, scores), points, ticks in zip(rows, inked, faint, strict=True):
+            places += [*sorted(points), *sorted(ticks)]
+            values += [interval.low, interval.mean, interval.high, *sorted(scores.mean(axis=1))]
+        require_line(places, values, 1)
+
+
+@pytest.mark.parametrize("name", ["$\\frac$", "a\x1b[31m <b>"])
+def test_save_plot_name_with_markup_is_drawn_verbatim(name: str, tmp_path: Path) -> None:
+    pairs = {"few": ("few", "base")}
+    report = Layout("results", name, {"few": name}, pairs, name, reference_run="few")
+    results = [r for r in RESULTS if r.run in ("base", "few") and r.is_last]
+    save_plot(tmp_path / "plot.svg", report, results)
+    shown = name.replace("\x1b", "\\x1b").replace("<", "&lt;").replace(">", "&gt;")
+    plot = (tmp_path / "plot.svg").read_text()
+    assert plot.count(f">{shown}</text>") == 2  # title and row
+    assert f">Avg@4: {shown}, points</text>" in plot
+
+
+def test_results_leave_out_samples_and_problems_that_were_not_graded() -> None:
+    base, run = trained("base", 0, 0, [4, 2, 1]), trained("few", 0, 2, [3, 0, 1])
+    lacking = replace(run, graded=[3, 0, 2])
+    assert shares([base]).tolist() == [[1, 0.5, 0.25]]
+    assert shares([lacking])[0, [0, 2]].tolist() == [1, 0.5]
+    assert np.isnan(shares([lacking])[0, 1])
+    # Without the second problem on both sides.
+    found = by_run([base, lacking])
+    assert [result.problems for results in found.values() for result in results] == [
+        ["one", "three"]
+    ] * 2
+    assert shares(found["base"]).tolist() == [[1, 0.25]]
+    assert shares(found["few"]).tolist() == [[1, 0.5]]
+    assert by_run([base, run])["few"] == [run]
+    with pytest.raises(RunError, match="no problem has a graded sample of every run"):
+        by_run([base, replace(run, graded=[0, 0, 0])])

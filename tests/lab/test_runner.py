@@ -1,0 +1,506 @@
+"""An experiment holds what was measured, survives being killed, and never mixes two settings."""
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import redirect_stdout
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from paint.cli import main
+from paint.config.recipe import find_recipe, read_recipe
+from paint.config.run_folder import RunError, step_folder
+from paint.config.schema import Config, ConfigError, ModelConfig
+from paint.core.display import Display
+from paint.evaluation.generate import checkpoint_digest
+from paint.lab.ablations import ABLATION_TABLES, AblationRow, ablate
+from paint.lab.checkpoint_results import (
+    CheckpointResult,
+    by_run,
+    read_results,
+)
+from paint.lab.eval_protocols import protocol_for
+from paint.lab.runner import ExperimentRun, run_experiment
+from paint.models.weights import trained_in
+from paint.training.run_log import new_run
+from processes import until
+from reports import report_in
+from runs import Sections, rows_of, tight_and_loose
+
+PROBLEMS, SAMPLES = 5, 3
+SMALL = ["--problems", str(PROBLEMS), "--samples", str(SAMPLES)]
+
+
+def write_recipes(folder: Path, steps: int, **train: Any) -> list[str]:
+    """Two recipes of one model, tight and loose, as the command line takes them."""
+    batch = {"batch_size": 4, "micro_batch_size": 4, "learning_rate": 1e-2, "checkpoint_every": 1}
+    small: Sections = {
+        "model": {"lora_rank": 4, "lora_alpha": 8},
+        "data": {"limit": 40},
+        "rollout": {"max_new_tokens": 60},
+        "train": batch | {"steps": steps} | train,
+    }
+    return tight_and_loose(folder, small)
+
+
+class Experiment(NamedTuple):
+    """An experiment's folder, its command, and what it printed."""
+
+    folder: Path
+    command: list[str]
+    said: str
+
+    def copy(self, folder: Path) -> "Experiment":
+        shutil.copytree(self.folder, folder)
+        return Experiment(folder, [*self.command, "--output-dir", str(folder)], "")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
+    """An experiment of two recipes and two seeds."""
+    folder = tmp_path_factory.mktemp("experiment")
+    recipes, place = write_recipes(folder, steps=2), ["--output-dir", str(folder / "demo")]
+    command = ["demo", *recipes, "--seeds", "2", *place, *SMALL]
+    with redirect_stdout(StringIO()) as said:
+        assert main(command) == 0
+    return Experiment(folder / "demo", command, said.getvalue())
+
+
+@pytest.fixture(scope="module")
+def stepped(finished: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Experiment:
+    """The same experiment, gone on with for its earlier checkpoints."""
+    folder, command, _ = finished.copy(tmp_path_factory.mktemp("stepped") / "demo")
+    with redirect_stdout(StringIO()) as said:
+        assert main([*command, "--every-checkpoint"]) == 0
+    return Experiment(folder, [*command, "--every-checkpoint"], said.getvalue())
+
+
+def bytes_in(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Every file with its time and content; locks are touched by whoever looks."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"]
+    return {str(p.relative_to(folder)): (p.stat().st_mtime_ns, p.read_bytes()) for p in files}
+
+
+def right_of(place: Path) -> list[int]:
+    """Correct samples of each problem, from the stored grades."""
+    correct = [row["strict"]["correct"] for row in rows_of(place / "demo/grades.jsonl")]
+    return [int(n) for n in np.reshape(correct, (PROBLEMS, SAMPLES)).sum(axis=1)]
+
+
+def by_checkpoint(folder: Path, **changes: Any) -> dict[tuple[str, int, int], CheckpointResult]:
+    """The results by run, seed and step."""
+    return {(r.run, r.seed, r.steps): replace(r, **changes) for r in read_results(folder)}
+
+
+def assert_same_but_for_times(folder: Path, other: Path) -> None:
+    assert by_checkpoint(folder, seconds=0.0) == by_checkpoint(other, seconds=0.0)
+
+
+def run_cells(folder: Path, *configs: Config, **options: Any) -> list[CheckpointResult]:
+    """An experiment with one seed; each config is a run, called one."""
+    cells = [ExperimentRun("one", config) for config in configs]
+    return run_experiment(cells, [0], folder, protocol_for(DEMO, None, 2, 2), Display(), **options)
+
+
+def test_experiment_results_have_one_row_per_run_and_seed(finished: Experiment) -> None:
+    folder, _, _ = finished
+    results = read_results(folder)
+    order = [(name, seed) for seed in (0, 1) for name in ("base", "tight", "loose")]
+    assert [(result.run, result.seed) for result in results] == order
+    for result in results:
+        place = folder / "evaluation" / f"seed-{result.seed}" / result.run
+        assert result.right == right_of(place)
+        lengths = [sample["tokens"] for sample in rows_of(place / "demo/completions.jsonl")]
+        assert result.answer_tokens == pytest.approx(np.mean(lengths))
+        if result.run == "base":
+            assert (result.steps, result.rollout_tokens, result.seconds) == (0, 0, 0)
+            continue
+        run = folder / result.run / f"seed-{result.seed}"
+        rollouts = [row for path in run.glob("rollouts/*") for row in rows_of(path)]
+        assert (result.steps, len(rollouts)) == (2, 8)
+        assert result.rollout_tokens == sum(len(rollout["completion_ids"]) for rollout in rollouts)
+        cells = [cell for row in rows_of(run / "metrics.jsonl") for cell in row.items()]
+        spent = [value for name, value in cells if re.fullmatch("seconds_(?!left).*", name)]
+        assert 0 < result.seconds == pytest.approx(sum(spent))
+        assert result.config["train"]["seed"] == result.seed
+        assert "step 2/2" in (run / "log.txt").read_text()
+
+
+def test_experiment_evaluates_checkpoint_of_step(stepped: Experiment) -> None:
+    folder, digests = stepped.folder, []
+    for step, name in enumerate(("loose-step-000001", "loose"), start=1):
+        place = folder / "evaluation/seed-1" / name / "demo"
+        asked = json.loads((place / "settings.json").read_text())
+        checkpoint = step_folder(folder / "loose/seed-1/checkpoints", step)
+        assert asked["adapter"] == checkpoint_digest(trained_in(checkpoint, "lora"))
+        assert asked["seed"] == 1
+        digests.append(asked["adapter"])
+    assert digests[0] != digests[1]
+
+
+def test_experiment_every_checkpoint_adds_evaluations_without_training(
+    finished: Experiment, stepped: Experiment
+) -> None:
+    folder, _, said = stepped
+    assert "\ntraining " not in said
+    assert said.count("-step-000001, demo: ") == 4
+    before, results = read_results(finished.folder), read_results(folder)
+    assert [result for result in results if result.is_last] == before
+    added = [result for result in results if not result.is_last]
+    assert [(r.run, r.seed, r.steps) for r in added] == [
+        (name, seed, 1) for seed in (0, 1) for name in ("tight", "loose")
+    ]
+    moved = []
+    for result in added:
+        rollouts = rows_of(folder / result.run / f"seed-{result.seed}/rollouts/step-000001.jsonl")
+        assert result.rollout_tokens == sum(len(row["completion_ids"]) for row in rollouts)
+        [last] = [r for r in before if (r.run, r.seed) == (result.run, result.seed)]
+        assert 0 < result.seconds < last.seconds
+        place = folder / f"evaluation/seed-{result.seed}/{result.run}-step-000001"
+        assert result.right == right_of(place)
+        moved.append(result.right != last.right)
+    assert any(moved)
+
+    headline = (finished.folder / "results.md").read_text().rstrip()
+    assert (folder / "results.md").read_text().startswith(headline)
+    assert (folder / "results.svg").read_bytes() == (finished.folder / "results.svg").read_bytes()
+    assert "Avg@3 by step" in said
+
+
+def test_experiment_checkpoint_steps_follow_settings_and_need_earlier_ones(tmp_path: Path) -> None:
+    cell = ExperimentRun("one", DEMO.changed("train", steps=25, checkpoint_every=10))
+    assert cell.steps(every_checkpoint=True) == [10, 20, 25]
+    assert cell.steps(every_checkpoint=False) == [25]
+    once = cell.config.changed("train", checkpoint_every=25)
+    assert ExperimentRun("one", once).steps(every_checkpoint=True) == [25]
+    with pytest.raises(ConfigError, match=r"set train\.checkpoint_every below train\.steps"):
+        run_cells(tmp_path, once, every_checkpoint=True)
+    assert not any(tmp_path.iterdir())
+
+
+def test_experiment_progress_reports_position_and_remaining_time(finished: Experiment) -> None:
+    _, _, said = finished
+    parts = re.findall(r"^(\d of 6: \w+, seed \d)(; about .+ left)?$", said, re.MULTILINE)
+    first = ["1 of 6: base, seed 0", "2 of 6: tight, seed 0", "3 of 6: loose, seed 0"]
+    assert [part[0] for part in parts[:3]] == first
+    assert [bool(part[1]) for part in parts] == [False, False, True, True, True, True]
+    assert said.count("\ntraining ") == 4
+    for text in (said, (finished.folder / "results.md").read_text()):
+        assert "objective.clip: 0.3 -> 0.06" in text
+        assert f"Avg@{SAMPLES} on {PROBLEMS} problems of demo, seeds 0 to 1" in text
+
+
+def test_experiment_repeated_command_changes_no_results(
+    finished: Experiment, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, command, said = finished
+    kept = ("results.jsonl", "tight", "loose", "evaluation")
+    before = {name: value for name, value in bytes_in(folder).items() if name.startswith(kept)}
+    plot = (folder / "results.svg").read_bytes()
+    assert main(command) == 0
+    again = capsys.readouterr().out
+    assert "nothing was trained or evaluated" in again
+    assert "--output-dir" in again
+    assert again[again.index("The demo") :] == said[said.index("The demo") :]
+    after = {name: value for name, value in bytes_in(folder).items() if name.startswith(kept)}
+    assert after == before
+    assert (folder / "results.svg").read_bytes() == plot
+
+
+def test_experiment_deleted_results_are_rebuilt_and_corrupt_ones_refused(
+    finished: Experiment, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, command, _ = finished
+    path = folder / "results.jsonl"
+    before, runs = path.read_bytes(), bytes_in(folder / "loose")
+    path.write_bytes(b"{}\n" + before)
+    assert main(command) == 2
+    said = capsys.readouterr().err
+    assert f"{path} line 1: " in said
+    assert "delete it, and the same command writes it again" in said
+    assert path.read_bytes() == b"{}\n" + before
+    path.write_bytes(before[:-30])  # as a kill leaves the last line
+    assert main(command) == 0
+    assert path.read_bytes() == before
+    path.unlink()
+    assert main(command) == 0
+    assert path.read_bytes() == before
+    assert bytes_in(folder / "loose") == runs
+
+
+@pytest.mark.parametrize(
+    ("change", "flags", "message"),
+    [
+        (("\nsteps = 2", "\nsteps = 3"), [], "tight, seed 0, {}:\n  train.steps: 2 -> 3"),
+        (("", ""), ["--samples", "4"], "base, seed 0, {}:\n  samples: 3 -> 4\n"),
+    ],
+)
+def test_experiment_other_setting_in_same_folder_is_refused_with_difference(
+    finished: Experiment, change: tuple[str, str], flags: list[str], message: str, capsys: Any
+) -> None:
+    folder, command, _ = finished
+    recipe = Path(command[1])
+    text = recipe.read_text()
+    before = bytes_in(folder)
+    recipe.write_text(text.replace(*change))
+    try:
+        assert main([*command, *flags]) == 2
+    finally:
+        recipe.write_text(text)
+    error = capsys.readouterr().err
+    assert f"{folder} holds {message.format('with other settings')}" in error
+    assert "choose another place (--output-dir)" in error
+    assert bytes_in(folder) == before
+
+
+@pytest.mark.slow
+def test_experiment_two_processes_share_experiment_and_survive_kill_of_one(
+    finished: Experiment, tmp_path: Path
+) -> None:
+    folder, command, _ = finished
+    shared = tmp_path / "shared"
+    parts = [sys.executable, "-m", "paint.cli", *command, "--output-dir", str(shared)]
+    with subprocess.Popen(parts, stdout=subprocess.PIPE, text=True) as first:
+        until(lambda: (shared / "tight/seed-0/run.json").exists(), 120)
+        first.send_signal(signal.SIGSTOP)  # or it would be through before it is killed
+        with subprocess.Popen(parts, stdout=subprocess.PIPE, text=True) as second:
+            until(lambda: (shared / "loose/seed-0/run.json").exists(), 120)
+            first.kill()
+            said, _ = second.communicate(timeout=300)
+    assert second.returncode == 0
+    assert not list(shared.glob(".lock-*"))
+    assert "loose, seed 0" in said
+    assert "tight, seed 0" in said
+    assert_same_but_for_times(shared, folder)
+
+
+DEMO, LARGE = (read_recipe(find_recipe(name)) for name in ("demo-paint", "paint-qwen3-1.7b"))
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        ({"one": DEMO, "base": DEMO}, "^base names two recipes, or is reserved"),
+        ({"one": DEMO, "two": LARGE}, r"^model\.path of two is 'Qwen/Qwen3-1\.7B', .* one 'demo'"),
+        (
+            {"one": DEMO, "two": DEMO.changed("model", dtype="bfloat16")},
+            r"^model\.dtype of two is 'bfloat16', and that of one 'float32'",
+        ),
+        (
+            {"one": DEMO, "two": DEMO.changed("data", path="mine.jsonl")},
+            r"^data\.path of two is 'mine\.jsonl', and that of one 'demo'",
+        ),
+        (
+            {"one": DEMO, "two": DEMO.changed("grading", grader=("exact",))},
+            r"^grading\.grader of two is \('exact',\), and that of one \('math',\)",
+        ),
+    ],
+)
+def test_experiment_incomparable_runs_are_refused(
+    cells: dict[str, Config], message: str, tmp_path: Path
+) -> None:
+    runs = [ExperimentRun(name, config) for name, config in cells.items()]
+    with pytest.raises(ConfigError, match=r"^one names two recipes"):
+        run_cells(tmp_path / "demo", DEMO, DEMO)
+    with pytest.raises(ConfigError, match=message):
+        run_experiment(runs, [0], tmp_path / "demo", protocol_for(DEMO, None, 2, 2), Display())
+    assert not (tmp_path / "demo").exists()
+
+
+def test_experiment_of_ranks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match=r"^an experiment runs in one process"):
+        run_cells(tmp_path, DEMO)
+
+
+def test_experiment_server_urls_do_not_count_as_other_setting(tmp_path: Path) -> None:
+    before = DEMO.changed("rollout", engine="vllm", urls=("http://one:1",))
+    after = before.changed("rollout", urls=("http://two:1",)).changed("train", steps=7)
+    new_run(before, tmp_path / "one/seed-0", {"problems": "", "context": "", "model": {}})
+    with pytest.raises(RunError, match=r"with other settings:\n  train\.steps: \d+ -> 7\nUse"):
+        run_cells(tmp_path, after)
+
+
+def test_by_run_results_of_other_problems_are_refused(finished: Experiment) -> None:
+    first, second, third, *_ = read_results(finished.folder)
+    with pytest.raises(RunError, match="tight, seed 0 was evaluated on other problems than base"):
+        by_run([first, replace(second, problems=second.problems[::-1])])
+    assert first.trained_on == ""
+    assert len(second.trained_on) == 16
+    with pytest.raises(RunError, match="loose, seed 0 was trained on other problems than tight"):
+        by_run([first, second, replace(third, trained_on="0" * 16)])
+
+
+@pytest.mark.slow
+def test_experiment_stopped_and_killed_experiment_matches_undisturbed_one(tmp_path: Path) -> None:
+    recipes, line = write_recipes(tmp_path, steps=12), [sys.executable, "-m", "paint.cli", "demo"]
+    line += [*recipes, "--output-dir", str(tmp_path / "killed"), *SMALL]
+    killed = tmp_path / "killed"
+
+    def start_until(path: Path) -> subprocess.Popen[str]:
+        process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        until(lambda: path.exists() or process.poll() is not None, seconds=120)
+        assert process.poll() is None, process.communicate()
+        return process
+
+    first = start_until(killed / "tight/seed-0/checkpoints/step-000002")
+    first.send_signal(signal.SIGINT)
+    _, error = first.communicate(timeout=60)
+    assert first.returncode == 130
+    assert error == "stopped in tight, seed 0, and saved; the same command resumes\n"
+
+    second = start_until(killed / "loose/seed-0/checkpoints/step-000003")
+    second.kill()
+    second.communicate()
+    assert [result.run for result in read_results(killed)] == ["base", "tight"]
+    names = ("tight", "evaluation/seed-0/base", "evaluation/seed-0/tight")
+    done = {name: bytes_in(killed / name) for name in names}
+
+    third = subprocess.run(line, capture_output=True, text=True)
+    assert third.returncode == 0, third.stderr
+    assert "2 of 3 are in" in third.stdout
+    assert "tight, seed 0" not in third.stdout.partition("The demo")[0]
+    assert {name: bytes_in(killed / name) for name in done} == done
+
+    assert main(["demo", *recipes, "--output-dir", str(tmp_path / "undisturbed"), *SMALL]) == 0
+    assert_same_but_for_times(killed, tmp_path / "undisturbed")
+    base, tight, _ = read_results(tmp_path / "undisturbed")
+    assert base.right != tight.right  # it learnt, or broke: equal results say something
+    adapter = "loose/seed-0/checkpoints/step-000012/adapter/adapter_model.safetensors"
+    assert (killed / adapter).read_bytes() == (tmp_path / "undisturbed" / adapter).read_bytes()
+
+
+def test_grids_match_paper() -> None:
+    # Paper, section 'Ablation Studies': tables mask_ratio_ablation, mask_strategy_ablation,
+    # interpolation_ablation.
+    fixed = AblationRow(correct=0.40, wrong=0.30, placement="suffix", mix=0.0, top_fraction=0.0)
+    ratios = [(0, 0), (0.25, 0.25), (0.5, 0.5), (0.75, 0.75), (0.5, 0.25), (0.5, 0.3), (0.4, 0.3)]
+    mixes = [(0, 0), (0.01, 1), (0.03, 1), (0.05, 1), (0.03, 0.01), (0.03, 0.03), (0.03, 0.05)]
+    papers = {
+        "mask-ratio": [replace(fixed, correct=correct, wrong=wrong) for correct, wrong in ratios],
+        "mask-placement": [
+            replace(fixed, placement=name) for name in ("prefix", "middle", "random", "suffix")
+        ],
+        "interpolation": [replace(fixed, mix=mix, top_fraction=share) for mix, share in mixes],
+    }
+    assert {name: list(ABLATION_TABLES[name].rows.values()) for name in papers} == papers
+    baselines = {name: table.rows[table.baseline] for name, table in ABLATION_TABLES.items()}
+    assert [baselines[name] for name in papers] == [papers["mask-ratio"][0], fixed, fixed]
+
+
+def test_grid_point_changes_only_varied_settings() -> None:
+    recipe = read_recipe(find_recipe("paint-qwen3-1.7b"))
+    interpolation = ABLATION_TABLES["interpolation"]
+    assert interpolation.rows["0.03/0.03"].of(recipe) == recipe  # the paper's main setting
+    point = ABLATION_TABLES["mask-ratio"].rows["0.50/0.25"].of(recipe)
+    context = point.context
+    ratios = (context.mask_ratio_correct, context.mask_ratio_wrong, context.placement)
+    assert ratios == (0.5, 0.25, "suffix")
+    assert (point.objective.interpolation_weight, point.objective.top_fraction) == (0, 0)
+    restored = replace(point.objective, interpolation_weight=0.03, top_fraction=0.03)
+    assert replace(point, context=recipe.context, objective=restored) == recipe
+    other = ABLATION_TABLES["controls"].rows["another problem's solution"].of(recipe)
+    assert other == recipe.changed("context", source=("other",))
+    assert ABLATION_TABLES["controls"].rows["its own solution"].of(recipe) == recipe
+
+    # Suffix masking without interpolation stands in all three of the paper's tables; controls add
+    # four to its main setting, and feedback has four of its own.
+    names = [point.name for grid in ABLATION_TABLES.values() for point in grid.rows.values()]
+    assert (len(names), len(set(names))) == (27, 24)
+
+
+def test_ablation_of_model_uses_paper_evaluation_and_recipe_engine(tmp_path: Path) -> None:
+    problems = tmp_path / "copy.jsonl"
+    # As many rows as AIME 2024 has, of which the first is used.
+    rows = [f'{{"problem": "1+{i}?", "answer": "{1 + i}"}}\n' for i in range(30)]
+    problems.write_text("".join(rows))
+    config = Config(model=ModelConfig(path="some/model"))
+    config = config.changed("rollout", engine="vllm", urls=("http://node:1",), batch_size=48)
+    exam = protocol_for(config, f"aime_2024={problems}", 1, 12)
+    paper = {"temperature": 1.0, "top_p": 0.95, "top_k": -1, "max_new_tokens": 38_912}
+    facts = {"benchmark": "aime_2024", "problems": 1, "samples": 12, "thinking": True}
+    assert exam.table.items() >= (facts | paper).items()
+    rollout = exam.rollout
+    assert (rollout.engine, rollout.urls, rollout.batch_size) == ("vllm", ("http://node:1",), 48)
+
+    # Problems that are no published benchmark are sampled as the recipe trains.
+    own = protocol_for(config, str(problems), 1, 12).table
+    trained = {"thinking": False, "temperature": 1.1, "top_k": 20, "max_new_tokens": 1024}
+    assert own.items() >= trained.items()
+
+
+@pytest.fixture
+def two_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A recipe, and of two tables the row that they share and one that is compared with it."""
+    kept = {"mask-placement": ("middle", "suffix"), "interpolation": ("0.00/0.00", "0.05/1.00")}
+    for name, labels in kept.items():
+        table = ABLATION_TABLES[name]
+        points = {label: table.rows[label] for label in labels}
+        monkeypatch.setitem(ABLATION_TABLES, name, replace(table, rows=points))
+    return Path(write_recipes(tmp_path, steps=2, batch_size=2)[1])
+
+
+@pytest.mark.slow
+def test_ablation_trains_setting_shared_by_two_tables_once(
+    two_rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "ablate"
+    shared = folder / "suffix-0.40-0.30-mix-0.00-0.00"
+
+    def run(table: str) -> list[CheckpointResult]:
+        config = read_recipe(two_rows)
+        return ablate(table, config, folder, seeds=[0], benchmark=None, problems=2, samples=2)
+
+    assert len(run("mask-placement")) == 3
+    before = bytes_in(shared)
+    assert len(before) > 5
+    assert len(run("interpolation")) == 3
+    assert bytes_in(shared) == before
+    assert len(read_results(folder)) == 4
+    said = capsys.readouterr().out
+    _, is_said, second = said.partition("2 of 3 are in")
+    assert is_said
+    assert "of 3: suffix-0.40-0.30-mix-0.00-0.00" not in second
+    assert "0.05/1.00 less 0.00/0.00" in (folder / "interpolation.md").read_text()
+    for name in ("mask-placement", "interpolation"):
+        drawn = (folder / f"{name}.svg").read_text()
+        assert all(f">{label}</text>" in drawn for label in ("base", *ABLATION_TABLES[name].rows))
+
+
+def test_ablate_feedback_shows_every_checkpoint_and_best_per_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = ABLATION_TABLES["feedback"]
+    kept = ("feedback on another completion", "feedback on its own completion")
+    points = {label: table.rows[label] for label in kept}
+    monkeypatch.setitem(ABLATION_TABLES, "feedback", replace(table, rows=points))
+    recipe, folder = write_recipes(tmp_path, steps=2)[1], tmp_path / "ablate"
+    flags = ["--problems", "2", "--samples", "2", "--seeds", "1", "--every-checkpoint"]
+    flags += ["--context.source", "feedback", "--output-dir", str(folder)]
+    assert main(["ablate", "feedback", recipe, *flags]) == 0
+
+    names = [point.name for point in points.values()]
+    results = [(result.run, result.steps) for result in read_results(folder)]
+    assert results == [("base", 0), *((name, step) for name in names for step in (1, 2))]
+    rollouts = rows_of(folder / names[1] / "seed-0/rollouts/step-000001.jsonl")
+    assert {row["context"] for row in rollouts if not row["correct"]} == {"wrong"}
+    rows = report_in(folder, "feedback").rows
+    for label in points:
+        found = [row.step for row in rows if row.policy == label and row.metric == "seconds"]
+        assert found == [None, 1, 2]
+    text = (folder / "feedback.md").read_text()
+    assert "Not a result: Avg@2 of each seed's best checkpoint" in text
+
+
+def test_ablation_of_another_kind_of_context_is_refused(tmp_path: Path) -> None:
+    config = read_recipe(find_recipe("demo-paint")).changed("context", source=("feedback",))
+    with pytest.raises(ConfigError, match=r"mask-ratio is for .* context\.source solution, and"):
+        ablate("mask-ratio", config, tmp_path, seeds=[0], benchmark=None, problems=1, samples=1)

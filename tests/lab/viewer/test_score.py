@@ -1,0 +1,144 @@
+"""What scoring again finds: the reference's values, the likeliest tokens, the very student."""
+
+import random
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import paint.lab.viewer.run
+from paint.config.run_folder import RunError, read_run
+from paint.config.schema import ConfigError
+from paint.core.display import Display
+from paint.core.storage import CorruptFileError
+from paint.lab.viewer.run import PageSpec, choose, run_data, spread
+from paint.lab.viewer.score import Scorer
+from paint.resolve.check import read_resolved
+from paint.training.token_log import read_tokens, tokens_path
+from runs import stored
+
+
+def test_scorer_uses_checkpoint_before_step(run: Path) -> None:
+    """Checkpoints are after steps 2 and 3: steps 1 and 3 have their very student."""
+    scorer = Scorer(run, read_resolved(read_run(run), None), Display(enabled=False))
+    assert [scorer.become_student(step) for step in (3, 1, 2)] == [2, 0, 0]
+    for step, bound in ((3, 1e-5), (1, 1e-5), (2, None)):
+        scorer.become_student(step)
+        kept = read_tokens(tokens_path(run, step))
+        rollout = stored(run, step)[0]
+        found = scorer.score(rollout, rollout["teacher_prompt_ids"]).values
+        moved = np.abs(found["student_log_prob"] - kept[0]["student_log_prob"]).max()
+        if bound is None:
+            assert moved > 1e-5
+            continue
+        for name in ("loss", "kl", "student_entropy", "teacher_log_prob", "unclipped_mass"):
+            np.testing.assert_allclose(found[name], kept[0][name], atol=1e-5, err_msg=name)
+        assert found["selected"].tolist() == kept[0]["selected"].tolist()
+
+
+def test_run_data_names_student_and_exactness(run: Path) -> None:
+    data = run_data(run, PageSpec(), Display(enabled=False))
+    students = [(step["step"], step["student"], step["is_exact"]) for step in data["steps"]]
+    assert students == [(1, 0, True), (2, 0, False), (3, 2, True)]
+    assert all(row["is_kept"] and row["moved"] >= 0 for s in data["steps"] for row in s["rows"])
+    every = run_data(run, PageSpec(steps=[2]), Display(enabled=False))
+    assert [row["is_kept"] for row in every["steps"][0]["rows"]] == [True] * 4 + [False] * 2
+    alone = run_data(run, PageSpec(again=False), Display(enabled=False))
+    assert not any("entries" in row for step in alone["steps"] for row in step["rows"])
+
+
+def test_run_data_contexts_match_training(run: Path) -> None:
+    wanted = PageSpec(steps=[1], row=1, contexts=("solution", "none", "other", "wrong_answer"))
+    data = run_data(run, wanted, Display(enabled=False))
+    [row] = data["steps"][0]["rows"]
+    contexts = row["contexts"]
+    assert contexts["solution"]["is_the_runs"]
+    assert contexts["solution"]["context"] == stored(run)[1]["context"]
+    assert contexts["none"]["context"] is None
+    assert contexts["other"]["context"] not in (None, contexts["solution"]["context"])
+    assert stored(run)[1]["answer"] not in contexts["wrong_answer"]["context"].split("{")[1]
+
+
+def test_run_data_feedback_of_a_run_without_any_is_refused(run: Path) -> None:
+    wanted = PageSpec(steps=[1], contexts=("feedback",))
+    with pytest.raises(ConfigError, match="no reason and no feedback"):
+        run_data(run, wanted, Display(enabled=False))
+
+
+def test_choose_missing_steps_and_rows_are_refused(run: Path) -> None:
+    config = read_run(run)
+    with pytest.raises(RunError, match=r"step 9.*1 to 3"):
+        choose(run, config, PageSpec(steps=[9]))
+    with pytest.raises(RunError, match="no row 6"):
+        choose(run, config, PageSpec(steps=[1], row=6))
+
+
+@pytest.fixture
+def long_run(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the run that is long: steps 1 and 3 fit on a page, which rescores step 3."""
+    copy = tmp_path / "long"
+    shutil.copytree(run, copy)
+    tokens = [sum(len(row["completion_ids"]) for row in stored(run, step)[:4]) for step in (1, 3)]
+    monkeypatch.setattr(paint.lab.viewer.run, "MOST_TOKENS", sum(tokens))
+    monkeypatch.setattr(paint.lab.viewer.run, "RESCORED_ROWS", 4)
+    return copy
+
+
+def rescored(run: Path, spec: PageSpec) -> dict[int, list[bool]]:
+    """By step of a page, whether its rows have likeliest tokens."""
+    data = run_data(run, spec, Display(enabled=False))
+    for step in data["steps"]:
+        assert all("kl" in row["values"] for row in step["rows"])
+        assert all(("slope" in row["values"]) == ("entries" in row) for row in step["rows"])
+    return {step["step"]: ["entries" in row for row in step["rows"]] for step in data["steps"]}
+
+
+def test_run_data_of_a_long_run_rescores_some_steps(
+    long_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert rescored(long_run, PageSpec()) == {1: [False] * 4, 3: [True] * 4}
+    assert rescored(long_run, PageSpec(steps=[1, 2, 3]))[1] == [True] * 6
+    assert rescored(long_run, PageSpec(row=1)) == {1: [True], 2: [True], 3: [True]}
+    assert rescored(long_run, PageSpec(contexts=["none"])) == {1: [True] * 4, 3: [True] * 4}
+    run_data(long_run, PageSpec(), Display())
+    assert "in 1 of the 2 steps" in " ".join(capsys.readouterr().out.split())
+
+
+def test_run_data_of_a_long_run_rescores_rows_without_logged_values(long_run: Path) -> None:
+    tokens_path(long_run, 1).unlink()
+    assert rescored(long_run, PageSpec()) == {1: [True] * 4, 3: [True] * 4}
+
+
+def test_choose_reads_no_rows_after_the_shown_ones(long_run: Path) -> None:
+    path = long_run / "rollouts/step-000001.jsonl"
+    lines = path.read_text("utf-8").splitlines()
+    path.write_text("\n".join([*lines[:4], "{", *lines[5:], ""]), "utf-8")
+    config = read_run(long_run)
+    assert [row["row"] for row in choose(long_run, config, PageSpec())[1]] == [0, 1, 2, 3]
+    with pytest.raises(CorruptFileError, match="line 5"):
+        choose(long_run, config, PageSpec(steps=[1]))
+
+
+@pytest.mark.parametrize(("tokens", "wanted"), [(100, 10), (32 * 1024 // 4, 4), (10**6, 1)])
+def test_spread_selects_steps_over_run(tokens: int, wanted: int) -> None:
+    steps = list(range(1, 11))
+    chosen = spread(steps, dict.fromkeys(steps, tokens), 32 * 1024)
+    assert len(chosen) == wanted
+    assert chosen[-1] == 10
+    assert wanted == 1 or chosen[0] == 1
+
+
+def test_spread_of_different_sizes_has_the_most_steps_that_fit() -> None:
+    rng = random.Random(0)
+    for _ in range(200):
+        steps = sorted(rng.sample(range(100), rng.randint(1, 20)))
+        sizes = {step: rng.choice([0, 1, 5, 50]) for step in steps}
+        most = rng.randrange(200)
+        fitting = [steps[-1:]]
+        for count in range(2, len(steps) + 1):
+            gap = (len(steps) - 1) / (count - 1)
+            chosen = [steps[round(number * gap)] for number in range(count)]
+            if sum(sizes[step] for step in chosen) <= most:
+                fitting.append(chosen)
+        assert spread(steps, sizes, most) == fitting[-1]

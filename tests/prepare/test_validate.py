@@ -1,0 +1,307 @@
+"""`paint data validate`: every bad row is counted; lengths are those of the run's own prompts."""
+
+import json
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from paint.config.schema import Config, DataConfig, GradingConfig, ModelConfig, PromptsConfig
+from paint.core.display import Display
+from paint.data.benchmarks import Benchmark
+from paint.data.problems import DataError, Problem, read_problems
+from paint.models import lengths
+from paint.models.policy import Policy
+from paint.objective.masking import MARKER
+from paint.prepare.validate import (
+    FileCheck,
+    check_file,
+    length_quantiles,
+    print_check,
+)
+from paint.resolve.check import check_config
+from paint.training.longest_rows import measure_longest
+
+SOLUTION = r"We find $(1+2)-4 \equiv 99$, so the result is $\boxed{99}$."
+
+
+def row(number: int, **changes: Any) -> dict[str, Any]:
+    return {"problem": f"Start at ${number}$.", "solution": SOLUTION, "answer": "99"} | changes
+
+
+def write(folder: Path, *lines: dict[str, Any] | str) -> str:
+    path = folder / "p.jsonl"
+    path.write_text(
+        "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines)
+    )
+    return str(path)
+
+
+def check_of(path: str, **options: Any) -> FileCheck:
+    return check_file(config_of(path, **options), display=Display(enabled=False))
+
+
+def config_of(path: str, *, model: str = "demo", grader: str = "math", **options: Any) -> Config:
+    data, grading = DataConfig(path=path, **options), GradingConfig(grader=(grader,))
+    model_config = ModelConfig(path=model, teacher_thinking=False)
+    return Config(model=model_config, data=data, grading=grading)
+
+
+def shown(check: FileCheck) -> str:
+    console = Console(record=True, width=120, soft_wrap=True, file=StringIO())
+    print_check(check, console)
+    return console.export_text()
+
+
+def test_check_file_counts_bad_rows_and_names_first(tmp_path: Path) -> None:
+    bad = [row(n, solution="") for n in range(8)]
+    check = check_of(write(tmp_path, row(0), "{", *bad, row(1, extra=1), row(0), row(2)))
+    assert check.good == 3
+    assert {reason: len(rows) for reason, rows in check.bad.items()} == {
+        "invalid JSON": 1,
+        'field "solution" is empty': 8,
+        "same problem as an earlier row": 1,
+    }
+    assert [number for number, _ in check.bad['field "solution" is empty']] == list(range(3, 11))
+    assert check.bad["same problem as an earlier row"] == [
+        (12, "same problem as an earlier row, row 1 (value 'Start at $0$.')")
+    ]
+    assert check.columns == {"problem": 12, "solution": 12, "answer": 12, "extra": 1}
+
+
+def test_check_file_lengths_match_prompts_of_run(policy: Policy) -> None:
+    check = check_of("demo", limit=40)
+    problems = read_problems(DataConfig(path="demo", limit=40)).problems
+    prompts = sorted(
+        len(policy.teacher_prompt(p.problem, f"{p.solution} {MARKER}", complete=False))
+        for p in problems
+    )
+    assert check.lengths["teacher prompt"] == length_quantiles(prompts)
+    texts = sorted(len(policy.tokenizer.encode(p.solution)) for p in problems)
+    assert check.lengths["solution"] == length_quantiles(texts)
+    limit = prompts[19]
+    cut = check_of("demo", limit=40, max_prompt_tokens=limit)
+    assert len(cut.too_long) == sum(length > limit for length in prompts) > 0
+    number, message = cut.too_long[0]
+    problem = problems[number - 1]
+    text = f"{problem.solution} {MARKER}"
+    length = len(policy.teacher_prompt(problem.problem, text, complete=False))
+    assert (message, length > limit) == (f"a teacher prompt of {length} tokens", True)
+    assert check.too_long == []
+
+
+def test_check_file_of_many_rows_samples_lengths_and_finds_every_long_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [row(n) for n in range(40)]
+    rows[7] = row(7, problem="Start at $7$. " + "Go on. " * 60)
+    rows[22] = row(22, solution="x " * 150)
+    path = write(tmp_path, *rows)
+    exact = check_of(path, max_prompt_tokens=220)
+    assert [number for number, _ in exact.too_long] == [8, 23]
+    assert (exact.measured, exact.without_anchors) == (40, 1)
+    assert "at equal distances" not in shown(exact)
+
+    monkeypatch.setattr(lengths, "MANY", 39)
+    monkeypatch.setattr(lengths, "SAMPLED", 8)
+    monkeypatch.setattr("paint.training.longest_rows.LONGEST", 1)
+    check = check_of(path, max_prompt_tokens=220)
+    assert check.too_long == exact.too_long
+    assert check.measured == 8  # rows 1, 6, 11, ...
+    assert check.without_anchors == 0
+    for name, quantiles in exact.lengths.items():
+        assert check.lengths[name].longest == quantiles.longest, name
+    assert "are those of 8 of 40 rows, at equal distances" in shown(check)
+
+
+def test_check_file_counts_solutions_without_answer_or_anchors(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        row(0),
+        row(1, answer="98"),
+        row(2, answer=r"\frac{198}{2}"),
+        row(3, solution="It is so."),
+        row(4, answer=99),
+    )
+    check = check_of(path)
+    assert check.boxed == {"right": 3, "wrong": 1, "no box": 1}
+    assert check.without_anchors == 1
+
+
+def test_check_file_lists_gold_warnings(tmp_path: Path) -> None:
+    answers = ["99", r"\frac{9}{", ["99", r"\sqrt", "ninety-nine"], "99.0"]
+    check = check_of(write(tmp_path, *(row(n, answer=a) for n, a in enumerate(answers))))
+    assert check.boxed == {"right": 3, "unparsable gold": 1}
+    read = "'ninety-nine': it is read as text (read as 'ninety-nine')"
+    assert check.gold_warnings == [
+        (2, r"'\\frac{9}{': it does not parse"),
+        (3, rf"'\\sqrt': it does not parse, {read}"),
+    ]
+    text = shown(check)
+    assert "gold answers to check (docs/how-to/own-data.md): 2 rows" in text
+    assert r"row 2: '\\frac{9}{': it does not parse" in text
+
+
+def test_check_file_lists_benchmark_copies(tmp_path: Path) -> None:
+    posed = "Along the road stand trees on which {} owls sit and sleep by day until six."
+    benchmark = Benchmark("owls", [Problem(posed.format(12), "", "3", "o1")])
+    path = write(
+        tmp_path, row(0), row(1, problem=posed.format(12)), row(2, problem=posed.format(7))
+    )
+    quiet = Display(enabled=False)
+    check = check_file(config_of(path), benchmarks=[benchmark], display=quiet)
+    assert check.contaminated is not None
+    assert [number for number, _ in check.contaminated] == [2]
+    text = shown(check)
+    assert "repeat a benchmark problem: 1 rows" in text
+    assert "row 2: owls, problem o1: 'along the road stand trees on which 12 owls" in text
+
+    clean_config = config_of(write(tmp_path, row(0)))
+    clean = check_file(clean_config, benchmarks=[benchmark], display=quiet)
+    assert "no row repeats a benchmark problem" in shown(clean)
+    assert "benchmark" not in shown(check_of(path))
+
+
+def test_check_file_limit_ends_where_run_ends(tmp_path: Path) -> None:
+    check = check_of(write(tmp_path, "{", row(0), "{", row(1), "{"), limit=2)
+    assert (check.good, len(check.bad["invalid JSON"])) == (2, 2)
+
+
+def test_file_check_repr_has_counts_by_line_and_no_prompt(tmp_path: Path) -> None:
+    check = check_of(write(tmp_path, "{", *[row(n) for n in range(3)]), max_prompt_tokens=10)
+    lines = repr(check).splitlines()
+    assert lines[0].endswith("p.jsonl: 4 rows, 3 good")
+    assert "bad: invalid JSON: 1 rows" in lines
+    assert "over data.max_prompt_tokens, 10: 3 rows" in lines
+    longest = check.lengths["teacher prompt"].longest
+    [teacher] = [line for line in lines if line.startswith("teacher prompt, tokens: ")]
+    assert teacher.endswith(f"longest {longest}")
+    assert "<|im_start|>" not in repr(check)
+
+
+def test_print_check_shows_findings(tmp_path: Path) -> None:
+    text = shown(
+        check_of(
+            write(tmp_path, "{", *[row(n) for n in range(3)], row(3, answer="1")),
+            max_prompt_tokens=10,
+        )
+    )
+    for piece in (
+        "p.jsonl: 5 rows, 4 good",
+        "columns: problem (in 4 rows), solution (in 4 rows), answer (in 4 rows)",
+        "bad: invalid JSON: 1 rows",
+        "row 1: invalid JSON: Expecting property name",
+        "over data.max_prompt_tokens, 10: 4 rows",
+        "solutions whose box holds the answer: 75.0% (3 right, 1 wrong)",
+        "teacher prompt",
+    ):
+        assert piece in text, piece
+
+
+def test_print_check_says_how_rows_are_read_and_what_they_lack(tmp_path: Path) -> None:
+    system = {"system": "Be brief."}
+    rows = [{"instruction": f"Write {n}.", "output": "def f(): ..."} for n in range(3)]
+    path = write(tmp_path, *rows, *(row | system | {"input": "x"} for row in rows))
+    config = replace(config_of(path), prompts=PromptsConfig(teacher_system="{{ context }}"))
+    config = config.changed("context", source=("solution",))
+    text = shown(check_file(config, display=Display(enabled=False)))
+    assert "read as Alpaca: problem and solution from instruction, input, output" in text
+    assert "the system turn of 3 of 6 rows" in text
+    assert "no solution has a box" not in text  # without answers, nothing is graded
+
+    answered = write(tmp_path, *(row | {"answer": "f(1) == 1"} for row in rows))
+    assert "no solution has a box" in shown(check_of(answered))
+
+
+def test_print_check_names_equal_errors_once(tmp_path: Path) -> None:
+    path = write(tmp_path, row(0), *({"x": str(n)} for n in range(7)))
+    text = shown(check_of(path))
+    assert text.count('fields "problem", "solution" are missing') == 2  # its title, and one line
+    assert "rows 2, 3, 4, 5, 6: fields" in text
+
+
+def test_print_check_names_the_cost_of_wrong_boxes_where_there_are_some(tmp_path: Path) -> None:
+    page = "demo.md#references-that-go-wrong"
+    assert page in shown(check_of(write(tmp_path, row(0), row(1, answer="1"))))
+    assert page not in shown(check_of(write(tmp_path, row(0), row(1, solution="It is so."))))
+
+
+def test_check_file_rows_without_answer_count_where_nothing_needs_it(tmp_path: Path) -> None:
+    rows = [{"problem": "Is it?", "solution": "It is."}, row(1)]
+    check = check_of(write(tmp_path, *rows))
+    assert (check.good, check.boxed) == (2, {"right": 1})
+    assert "Problem: Is it?" in check.views["student"]
+    assert "Begin ===\nIt is." in check.views["teacher"]
+
+
+def test_check_file_without_good_row_is_reported(tmp_path: Path) -> None:
+    check = check_of(write(tmp_path, "[1]", "{"))
+    assert (check.good, check.lengths, check.boxed) == (0, {}, {})
+    assert "not a JSON object but a list" in shown(check)
+    with pytest.raises(DataError, match="is empty"):
+        check_of(write(tmp_path))
+
+
+def test_length_quantiles_p95_is_smallest_covering_length() -> None:
+    assert length_quantiles([1, 2, 3, 10]) == (2.5, 10, 10)
+    assert length_quantiles(range(1, 101)) == (50.5, 95, 100)
+
+
+def test_check_file_runs_no_checks_of_mathematics_under_another_grader(tmp_path: Path) -> None:
+    tests = "assert add(1, 2) == 3\nassert add(0, 0) == 0"
+    code = {"solution": "def add(a, b): return a + b", "answer": tests, "tests": tests}
+    path = write(tmp_path, *(code | {"problem": f"Write add {n}."} for n in range(2)))
+    for grader in ("extensions.flaky_grader:grade", "none", "code"):
+        check = check_of(path, grader=grader)
+        assert (check.good, check.grader, check.boxed, check.gold_warnings) == (2, "", {}, [])
+        text = shown(check)
+        assert "gold answers to check" not in text
+        assert "holds the answer" not in text
+        assert "no solution has a box" not in text
+    assert check_of(path).boxed == {"no box": 2}
+
+
+def test_check_file_runs_the_checks_of_choice_and_exact(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"problem": "Which of 1?", "solution": "The answer is B.", "answer": "B"},
+        {"problem": "Which of 2?", "solution": "Paris", "answer": "Paris"},
+        {"problem": "Which of 3?", "solution": "The answer is C.", "answer": ["A", "D"]},
+    ]
+    path = write(tmp_path, *rows)
+    check = check_of(path, grader="choice")
+    assert check.gold_warnings == [(2, "'Paris': it is no letter")]
+    assert check.boxed == {"right": 1, "the gold answer 'Paris' is no letter": 1, "wrong": 1}
+    assert "solutions that grading.grader choice accepts: 33.3%" in shown(check)
+    exact = check_of(path, grader="exact")
+    assert (exact.gold_warnings, exact.boxed) == ([], {"right": 1, "wrong": 2})
+
+
+def test_measure_longest_is_of_the_prompts_that_training_makes(policy: Policy) -> None:
+    run = check_config(config_of("demo", limit=40))
+    problems = read_problems(run.config.data).problems
+    found = measure_longest(run, problems, policy.tokenizer)
+    check = check_of("demo", limit=40)
+    assert found.prompt == check.lengths["student prompt"].longest
+    assert found.teacher_prompt == check.lengths["teacher prompt"].longest
+    assert found.reference >= check.lengths["solution"].longest
+    assert str(found) == "the longest of 40 rows"
+    # What is a function of other rows, or of a completion, is not measured.
+    for source in ("other", "rollout", "feedback", "neighbour"):
+        other = replace(run, config=run.config.changed("context", source=(source,)))
+        assert measure_longest(other, problems, policy.tokenizer).teacher_prompt is None
+
+
+def test_measure_longest_of_many_rows_finds_the_row_with_the_most_bytes(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paint.training.longest_rows.SAMPLED", 4)
+    monkeypatch.setattr("paint.training.longest_rows.LONGEST", 1)
+    rows = [Problem(f"Start at ${n}$.", SOLUTION, "99", str(n)) for n in range(40)]
+    rows[23] = replace(rows[23], problem="Go on. " * 50)
+    run = check_config(config_of("demo"))
+    found = measure_longest(run, rows, policy.tokenizer)
+    assert found.prompt == len(policy.student_prompt(rows[23]))
+    assert str(found) == "the longest of 5 of 40 rows"

@@ -1,0 +1,151 @@
+"""The Algorithm contract: properties of the built-in ones, and one from outside of the package."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+
+from extensions.reward_weighted import RewardWeighted
+from paint.config.run_folder import read_metrics, read_run
+from paint.config.schema import TrainConfig
+from paint.core.errors import ConfigError, NonFiniteError
+from paint.core.extensions import OptionTable, spec_of
+from paint.resolve.algorithm import ALGORITHMS, Algorithm, find_algorithm
+from paint.training import train_step as ts
+from paint.training.rollouts import ScoredRollout
+from paint.training.step_checks import require_scores
+from paint.training.trainer import train
+from runs import adapter, changed, stored
+
+SPEC = "extensions.reward_weighted:RewardWeighted"
+
+
+def test_find_algorithm_built_in_properties() -> None:
+    found = {name: find_algorithm(TrainConfig(method=name)) for name in ALGORITHMS}
+    assert list(found) == ["distillation", "grpo", "sft"]
+    assert [a.needs_teacher for a in found.values()] == [True, False, False]
+    with_kl = TrainConfig(method="grpo", options=OptionTable({"kl": 0.1}))
+    assert find_algorithm(with_kl).needs_teacher
+    assert [a.min_samples for a in found.values()] == [1, 2, 1]
+    assert [a.needs_rollouts for a in found.values()] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    "name", ["ppo", "no_such_module:A", "extensions.reward_weighted:Absent", "filelock:FileLock"]
+)
+def test_find_algorithm_unknown_name_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"train\.method .*{name}|{name}.*train\.method"):
+        find_algorithm(TrainConfig(method=name))
+
+
+def test_train_outside_algorithm_learns_from_correct_completions(tmp_path: Path) -> None:
+    assert spec_of(RewardWeighted) == SPEC
+    steps = {"method": SPEC, "steps": 2, "batch_size": 8, "checkpoint_every": 2}
+    train(changed("demo-paint", {"train": steps}), tmp_path)
+    assert read_run(tmp_path).train.method == SPEC
+    assert 0 < sum(row["correct"] for row in stored(tmp_path)) < 8
+    assert [row["loss"] > 0 for row in read_metrics(tmp_path)] == [True, True]
+    weights = adapter(tmp_path)
+    trained = [value for name, value in weights.items() if "lora_B" in name]  # 0 at the start
+    assert trained
+    assert all(value.any() for value in trained)
+
+
+class Stepless(Algorithm):
+    """No step."""
+
+
+class Unmade(RewardWeighted):
+    def __init__(self) -> None:
+        raise KeyError("settings")
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (Stepless, "has no step"),
+        (Unmade, "KeyError: 'settings'"),
+    ],
+)
+def test_find_algorithm_outside_of_contract_is_refused(kind: type[Algorithm], message: str) -> None:
+    with pytest.raises(ConfigError, match=rf"train\.method \S*{kind.__name__}.*{message}"):
+        find_algorithm(TrainConfig(method=spec_of(kind)))
+
+
+class Changed(RewardWeighted):
+    """RewardWeighted with another result of its step."""
+
+    result: ClassVar[Callable[[list[ScoredRollout], float], Any]]
+
+    def step(self, setup, batch, step_index, clock):  # type: ignore[no-untyped-def]
+        scored, norm = super().step(setup, batch, step_index, clock)  # type: ignore[no-untyped-call]
+        return Changed.result(scored, norm)
+
+
+RESULTS: dict[str, tuple[Any, str]] = {
+    "nothing": (lambda scored, norm: None, "cannot unpack"),
+    "dropped": (lambda scored, norm: (scored[1:], norm), r"rows \[1\], not each of 0 to 1 once"),
+    "raises": (lambda scored, norm: dict[str, Any]()["x"], "KeyError: 'x'"),
+}
+
+
+@pytest.mark.parametrize("case", RESULTS)
+def test_train_step_of_ones_own_with_other_result_is_refused(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result, message = RESULTS[case]
+    monkeypatch.setattr(Changed, "result", staticmethod(result), raising=False)
+    steps = {"method": spec_of(Changed), "steps": 1, "batch_size": 2}
+    with pytest.raises(ConfigError, match=rf"train\.method \S*Changed.*{message}"):
+        train(changed("demo-paint", {"train": steps}), tmp_path)
+    assert not (tmp_path / "metrics.jsonl").exists()
+
+
+ONES = torch.ones(3)
+VALUES: dict[str, tuple[Any, str]] = {
+    "fewer": ({"loss": ONES[1:]}, r"loss are \(2,\), not 3"),
+    "reserved": ({"step": ONES}, "step is a reserved name"),
+}
+
+
+@pytest.mark.parametrize("case", VALUES)
+def test_require_scores_of_other_kind_are_refused_with_the_algorithm(case: str) -> None:
+    values, message = VALUES[case]
+    config = changed("demo-paint", {"train": {"method": SPEC}})
+    with pytest.raises(ConfigError, match=rf"{SPEC}: .*{message}"):
+        require_scores(config, values, 3)
+    require_scores(config, {"loss": ONES}, 3)
+
+
+class Infinite(RewardWeighted):
+    """RewardWeighted whose loss, or a value of its tokens, is not finite."""
+
+    what: ClassVar[str]
+
+    def step(self, setup, batch, step_index, clock):  # type: ignore[no-untyped-def]
+        rollouts = ts.generate_rollouts(setup, batch, step_index, clock)
+
+        def score(micro):  # type: ignore[no-untyped-def]
+            log_prob = ts.student_log_probs(setup, micro, 1.0).log_prob
+            values = log_prob.detach().clone()
+            if Infinite.what == "values":
+                values[-1] = math.inf
+                return log_prob.mean(), {"values": values}
+            return log_prob.mean() + math.nan, {"values": values}
+
+        return ts.learn(setup, rollouts, score, step_index, clock)
+
+
+@pytest.mark.parametrize("what", ["loss", "values"])
+def test_train_on_loss_or_values_not_finite_updates_nothing(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Infinite, "what", what, raising=False)
+    steps = {"method": spec_of(Infinite), "steps": 1, "batch_size": 2}
+    with pytest.raises(NonFiniteError, match=rf"^{what} of train\.method .* is not finite"):
+        train(changed("demo-paint", {"train": steps}), tmp_path)
+    assert not (tmp_path / "metrics.jsonl").exists()
+    assert not [*tmp_path.glob("checkpoints/step-*")]
