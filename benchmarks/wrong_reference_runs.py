@@ -266,11 +266,11 @@ def probability_of_results(policy: Policy, rollout: Rollout, prompt: list[int]) 
     """The probability of each step's result in the rollout, after this prompt."""
     ids = rollout.completion.ids
     log_p = policy.lm_head(policy.hidden_states([prompt], [ids])).log_softmax(-1)
-    found = []
-    for place in range(1, len(ids)):
-        if policy.decode([ids[place - 1]]).endswith("\\equiv "):
-            found.append(float(log_p[place, ids[place]].exp()))
-    return found
+    return [
+        float(log_p[place, ids[place]].exp())
+        for place in range(1, len(ids))
+        if policy.decode([ids[place - 1]]).endswith("\\equiv ")
+    ]
 
 
 def teacher_table(folder: Path, row_set: RowSet, count: int = 100) -> str:

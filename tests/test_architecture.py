@@ -129,10 +129,12 @@ def names_of(module: str) -> list[str]:
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             names.append(node.name)
         elif isinstance(node, ast.Assign):
-            for target in node.targets:
-                # A type alias; constants are in capitals.
-                if isinstance(target, ast.Name) and re.fullmatch("[A-Z]+[a-z].*", target.id):
-                    names.append(target.id)
+            # A type alias; constants are in capitals.
+            names.extend(
+                target.id
+                for target in node.targets
+                if isinstance(target, ast.Name) and re.fullmatch("[A-Z]+[a-z].*", target.id)
+            )
     return [name for name in names if not name.startswith("_")]
 
 

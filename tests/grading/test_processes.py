@@ -99,10 +99,7 @@ def test_command_lines_hold_no_globals_and_no_options_of_a_grader(module: Path) 
 
 
 def command_lines() -> list[str]:
-    lines = []
-    for pid in descendants(os.getpid()):
-        lines.append(Path(f"/proc/{pid}/cmdline").read_text())
-    return lines
+    return [Path(f"/proc/{pid}/cmdline").read_text() for pid in descendants(os.getpid())]
 
 
 def test_grader_with_a_large_global_grades() -> None:

@@ -118,9 +118,6 @@ def rollout_loss(
 
 def teacher_hidden_states(setup: Setup, rollouts: Sequence[Rollout]) -> Float[Tensor, "n h"]:
     """Hidden states of the completions' tokens after the teacher's prompts, without gradients."""
-    prompts = []
-    for r in rollouts:
-        if r.teacher_prompt:
-            prompts.append(r.teacher_prompt.prompt)
+    prompts = [r.teacher_prompt.prompt for r in rollouts if r.teacher_prompt]
     completions = [rollout.completion.ids for rollout in rollouts]
     return setup.teacher.hidden_states(prompts, completions)

@@ -129,10 +129,11 @@ def parse_line(line: Sequence[str], commands: Mapping[str, Command], about: str)
 
 def _require_values(command: Command, kind: type[Any], words: Sequence[str]) -> None:
     given = list(takewhile(lambda word: not word.startswith("-"), words))
-    positional: list[Any] = []
-    for parameter in _parameters(command):
-        if parameter.kind not in (Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD):
-            positional.append(parameter.kind)
+    positional: list[Any] = [
+        parameter.kind
+        for parameter in _parameters(command)
+        if parameter.kind not in (Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD)
+    ]
     takes_more = len(given) < len(positional) or Parameter.VAR_POSITIONAL in positional
     flags = words[len(given) :]
     require_values(flags, flag_kinds(kind, CONFIG), takes_more=takes_more)
@@ -190,10 +191,11 @@ def command_options(command: Command) -> type[Any]:
     """The dataclass of a command's options, with a field for each parameter."""
     helps = parameter_helps(command.function)
     settings = settings_type(command.function)
-    fields: list[Any] = []
-    for parameter in _parameters(command):
-        if not is_short_form(parameter, settings):
-            fields.append(_field_of(parameter, helps.get(parameter.name, "")))
+    fields: list[Any] = [
+        _field_of(parameter, helps.get(parameter.name, ""))
+        for parameter in _parameters(command)
+        if not is_short_form(parameter, settings)
+    ]
     off = dataclasses.field(default=False)
     if command.report is not None:
         fields.append((JSON, Annotated[bool, arg(help="Print JSON.")], off))

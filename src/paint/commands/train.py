@@ -70,10 +70,11 @@ def train(
 
 def _changes(recipe: Path, config: Config) -> str:
     """A line on how the settings differ from the recipe's; "" if only the run's folder does."""
-    changes = []
-    for change in differences(read_recipe(recipe), config):
-        if not change.startswith(("log.folder:", "log.name:")):
-            changes.append(change)
+    changes = [
+        change
+        for change in differences(read_recipe(recipe), config)
+        if not change.startswith(("log.folder:", "log.name:"))
+    ]
     if not changes:
         return ""
     rest = len(changes) - SHOWN_CHANGES

@@ -173,9 +173,9 @@ def differences(a: Config, b: Config) -> list[str]:
     lines = []
     for name in [*before, *(name for name in after if name not in before)]:
         if name not in before or name not in after or before[name] != after[name]:
-            both = []
-            for part in (before, after):
-                both.append(format_value(part[name]) if name in part else "unset")
+            both = [
+                format_value(part[name]) if name in part else "unset" for part in (before, after)
+            ]
             lines.append(f"{name}: {' -> '.join(both)}")
     return lines
 

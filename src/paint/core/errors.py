@@ -143,10 +143,7 @@ def reason(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno:
         return os.strerror(error.errno)
 
-    lines = []
-    for line in str(error).splitlines():
-        if line.strip():
-            lines.append(line.strip())
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     # A line such as "Errors in loading:" is a heading; the reason follows it.
     count = 1 + next((i for i, line in enumerate(lines) if not line.endswith(":")), 0)
     if "inline_container" in str(error) or "PytorchStreamWriter" in str(error):  # of torch.save

@@ -29,11 +29,11 @@ def setting_differences(
     before: Mapping[str, Any], after: Mapping[str, Any], changeable: Collection[str] = ()
 ) -> list[str]:
     """List the settings that differ, such as "temperature: 1.0 -> 0.6"."""
-    lines = []
-    for name in {**before, **after}:
-        if name not in changeable and before.get(name) != after.get(name):
-            lines.append(f"{name}: {before.get(name)!r} -> {after.get(name)!r}")
-    return lines
+    return [
+        f"{name}: {before.get(name)!r} -> {after.get(name)!r}"
+        for name in {**before, **after}
+        if name not in changeable and before.get(name) != after.get(name)
+    ]
 
 
 def refuse_differences(

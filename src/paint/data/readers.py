@@ -328,10 +328,11 @@ def _cells(column: Any) -> list[object]:
     if not (is_integer(kind) or is_floating(kind) or is_decimal(kind)):
         return list(column.to_pylist())
     # Arrow writes the fewest digits that round-trip, for 32-bit floats too.
-    cells: list[object] = []
-    for text in column.cast(pyarrow.string()).to_pylist():
-        # nan has no digits, and is no answer.
-        cells.append(text and (Number(text) if text[-1].isdigit() else float(text)))
+    # nan has no digits, and is no answer.
+    cells: list[object] = [
+        text and (Number(text) if text[-1].isdigit() else float(text))
+        for text in column.cast(pyarrow.string()).to_pylist()
+    ]
     return cells
 
 

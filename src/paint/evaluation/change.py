@@ -97,10 +97,7 @@ def _describe_test(found: Comparison) -> str:
 def _describe_rollouts(metrics: Sequence[Mapping[str, float]]) -> str:
     """The change of the best metric that the steps have, which is of other problems each time."""
     for name, (words, form) in OF_ROLLOUTS.items():
-        values = []
-        for row in metrics:
-            if name in row:
-                values.append(row[name])
+        values = [row[name] for row in metrics if name in row]
         if values:
             # One step is noise: its problems are others than those of the next.
             count = max(len(values) // 4, 1)

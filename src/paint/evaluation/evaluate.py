@@ -102,8 +102,9 @@ def evaluate(
     folder = Path(evaluation.output_dir) / name_of(targets, model)
     places: list[Place] = []
     for target in policies:
-        for benchmark in benchmarks:
-            places.append((folder / target.name / benchmark.name, target, benchmark))
+        places.extend(
+            (folder / target.name / benchmark.name, target, benchmark) for benchmark in benchmarks
+        )
 
     is_full = model.train_mode == "full"
     resolved = resolve_evaluation(
@@ -268,10 +269,7 @@ def name_of(targets: Sequence[str], model: ModelConfig) -> str:
 
     Raises DataError for a name that is no valid folder name.
     """
-    runs = []
-    for run in map(run_of, map(Path, targets)):
-        if run is not None:
-            runs.append(name_of_run(run))
+    runs = [name_of_run(run) for run in map(run_of, map(Path, targets)) if run is not None]
     if runs:
         return "+".join(dict.fromkeys(runs))
     # A model named .. or a/.. is named after its folder; a lone dot has no name.

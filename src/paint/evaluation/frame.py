@@ -98,11 +98,11 @@ def select_rows(rows: Iterable[Measurement], **columns: Any) -> list[Measurement
     ``against``, and of parts of a benchmark only with ``group``; ``...`` stands for any value.
     """
     wanted = {"against": "", "group": "", **columns}
-    found = []
-    for row in rows:
-        if all(value is ... or getattr(row, name) == value for name, value in wanted.items()):
-            found.append(row)
-    return found
+    return [
+        row
+        for row in rows
+        if all(value is ... or getattr(row, name) == value for name, value in wanted.items())
+    ]
 
 
 def interval_note(rows: Iterable[Measurement]) -> str:
@@ -178,10 +178,7 @@ def table_of(
         column = column_of(row)
         if column in columns:
             lines.setdefault(labels(row), {})[column] = row.text(columns[column][1])
-    used = []
-    for name in columns:
-        if any(name in cells for cells in lines.values()):
-            used.append(name)
+    used = [name for name in columns if any(name in cells for cells in lines.values())]
     width = max((len(label) for label in lines), default=1)
     heads = [""] * width + [columns[name][0] for name in used]
     body = []
@@ -227,9 +224,7 @@ def split_table(table: Table, width: int) -> list[Table]:
     made = []
     for number, part in enumerate(parts, start=1):
         chosen = [*labels, *part]
-        rows = []
-        for row in table.rows:
-            rows.append([row[i] for i in chosen])
+        rows = [[row[i] for i in chosen] for row in table.rows]
         title = f"{table.title} (columns {number} of {len(parts)})"
         made.append(
             replace(table, title=title, columns=[table.columns[i] for i in chosen], rows=rows)
@@ -241,12 +236,11 @@ def to_markdown(tables: Sequence[Table]) -> str:
     """Format tables as Markdown."""
     parts = []
     for table in tables:
-        rule = []
-        for column in table.columns:
-            rule.append("---:" if column else "---")
-        lines = []
-        for cells in (table.columns, rule, *table.rows):
-            lines.append(f"| {' | '.join(map(escape_markdown_cell, cells))} |")
+        rule = ["---:" if column else "---" for column in table.columns]
+        lines = [
+            f"| {' | '.join(map(escape_markdown_cell, cells))} |"
+            for cells in (table.columns, rule, *table.rows)
+        ]
         parts.append("\n".join([f"**{escape_markdown_cell(table.title)}**", "", *lines]))
     return "\n\n".join(parts) + "\n"
 

@@ -259,9 +259,7 @@ def open_task(
         "samples": protocol.samples,
         "versions": versions("torch", "transformers", "math-verify"),
     }
-    prompts = []
-    for problem in task.problems:
-        prompts.append(task.prompts[problem.id])
+    prompts = [task.prompts[problem.id] for problem in task.problems]
     return open_store(task.folder, settings, task.problems, prompts)
 
 

@@ -154,10 +154,8 @@ def _grade_others(
     stops: bool,
 ) -> None:
     """Grade the samples that have no row, and add their rows; ``graders`` is for messages."""
-    tags = []
     # The tags of the model that sampled: grading loads no model.
-    for pair in store.settings.get("conventions", {}).get("tags", ()):
-        tags.append(ThoughtTags(**pair))
+    tags = [ThoughtTags(**pair) for pair in store.settings.get("conventions", {}).get("tags", ())]
     left = [s for s in store.samples() if (s.problem, s.sample) not in rows]
     with display.counting(f"grading {store.folder.name}", len(left), 0) as count:
         for start in range(0, len(left), GRADED_AT_ONCE):
@@ -303,10 +301,7 @@ def cast_votes(verdicts: Sequence[Verdict], k: int, grader: MathGrader) -> list[
     # All pairs of a problem are asked for at once: several are compared side by side.
     for start in range(0, len(verdicts), k):
         of_problem = verdicts[start : start + k]
-        wrong = []
-        for v in of_problem:
-            if v.answer is not None and not v.correct:
-                wrong.append(v.answer)
+        wrong = [v.answer for v in of_problem if v.answer is not None and not v.correct]
         pairs = sorted({(a, b) for a, b in combinations(wrong, 2) if normalize(a) != normalize(b)})
         equal = {pair for pair, same in zip(pairs, grader.equal(pairs), strict=True) if same}
 
@@ -332,7 +327,5 @@ def is_repetitive(text: str) -> bool:
     0.33.
     """
     tail = text[-REPETITION_TAIL:]
-    runs = []
-    for i in range(len(tail) - REPETITION_WINDOW + 1):
-        runs.append(tail[i : i + REPETITION_WINDOW])
+    runs = [tail[i : i + REPETITION_WINDOW] for i in range(len(tail) - REPETITION_WINDOW + 1)]
     return len(runs) >= 10 * REPETITION_WINDOW and 2 * len(set(runs)) < len(runs)

@@ -115,9 +115,9 @@ def bootstrap(
             continue
         means = []
         for value, (_, total, one, half) in zip(sums, draws, strict=True):
-            for extra in [one if is_known else half]:
-                # Weights are not normalised before: the unseen problem's is a part of their sum.
-                means.append((value + extra * unseen) / (total + extra))
+            extra = one if is_known else half
+            # Weights are not normalised before: the unseen problem's is a part of their sum.
+            means.append((value + extra * unseen) / (total + extra))
         ends.append(float(np.quantile(np.mean(means, axis=0), share)))
     # Rounding may pass a bound.
     low, high = np.clip(ends, *bounds).tolist()

@@ -68,8 +68,7 @@ class Store:
         """Every (problem, sample) of the evaluation, ordered by problem."""
         rows: list[tuple[Problem, int]] = []
         for problem in self.problems:
-            for sample in range(self.settings["samples"]):
-                rows.append((problem, sample))
+            rows.extend((problem, sample) for sample in range(self.settings["samples"]))
         return rows
 
     @property
@@ -268,9 +267,10 @@ def evaluation_workspace(folder: Path) -> Workspace:
 
 
 def _opened(folder: Path) -> Store:
-    problems = []
-    for row in storage.read_jsonl(folder / PROBLEMS, evaluation_workspace(folder).hint):
-        problems.append(from_row(row))
+    problems = [
+        from_row(row)
+        for row in storage.read_jsonl(folder / PROBLEMS, evaluation_workspace(folder).hint)
+    ]
     return Store(folder, read_settings(folder), problems, stored_samples(folder))
 
 
@@ -291,10 +291,9 @@ def _require_same_prompts(folder: Path, prompts: Mapping[str, str]) -> None:
         # Samples of problems that are not asked for now may stay.
         if prompts.get(sample.problem, sample.prompt) != sample.prompt:
             changed.add(sample.problem)
-    lines = []
-    for name in sorted(changed):
-        lines.append(
-            f"problem {cut(name)}: its prompt has changed (the problem's text or the model's chat "
-            f"template is different)"
-        )
+    lines = [
+        f"problem {cut(name)}: its prompt has changed (the problem's text or the model's chat "
+        f"template is different)"
+        for name in sorted(changed)
+    ]
     refuse_differences(f"{folder} holds an evaluation", lines, StoreError)

@@ -138,12 +138,11 @@ class WeightedGrader(Grader):
         self._weights = weights
 
     def grade(self, items: Sequence[Item]) -> list[Grade]:
-        columns = []
-        for grader in self._graders.values():
-            columns.append(grader.grade(items))
-        sums: list[Grade] = []
-        for row in zip(*columns, strict=True):
-            sums.append(self._sum(dict(zip(self._graders, row, strict=True))))
+        columns = [grader.grade(items) for grader in self._graders.values()]
+        sums: list[Grade] = [
+            self._sum(dict(zip(self._graders, row, strict=True)))
+            for row in zip(*columns, strict=True)
+        ]
         return sums
 
     def _sum(self, parts: Mapping[str, Grade]) -> Grade:

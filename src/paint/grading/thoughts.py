@@ -166,13 +166,17 @@ def _tags(text: str, own: Sequence[ThoughtTags]) -> list[_Tag]:
         for literal, opens in ((pair.opening, True), (pair.closing, False)):
             # Without a slash it may be a text that stands elsewhere, too: alone it ends no thought.
             is_plain = not opens and "/" not in literal
-            for m in re.finditer(re.escape(literal), text):
-                found.append(_Tag(f"own {number}", m.start(), m.end(), opens, is_plain))
+            found.extend(
+                _Tag(f"own {number}", m.start(), m.end(), opens, is_plain)
+                for m in re.finditer(re.escape(literal), text)
+            )
     # Each of these has a "<", and most texts have none. Files of 200,000 rows are searched.
     spellings = _SPELLINGS if "<" in text else ()
     for number, spelling in enumerate(spellings):
-        for m in re.finditer(spelling.opening, text):
-            found.append(_Tag(number, m.start(), m.end(), opens=True))
+        found.extend(
+            _Tag(number, m.start(), m.end(), opens=True)
+            for m in re.finditer(spelling.opening, text)
+        )
         for m in re.finditer(spelling.closing, text):
             is_plain = re.fullmatch(spelling.answer_pattern, m[0]) is None
             found.append(_Tag(number, m.start(), m.end(), opens=False, needs_opening=is_plain))
@@ -192,10 +196,7 @@ def _known_tag(text: str) -> tuple[object, bool] | None:
     if found is None:
         return None
     name, bracket = found["name"], found["bracket"]
-    parts = []
-    for part in re.split(r"[^a-z0-9]+", name.lower()):
-        if part:
-            parts.append(part)
+    parts = [part for part in re.split(r"[^a-z0-9]+", name.lower()) if part]
     if WORDS.isdisjoint(parts) or not _NOT.isdisjoint(parts):
         return None
     if bracket == "[" and not name.isupper() and "think" not in parts:

@@ -126,9 +126,7 @@ def trainer_log_probs(
 @contextmanager
 def restoring(policy: Policy) -> Iterator[None]:
     """Restore the adapter bit by bit after the block."""
-    before = []
-    for parameter in policy.trainable:
-        before.append(parameter.detach().clone())
+    before = [parameter.detach().clone() for parameter in policy.trainable]
     try:
         yield
     finally:

@@ -199,9 +199,10 @@ def _check_sync(setup: EngineSetup, engine: Engine | None) -> None:
     assert engine is not None
     rollout, policy, problems = setup.rollout, setup.policy, setup.problems
     # Rows are spread over the servers: four for each reach all of them.
-    prompts = []
-    for i in range(4 * max(len(rollout.urls), len(rollout.server_gpus), 1)):
-        prompts.append(policy.student_prompt(problems[i % len(problems)]))
+    prompts = [
+        policy.student_prompt(problems[i % len(problems)])
+        for i in range(4 * max(len(rollout.urls), len(rollout.server_gpus), 1))
+    ]
     sampling = sampling_from(rollout)
     sampling = replace(sampling, max_new_tokens=min(SYNC_CHECK_TOKENS, sampling.max_new_tokens))
     gaps = check_adapter_sync(policy, engine, prompts, sampling, rollout.max_logprob_mismatch)

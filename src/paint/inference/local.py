@@ -191,9 +191,7 @@ class _Sampler:
         is_enough = free * REFILL >= count if self.decoder.is_static else free == count
         if not waiting or not is_enough:
             return
-        rows = []
-        for _ in range(min(free, len(waiting))):
-            rows.append(waiting.popleft())
+        rows = [waiting.popleft() for _ in range(min(free, len(waiting)))]
         try:
             self.fill(rows, beginning)
         except torch.OutOfMemoryError:
@@ -295,12 +293,8 @@ def _has_hooks(policy: Policy) -> bool:
 
 def _weights(policy: Policy) -> object:
     """Where the weights are, and which adapters apply: what graphs have in them."""
-    places = []
-    for parameter in policy.model.parameters():
-        places.append(parameter.data_ptr())
-    modes = []
-    for layer in policy.adapted.values():
-        modes.append((layer.disable_adapters, layer.merged))
+    places = [parameter.data_ptr() for parameter in policy.model.parameters()]
+    modes = [(layer.disable_adapters, layer.merged) for layer in policy.adapted.values()]
     return places, modes
 
 

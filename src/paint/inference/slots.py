@@ -159,10 +159,7 @@ class Slots:
         # By halves, since each size has its own graph.
         while size // 2 >= max(count, smallest):
             size //= 2
-        origins = []
-        for slot in range(size, self.size):
-            if self.rows[slot] is not None:
-                origins.append(slot)
+        origins = [slot for slot in range(size, self.size) if self.rows[slot] is not None]
         targets = [slot for slot in range(size) if self.rows[slot] is None][: len(origins)]
         self.size = size
         if not origins:

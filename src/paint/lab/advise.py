@@ -500,19 +500,21 @@ def _flags(name: str) -> str:
 
 
 def _student_table(rows: Sequence[Measurement], problems: int, samples: int) -> Table:
-    cells = []
-    for row in select_rows(rows, policy=STUDENT):
-        if row.metric in STUDENT_METRICS:
-            cells.append([STUDENT_METRICS[row.metric], row.text("%")])
+    cells = [
+        [STUDENT_METRICS[row.metric], row.text("%")]
+        for row in select_rows(rows, policy=STUDENT)
+        if row.metric in STUDENT_METRICS
+    ]
     title = f"The student: {problems} problems, {samples} rollouts each, in % with 95 % interval"
     return Table(title, ["", "share"], cells)
 
 
 def _context_table(rows: Sequence[Measurement], contexts: Mapping[str, ContextMetrics]) -> Table:
-    chosen = []
-    for row in select_rows(rows, against=...):
-        if row.policy in contexts and row.metric in BOUNDS:
-            chosen.append(row)
+    chosen = [
+        row
+        for row in select_rows(rows, against=...)
+        if row.policy in contexts and row.metric in BOUNDS
+    ]
     return table_of(
         chosen,
         "What each context would teach",

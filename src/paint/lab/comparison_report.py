@@ -111,9 +111,7 @@ def _rows_of(
         tried = group[0].protocol["samples"]
         # Of k among k samples pass@k is whether one is right.
         values[f"pass_at_{tried}"] = over_seeds((shares(group) > 0).astype(float))
-        lengths = []
-        for result in group:
-            lengths.append(result.answer_tokens)
+        lengths = [result.answer_tokens for result in group]
         values["completion_tokens"] = float(np.mean(lengths))
     rows: list[Measurement] = []
     if group[0].run != BASE:
@@ -220,10 +218,11 @@ def _setting_tables(layout: Layout, results: Results) -> list[Table]:
     # The configs of the first seed: the others differ in train.seed alone.
     last = by_run(results)
     configs = {name: from_table(last[name][0].config) for name in layout.labels}
-    rows = []
-    for name, config in configs.items():
-        for line in differences(configs[layout.reference_run], config):
-            rows.append([layout.labels[name], line])
+    rows = [
+        [layout.labels[name], line]
+        for name, config in configs.items()
+        for line in differences(configs[layout.reference_run], config)
+    ]
     reference = layout.labels[layout.reference_run]
     title = f"Settings of {reference} -> those of the others where they differ"
     if rows:
@@ -255,9 +254,7 @@ def _best_checkpoints(layout: Layout, groups: BySteps, score: str) -> Table:
     for name, label in layout.labels.items():
         means = np.array([shares(group).mean(axis=1) for group in groups[name].values()])
         steps = list(groups[name])
-        chosen = []
-        for row in means.argmax(axis=0):
-            chosen.append(str(steps[row]))
+        chosen = [str(steps[row]) for row in means.argmax(axis=0)]
         last = f"{100 * means[-1].mean():.1f}"
         best = f"{100 * means.max(axis=0).mean():.1f}"
         rows.append([label, last, best, ", ".join(chosen)])

@@ -141,11 +141,10 @@ def collect(
         falls_back: generate here if servers do not start, and have stored no rollout before. The
             settings of the cache then have the engine that generated.
     """
-    wanted = []
+    wanted: list[CompletionRequest] = []
     for problem in problems:
         prompt = policy.student_prompt(problem)
-        for sample in range(samples):
-            wanted.append(CompletionRequest(problem, sample, prompt))
+        wanted.extend(CompletionRequest(problem, sample, prompt) for sample in range(samples))
     rollouts = _sample(
         policy, config, wanted, folder, display, trained, rows=rows, falls_back=falls_back
     )
@@ -339,10 +338,12 @@ def annotate(policy: Policy, rollout: Rollout) -> TokenAnnotations:
     ids, problem = rollout.completion.ids, rollout.problem
     text, owners = written(token_bytes(policy.tokenizer, ids))
     solution = normalize(problem.solution)
-    foreign = []  # last characters of what the solution lacks
-    for anchor in anchors_of(text, text):
-        if anchor.met and not contains(solution, anchor.text):
-            foreign.append(anchor.met[1])
+    # last characters of what the solution lacks
+    foreign = [
+        anchor.met[1]
+        for anchor in anchors_of(text, text)
+        if anchor.met and not contains(solution, anchor.text)
+    ]
     divergence_point = len(ids)
     if foreign and problem.solution:
         # Behind the token that completes the statement: there the prefix contains it.
@@ -423,8 +424,7 @@ def divergence_sums(
         loss = fused_paint_loss(
             student, hidden, policy.lm_head, lengths, options, teacher_lm_head=teacher.lm_head
         )
-        for part in loss.per_token.split(lengths):
-            sums.append(float(part.sum()))
+        sums.extend(float(part.sum()) for part in loss.per_token.split(lengths))
         tokens += lengths
     return np.array(sums).reshape(-1, cache.samples), np.array(tokens).reshape(-1, cache.samples)
 
@@ -481,9 +481,7 @@ def _states(
     policy: Policy, prompts: Sequence[Sequence[int]], rows: Sequence[Rollout]
 ) -> Sequence[Tensor]:
     """Hidden states of the completions, after these prompts."""
-    completions = []
-    for row in rows:
-        completions.append(row.completion.ids)
+    completions = [row.completion.ids for row in rows]
     states = policy.hidden_states(prompts, completions)
     return torch.split(states, [len(ids) for ids in completions])
 

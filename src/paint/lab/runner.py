@@ -380,10 +380,11 @@ def _require_same(
     """Reject stored results and unfinished runs with other settings."""
     path = folder / "results.jsonl"
     for run in seeded:
-        found = []
-        for result in results:
-            if (result.run, result.seed) == (run.name, run.seed):
-                found.append((from_table(result.config, source=str(path)), result.protocol))
+        found = [
+            (from_table(result.config, source=str(path)), result.protocol)
+            for result in results
+            if (result.run, result.seed) == (run.name, run.seed)
+        ]
         run_folder = folder / run.name / f"seed-{run.seed}"
         # A run that was interrupted has no result yet, but its settings.
         if run in missing and (run_folder / "run.json").exists():

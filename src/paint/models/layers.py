@@ -134,10 +134,11 @@ def _fused_norm(norm: Any, hidden_states: Float[Tensor, "*rows h"]) -> Float[Ten
 
 def checkpoint_layers(model: PreTrainedModel) -> int:
     """Make the decoder's layers store only their inputs; return their number."""
-    layers = []
-    for module in model.get_decoder().modules():
-        if isinstance(module, GradientCheckpointingLayer):
-            layers.append(module)
+    layers = [
+        module
+        for module in model.get_decoder().modules()
+        if isinstance(module, GradientCheckpointingLayer)
+    ]
     for layer in layers:
         kind: Any = type(layer)
         # By the class: Python does not look for __call__ in an instance.

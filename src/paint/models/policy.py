@@ -150,10 +150,7 @@ class Policy:
     @property
     def trainable(self) -> list[nn.Parameter]:
         """The parameters that are trained, in the model's order."""
-        parameters: list[nn.Parameter] = []
-        for p in self.model.parameters():
-            if p.requires_grad:
-                parameters.append(p)
+        parameters: list[nn.Parameter] = [p for p in self.model.parameters() if p.requires_grad]
         return parameters
 
     @property
@@ -590,10 +587,11 @@ def _require_complete(
     # It drops layers, and biases of layers, that config.json leaves out. Other unexpected weights
     # are of parts that a language model has not, such as a vision tower.
     own = {_without_numbers(name) for name, _ in base.named_modules()}
-    dropped = []
-    for name in loading["unexpected_keys"]:
-        if _without_numbers(name.rpartition(".")[0]) in own:
-            dropped.append(name)
+    dropped = [
+        name
+        for name in loading["unexpected_keys"]
+        if _without_numbers(name.rpartition(".")[0]) in own
+    ]
     for fault, names in (("lacks", missing), ("has no place for", dropped)):
         if names:
             raise PolicyError(
@@ -655,10 +653,7 @@ def _declared_ends(model: Any, tokenizer: PreTrainedTokenizerBase) -> list[Any]:
     """The end tokens of the model's generation settings and of the tokenizer."""
     own = model.generation_config.eos_token_id
     ids = own if isinstance(own, list) else [own]
-    ends: list[Any] = []
-    for i in [*ids, tokenizer.eos_token_id]:
-        if i is not None:
-            ends.append(i)
+    ends: list[Any] = [i for i in [*ids, tokenizer.eos_token_id] if i is not None]
     return ends
 
 

@@ -18,10 +18,7 @@ def target_modules(base: Any, targets: Sequence[str]) -> list[str]:
     linear, layers, experts = linear_modules(base), linear_layers(base), _experts(base)
     if ALL_LINEAR in targets and not experts:
         targets = layers
-    unknown = []
-    for target in targets:
-        if not any(matches(name, target) for name in linear):
-            unknown.append(target)
+    unknown = [target for target in targets if not any(matches(name, target) for name in linear)]
     if unknown:
         all_of_them = f", or {ALL_LINEAR} for all of them"
         if experts:

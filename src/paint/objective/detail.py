@@ -66,9 +66,7 @@ def detail(
     # Selection ranks the entropy ratios of the complete completion, so they are computed first.
     ratios = []
     for chunk in chunks:
-        log_probs = []
-        for x in logits(chunk):
-            log_probs.append((x / options.temperature).log_softmax(-1))
+        log_probs = [(x / options.temperature).log_softmax(-1) for x in logits(chunk)]
         ratios.append(entropy_ratio(entropy(log_probs[1]), entropy(log_probs[0])))
     selected = select(torch.cat(ratios), [n], options)
     parts = [
@@ -136,9 +134,7 @@ def _detail_of_rows(
         terms = divergence_terms(target, log_q, options.divergence, tokens)
 
         k = min(LIKELIEST, target.shape[-1])
-        likeliest = []
-        for view in (log_q, log_p, target):
-            likeliest.append(view.topk(k).indices)
+        likeliest = [view.topk(k).indices for view in (log_q, log_p, target)]
         ids = torch.cat([tokens[:, None], *likeliest], dim=-1)
         is_new = ~(ids[:, :, None] == ids[:, None, :]).tril(-1).any(-1)
         rank = target.gather(-1, ids).masked_fill(~is_new, -torch.inf)

@@ -43,10 +43,7 @@ def overlap_metrics(completion: str, solution: str, *, words: bool = False) -> d
     is_boxed = boxed_anchors(solution)
     text = normalize(completion) if is_boxed else ""
     found = {anchor: contains(text, anchor) for anchor in is_boxed}
-    others = []
-    for anchor in is_boxed:
-        if not is_boxed[anchor]:
-            others.append(found[anchor])
+    others = [found[anchor] for anchor in is_boxed if not is_boxed[anchor]]
     return {
         "overlap": sum(found.values()) / max(len(found), 1),
         "overlap_without_answer": sum(others) / max(len(others), 1),

@@ -360,22 +360,26 @@ def _check_thoughts(
 
 def _doubts(problem: Problem, graders: Sequence[str]) -> list[str]:
     """What to look at in the gold answers of a problem, by the graders that read them."""
-    doubts = []
+    doubts: list[str] = []
     if "math" in graders:
-        for warning in gold_warnings([problem]):
-            doubts.append(f"{shorten(warning.answer)}: {warning.why}")
+        doubts.extend(
+            f"{shorten(warning.answer)}: {warning.why}" for warning in gold_warnings([problem])
+        )
     if "choice" in graders:
-        for answer in problem.answers:
-            if len(named_letters(answer)) != 1:
-                doubts.append(f"{shorten(answer)}: it is no letter")
+        doubts.extend(
+            f"{shorten(answer)}: it is no letter"
+            for answer in problem.answers
+            if len(named_letters(answer)) != 1
+        )
     return doubts
 
 
 def _grade_solutions(problems: Sequence[Problem], check: FileCheck, display: Display) -> None:
-    items = []
-    for problem in problems:
-        if problem.solution and problem.answer:
-            items.append(Item(problem.solution, problem.answers))
+    items = [
+        Item(problem.solution, problem.answers)
+        for problem in problems
+        if problem.solution and problem.answer
+    ]
     grader = find_grader(check.grader)
     with grader, display.counting("solutions graded", len(items)) as counter:
         for chunk in chunks(items):

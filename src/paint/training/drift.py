@@ -61,20 +61,14 @@ def open_drift(config: Config, policy: Policy, teacher: Teacher) -> Drift | None
     data = replace(config.data, path=config.health.drift_path, limit=PROMPTS)
     # Rows need neither solution nor answer, since nothing is graded.
     problems = read_problems(data, needs={}).problems
-    prompts = []
-    for problem in problems:
-        prompts.append(policy.student_prompt(problem))
-    seeds = []
-    for row in range(len(prompts)):
-        seeds.append(derive_seed(config.train.seed, "drift", row))
+    prompts = [policy.student_prompt(problem) for problem in problems]
+    seeds = [derive_seed(config.train.seed, "drift", row) for row in range(len(prompts))]
     sampling = sampling_from(config.rollout)
     sampling = replace(sampling, max_new_tokens=min(sampling.max_new_tokens, MOST_TOKENS))
     # In this process, as servers hold the student.
     engine = LocalEngine(policy, batch_size=config.rollout.batch_size)
     with teacher.base.view():
-        completions = []
-        for c in engine.generate(prompts, sampling, seeds):
-            completions.append(c.ids)
+        completions = [c.ids for c in engine.generate(prompts, sampling, seeds)]
         # Once, as the base never changes.
         base_hidden = policy.hidden_states(prompts, completions)
     return Drift(policy, teacher.base, prompts, completions, base_hidden)

@@ -145,9 +145,7 @@ def place_ranks(request: LaunchRequest, run: Resolved, ranks: tuple[int, int]) -
     # gpu_environment knows one name for a server without a GPU, and no list of it.
     if is_cpu:
         size = 1
-    servers = []
-    for i in range(0, len(served), size):
-        servers.append(",".join(served[i : i + size]))
+    servers = [",".join(served[i : i + size]) for i in range(0, len(served), size)]
     shared = split.shared and not is_cpu  # on a CPU, servers do not sleep
     return GpuPlacement(tuple(gpus[: split.trainers]), tuple(servers), shared, split.reason, plan)
 

@@ -97,10 +97,8 @@ class OffPolicyRollouts(ABC):
 
     def _copy_adapter(self) -> list[Tensor]:
         """The policy's trained weights of now, on the CPU."""
-        copies: list[Tensor] = []
-        for p in self.policy.trainable:
-            # copy: on a CPU, it would be the same tensor, which the optimizer changes in place.
-            copies.append(p.detach().to("cpu", copy=True))
+        # copy: on a CPU, it would be the same tensor, which the optimizer changes in place.
+        copies: list[Tensor] = [p.detach().to("cpu", copy=True) for p in self.policy.trainable]
         return copies
 
 

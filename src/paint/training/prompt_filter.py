@@ -267,10 +267,7 @@ def _reserved(run: Resolved) -> int:
 
 def note_unmasked(contexts: Contexts, problems: Sequence[Problem], display: Display) -> None:
     """Name the contexts that the teacher reads in full."""
-    shared = []
-    for source in contexts.options.source:
-        if source in ("text", "file"):
-            shared.append(source)
+    shared = [source for source in contexts.options.source if source in ("text", "file")]
     if shared:
         display.note(f"the context of {' and '.join(shared)} is shown in full to every problem")
     masked = [source for source in contexts.options.source if source not in IN_FULL]

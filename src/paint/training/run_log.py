@@ -186,30 +186,21 @@ def step_metrics(
     Metrics that a method does not have are left out: references have no grades, baselines no
     teacher, and a step that learns from no rollout no loss.
     """
-    kept = []
-    for s in scored:
-        if s.tokens:
-            kept.append(s)
+    kept = [s for s in scored if s.tokens]
     metrics = loss_metrics(kept, options) if kept else {}
     if len(kept) < len(scored):
         metrics["kept_completions"] = len(kept)
     tokens = sum(len(s.rollout.completion.ids) for s in scored)
     metrics["completion_tokens"] = tokens / len(scored)
     completions = [s.rollout.completion for s in scored]
-    sampled = []
-    for completion in completions:
-        if completion.source != "reference":
-            sampled.append(completion)
+    sampled = [completion for completion in completions if completion.source != "reference"]
     metrics["rollout_tokens"] = sum(len(completion.ids) for completion in sampled)
     if sampled:
         gaps = logprob_mismatches(scored)
         metrics["truncated_frac"] = sum(c.truncated for c in sampled) / len(sampled)
         repetitive = sum(is_repetitive(s.rollout.text) for s in scored)
         metrics["repetitive_frac"] = repetitive / len(sampled)
-        answers = []
-        for grade in grades:
-            if isinstance(grade, MathGrade):
-                answers.append(grade.strict.answer)
+        answers = [grade.strict.answer for grade in grades if isinstance(grade, MathGrade)]
         if answers:
             metrics["unboxed_frac"] = answers.count(None) / len(answers)
         # A completion without a reward, as where a call of the grader failed, is in no mean.
@@ -249,9 +240,7 @@ def loss_metrics(kept: Sequence[ScoredRollout], options: Objective) -> dict[str,
     """Compute the metrics of the rollouts that are trained on, with the weights of the loss."""
 
     def mean(name: str) -> float:
-        per_row = []
-        for s in kept:
-            per_row.append(s.tokens[name][options.skip_tokens :])
+        per_row = [s.tokens[name][options.skip_tokens :] for s in kept]
         if options.reduction == "token":
             return sum(map(sum, per_row)) / max(sum(map(len, per_row)), 1)
         return sum(sum(values) / len(values) for values in per_row if values) / len(kept)
@@ -289,10 +278,11 @@ def describe_phases(steps: Sequence[Mapping[str, float]], seconds: float) -> str
             if name.startswith("seconds_") and name != "seconds_left":
                 phase = name.removeprefix("seconds_")
                 phases[phase] = phases.get(phase, 0.0) + value
-    parts = []
-    for phase in sorted(phases, key=phases.__getitem__, reverse=True):
-        if round(phases[phase]):
-            parts.append(f"{phase} {format_duration(phases[phase])}")
+    parts = [
+        f"{phase} {format_duration(phases[phase])}"
+        for phase in sorted(phases, key=phases.__getitem__, reverse=True)
+        if round(phases[phase])
+    ]
     rest = max(seconds - sum(phases.values()), 0.0)
     parts.append(f"set-up, validation and saving {format_duration(rest)}")
     return f"took {format_duration(seconds)}: {', '.join(parts)}"

@@ -41,10 +41,7 @@ def write_tokens(
     tokenizer: PreTrainedTokenizerBase,
 ) -> None:
     """Write the token values of a step's first ``rows`` rows, of those that are trained on."""
-    kept = []
-    for s in scored:
-        if s.tokens and (rows == "all" or s.rollout.row < rows):
-            kept.append(s)
+    kept = [s for s in scored if s.tokens and (rows == "all" or s.rollout.row < rows)]
     if not kept:
         return
 
@@ -124,10 +121,8 @@ def _table(kept: Sequence[ScoredRollout], tokenizer: PreTrainedTokenizerBase) ->
         for name in values:
             values[name] += scored.tokens[name]
 
-    texts = []
-    for text in token_bytes(tokenizer, ids):
-        # A token may be a part of a character.
-        texts.append(text.decode("utf-8", "backslashreplace"))
+    # A token may be a part of a character.
+    texts = [text.decode("utf-8", "backslashreplace") for text in token_bytes(tokenizer, ids)]
     columns: dict[str, pa.Array] = {
         "row": pa.array(rows, pa.int32()),
         "problem_id": pa.array(problems),

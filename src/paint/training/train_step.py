@@ -173,10 +173,7 @@ def student_log_probs(
 
 def grade_rollouts(setup: Setup, rollouts: Sequence[Rollout]) -> list[Grade]:
     """The grade of each completion, graded once; without a gold answer that it needs, None."""
-    graded = []
-    for r in rollouts:
-        if r.grade is not None:
-            graded.append(r.grade)
+    graded = [r.grade for r in rollouts if r.grade is not None]
     if graded:
         return graded
     needs_answer = setup.resolved.needs_answer

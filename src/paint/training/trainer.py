@@ -491,17 +491,13 @@ def log_step(
             f"over the limit, and they are passed over; first on problem {long[0].problem.id}: "
             f"{long[0].teacher_prompt.refused_tokens:,} tokens (data.max_prompt_tokens)"
         )
-    records = []
-    for row in zip(scored, grades, strict=True):
-        records.append(run_log.record(*row))
+    records = [run_log.record(*row) for row in zip(scored, grades, strict=True)]
     run_log.write_rollouts(folder, step_number, records)
     write_tokens(folder, step_number, scored, log.token_rows, setup.policy.tokenizer)
     run_log.append_metrics(folder, metrics)
     setup.accelerator.log(metrics, step=step_number)
     display.step(metrics)
-    answers = []
-    for callback in setup.callbacks:
-        answers.append(callback.on_step(step_number, metrics, records))
+    answers = [callback.on_step(step_number, metrics, records) for callback in setup.callbacks]
     return any(answers)
 
 

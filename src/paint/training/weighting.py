@@ -30,10 +30,11 @@ WeightedScore = Callable[[Sequence[Rollout], Weights], Scores]
 
 def rows_with_context(rollouts: Sequence[Rollout]) -> set[int]:
     """The rows of all ranks whose teacher reads a context."""
-    mine = []
-    for rollout in rollouts:
-        if rollout.teacher_prompt and rollout.teacher_prompt.context is not None:
-            mine.append(rollout.row)
+    mine = [
+        rollout.row
+        for rollout in rollouts
+        if rollout.teacher_prompt and rollout.teacher_prompt.context is not None
+    ]
     return set(all_gather_objects(mine))
 
 
@@ -46,9 +47,7 @@ def mean_one(
 
     All are 0 where no completion has a value above 0.
     """
-    mine = []
-    for r in rollouts:
-        mine.append((r.row, value(r), loss_count([r], options)))
+    mine = [(r.row, value(r), loss_count([r], options)) for r in rollouts]
     # By row, so that the sums do not depend on how the rows lie on the ranks.
     every = sorted(all_gather_objects(mine))
     total = sum(v * count for _, v, count in every)

@@ -44,10 +44,7 @@ class Sipo(RewardedVariant):
         self, setup: ts.Setup, batch: ts.Batch, step_index: int, clock: Clock
     ) -> ts.StepResult:
         rollouts = self.rollouts(setup, batch, step_index, clock)
-        wrong = []
-        for r in rollouts:
-            if not r.is_correct:
-                wrong.append((r.problem.id, answer_text(r.text)))
+        wrong = [(r.problem.id, answer_text(r.text)) for r in rollouts if not r.is_correct]
         # A problem's completions may lie on several ranks.
         mistakes = Counter(all_gather_objects(wrong))
         temperature, epsilon = setup.config.rollout.temperature, self.options.epsilon

@@ -46,13 +46,9 @@ class UOpsd(Algorithm):
         rollouts = ts.generate_rollouts(setup, batch, step_index, clock)
         size = setup.config.rollout.samples_per_problem
         every = sorted(all_gather_objects(rollouts), key=lambda r: r.row)
-        groups = []
-        for i in range(0, len(every), size):
-            groups.append(every[i : i + size])
+        groups = [every[i : i + size] for i in range(0, len(every), size)]
         # Every rank sees all groups, and so finds the same lessons.
-        lessons = []
-        for group in groups:
-            lessons.append(lesson(group, self.options.threshold))
+        lessons = [lesson(group, self.options.threshold) for group in groups]
         taught = []
         for rollout in rollouts:
             text, _ = lessons[rollout.row // size]

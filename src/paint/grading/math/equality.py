@@ -158,10 +158,7 @@ def boxed(text: str) -> str | None:
 
 def alternatives(gold: str) -> list[str]:
     """The gold answer, and each of those that a capital OR joins: `1/2 OR 0.5`."""
-    answers = []
-    for part in _ALTERNATIVE.split(gold):
-        if part.strip():
-            answers.append(part)
+    answers = [part for part in _ALTERNATIVE.split(gold) if part.strip()]
     if len(answers) > 1:
         # The complete text, too: an answer may repeat it as it is.
         return [*answers, gold]
@@ -336,9 +333,7 @@ def _same_choice(given: str, gold: str) -> bool:
     dashed = _DASHED_CHOICE.fullmatch(re.sub(rf"{WRAPPER}|[{{}}]", "", given).strip())
     if asked and dashed and "=" not in given:
         return asked["alone"] == dashed[1]
-    choices = []
-    for text in (given, gold):
-        choices.append(_CHOICE.fullmatch(normalize(text)))
+    choices = [_CHOICE.fullmatch(normalize(text)) for text in (given, gold)]
     letters = set()
     for choice in choices:
         if choice:

@@ -266,9 +266,7 @@ def _parse_value(text: str) -> Value:
         raise AnswerParseError
     if len(parts) == 1:
         return parts[0]
-    letters = []
-    for part in parts:
-        letters.append(str(part) if isinstance(part, Scalar) else "")
+    letters = [str(part) if isinstance(part, Scalar) else "" for part in parts]
     is_ranking = (
         all(map(_LETTER.fullmatch, letters))
         and letters != sorted(letters)
@@ -280,11 +278,9 @@ def _parse_value(text: str) -> Value:
 def _parse_parts(text: str) -> list[Value]:
     """The values between commas."""
     pieces, _ = _split(_AND.sub(",", text), re.compile("[,;]"))
-    parts = []
-    for piece in pieces:
-        if piece.strip():
-            for sign in _sign_choices(piece):
-                parts.append(_parse_part(sign))
+    parts = [
+        _parse_part(sign) for piece in pieces if piece.strip() for sign in _sign_choices(piece)
+    ]
     first = parts[0] if parts else None
     if isinstance(first, Statement) and first.relations == ("=",):  # x = 1, 2 are two values of x
         name = first.sides[0]
@@ -298,10 +294,7 @@ def _parse_parts(text: str) -> list[Value]:
 def _assigned_sides(value: Value | None) -> list[Value]:
     """The left sides of a tuple of assignments."""
     parts = value.parts if isinstance(value, Listing) else ()
-    sides: list[Value] = []
-    for part in parts:
-        if isinstance(part, Statement):
-            sides.append(part.sides[0])
+    sides: list[Value] = [part.sides[0] for part in parts if isinstance(part, Statement)]
     return sides
 
 

@@ -124,9 +124,7 @@ class _Point:
 def _same_scalars(a: Scalar, b: Scalar) -> bool:
     # Infinity has no value at a point: it is equal to itself only.
     if any(value.expr.has(oo) for value in (a, b)):
-        ends = []
-        for value in (a, b):
-            ends.append(sympy.sympify(value.expr).doit())
+        ends = [sympy.sympify(value.expr).doit() for value in (a, b)]
         return ends[0] == ends[1] and ends[0] in (oo, -oo)
     return _agree_everywhere(a.expr, b.expr, is_rounded=a.is_decimal or b.is_decimal)
 
@@ -174,9 +172,7 @@ def _agree_at(
     """True if two formulas, each times its factor, agree at a point."""
     have_names = any(map(_names, exprs))
     with mp.workdps(POINT_DIGITS if have_names else NUMBER_DIGITS):
-        values = []
-        for expr in exprs:
-            values.append(_number(expr, point))
+        values = [_number(expr, point) for expr in exprs]
         x, y = map(_product, values, factors)
         if _all_exact((x, y)) and not is_rounded:
             if x != y:
@@ -234,9 +230,7 @@ def _number(expr: Any, point: _Point) -> Any:
         # mpmath's constants have no digits of their own: plus gives them the present precision.
         return +_CONSTANTS[expr]
 
-    values = []
-    for part in expr.args:
-        values.append(_number(part, point))
+    values = [_number(part, point) for part in expr.args]
     name = type(expr).__name__
     value = _power(point, *values) if name == "Pow" else _RULES[name](*values)
     if point.domain == "real" and isinstance(value, mpc):
@@ -344,10 +338,7 @@ def _values(statement: Statement) -> list[Value]:
     if len(values) == 1:
         return list(values)
 
-    scalars = []
-    for side in reversed(values):
-        if isinstance(side, Scalar):
-            scalars.append(side)
+    scalars = [side for side in reversed(values) if isinstance(side, Scalar)]
     if len(scalars) != len(values):
         is_true = all(values_equal(x, y) for x, y in pairwise(values))
         return list(values) if is_true else []
@@ -367,10 +358,7 @@ def _is_true_step(a: Scalar, b: Scalar, *, is_rounded: bool) -> bool:
     """True if a step of a chain holds, for rounded numbers to one unit of the last place."""
     if _same_scalars(a, b):
         return True
-    places = []
-    for side in (a, b):
-        if side.place and (side.is_decimal or is_rounded):
-            places.append(side.place)
+    places = [side.place for side in (a, b) if side.place and (side.is_decimal or is_rounded)]
     if not places or _names(a.expr) | _names(b.expr):
         return False
     try:
@@ -388,9 +376,9 @@ def _leading_name(statement: Statement) -> Any:
     if not isinstance(first, Scalar):
         return None
     factors = Mul.make_args(first.expr)
-    bases = []
-    for factor in factors:
-        bases.append(factor.args[0] if factor.is_Pow or factor.func is Abs else factor)
+    bases = [
+        factor.args[0] if factor.is_Pow or factor.func is Abs else factor for factor in factors
+    ]
     is_name = all(map(_is_name, bases))
     is_inverse = all(factor.exp == -1 for factor in factors if factor.is_Pow)  # f^{-1}(x)
     if is_name and is_inverse:
@@ -419,11 +407,10 @@ def _with_arguments(statement: Statement, name: Any, other: Any) -> Statement:
     if not are_variables or name.func != other.func or len(other.args) != len(name.args):
         return statement
     new_names = dict(zip(other.args, name.args, strict=True))
-    sides = []
-    for side in statement.sides:
-        sides.append(
-            replace(side, expr=side.expr.xreplace(new_names)) if isinstance(side, Scalar) else side
-        )
+    sides = [
+        replace(side, expr=side.expr.xreplace(new_names)) if isinstance(side, Scalar) else side
+        for side in statement.sides
+    ]
     return replace(statement, sides=tuple(sides))
 
 
@@ -459,9 +446,7 @@ def _same_relations(a: _Relation, b: _Relation) -> bool:
     if _proportional(a.formula, b.formula, is_rounded, is_positive=is_inequality):
         return True
     # An equation may also be multiplied by its denominators.
-    numerators = []
-    for side in (a, b):
-        numerators.append(sympy.fraction(sympy.together(side.formula))[0])
+    numerators = [sympy.fraction(sympy.together(side.formula))[0] for side in (a, b)]
     return not is_inequality and _proportional(numerators[0], numerators[1], is_rounded)
 
 
@@ -471,9 +456,7 @@ def _proportional(f: Any, g: Any, is_rounded: bool, *, is_positive: bool = False
     for point in (_Point("real"), _Point("complex")):
         try:
             with mp.workdps(POINT_DIGITS):
-                scale = []
-                for formula in (g, f):
-                    scale.append(_number(formula, point))
+                scale = [_number(formula, point) for formula in (g, f)]
             break
         except Exception:  # no value at this point
             continue
@@ -536,9 +519,7 @@ def _same_listings(a: Listing, b: Listing) -> bool:
         if "list" in kinds and any(map(_is_interval, (a, b))):
             return False
 
-    names = []
-    for listing in (a, b):
-        names.append(_assigned_names(listing))
+    names = [_assigned_names(listing) for listing in (a, b)]
     are_assignments = [len(own) > 1 for own in names]
     is_ordered = "tuple" in kinds or a.is_ranking or b.is_ranking or any(are_assignments)
     if is_ordered and not all(names):

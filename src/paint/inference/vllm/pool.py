@@ -78,10 +78,8 @@ class VllmEngine(RemoteEngine):
         folder = setup.folder / "engine"
         folder.mkdir(parents=True, exist_ok=True)
         delete_adapters(folder)  # of a killed run
-        servers = []
         require_trusted([Executable("rollout.urls", url) for url in options.urls])
-        for url in options.urls:
-            servers.append(VllmServer(url, timeout=options.timeout))
+        servers = [VllmServer(url, timeout=options.timeout) for url in options.urls]
         if not servers:
             for number, gpus in enumerate(options.server_gpus or ("",)):
                 log = folder / f"server-{number}.log"
@@ -130,9 +128,7 @@ class VllmEngine(RemoteEngine):
         return wait
 
     def fork(self) -> "VllmEngine":
-        servers = []
-        for server in self.servers:
-            servers.append(server.fork())
+        servers = [server.fork() for server in self.servers]
         shared = self.folder, self.display, self.options, self.loop
         self.forks.append(VllmEngine(self.policy, servers, *shared))
         return self.forks[-1]
