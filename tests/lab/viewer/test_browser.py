@@ -258,8 +258,8 @@ def test_page_of_a_long_run_says_which_steps_were_not_rescored(
     browser: Any, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokens = [sum(len(row["completion_ids"]) for row in stored(run, step)[:4]) for step in (1, 3)]
-    monkeypatch.setattr("paint.viewer.run.MOST_TOKENS", sum(tokens))  # of three steps, two fit
-    monkeypatch.setattr("paint.viewer.run.RESCORED_ROWS", 4)
+    monkeypatch.setattr("paint.lab.viewer.run.MOST_TOKENS", sum(tokens))  # of three steps, two fit
+    monkeypatch.setattr("paint.lab.viewer.run.RESCORED_ROWS", 4)
     page = show_targets([run], Display(enabled=False), PageSpec(), out=tmp_path / "long.html")
     with opened(browser, page, "view=rollouts&step=3&row=0&color=push") as at:
         assert "paint show RUN --steps" not in at.inner_text("#origin")
