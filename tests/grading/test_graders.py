@@ -89,6 +89,8 @@ def test_grader_of_notebook_that_uses_the_package_grades() -> None:
         (r"\boxed{(A),(C)}", None),
         (r"\boxed{A: 5, B: 6}", None),
         (r"\boxed{A} or \boxed{B}", None),
+        (r"\boxed{A}, \boxed{B}", "B"),
+        (r"\boxed{A}; \boxed{B}", None),
         (r"The answer is A. \boxed{A, C}", None),
         ("Answer: A or B", None),
         ("Answer: (A) Paris and (C) Rome", None),

@@ -19,6 +19,9 @@ PAIRS = [
     ("<reasoning>", "</reasoning>"),
     ("<thinking>", "</thinking>"),
     ("<thought>", "</thought>"),
+    ("<ponder>", "</ponder>"),
+    ("<reflection>", "</reflection>"),
+    ("<think_never_used_51bce0c7>", "</think_never_used_51bce0c7>"),
     ("◁think▷", "◁/think▷"),
     ("<|START_THINKING|>", "<|END_THINKING|>"),
     ("<|think|>", "<|/think|>"),
@@ -74,8 +77,8 @@ def test_split_thought_other_text_is_no_thought(text: str) -> None:
 
 
 def test_split_thought_takes_a_models_own_tags() -> None:
-    tags = [ThoughtTags("<ponder>", "</ponder>"), ThoughtTags("Let me see:", "My answer:")]
-    for opening, closing in (("<ponder>", "</ponder>"), ("Let me see:", "My answer:")):
+    tags = [ThoughtTags("<muse>", "</muse>"), ThoughtTags("Let me see:", "My answer:")]
+    for opening, closing in (("<muse>", "</muse>"), ("Let me see:", "My answer:")):
         cut = f"{opening} \\boxed{{5}}"
         assert split_thought(cut).answer == cut
         assert split_thought(cut, tags).answer is None

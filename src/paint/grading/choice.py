@@ -62,8 +62,8 @@ _STATEMENT = re.compile(
     r"(?:\s+(?:is|would\s+be|must\s+be|should\s+be)(?![A-Za-z]))?[\s:=*_]*",
     re.IGNORECASE,
 )
-_JOINED_BOXES = re.compile(  # \\boxed{A} and \\boxed{C}
-    r"\\boxed\s*\{([^{}]*(?:\{[^{}]*\}[^{}]*)*)\}[\s$*]*(?:[,;/&]|and|or)[\s$*]*\\boxed\s*\{"
+_JOINED_BOXES = re.compile(  # \\boxed{A} and \\boxed{C}; behind a comma, the last one counts
+    r"\\boxed\s*\{([^{}]*(?:\{[^{}]*\}[^{}]*)*)\}[\s$*]*(?:[;/&]|and|or)[\s$*]*\\boxed\s*\{"
 )
 _LONGEST_STATEMENT = 300  # characters; it keeps the search linear
 _SENTENCE = re.compile(r"(?:[^.!?]|[.!?](?!\s|$))*")

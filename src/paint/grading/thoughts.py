@@ -15,13 +15,16 @@ from functools import lru_cache
 from typing import NamedTuple
 
 WORDS = frozenset(
-    ("think", "thinking", "thought", "thoughts", "reason", "reasoning", "analysis", "scratchpad")
+    (
+        *("think", "thinking", "thought", "thoughts", "reason", "reasoning", "analysis"),
+        *("scratchpad", "ponder", "pondering", "reflect", "reflection"),
+    )
 )
 """Words of which one is a part of a tag's name, as in ``<seed:think>`` and ``[BEGIN_THINK]``."""
 
 _BEGIN = frozenset(("begin", "start", "of"))
 _END = frozenset(("end", "stop"))
-_NOT = frozenset(("no", "non", "not", "never"))
+_NOT = frozenset(("no", "non", "not"))  # but <think_never_used_...> opens a thought
 
 _BRACKETED = re.compile(r"[<\[◁][^<>\[\]◁▷\n]{1,100}(?:[>▷]|\](?!\())")  # no link of Markdown
 _TAG = re.compile(  # the bar is narrow or wide
