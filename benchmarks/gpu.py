@@ -39,8 +39,7 @@ import tyro
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))  # paint may be not installed
 
-from paint.config.schema import Config, TrainConfig
-from paint.objective.loss_options import Impl
+from paint.config.schema import Config, Impl, TrainConfig
 from paint.resolve.check import check_config
 from paint.resolve.memory import CHUNK, Kernels, Rows, training_memory
 from paint.resolve.shapes import SHAPES, Shape

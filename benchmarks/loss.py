@@ -35,9 +35,9 @@ from rich.table import Table
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from paint.config.schema import Impl
 from paint.objective import fused
 from paint.objective.fused import fused_paint_loss
-from paint.objective.loss_options import Impl
 from workers import Worker, answers_alone, chosen, seconds_of, serve
 
 VOCABULARY = 151_936

@@ -220,7 +220,9 @@ def node_of(public: Any) -> Any:
 def field_docs(kind: type[Any]) -> dict[str, str]:
     """The docstrings below the fields of a dataclass, as Markdown."""
     docs = {}
-    body = node_of(kind).body
+    # A section may inherit settings.
+    own = [base for base in reversed(kind.__mro__) if dataclasses.is_dataclass(base)]
+    body = [node for base in own for node in node_of(base).body]
     for field, after in zip(body, [*body[1:], None], strict=True):
         if isinstance(field, ast.AnnAssign):
             is_doc = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)

@@ -21,7 +21,7 @@ from paint.algorithms import grpo
 from paint.algorithms.grpo import advantages, grpo_terms, reward, score_group
 from paint.algorithms.sft import reference, score_reference
 from paint.config.run_folder import latest_checkpoint, read_metrics
-from paint.config.schema import Config
+from paint.config.schema import Config, Reduction
 from paint.data.problems import Problem, batch_indices
 from paint.grading.contract import Grade
 from paint.grading.math.grader import MathGrader
@@ -30,7 +30,7 @@ from paint.inference.local import LocalEngine
 from paint.models.policy import Policy, load_policy
 from paint.models.teacher import open_teacher
 from paint.objective.loss import weighted_sum
-from paint.objective.loss_options import Objective, Reduction
+from paint.objective.loss_options import Objective
 from paint.resolve.check import check_config
 from paint.training.rollouts import Rollout
 from paint.training.run_log import step_metrics

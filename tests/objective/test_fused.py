@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 import reference_float64
+from paint.config.schema import ClipMode, Impl
 from paint.objective import fused
 from paint.objective.divergences import DIVERGENCES
 from paint.objective.fused import (
@@ -34,7 +35,7 @@ from paint.objective.fused import (
     fused_paint_loss,
 )
 from paint.objective.loss import ENTROPY_FLOOR, Loss, entropy, paint_loss
-from paint.objective.loss_options import PAPER_LOSS, ClipMode, Impl, Objective, with_changes
+from paint.objective.loss_options import PAPER_LOSS, Objective, with_changes
 
 KINDS, CLIP_MODES = list(DIVERGENCES), get_args(ClipMode)
 LOSSES: list[tuple[str, ClipMode]] = [
@@ -500,7 +501,7 @@ TORCH = RowWork(fused.measure, fused.differentiate)
 @pytest.mark.parametrize("v", [2, 1023, 1024, 1025, 5003])
 @pytest.mark.parametrize("divergence", ["forward_kl", "sampled_token"])
 def test_triton_kernels_match_torch_for_any_shape(rows: int, v: int, divergence: str) -> None:
-    options = with_changes(PAPER_LOSS, cast(Any, options_of(divergence, temperature=1.1)))
+    options = with_changes(PAPER_LOSS, **options_of(divergence, temperature=1.1))
     views = logits(rows, v, torch.float64)
     found, expected = (
         by(work, views, torch.empty_like(views[0]), options) for work in (kernels(), TORCH)
@@ -545,7 +546,7 @@ def test_measure_float32_ranks_tiny_entropies(way: str, v: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("divergence", KINDS)
 def test_triton_kernels_error_is_at_most_twice_eager(divergence: str) -> None:
-    options = with_changes(PAPER_LOSS, cast(Any, options_of(divergence, temperature=1.1)))
+    options = with_changes(PAPER_LOSS, **options_of(divergence, temperature=1.1))
     views = logits(9, 3001)
     precise = (views[0].double(), views[1].double())
     exact, eager, found = (

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import reference_float64
-from paint.config.schema import Config
+from paint.config.schema import ClipMode, Config, Reduction
 from paint.objective.divergences import DIVERGENCES
 from paint.objective.fused import fused_paint_loss
 from paint.objective.loss import (
@@ -30,7 +30,7 @@ from paint.objective.loss import (
     token_log_probs,
     token_weights,
 )
-from paint.objective.loss_options import PAPER_LOSS, ClipMode, LossOptions, Objective, Reduction
+from paint.objective.loss_options import PAPER_LOSS, Objective
 from paint.resolve.check import check_config
 
 KINDS = [name for name, d in DIVERGENCES.items() if not d.is_sampled]
@@ -514,7 +514,6 @@ def test_objective_invalid_arguments_are_refused(call: Callable[[], object], mes
 def test_loss_defaults_match_objective_config() -> None:
     assert check_config(Config()).objective == PAPER_LOSS == Objective()
     record = dataclasses.asdict(PAPER_LOSS) | {"divergence": PAPER_LOSS.divergence.name}
-    assert LossOptions.__annotations__.keys() == record.keys()
     defaults = inspect.signature(clipped_divergence).parameters
     names = ("divergence", "clip", "clip_mode")
     assert all(defaults[name].default == record[name] for name in names)

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 
+from paint.config.schema import Impl
 from paint.objective.fused import fused_paint_loss
 from paint.objective.loss import paint_loss
-from paint.objective.loss_options import Impl
 
 LENGTHS = [5, 3, 1]
 

@@ -27,7 +27,7 @@ from paint.config.run_folder import (
     read_run,
     read_run_json,
 )
-from paint.config.schema import Config, ConfigError
+from paint.config.schema import Config, ConfigError, Reduction
 from paint.core.display import Clock
 from paint.core.distributed import sum_gradients
 from paint.core.extensions import spec_of
@@ -40,7 +40,7 @@ from paint.inference.local import LocalEngine
 from paint.models.policy import load_policy
 from paint.objective import fused
 from paint.objective.loss import paint_loss, token_log_probs
-from paint.objective.loss_options import Objective, Reduction
+from paint.objective.loss_options import Objective
 from paint.objective.masking import mask_ratio, mask_solution, overlap, overlap_metrics
 from paint.resolve.structure import linear_layers
 from paint.training.rollouts import Rollout, ScoredRollout

@@ -35,6 +35,9 @@ from paint.core.settings import (
 )
 
 Dtype = Literal["float32", "bfloat16", "float16"]
+ClipMode = Literal["pointwise", "token", "none"]
+Reduction = Literal["completion", "token"]
+Impl = Literal["auto", "reference", "chunked", "triton"]
 CONTEXT_SOURCES = (
     *("solution", "text", "file", "neighbour", "rollout"),
     *("feedback", "none", "other", "other_text", "answer", "wrong_answer", "other_feedback"),
@@ -383,18 +386,13 @@ class TeacherConfig(Section):
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectiveConfig(Section):
-    """How the student is trained towards the teacher."""
+class LossSettings(Section):
+    """The options of the loss that a config and the loss have alike (paint.objective)."""
 
-    divergence: str = "forward_kl"
-    """Divergence between target and student at a position: forward_kl, reverse_kl, jsd,
-    sampled_token, or module:name for one of your own (paint.objective.divergences). sampled_token
-    is reverse KL by policy gradient on the sampled token, with clip-mode none, top-p 1 and top-k -1
-    (paper: Eq. clipped_fkl, forward KL; Training Algorithm names sampled tokens)."""
     clip: float = 0.06
     """Clipping threshold tau, in nats, above 0; ignored with clip-mode none (paper: Eq.
     clipped_fkl; Experimental Details, 0.06)."""
-    clip_mode: Literal["pointwise", "token", "none"] = "pointwise"
+    clip_mode: ClipMode = "pointwise"
     """What is clipped: each vocabulary entry's term, a position's sum, or nothing (paper:
     pointwise)."""
     interpolation_weight: float = setting(0.03, within("[0, 1]"), "k_base; paper: 0.03")
@@ -403,29 +401,40 @@ class ObjectiveConfig(Section):
     top_fraction: float = setting(0.03, within("[0, 1]"), "f_top; paper: 0.03")
     """Share f_top of a completion's positions that are interpolated, in [0, 1] (paper: Eq.
     sparse_selector_objective; Experimental Details, 0.03)."""
-    temperature: float | None = setting(
-        None, or_none(TEMPERATURE[0]), "None: the rollout temperature"
-    )
-    """Temperature T of both views' distributions, in [0.001, 1000]; None is the rollout temperature
-    (ours)."""
-    reduction: Literal["completion", "token"] = "completion"
+    reduction: Reduction = "completion"
     """What the loss is a mean over, of every method: each completion's tokens and then completions
     (paper: Eq. clipped_fkl), or all tokens of the optimizer step."""
     skip_tokens: int = setting(0, NOT_NEGATIVE, "paper: none")
     """First tokens of a completion that are left out of the loss of every method, at least 0: where
     one view thinks, they differ most in the first one (ours; paper: none)."""
-    impl: Literal["auto", "reference", "chunked", "triton"] = "auto"
+    impl: Impl = "auto"
     """What computes the loss (paint.objective.fused): auto is triton on a GPU with a C compiler and
     Python's headers, and else chunked; reference holds the logits of a micro-batch. Changes speed
     and memory, never the result."""
-    options: OptionTable = field(default=NO_OPTIONS, metadata=options_of("divergence"))
-    """Options that a divergence of your own declares, by name (docs/how-to/extend.md)."""
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
         is_positive = self.clip > 0 or self.clip_mode == "none"
         off = 'tau; paper: 0.06; off: objective.clip_mode "none"'
         require(self, "clip", is_positive, "above 0", off)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectiveConfig(LossSettings):
+    """How the student is trained towards the teacher."""
+
+    divergence: str = "forward_kl"
+    """Divergence between target and student at a position: forward_kl, reverse_kl, jsd,
+    sampled_token, or module:name for one of your own (paint.objective.divergences). sampled_token
+    is reverse KL by policy gradient on the sampled token, with clip-mode none, top-p 1 and top-k -1
+    (paper: Eq. clipped_fkl, forward KL; Training Algorithm names sampled tokens)."""
+    temperature: float | None = setting(
+        None, or_none(TEMPERATURE[0]), "None: the rollout temperature"
+    )
+    """Temperature T of both views' distributions, in [0.001, 1000]; None is the rollout temperature
+    (ours)."""
+    options: OptionTable = field(default=NO_OPTIONS, metadata=options_of("divergence"))
+    """Options that a divergence of your own declares, by name (docs/how-to/extend.md)."""
 
 
 @dataclass(frozen=True, slots=True)

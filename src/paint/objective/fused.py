@@ -19,7 +19,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -30,7 +30,7 @@ from paint.core.errors import PaintError, reason
 from paint.objective import loss
 from paint.objective.divergences import DIVERGENCES, Divergence, full_name
 from paint.objective.loss import Lengths, Loss
-from paint.objective.loss_options import PAPER_LOSS, LossOptions, Objective, with_changes
+from paint.objective.loss_options import PAPER_LOSS, Objective, with_changes
 
 Columns = dict[str, Float[Tensor, "n"]]
 
@@ -80,7 +80,7 @@ def fused_paint_loss(
     factors: Float[Tensor, "n"] | None = None,
     teacher_lm_head: nn.Linear | Float[Tensor, "v h"] | None = None,
     chunk_tokens: int | None = None,
-    **changes: Unpack[LossOptions],
+    **changes: Any,
 ) -> Loss:
     """Compute paint_loss of lm_head(student_hidden), lm_head(teacher_hidden), chunk by chunk.
 
@@ -98,7 +98,7 @@ def fused_paint_loss(
     TypeError for a head that is not a linear layer or its weight; torch's RuntimeError for states
     of another width than the head's; ImplError if triton cannot run.
     """
-    options = with_changes(options, changes)
+    options = with_changes(options, **changes)
     head = _weight_and_bias(lm_head)
     teacher_head = head if teacher_lm_head is None else _weight_and_bias(teacher_lm_head)
     lengths = loss.check_inputs(len(student_hidden), len(teacher_hidden), lengths, tokens, options)

@@ -11,22 +11,16 @@ Axes: b rows (completions), n completion tokens of a batch laid end to end, v vo
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Unpack
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from paint.config.schema import ClipMode, Reduction
 from paint.core.errors import ConfigError, wrap_errors
 from paint.objective.divergences import Divergence
-from paint.objective.loss_options import (
-    PAPER_LOSS,
-    ClipMode,
-    LossOptions,
-    Objective,
-    Reduction,
-    with_changes,
-)
+from paint.objective.loss_options import PAPER_LOSS, Objective, with_changes
 
 Lengths = Sequence[int] | Int[Tensor, "b"]
 
@@ -208,7 +202,7 @@ def paint_loss(
     *,
     tokens: Int[Tensor, "n"] | None = None,
     factors: Float[Tensor, "n"] | None = None,
-    **changes: Unpack[LossOptions],
+    **changes: Any,
 ) -> Loss:
     """PAINT loss of a batch of completions (paper: Eq. main_loss, Algorithm adaptive_opsd).
 
@@ -237,7 +231,7 @@ def paint_loss(
     Raises ValueError for views that do not match, lengths that do not sum to n, and options out of
     range.
     """
-    options = with_changes(options, changes)
+    options = with_changes(options, **changes)
     vocabulary, teacher_vocabulary = student_logits.shape[-1], teacher_logits.shape[-1]
     if vocabulary != teacher_vocabulary:
         raise ValueError(

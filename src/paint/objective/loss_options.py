@@ -1,13 +1,14 @@
-"""Options of the loss: plain values, as the losses and their kernels take them.
+"""Options of the loss, as the losses and their kernels take them.
 
-The section [objective] of a recipe has settings of these names, with their meanings and sources
-(paint.config.schema). This module does not import torch.
+Those that are plain values are the settings of the section [objective]
+(paint.config.schema.LossSettings). This module does not import torch.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypedDict, get_args
+from typing import Any, get_args
 
-from paint.core.settings import NOT_NEGATIVE, Section, require, setting, within
+from paint.config.schema import ClipMode, Impl, LossSettings, Reduction
+from paint.core.settings import require, setting, within
 from paint.objective.divergences import (
     DIVERGENCES,
     FORWARD_KL,
@@ -16,36 +17,22 @@ from paint.objective.divergences import (
     full_name,
 )
 
-ClipMode = Literal["pointwise", "token", "none"]
-Reduction = Literal["completion", "token"]
-Impl = Literal["auto", "reference", "chunked", "triton"]
-
 
 @dataclass(frozen=True, slots=True)
-class Objective(Section):
+class Objective(LossSettings):
     """What the loss takes; the defaults are the paper's."""
 
     divergence: Divergence = FORWARD_KL
-    clip: float = 0.06  # tau, in nats
-    clip_mode: ClipMode = "pointwise"
-    interpolation_weight: float = setting(0.03, within("[0, 1]"), "k_base; paper: 0.03")
-    top_fraction: float = setting(0.03, within("[0, 1]"), "f_top; paper: 0.03")
     temperature: float = setting(1.1, within("[0.001, 1000]"), "paper: 1.1")
-    reduction: Reduction = "completion"
-    skip_tokens: int = setting(0, NOT_NEGATIVE, "paper: none")
-    impl: Impl = "auto"
 
     def __post_init__(self) -> None:
-        Section.__post_init__(self)
-        # A config checks these and the ranges when it is read; here they are checked for Python.
+        # First: for Python, which reads no table, these are not checked elsewhere.
         literals = {"clip_mode": ClipMode, "reduction": Reduction, "impl": Impl}
         for key, literal in literals.items():
             choices = get_args(literal)
             is_known = getattr(self, key) in choices
             require(self, key, is_known, f"one of {', '.join(choices)}", f"default: {choices[0]}")
-        is_positive = self.clip > 0 or self.clip_mode == "none"
-        off = 'tau; paper: 0.06; off: objective.clip_mode "none"'
-        require(self, "clip", is_positive, "above 0", off)
+        LossSettings.__post_init__(self)
 
         name = full_name(self.divergence)
         has_kernel = self.impl != "triton" or self.divergence in DIVERGENCES.values()
@@ -61,24 +48,12 @@ PAPER_LOSS = Objective()
 """The paper's loss of rollouts at the paper's temperature."""
 
 
-class LossOptions(TypedDict, total=False):
-    """Options of Objective that the losses take as keywords."""
+def with_changes(options: Objective, **changes: Any) -> Objective:
+    """The options with some of them changed; a divergence may be given by its name.
 
-    temperature: float
-    interpolation_weight: float
-    top_fraction: float
-    clip: float
-    clip_mode: ClipMode
-    divergence: str | Divergence
-    reduction: Reduction
-    skip_tokens: int
-    impl: Impl
-
-
-def with_changes(options: Objective, changes: LossOptions) -> Objective:
-    """The options with some of them changed. Raises ConfigError for one out of range."""
-    values: dict[str, Any] = {**changes}
-    divergence = values.get("divergence")
+    Raises ConfigError for one out of range, TypeError for an unknown one.
+    """
+    divergence = changes.get("divergence")
     if isinstance(divergence, str):
-        values["divergence"] = find_divergence(divergence)
-    return replace(options, **values)
+        changes["divergence"] = find_divergence(divergence)
+    return replace(options, **changes)

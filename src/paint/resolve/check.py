@@ -23,6 +23,7 @@ from paint.config.schema import (
     CPU_TOKENS,
     FEEDBACK_SOURCES,
     Config,
+    LossSettings,
     RolloutConfig,
     TeacherConfig,
 )
@@ -93,14 +94,10 @@ class Resolved:
     def objective(self) -> Objective:
         """What the loss takes."""
         settings = self.config.objective
-        # These two are not plain settings here: an object in place of its name, and for None the
-        # temperature of the rollouts (docs/fidelity.md, C6).
-        names = {field.name for field in fields(Objective)} - {"divergence", "temperature"}
-        return Objective(
-            divergence=self.divergence,
-            temperature=self.config.loss_temperature,
-            **{name: getattr(settings, name) for name in names},
-        )
+        shared = {field.name: getattr(settings, field.name) for field in fields(LossSettings)}
+        # In place of None, the temperature of the rollouts (docs/fidelity.md, C6).
+        temperature = self.config.loss_temperature
+        return Objective(divergence=self.divergence, temperature=temperature, **shared)
 
     @property
     def method(self) -> str:
