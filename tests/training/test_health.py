@@ -43,7 +43,7 @@ def test_collapse_warnings_have_the_names_of_the_setting() -> None:
 def test_collapse_warnings_out_of_band_is_named(
     warning: str, first: float, inside: float, outside: float
 ) -> None:
-    metric = COLLAPSE_WARNINGS[warning].metric
+    metric, _ = COLLAPSE_WARNINGS[warning]
     assert not collapse_warnings(course(metric, [first] + 2 * [inside]), window=2)
     found = collapse_warnings(course(metric, [first, inside] + 2 * [outside]), window=2)
     assert list(found) == [warning]

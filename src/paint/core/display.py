@@ -27,36 +27,12 @@ from rich.progress import (
 from rich.text import Text
 
 from paint.core.errors import is_output_unread, sanitize_for_terminal
+from paint.core.metrics import METRICS
 
 T = TypeVar("T")
 
 LOGGER = logging.getLogger("paint")
 LOGGER.addHandler(logging.NullHandler())  # without a handler, logging prints warnings on stderr
-
-COMPLETE_LINE = {
-    "loss": "loss {:.4f}",
-    "kl": "KL to target {:.4f}",
-    "clip_frac": "clipped {:.1%} of tokens",
-    "unclipped_mass": "unclipped target mass {:.3f}",
-    "overlap": "overlap with solution {:.2f}",
-    "mask_ratio": "solution hidden {:.0%}",
-    "frac_reward_zero_std": "groups of equal reward {:.0%}",
-    "drift": "drift {:.3f}",
-    "accuracy": "answers correct {:.0%}",
-    "grader_calls": "{:.0f} calls of the grader",
-    "grader_seconds": "which took {:.1f} s in all",
-    "truncated_frac": "truncated {:.0%}",
-    "completion_tokens": "{:.0f} tokens each",
-    "tokens_per_second_rollout": "rollout {:,.0f} tokens/s",
-    "tokens_per_second_loss": "loss {:,.0f} tokens/s",
-}
-"""Formats of metrics in a step's line at level DEBUG (-v)."""
-
-SHORT_LINE = (
-    {"kl": "KL {:.4f}", "loss": "loss {:.4f}"},
-    {"reward": "reward {:.3f}", "accuracy": "correct {:.0%}"},
-)
-"""Formats of a step's short line: of each group the first metric that the step has."""
 
 SAY_SECONDS = 20.0  # seconds between progress lines without a terminal
 LONGEST_PAUSE = 160.0  # between lines that have no news: the pause doubles up to it
@@ -377,7 +353,7 @@ class Display:
     def step(self, metrics: Mapping[str, float]) -> None:
         """Show the metrics of a finished step in a line of four values, within 80 columns.
 
-        At level DEBUG it has all of ``COMPLETE_LINE``.
+        At level DEBUG it has all metrics with a ``line`` (paint.core.metrics).
         """
         number = int(metrics["step"])
         self.step_began, self.is_first_step = None, False
@@ -385,10 +361,8 @@ class Display:
         if self.task is not None:
             self.bar.update(self.task, completed=number)
         if LOGGER.isEnabledFor(logging.DEBUG):
-            values = []
-            for name, form in COMPLETE_LINE.items():
-                if name in metrics:
-                    values.append(form.format(metrics[name]))
+            shown = [metric for metric in METRICS if metric.line and metric.name in metrics]
+            values = [metric.line.format(metrics[metric.name]) for metric in shown]
         else:
             values = _short_values(metrics)
         self.progress("  ".join([f"step {number}/{self.steps}", *values, self.left]))
@@ -494,12 +468,11 @@ class Clock:
 
 def _short_values(metrics: Mapping[str, float]) -> list[str]:
     """What is learned, what is right, and the seconds of the step."""
-    values = []
-    for group in SHORT_LINE:
-        for name, form in group.items():
-            if name in metrics:
-                values.append(form.format(metrics[name]))
-                break
+    shown: dict[str, str] = {}
+    for metric in METRICS:
+        if metric.short and metric.name in metrics:
+            shown.setdefault(metric.group, metric.short.format(metrics[metric.name]))
+    values = list(shown.values())
     phases = [name for name in metrics if name.startswith("seconds_") and name != "seconds_left"]
     if phases:
         seconds = sum(metrics[name] for name in phases)

@@ -6,6 +6,7 @@ All policies are compared with the first one, problem by problem; none is ranked
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from paint.core.metrics import METRICS
 from paint.evaluation.frame import (
     Measurement,
     Report,
@@ -143,14 +144,11 @@ def _score_columns(rows: Sequence[Measurement], k: str) -> dict[str, tuple[str, 
     tries = [int(name.removeprefix("pass_at_")) for name in names if name.startswith("pass_at_")]
     for j in sorted(tries):
         columns[f"pass_at_{j}"] = (f"pass@{j}", "%")
-    return columns | {
-        "lenient_avg_at_k": (f"lenient Avg@{k}", "%"),
-        "completion_tokens": ("tokens an answer", "tokens"),
-        "truncated_frac": ("truncated", "%"),
-        "unboxed_frac": ("no answer", "%"),
-        "repetitive_frac": ("looping", "%"),
-        "grader_failures": ("grader failures", "count"),
-    }
+    columns["lenient_avg_at_k"] = (f"lenient Avg@{k}", "%")
+    for metric in METRICS:
+        if metric.column:
+            columns[metric.name] = (metric.column, metric.column_unit)
+    return columns
 
 
 def _reasons(rows: Sequence[Measurement]) -> Table:

@@ -4,91 +4,18 @@ A warning compares the mean of the last steps with the first step, by a stated b
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from paint.config.schema import HealthConfig
+from paint.core.metrics import METRICS
 from paint.training.callbacks import Callback
 
 Metrics = Mapping[str, float]
-Outside = Callable[[float, float], bool]
-"""Whether a metric's mean over the last steps is out of its band, given that of the first step."""
-
-
-class CollapseWarning(NamedTuple):
-    """A metric that leaves its band, what that may mean, and a remedy next to a lower rate."""
-
-    metric: str
-    is_outside: Outside
-    meaning: str
-    remedy: str = ""
-
-
-def _rose_by(margin: float) -> Outside:
-    return lambda last, first: last > first + margin
-
-
-def _shrank_to(share: float) -> Outside:
-    return lambda last, first: last < share * first
-
-
-def _grew_to(factor: float) -> Outside:
-    return lambda last, first: last > factor * first
-
 
 COLLAPSE_WARNINGS = {
-    "truncated": CollapseWarning(
-        "truncated_frac",
-        _rose_by(0.25),
-        "completions no longer end before the limit",
-        "raise rollout.max_new_tokens",
-    ),
-    "no_answer": CollapseWarning(
-        "unboxed_frac",
-        _rose_by(0.25),
-        "completions no longer give an answer",
-        "raise rollout.max_new_tokens",
-    ),
-    "repetition": CollapseWarning(
-        "repetitive_frac", _rose_by(0.1), "completions repeat themselves", "train fewer steps"
-    ),
-    "longer": CollapseWarning(
-        "completion_tokens", _grew_to(2.0), "completions grow, often without an end"
-    ),
-    "shorter": CollapseWarning(
-        "completion_tokens",
-        _shrank_to(0.5),
-        "completions skip steps: the teacher may need none, since it reads them in its context",
-        "raise context.mask_ratio_wrong and context.mask_ratio_correct",
-    ),
-    "entropy_low": CollapseWarning(
-        "student_entropy",
-        _shrank_to(0.25),
-        "the student is sure of nearly every token, and explores no more",
-        "raise rollout.temperature",
-    ),
-    "entropy_high": CollapseWarning(
-        "student_entropy",
-        _grew_to(2.0),
-        "the student becomes unsure: it overshoots the teacher, or the updates are too large",
-    ),
-    "kl": CollapseWarning("kl", _grew_to(3.0), "the student moves away from the teacher"),
-    "overlap": CollapseWarning(
-        "overlap_without_answer", _shrank_to(0.5), "completions hold fewer of the solution's steps"
-    ),
-    "clipped": CollapseWarning(
-        "clip_frac",
-        _rose_by(0.2),
-        "the clip takes the gradient of many tokens",
-        "raise objective.clip",
-    ),
-    "drift": CollapseWarning(
-        "drift",
-        _rose_by(0.5),
-        "the student leaves its base where nothing should change",
-        "take paint-anchored",
-    ),
+    warning.name: (metric.name, warning) for metric in METRICS for warning in metric.warnings
 }
-"""The warnings by the names that ``health.stop_on`` takes."""
+"""Each warning with its metric, by the names that ``health.stop_on`` takes."""
 
 
 # One step alone is noisy with few completions. Three give warnings a few steps late, and had no
@@ -113,8 +40,8 @@ def collapse_warnings(
 def _columns(rows: Sequence[Metrics]) -> dict[str, list[float]]:
     """The values of each warning's metric, of the steps that have it."""
     return {
-        name: [row[warning.metric] for row in rows if warning.metric in row]
-        for name, warning in COLLAPSE_WARNINGS.items()
+        name: [row[metric] for row in rows if metric in row]
+        for name, (metric, _) in COLLAPSE_WARNINGS.items()
     }
 
 
@@ -124,7 +51,8 @@ def _outside(values: Mapping[str, Sequence[float]], window: int) -> dict[str, tu
     for name, column in values.items():
         if len(column) > window:
             last = sum(column[-window:]) / window
-            if COLLAPSE_WARNINGS[name].is_outside(last, column[0]):
+            _, warning = COLLAPSE_WARNINGS[name]
+            if warning.is_outside(last, column[0]):
                 found[name] = last, column[0]
     return found
 
@@ -140,7 +68,7 @@ def warning_history(rows: Sequence[Metrics], window: int = WINDOW) -> list[dict[
         now = _outside(values, window)
         for name in now.keys() - before:
             text = describe(name, *now[name])
-            metric = COLLAPSE_WARNINGS[name].metric
+            metric, _ = COLLAPSE_WARNINGS[name]
             history.append({"step": row["step"], "warning": name, "metric": metric, "text": text})
         # A warning that went away is listed again when it returns.
         before = set(now)
@@ -149,8 +77,8 @@ def warning_history(rows: Sequence[Metrics], window: int = WINDOW) -> list[dict[
 
 def describe(name: str, last: float, first: float) -> str:
     """A warning in words: its metric's last mean and first value, its meaning and remedy."""
-    warning = COLLAPSE_WARNINGS[name]
-    values = f"{warning.metric} {last:.3g}, at first {first:.3g}"
+    metric, warning = COLLAPSE_WARNINGS[name]
+    values = f"{metric} {last:.3g}, at first {first:.3g}"
     text = f"{values}: {warning.meaning}; lower train.learning_rate"
     if warning.remedy:
         text += f", or {warning.remedy}"

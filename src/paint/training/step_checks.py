@@ -10,39 +10,9 @@ from torch import Tensor
 
 from paint.config.schema import Config, ConfigError
 from paint.core.errors import NonFiniteError
+from paint.core.metrics import is_of_run
 from paint.training.rollouts import ScoredRollout
-
-# In one row of a file, such a value would replace the run's own or be replaced by it.
-RESERVED = frozenset(
-    [
-        "step",
-        "row",
-        "problem_id",
-        "position",
-        "token_id",
-        "token",
-        "drift",
-        "seconds_left",
-        "completion_tokens",
-        "rollout_tokens",
-        "truncated_frac",
-        "repetitive_frac",
-        "accuracy",
-        "unboxed_frac",
-        "grader_failures",
-        "grader_calls",
-        "grader_seconds",
-        "gradient_norm",
-        "kept_completions",
-        "logprob_mismatch_mean",
-        "logprob_mismatch_p99",
-        "learning_rate",
-        "off_policy_kl",
-        "off_policy_ess",
-        "off_policy_max",
-    ]
-)
-"""Names of metrics.jsonl and of token files that values of an algorithm may not have."""
+from paint.training.token_log import ABOUT
 
 
 def require_scores(config: Config, values: Mapping[str, Tensor], count: int) -> None:
@@ -86,7 +56,8 @@ def require_step(config: Config, scored: Sequence[ScoredRollout], norm: float) -
 
 
 def _require_names(config: Config, names: Iterable[str]) -> None:
-    taken = RESERVED.intersection(names)
+    # In one row of a file, such a value would replace the run's own or be replaced by it.
+    taken = [name for name in names if name in ABOUT or is_of_run(name)]
     if taken:
         raise ConfigError(
             f"train.method {config.train.method}: {', '.join(sorted(taken))} is a reserved name; "

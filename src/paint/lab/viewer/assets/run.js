@@ -5,24 +5,9 @@ const stepsThere = new Map(DATA.steps.map((step) => [step.step, step]));
 
 // --- the run ---
 
-// Of each: its title, its metrics, a note, and how numbers are written.
-const CURVES = [
-  ["Right answers while training", ["accuracy"], "share of the step's completions; each step has other problems", percent],
-  ["Reward", ["reward"], "mean over the step's completions", number],
-  ["Distance from the teacher (KL)", ["kl", "loss"], "nats a token; loss is the same with the clip, and may be negative", number],
-  ["Loss", ["loss"], "", number],
-  ["Length of completions", ["completion_tokens", "rationale_tokens"], "tokens; a fall or a rise of half and more tells a collapse", number],
-  ["Entropy of student and teacher", ["student_entropy", "teacher_entropy"], "nats a token, H_S and H_T; near 0 the student explores no more", number],
-  ["Cut off, without an answer, repetitive", ["truncated_frac", "unboxed_frac", "repetitive_frac"], "share of the step's completions", percent],
-  ["Overlap with the solution", ["overlap", "overlap_without_answer"], "share of the solution's anchors (numbers, formulas) in the completion", percent],
-  ["Hidden part of the solution", ["mask_ratio"], "mask ratio: the share that the teacher does not see", percent],
-  ["Clipped tokens", ["clip_frac", "unclipped_mass"], "share of tokens with a clipped entry; unclipped_mass is the target's mass without them, P_A", percent],
-  ["KL of some tokens", ["selected_kl", "first_kl"], "nats; of tokens whose target is mixed with the student, and of first tokens", number],
-  ["Groups without a gradient", ["frac_reward_zero_std"], "share of groups whose completions have one reward", percent],
-  ["Drift from the base model", ["drift"], "KL(base \u2016 student) on fixed prompts, nats", number],
-  ["Engine against trainer", ["logprob_mismatch_mean", "logprob_mismatch_p99"], "difference of log-probs in nats, mean and 99th percentile", number],
-  ["Size of the gradient", ["gradient_norm"], "norm before it is limited", number],
-];
+// Of each: its title, its metrics, a note, and how numbers are written (paint.core.metrics).
+const FORMATS = { number, percent };
+const CURVES = DATA.charts.map(({ title, metrics, note, format }) => [title, metrics, note, FORMATS[format]]);
 const LARGE = { width: 400, height: 290 };
 
 function openStep(step) {

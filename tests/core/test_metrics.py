@@ -1,0 +1,33 @@
+"""The records of metrics: complete, and what names a metric reads them."""
+
+from pathlib import Path
+
+import pytest
+
+import paint
+from paint.core.metrics import CHARTS, METRICS, is_of_run, metrics_of, record_of
+
+
+@pytest.mark.parametrize("recipe", ["demo-paint", "demo-grpo", "demo-sft"])
+def test_metrics_of_a_run_have_records(recipe: str, tmp_path: Path) -> None:
+    settings = {"steps": 1, "batch_size": 4}
+    run = paint.train(recipe, output_dir=tmp_path / "run", train=settings)
+    names = run.metrics.reset_index().columns
+    assert [name for name in names if record_of(name) is None] == []
+
+
+def test_record_of_a_pattern_is_found_and_reserved() -> None:
+    record = record_of("seconds_loss")
+    assert record is not None
+    assert record.name == "seconds_PHASE"
+    assert is_of_run("seconds_anything")
+    assert is_of_run("rewards/length/mean")
+    assert not is_of_run("seconds")
+    assert not is_of_run("kl")
+    assert record_of("of_my_own") is None
+
+
+def test_charts_have_metrics_and_metrics_known_charts() -> None:
+    assert all(metrics_of(name) for name in CHARTS)
+    assert {name for metric in METRICS for name in metric.charts} <= set(CHARTS)
+    assert len({metric.name for metric in METRICS}) == len(METRICS)
