@@ -29,7 +29,7 @@ from paint.cli.parser import command_options, description_of, parameter_helps, p
 from paint.commands import Command, function_names
 from paint.config.schema import Config, EvaluationConfig, GradingConfig
 from paint.core.extensions import OptionTable
-from paint.core.metrics import METRICS
+from paint.core.metric_records import METRICS
 from reading_lines import with_lines
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"

@@ -27,7 +27,7 @@ from rich.progress import (
 from rich.text import Text
 
 from paint.core.errors import is_output_unread, sanitize_for_terminal
-from paint.core.metrics import METRICS
+from paint.core.metric_records import METRICS
 
 T = TypeVar("T")
 
@@ -353,7 +353,7 @@ class Display:
     def step(self, metrics: Mapping[str, float]) -> None:
         """Show the metrics of a finished step in a line of four values, within 80 columns.
 
-        At level DEBUG it has all metrics with a ``line`` (paint.core.metrics).
+        At level DEBUG it has all metrics with a ``line`` (paint.core.metric_records).
         """
         number = int(metrics["step"])
         self.step_began, self.is_first_step = None, False

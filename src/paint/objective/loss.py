@@ -124,9 +124,7 @@ def clipped_divergence(
     fixed. Raises ValueError for an unknown divergence or clip_mode, a clip that is applied but not
     positive, and sampled_token, which needs tokens.
     """
-    options = with_changes(
-        PAPER_LOSS, {"divergence": divergence, "clip": clip, "clip_mode": clip_mode}
-    )
+    options = with_changes(PAPER_LOSS, divergence=divergence, clip=clip, clip_mode=clip_mode)
     found = options.divergence
     if found.is_sampled:
         raise ConfigError(

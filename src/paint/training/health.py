@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from paint.config.schema import HealthConfig
-from paint.core.metrics import METRICS
+from paint.core.metric_records import METRICS
 from paint.training.callbacks import Callback
 
 Metrics = Mapping[str, float]

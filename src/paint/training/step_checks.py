@@ -10,7 +10,7 @@ from torch import Tensor
 
 from paint.config.schema import Config, ConfigError
 from paint.core.errors import NonFiniteError
-from paint.core.metrics import is_of_run
+from paint.core.metric_records import is_of_run
 from paint.training.rollouts import ScoredRollout
 from paint.training.token_log import ABOUT
 

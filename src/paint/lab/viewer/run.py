@@ -29,7 +29,7 @@ from paint.config.run_folder import (
 )
 from paint.config.schema import Config
 from paint.core.display import Counter, Display
-from paint.core.metrics import CHARTS, metrics_of
+from paint.core.metric_records import CHARTS, metrics_of
 from paint.core.storage import read_jsonl
 from paint.core.trust import require_trusted
 from paint.data.problems import Problem

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 import paint
-from paint.core.metrics import CHARTS, METRICS, is_of_run, metrics_of, record_of
+from paint.core.metric_records import CHARTS, METRICS, is_of_run, metrics_of, record_of
 
 
 @pytest.mark.parametrize("recipe", ["demo-paint", "demo-grpo", "demo-sft"])
 def test_metrics_of_a_run_have_records(recipe: str, tmp_path: Path) -> None:
-    settings = {"steps": 1, "batch_size": 4}
+    settings = {"steps": 1, "batch_size": 8}
     run = paint.train(recipe, output_dir=tmp_path / "run", train=settings)
     names = run.metrics.reset_index().columns
     assert [name for name in names if record_of(name) is None] == []
