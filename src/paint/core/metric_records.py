@@ -38,7 +38,7 @@ class CollapseWarning:
 
 
 @dataclass(frozen=True, slots=True)
-class Chart:
+class RunChart:
     """A chart of a run's page, of the metrics that name it."""
 
     title: str
@@ -47,59 +47,61 @@ class Chart:
 
 
 CHARTS = {
-    "accuracy": Chart(
+    "accuracy": RunChart(
         "Right answers while training",
         "share of the step's completions; each step has other problems",
         "percent",
     ),
-    "reward": Chart("Reward", "mean over the step's completions"),
-    "kl": Chart(
+    "reward": RunChart("Reward", "mean over the step's completions"),
+    "kl": RunChart(
         "Distance from the teacher (KL)",
         "nats a token; loss is the same with the clip, and may be negative",
     ),
-    "loss": Chart("Loss"),
-    "length": Chart(
+    "loss": RunChart("Loss"),
+    "length": RunChart(
         "Length of completions",
         "tokens; a fall or a rise of half and more tells a collapse",
     ),
-    "entropy": Chart(
+    "entropy": RunChart(
         "Entropy of student and teacher",
         "nats a token, H_S and H_T; near 0 the student explores no more",
     ),
-    "ends": Chart(
+    "ends": RunChart(
         "Cut off, without an answer, repetitive", "share of the step's completions", "percent"
     ),
-    "overlap": Chart(
+    "overlap": RunChart(
         "Overlap with the solution",
         "share of the solution's anchors (numbers, formulas) in the completion",
         "percent",
     ),
-    "mask_ratio": Chart(
+    "mask_ratio": RunChart(
         "Hidden part of the solution",
         "mask ratio: the share that the teacher does not see",
         "percent",
     ),
-    "clip": Chart(
+    "clip": RunChart(
         "Clipped tokens",
         "share of tokens with a clipped entry; unclipped_mass is the target's mass without them, "
         "P_A",
         "percent",
     ),
-    "some_kl": Chart(
+    "some_kl": RunChart(
         "KL of some tokens",
         "nats; of tokens whose target is mixed with the student, and of first tokens",
     ),
-    "groups": Chart(
+    "groups": RunChart(
         "Groups without a gradient",
         "share of groups whose completions have one reward",
         "percent",
     ),
-    "drift": Chart("Drift from the base model", "KL(base \u2016 student) on fixed prompts, nats"),
-    "mismatch": Chart(
+    "drift": RunChart(
+        "Drift from the base model", "KL(base \u2016 student) on fixed prompts, nats"
+    ),
+    "mismatch": RunChart(
         "Engine against trainer",
         "difference of log-probs in nats, mean and 99th percentile",
     ),
-    "gradient": Chart("Size of the gradient", "norm before it is limited"),
+    "gradient": RunChart("Size of the gradient", "norm before it is limited"),
 }
 """The charts of a run's page, in its order."""
 
