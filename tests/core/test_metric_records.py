@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import paint
-from paint.core.metric_records import CHARTS, METRICS, is_of_run, metrics_of, record_of
+from paint.core.metric_records import CHARTS, METRICS, is_of_run, metrics_of_chart, record_of
 
 
 @pytest.mark.parametrize("recipe", ["demo-paint", "demo-grpo", "demo-sft"])
@@ -28,6 +28,6 @@ def test_record_of_a_pattern_is_found_and_reserved() -> None:
 
 
 def test_charts_have_metrics_and_metrics_known_charts() -> None:
-    assert all(metrics_of(name) for name in CHARTS)
+    assert all(metrics_of_chart(name) for name in CHARTS)
     assert {name for metric in METRICS for name in metric.charts} <= set(CHARTS)
     assert len({metric.name for metric in METRICS}) == len(METRICS)

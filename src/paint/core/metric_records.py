@@ -543,6 +543,6 @@ def is_of_run(name: str) -> bool:
     return record is not None and record.of_run
 
 
-def metrics_of(chart: str) -> list[str]:
+def metrics_of_chart(chart: str) -> list[str]:
     """The metrics of a chart."""
     return [metric.name for metric in METRICS if chart in metric.charts]

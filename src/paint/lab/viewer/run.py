@@ -29,7 +29,7 @@ from paint.config.run_folder import (
 )
 from paint.config.schema import Config
 from paint.core.display import Counter, Display
-from paint.core.metric_records import CHARTS, metrics_of
+from paint.core.metric_records import CHARTS, metrics_of_chart
 from paint.core.storage import read_jsonl
 from paint.core.trust import require_trusted
 from paint.data.problems import Problem
@@ -146,7 +146,7 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
         },
         "metrics": columns_of(metrics),
         "charts": [
-            {**asdict(chart), "metrics": metrics_of(name)} for name, chart in CHARTS.items()
+            {**asdict(chart), "metrics": metrics_of_chart(name)} for name, chart in CHARTS.items()
         ],
         "warnings": warning_history(metrics),
         "validation": [_validation_data(*place, graded) for place, graded in validation.items()],
