@@ -9,6 +9,7 @@ score of an algorithm. One that has no record is logged all the same.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 Outside = Callable[[float, float], bool]
@@ -529,6 +530,8 @@ METRICS = (
 """All metrics that have a record, in the order of a step's line and of each chart."""
 
 
+# Each value of each completion is looked up in every step, and these have few names.
+@lru_cache(maxsize=1000)
 def record_of(name: str) -> Metric | None:
     """The record of a metric's name, if it has one."""
     for metric in METRICS:
