@@ -7,12 +7,13 @@ argument means the same in every command that has it. A ``Check`` is that of the
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import arg
 
 from paint.api.configure import Recipe
 from paint.api.results import Evaluation, Result, Run
+from paint.config.context_sources import CONTROLS
 from paint.config.schema import Config, EvaluationConfig, GradingConfig
 from paint.core.settings import NOT_NEGATIVE, POSITIVE, or_none
 
@@ -31,6 +32,11 @@ Seed = Annotated[int, *NOT_NEGATIVE]
 RunPath = Run | str | Path
 Target = Run | Evaluation | Result | str | Path
 OutputDir = str | Path | None
+
+if TYPE_CHECKING:
+    Control = str
+else:
+    Control = Literal[CONTROLS]  # which type checkers do not take
 
 AnyRecipe = Annotated[
     str | Path | Config | Recipe,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from paint.api import arguments
 from paint.api.configure import configure
@@ -31,9 +31,7 @@ def compare(
     thinking: bool | None = None,
     max_new_tokens: arguments.OptionalCount = None,
     stored: str | Path = "",
-    controls: Sequence[
-        Literal["none", "other", "other_text", "answer", "wrong_answer", "other_feedback"]
-    ] = (),
+    controls: Sequence[arguments.Control] = (),
     against_last: bool = False,
     seeds: arguments.Seeds = 3,
     seed: arguments.FirstSeed = 0,
@@ -63,9 +61,8 @@ def compare(
         max_new_tokens: Longest answer in tokens; None: as trained, on published benchmarks 38,912
             (paper), and for the embedded model 96.
         stored: Completions to train on, as rollout.stored, where the method allows it.
-        controls: Repeat the last recipe with these context.source: its teacher reads nothing,
-            another problem's solution or text, an answer, or what the grader said of another
-            completion.
+        controls: Repeat the last recipe with these context.source, by which a gain is told from
+            that of reading anything (docs/concepts/teacher-and-controls.md).
         against_last: Compare each recipe with the last one alone: fewer pairs, and a smaller
             correction of p. Decide it beforehand.
         output_dir: Folder of results, runs and samples; existing results are reused.

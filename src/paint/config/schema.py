@@ -16,6 +16,8 @@ from datetime import date
 from math import isfinite
 from typing import Any, Literal
 
+from paint.config.context_sources import SOURCES, context_source, sources_help
+
 # "as" marks what other modules may import from here, for mypy.
 from paint.core.errors import ConfigError as ConfigError
 from paint.core.errors import format_value
@@ -38,14 +40,6 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 ClipMode = Literal["pointwise", "token", "none"]
 Reduction = Literal["completion", "token"]
 Impl = Literal["auto", "reference", "chunked", "triton"]
-CONTEXT_SOURCES = (
-    *("solution", "text", "file", "neighbour", "rollout"),
-    *("feedback", "none", "other", "other_text", "answer", "wrong_answer", "other_feedback"),
-)
-"""Values of context.source; any other is a field of the row, or module:function."""
-
-FEEDBACK_SOURCES = ("feedback", "other_feedback")
-"""Those that show what the grader said."""
 
 
 def _are_distinct(values: tuple[str, ...]) -> bool:
@@ -305,13 +299,9 @@ class ContextConfig(Section):
             )
         ],
         'default: "solution"',
+        sources_help(),
     )
-    """What the teacher reads, one or several: solution (paper), the name of a field, text, file,
-    neighbour (the solution of the most similar problem), rollout (another verified completion of
-    the problem in the step, without one the solution), feedback (what the grader said of the
-    completion itself), module:function, and the controls none, other (another problem's solution),
-    other_text (other problems' text, as long as text or file), answer, wrong_answer and
-    other_feedback (of another completion). text, file, other_text and answers are never masked."""
+    """What the teacher reads, one or several sources (paint.config.context_sources)."""
     text: str = ""
     """The context of source text, the same for all rows: rules, a system prompt, a description."""
     file: str = setting("", PATH, "a text file")
@@ -333,17 +323,17 @@ class ContextConfig(Section):
         allowed = f"at least context.mask_ratio_wrong = {self.mask_ratio_wrong}"
         is_ordered = self.mask_ratio_correct >= self.mask_ratio_wrong
         require(self, "mask_ratio_correct", is_ordered, allowed, "equal: a fixed ratio")
-        for key in ("text", "file"):
+        measuring = [s for s in self.source if context_source(s).bounded_by == "setting"]
+        for key in (name for name, source in SOURCES.items() if source.origin == "setting"):
             is_set, is_shown = bool(getattr(self, key).strip()), key in self.source
             # other_text is as long as a text that no source need show.
-            is_measured = is_set and "other_text" in self.source
+            is_measured = is_set and bool(measuring)
             allowed = f"set exactly where context.source names {key}"
             note = f"context.source: {', '.join(self.source)}"
             require(self, key, is_set == is_shown or is_measured, allowed, note)
         has_text = bool(self.text.strip() or self.file)
-        is_long = has_text or "other_text" not in self.source
-        allowed = "other than other_text without context.text or context.file"
-        require(self, "source", is_long, allowed, "it is as long as they are")
+        allowed = f"other than {', '.join(measuring)} without context.text or context.file"
+        require(self, "source", has_text or not measuring, allowed, "it is as long as they are")
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,9 +48,15 @@ PATH = [
 ]
 
 
-def setting(default: Any, checks: Sequence[Check], note: str) -> Any:
-    """Declare a field of a section with its range; the note ends the message of a refusal."""
-    return dataclasses.field(default=default, metadata={"checks": checks, "note": note})
+def setting(default: Any, checks: Sequence[Check], note: str, help_text: str = "") -> Any:
+    """Declare a field of a section with its range; the note ends the message of a refusal.
+
+    A help text takes the place of the docstring below the field in help and reference.
+    """
+    metadata: dict[str, Any] = {"checks": checks, "note": note}
+    if help_text:
+        metadata["help"] = help_text  # tyro's name for it
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def or_none(checks: Sequence[Check]) -> Sequence[Check]:

@@ -11,13 +11,14 @@ import random
 import re
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from paint.config.schema import CONTEXT_SOURCES, FEEDBACK_SOURCES, ConfigError, ContextConfig
+from paint.config.context_sources import SOURCES, context_source
+from paint.config.schema import ConfigError, ContextConfig
 from paint.core.errors import did_you_mean, wrap_errors
 from paint.core.extensions import bind_options, load_object, of_type
 from paint.data.problems import Problem, row_of
@@ -26,15 +27,6 @@ from paint.grading.contract import Grade
 from paint.grading.math.equality import compare_text
 from paint.objective.masking import MARKER, anchors, mask_ratio, mask_solution, overlap_metrics
 from paint.objective.messages import announces_complete
-
-IN_FULL = ("text", "file", "other_text", "answer", "wrong_answer")
-"""Sources that are never masked."""
-
-CONTROLS = ("none", "other", "other_text", "answer", "wrong_answer", "other_feedback")
-"""Sources whose overlap is that of the problem's own solution."""
-
-OTHER_ROWS = ("neighbour", "rollout")
-"""Sources that show what other rows hold, apart from controls."""
 
 ContextFunction = Callable[..., str]
 """A source of your own: the row, all rows and a seed to the reference of the row."""
@@ -177,12 +169,12 @@ class Contexts:
     @property
     def needs_peers(self) -> bool:
         """True if a source shows other completions of the step."""
-        return "rollout" in self.options.source
+        return any(context_source(s).grade == "verdict" for s in self.options.source)
 
     @property
     def needs_attempts(self) -> bool:
         """Whether a source depends on what other completions of the step are."""
-        return self.needs_peers or "other_feedback" in self.options.source
+        return any(context_source(s).origin == "step" for s in self.options.source)
 
     @cached_property
     def reads_feedback(self) -> bool:
@@ -202,7 +194,7 @@ class Contexts:
         """
         references: dict[str, str] = {}
         for source in self.options.source:
-            text = self._reference(source, problem, seed, attempt)
+            text = self._read(source, problem, seed, attempt)
             if text:
                 references[source] = text
         return references
@@ -210,16 +202,19 @@ class Contexts:
     def of_own_row(self, problem: Problem) -> dict[str, str]:
         """The references that come from no other row, and do not depend on a completion."""
         references = {}
-        for source in self.options.source:
-            if source not in OTHER_ROWS + CONTROLS and not self._depends_on_completion(source):
-                references[source] = self._reference(source, problem, 0, NO_ATTEMPT) or ""
+        for name in self.options.source:
+            source = context_source(name)
+            is_of_others = source.is_control or source.reads_others
+            if not is_of_others and not self._depends_on_completion(name):
+                references[name] = self._read(name, problem, 0, NO_ATTEMPT) or ""
         return references
 
     def longest(self, problem: Problem) -> str:
         """The longest context of a problem by its own row: all of it, and the marker."""
         texts = {"solution": problem.solution} | self.of_own_row(problem)
-        if "other_text" in self.options.source:
-            texts["other_text"] = self._other_text(problem, 0)
+        for name in self.options.source:
+            if context_source(name).bounded_by == "setting":
+                texts[name] = self._read(name, problem, 0, NO_ATTEMPT) or ""
         return f"{_joined(texts.values())} {MARKER}"
 
     def aligned(self, problem: Problem, references: Mapping[str, str]) -> str:
@@ -227,8 +222,8 @@ class Contexts:
 
         For controls, and where nothing is masked, it is the problem's own solution.
         """
-        masked = (text for s, text in references.items() if s not in IN_FULL + CONTROLS)
-        return _joined(masked) or problem.solution
+        aligned = (text for s, text in references.items() if context_source(s).is_aligned)
+        return _joined(aligned) or problem.solution
 
     def measure(
         self, completion: str, problem: Problem, references: Mapping[str, str]
@@ -261,17 +256,17 @@ class Contexts:
         """The references with ``ratio`` of each masked that is not given in full."""
         masked = dict(references)
         for source, text in references.items():
-            if source not in IN_FULL and self.is_masked(text):
+            if context_source(source).masked and self.is_masked(text):
                 masked[source] = mask_solution(
                     text, ratio, placement=self.options.placement, seed=seed
                 )
         # A ratio that rounds to no character leaves the reference complete (fidelity C4).
         complete = announces_complete(self.options.wording, is_complete=masked == references)
         names = {"completion": attempt.text}
-        if self._shows_feedback:
+        if self.shows_feedback:
             # SDPO's wording has a place for each.
-            feedback = [masked[s] for s in masked if s in FEEDBACK_SOURCES]
-            others = [masked[s] for s in masked if s not in FEEDBACK_SOURCES]
+            feedback = [masked[s] for s in masked if context_source(s).shows_feedback]
+            others = [masked[s] for s in masked if not context_source(s).shows_feedback]
             names |= {"feedback": _joined(feedback), "reference": _joined(others)}
         return Context(_joined(masked.values()) or None, complete, names)
 
@@ -282,83 +277,22 @@ class Contexts:
         Raises:
             ConfigError: the file cannot be read, or has no text.
         """
-        return _joined(self._shared_text(s) for s in self.options.source if s in ("text", "file"))
+        texts = {"text": self.options.text, "file": self.file_content}
+        return _joined(texts.get(source) for source in self.options.source)
 
-    def _reference(self, source: str, problem: Problem, seed: int, attempt: Attempt) -> str | None:
-        match source:
-            case "none":
-                return None
-            case "solution":
-                return problem.solution
-            case "text" | "file":
-                return self._shared_text(source)
-            case "answer":
-                return f"The answer is $\\boxed{{{problem.answer}}}$."
-            case "neighbour":
-                return self._neighbour(problem).solution
-            case "rollout":
-                if attempt.peers:
-                    return random.Random(seed).choice(attempt.peers)
-                # Feedback alone is context enough.
-                return None if self._shows_feedback else problem.solution
-            case "other_text":
-                return self._other_text(problem, seed)
-            case "feedback":
-                return attempt.comment
-            case "other_feedback":
-                # The control learns from the same completions as its original.
-                if not attempt.comment or not attempt.other_comments:
-                    return None
-                return random.Random(seed).choice(attempt.other_comments)
-            case "other" | "wrong_answer":
-                return self._of_another(source, problem, seed)
-        if ":" in source:
+    def _read(self, source: str, problem: Problem, seed: int, attempt: Attempt) -> str | None:
+        """The reference of a source; None or "" where it has nothing to show."""
+        if source in READERS:
+            return READERS[source](self, problem, seed, attempt)
+        if context_source(source).origin == "function":
             return self._by_function(source, problem, seed, attempt)
         if source not in problem.fields:
             raise DataError(
-                f"context.source {source} is none of {', '.join(CONTEXT_SOURCES)}, and problem "
+                f"context.source {source} is none of {', '.join(SOURCES)}, and problem "
                 f"{problem.name} has no such field; it has {', '.join(problem.fields)}"
-                f"{did_you_mean(source, [*CONTEXT_SOURCES, *problem.fields])}"
+                f"{did_you_mean(source, [*SOURCES, *problem.fields])}"
             )
         return str(problem.fields[source])
-
-    def _of_another(self, source: str, problem: Problem, seed: int) -> str:
-        problems = self.problems
-        # From a random problem on, the first that fits.
-        start = random.Random(seed).randrange(len(problems))
-        for i in range(len(problems)):
-            other = problems[(start + i) % len(problems)]
-            if source == "other" and other.id != problem.id:
-                return other.solution
-            # None is not wrong: only algebra could tell whether the answers are equal.
-            if source == "wrong_answer" and compare_text(other.answer, problem.answer) == "wrong":
-                return f"The answer is $\\boxed{{{other.answer}}}$."
-
-        if source == "other":
-            needed = "a second problem"
-        else:
-            needed = f"a problem with another answer than {problem.answer!r}"
-        raise DataError(f"context.source {source} needs {needed}, and there is none")
-
-    def _other_text(self, problem: Problem, seed: int) -> str:
-        """Text of other problems, as many characters as context.text and context.file have."""
-        length = len(_joined([self.options.text, self.file_content]))
-        others = [other for other in self.problems if other.id != problem.id]
-        if not others:
-            raise DataError("context.source other_text needs a second problem, and there is none")
-        start = random.Random(seed).randrange(len(others))
-        text, count = "", 0
-        # Of equal length, so that the control has as many tokens as its original.
-        while len(text) < length:
-            other = others[(start + count) % len(others)]
-            text = _joined([text, other.problem, other.solution])
-            count += 1
-        return text[:length]
-
-    def _shared_text(self, source: str) -> str:
-        if source == "text":
-            return self.options.text
-        return self.file_content or ""
 
     @cached_property
     def file_content(self) -> str | None:
@@ -374,12 +308,14 @@ class Contexts:
         return text
 
     @property
-    def _shows_feedback(self) -> bool:
-        return not set(FEEDBACK_SOURCES).isdisjoint(self.options.source)
+    def shows_feedback(self) -> bool:
+        """Whether a source shows what the grader said."""
+        return any(context_source(source).shows_feedback for source in self.options.source)
 
     def _depends_on_completion(self, source: str) -> bool:
-        if ":" not in source:
-            return source in FEEDBACK_SOURCES
+        record = context_source(source)
+        if record.origin != "function":
+            return record.shows_feedback
         return bool(_arguments_of(context_function(self.options, source)) & COMPLETION_ARGUMENTS)
 
     def _by_function(self, source: str, problem: Problem, seed: int, attempt: Attempt) -> str:
@@ -401,30 +337,110 @@ class Contexts:
     def _rows(self) -> list[Mapping[str, Any]]:
         return list(map(row_of, self.problems))
 
-    def _neighbour(self, problem: Problem) -> Problem:
-        """The most similar solved problem: by anchors and then words, or by words alone."""
-        mine = self._features_of(problem)
-
-        def similarity(other: Problem) -> list[float]:
-            pairs = zip(mine, self._features[other.id], strict=True)
-            return [len(a & b) / max(len(a | b), 1) for a, b in pairs]
-
-        others = [p for p in self.problems if p.solution and p.id != problem.id]
-        if not others:
-            raise DataError("context.source neighbour needs a second problem with a solution")
-        # Lists compare in order: words decide between equal anchors, and the first row between
-        # equals.
-        return max(others, key=similarity)
-
     @cached_property
-    def _features(self) -> dict[str, list[set[str]]]:
-        return {problem.id: self._features_of(problem) for problem in self.problems}
+    def features(self) -> dict[str, list[set[str]]]:
+        return {problem.id: self.features_of(problem) for problem in self.problems}
 
-    def _features_of(self, problem: Problem) -> list[set[str]]:
+    def features_of(self, problem: Problem) -> list[set[str]]:
         words = set(re.findall(r"\w+", problem.problem.casefold()))
         if self.options.alignment == "anchors":
             return [set(anchors(problem.problem)), words]
         return [words]
+
+
+Reader = Callable[[Contexts, Problem, int, Attempt], str | None]
+"""The text of a source for a problem, by a seed and an attempt; None where there is nothing."""
+
+
+def _rollout(contexts: Contexts, problem: Problem, seed: int, attempt: Attempt) -> str | None:
+    if attempt.peers:
+        return random.Random(seed).choice(attempt.peers)
+    # Feedback alone is context enough.
+    return None if contexts.shows_feedback else problem.solution
+
+
+def _other_feedback(_: Contexts, problem: Problem, seed: int, attempt: Attempt) -> str | None:
+    # The control learns from the same completions as its original.
+    if not attempt.comment or not attempt.other_comments:
+        return None
+    return random.Random(seed).choice(attempt.other_comments)
+
+
+def _other(contexts: Contexts, problem: Problem, seed: int, _: Attempt) -> str:
+    for other in _from_random_on(contexts.problems, seed):
+        if other.id != problem.id:
+            return other.solution
+    raise DataError("context.source other needs a second problem, and there is none")
+
+
+def _wrong_answer(contexts: Contexts, problem: Problem, seed: int, _: Attempt) -> str:
+    for other in _from_random_on(contexts.problems, seed):
+        # None is not wrong: only algebra could tell whether the answers are equal.
+        if compare_text(other.answer, problem.answer) == "wrong":
+            return _boxed(other.answer)
+    raise DataError(
+        f"context.source wrong_answer needs a problem with another answer than "
+        f"{problem.answer!r}, and there is none"
+    )
+
+
+def _other_text(contexts: Contexts, problem: Problem, seed: int, _: Attempt) -> str:
+    """Text of other problems, as many characters as context.text and context.file have."""
+    length = len(_joined([contexts.options.text, contexts.file_content]))
+    others = [other for other in contexts.problems if other.id != problem.id]
+    if not others:
+        raise DataError("context.source other_text needs a second problem, and there is none")
+    start = random.Random(seed).randrange(len(others))
+    text, count = "", 0
+    # Of equal length, so that the control has as many tokens as its original.
+    while len(text) < length:
+        other = others[(start + count) % len(others)]
+        text = _joined([text, other.problem, other.solution])
+        count += 1
+    return text[:length]
+
+
+def _neighbour(contexts: Contexts, problem: Problem, _: int, attempt: Attempt) -> str:
+    """The solution of the most similar problem: by anchors and then words, or by words alone."""
+    mine = contexts.features_of(problem)
+
+    def similarity(other: Problem) -> list[float]:
+        pairs = zip(mine, contexts.features[other.id], strict=True)
+        return [len(a & b) / max(len(a | b), 1) for a, b in pairs]
+
+    others = [p for p in contexts.problems if p.solution and p.id != problem.id]
+    if not others:
+        raise DataError("context.source neighbour needs a second problem with a solution")
+    # Lists compare in order: words decide between equal anchors, and the first row between equals.
+    return max(others, key=similarity).solution
+
+
+READERS: dict[str, Reader] = {
+    "solution": lambda contexts, problem, seed, attempt: problem.solution,
+    "text": lambda contexts, problem, seed, attempt: contexts.options.text,
+    "file": lambda contexts, problem, seed, attempt: contexts.file_content,
+    "neighbour": _neighbour,
+    "rollout": _rollout,
+    "feedback": lambda contexts, problem, seed, attempt: attempt.comment,
+    "none": lambda contexts, problem, seed, attempt: None,
+    "other": _other,
+    "other_text": _other_text,
+    "answer": lambda contexts, problem, seed, attempt: _boxed(problem.answer),
+    "wrong_answer": _wrong_answer,
+    "other_feedback": _other_feedback,
+}
+"""How each built-in source is read, by its name (paint.config.context_sources)."""
+
+
+def _from_random_on(problems: Sequence[Problem], seed: int) -> Iterator[Problem]:
+    """All problems, from a random one on."""
+    start = random.Random(seed).randrange(len(problems))
+    for i in range(len(problems)):
+        yield problems[(start + i) % len(problems)]
+
+
+def _boxed(answer: str) -> str:
+    return f"The answer is $\\boxed{{{answer}}}$."
 
 
 def context_function(config: ContextConfig, source: str) -> ContextFunction:
@@ -432,7 +448,7 @@ def context_function(config: ContextConfig, source: str) -> ContextFunction:
 
     Raises ConfigError for what is no function, or has arguments that cannot be read.
     """
-    function = load_object(source, "context.source", CONTEXT_SOURCES)
+    function = load_object(source, "context.source", tuple(SOURCES))
     setting = f"context.source {source}"
     try:
         inspect.signature(function)
@@ -456,9 +472,11 @@ def _has_anchors(text: str) -> bool:
 
 def with_source(options: ContextConfig, source: str, **changes: Any) -> ContextConfig:
     """The settings with another source; text and file are kept where it shows or measures them."""
+    measures = context_source(source).bounded_by == "setting"
     kept: dict[str, Any] = {}
-    for key in ("text", "file"):
-        kept[key] = getattr(options, key) if source in (key, "other_text") else ""
+    for key, record in SOURCES.items():
+        if record.origin == "setting":
+            kept[key] = getattr(options, key) if source == key or measures else ""
     return replace(options, source=(source,), **kept, **changes)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from paint.config.context_sources import context_source
 from paint.config.schema import Config, DataConfig
 from paint.core.errors import naming
 from paint.data.benchmarks import PUBLISHED, load_benchmark
@@ -33,7 +34,7 @@ def check_sources(config: Config, needs: Mapping[str, str]) -> None:
             no function.
     """
     for source in config.context.source:
-        if ":" in source:
+        if context_source(source).origin == "function":
             context_function(config.context, source)
     if not is_on_hub(problems_path(config.data.path)):
         with naming("data.path"):

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from paint.config.context_sources import SOURCES
 from paint.config.schema import Config, ConfigError
 from paint.core.display import Display
 from paint.core.errors import format_value
@@ -73,7 +74,8 @@ ABLATION_TABLES = read_tables()
 
 def controls_of_text(source: str) -> AblationTable:
     """The table of controls for a recipe whose teacher reads one text for all rows."""
-    labels = {"none": "none", "other_text": "other problems' text", source: "its own text"}
+    control = SOURCES[source].control
+    labels = {"none": "none", control: "other problems' text", source: "its own text"}
     rows = {}
     for shown, label in labels.items():
         rows[label] = AblationRow(mix=0.03, top_fraction=0.03, source=shown)
@@ -109,7 +111,7 @@ def ablate(
     sources = config.context.source
     readable: list[tuple[str, ...]] = [("solution",)]
     if table == "controls":
-        readable += [("text",), ("file",)]
+        readable += [(name,) for name, source in SOURCES.items() if source.origin == "setting"]
         if sources in readable[1:]:
             grid = controls_of_text(sources[0])
     if table == "feedback":

@@ -23,11 +23,12 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from paint.config.context_sources import OF_ANOTHER_ROW, SOURCES, context_source
 from paint.config.schema import Config, ConfigError, ContextConfig
 from paint.core.display import Display
 from paint.core.distributed import require_one_process
 from paint.core.storage import lock_folder
-from paint.data.contexts import CONTROLS, IN_FULL, Contexts, with_source
+from paint.data.contexts import Contexts, with_source
 from paint.data.problems import Problem, read_problems
 from paint.evaluation.frame import (
     Chart,
@@ -71,7 +72,7 @@ T = TypeVar("T")
 
 RECIPE = "recipe"  # the context of the recipe itself
 STUDENT = "student"  # the policy of rows about the student itself
-OF_OTHERS = ("other", "other_text", "other_feedback")  # controls with another row's context
+DEFAULTS = ("solution", "other", "none", "answer")  # the contexts where none are named
 TRAINING = "training problems"  # the benchmark of all rows
 
 # What is measured of the student, and how the table calls it.
@@ -188,15 +189,14 @@ def advise(
 
 def default_sources(recipe: ContextConfig, problems: Sequence[Problem]) -> list[str]:
     """The contexts that are compared by default: those that the rows have, and controls."""
-    if "text" in recipe.source or "file" in recipe.source:
-        return ["none", "other_text"]
-    sources = []
-    if all(problem.solution for problem in problems):
-        sources += ["solution", "other"]
-    sources.append("none")
-    if all(problem.answer for problem in problems):
-        sources.append("answer")
-    return sources
+    shared = [s for s in map(context_source, recipe.source) if s.origin == "setting"]
+    if shared:
+        return ["none", shared[0].control]
+    return [
+        name
+        for name in DEFAULTS
+        if all(getattr(p, field) for field in SOURCES[name].needs for p in problems)
+    ]
 
 
 def context_options(
@@ -208,7 +208,7 @@ def context_options(
     """
     options = {RECIPE: recipe}
     for source in sources:
-        is_masked = source not in (*IN_FULL, "none")
+        is_masked = context_source(source).masked
         for ratio in ratios if is_masked else [0.0]:
             name = f"{source}@{ratio:g}" if is_masked else source
             options[name] = with_source(
@@ -383,7 +383,7 @@ def advise_on(
 
     gradients = {name: metrics["accuracy_gradient"] for name, metrics in contexts.items()}
     # A control that teaches says that the gain is not the content of a context.
-    candidates = [name for name in gradients if source_of(name) not in CONTROLS]
+    candidates = [name for name in gradients if not context_source(source_of(name)).is_control]
     best = max(candidates, key=lambda name: gradients[name].mean())
     highest = mean(gradients[best])
     if highest.low <= 0:
@@ -436,7 +436,7 @@ def _student_lines(student: Mapping[str, Interval], *, has_solutions: bool) -> l
 
 def _content_lines(chosen: str, gradients: Mapping[str, np.ndarray]) -> list[str]:
     """How much of a context's gradient another row's context has."""
-    others = [name for name in gradients if source_of(name) in OF_OTHERS]
+    others = [name for name in gradients if source_of(name) in OF_ANOTHER_ROW]
     if not others:
         return []
     control = max(others, key=lambda name: gradients[name].mean())
@@ -483,11 +483,12 @@ def source_of(name: str) -> str:
 
 def control_of(name: str, found: Mapping[str, T]) -> T | None:
     """What was found with another row's context, masked as this one; None for itself."""
-    source = source_of(name)
-    control = "other_feedback" if source == "feedback" else "other"
-    if "@" in name:  # it can be masked, and its control has the same share masked
-        return None if source in OF_OTHERS else found.get(f"{control}@{name.partition('@')[2]}")
-    return None if source in CONTROLS else found.get("other_text")
+    # The recipe's own context has its own ratios, which no other has, but where it is a text.
+    source = SOURCES["text"] if name == RECIPE else context_source(source_of(name))
+    if source.is_control:
+        return None
+    _, at, ratio = name.partition("@")
+    return found.get(f"{source.control}{at}{ratio}")
 
 
 def _flags(name: str) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paint.config.run_folder import latest_checkpoint
-from paint.config.schema import FEEDBACK_SOURCES, DataConfig
+from paint.config.schema import DataConfig
 from paint.core import storage
 from paint.core.display import Display
 from paint.core.storage import FolderInUse, lock_folder
@@ -91,8 +91,8 @@ def judge(run: ExperimentRun, search: RateSearch, folder: Path, display: Display
 
 def _is_searched(cell: ExperimentRun) -> bool:
     """Whether a rate is chosen: there is a teacher, and what it reads is known beforehand."""
-    reads_feedback = not set(FEEDBACK_SOURCES).isdisjoint(cell.config.context.source)
-    return check_config(cell.config).algorithm.needs_context and not reads_feedback
+    run = check_config(cell.config)
+    return run.algorithm.needs_context and not run.feedback
 
 
 def _candidates(cell: ExperimentRun, search: RateSearch) -> dict[float, ExperimentRun]:

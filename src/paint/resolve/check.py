@@ -15,13 +15,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from paint.config.context_sources import SOURCES, context_source
 from paint.config.recipe import require_bitsandbytes
 from paint.config.run_folder import RunError, latest_checkpoint, read_run, step_of
 from paint.config.schema import (
-    CONTEXT_SOURCES,
     CPU_ROWS,
     CPU_TOKENS,
-    FEEDBACK_SOURCES,
     Config,
     LossSettings,
     RolloutConfig,
@@ -157,7 +156,7 @@ class Resolved:
     def feedback(self) -> str:
         """The source that shows what the grader said; empty without one."""
         sources = self.config.context.source if self.algorithm.needs_context else ()
-        return next((source for source in sources if source in FEEDBACK_SOURCES), "")
+        return next((source for source in sources if context_source(source).shows_feedback), "")
 
     @property
     def needed_fields(self) -> dict[str, str]:
@@ -173,19 +172,15 @@ class Resolved:
             needed["answer"] = f"{self.needs_grades} with grading.grader {grader}"
         for source in self.config.context.source if self.algorithm.needs_context else ():
             setting = f"context.source {format_value(source)}"
-            if source in ("solution", "other"):
-                needed["solution"] = setting
-            elif source in ("answer", "wrong_answer"):
-                needed["answer"] = setting
-            # The teacher reads a verified completion, and a verdict needs the answer.
-            elif source == "rollout":
-                if self.needs_answer:
-                    needed["answer"] = setting
-            elif source not in CONTEXT_SOURCES and ":" not in source:
+            record = context_source(source)
+            if record.origin == "field":
                 # A misspelt source is read as a field, so the sources are listed.
-                sources = ", ".join(CONTEXT_SOURCES)
-                hint = did_you_mean(source, CONTEXT_SOURCES)
-                needed[source] = f"{setting} (a field, since it is none of {sources}{hint})"
+                setting += f" (a field, since it is none of {', '.join(SOURCES)}"
+                setting += f"{did_you_mean(source, SOURCES)})"
+            needed |= dict.fromkeys(record.needs, setting)
+            # The teacher reads a verified completion, and a verdict needs the answer.
+            if record.grade == "verdict" and self.needs_answer:
+                needed["answer"] = setting
         return needed
 
 

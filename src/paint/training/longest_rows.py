@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
-from paint.config.schema import CONTEXT_SOURCES, Config
+from paint.config.context_sources import context_source
+from paint.config.schema import Config
 from paint.data.contexts import Contexts
 from paint.data.problems import Problem
 from paint.models.chat_template import render_prompt
@@ -19,9 +20,6 @@ from paint.resolve.plan import LongestRows
 
 LONGEST = 200
 """Rows of a long file that are measured as they have the most bytes of a text."""
-
-OF_ROW = ("solution", "answer", "text", "file", "none")
-"""Sources of a context that are a function of the row alone, besides its fields."""
 
 
 def longest_views(
@@ -61,10 +59,7 @@ def measure_longest(
     config, rows = run.config, range(len(problems))
     contexts = Contexts(config.context, problems)
     # Other sources show another row's text, what is known of a completion, or run code.
-    is_of_row = all(
-        source in OF_ROW or not (source in CONTEXT_SOURCES or ":" in source)
-        for source in config.context.source
-    )
+    is_of_row = all(context_source(source).of_row for source in config.context.source)
     sizes = []
     for problem in problems:
         shown = contexts.longest(problem) if is_of_row else problem.solution

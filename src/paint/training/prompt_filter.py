@@ -6,9 +6,10 @@ A prompt is never truncated: a solution without its end would be another experim
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from paint.config.context_sources import context_source
 from paint.config.schema import PAPER_PROMPTS, ConfigError
 from paint.core.display import Display
-from paint.data.contexts import IN_FULL, Contexts
+from paint.data.contexts import Contexts
 from paint.data.problems import DataError, Problem, ValidRows
 from paint.models.chat_template import PromptError
 from paint.models.lengths import chunks, most_tokens, spaced, token_lengths
@@ -49,7 +50,10 @@ def filter_problems(
     if not count:
         raise DataError(f"{config.data.path}: no problem is left; all hold {REASON}")
 
-    if {"other", "neighbour", "rollout"} & {*config.context.source} and problems:
+    shows_another = any(
+        context_source(source).bounded_by == "solution" for source in config.context.source
+    )
+    if shows_another and problems:
         # Another row's text must fit as well, and only solutions that fit themselves are shown.
         longest = _longest_solution(policy, problems, display)
         # Another completion of the problem has at most as many tokens as are reserved for one.
@@ -267,12 +271,13 @@ def _reserved(run: Resolved) -> int:
 
 def note_unmasked(contexts: Contexts, problems: Sequence[Problem], display: Display) -> None:
     """Name the contexts that the teacher reads in full."""
-    shared = [source for source in contexts.options.source if source in ("text", "file")]
+    sources = [context_source(source) for source in contexts.options.source]
+    shared = [source.name for source in sources if source.origin == "setting"]
     if shared:
         display.note(f"the context of {' and '.join(shared)} is shown in full to every problem")
-    masked = [source for source in contexts.options.source if source not in IN_FULL]
+    is_masked = any(source.masked for source in sources)
     hides = contexts.options.mask_ratio_wrong > 0 or contexts.options.mask_ratio_correct > 0
-    if masked and hides and contexts.options.alignment == "anchors":
+    if is_masked and hides and contexts.options.alignment == "anchors":
         searched = spaced(problems)
         texts = (
             contexts.aligned(problem, contexts.of_own_row(problem))

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from paint.config.context_sources import context_source
 from paint.config.run_folder import (
     RunError,
     checkpoints,
@@ -19,7 +20,7 @@ from paint.config.run_folder import (
     require_checkpoint,
     step_of,
 )
-from paint.config.schema import CONTEXT_SOURCES, FEEDBACK_SOURCES, ConfigError
+from paint.config.schema import ConfigError
 from paint.core.device import own_device
 from paint.core.display import Display
 from paint.core.trust import UntrustedError
@@ -101,7 +102,8 @@ class Scorer:
         self, problem: Problem, shown: str, step: int, rollout: Mapping[str, Any]
     ) -> TeacherPrompt | None:
         """The teacher's prompt of a stored rollout with another context; None if there is none."""
-        if shown in FEEDBACK_SOURCES and "reason" not in rollout:
+        source = context_source(shown)
+        if source.shows_feedback and "reason" not in rollout:
             raise ConfigError(
                 f"--contexts {shown}: rollouts of the mathematics grader, and ungraded ones, hold "
                 f"no reason and no feedback; leave it out"
@@ -115,7 +117,7 @@ class Scorer:
             references = contexts.references(problem, seed, attempt)
             context = contexts.context(references, rollout["mask_ratio"], seed, attempt)
         except DataError:
-            if shown in CONTEXT_SOURCES:
+            if source.reads_others:
                 return None  # of a single problem there is no other one
             raise
         if contexts.reads_feedback and context.text is None:

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from paint.config.context_sources import FIELD, FUNCTION, SOURCES, ContextSource, context_source
 from paint.config.run_folder import RunError
 from paint.config.schema import ConfigError
 from paint.core.display import Display
@@ -40,12 +41,12 @@ def show_targets(
         raise ConfigError(f"{targets[0]} is a run, and other targets are named; show it alone")
     if page != EVERYTHING and not is_run:
         raise ConfigError("--steps, --row, --contexts and --no-rescore are for a run")
-    # A page scores one completion at a time: other completions of the step are not at hand.
-    wrong = {"text", "file", "rollout", "other_feedback"} & set(page.contexts)
+    wrong = [name for name in page.contexts if not _is_scorable(context_source(name))]
     if wrong:
+        known = [name for name, source in SOURCES.items() if _is_scorable(source)]
         raise ConfigError(
-            f"--contexts names {min(wrong)!r}; choose from solution, neighbour, feedback, none, "
-            f"other, answer, wrong_answer, fields of the rows and module:function"
+            f"--contexts names {min(wrong)!r}; choose from {', '.join(known)}, {FIELD.name} and "
+            f"{FUNCTION.name}"
         )
     if page.contexts and not page.again:
         raise ConfigError("--contexts needs the model, which --no-rescore does not load; drop one")
@@ -68,6 +69,12 @@ def show_targets(
     if opens and has_screen and sys.stdout.isatty():
         webbrowser.open(path.resolve().as_uri())
     return path
+
+
+def _is_scorable(source: ContextSource) -> bool:
+    """Whether a page can show a completion under a source that its run does not have."""
+    # A page scores one completion at a time: other completions of the step are not at hand.
+    return source.origin not in ("setting", "step")
 
 
 def tables_data(folders: Sequence[Path]) -> dict[str, Any]:
