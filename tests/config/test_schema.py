@@ -1,6 +1,7 @@
 """Settings: defaults, validation, recipes, flags and help."""
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import given
 
 from config_tables import TABLES
 from paint.cli.extension_flags import WITHOUT_TABLES
+from paint.config.context_sources import SOURCES, context_source
 from paint.config.recipe import (
     differences,
     find_recipe,
@@ -320,3 +322,10 @@ def test_config_that_learns_or_measures_nothing_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=f"{named} must be"):
         check_config(from_table(sections))
+
+
+def test_help_of_context_source_names_every_source_and_none_is_a_field() -> None:
+    [field] = [field for field in fields(ContextConfig) if field.name == "source"]
+    for name, source in SOURCES.items():
+        assert f"{name}: {source.shows}" in field.metadata["help"]
+        assert context_source(name) is source

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from paint.config.context_sources import SOURCES, context_source
 from paint.config.schema import Config, ConfigError, ContextConfig, GradingConfig
 from paint.core.extensions import spec_of
 from paint.data.contexts import (
     NO_ATTEMPT,
+    READERS,
     Attempt,
     Context,
     Contexts,
@@ -40,6 +42,78 @@ def shown(
     references = these.references(problem, 0, attempt)
     ratio = these.measure(completion, problem, references)["mask_ratio"]
     return these.context(references, ratio, 0, attempt)
+
+
+def test_every_source_has_a_record_and_a_reader() -> None:
+    assert set(READERS) == set(SOURCES)
+    assert {source.control for source in SOURCES.values()} <= set(SOURCES)
+
+
+@pytest.fixture(params=SOURCES)
+def built_in(request: pytest.FixtureRequest, tmp_path: Path) -> Contexts:
+    """The contexts of one source, half of which is masked where it can be."""
+    path = tmp_path / "guide.md"
+    path.write_text(GUIDE)
+    needs_text = request.param == "text" or SOURCES[request.param].bounded_by == "setting"
+    return contexts(
+        request.param,
+        text=GUIDE if needs_text else "",
+        file=str(path) if request.param == "file" else "",
+        alignment="fixed",
+        mask_ratio_wrong=0.5,
+        mask_ratio_correct=0.5,
+    )
+
+
+ATTEMPT = Attempt("mine", Grade(0.0, "no"), peers=["It is $7$."], other_comments=["Not $8$."])
+
+
+def test_sources_are_masked_as_the_solution_is_but_for_texts_and_answers() -> None:
+    in_full = {name for name, source in SOURCES.items() if not source.masked}
+    assert in_full == {"none", "text", "file", "other_text", "answer", "wrong_answer"}
+    controls = {name for name, source in SOURCES.items() if source.is_control}
+    assert controls == {"none", "answer", "wrong_answer", "other", "other_text", "other_feedback"}
+
+
+def test_record_says_what_the_text_of_a_source_depends_on(built_in: Contexts) -> None:
+    [name] = built_in.options.source
+    start = built_in.references(PROBLEMS[0], 0, ATTEMPT)
+    others = [replace(p, problem="New", solution=f"New {p.id}", answer="99") for p in PROBLEMS[1:]]
+    changed = {
+        "rows": (Contexts(built_in.options, [PROBLEMS[0], *others]), ATTEMPT),
+        "completion": (built_in, replace(ATTEMPT, text="other", grade=Grade(0.0, "wrong"))),
+        "step": (built_in, replace(ATTEMPT, peers=["By $9$."], other_comments=["Not $9$."])),
+    }
+    for origin, (these, attempt) in changed.items():
+        depends = these.references(PROBLEMS[0], 0, attempt) != start
+        assert depends == (SOURCES[name].origin == origin)
+
+
+def test_record_says_what_is_masked_aligned_and_bounded(built_in: Contexts) -> None:
+    [name] = built_in.options.source
+    source, problem = SOURCES[name], PROBLEMS[0]
+    references = built_in.references(problem, 0, ATTEMPT)
+    text = built_in.context(references, 0.5, 0, ATTEMPT).text
+    assert source.masked == (text != references.get(name))
+    aligned = references[name] if source.is_aligned else problem.solution
+    assert built_in.aligned(problem, references) == aligned
+    if source.bounded_by == "setting":
+        assert len(references[name]) == len(GUIDE)
+        assert built_in.longest(problem).count(references[name]) == 1
+    elif source.bounded_by == "solution":
+        alone = built_in.references(problem, 0)[name]
+        assert alone in [p.solution for p in PROBLEMS]
+    assert built_in.reads_feedback == (not built_in.references(problem, 0) and text is not None)
+
+
+def test_record_says_which_fields_a_source_needs(built_in: Contexts) -> None:
+    [name] = built_in.options.source
+    needed = check_config(Config(context=built_in.options)).needed_fields
+    # The mathematics grader compares with answers.
+    of_grades = {"answer"} if SOURCES[name].grade else set()
+    assert set(needed) == {*SOURCES[name].needs} | of_grades
+    assert context_source("hint").needs == ("hint",)
+    assert context_source("module:hint").needs == ()
 
 
 def test_other_text_is_of_other_problems_and_as_long_as_the_text() -> None:
@@ -259,6 +333,9 @@ def test_needed_fields_are_those_of_the_sources() -> None:
 
     assert needed("text", "neighbour", "extensions.earlier_context:earlier") == set()
     assert needed("guide", "other") == {"guide", "solution"}
+    assert needed("solution") == {"solution"}
+    assert needed("none") == set()
+    assert needed("wrong_answer") == {"answer"}
     assert needed("rollout") == needed("answer") == {"answer"}
     grading = GradingConfig(grader=("extensions.length_grader:grade",))
     assert needed("rollout", grading=grading) == set()

@@ -169,12 +169,20 @@ def test_note_unmasked_of_shared_text_names_no_anchors(capsys: pytest.CaptureFix
         assert ("no anchors" in capsys.readouterr().out) == expected
 
 
-@pytest.mark.parametrize(("ratios", "said"), [((0.0, 0.0), False), ((0.0, 0.5), True)])
+@pytest.mark.parametrize(
+    ("source", "ratios", "said"),
+    [
+        ("solution", (0.0, 0.0), False),
+        ("solution", (0.0, 0.5), True),
+        ("none", (0.0, 0.5), False),
+    ],
+)
 def test_note_unmasked_is_silent_where_nothing_is_masked(
-    ratios: tuple[float, float], said: bool, capsys: pytest.CaptureFixture[str]
+    source: str, ratios: tuple[float, float], said: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     problems = [Problem("Write add.", "def add", "", "1")]
-    options = ContextConfig(mask_ratio_wrong=ratios[0], mask_ratio_correct=ratios[1])
+    wrong, correct = ratios
+    options = ContextConfig(source=(source,), mask_ratio_wrong=wrong, mask_ratio_correct=correct)
     note_unmasked(Contexts(options, problems), problems, Display())
     assert ("no anchors" in capsys.readouterr().out) == said
 
