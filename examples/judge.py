@@ -20,6 +20,7 @@ from typing import Any
 
 import httpx2
 
+import paint
 from paint.grading.contract import Grade
 from paint.grading.thoughts import split_thought
 
@@ -78,8 +79,12 @@ async def grade(completion: str, row: Mapping[str, Any], options: JudgeOptions) 
     async with httpx2.AsyncClient(headers=headers, timeout=None, verify=CERTIFICATES) as client:
         response = await client.post(f"{options.url}/chat/completions", json=request)
     if not response.is_success:  # raise_for_status names the address, which may hold a key
-        raise RuntimeError(f"HTTP {response.status_code} {response.reason_phrase}")
-    rating = json.loads(response.json()["choices"][0]["message"]["content"])
+        said = f"HTTP {response.status_code} {response.reason_phrase}"
+        # With the response, whose Retry-After is waited for.
+        raise httpx2.HTTPStatusError(said, request=response.request, response=response)
+    body = response.json()
+    paint.report_usage(body.get("usage"))
+    rating = json.loads(body["choices"][0]["message"]["content"])
     score, remark = rating["score"], rating["remark"] or ""
     if isinstance(score, bool) or score not in SCORES:
         raise ValueError(f"the judge's score is {str(score)[:20]}, not an integer from 0 to 10")

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,13 +11,18 @@ from typing import Any
 
 import pytest
 
+import paint
 from paint.config.run_folder import read_metrics
 from paint.core.display import Display
 from paint.core.errors import ConfigError
 from paint.core.extensions import spec_of
+from paint.evaluation.frame import read_report, select_rows
+from paint.evaluation.grade import grade as grade_store
 from paint.evaluation.grade import summarise
+from paint.evaluation.store import GRADES, find_stores, reopen_store
 from paint.grading import functions
-from paint.grading.contract import Cost, Grade, GradingError, Item
+from paint.grading.contract import Grade, GradingError, Item
+from paint.grading.cost import Cost
 from paint.grading.graders import find_grader, open_grader, short_names
 from paint.training.trainer import train
 from runs import changed, rows_of, stored
@@ -98,10 +104,10 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_async_grader_repeats_calls_that_fail(quick: None) -> None:
-    with find_grader(named(Judge(failures=2)), attempts=3) as grader:
+    with find_grader(named(Judge(failures=2)), attempts=1) as grader:
         assert [grade.failed for grade in grader.grade(items(1))] == [False]
         assert grader.take_cost().calls == 3
-    with find_grader(named(Judge(failures=3)), attempts=3) as grader:
+    with find_grader(named(Judge(failures=1_000)), timeout=0.1) as grader:
         [grade] = grader.grade(items(1))
     assert grade == Grade(None, "ConnectionError: connection refused", failed=True)
 
@@ -214,6 +220,73 @@ def test_train_async_grader_logs_rewards_feedback_and_cost(tmp_path: Path) -> No
         assert (row["reward"], row["feedback"]) == (0.5, f"of {row['problem_id']}")
 
 
+PAID: list[str] = []
+
+
+async def paid(completion: str, row: Row) -> float:
+    """Each reply has 100 + 10 tokens; the first of each completion cannot be read."""
+    paint.report_usage({"prompt_tokens": 100, "completion_tokens": 10})
+    PAID.append(completion)
+    if PAID.count(completion) == 1:
+        raise ValueError("no JSON")
+    return 0.5
+
+
+def test_train_and_evaluation_tell_what_the_judge_took(
+    tmp_path: Path, quick: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    PAID.clear()
+    grading = {"grader": spec_of(paid), "prices": [1.0, 10.0]}
+    config = changed("demo-paint", STEP, {"grading": grading})
+    run = tmp_path / "run"
+    train(config, run)
+    metrics = read_metrics(run)
+    steps = sum(map(Cost.of, metrics), Cost())
+    assert (steps.answers, steps.calls) == (4, 4 + steps.failed["malformed"])
+    assert metrics[0]["grader_money"] == pytest.approx(steps.calls * 200 / 1e6)
+    # 2 answers of the validation before the step, and 2 after it.
+    calls = len(PAID)
+    said = capsys.readouterr().out.replace("\n", " ")
+    assert (
+        f"all steps and validations: the grader gave 8 answers by {calls} calls, of which failed: "
+        f"{calls - 8} malformed; {100 * calls:,} + {10 * calls:,} tokens, "
+        f"which cost {calls * 200 / 1e6:.4g} by grading.prices; "
+    ) in said
+
+    # Graded again, by the same grader: another cost, which is that of the new grades.
+    PAID.clear()
+    summarise([run / "validation"], tmp_path / "again", QUIET, config.grading)
+    report = read_report(tmp_path / "again/summary.json", "")
+    rows = select_rows(report.rows, metric="grader_calls")
+    assert sum(row.mean for row in rows) == len(PAID)
+    tokens = select_rows(report.rows, metric="grader_prompt_tokens")
+    assert sum(row.mean for row in tokens) == 100 * len(PAID)
+
+
+def test_evaluation_that_continues_adds_up_what_the_judge_took(
+    run: Path, tmp_path: Path, quick: None
+) -> None:
+    [place] = find_stores(shutil.copytree(run / "validation", tmp_path / "copy"))[:1]
+    calls: list[str] = []
+
+    async def judge(completion: str, row: Row) -> Grade:
+        calls.append(completion)
+        return Grade(0.5, failed=len(calls) == 2)
+
+    grading = changed("demo-paint", {"grading": {"grader": named(judge)}}).grading
+    costs = []
+    for _ in range(3):
+        with reopen_store(place) as store, open_grader(grading) as grader:
+            costs.append(grade_store(store, grader, grading, QUIET).cost)
+    samples = len(rows_of(place / GRADES))
+    assert [(cost.answers, cost.calls) for cost in costs] == [
+        (samples - 1, samples),
+        (samples, samples + 1),
+        (samples, samples + 1),
+    ]
+    assert costs[-1].failed == {"without a reward": 1}
+
+
 CALLS: list[str] = []
 
 
@@ -234,7 +307,7 @@ def test_train_validation_calls_the_grader_once_a_sample(tmp_path: Path) -> None
 
 
 def test_train_grader_that_always_fails_stops_the_step(tmp_path: Path, quick: None) -> None:
-    grading = {"grader": spec_of(unreachable)}
+    grading = {"grader": spec_of(unreachable), "timeout": 0.1}
     grpo = changed("demo-grpo", STEP, {"grading": grading, "validation": {"path": ""}})
     with pytest.raises(GradingError, match=r"^step 1: .* all 4 completions.*All connection att"):
         train(grpo, tmp_path / "run", display=QUIET)
@@ -249,7 +322,8 @@ def test_train_grader_that_always_fails_stops_the_step(tmp_path: Path, quick: No
 def test_evaluation_grader_that_always_fails_is_an_error(
     run: Path, tmp_path: Path, quick: None
 ) -> None:
-    grading = changed("demo-paint", {"grading": {"grader": spec_of(unreachable)}})
+    section = {"grader": spec_of(unreachable), "timeout": 0.1}
+    grading = changed("demo-paint", {"grading": section})
     with pytest.raises(GradingError, match="All connection attempts failed"):
         summarise([run / "validation"], tmp_path, QUIET, grading.grading)
 
@@ -310,7 +384,7 @@ def test_several_graders_read_their_own_options_of_one_table() -> None:
 
 def test_several_graders_fail_where_one_fails(quick: None) -> None:
     grading = changed(
-        "demo-paint", {"grading": {"grader": ["exact", spec_of(unreachable)]}}
+        "demo-paint", {"grading": {"grader": ["exact", spec_of(unreachable)], "timeout": 0.1}}
     ).grading
     with open_grader(grading) as grader:
         [grade] = grader.grade([Item("5", "5")])

@@ -134,7 +134,7 @@ async def grade(completion, row):
 def judged_by_ranks(folder: Path, method: str, **environment: str) -> subprocess.Popen[str]:
     """Two ranks whose completions an async function grades."""
     (folder / "rank_judge.py").write_text(JUDGE)
-    grading = {"grader": "rank_judge:grade"}
+    grading = {"grader": "rank_judge:grade", "timeout": 2.0}
     config = changed(method, SMALL, {"train": {"steps": 1}, "grading": grading})
     if method == "demo-grpo":
         config = config.changed("rollout", samples_per_problem=2)

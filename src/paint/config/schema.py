@@ -13,7 +13,7 @@ import re
 import shlex
 from dataclasses import dataclass, field, replace
 from datetime import date
-from math import isfinite
+from math import inf, isfinite
 from typing import Any, Literal
 
 from paint.config.context_sources import SOURCES, context_source, sources_help
@@ -44,6 +44,10 @@ Impl = Literal["auto", "reference", "chunked", "triton"]
 
 def _are_distinct(values: tuple[str, ...]) -> bool:
     return len(set(values)) == len(values)
+
+
+def _are_prices(prices: tuple[float, ...]) -> bool:
+    return not prices or (len(prices) == 2 and all(0 <= price < inf for price in prices))
 
 
 def _is_filled(text: str) -> bool:
@@ -92,6 +96,7 @@ GRADERS = [
     ),
     Check("none alone, or other graders", lambda names: "none" not in names or len(names) == 1),
 ]
+PRICES = [Check("two numbers from 0 on, of prompts and completions, or none", _are_prices)]
 DEADLINE = within("[0.01, 86400]"), "seconds; default: 5"
 
 
@@ -510,8 +515,13 @@ class GradingConfig(Section):
     concurrency: int = setting(32, POSITIVE, "calls; default: 32")
     """Calls of an async function at once, such as requests to a judge, by each rank (ours)."""
     timeout: float = setting(60.0, SECONDS, "seconds; default: 60")
-    """Seconds that a call of an async function may take. One that takes longer or raises is made
-    three times at most (ours)."""
+    """Seconds that a call of an async function may take, and for which it is repeated after its
+    first failure, if that may pass: no connection, no answer in time, HTTP 408, 409, 425, 429 and
+    from 500 on, with pauses of Retry-After. After another error it is made three times at most, and
+    after another status once (ours)."""
+    prices: tuple[float, ...] = setting((), PRICES, "money a million tokens; default: none")
+    """Prices of a million tokens of prompts and of completions, such as 0.15 0.6, by which the
+    money is told for tokens that a grader reports (paint.report_usage); empty: none is (ours)."""
     stop_on_failure: bool = True
     """Stop where the grader fails on, or says nothing of, all of a step or an evaluation; else such
     steps are passed over (ours)."""

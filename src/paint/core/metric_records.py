@@ -329,12 +329,44 @@ METRICS = (
         of_run=True,
     ),
     Metric(
+        name="grader_answers",
+        unit="completions",
+        meaning="with a grader of your own: completions on which it did not fail, over all ranks",
+        of_run=True,
+    ),
+    Metric(
         name="grader_calls",
         unit="calls",
         meaning="with a grader of your own: calls of it in the step, repeated ones included, over "
         "all ranks",
         of_run=True,
         line="{:.0f} calls of the grader",
+    ),
+    Metric(
+        name="grader_failed_calls/KIND",
+        unit="calls",
+        meaning="those that failed: `HTTP_429` and other statuses, `timed_out`, `no_connection`, "
+        "`malformed` (a ValueError, KeyError or IndexError), `without_a_reward`, or the error's "
+        "type",
+        of_run=True,
+    ),
+    Metric(
+        name="grader_prompt_tokens",
+        unit="tokens",
+        meaning="of prompts to an endpoint, as the grader reports them (`paint.report_usage`)",
+        of_run=True,
+    ),
+    Metric(
+        name="grader_completion_tokens",
+        unit="tokens",
+        meaning="of the endpoint's completions, as the grader reports them",
+        of_run=True,
+    ),
+    Metric(
+        name="grader_money",
+        unit="that of the prices",
+        meaning="price of these tokens, by `grading.prices`",
+        of_run=True,
     ),
     Metric(
         name="grader_seconds",

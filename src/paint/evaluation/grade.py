@@ -26,6 +26,7 @@ from paint.data.problems import item_of
 from paint.evaluation.frame import to_terminal, write_report
 from paint.evaluation.metrics import GradedSamples
 from paint.evaluation.store import (
+    COST,
     Store,
     StoreError,
     find_stores,
@@ -34,6 +35,7 @@ from paint.evaluation.store import (
 )
 from paint.evaluation.summary import SUMMARY, summary_report
 from paint.grading.contract import Grade, Grader, require_some_grade
+from paint.grading.cost import Cost
 from paint.grading.graders import GRADERS, NoGrader, open_grader
 from paint.grading.math.grader import MathGrade, MathGrader, Verdict
 from paint.grading.thoughts import ThoughtTags
@@ -78,8 +80,9 @@ def grade(
     # Votes compare the answers of a problem with each other, and comparing costs no call.
     if not (again or isinstance(grader, MathGrader)):
         rows = kept_grades(store, identity)
-    if rows:
-        display.note(f"{store.folder.name}: {len(rows):,} samples keep their grades")
+    kept = len(rows)
+    if kept:
+        display.note(f"{store.folder.name}: {kept:,} samples keep their grades")
     # Completions that failed before may fail again beside others that are graded.
     stops = grading.stop_on_failure and not rows
     _grade_others(store, grader, rows, display, graders=grading.grader, stops=stops)
@@ -89,14 +92,14 @@ def grade(
         votes = cast_votes(verdicts, store.settings["samples"], grader)
         for row, vote in zip(ordered, votes, strict=True):
             row["vote"] = vote
+    cost = grader.take_cost()
+    if cost.describe():
+        display.note(f"{store.folder.name}: {cost.describe(grading.prices)}")
+    # Of all commands by which these grades were made.
+    total = (Cost.of(store.settings.get(COST, {})) if kept else Cost()) + cost
+    store.settings[COST] = total.metrics(grading.prices)
     store.write_grades(identity, ordered)
 
-    cost = grader.take_cost()
-    if cost.calls:
-        display.note(
-            f"{store.folder.name}: the grader was called {cost.calls:,} times, "
-            f"{cost.seconds:,.1f} s in all"
-        )
     failed = [row for row in ordered if row.get("failed")]
     if failed:
         display.note(
@@ -232,6 +235,7 @@ def graded_samples(store: Store) -> GradedSamples:
         parts=parts,
         reasons=Counter(row["strict"]["reason"] for row in rows if not row.get("failed")),
         failures=sum(bool(row.get("failed")) for row in rows),
+        cost=Cost.of(store.settings.get(COST, {})),
     )
 
 

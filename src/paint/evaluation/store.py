@@ -26,7 +26,9 @@ from paint.core.errors import PaintError, cut, wrap_errors
 from paint.core.workspace import SETTINGS, Workspace, refuse_differences
 from paint.data.problems import Problem, from_row, to_row
 
-CHANGEABLE_SETTINGS = {"samples", "versions", "conventions", "grading"}
+COST = "grading_cost"  # in settings.json: what the grades took, as metrics
+
+CHANGEABLE_SETTINGS = {"samples", "versions", "conventions", "grading", COST}
 """Settings that may differ between two calls that fill one store."""
 
 COMPLETIONS = "completions.jsonl"

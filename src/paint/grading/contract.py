@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from paint.core.errors import PaintError
+from paint.grading.cost import Cost
 from paint.grading.thoughts import ThoughtTags
 
 Gold = str | Sequence[str]  # a gold answer, or several of which each is right
@@ -68,17 +69,6 @@ class Grade:
         if self.feedback or self.correct or self.reward is None:
             return self.feedback
         return self.reason
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What grading by a function took."""
-
-    calls: int = 0  # repeated ones included
-    seconds: float = 0.0  # of all calls added up; they may overlap
-
-    def __add__(self, other: "Cost") -> "Cost":
-        return Cost(self.calls + other.calls, self.seconds + other.seconds)
 
 
 class GradingError(PaintError, RuntimeError):

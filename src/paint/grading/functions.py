@@ -6,7 +6,8 @@
     async def grade(completions, rows)    waits: one call for many
 
 What computes is limited in processor time and may crash (paint.grading.processes). What waits, for
-an endpoint that judges, is limited in wall time and repeated where it fails.
+an endpoint that judges, is limited in wall time, and repeated where it fails
+(paint.grading.retries).
 """
 
 import asyncio
@@ -18,16 +19,18 @@ import sysconfig
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tenacity import AsyncRetrying, stop_after_attempt, wait_exponential
+from tenacity import AsyncRetrying, wait_random_exponential
 
 from paint.core.background import Background
 from paint.core.credentials import hide_values, redact
 from paint.core.display import Display
 from paint.core.errors import format_short
-from paint.grading.contract import Cost, Grade, Grader, Item
+from paint.grading.contract import Grade, Grader, Item
+from paint.grading.cost import Cost, usage_reports
 from paint.grading.processes import (
     ARRAY,
     REASON_CHARACTERS,
@@ -38,13 +41,16 @@ from paint.grading.processes import (
     describe_error,
     to_plain,
 )
+from paint.grading.retries import Endpoint, GiveUp, WaitAsAsked
 
-# Between the attempts of a call that waits; each pause is twice as long as the one before.
+# Between the attempts of a call that waits. A pause is random, up to a bound which doubles.
 FIRST_PAUSE_SECONDS = 1.0
-LONGEST_PAUSE_SECONDS = 60.0
+LONGEST_PAUSE_SECONDS = 10.0
 
 BLOCKED_SECONDS = 1.0
 """Seconds without an answer of the event loop, from which on a function is said to block."""
+
+NO_REWARD = "without a reward"  # kind of a failed call
 
 _MARKS = frozenset((ARRAY, UNREADABLE))
 
@@ -52,9 +58,10 @@ _MARKS = frozenset((ARRAY, UNREADABLE))
 class AsyncCalls:
     """Calls of an async function in an event loop of this process, ``concurrency`` at once.
 
-    A call that raises, or takes over ``timeout`` seconds, is made ``attempts`` times at most. A
-    function that blocks the event loop is named once; no timeout can end it. ``name`` is what that
-    message calls it.
+    A call may take ``timeout`` seconds. One that fails is made again (paint.grading.retries): for
+    ``timeout`` seconds after its first failure, and ``attempts`` times at most where it is not
+    known that the failure may pass. A function that blocks the event loop, which no timeout can
+    end, and one that gets no answer at all are named once; ``name`` is what these messages call it.
     """
 
     def __init__(
@@ -69,9 +76,10 @@ class AsyncCalls:
         self._function = function
         self._name = name
         self._is_named = False
+        self._is_down = False  # and said to be so
         self._concurrency = concurrency
         self._timeout = timeout
-        self._attempts = attempts
+        self._endpoint = Endpoint(timeout, attempts, self._warn_of_silence)
         # One loop for all calls: the function's client may keep connections, which belong to it.
         self._background: Background | None = None
 
@@ -112,27 +120,46 @@ class AsyncCalls:
 
     async def _call_all(self, calls: Sequence[Arguments]) -> list[CallResult]:
         slots = asyncio.Semaphore(self._concurrency)
-        return await asyncio.gather(*(self._call(slots, arguments) for arguments in calls))
+        results = await asyncio.gather(*(self._call(slots, arguments) for arguments in calls))
+        if not all(result.error for result in results):
+            self._endpoint.silent_since = None
+        return results
+
+    def _warn_of_silence(self, error: BaseException) -> None:
+        """Say, once, that no call is answered: an endpoint that is down is waited for."""
+        if not self._is_down:
+            self._is_down = True
+            Display().warn(
+                f"the grader {self._name} gets no answer ({describe_error(error)}); it asks again "
+                f"for {self._timeout:g} s (grading.timeout)"
+            )
 
     async def _call(self, slots: asyncio.Semaphore, arguments: Arguments) -> CallResult:
         """The result of a call, which is repeated while it fails."""
-        pause = wait_exponential(multiplier=FIRST_PAUSE_SECONDS, max=LONGEST_PAUSE_SECONDS)
-        # reraise: the function's own error, not tenacity's RetryError.
-        retrying = AsyncRetrying(stop=stop_after_attempt(self._attempts), wait=pause, reraise=True)
+        pause = wait_random_exponential(FIRST_PAUSE_SECONDS, max=LONGEST_PAUSE_SECONDS)
+        give_up = GiveUp(self._endpoint)
+        retrying = AsyncRetrying(
+            stop=give_up,
+            wait=WaitAsAsked(pause, jitter=FIRST_PAUSE_SECONDS),
+            reraise=True,  # the function's own error, not tenacity's RetryError
+        )
         value: Any = None
         error = ""
         # One slot for all attempts and pauses, so an endpoint that fails gets fewer calls.
         async with slots:
             # In the slot: the wait for one is no cost of the call.
             began = time.monotonic()
-            try:
-                value = await retrying(self._attempt, arguments)
-                # Through JSON, as from a process: all functions give the same types.
-                value = json.loads(json.dumps(value, default=to_plain))
-            except Exception as failure:
-                error = describe_error(failure)
+            with usage_reports() as usage:
+                try:
+                    value = await retrying(self._attempt, arguments)
+                    self._endpoint.silent_since = None
+                    # Through JSON, as from a process: all functions give the same types.
+                    value = json.loads(json.dumps(value, default=to_plain))
+                except Exception as failure:
+                    error = describe_error(failure) + give_up.too_long
             seconds = time.monotonic() - began
-        return CallResult(value, error, seconds, retrying.statistics["attempt_number"])
+        attempts = retrying.statistics["attempt_number"]
+        return CallResult(value, error, seconds, attempts, give_up.failures, usage)
 
     async def _attempt(self, arguments: Arguments) -> Any:
         """What the function returns."""
@@ -186,6 +213,10 @@ class FunctionGrader(Grader):
         grades: list[Grade] = []
         for item, result in zip(items, results, strict=True):
             grades.append(to_grade(result, f"{self._name}, row {item.row.get('id', '')}"))
+        failed = sum(grade.failed for grade in grades)
+        # Of calls that returned something: it is no reward, or it says that the grader failed.
+        refused = failed - sum(bool(result.error) for result in results)
+        self._cost += Cost(len(grades) - failed, failed={NO_REWARD: refused} if refused else {})
         return grades
 
     def _call_for_all(self, items: Sequence[Item]) -> list[CallResult]:
@@ -198,13 +229,20 @@ class FunctionGrader(Grader):
                 return [CallResult(value) for value in read_batch(result.value, len(items))]
             except ValueError as error:
                 result = CallResult(error=f"{self._name}: returned {error}"[:REASON_CHARACTERS])
+                self._cost += Cost(failed={NO_REWARD: 1})
         # Its error is that of each.
         return [result] * len(items)
 
     def _call(self, calls: Sequence[Arguments]) -> list[CallResult]:
         results = self._caller.call(calls)
         for result in results:
-            self._cost += Cost(result.attempts, result.seconds)
+            self._cost += Cost(
+                calls=result.attempts,
+                seconds=result.seconds,
+                failed=Counter(result.failures),
+                prompt_tokens=sum(prompt for prompt, _ in result.usage),
+                completion_tokens=sum(completion for _, completion in result.usage),
+            )
         return results
 
     def take_cost(self) -> Cost:

@@ -15,7 +15,8 @@ from paint.core.extensions import (
 )
 from paint.grading.choice import chosen_letter, named_letters
 from paint.grading.code.unit_tests import CodeGrader
-from paint.grading.contract import Cost, Grade, Grader, Item
+from paint.grading.contract import Grade, Grader, Item
+from paint.grading.cost import Cost
 from paint.grading.functions import AsyncCalls, FunctionGrader, is_async, reward_word, takes_batch
 from paint.grading.math.equality import boxed
 from paint.grading.math.grader import MathGrader

@@ -33,6 +33,8 @@ from paint.core.credentials import redact
 from paint.core.errors import PaintError
 from paint.core.extensions import NO_OPTIONS, bind_options, is_importable, load_object
 from paint.core.trust import begin_call, vouch_for
+from paint.grading.cost import usage_reports
+from paint.grading.failures import TIMED_OUT, failure_kind
 
 DEADLINES = (0.01, 86_400.0)  # seconds, least and most
 # Wall time for each second of the deadline: a call that waits instead of computing ends too.
@@ -53,6 +55,8 @@ class CallResult:
     error: str = ""
     seconds: float = 0.0  # wall time, of all attempts
     attempts: int = 1
+    failures: Sequence[str] = ()  # the kind of each attempt that failed
+    usage: Sequence[Sequence[int]] = ()  # tokens, as paint.grading.cost.usage_reports has them
 
 
 class Pool:
@@ -349,20 +353,25 @@ def _answer_in_child(function: Callable[..., Any], line: bytes, deadline: float)
         return answer
     # SIGALRM is of an alarm that the function set itself.
     timed_out = is_late or -status in (signal.SIGPROF, signal.SIGALRM)
-    error = "timed out" if timed_out else f"ended with status {status}"
-    return json.dumps({"error": error}).encode() + b"\n"
+    error = TIMED_OUT if timed_out else f"ended with status {status}"
+    return json.dumps({"error": error, "failures": [error]}).encode() + b"\n"
 
 
 def _answer(function: Callable[..., Any], line: bytes) -> bytes:
     """A line of JSON with the result of a call."""
-    try:
-        answer = json.dumps({"value": function(*json.loads(line))}, default=to_plain)
-    except Exception as error:
-        answer = json.dumps({"error": describe_error(error)})
+    with usage_reports() as usage:
+        try:
+            value = json.dumps(function(*json.loads(line)), default=to_plain)
+            answer = f'{{"value": {value}, "usage": {json.dumps(usage)}}}'
+        except Exception as error:
+            failures = [failure_kind(error)]
+            answer = json.dumps(
+                {"error": describe_error(error), "failures": failures, "usage": usage}
+            )
     return answer.encode() + b"\n"
 
 
-def describe_error(error: Exception) -> str:
+def describe_error(error: BaseException) -> str:
     """Why a call returned nothing, in at most REASON_CHARACTERS."""
     return redact(f"{type(error).__name__}: {error}")[:REASON_CHARACTERS]
 

@@ -43,7 +43,8 @@ from paint.evaluation.change import describe_change, graded_validation
 from paint.evaluation.defaults import training_tokens
 from paint.evaluation.grade import summarise
 from paint.evaluation.validation import Validation, load_validation, validate
-from paint.grading.contract import Cost, Grade, describe_failures
+from paint.grading.contract import Grade, describe_failures
+from paint.grading.cost import Cost
 from paint.grading.graders import open_grader
 from paint.inference.engine import Engine, derive_seed
 from paint.inference.factory import EngineSetup, open_engine
@@ -196,7 +197,8 @@ def train(
         stack.callback(accelerator.end_training)
         loop(setup, validation, folder, display, done, signals)
     if is_main:
-        _describe_end(folder, done, monotonic() - began, display)
+        prices = run.config.grading.prices
+        _describe_end(folder, done, monotonic() - began, display, prices)
     return latest_checkpoint(folder) or folder
 
 
@@ -295,14 +297,25 @@ def _open_engine(
         yield engine, run
 
 
-def _describe_end(folder: Path, done: int, seconds: float, display: Display) -> None:
-    """Print the summary of the validations, the time of steps after ``done``, and what changed."""
+def _describe_end(
+    folder: Path, done: int, seconds: float, display: Display, prices: Sequence[float]
+) -> None:
+    """Print the summary of the validations, the time of steps after ``done``, and what changed.
+
+    ``prices`` are ``grading.prices``.
+    """
     validations = step_paths(folder / "validation")
     if validations:
         summarise(validations, folder / "validation", display)
     steps = read_metrics(folder)
     display.note(run_log.describe_phases(steps[done:], seconds))
-    change = describe_change(graded_validation(folder, display), steps)
+    validated = graded_validation(folder, display)
+    # Of the complete run, what was done before it was resumed included.
+    costs = [*map(Cost.of, steps), *(graded.cost for graded in validated.values())]
+    cost = sum(costs, Cost()).describe(prices)
+    if cost:
+        display.note(f"all steps and validations: {cost}")
+    change = describe_change(validated, steps)
     if change:
         display.note(change)
     display.note(f"done: {latest_checkpoint(folder) or folder}")
@@ -434,11 +447,9 @@ def drawn_problems(config: Config, problems: Sequence[Problem]) -> list[Problem]
 
 
 def grading_cost(setup: Setup) -> dict[str, float]:
-    """Calls of a custom grader in a step and their seconds, over all ranks; {} without calls."""
+    """What a custom grader's calls took in a step, over all ranks; {} without calls."""
     cost = sum(all_gather_objects([setup.grader.take_cost()]), Cost())
-    if not cost.calls:
-        return {}
-    return {"grader_calls": cost.calls, "grader_seconds": cost.seconds}
+    return cost.metrics(setup.config.grading.prices)
 
 
 def log_step(

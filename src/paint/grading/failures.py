@@ -1,0 +1,114 @@
+"""Why a call to an endpoint failed, and whether that may pass.
+
+Errors of all clients are read alike (httpx, openai, anthropic, requests, urllib, aiohttp), by what
+they have: a status, and the headers of a response.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+PASSING = (408, 409, 425, 429)
+"""Statuses under 500 that may pass: timeout, conflict, too early, too many requests."""
+
+TIMED_OUT, NO_CONNECTION, MALFORMED = "timed out", "no connection", "malformed"
+
+_CONNECTION_ERRORS = {
+    *("ConnectionError", "ClientConnectionError", "APIConnectionError", "NetworkError"),
+    *("TransportError", "URLError", "HTTPException"),
+}
+# Classes of clients that do not derive from OSError, by name: none of them need be installed.
+
+
+def failure_kind(error: BaseException) -> str:
+    """The kind of an error: HTTP and its status, timed out, no connection, malformed, or its type.
+
+    The errors that it was raised from count, too: a grader may raise another one in their place.
+    """
+    chain = list(_chain(error))
+    for each in chain:
+        status = _status(each)
+        if status:
+            return f"HTTP {status}"
+    for each in chain:
+        kind = _transport_kind(each)
+        if kind:
+            return kind
+    # Of json, pydantic and the grader's own check; a missing key or choice of the reply.
+    if isinstance(error, ValueError | LookupError):
+        return MALFORMED
+    return type(error).__name__
+
+
+def may_pass(error: BaseException) -> bool | None:
+    """Whether a failure may pass by itself; None where that is not known."""
+    kind = failure_kind(error)
+    if kind.startswith("HTTP "):
+        status = int(kind.removeprefix("HTTP "))
+        return status in PASSING or status >= 500
+    return True if kind in (TIMED_OUT, NO_CONNECTION) else None
+
+
+def retry_after(error: BaseException) -> float | None:
+    """Seconds that an endpoint asks to wait (Retry-After, seconds or a date); None without."""
+    for each in _chain(error):
+        for holder in (getattr(each, "response", None), each):
+            headers: Any = getattr(holder, "headers", None)
+            if not hasattr(headers, "get"):
+                continue
+            for name, scale in (("retry-after-ms", 0.001), ("retry-after", 1), ("Retry-After", 1)):
+                seconds = _seconds(headers.get(name))
+                if seconds is not None:
+                    return scale * seconds
+    return None
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An error, and those that it was raised from, or while they were handled."""
+    seen: list[BaseException] = []
+    found: BaseException | None = error
+    while found is not None and found not in seen:
+        seen.append(found)
+        yield found
+        found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
+
+
+def _status(error: BaseException) -> int | None:
+    """The HTTP status of an error that has one, from 400 on."""
+    for holder in (getattr(error, "response", None), error):
+        for name in ("status_code", "status", "code"):
+            value = getattr(holder, name, None)
+            if isinstance(value, int) and 400 <= value < 600:
+                return int(value)
+    return None
+
+
+def _transport_kind(error: BaseException) -> str:
+    """Whether an error says that a call timed out or had no connection; "" otherwise."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    if isinstance(error, TimeoutError) or any("Timeout" in name for name in names):
+        return TIMED_OUT
+    if isinstance(error, ValueError):  # a reply that requests cannot read is an OSError, too
+        return ""
+    # An error with a file's name is of the disk.
+    is_network = isinstance(error, OSError) and error.filename is None
+    return NO_CONNECTION if is_network or names & _CONNECTION_ERRORS else ""
+
+
+def _seconds(value: Any) -> float | None:
+    """The seconds of a header's value, a number or a date; None for what is neither."""
+    if value is None:
+        return None
+    with suppress(ValueError):
+        seconds = float(value)
+        return max(seconds, 0.0) if math.isfinite(seconds) else None
+    try:
+        date = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    # A date without a zone is of UTC, as HTTP has them.
+    at = date if date.tzinfo else date.replace(tzinfo=UTC)
+    return max((at - datetime.now(UTC)).total_seconds(), 0.0)

@@ -1,0 +1,368 @@
+"""Calls of an endpoint that fail: what they are called, when they are repeated, what they took."""
+
+import asyncio
+import json
+import socket
+import time
+import urllib.error
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from email.message import Message
+from email.utils import format_datetime
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import httpx2
+import pytest
+import requests
+
+import paint
+from paint.core.extensions import spec_of
+from paint.grading import functions, retries
+from paint.grading.contract import Item
+from paint.grading.cost import Cost, usage_reports
+from paint.grading.failures import failure_kind, may_pass, retry_after
+from paint.grading.graders import find_grader
+
+Row = Mapping[str, Any]
+
+
+def named(function: Any) -> str:
+    return spec_of(function, "judge", __name__)
+
+
+def items(count: int) -> list[Item]:
+    return [Item(str(number), "", row={"id": str(number)}) for number in range(count)]
+
+
+def refusal(status: int, **headers: str) -> httpx2.HTTPStatusError:
+    request = httpx2.Request("POST", "http://judge.example")
+    named_headers = {name.replace("_", "-"): value for name, value in headers.items()}
+    response = httpx2.Response(status, headers=named_headers, request=request)
+    return httpx2.HTTPStatusError(f"HTTP {status}", request=request, response=response)
+
+
+def of_requests(status: int, **headers: str) -> requests.HTTPError:
+    response = requests.Response()
+    response.status_code = status
+    response.headers.update({name.replace("_", "-"): value for name, value in headers.items()})
+    return requests.HTTPError(f"{status} for url", response=response)
+
+
+def of_urllib(status: int, **headers: str) -> urllib.error.HTTPError:
+    message = Message()
+    for name, value in headers.items():
+        message[name.replace("_", "-")] = value
+    return urllib.error.HTTPError("http://judge.example", status, "no", message, None)
+
+
+class RateLimitError(Exception):
+    """As of openai: a status of its own, and the response of httpx."""
+
+    def __init__(self, status: int, **headers: str) -> None:
+        super().__init__(f"Error code: {status}")
+        self.status_code = status
+        self.response = refusal(status, **headers).response
+
+
+class ClientResponseError(Exception):
+    """As of aiohttp."""
+
+    def __init__(self, status: int, **headers: str) -> None:
+        super().__init__(status)
+        self.status = status
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+CLIENTS = [refusal, of_requests, of_urllib, RateLimitError, ClientResponseError]
+
+
+class APIConnectionError(Exception):
+    """As of openai."""
+
+
+class ServerTimeoutError(Exception):
+    """As of aiohttp."""
+
+
+def raised(error: Exception, cause: Exception) -> Exception:
+    """An error that was raised from another one."""
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize(
+    ("status", "passes"),
+    [
+        *((status, True) for status in (408, 425, 429, 500, 503, 529)),
+        *((status, False) for status in (400, 401, 403, 404, 422)),
+    ],
+)
+def test_failure_kind_status_of_any_client_decides(
+    client: Callable[..., Exception], status: int, passes: bool
+) -> None:
+    error = client(status)
+    assert failure_kind(error) == f"HTTP {status}"
+    assert may_pass(error) is passes
+    wrapped = raised(RuntimeError("the judge refused"), error)
+    assert (failure_kind(wrapped), may_pass(wrapped)) == (f"HTTP {status}", passes)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "passes"),
+    [
+        (ConnectionRefusedError(111, "refused"), "no connection", True),
+        (socket.gaierror(-2, "Name or service not known"), "no connection", True),
+        (OSError("Multiple exceptions: [Errno 111]"), "no connection", True),
+        (urllib.error.URLError("refused"), "no connection", True),
+        (requests.ConnectionError("refused"), "no connection", True),
+        (httpx2.ConnectError("All connection attempts failed"), "no connection", True),
+        (httpx2.RemoteProtocolError("Server disconnected"), "no connection", True),
+        (APIConnectionError("Connection error."), "no connection", True),
+        (TimeoutError(), "timed out", True),
+        (requests.ReadTimeout(), "timed out", True),
+        (httpx2.ReadTimeout("late"), "timed out", True),
+        (ServerTimeoutError(), "timed out", True),
+        (raised(RuntimeError("no judge"), httpx2.ReadTimeout("late")), "timed out", True),
+        (json.JSONDecodeError("no", "text", 0), "malformed", None),
+        (requests.exceptions.JSONDecodeError("no", "text", 0), "malformed", None),
+        (ValueError("the score is 11"), "malformed", None),
+        (KeyError("choices"), "malformed", None),
+        (IndexError(), "malformed", None),
+        (TypeError("NoneType"), "TypeError", None),
+        (FileNotFoundError(2, "none", "rubric.md"), "FileNotFoundError", None),
+        (RuntimeError("429"), "RuntimeError", None),
+    ],
+)
+def test_failure_kind_of_other_errors(error: Exception, kind: str, passes: bool | None) -> None:
+    assert (failure_kind(error), may_pass(error)) == (kind, passes)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_retry_after_is_read_of_any_client(client: Callable[..., Exception]) -> None:
+    assert retry_after(client(429)) is None
+    assert retry_after(client(429, Retry_After="7")) == 7
+    assert retry_after(raised(ValueError("no"), client(503, Retry_After="1.5"))) == 1.5
+
+
+@pytest.mark.parametrize("value", ["", "soon", "nan", "inf", "1 minute"])
+def test_retry_after_that_says_nothing_is_none(value: str) -> None:
+    assert retry_after(refusal(429, Retry_After=value)) is None
+
+
+def test_retry_after_takes_dates_milliseconds_and_the_past() -> None:
+    at = datetime.now(UTC) + timedelta(seconds=90)
+    date = format_datetime(at, usegmt=True)
+    assert retry_after(refusal(429, Retry_After=date)) == pytest.approx(90, abs=5)
+    past = format_datetime(at - timedelta(days=1), usegmt=True)
+    assert retry_after(refusal(429, Retry_After=past)) == 0
+    assert retry_after(refusal(429, Retry_After="-3")) == 0
+    assert retry_after(refusal(429, retry_after_ms="250", Retry_After="1")) == 0.25
+
+
+class Scripted:
+    """An async grader whose calls raise what a script says, each completion its own; then 1."""
+
+    def __init__(self, script: Callable[[str, int], Exception | None]) -> None:
+        self.script = script
+        self.times: dict[str, list[float]] = {}
+
+    async def __call__(self, completion: str, row: Row) -> float:
+        await asyncio.sleep(0)
+        times = self.times.setdefault(completion, [])
+        times.append(time.monotonic())
+        error = self.script(completion, len(times))
+        if error:
+            raise error
+        return 1.0
+
+    @property
+    def calls(self) -> int:
+        return sum(map(len, self.times.values()))
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(functions, "FIRST_PAUSE_SECONDS", 0.002)
+
+
+def test_calls_wait_as_long_as_the_endpoint_asks(quick: None) -> None:
+    judge = Scripted(lambda _, call: refusal(429, Retry_After="0.2") if call < 4 else None)
+    with find_grader(named(judge), timeout=20) as grader:
+        grades = grader.grade(items(3))
+        cost = grader.take_cost()
+    assert [grade.reward for grade in grades] == [1, 1, 1]
+    assert (cost.answers, cost.calls, cost.failed) == (3, 12, {"HTTP 429": 9})
+    pauses = [b - a for times in judge.times.values() for a, b in pairwise(times)]
+    assert min(pauses) >= 0.2
+    assert len(set(pauses)) == 9  # each with its own jitter
+
+
+def test_calls_longer_asked_for_than_the_deadline_are_given_up(quick: None) -> None:
+    judge = Scripted(lambda *_: refusal(429, Retry_After="300"))
+    with find_grader(named(judge), timeout=20) as grader:
+        [grade] = grader.grade(items(1))
+    assert judge.calls == 1
+    assert grade.reason == "HTTPStatusError: HTTP 429; it asks for 300 s, over grading.timeout"
+
+
+def test_calls_that_fail_mostly_are_all_answered(quick: None) -> None:
+    """Three of ten calls succeed, as with the endpoint of a rate limit."""
+    judge = Scripted(lambda text, call: None if (int(text) + call) % 10 < 3 else refusal(429))
+    with find_grader(named(judge), timeout=20) as grader:
+        grades = grader.grade(items(40))
+    assert [grade.reward for grade in grades] == [1] * 40
+
+
+@pytest.mark.parametrize(
+    ("error", "calls"),
+    [(refusal(401), 1), (refusal(404), 1), (ValueError("a score of 11"), 3), (RuntimeError(), 3)],
+)
+def test_calls_that_cannot_pass_are_few(quick: None, error: Exception, calls: int) -> None:
+    judge = Scripted(lambda *_: error)
+    with find_grader(named(judge), timeout=20) as grader:
+        assert grader.grade(items(1))[0].failed
+        assert grader.take_cost().failed == {failure_kind(error): calls}
+    assert judge.calls == calls
+
+
+def test_endpoint_that_is_down_is_waited_for_once(
+    quick: None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retries, "SILENT_SECONDS", 0.2)
+    is_down = [True]
+    judge = Scripted(lambda *_: ConnectionRefusedError("refused") if is_down[0] else None)
+    began = time.monotonic()
+    with find_grader(named(judge), timeout=0.5, concurrency=2) as grader:
+        # Ten rounds of two calls, of which the first alone waits; and so it is afterwards.
+        assert all(grade.failed for grade in grader.grade(items(20)))
+        first = judge.calls
+        assert all(grade.failed for grade in grader.grade(items(20)))
+        assert judge.calls - first <= 25
+        assert time.monotonic() - began < 3
+        is_down[0] = False
+        assert [grade.reward for grade in grader.grade(items(20))] == [1] * 20
+        # It was answered, so the next failure is waited for again.
+        judge.script = lambda _, call: refusal(503) if call < 5 else None
+        judge.times.clear()
+        assert [grade.reward for grade in grader.grade(items(20))] == [1] * 20
+    [said] = [record.getMessage() for record in caplog.records]
+    assert said == (
+        f"the grader {named(judge)} gets no answer (ConnectionRefusedError: refused); it asks "
+        f"again for 0.5 s (grading.timeout)"
+    )
+
+
+# --- what the calls took -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        {"prompt_tokens": 30, "completion_tokens": 4, "total_tokens": 34},
+        SimpleNamespace(prompt_tokens=30, completion_tokens=4),
+        SimpleNamespace(input_tokens=30, output_tokens=4),
+        {"prompt_token_count": 30, "candidates_token_count": 4},
+    ],
+)
+def test_report_usage_takes_what_endpoints_say(usage: Any) -> None:
+    paint.report_usage(usage)  # outside of a grader: nothing
+    with usage_reports() as reports:
+        paint.report_usage(usage)
+        paint.report_usage(None)
+    assert reports == [(30, 4)]
+
+
+def test_report_usage_of_something_else_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"prompt_tokens or input_tokens .*, not dict"):
+        paint.report_usage({"tokens": 3})
+
+
+async def asks(completion: str, row: Row) -> float:
+    """The first reply of each completion cannot be read, and is paid for."""
+    paint.report_usage({"prompt_tokens": 100, "completion_tokens": 10})
+    ASKED.append(completion)
+    if ASKED.count(completion) == 1:
+        raise ValueError("no JSON")
+    return 0.5
+
+
+async def asks_in_thread(completions: list[str], rows: list[Row]) -> list[float]:
+    await asyncio.to_thread(paint.report_usage, {"prompt_tokens": 100, "completion_tokens": 10})
+    return [0.5] * len(completions)
+
+
+def computes(completion: str, row: Row) -> float:
+    paint.report_usage({"prompt_tokens": 100, "completion_tokens": 10})
+    if completion == "1":
+        raise ValueError("no JSON")
+    return 0.5
+
+
+ASKED: list[str] = []
+
+
+def test_cost_counts_tokens_of_all_calls_those_that_failed_too(quick: None) -> None:
+    ASKED.clear()
+    costs = []
+    for function in (asks, asks_in_thread, computes):
+        with find_grader(spec_of(function), workers=1) as grader:
+            grader.grade(items(3))
+            costs.append(grader.take_cost())
+    found = [(c.answers, c.calls, c.failed, c.prompt_tokens, c.completion_tokens) for c in costs]
+    assert found == [
+        (3, 6, {"malformed": 3}, 600, 60),
+        (3, 1, {}, 100, 10),
+        (2, 3, {"malformed": 1}, 300, 30),
+    ]
+
+
+async def says_text(completion: str, row: Row) -> Any:
+    return "good" if completion == "1" else 1.0
+
+
+async def one_for_all(completions: list[str], rows: list[Row]) -> list[float]:
+    return [1.0]
+
+
+def test_cost_counts_what_is_no_reward() -> None:
+    with find_grader(spec_of(says_text)) as grader:
+        grader.grade(items(3))
+        cost = grader.take_cost()
+    assert (cost.answers, cost.calls, cost.failed) == (2, 3, {"without a reward": 1})
+    with find_grader(spec_of(one_for_all)) as grader:
+        grader.grade(items(3))
+        cost = grader.take_cost()
+    assert (cost.answers, cost.calls, cost.failed) == (0, 1, {"without a reward": 1})
+
+
+COST = Cost(72, 97, 73.72, {"malformed": 13, "HTTP 429": 12}, 41_000, 2_000)
+
+
+def test_cost_is_told_in_a_line() -> None:
+    assert COST.describe((0.15, 0.6)) == (
+        "the grader gave 72 answers by 97 calls, of which failed: 13 malformed, 12 HTTP 429; "
+        "41,000 + 2,000 tokens, which cost 0.00735 by grading.prices; 73.7 s in all"
+    )
+    assert Cost(2, 2, 0.1).describe((1, 1)) == "the grader gave 2 answers by 2 calls; 0.1 s in all"
+    assert Cost().describe() == ""
+
+
+def test_cost_as_metrics_and_back_is_the_same() -> None:
+    metrics = (COST + Cost(failed={"timed out": 1})).metrics((1.0, 2.0))
+    assert metrics == {
+        "grader_answers": 72,
+        "grader_calls": 97,
+        "grader_seconds": 73.72,
+        "grader_failed_calls/HTTP_429": 12,
+        "grader_failed_calls/malformed": 13,
+        "grader_failed_calls/timed_out": 1,
+        "grader_prompt_tokens": 41_000,
+        "grader_completion_tokens": 2_000,
+        "grader_money": pytest.approx(0.045),
+    }
+    assert Cost.of(json.loads(json.dumps(metrics))) == COST + Cost(failed={"timed out": 1})
+    assert Cost().metrics((1.0, 2.0)) == {}
+    assert Cost.of({"loss": 1.0}) == Cost()
