@@ -23,7 +23,6 @@ from paint.algorithms.sft import reference, score_reference
 from paint.config.run_folder import latest_checkpoint, read_metrics
 from paint.config.schema import Config, Reduction
 from paint.data.problems import Problem, batch_indices
-from paint.grading.contract import Grade
 from paint.grading.math.grader import MathGrader
 from paint.inference.engine import Completion
 from paint.inference.local import LocalEngine
@@ -186,7 +185,7 @@ def test_sft_loss_and_gradient_match_trl(
         assert ids[: len(row.prompt)].tolist() == row.prompt
 
     assert len({len(r.completion.ids) for r in references}) > 2
-    figures = step_metrics(scored, [Grade(1.0)] * 12, Objective(reduction="token"))
+    figures = step_metrics(scored, Objective(reduction="token"))
     assert figures["loss"] == pytest.approx(loss.item(), rel=1e-5)
     entropy = trainer._metrics["train"]["entropy"][0]
     assert figures["student_entropy"] == pytest.approx(entropy, rel=1e-4)
@@ -287,14 +286,14 @@ def test_grpo_loss_gradient_and_advantages_match_trl(
     gained = [r.metrics["advantage"] for r in rollouts]
     assert gained == pytest.approx(inputs["advantages"].tolist(), abs=1e-6)
     reported = {name: values[0] for name, values in trainer._metrics["train"].items()}
-    by_token = step_metrics(scored, [Grade(0.0)] * 12, Objective(reduction="token"))
+    by_token = step_metrics(scored, Objective(reduction="token"))
     assert reported["clip_ratio/low_mean"] > 0.02
     assert reported["clip_ratio/high_mean"] > 0.02
     assert by_token["clip_frac"] == pytest.approx(reported["clip_ratio/region_mean"])
     assert by_token["student_entropy"] == pytest.approx(reported["entropy"], rel=1e-4)
     assert by_token["frac_reward_zero_std"] == pytest.approx(1 / 3)
     assert reported["frac_reward_zero_std"] == pytest.approx(1 / 3)
-    figures = step_metrics(scored, [Grade(0.0)] * 12, Objective(reduction=reduction))
+    figures = step_metrics(scored, Objective(reduction=reduction))
     assert figures["loss"] == pytest.approx(loss.item(), rel=1e-4)
     if kl:
         assert by_token["base_kl"] == pytest.approx(reported["kl"], rel=1e-4)

@@ -15,7 +15,6 @@ def samples(right: list[list[int]], *, rewards: bool = False) -> GradedSamples:
     return GradedSamples(
         problems=[str(i) for i in range(len(right))],
         correct=values == 1,
-        lenient=None,
         votes=None,
         tokens=np.ones(values.shape, int),
         truncated=none,

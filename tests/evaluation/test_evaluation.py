@@ -46,7 +46,7 @@ from paint.evaluation.grade import (
 from paint.evaluation.metrics import GradedSamples, compute_metrics
 from paint.evaluation.store import Sample, Store, StoreError, prompt_digest, reopen_store
 from paint.grading.graders import open_grader
-from paint.grading.math.grader import MathGrader, Verdict
+from paint.grading.math.grader import MathGrader
 from paint.inference.engine import Completion, OnCompletion, Sampling
 from paint.inference.local import LocalEngine
 from paint.models.policy import Policy, PolicyError, load_policy
@@ -134,8 +134,8 @@ def test_generate_stores_k_samples_a_problem_in_order(
         assert found == {key: text for key, text in texts.items() if key[0] == problems[3].id}
     # The verdicts are kept with their reasons.
     kept = rows_of(tmp_path / "five" / "grades.jsonl")
-    assert [row["strict"]["correct"] for row in kept] == graded.correct.flatten().tolist()
-    assert {row["strict"]["reason"] for row in kept} <= {"right", "wrong"}
+    assert [row["correct"] for row in kept] == graded.correct.flatten().tolist()
+    assert {row["reason"] for row in kept} <= {"right", "wrong"}
 
 
 def test_grade_counts_kinds_of_samples(policy: Policy, tmp_path: Path, grader: MathGrader) -> None:
@@ -155,7 +155,7 @@ def test_grade_counts_kinds_of_samples(policy: Policy, tmp_path: Path, grader: M
         graded = grade(store, grader, GradingConfig(), QUIET)
     assert graded.correct.tolist() == [[True, False, False], [True, False, False]]
     for found, expected in (
-        (graded.lenient, [[True, True, True], [True, False, False]]),
+        (graded.metrics["lenient_accuracy"], [[True, True, True], [True, False, False]]),
         (graded.unboxed, [[False, True, True], [False, False, True]]),
         (graded.truncated, [[False, False, True], [False, True, False]]),
         (graded.repetitive, [[False, False, True], [False, False, False]]),
@@ -163,7 +163,7 @@ def test_grade_counts_kinds_of_samples(policy: Policy, tmp_path: Path, grader: M
     ):
         assert np.asarray(found).tolist() == expected
     assert graded.tokens.flatten().tolist() == [len(text) for text in texts.values()]
-    reasons = [row["strict"]["reason"] for row in rows_of(tmp_path / "grades.jsonl")]
+    reasons = [row["reason"] for row in rows_of(tmp_path / "grades.jsonl")]
     assert reasons == ["right", "unclosed thought", "truncated", "right", "wrong", "no box"]
 
 
@@ -198,7 +198,8 @@ def test_generate_interrupted_resumes_to_same_samples(
     assert lines_of(tmp_path / "cut") == lines_of(tmp_path / "whole")
     with reopen_store(tmp_path / "cut") as stored:
         again = grade(stored, grader, GradingConfig(), QUIET)
-    for name in ("correct", "lenient", "votes", "tokens", "truncated", "unboxed", "repetitive"):
+    assert np.array_equal(before.metrics["lenient_accuracy"], again.metrics["lenient_accuracy"])
+    for name in ("correct", "votes", "tokens", "truncated", "unboxed", "repetitive"):
         assert np.array_equal(getattr(before, name), getattr(again, name)), name
 
 
@@ -371,9 +372,9 @@ def test_shortened_answers_end_with_positions(policy: Policy, problems: list[Pro
 
 def test_voted_equal_answers_share_a_vote(grader: MathGrader) -> None:
     wrong = ["\\frac{1}{2}", None, "0.5", "7", "1/2"]
-    verdicts = [Verdict(False, answer, "wrong" if answer else "no box") for answer in wrong]
-    verdicts += [Verdict(True, answer, "right") for answer in ("3", "3.0")]
-    votes = cast_votes(verdicts, 7, grader)
+    rows = [{"answer": answer, "correct": False} for answer in wrong]
+    rows += [{"answer": answer, "correct": True} for answer in ("3", "3.0")]
+    votes = cast_votes(rows, 7, grader)
     assert votes[0] == votes[2] == votes[4]
     assert votes[1] == -1
     assert votes[5] == votes[6]
@@ -381,7 +382,7 @@ def test_voted_equal_answers_share_a_vote(grader: MathGrader) -> None:
 
 
 def test_cast_votes_keep_problems_apart(grader: MathGrader) -> None:
-    wrong = Verdict(False, "5", "wrong")
+    wrong = {"answer": "5", "correct": False}
     assert cast_votes([wrong] * 4, 2, grader) == [1, 1, 1, 1]
 
 

@@ -39,7 +39,6 @@ def graded(*correct: list[int]) -> GradedSamples:
     return GradedSamples(
         problems=[str(i) for i in range(len(table))],
         correct=table,
-        lenient=table,
         votes=np.where(table, 0, 1),
         tokens=np.full(table.shape, 7),
         truncated=none,
@@ -89,7 +88,6 @@ def test_summary_tables_of_different_k_have_empty_cells() -> None:
 def test_summary_has_a_column_for_each_of_several_graders() -> None:
     judged = replace(
         graded([1, 0], [0, 0]),
-        lenient=None,
         votes=None,
         unboxed=None,
         rewards=np.array([[1.5, 0.5], [0.5, 0.5]]),

@@ -40,7 +40,7 @@ def graded(correct: np.ndarray) -> GradedSamples:
     flags: dict[str, Any] = dict.fromkeys(names, np.zeros(correct.shape, dtype=bool))
     problems, votes = [str(i) for i in range(len(correct))], np.where(correct, 0, 1)
     tokens = np.full(correct.shape, 7)
-    return GradedSamples(problems, correct, lenient=correct, votes=votes, tokens=tokens, **flags)
+    return GradedSamples(problems, correct, votes=votes, tokens=tokens, **flags)
 
 
 def simulated(rng: np.random.Generator, skills: np.ndarray, k: int) -> np.ndarray:
@@ -480,7 +480,6 @@ def test_metrics_leave_out_samples_and_problems_without_a_reward() -> None:
     part = GradedSamples(
         ["a", "b", "c"],
         rewards == 1,
-        lenient=None,
         votes=None,
         tokens=np.full((3, 4), 7),
         truncated=np.ones((3, 4), dtype=bool),

@@ -18,7 +18,8 @@ from paint.core.errors import ConfigError
 from paint.core.extensions import spec_of
 from paint.evaluation.frame import read_report, select_rows
 from paint.evaluation.grade import grade as grade_store
-from paint.evaluation.grade import summarise
+from paint.evaluation.grade import graded_samples, summarise
+from paint.evaluation.metrics import compute_metrics
 from paint.evaluation.store import GRADES, find_stores, reopen_store
 from paint.grading import functions
 from paint.grading.contract import Grade, GradingError, Item
@@ -380,6 +381,58 @@ def test_several_graders_read_their_own_options_of_one_table() -> None:
         rewards(bonsu=0.5, scale=3)
     with pytest.raises(ConfigError, match=r"grading\.options\.scale is .*defaults 1\.0 and 2\.0"):
         rewards(bonus=0.5)
+
+
+async def spelled(completion: str, row: Row) -> dict[str, Any]:
+    """The first character is the answer; characters are counted."""
+    return {
+        "reward": 0.5,
+        "answer": completion[:1] or None,
+        "metrics": {"characters": len(completion)},
+    }
+
+
+async def takes_a_name(completion: str, row: Row) -> Grade:
+    return Grade(1.0, metrics={"loss": 2.0})
+
+
+def test_function_grader_gives_answers_and_metrics() -> None:
+    with find_grader(spec_of(spelled)) as grader:
+        first, second = grader.grade([Item("12", "1"), Item("", "1")])
+    assert (first.answer, second.answer) == ("1", None)
+    assert (first.metrics, second.metrics) == ({"characters": 2}, {"characters": 0})
+    with find_grader(spec_of(takes_a_name)) as grader:
+        [grade] = grader.grade([Item("12", "1")])
+    assert grade.failed
+    assert "loss" in grade.reason
+
+
+def test_several_graders_have_the_first_answer_and_all_metrics() -> None:
+    grading = changed("demo-paint", {"grading": {"grader": [spec_of(spelled), "math"]}}).grading
+    with open_grader(grading) as grader:
+        [grade] = grader.grade([Item(r"7 is \boxed{0.5}", "1/2")])
+        assert list(grader.equal([("0.5", "1/2"), ("1", "2")])) == [True, False]
+    assert (grade.answer, grade.reward) == ("7", 1.5)
+    assert grade.metrics == {"characters": 16, "lenient_accuracy": 1}
+
+
+def test_train_and_eval_of_a_grader_with_answers_have_metrics_and_votes(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train(
+        changed("demo-paint", STEP, {"grading": {"grader": spec_of(spelled)}}), run, display=QUIET
+    )
+    [metrics] = read_metrics(run)
+    lengths = [len(row["text"]) for row in stored(run)]
+    assert metrics["characters"] == pytest.approx(sum(lengths) / len(lengths))
+    assert stored(run)[0]["metrics"] == {"characters": lengths[0]}
+    places = [path.parent for path in (run / "validation").rglob("grades.jsonl")]
+    for place in places:
+        with reopen_store(place) as store:
+            values = compute_metrics({"demo": graded_samples(store)})["demo"]
+        lengths = [len(row["text"]) for row in rows_of(place / "completions.jsonl")]
+        assert values["characters"].mean == pytest.approx(sum(lengths) / len(lengths))
+        assert values["reward"].mean == 0.5
+        assert "maj_at_k" in values
 
 
 def test_several_graders_fail_where_one_fails(quick: None) -> None:

@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paint import PaintError
-from paint.grading.contract import Item
+from paint.grading.contract import Grade, Item
 from paint.grading.math.equality import boxed
-from paint.grading.math.grader import MathGrade, MathGrader, Verdict, answer_text
+from paint.grading.math.grader import MathGrader, answer_text
 from paint.grading.math.spelling import LONGEST_ANSWER
 from paint.grading.processes import Worker
 from processes import alive, descendants, processor_seconds, until
@@ -44,7 +44,7 @@ def impatient() -> Iterator[MathGrader]:
 
 
 @pytest.fixture(scope="module")
-def graded(grader: MathGrader) -> dict[tuple[str, str], MathGrade]:
+def graded(grader: MathGrader) -> dict[tuple[str, str], Grade]:
     """The table's rows, graded together."""
     items = [Item(rf"It is $\boxed{{{given}}}$.", gold) for gold, given, _, _ in ROWS]
     return dict(zip([row[:2] for row in ROWS], grader.grade(items), strict=True))
@@ -145,44 +145,45 @@ def test_compare_text_accepts_equal_spellings(gold: str, given: str) -> None:
 
 @pytest.mark.parametrize(("gold", "given", "reason", "why"), ROWS)
 def test_grader_verdict_matches_table(
-    graded: dict[tuple[str, str], MathGrade], gold: str, given: str, reason: str, why: str
+    graded: dict[tuple[str, str], Grade], gold: str, given: str, reason: str, why: str
 ) -> None:
     grade = graded[gold, given]
-    assert grade.strict == grade.lenient
+    assert grade.metrics == {"lenient_accuracy": grade.reward}
     if boxed(rf"\boxed{{{given}}}") is None:  # it does not close
-        assert grade.strict == Verdict(False, None, "no box"), why
+        assert (grade.reward, grade.answer, grade.reason) == (0, None, "no box"), why
     else:
-        assert grade.strict == Verdict(reason == "right", given, reason), why  # type: ignore[arg-type]
+        right = float(reason == "right")
+        assert (grade.reward, grade.answer, grade.reason) == (right, given, reason), why
 
 
 @pytest.mark.parametrize(
-    ("text", "truncated", "strict", "lenient"),
+    ("text", "truncated", "expected", "lenient"),
     [
-        (r"<think>\boxed{1}</think> \boxed{2}", False, ("2", "right"), ("2", "right")),
-        (r"<think>\boxed{2}</think> \boxed{1}", False, ("1", "wrong"), ("1", "wrong")),
-        (r"<think>\boxed{2}</think> done", False, (None, "no box"), ("2", "right")),
-        (r"<think>\boxed{2}", False, (None, "unclosed thought"), ("2", "right")),
-        (r"<think>\boxed{2}", True, (None, "truncated"), ("2", "right")),
-        (r"<think> so", True, (None, "truncated"), (None, "truncated")),
-        (r"<think> so", False, (None, "unclosed thought"), (None, "no box")),
-        (r"<think></think> \boxed{2} <think>", False, (None, "unclosed thought"), ("2", "right")),
-        (r"<think></think> \boxed{2", True, (None, "truncated"), (None, "truncated")),
-        (r"<think></think> \boxed{2", False, (None, "no box"), (None, "no box")),
-        (r"\boxed{2} and on", True, ("2", "right"), ("2", "right")),
-        (r"\boxed{3} and on", True, ("3", "wrong"), ("3", "wrong")),
-        ("It is 2.", False, (None, "no box"), (None, "no box")),
-        ("It is 2.", True, (None, "truncated"), (None, "truncated")),
-        ("", False, (None, "no box"), (None, "no box")),
+        (r"<think>\boxed{1}</think> \boxed{2}", False, ("2", "right"), 1),
+        (r"<think>\boxed{2}</think> \boxed{1}", False, ("1", "wrong"), 0),
+        (r"<think>\boxed{2}</think> done", False, (None, "no box"), 1),
+        (r"<think>\boxed{2}", False, (None, "unclosed thought"), 1),
+        (r"<think>\boxed{2}", True, (None, "truncated"), 1),
+        (r"<think> so", True, (None, "truncated"), 0),
+        (r"<think> so", False, (None, "unclosed thought"), 0),
+        (r"<think></think> \boxed{2} <think>", False, (None, "unclosed thought"), 1),
+        (r"<think></think> \boxed{2", True, (None, "truncated"), 0),
+        (r"<think></think> \boxed{2", False, (None, "no box"), 0),
+        (r"\boxed{2} and on", True, ("2", "right"), 1),
+        (r"\boxed{3} and on", True, ("3", "wrong"), 0),
+        ("It is 2.", False, (None, "no box"), 0),
+        ("It is 2.", True, (None, "truncated"), 0),
+        ("", False, (None, "no box"), 0),
     ],
 )
 @pytest.mark.usefixtures("no_process")
 def test_grader_failure_has_reason(
-    text: str, truncated: bool, strict: tuple[str | None, str], lenient: tuple[str | None, str]
+    text: str, truncated: bool, expected: tuple[str | None, str], lenient: float
 ) -> None:
     grade = MathGrader().grade([Item(text, "2", truncated)])[0]
-    for verdict, expected in ((grade.strict, strict), (grade.lenient, lenient)):
-        assert (verdict.answer, verdict.reason) == expected
-        assert verdict.correct == (expected[1] == "right")
+    assert (grade.answer, grade.reason) == expected
+    assert grade.correct == (expected[1] == "right")
+    assert grade.metrics == {"lenient_accuracy": lenient}
 
 
 def test_grader_unparsable_is_equal_only_as_text(grader: MathGrader, impatient: MathGrader) -> None:
@@ -199,8 +200,8 @@ def test_grader_unparsable_is_equal_only_as_text(grader: MathGrader, impatient: 
 def test_grader_any_of_several_golds_is_accepted(grader: MathGrader) -> None:
     golds = ["12", r"\frac{1}{2}", "t(0,4]"]
     grades = grader.grade([Item(rf"\boxed{{{text}}}", golds) for text in ("12", "0.5", "7", "x")])
-    assert [grade.strict.reason for grade in grades] == ["right", "right", "wrong", "wrong"]
-    assert grader.grade([Item(r"\boxed{0.5}", ("t(0,4]",))])[0].strict.reason == "unparsable gold"
+    assert [grade.reason for grade in grades] == ["right", "right", "wrong", "wrong"]
+    assert grader.grade([Item(r"\boxed{0.5}", ("t(0,4]",))])[0].reason == "unparsable gold"
     assert is_correct(r"\boxed{0.5}", golds)
     assert not is_correct(r"\boxed{7}", golds)
     with pytest.raises(ValueError, match="empty"):
@@ -232,7 +233,7 @@ def test_grader_power_towers_are_fast(impatient: MathGrader) -> None:
 
 @pytest.mark.parametrize(("workers", "seed"), [(1, 0), (3, 2)])  # the table's had two
 def test_grader_verdicts_do_not_depend_on_workers_or_order(
-    graded: dict[tuple[str, str], MathGrade], workers: int, seed: int
+    graded: dict[tuple[str, str], Grade], workers: int, seed: int
 ) -> None:
     pairs = random.Random(0).sample(list(graded), 20)
     random.Random(seed).shuffle(pairs)
@@ -242,7 +243,8 @@ def test_grader_verdicts_do_not_depend_on_workers_or_order(
         grades = grader.grade(items)
         assert len(grader._pool.workers) == workers
     hung = grades.pop(len(pairs) // 2)
-    assert hung.strict == hung.lenient == Verdict(False, HANG, "timed out")
+    assert (hung.reward, hung.answer, hung.reason) == (0, HANG, "timed out")
+    assert hung.metrics == {"lenient_accuracy": 0}
     assert grades == [graded[pair] for pair in pairs]
 
 
@@ -251,8 +253,8 @@ def test_grader_huge_integers_time_out_or_are_wrong(impatient: MathGrader) -> No
     for text in huge:
         grades = impatient.grade([Item(rf"\boxed{{{text}}}", "1"), Item(r"\boxed{0.5}", "1/2")])
         # sympy sees of some that they are far from 1.
-        assert grades[0].strict.reason in ("timed out", "wrong")
-        assert grades[1].strict.correct
+        assert grades[0].reason in ("timed out", "wrong")
+        assert grades[1].correct
 
 
 @pytest.mark.usefixtures("no_process")
@@ -263,7 +265,7 @@ def test_grader_integers_need_no_worker() -> None:
     with MathGrader() as grader:
         grades = grader.grade(items)
     assert time.process_time() - began < 5
-    assert [grade.strict.correct for grade in grades] == [n % 2 == 0 for n in range(10_000)]
+    assert [grade.correct for grade in grades] == [n % 2 == 0 for n in range(10_000)]
 
 
 def test_grader_interrupted_call_does_not_leak_answers(
@@ -284,7 +286,7 @@ def test_grader_interrupted_call_does_not_leak_answers(
     assert answered == 11
     monkeypatch.undo()
     grades = grader.grade(EASY[:20])
-    assert [grade.strict.correct for grade in grades] == [n % 2 == 0 for n in range(1, 21)]
+    assert [grade.correct for grade in grades] == [n % 2 == 0 for n in range(1, 21)]
 
 
 def test_grader_worker_that_cannot_start_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,14 +343,13 @@ def test_grader_accepts_arbitrary_text(
     grader: MathGrader, completion: str, gold: str, truncated: bool
 ) -> None:
     grade = grader.grade([Item(completion, gold, truncated)])[0]
-    assert grade.strict.answer == answer_text(completion)
-    assert grade.lenient.answer == boxed(completion)
-    for verdict in (grade.strict, grade.lenient):
-        assert verdict.correct == (verdict.reason == "right")
-        is_missing = verdict.reason in ("no box", "unclosed thought", "truncated")
-        assert (verdict.answer is None) == is_missing
-        assert verdict.answer is None or verdict.answer.strip() == verdict.answer != ""
-    assert grade.strict.correct <= is_correct(completion, gold)
+    assert grade.answer == answer_text(completion)
+    assert grade.correct == (grade.reason == "right")
+    is_missing = grade.reason in ("no box", "unclosed thought", "truncated")
+    assert (grade.answer is None) == is_missing
+    assert grade.answer is None or grade.answer.strip() == grade.answer != ""
+    assert grade.correct <= is_correct(completion, gold)
+    assert grade.metrics["lenient_accuracy"] <= (boxed(completion) is not None)
 
 
 @pytest.mark.parametrize(
@@ -365,7 +366,7 @@ def test_grader_megabyte_of_text_is_graded_in_seconds(grader: MathGrader, text: 
     began = time.process_time()
     grades = grader.grade([Item(text, "1"), Item(r"\boxed{1}", text)])
     assert time.process_time() - began < 10
-    assert not any(grade.lenient.correct for grade in grades)
+    assert not any(grade.metrics["lenient_accuracy"] for grade in grades)
 
 
 @pytest.mark.parametrize("unit", ["1,000", r"\frac{", " ", "-"])
@@ -393,7 +394,7 @@ def test_grader_longest_parsed_answer_is_fast(impatient: MathGrader, unit: str) 
 def test_grader_disagreements_on_real_rollouts_are_known(grader: MathGrader) -> None:
     rows = [json.loads(line) for line in ROLLOUTS.read_text(encoding="utf-8").splitlines()]
     items = [Item(completion, row["answer"]) for row in rows for completion in row["completions"]]
-    verdicts = [grade.strict for grade in grader.grade(items)]
+    verdicts = grader.grade(items)
     theirs = [correct for row in rows for correct in row["correct"]]
     assert len(items) == 80
     disagreements = {

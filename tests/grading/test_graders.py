@@ -223,7 +223,7 @@ def test_eval_custom_grader_reports_mean_reward(tmp_path: Path) -> None:
         for g in grades
     ]
     assert [g["reward"] for g in grades] == rewards
-    assert [g["strict"]["correct"] for g in grades[:4]] == rewards[:4] == [None] * 4
+    assert [g["correct"] for g in grades[:4]] == rewards[:4] == [None] * 4
     assert grades[4]["feedback"].endswith(" characters, and 40 are short")
     known = [reward for reward in rewards if reward is not None]
     assert len(known) == 2
@@ -234,11 +234,9 @@ def test_eval_custom_grader_reports_mean_reward(tmp_path: Path) -> None:
     assert row_of(report, metric="reward").mean == pytest.approx(sum(known) / 2)
     assert row_of(report, metric="reward").n == row_of(report, metric="avg_at_k").n == 1
     assert row_of(report, metric="truncated_frac").n == 3
-    assert {row.group for row in report.rows if row.metric == "reason"} == {
-        grades[4]["strict"]["reason"]
-    }
+    assert {row.group for row in report.rows if row.metric == "reason"} == {grades[4]["reason"]}
     metrics = {row.metric for row in report.rows}
-    assert not {"maj_at_k", "lenient_avg_at_k", "unboxed_frac"} & metrics
+    assert not {"maj_at_k", "lenient_accuracy", "unboxed_frac"} & metrics
     tables = summary.with_suffix(".md").read_text()
     assert "Mean reward" in tables
     assert "grader failures" in tables
@@ -248,7 +246,7 @@ def test_eval_custom_grader_reports_mean_reward(tmp_path: Path) -> None:
     summarise([summary.parent], summary.parent, Display(enabled=False), GradingConfig())
     metrics = {row.metric for row in report_in(summary.parent).rows}
     assert "reward" not in metrics
-    assert {"maj_at_k", "lenient_avg_at_k", "unboxed_frac"} <= metrics
+    assert {"maj_at_k", "lenient_accuracy", "unboxed_frac"} <= metrics
 
     with pytest.raises(ConfigError, match="an evaluation needs grades"):
         summarise([summary.parent], tmp_path, Display(enabled=False), GradingConfig(("none",)))

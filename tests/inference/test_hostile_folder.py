@@ -27,7 +27,7 @@ from paint.grading.contract import Item
 from paint.grading.math.grader import MathGrader
 with MathGrader(workers=1) as grader:
     [grade] = grader.grade([Item("\\\\boxed{2\\\\cdot 21x}", "42x")])
-said = "42" if grade.strict.correct else str(grade)
+said = "42" if grade.correct else str(grade)
 """,
     "ranks": """
 from paint.training import torchrun

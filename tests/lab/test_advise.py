@@ -22,7 +22,6 @@ from paint.data.problems import Problem
 from paint.evaluation.frame import Report, select_rows
 from paint.evaluation.intervals import Interval
 from paint.grading.contract import Grade
-from paint.grading.math.grader import Verdict, math_grade
 from paint.inference.engine import Completion
 from paint.lab.advise import (
     ContextMetrics,
@@ -329,8 +328,7 @@ def test_agreed_wrong_counts_one_wrong_answer_of_most_rollouts(
     for number, answer in enumerate(
         ["7", "7", "7", "4", "7", "7", "4", "3", None, None, None, "7"]
     ):
-        verdict = Verdict(answer == "4", answer, "right" if answer == "4" else "wrong")
-        grade = math_grade(verdict, verdict)
+        grade = Grade(float(answer == "4"), answer=answer)
         rows.append(replace(rollout(policy, problems[0], "1", 0.0, number), grade=grade))
     assert agreed_wrong(RolloutCache(rows, 4)).tolist() == [1, 0, 0]
 

@@ -91,7 +91,7 @@ def bytes_in(folder: Path) -> dict[str, tuple[int, bytes]]:
 
 def right_of(place: Path) -> list[int]:
     """Correct samples of each problem, from the stored grades."""
-    correct = [row["strict"]["correct"] for row in rows_of(place / "demo/grades.jsonl")]
+    correct = [row["correct"] for row in rows_of(place / "demo/grades.jsonl")]
     return [int(n) for n in np.reshape(correct, (PROBLEMS, SAMPLES)).sum(axis=1)]
 
 

@@ -91,7 +91,7 @@ def test_answers_with_python_code_are_text(mark: Path) -> None:
     with MathGrader(workers=1) as grader:
         grades = grader.grade([Item(f"\\boxed{{{answer}}}", "1") for answer in answers])
         grades += grader.grade([Item("\\boxed{1}", answer) for answer in answers])
-    assert [grade.strict.correct for grade in grades] == [False] * len(grades)
+    assert [grade.correct for grade in grades] == [False] * len(grades)
     assert not mark.exists()
 
 

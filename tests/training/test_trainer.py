@@ -241,7 +241,8 @@ def test_step_metrics_are_averaged_like_loss() -> None:
         tokens |= {name: [0.5] * n for name in names} | {"student_log_prob": [-1.0] * n}
         completion = Completion(tuple(range(n)), tuple(-1.0 - 0.1 * i for i in range(n)), truncated)
         problem = Problem("p", "s", "7", "1")
-        rollout = Rollout(0, problem, [], completion, text, metrics={"overlap": 0.5})
+        grade = Grade(0.0) if truncated else Grade(1.0)
+        rollout = Rollout(0, problem, [], completion, text, metrics={"overlap": 0.5}, grade=grade)
         return ScoredRollout(rollout, tokens)
 
     rows = [
@@ -251,7 +252,7 @@ def test_step_metrics_are_averaged_like_loss() -> None:
 
     def metrics(reduction: Reduction, skip_tokens: int = 0) -> dict[str, float]:
         options = Objective(reduction=reduction, skip_tokens=skip_tokens)
-        return step_metrics(rows, [Grade(0.0), Grade(1.0)], options)
+        return step_metrics(rows, options)
 
     by_completion, by_token = metrics("completion"), metrics("token")
     assert by_completion["loss"] == pytest.approx((2 + 2) / 2)

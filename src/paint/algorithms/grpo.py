@@ -26,7 +26,6 @@ from paint.training.train_step import (
     accumulate,
     completion_lengths,
     generate_rollouts,
-    grade_rollouts,
     student_log_probs,
     update,
 )
@@ -76,15 +75,10 @@ def reward(setup: Setup, rollouts: Sequence[Rollout]) -> list[Rollout]:
 
     Rows without a reward are not among them, so groups may have fewer rows than others.
     """
-    grades = grade_rollouts(setup, rollouts)
-    by_row = dict(
-        all_gather_objects([(r.row, g.reward) for r, g in zip(rollouts, grades, strict=True)])
-    )
+    rewards = [(r.row, r.grade.reward if r.grade else None) for r in rollouts]
+    by_row = dict(all_gather_objects(rewards))
     found = group_values(by_row, setup.config.rollout.samples_per_problem)
-    rewarded: list[Rollout] = []
-    for r, grade in zip(rollouts, grades, strict=True):
-        rewarded.append(replace(r, grade=grade, metrics={**r.metrics, **found[r.row]}))
-    return rewarded
+    return [replace(r, metrics={**r.metrics, **found[r.row]}) for r in rollouts]
 
 
 def group_values(by_row: Mapping[int, float | None], size: int) -> dict[int, dict[str, float]]:

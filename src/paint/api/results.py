@@ -189,10 +189,11 @@ class Evaluation(Measured):
                 graded = store.graded()
             for sample, grade in graded:
                 row = {"policy": folder.parent.name, "benchmark": folder.name}
-                row |= asdict(sample) | grade["strict"]
-                for name in ("reward", "rewards", "feedback"):
+                row |= asdict(sample)
+                for name in ("correct", "answer", "reason", "reward", "rewards", "feedback"):
                     if name in grade:
                         row[name] = grade[name]
+                row |= grade.get("metrics", {})
                 rows.append(row)
         return frame_of(rows)
 

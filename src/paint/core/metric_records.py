@@ -408,6 +408,13 @@ METRICS = (
         of_run=True,
     ),
     Metric(
+        name="lenient_accuracy",
+        unit="fraction",
+        meaning="share of completions whose last boxed answer is right wherever it stands, also in "
+        "a thought (grader math)",
+        column="lenient",
+    ),
+    Metric(
         name="truncated_frac",
         unit="fraction",
         meaning="completions truncated at `rollout.max_new_tokens`",

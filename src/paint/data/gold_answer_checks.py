@@ -5,22 +5,17 @@ answers are graded wrong. No metric shows this. Such answers are therefore liste
 on the page of an evaluation, and by `paint data validate`.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from paint.data.benchmarks import Benchmark
 from paint.data.problems import Problem, row_of
 from paint.data.readers import DataError, shorten
 from paint.grading.contract import Grader
 from paint.grading.math.equality import explain_gold
-from paint.grading.math.grader import MathGrader
+from paint.grading.math.grader import INTEGER
 
 SHOWN = 20  # gold answers that are listed; all are counted
-
-_reading = lru_cache(maxsize=10_000)(explain_gold)
-_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")  # parsing a formula takes milliseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +37,9 @@ def gold_warnings(problems: Sequence[Problem]) -> list[GoldWarning]:
     found = []
     for problem in problems:
         for answer in problem.answers:
-            if _INTEGER.fullmatch(answer):
+            if INTEGER.fullmatch(answer):
                 continue
-            reading = _reading(answer)
+            reading = explain_gold(answer)
             if not reading.parses:
                 found.append(GoldWarning(problem, answer, False, reading.reason))
             elif reading.suspicions:
@@ -65,11 +60,13 @@ def announce_benchmark(grader: Grader, benchmark: Benchmark, say: Callable[[str]
         lacking = grader.lacks(row_of(problem))
         if lacking:
             raise DataError(f"{benchmark.name}, problem {problem.name}: {lacking}")
-    # No other grader parses answers.
-    if not isinstance(grader, MathGrader):
-        return
     name, problems = benchmark.name, benchmark.problems
-    unparsed = [warning for warning in gold_warnings(problems) if not warning.parses]
+    unparsed = []
+    for problem in problems:
+        for answer in problem.answers:
+            why = grader.unreadable(answer)
+            if why:
+                unparsed.append(GoldWarning(problem, answer, parses=False, why=why))
     if not unparsed:
         return
     count = sum(len(problem.answers) for problem in problems)

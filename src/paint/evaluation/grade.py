@@ -9,7 +9,6 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,6 @@ from paint.evaluation.summary import SUMMARY, summary_report
 from paint.grading.contract import Grade, Grader, require_some_grade
 from paint.grading.cost import Cost
 from paint.grading.graders import GRADERS, NoGrader, open_grader
-from paint.grading.math.grader import MathGrade, MathGrader, Verdict
 from paint.grading.thoughts import ThoughtTags
 from paint.objective.anchors import normalize
 
@@ -55,7 +53,7 @@ def grade(
     *,
     again: bool = False,
 ) -> GradedSamples:
-    """Grade all samples of a store and write the verdicts and votes to grades.jsonl.
+    """Grade all samples of a store and write the grades and votes to grades.jsonl.
 
     Completions that this grader has graded before keep their grades, unless ``again``: calls of a
     judge cost money and may end otherwise.
@@ -75,10 +73,9 @@ def grade(
             f"the same `paint eval` command generates them"
         )
 
-    identity = grader_identity(grading)
+    identity, k = grader_identity(grading), store.settings["samples"]
     rows: dict[tuple[str, int], dict[str, Any]] = {}
-    # Votes compare the answers of a problem with each other, and comparing costs no call.
-    if not (again or isinstance(grader, MathGrader)):
+    if not again:
         rows = kept_grades(store, identity)
     kept = len(rows)
     if kept:
@@ -87,10 +84,9 @@ def grade(
     stops = grading.stop_on_failure and not rows
     _grade_others(store, grader, rows, display, graders=grading.grader, stops=stops)
     ordered = [rows[problem.id, number] for problem, number in store.rows]
-    if isinstance(grader, MathGrader):
-        verdicts = [Verdict(**row["strict"]) for row in ordered]
-        votes = cast_votes(verdicts, store.settings["samples"], grader)
-        for row, vote in zip(ordered, votes, strict=True):
+    # Anew also where grades are kept: votes depend on the other samples of a problem.
+    if any("answer" in row for row in ordered):
+        for row, vote in zip(ordered, cast_votes(ordered, k, grader), strict=True):
             row["vote"] = vote
     cost = grader.take_cost()
     if cost.describe():
@@ -105,7 +101,7 @@ def grade(
         display.note(
             f"{store.folder.name}: the grader failed on {len(failed)} of {len(ordered)} samples, "
             f"which are in no mean (the same command asks for them again); first on problem "
-            f"{cut(failed[0]['problem'])}: {failed[0]['strict']['reason']}"
+            f"{cut(failed[0]['problem'])}: {failed[0]['reason']}"
         )
     return graded_samples(store)
 
@@ -177,19 +173,22 @@ def _grade_others(
                     "problem": s.problem,
                     "sample": s.sample,
                     "of": store.graded_digest(s),
-                    **_verdict_columns(verdict),
+                    **_grade_columns(verdict, gives_answers=grader.gives_answers),
                     "looping": is_repetitive(s.text),
                 }
             count.to(start + len(chunk))
 
 
-def _verdict_columns(grade: Grade) -> dict[str, Any]:
-    """The columns of grades.jsonl; other graders have a reward and no lenient verdict."""
-    if isinstance(grade, MathGrade):
-        return {"strict": asdict(grade.strict), "lenient": asdict(grade.lenient)}
+def _grade_columns(grade: Grade, *, gives_answers: bool) -> dict[str, Any]:
+    """The columns of grades.jsonl; a reward is left out where the verdict says it."""
     correct = None if grade.reward is None else grade.correct
-    verdict = {"correct": correct, "answer": None, "reason": grade.reason}
-    columns: dict[str, Any] = {"strict": verdict, "reward": grade.reward, "failed": grade.failed}
+    columns: dict[str, Any] = {"correct": correct, "reason": grade.reason}
+    if gives_answers or grade.answer is not None:
+        columns["answer"] = grade.answer
+    if not gives_answers:
+        columns |= {"reward": grade.reward, "failed": grade.failed}
+    if grade.metrics:
+        columns["metrics"] = dict(grade.metrics)
     if grade.feedback:
         columns["feedback"] = grade.feedback
     if grade.parts:
@@ -209,7 +208,7 @@ def graded_samples(store: Store) -> GradedSamples:
     def table(values: list[Any]) -> Any:
         return np.array(values).reshape(-1, k)
 
-    lenient = votes = unboxed = rewards = None
+    votes = unboxed = rewards = None
     parts = {}
     if "reward" in rows[0]:
         # Earlier versions stored the reward 0 of what had failed.
@@ -218,14 +217,15 @@ def graded_samples(store: Store) -> GradedSamples:
             values = table([row["rewards"][name] for row in rows]).astype(float)
             if not np.isnan(values).all():  # which a grader that did not grade gives
                 parts[name] = values
-    else:
-        lenient = table([row["lenient"]["correct"] for row in rows])
+    if any("answer" in row for row in rows):
         votes = table([row["vote"] for row in rows])
-        unboxed = table([row["strict"]["answer"] is None for row in rows])
+        unboxed = table([row.get("answer") is None for row in rows])
+    metrics = {}
+    for name in dict.fromkeys(name for row in rows for name in row.get("metrics", {})):
+        metrics[name] = table([row.get("metrics", {}).get(name) for row in rows]).astype(float)
     return GradedSamples(
         problems=[problem_digest(problem) for problem in store.problems],
-        correct=table([bool(row["strict"]["correct"]) for row in rows]),
-        lenient=lenient,
+        correct=table([bool(row["correct"]) for row in rows]),
         votes=votes,
         tokens=table([sample.tokens for sample, _ in graded]),
         truncated=table([sample.truncated for sample, _ in graded]),
@@ -233,7 +233,8 @@ def graded_samples(store: Store) -> GradedSamples:
         repetitive=table([row["looping"] for row in rows]),
         rewards=rewards,
         parts=parts,
-        reasons=Counter(row["strict"]["reason"] for row in rows if not row.get("failed")),
+        metrics=metrics,
+        reasons=Counter(row["reason"] for row in rows if not row.get("failed")),
         failures=sum(bool(row.get("failed")) for row in rows),
         cost=Cost.of(store.settings.get(COST, {})),
     )
@@ -295,24 +296,23 @@ def policy_names(stores: Sequence[Path]) -> dict[Path, str]:
     return policies
 
 
-def cast_votes(verdicts: Sequence[Verdict], k: int, grader: MathGrader) -> list[int]:
-    """The vote of each sample: equal answers to one problem share a number.
+def cast_votes(rows: Sequence[Mapping[str, Any]], k: int, grader: Grader) -> list[int]:
+    """The vote of each row of grades.jsonl: equal answers to one problem share a number.
 
     Correct answers are 0, since each equals the gold answer. A wrong answer gets the number of the
-    first wrong answer that it is verified equal to, or else a new one. No answer is -1.
+    first wrong answer that it is equal to by the grader, or else a new one. No answer is -1.
     """
     votes: list[int] = []
     # All pairs of a problem are asked for at once: several are compared side by side.
-    for start in range(0, len(verdicts), k):
-        of_problem = verdicts[start : start + k]
-        wrong = [v.answer for v in of_problem if v.answer is not None and not v.correct]
+    for start in range(0, len(rows), k):
+        of_problem = [(row.get("answer"), row["correct"]) for row in rows[start : start + k]]
+        wrong = [answer for answer, correct in of_problem if answer is not None and not correct]
         pairs = sorted({(a, b) for a, b in combinations(wrong, 2) if normalize(a) != normalize(b)})
         equal = {pair for pair, same in zip(pairs, grader.equal(pairs), strict=True) if same}
 
         distinct: dict[str, int] = {}  # the vote of each distinct wrong answer
-        for vote, verdict in enumerate(of_problem, start=1):
-            answer = verdict.answer
-            if answer is None or verdict.correct:
+        for vote, (answer, correct) in enumerate(of_problem, start=1):
+            if answer is None or correct:
                 votes.append(-1 if answer is None else 0)
                 continue
             same = []

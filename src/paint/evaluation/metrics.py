@@ -15,22 +15,22 @@ from paint.grading.cost import Cost
 class GradedSamples:
     """The graded samples of one policy on one benchmark: p problems in order, k samples each.
 
-    The mathematics grader has no rewards; other graders have no lenient verdicts, votes and boxes.
-    Rewards are NaN where there is none: the grader failed there, or said nothing. Such samples are
-    in no mean of rewards and verdicts.
+    A grader that gives answers has no rewards here, since they are its verdicts. Where no grade has
+    an answer, there are no votes. Rewards are NaN where there is none: the grader failed there, or
+    said nothing. Such samples are in no mean of rewards and verdicts.
     """
 
     problems: list[str]  # digest of each
-    correct: Bool[np.ndarray, "p k"]  # the reward is 1; of the mathematics grader, strict verdicts
-    lenient: Bool[np.ndarray, "p k"] | None
+    correct: Bool[np.ndarray, "p k"]  # the reward is 1
     votes: Int[np.ndarray, "p k"] | None  # equal answers share a number; -1 without an answer
     tokens: Int[np.ndarray, "p k"]  # length of the completion
     truncated: Bool[np.ndarray, "p k"]  # the completion reached the token limit
-    unboxed: Bool[np.ndarray, "p k"] | None  # no strict answer
+    unboxed: Bool[np.ndarray, "p k"] | None  # the completion has no answer
     repetitive: Bool[np.ndarray, "p k"]  # the completion ends in repetition
     rewards: Float[np.ndarray, "p k"] | None = None
     parts: Mapping[str, Float[np.ndarray, "p k"]] = field(default_factory=dict)  # by grader
-    reasons: Mapping[str, int] = field(default_factory=dict)  # counts of strict verdicts
+    metrics: Mapping[str, Float[np.ndarray, "p k"]] = field(default_factory=dict)  # of grades
+    reasons: Mapping[str, int] = field(default_factory=dict)  # counts
     failures: int = 0  # samples on which the grader failed
     cost: Cost = field(default_factory=Cost)  # of a grader that is a function
 
@@ -51,7 +51,7 @@ class GradedSamples:
 
     @property
     def scores(self) -> Bool[np.ndarray, "p k"] | Float[np.ndarray, "p k"]:
-        """The rewards; for the mathematics grader, the strict verdicts."""
+        """The rewards; of a grader that gives answers, the verdicts."""
         if self.rewards is None:
             return self.correct
         return self.rewards
@@ -62,9 +62,9 @@ class GradedSamples:
         values: dict[str, np.ndarray | None] = {"reward": self.rewards}
         for name, rewards in self.parts.items():
             values[f"rewards/{name}"] = rewards
+        values["avg_at_k"] = self.verdicts
+        values |= self.metrics
         values |= {
-            "avg_at_k": self.verdicts,
-            "lenient_avg_at_k": self.lenient,
             "truncated_frac": self.truncated,
             "unboxed_frac": self.unboxed,
             "repetitive_frac": self.repetitive,

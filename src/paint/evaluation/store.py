@@ -4,7 +4,7 @@
       settings.json       the settings: model, adapter, sampling, seed, k, and the grader
       problems.jsonl      the problems, with their gold answers
       completions.jsonl   one line per sample, in order of completion
-      grades.jsonl        one line per sample: both verdicts with their reasons, and its vote
+      grades.jsonl        one line per sample: verdict, reason, answer, reward and vote
       SHA256SUMS          checksums of these files, once no sample is missing
 
 A store belongs to one set of settings; only the numbers of problems and of samples per problem may

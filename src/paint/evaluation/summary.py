@@ -50,6 +50,9 @@ def summary_report(graded: ByPolicy) -> Report:
     )
     others = select_rows(rows)
     columns = _score_columns(others, k)
+    # What a grader reports beside its rewards, under its own name where the package has none.
+    for name in dict.fromkeys(name for part in _parts(graded) for name in part.metrics):
+        columns.setdefault(name, (name, "%"))
     tables = [
         average,
         table_of(others, "Other metrics of the same samples", columns, labels=_both),
@@ -146,7 +149,6 @@ def _score_columns(rows: Sequence[Measurement], k: str) -> dict[str, tuple[str, 
     tries = [int(name.removeprefix("pass_at_")) for name in names if name.startswith("pass_at_")]
     for j in sorted(tries):
         columns[f"pass_at_{j}"] = (f"pass@{j}", "%")
-    columns["lenient_avg_at_k"] = (f"lenient Avg@{k}", "%")
     for metric in METRICS:
         if metric.column:
             columns[metric.name] = (metric.column, metric.column_unit)

@@ -25,7 +25,7 @@ Gold = str | Sequence[str]  # a gold answer, or several of which each is right
 class Grade:
     """The reward of a completion, and the reason for it in a few words.
 
-    None in any field says nothing: no reward, no reason, no feedback, no parts.
+    None in any field says nothing: no reward, no reason, no feedback, no answer.
 
     Attributes:
         reward: any finite number; 1 counts as right in accuracy and pass@k. None is not graded.
@@ -34,6 +34,10 @@ class Grade:
         feedback: a longer text on the completion: failed tests, a judge's remarks.
         parts: of several graders, the grade of each by its name. The first that gave a reward
             decides what is right.
+        answer: what was read as the completion's answer. Where grades have answers, equal ones of
+            a problem are votes for one answer (maj@k).
+        metrics: further numbers of the completion, by the name that their mean has in tables and in
+            metrics.jsonl.
     """
 
     reward: float | None
@@ -41,10 +45,13 @@ class Grade:
     failed: bool = False
     feedback: str = ""
     parts: Mapping[str, "Grade"] = field(default_factory=dict, hash=False)
+    answer: str | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         # Here, so that no text "None" and no reward of a failed call reaches anyone.
-        for name, nothing in (("reason", ""), ("failed", False), ("feedback", ""), ("parts", {})):
+        empty = {"reason": "", "failed": False, "feedback": "", "parts": {}, "metrics": {}}
+        for name, nothing in empty.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, nothing)
         if self.failed:
@@ -88,11 +95,26 @@ class Item:
 
 @runtime_checkable
 class Grader(Protocol):
-    """Grades many completions at once; a context manager that may hold processes."""
+    """Grades many completions at once; a context manager that may hold processes.
+
+    Attributes:
+        gives_answers: True where the reward says whether an answer is right: each reward is 1 or 0,
+            and each grade has the answer, or None where the completion has none.
+    """
+
+    gives_answers: bool = False
 
     def grade(self, items: Sequence[Item]) -> Sequence[Grade]:
         """The grades in the order of the items."""
         ...
+
+    def equal(self, pairs: Sequence[tuple[str, str]]) -> Sequence[bool]:
+        """Whether the two answers of each pair are equal, beyond the same text."""
+        return [False] * len(pairs)
+
+    def unreadable(self, gold: str) -> str:
+        """Why a gold answer cannot be read, so that other spellings are wrong; "" if it can."""
+        return ""
 
     def take_cost(self) -> Cost:
         """What the calls since the last ``take_cost`` took; zero where no function is called."""

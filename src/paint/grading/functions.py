@@ -29,6 +29,7 @@ from paint.core.background import Background
 from paint.core.credentials import hide_values, redact
 from paint.core.display import Display
 from paint.core.errors import format_short
+from paint.core.metric_records import record_of
 from paint.grading.contract import Grade, Grader, Item
 from paint.grading.cost import Cost, usage_reports
 from paint.grading.processes import (
@@ -323,7 +324,32 @@ def read_grade(value: Any) -> Grade:
     if fields.get("failed"):
         return Grade(None, reason or "the grader says that it failed", failed=True)
     reward = _number(fields["reward"])
-    return Grade(reward, reason or reward_word(reward), feedback=feedback)
+    return Grade(
+        reward,
+        reason or reward_word(reward),
+        feedback=feedback,
+        answer=_answer(fields.get("answer")),
+        metrics=_metrics(fields.get("metrics") or {}),
+    )
+
+
+def _answer(value: Any) -> str | None:
+    """An answer as text; None where there is none."""
+    return None if value is None else _text(value)
+
+
+def _metrics(value: Any) -> dict[str, float]:
+    """Numbers by name. Raises ValueError for anything else, and for names of the package's own."""
+    if not isinstance(value, dict):
+        raise _refused(value, "which is no dict of metrics")
+    metrics = {}
+    for name, one in value.items():
+        if record_of(str(name)) is not None:
+            raise ValueError(f"a metric {name}, which is the name of one of the package")
+        number = _number(one)
+        if number is not None:
+            metrics[str(name)] = number
+    return metrics
 
 
 def _text(value: Any) -> str:

@@ -154,13 +154,26 @@ class WeightedGrader(Grader):
         failed = {name: part for name, part in parts.items() if part.failed}
         reasons = [f"{name}: {part.reason}" for name, part in (failed or parts).items()]
         feedback = [part.feedback for part in parts.values() if part.feedback]
+        answers = [part.answer for part in parts.values() if part.answer is not None]
+        metrics: dict[str, float] = {}
+        for part in parts.values():
+            metrics |= part.metrics
         return Grade(
             sum(rewards) if rewards else None,
             "; ".join(reasons),
             failed=bool(failed),
             feedback="\n\n".join(feedback),
             parts=parts,
+            answer=answers[0] if answers else None,
+            metrics=metrics,
         )
+
+    def equal(self, pairs: Sequence[tuple[str, str]]) -> list[bool]:
+        columns = [grader.equal(pairs) for grader in self._graders.values()]
+        return [any(row) for row in zip(*columns, strict=True)]
+
+    def unreadable(self, gold: str) -> str:
+        return next(filter(None, (g.unreadable(gold) for g in self._graders.values())), "")
 
     def describe(self) -> str:
         lines = [grader.describe() for grader in self._graders.values()]

@@ -54,7 +54,6 @@ from paint.evaluation.intervals import (
 )
 from paint.evaluation.metrics import avg_at_k
 from paint.evaluation.summary import SUMMARY
-from paint.grading.math.grader import MathGrade
 from paint.inference.machine import find_machine
 from paint.lab.rollout_cache import (
     CacheScores,
@@ -319,8 +318,8 @@ def agreed_wrong(cache: RolloutCache) -> Float[np.ndarray, " p"]:
     for first in range(0, len(cache.rollouts), cache.samples):
         wrong: Counter[str] = Counter()
         for row in cache.rollouts[first : first + cache.samples]:
-            if isinstance(row.grade, MathGrade) and row.grade.strict.answer and not row.is_correct:
-                wrong[row.grade.strict.answer] += 1
+            if row.grade and row.grade.answer and not row.is_correct:
+                wrong[row.grade.answer] += 1
         # More than half: then no other answer has as many votes.
         values.append(max(wrong.values(), default=0) > cache.samples / 2)
     return np.array(values, dtype=float)

@@ -38,7 +38,6 @@ from paint.core.trust import SIGNATURE, sign
 from paint.core.versions import versions
 from paint.evaluation.grade import is_repetitive
 from paint.grading.contract import Grade
-from paint.grading.math.grader import MathGrade
 from paint.objective.loss_options import Objective
 from paint.training.rollouts import ScoredRollout, logprob_mismatches, off_policy_metrics
 
@@ -179,12 +178,13 @@ def append_metrics(folder: Path, metrics: Mapping[str, float]) -> None:
 
 
 def step_metrics(
-    scored: Sequence[ScoredRollout], grades: Sequence[Grade], options: Objective
+    scored: Sequence[ScoredRollout], options: Objective, *, gives_answers: bool = False
 ) -> dict[str, float]:
     """Compute the metrics of a step from all its rollouts (docs/reference/metrics.md).
 
     Metrics that a method does not have are left out: references have no grades, baselines no
-    teacher, and a step that learns from no rollout no loss.
+    teacher, and a step that learns from no rollout no loss. A grader that ``gives_answers`` has
+    their accuracy as its mean reward.
     """
     kept = [s for s in scored if s.tokens]
     metrics = loss_metrics(kept, options) if kept else {}
@@ -200,25 +200,32 @@ def step_metrics(
         metrics["truncated_frac"] = sum(c.truncated for c in sampled) / len(sampled)
         repetitive = sum(is_repetitive(s.rollout.text) for s in scored)
         metrics["repetitive_frac"] = repetitive / len(sampled)
-        answers = [grade.strict.answer for grade in grades if isinstance(grade, MathGrade)]
-        if answers:
-            metrics["unboxed_frac"] = answers.count(None) / len(answers)
-        # A completion without a reward, as where a call of the grader failed, is in no mean.
-        rewards = [grade.reward for grade in grades if grade.reward is not None]
-        failures = sum(grade.failed for grade in grades)
-        is_math = any(isinstance(grade, MathGrade) for grade in grades)
-        if rewards:
-            metrics["accuracy"] = sum(grade.correct for grade in grades) / len(rewards)
-        # The reward of math is 1 or 0: its mean is the accuracy.
-        if rewards and not is_math:
-            metrics["reward"] = sum(rewards) / len(rewards)
-        if failures or (rewards and not is_math):
-            metrics["grader_failures"] = failures
-        metrics |= reward_metrics(grades)
+        grades = [s.rollout.grade for s in scored if s.rollout.grade]
+        metrics |= grade_metrics(grades, gives_answers=gives_answers)
         if gaps:  # an algorithm need not score the sampled tokens
             metrics["logprob_mismatch_mean"] = sum(gaps) / len(gaps)
             metrics["logprob_mismatch_p99"] = gaps[int(0.99 * (len(gaps) - 1))]
         metrics |= off_policy_metrics(scored)
+    return metrics
+
+
+def grade_metrics(grades: Sequence[Grade], *, gives_answers: bool) -> dict[str, float]:
+    """Means of the grades of a step, over the completions that have a reward."""
+    graded = [grade for grade in grades if grade.reward is not None]
+    failures = sum(grade.failed for grade in grades)
+    metrics: dict[str, float] = {}
+    if gives_answers and graded:
+        metrics["unboxed_frac"] = sum(grade.answer is None for grade in graded) / len(graded)
+    if graded:
+        metrics["accuracy"] = sum(grade.correct for grade in grades) / len(graded)
+    if graded and not gives_answers:
+        metrics["reward"] = sum(grade.reward or 0.0 for grade in graded) / len(graded)
+    if failures or (graded and not gives_answers):
+        metrics["grader_failures"] = failures
+    metrics |= reward_metrics(grades)
+    for name in dict.fromkeys(name for grade in graded for name in grade.metrics):
+        values = [grade.metrics[name] for grade in graded if name in grade.metrics]
+        metrics[name] = sum(values) / len(values)
     return metrics
 
 
@@ -343,16 +350,16 @@ def stop_signals(signals: list[int]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def record(scored: ScoredRollout, grade: Grade) -> dict[str, object]:
+def record(scored: ScoredRollout) -> dict[str, object]:
     """A rollout as it is stored (docs/reference/run-folder.md)."""
-    rollout, completion = scored.rollout, scored.rollout.completion
+    rollout, completion, grade = scored.rollout, scored.rollout.completion, scored.rollout.grade
     row: dict[str, object] = {
         "problem_id": rollout.problem.id,
         "problem": rollout.problem.problem,
         "answer": rollout.problem.answer,
         "text": rollout.text,
     }
-    if grade.reward is not None:
+    if grade and grade.reward is not None:
         row["correct"] = grade.correct
     row["truncated"] = completion.truncated
     row["source"] = completion.source
@@ -363,12 +370,8 @@ def record(scored: ScoredRollout, grade: Grade) -> dict[str, object]:
     row["prompt_ids"] = rollout.prompt
     row["completion_ids"] = completion.ids
     row["engine_log_probs"] = completion.log_probs
-    if completion.source != "reference" and not isinstance(grade, MathGrade):
-        row |= {"reward": grade.reward, "reason": grade.reason, "failed": grade.failed}
-    if grade.feedback:
-        row["feedback"] = grade.feedback
-    if grade.parts:
-        row["rewards"] = {name: part.reward for name, part in grade.parts.items()}
+    if grade:
+        row |= grade_columns(grade)
     view = rollout.teacher_prompt
     if view is not None:
         row |= {
@@ -376,6 +379,24 @@ def record(scored: ScoredRollout, grade: Grade) -> dict[str, object]:
             "rationale": view.rationale,
             "teacher_prompt_ids": view.prompt,
         }
+    return row
+
+
+def grade_columns(grade: Grade) -> dict[str, object]:
+    """A grade as it is stored, without what it does not say."""
+    row: dict[str, object] = {
+        "reward": grade.reward,
+        "reason": grade.reason,
+        "failed": grade.failed,
+    }
+    if grade.answer is not None:
+        row["given_answer"] = grade.answer
+    if grade.metrics:
+        row["metrics"] = dict(grade.metrics)
+    if grade.feedback:
+        row["feedback"] = grade.feedback
+    if grade.parts:
+        row["rewards"] = {name: part.reward for name, part in grade.parts.items()}
     return row
 
 

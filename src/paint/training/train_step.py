@@ -171,11 +171,8 @@ def student_log_probs(
     return fused_log_probs(hidden, head or setup.policy.lm_head, tokens, temperature=temperature)
 
 
-def grade_rollouts(setup: Setup, rollouts: Sequence[Rollout]) -> list[Grade]:
-    """The grade of each completion, graded once; without a gold answer that it needs, None."""
-    graded = [r.grade for r in rollouts if r.grade is not None]
-    if graded:
-        return graded
+def grades_of(setup: Setup, rollouts: Sequence[Rollout]) -> list[Grade]:
+    """The grade of each completion; one that lacks a needed gold answer has no reward."""
     needs_answer = setup.resolved.needs_answer
     items = [
         item_of(
@@ -197,7 +194,7 @@ def add_grades(setup: Setup, rollouts: Sequence[Rollout], step_index: int) -> li
     Raises GradingError if the grader failed on those of all ranks, or said nothing of any, unless
     ``grading.stop_on_failure`` is off.
     """
-    grades = grade_rollouts(setup, rollouts)
+    grades = grades_of(setup, rollouts)
     grading = setup.config.grading
     if grading.stop_on_failure:
         asked = []
@@ -239,10 +236,7 @@ def attempts_by_row(setup: Setup, rollouts: Sequence[Rollout]) -> dict[int, Atte
     """By row, what the teacher may read of the step's completions; those of all ranks count."""
     if not setup.contexts.needs_attempts:
         return {r.row: Attempt(r.text, r.grade) for r in rollouts}
-    grades = grade_rollouts(setup, rollouts)
-    mine = []
-    for rollout, grade in zip(rollouts, grades, strict=True):
-        mine.append(GradedCompletion(rollout.row, rollout.problem.id, rollout.text, grade))
+    mine = [GradedCompletion(r.row, r.problem.id, r.text, r.grade) for r in rollouts]
     # By row: they come in the order of ranks, which differs with their number.
     return attempts_of(sorted(all_gather_objects(mine), key=lambda graded: graded.row))
 

@@ -43,7 +43,7 @@ from paint.evaluation.change import describe_change, graded_validation
 from paint.evaluation.defaults import training_tokens
 from paint.evaluation.grade import summarise
 from paint.evaluation.validation import Validation, load_validation, validate
-from paint.grading.contract import Grade, describe_failures
+from paint.grading.contract import describe_failures
 from paint.grading.cost import Cost
 from paint.grading.graders import open_grader
 from paint.inference.engine import Engine, derive_seed
@@ -92,7 +92,6 @@ from paint.training.train_step import (
     NothingGradedError,
     Setup,
     generation_request,
-    grade_rollouts,
 )
 
 START_SECONDS = 600
@@ -470,11 +469,9 @@ def log_step(
         display.note(f"step {step_number}: {text}")
 
     options, rollout, log = setup.resolved.objective, setup.config.rollout, setup.config.log
-    rollouts, grades = [s.rollout for s in scored], [Grade(1.0, "reference")] * len(scored)
-    if setup.resolved.algorithm.needs_rollouts:
-        grades = grade_rollouts(setup, rollouts)
+    rollouts = [s.rollout for s in scored]
     metrics: dict[str, float] = {"step": step_number}
-    metrics |= run_log.step_metrics(scored, grades, options)
+    metrics |= run_log.step_metrics(scored, options, gives_answers=setup.grader.gives_answers)
     if rollout.off_policy_steps and all(r.behavior_log_probs is None for r in rollouts):
         metrics |= ON_POLICY
     metrics |= clock.rates(sum(len(r.completion.ids) for r in rollouts))
@@ -492,7 +489,10 @@ def log_step(
             f"the completions are off-policy: off_policy_kl is {kl:.2g} nats, over "
             f"{OFF_POLICY_KL_WARNING:g}; lower {lag}train.learning_rate"
         )
-    failures = describe_failures(grades, [r.problem.name for r in rollouts])
+    graded = [r for r in rollouts if r.grade]
+    failures = describe_failures(
+        [r.grade for r in graded if r.grade], [r.problem.name for r in graded]
+    )
     if failures:
         note(failures)
     long = [r for r in rollouts if r.teacher_prompt and r.teacher_prompt.refused_tokens]
@@ -502,7 +502,7 @@ def log_step(
             f"over the limit, and they are passed over; first on problem {long[0].problem.id}: "
             f"{long[0].teacher_prompt.refused_tokens:,} tokens (data.max_prompt_tokens)"
         )
-    records = [run_log.record(*row) for row in zip(scored, grades, strict=True)]
+    records = list(map(run_log.record, scored))
     run_log.write_rollouts(folder, step_number, records)
     write_tokens(folder, step_number, scored, log.token_rows, setup.policy.tokenizer)
     run_log.append_metrics(folder, metrics)

@@ -11,12 +11,12 @@ import paint.lab.viewer.run
 from paint.config.run_folder import RunError, read_run
 from paint.config.schema import ConfigError
 from paint.core.display import Display
-from paint.core.storage import CorruptFileError
+from paint.core.storage import CorruptFileError, write_jsonl
 from paint.lab.viewer.run import PageSpec, choose, run_data, spread
 from paint.lab.viewer.score import Scorer
 from paint.resolve.check import read_resolved
 from paint.training.token_log import read_tokens, tokens_path
-from runs import stored
+from runs import rows_of, stored
 
 
 def test_scorer_uses_checkpoint_before_step(run: Path) -> None:
@@ -60,10 +60,25 @@ def test_run_data_contexts_match_training(run: Path) -> None:
     assert stored(run)[1]["answer"] not in contexts["wrong_answer"]["context"].split("{")[1]
 
 
-def test_run_data_feedback_of_a_run_without_any_is_refused(run: Path) -> None:
+def test_run_data_feedback_is_the_reason_of_what_is_not_right(run: Path) -> None:
+    wanted = PageSpec(steps=[1], contexts=("feedback",))
+    rows = run_data(run, wanted, Display(enabled=False))["steps"][0]["rows"]
+    shown = {row["row"]: row["contexts"].get("feedback") for row in rows}
+    for number, row in enumerate(stored(run)):
+        if row["correct"]:
+            assert shown[number] is None or shown[number]["context"] is None
+        else:
+            assert shown[number]["context"] == row["reason"]
+
+
+def test_run_data_feedback_of_a_run_without_a_grader_is_refused(run: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(run, tmp_path / "run")
+    path = copy / "rollouts" / "step-000001.jsonl"
+    rows = [{k: v for k, v in row.items() if k != "reason"} for row in rows_of(path)]
+    write_jsonl(path, rows)
     wanted = PageSpec(steps=[1], contexts=("feedback",))
     with pytest.raises(ConfigError, match="no reason and no feedback"):
-        run_data(run, wanted, Display(enabled=False))
+        run_data(copy, wanted, Display(enabled=False))
 
 
 def test_choose_missing_steps_and_rows_are_refused(run: Path) -> None:

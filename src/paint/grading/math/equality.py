@@ -9,6 +9,7 @@ process. docs/concepts/grading.md says what is forgiven. What cannot be decided 
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 from paint.grading.math.ascii import GREEK, latex_of_ascii
@@ -252,6 +253,7 @@ def _scaled(value: Any, factor: Any) -> Any:
     return type(value)(value.expr * factor, value.is_decimal)
 
 
+@lru_cache(maxsize=10_000)
 def explain_gold(gold: str) -> GoldReading:
     """How a gold answer is read, for a person who checks data. Never raises."""
     from paint.grading.math.parse import Statement, free_symbols, has_value, parse_answer

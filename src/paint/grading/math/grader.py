@@ -1,19 +1,25 @@
 r"""The mathematics grader: compares the boxed answer with the gold answer, with a reason.
 
     completion -> box after the thought (strict), box anywhere (lenient)
-    box, gold answer -> integers -> text -> algebra -> verdict
+    box, gold answer -> integers -> text -> algebra -> right or a reason why not
 
-A verdict is for analysis and evaluation only: it never drives the method (paper: section
+A grade is for analysis and evaluation only: it never drives the method (paper: section
 'Overlap-Adaptive Partial Solution Conditioning'). paint.grading.math.equality decides whether two
 answers are equal. Algebra may not terminate, so each pair of answers is compared in a separate
-process (paint.grading.processes), and a verdict depends on nothing but the pair.
+process (paint.grading.processes), and a grade depends on nothing but the pair.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from paint.grading.contract import Gold, Grade, Grader, Item
-from paint.grading.math.equality import Reason, alternatives, boxed, compare_text
+from paint.grading.math.equality import (
+    Reason,
+    alternatives,
+    boxed,
+    compare_text,
+    explain_gold,
+)
 from paint.grading.processes import Pool
 from paint.grading.thoughts import ThoughtTags, split_thought
 
@@ -24,6 +30,9 @@ _BEST_FIRST: tuple[Reason, ...] = ("right", "timed out", "wrong", "unparsable go
 
 MEMORY_BYTES = 4 << 30
 
+INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")
+"""Gold answers that are read without parsing."""
+
 _WARM_UP = (  # sympy loads some modules late; with these pairs it does so before the first fork
     (r"\frac{x+1}{2}", "0.5 + 0.5x"),
     (r"\{1, 2\pi\}", r"(1, 2\sqrt{3}]"),
@@ -33,35 +42,22 @@ _WARM_UP = (  # sympy loads some modules late; with these pairs it does so befor
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The verdict on one answer, with its reason."""
-
-    correct: bool
-    answer: str | None  # what was compared: the content of the box; None without one
-    reason: Reason  # "right" exactly when correct
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MathGrade(Grade):
-    """The two readings of a completion; reward and reason are those of the strict one."""
-
-    strict: Verdict  # the last box after the last closed thought
-    lenient: Verdict  # the last box anywhere
-
-
-def math_grade(strict: Verdict, lenient: Verdict) -> MathGrade:
-    """The grade of two readings of a completion."""
-    return MathGrade(float(strict.correct), strict.reason, strict=strict, lenient=lenient)
+LENIENT = "lenient_accuracy"
+"""Metric of a grade: 1 where the last box anywhere is right, which may stand in a thought."""
 
 
 class MathGrader(Grader):
     """Grades by the boxed answer. Workers start when a pair needs algebra.
 
+    A reward is 1 where the last box after the last closed thought is right, and 0 elsewhere; that
+    box is the answer. The metric ``lenient_accuracy`` is of the last box anywhere.
+
     ``deadline`` is the processor time of a pair in seconds, from 0.01 to a day. ``workers`` is by
     default the number of cores. Raises PaintError when a worker cannot be started. For one thread
     at a time.
     """
+
+    gives_answers = True
 
     def __init__(self, *, workers: int | None = None, deadline: float = 5.0) -> None:
         self._pool = Pool(
@@ -72,7 +68,7 @@ class MathGrader(Grader):
             memory=MEMORY_BYTES,
         )
 
-    def grade(self, items: Sequence[Item]) -> list[MathGrade]:
+    def grade(self, items: Sequence[Item]) -> list[Grade]:
         answers = [(answer_text(item.text, item.tags), boxed(item.text)) for item in items]
         # Both readings in one call: mostly they are one pair, which is compared once.
         pairs = []
@@ -83,11 +79,15 @@ class MathGrader(Grader):
         reasons, hard = _decide_by_text(pairs)
         reasons |= self._compare(hard)
         grades = []
-        for item, (strict, lenient) in zip(items, answers, strict=True):
+        for item, (answer, anywhere) in zip(items, answers, strict=True):
+            reason = _reason(item, answer, reasons)
+            is_right_anywhere = _reason(item, anywhere, reasons) == "right"
             grades.append(
-                math_grade(
-                    _verdict(item, strict, reasons, is_strict=True),
-                    _verdict(item, lenient, reasons, is_strict=False),
+                Grade(
+                    float(reason == "right"),
+                    reason,
+                    answer=answer,
+                    metrics={LENIENT: float(is_right_anywhere)},
                 )
             )
         return grades
@@ -105,6 +105,12 @@ class MathGrader(Grader):
         hopeless = {answer for (answer, _), reason in own.items() if reason == "timed out"}
         reasons |= self._compare([pair for pair in hard if hopeless.isdisjoint(pair)])
         return [reasons.get(pair) == "right" for pair in pairs]
+
+    def unreadable(self, gold: str) -> str:
+        if INTEGER.fullmatch(gold):  # parsing takes milliseconds
+            return ""
+        reading = explain_gold(gold)
+        return "" if reading.parses else reading.reason
 
     def close(self) -> None:
         self._pool.close()
@@ -150,17 +156,13 @@ def _decide_by_text(pairs: Iterable[Pair]) -> tuple[dict[Pair, Reason], list[Pai
     return reasons, [pair for pair in decided if pair not in reasons]
 
 
-def _verdict(
-    item: Item, given: str | None, reasons: Mapping[Pair, Reason], *, is_strict: bool
-) -> Verdict:
-    reason: Reason = "no box"
+def _reason(item: Item, given: str | None, reasons: Mapping[Pair, Reason]) -> Reason:
+    """Why an answer is right or not; without one (None), why there is none."""
     if given is not None:
-        found = set()
-        for gold in accepted(item.gold):
-            found.add(reasons[given, gold])
-        reason = next(each for each in _BEST_FIRST if each in found)
-    elif item.truncated:
-        reason = "truncated"
-    elif is_strict and split_thought(item.text, item.tags).answer is None:
-        reason = "unclosed thought"
-    return Verdict(reason == "right", given, reason)
+        found = {reasons[given, gold] for gold in accepted(item.gold)}
+        return next(each for each in _BEST_FIRST if each in found)
+    if item.truncated:
+        return "truncated"
+    if split_thought(item.text, item.tags).answer is None:
+        return "unclosed thought"
+    return "no box"

@@ -38,8 +38,10 @@ def evaluation_data(targets: Sequence[Path]) -> dict[str, Any]:
     max_characters = max(TEXT_CHARACTERS // count, 400)
     benchmarks = []
     for name, by_policy in stores.items():
-        is_math = all(graded[policy][name].rewards is None for policy in by_policy)
-        benchmarks.append(benchmark_data(name, by_policy, max_characters, is_math=is_math))
+        gives_answers = all(graded[policy][name].rewards is None for policy in by_policy)
+        benchmarks.append(
+            benchmark_data(name, by_policy, max_characters, gives_answers=gives_answers)
+        )
     return {
         "name": targets[0].resolve().name,
         "policies": list(graded),
@@ -50,17 +52,17 @@ def evaluation_data(targets: Sequence[Path]) -> dict[str, Any]:
 
 
 def benchmark_data(
-    name: str, by_policy: Mapping[str, Store], max_characters: int, *, is_math: bool
+    name: str, by_policy: Mapping[str, Store], max_characters: int, *, gives_answers: bool
 ) -> dict[str, Any]:
     """The problems of a benchmark, with the samples of every policy that has it.
 
     Args:
         max_characters: maximum length of a sample's text; longer texts lose their middle.
-        is_math: whether gold answers are read as mathematics, and may be misread.
+        gives_answers: whether gold answers are read as mathematics, and may be misread.
     """
     first = next(iter(by_policy.values()))
     problems = {problem.id: _problem_data(problem) for problem in first.problems}
-    if is_math:
+    if gives_answers:
         for warning in gold_warnings(first.problems):
             problems[warning.problem.id]["doubt"] = str(warning)
     for policy, store in by_policy.items():
@@ -84,9 +86,10 @@ def _problem_data(problem: Problem) -> dict[str, Any]:
 
 def _answer_data(row: Mapping[str, Any], sample: Sample, max_characters: int) -> dict[str, Any]:
     return {
-        **row["strict"],  # correct, answer and reason
-        # Only the mathematics grader has a lenient verdict.
-        "lenient": row.get("lenient", row["strict"])["correct"],
+        "correct": row["correct"],
+        "answer": row.get("answer"),
+        "reason": row["reason"],
+        "metrics": row.get("metrics", {}),
         "looping": row["looping"],
         "tokens": sample.tokens,
         "truncated": sample.truncated,

@@ -105,8 +105,8 @@ class Scorer:
         source = context_source(shown)
         if source.shows_feedback and "reason" not in rollout:
             raise ConfigError(
-                f"--contexts {shown}: rollouts of the mathematics grader, and ungraded ones, hold "
-                f"no reason and no feedback; leave it out"
+                f"--contexts {shown}: the run has no grader, so its rollouts hold no reason and no "
+                f"feedback; leave it out"
             )
         contexts = Contexts(with_source(self.config.context, shown), self.problems)
         # Files count steps from 1, seeds from 0: so the choices are the run's.

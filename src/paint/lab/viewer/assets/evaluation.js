@@ -78,7 +78,7 @@ function choose(problem, { move = true } = {}) {
 const WHY = { right: "right", wrong: "another answer than the gold one", "no box": "no answer in a box", "unclosed thought": "the thought was never closed, so nothing after it counts", truncated: "cut at the token limit before an answer", "unparsable gold": "the gold answer does not parse", "timed out": "the comparison took too long" };
 function answerPanel(answer, i) {
   const verdict = answer.correct === null ? el("b.soft", {}, `not graded: ${answer.reason}`) : answer.correct ? el("b.good", {}, "\u2713 right") : el("b.bad", {}, `\u2717 ${answer.reason}`);
-  const extra = [answer.lenient !== answer.correct ? "right by the lenient reading" : null, answer.truncated ? "truncated" : null, answer.looping ? "repeating" : null].filter(Boolean);
+  const extra = [...Object.entries(answer.metrics).filter(([, value]) => value !== Number(answer.correct)).map(([name, value]) => `${name} ${number(value, 2)}`), answer.truncated ? "truncated" : null, answer.looping ? "repeating" : null].filter(Boolean);
   return el("details.panel", { open: i === 0, "data-sample": i }, el("summary", {}, `#${i} `, verdict, " ", answer.answer === null ? "" : el("span.mono", {}, visible(answer.answer, { breaks: false })), el("span.soft", {}, `  ${number(answer.tokens)} tokens${extra.length ? ` \u00b7 ${extra.join(" \u00b7 ")}` : ""}`)),
     el("p.soft", {}, answer.correct ? null : `Why: ${Object.hasOwn(WHY, answer.reason) ? WHY[answer.reason] : answer.reason}.`), el("pre", {}, readable(answer.text)));
 }
