@@ -14,13 +14,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from paint.core.display import Clock
-from paint.data.contexts import Context
-from paint.data.problems import Problem
+from paint.data.teacher_views import teacher_view
 from paint.inference.engine import derive_seed
 from paint.objective.fused import fused_paint_loss
 from paint.training import train_step as ts
-from paint.training.prompt_filter import prompt_limit, require_prompt_fits
-from paint.training.rollouts import Rollout, TeacherPrompt
+from paint.training.rollouts import Rollout
 from paint.training.train_step import Setup
 from paint.training.weighting import Weights, factors, learn_from, rows_with_context
 
@@ -44,36 +42,18 @@ def add_teacher_prompts(
     by_row = ts.attempts_by_row(setup, rollouts)
     with_prompts = []
     for rollout in rollouts:
-        problem, attempt = rollout.problem, by_row[rollout.row]
         seed = derive_seed(setup.config.train.seed, step_index, rollout.row)
-        references = contexts.references(problem, seed, attempt)  # y*
-        # α = |{a ∈ A(y*): a ⊆ Norm(ŷ)}| / |A(y*)|,   ρ = ρ_wrong + (ρ_correct − ρ_wrong) α
-        metrics = {**rollout.metrics, **contexts.measure(rollout.text, problem, references)}
+        # α = |{a ∈ A(y*): a ⊆ Norm(ŷ)}| / |A(y*)|,   ρ = ρ_wrong + (ρ_correct − ρ_wrong) α,
         # ỹ* = M_tail(y*; ρ), and the prompt (x, ỹ*)
-        context = contexts.context(references, metrics["mask_ratio"], seed, attempt)
-        view = teacher_view(setup, problem, context)
+        attempt = by_row[rollout.row]
+        view, measured = teacher_view(
+            setup.policy, setup.resolved, contexts, rollout.problem, seed, attempt
+        )
+        metrics = {**rollout.metrics, **measured}
         if contexts.needs_peers:
             metrics["verified_peers"] = len(attempt.peers)
         with_prompts.append(replace(rollout, teacher_prompt=view, metrics=metrics))
     return with_prompts
-
-
-def teacher_view(setup: Setup, problem: Problem, context: Context) -> TeacherPrompt:
-    """The teacher's prompt with a context.
-
-    Feedback that makes it too long counts as none was given: one remark does not end a run, and no
-    prompt is cut. Raises DataError for other contexts that do.
-    """
-    policy, run = setup.policy, setup.resolved
-    prompt = policy.teacher_prompt(
-        problem, context.text, complete=context.complete, names=context.names
-    )
-    is_over = len(prompt) > prompt_limit(policy, run)
-    if is_over and setup.contexts.reads_feedback and run.algorithm.passes_over:
-        without = policy.teacher_prompt(problem, None, complete=False)
-        return TeacherPrompt(None, False, without, refused_tokens=len(prompt))
-    require_prompt_fits(prompt, problem, policy, run)
-    return TeacherPrompt(context.text, context.complete, prompt)
 
 
 def score_rollouts(

@@ -27,6 +27,7 @@ from paint.data.problems import (
     problems_digest,
     read_problems,
 )
+from paint.data.teacher_views import teacher_view
 from paint.evaluation.defaults import grader_needs_answer
 from paint.evaluation.generate import checkpoint_digest, load_eval_policy
 from paint.grading.contract import describe_failures, require_some_grade
@@ -46,7 +47,6 @@ from paint.objective.solution import anchors_of, written
 from paint.resolve.check import Resolved, check_config, resolve_evaluation
 from paint.resolve.engines import LOCAL
 from paint.training.drift import KL
-from paint.training.prompt_filter import prompt_limit, require_prompt_fits
 from paint.training.rollouts import Rollout
 from paint.training.token_log import token_bytes
 
@@ -494,16 +494,9 @@ def _prompts(
     for row in rows:
         seed = derive_seed(run.config.train.seed, 0, row.row)  # as in the first step
         attempt = cache.attempts[row.row]
-        references = contexts.references(row.problem, seed, attempt)
-        measured.append(contexts.measure(row.text, row.problem, references))
-        context = contexts.context(references, measured[-1]["mask_ratio"], seed, attempt)
-        prompt = policy.teacher_prompt(
-            row.problem, context.text, complete=context.complete, names=context.names
-        )
-        if contexts.reads_feedback and len(prompt) > prompt_limit(policy, run):
-            prompt = policy.teacher_prompt(row.problem, None, complete=False)  # as in training
-        require_prompt_fits(prompt, row.problem, policy, run)
-        prompts.append(prompt)
+        view, metrics = teacher_view(policy, run, contexts, row.problem, seed, attempt)
+        prompts.append(view.prompt)
+        measured.append(metrics)
     return prompts, measured
 
 

@@ -25,6 +25,7 @@ from paint.data.formats import convert_rows, describe_formats
 from paint.data.gold_answer_checks import gold_warnings
 from paint.data.problems import DataError, Problem, validate_rows
 from paint.data.readers import BadRow, Row, describe_separator, read_rows, shorten
+from paint.data.teacher_views import masked_context
 from paint.demo.files import problems_path
 from paint.grading.choice import named_letters
 from paint.grading.contract import Item
@@ -266,9 +267,7 @@ def _check_prompts(
 
     for problem in good[:1]:
         # The context of the first step, before a completion.
-        references = contexts.references(problem, config.train.seed)
-        ratio = contexts.measure("", problem, references)["mask_ratio"]
-        context = contexts.context(references, ratio, config.train.seed)
+        context, _ = masked_context(contexts, problem, config.train.seed)
         views = longest_views(tokenizer, problem, config, context.text, complete=context.complete)
         for name, text in views.items():
             ids = tokenizer.encode(text, add_special_tokens=False)

@@ -7,10 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from paint.config.context_sources import context_source
-from paint.config.schema import PAPER_PROMPTS, ConfigError
+from paint.config.schema import PAPER_PROMPTS
 from paint.core.display import Display
 from paint.data.contexts import Contexts
 from paint.data.problems import DataError, Problem, ValidRows
+from paint.data.teacher_views import (
+    TeacherPrompt,
+    masked_context,
+    prompt_limit,
+    reserved_tokens,
+    view_with_context,
+)
 from paint.models.chat_template import PromptError
 from paint.models.lengths import chunks, most_tokens, spaced, token_lengths
 from paint.models.policy import Policy
@@ -20,7 +27,7 @@ from paint.models.special_tokens import REASON, special_text_finder
 from paint.objective.masking import MARKER
 from paint.resolve.check import Resolved
 from paint.resolve.structure import position_limit
-from paint.training.rollouts import Rollout, TeacherPrompt
+from paint.training.rollouts import Rollout
 
 
 def filter_problems(
@@ -57,7 +64,7 @@ def filter_problems(
         # Another row's text must fit as well, and only solutions that fit themselves are shown.
         longest = _longest_solution(policy, problems, display)
         # Another completion of the problem has at most as many tokens as are reserved for one.
-        longest = max(longest, _reserved(run) if contexts.needs_peers else 0)
+        longest = max(longest, reserved_tokens(run) if contexts.needs_peers else 0)
         measured, problems = problems, []
         with display.counting("measured with another's solution", len(measured)) as counter:
             for chunk in chunks(measured):
@@ -195,8 +202,8 @@ class _PromptCheck:
             f"{data.path}: problem {problem.name} makes a {kind} of {length} tokens, over the "
             f"limit of {self.limit} (data.max_prompt_tokens {data.max_prompt_tokens}, or the "
             f"model's {position_limit(self.policy.base.config)} positions less "
-            f"rollout.max_new_tokens {_reserved(self.run)}); shorten it, change the limit, or pass "
-            f"--data.on-bad-row skip"
+            f"rollout.max_new_tokens {reserved_tokens(self.run)}); shorten it, change the limit, "
+            f"or pass --data.on-bad-row skip"
         )
 
 
@@ -227,46 +234,6 @@ def describe_missing_answers(run: Resolved, problems: Sequence[Problem]) -> str:
         f"no row has an answer: accuracy is not reported (--data.answer-field names the column, "
         f"now {data.answer_field}{columns})"
     )
-
-
-def prompt_limit(policy: Policy, run: Resolved) -> int:
-    """Most tokens of a prompt: ``data.max_prompt_tokens``, or what a completion leaves.
-
-    Raises ConfigError where a completion leaves no room.
-    """
-    model_limit = position_limit(policy.base.config)
-    limit = min(run.config.data.max_prompt_tokens, model_limit - _reserved(run))
-    if limit < 1:
-        raise ConfigError(
-            f"rollout.max_new_tokens {run.rollout.max_new_tokens} leaves no room for a prompt "
-            f"in the model's {model_limit} positions; try {int(model_limit) // 2}, which leaves as "
-            f"much for prompts"
-        )
-    return int(limit)
-
-
-def require_prompt_fits(
-    prompt: Sequence[int], problem: Problem, policy: Policy, run: Resolved
-) -> None:
-    """Raise DataError for a teacher prompt over the limit.
-
-    The filter measures a problem once; a context may depend on the step's seed or completions.
-    """
-    limit = prompt_limit(policy, run)
-    if len(prompt) > limit:
-        raise DataError(
-            f"problem {problem.name}: the context of this rollout makes a teacher prompt of "
-            f"{len(prompt)} tokens, over the limit of {limit} (data.max_prompt_tokens, or the "
-            f"model's positions less {_reserved(run)}); return a shorter context, or raise the "
-            f"limit"
-        )
-
-
-def _reserved(run: Resolved) -> int:
-    """The tokens that follow a prompt."""
-    if run.algorithm.needs_rollouts:
-        return run.rollout.max_new_tokens
-    return 0
 
 
 def note_unmasked(contexts: Contexts, problems: Sequence[Problem], display: Display) -> None:
@@ -329,17 +296,13 @@ def print_first_prompts(
     _print_prompt(display, policy, "first student prompt", student)
     if contexts is None or contexts.reads_feedback or contexts.needs_peers:
         return FirstPrompts(student)
-    references = contexts.references(problem, seed)
-    ratio = contexts.measure("", problem, references)["mask_ratio"]
-    context = contexts.context(references, ratio, seed)
-    prompt = policy.teacher_prompt(
-        problem, context.text, complete=context.complete, names=context.names
-    )
+    context, metrics = masked_context(contexts, problem, seed)
+    teacher, ratio = view_with_context(policy, problem, context), metrics["mask_ratio"]
     title = "first teacher prompt"
     if ratio:
         title += f" (with {ratio:.0%} hidden, as of a completion without overlap)"
-    _print_prompt(display, policy, title, prompt)
-    return FirstPrompts(student, TeacherPrompt(context.text, context.complete, prompt))
+    _print_prompt(display, policy, title, teacher.prompt)
+    return FirstPrompts(student, teacher)
 
 
 def print_first_completion(

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from paint.data.problems import Problem
+from paint.data.teacher_views import TeacherPrompt
 from paint.grading.contract import Grade
 from paint.inference.adapter_sync_check import CAUSES, LogprobMismatchError
 from paint.inference.engine import STORED, Completion
@@ -14,17 +15,6 @@ OFF_POLICY_KL_WARNING = 0.05
 
 ON_POLICY = {"off_policy_kl": 0.0, "off_policy_ess": 1.0, "off_policy_max": 1.0}
 """Off-policy metrics of a step whose completions the trained policy itself sampled."""
-
-
-@dataclass(frozen=True)
-class TeacherPrompt:
-    """The teacher's prompt and the context in it."""
-
-    context: str | None  # the (masked) reference in the prompt; None if there is none
-    complete: bool  # whether the prompt announces the context as a complete solution
-    prompt: list[int]  # token ids of the privileged prompt
-    rationale: str | None = None  # the teacher's own text about the context, if it writes one
-    refused_tokens: int = 0  # of a prompt over the limit, in whose place this one has no context
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,12 @@ from functools import partial
 from paint.algorithms.variant import Variant
 from paint.core.display import Clock
 from paint.core.settings import POSITIVE, setting
+from paint.data.contexts import Context
+from paint.data.teacher_views import require_prompt_fits, view_with_context
 from paint.inference.engine import derive_seed, sampling_from
 from paint.inference.local import LocalEngine
 from paint.training import train_step as ts
-from paint.training.prompt_filter import require_prompt_fits
-from paint.training.rollouts import Rollout, TeacherPrompt
+from paint.training.rollouts import Rollout
 
 
 @dataclass(frozen=True)
@@ -74,11 +75,9 @@ class ReasonFirst(Variant):
 
         for (r, context, is_complete), completion in zip(asked, written, strict=True):
             rationale = policy.decode(completion.ids).strip()
-            prompt = policy.teacher_prompt(
-                r.problem, context, complete=is_complete, rationale=rationale, request=request
-            )
-            require_prompt_fits(prompt, r.problem, policy, setup.resolved)
-            view = TeacherPrompt(context, is_complete, prompt, rationale)
+            shown = Context(context, is_complete)
+            view = view_with_context(policy, r.problem, shown, rationale, request)
+            require_prompt_fits(view.prompt, r.problem, policy, setup.resolved)
             metrics = {**r.metrics, "rationale_tokens": len(completion.ids)}
             by_row[r.row] = replace(r, teacher_prompt=view, metrics=metrics)
         return list(by_row.values())

@@ -18,10 +18,12 @@ from paint.algorithms.paint import score_rollouts
 from paint.core.display import Clock
 from paint.core.distributed import all_gather_objects
 from paint.core.settings import setting, within
+from paint.data.contexts import Context
+from paint.data.teacher_views import view_with_context
 from paint.grading.math.grader import answer_text
 from paint.resolve.algorithm import Algorithm
 from paint.training import train_step as ts
-from paint.training.rollouts import Rollout, TeacherPrompt
+from paint.training.rollouts import Rollout
 from paint.training.weighting import learn_from
 
 
@@ -52,8 +54,8 @@ class UOpsd(Algorithm):
         taught = []
         for rollout in rollouts:
             text, _ = lessons[rollout.row // size]
-            prompt = setup.policy.teacher_prompt(rollout.problem, text, complete=True)
-            view = TeacherPrompt(text, text is not None, prompt)
+            shown = Context(text, complete=text is not None)
+            view = view_with_context(setup.policy, rollout.problem, shown)
             taught.append(replace(rollout, teacher_prompt=view))
         rows = {row for _, row in lessons if row is not None}
         score = partial(score_rollouts, setup)

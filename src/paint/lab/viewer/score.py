@@ -26,6 +26,7 @@ from paint.core.display import Display
 from paint.core.trust import UntrustedError
 from paint.data.contexts import Attempt, Contexts, with_source
 from paint.data.problems import DataError, Problem, problems_digest, read_problems
+from paint.data.teacher_views import TeacherPrompt, masked_context, view_with_context
 from paint.grading.contract import Grade
 from paint.inference.adapter_sync_check import set_trained
 from paint.inference.engine import derive_seed
@@ -35,7 +36,6 @@ from paint.models.weights import load_trained, model_digests, trained_in
 from paint.objective.detail import Detail, detail
 from paint.resolve.check import Resolved
 from paint.training.prompt_filter import filter_problems
-from paint.training.rollouts import TeacherPrompt
 
 
 class Scorer:
@@ -114,18 +114,14 @@ class Scorer:
         said = {name: rollout.get(name, "") for name in ("reason", "feedback")}
         attempt = Attempt(rollout["text"], Grade(rollout.get("reward"), **said))
         try:
-            references = contexts.references(problem, seed, attempt)
-            context = contexts.context(references, rollout["mask_ratio"], seed, attempt)
+            context, _ = masked_context(contexts, problem, seed, attempt, rollout["mask_ratio"])
         except DataError:
             if source.reads_others:
                 return None  # of a single problem there is no other one
             raise
         if contexts.reads_feedback and context.text is None:
             return None
-        prompt = self.policy.teacher_prompt(
-            problem, context.text, complete=context.complete, names=context.names
-        )
-        return TeacherPrompt(context.text, context.complete, prompt)
+        return view_with_context(self.policy, problem, context)
 
 
 def read_training_problems(

@@ -1,0 +1,127 @@
+"""What the teacher reads of a completion: its context and the prompt with it.
+
+    references -> overlap with the completion -> mask ratio -> context -> prompt -> limit
+
+Training, advice and pages have it from here, so that equal seeds make equal prompts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from paint.core.errors import ConfigError
+from paint.data.contexts import NO_ATTEMPT, Attempt, Context, Contexts
+from paint.data.problems import DataError, Problem
+from paint.models.policy import Policy
+from paint.resolve.check import Resolved
+from paint.resolve.structure import position_limit
+
+
+@dataclass(frozen=True)
+class TeacherPrompt:
+    """The teacher's prompt and the context in it."""
+
+    context: str | None  # the (masked) reference in the prompt; None if there is none
+    complete: bool  # whether the prompt announces the context as a complete solution
+    prompt: list[int]  # token ids of the privileged prompt
+    rationale: str | None = None  # the teacher's own text about the context, if it writes one
+    refused_tokens: int = 0  # of a prompt over the limit, in whose place this one has no context
+
+
+def teacher_view(
+    policy: Policy,
+    run: Resolved,
+    contexts: Contexts,
+    problem: Problem,
+    seed: int,
+    attempt: Attempt,
+) -> tuple[TeacherPrompt, dict[str, float]]:
+    """The teacher's prompt of a completion, and the overlap and mask ratio that made it.
+
+    Feedback that makes it too long counts as none was given: one remark does not end a run, and no
+    prompt is cut. Raises DataError for other contexts that do.
+    """
+    context, metrics = masked_context(contexts, problem, seed, attempt)
+    view = view_with_context(policy, problem, context)
+    is_over = len(view.prompt) > prompt_limit(policy, run)
+    if is_over and contexts.reads_feedback and run.algorithm.passes_over:
+        without = view_with_context(policy, problem, Context(None, complete=False))
+        return replace(without, refused_tokens=len(view.prompt)), metrics
+    require_prompt_fits(view.prompt, problem, policy, run)
+    return view, metrics
+
+
+def masked_context(
+    contexts: Contexts,
+    problem: Problem,
+    seed: int,
+    attempt: Attempt = NO_ATTEMPT,
+    mask_ratio: float | None = None,
+) -> tuple[Context, dict[str, float]]:
+    """The context of a completion, with its overlap and mask ratio (paper: 'Overlap-Adaptive ...').
+
+    A mask ratio that is given takes the place of the completion's own.
+    """
+    references = contexts.references(problem, seed, attempt)  # y*
+    # α = |{a ∈ A(y*): a ⊆ Norm(ŷ)}| / |A(y*)|,   ρ = ρ_wrong + (ρ_correct − ρ_wrong) α
+    metrics = contexts.measure(attempt.text, problem, references)
+    ratio = metrics["mask_ratio"] if mask_ratio is None else mask_ratio
+    return contexts.context(references, ratio, seed, attempt), metrics  # ỹ* = M_tail(y*; ρ)
+
+
+def view_with_context(
+    policy: Policy,
+    problem: Problem,
+    context: Context,
+    rationale: str | None = None,
+    request: str = "",
+) -> TeacherPrompt:
+    """The teacher's prompt (x, ỹ*) with a context, and with a rationale and the request for it."""
+    prompt = policy.teacher_prompt(
+        problem,
+        context.text,
+        complete=context.complete,
+        rationale=rationale,
+        request=request,
+        names=context.names,
+    )
+    return TeacherPrompt(context.text, context.complete, prompt, rationale)
+
+
+def prompt_limit(policy: Policy, run: Resolved) -> int:
+    """Most tokens of a prompt: ``data.max_prompt_tokens``, or what a completion leaves.
+
+    Raises ConfigError where a completion leaves no room.
+    """
+    model_limit = position_limit(policy.base.config)
+    limit = min(run.config.data.max_prompt_tokens, model_limit - reserved_tokens(run))
+    if limit < 1:
+        raise ConfigError(
+            f"rollout.max_new_tokens {run.rollout.max_new_tokens} leaves no room for a prompt "
+            f"in the model's {model_limit} positions; try {int(model_limit) // 2}, which leaves as "
+            f"much for prompts"
+        )
+    return int(limit)
+
+
+def require_prompt_fits(
+    prompt: Sequence[int], problem: Problem, policy: Policy, run: Resolved
+) -> None:
+    """Raise DataError for a teacher prompt over the limit.
+
+    Problems are measured once; a context may depend on the step's seed or completions.
+    """
+    limit = prompt_limit(policy, run)
+    if len(prompt) > limit:
+        raise DataError(
+            f"problem {problem.name}: the context of this rollout makes a teacher prompt of "
+            f"{len(prompt)} tokens, over the limit of {limit} (data.max_prompt_tokens, or the "
+            f"model's positions less {reserved_tokens(run)}); return a shorter context, or raise "
+            f"the limit"
+        )
+
+
+def reserved_tokens(run: Resolved) -> int:
+    """The tokens that follow a prompt."""
+    if run.algorithm.needs_rollouts:
+        return run.rollout.max_new_tokens
+    return 0
