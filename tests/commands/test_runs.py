@@ -2,10 +2,12 @@
 
 import json
 import shutil
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
+import paint
 from paint.cli import main
 from paint.config.run_folder import read_metrics
 from paint.core.storage import lock_folder
@@ -39,6 +41,7 @@ def test_runs_lists_state_step_and_last_figures(
     with lock_folder(tmp_path / "busy"):
         assert main(["runs", str(tmp_path), "--json"]) == 0
     found = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert datetime.fromisoformat(found["whole"]["changed"]).tzinfo is not None
     states = {name: (row["state"], row["step"], row["steps"]) for name, row in found.items()}
     assert states == {
         "whole": ("done", 3, 3),
@@ -66,6 +69,28 @@ def test_runs_of_unprintable_names_are_one_line_each(
     assert main(["runs", str(tmp_path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert sorted(row["name"] for row in found) == ["one\\ntwo", "r\\udcff"]
+
+
+def test_runs_in_python_have_times_and_the_settings_that_differ(run: Path, tmp_path: Path) -> None:
+    record = json.loads((run / "run.json").read_text())
+    for name, rate in (("slow", 1e-4), ("fast", 1e-3)):
+        shutil.copytree(run, tmp_path / name)
+        record["config"]["train"]["learning_rate"] = rate
+        record["config"]["context"]["source"] = ["none"] if name == "slow" else ["answer", "text"]
+        record["config"]["context"]["text"] = "" if name == "slow" else "Be brief."
+        record["config"]["log"]["name"] = name
+        (tmp_path / name / "run.json").write_text(json.dumps(record))
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken/run.json").write_text("{")
+    frame = paint.runs(tmp_path).set_index("name")
+    assert frame.loc["slow", "train.learning_rate"] == 1e-4
+    assert frame.loc["fast", "context.source"] == "answer, text"
+    assert frame.loc["broken"].isna()["train.learning_rate"]
+    settings = [column for column in frame if "." in column]
+    assert settings == ["context.source", "context.text", "train.learning_rate"]
+    changed = (tmp_path / "slow/metrics.jsonl").stat().st_mtime
+    assert frame.loc["slow", "changed"].timestamp() == pytest.approx(changed, abs=1e-3)
+    assert str(frame["changed"].dt.tz) == "UTC"
 
 
 def test_runs_folder_empty_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paint.config.recipe import from_table, varied_settings
 from paint.config.run_folder import (
     RunError,
     latest_checkpoint,
@@ -288,13 +289,36 @@ def frame_of(rows: Sequence[Mapping[str, Any]]) -> "pd.DataFrame":
 
 
 def frame_of_results(results: Sequence[Any]) -> "pd.DataFrame":
-    """The results of an experiment as rows, each with its accuracy."""
+    """The results of an experiment as rows, each with its accuracy and the settings that differ."""
     from paint.evaluation.intervals import with_value
-    from paint.lab.checkpoint_results import shares
+    from paint.lab.checkpoint_results import BASE, shares
 
-    return frame_of(
-        [asdict(result) | {"avg_at_k": with_value(shares([result])).mean()} for result in results]
-    )
+    configs = [None if row.run == BASE else from_table(row.config) for row in results]
+    # The seed is a column of its own.
+    settings = setting_columns(configs, left_out="train.seed")
+    rows = []
+    for result, columns in zip(results, settings, strict=True):
+        score = with_value(shares([result])).mean()
+        rows.append(asdict(result) | columns | {"avg_at_k": score})
+    return frame_of(rows)
+
+
+def setting_columns(configs: Sequence[Config | None], *, left_out: str) -> list[dict[str, Any]]:
+    """The settings in which configs differ, for each; {} for None. Lists become text."""
+    known = [config for config in configs if config is not None]
+    varied = varied_settings(known)
+    rows: list[dict[str, Any]] = []
+    number = 0
+    for config in configs:
+        columns = {}
+        if config is not None:
+            for name, values in varied.items():
+                value = values[number]
+                columns[name] = ", ".join(map(str, value)) if isinstance(value, list) else value
+            number += 1
+            columns.pop(left_out, None)
+        rows.append(columns)
+    return rows
 
 
 def frame_of_rows(rows: "Sequence[Measurement]") -> "pd.DataFrame":

@@ -183,7 +183,8 @@ def _json(result: Any) -> str:
         for row in rows:
             # Missing values are NaN, which is not equal to itself.
             result.append({key: value for key, value in row.items() if value == value})
-    return json.dumps(result, indent=2)
+    # Times of a DataFrame.
+    return json.dumps(result, indent=2, default=lambda value: value.isoformat())
 
 
 def _end(message: str, status: int) -> int:

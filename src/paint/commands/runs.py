@@ -1,12 +1,11 @@
 """``paint runs``."""
 
 import math
-from dataclasses import asdict
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paint.api.results import frame_of
+from paint.api.results import frame_of, setting_columns
 from paint.config.run_folder import RunError, list_runs
 
 if TYPE_CHECKING:
@@ -33,16 +32,19 @@ def runs(folder: str | Path = "runs") -> "pd.DataFrame":
 
     Returns:
         One row per run, the last to change first: ``name`` (path below the folder), ``state``,
-        ``step``, ``steps``, ``changed`` (seconds since 1970), and the last value of every metric.
+        ``step``, ``steps``, ``changed`` (a time in UTC), each setting in which the runs differ,
+        such as ``train.learning_rate``, and the last value of every metric.
     """
     found = list_runs(Path(folder))
     if not found:
         raise RunError(f"{folder} holds no run; name a folder above runs")
+    # The name is that of the folder.
+    settings = setting_columns([run.config for run in found], left_out="log.name")
     rows = []
-    for run in found:
-        row = asdict(run)
-        metrics = row.pop("metrics")
-        rows.append(row | metrics)
+    for run, columns in zip(found, settings, strict=True):
+        row = {name: getattr(run, name) for name in ("name", "state", "step", "steps")}
+        row["changed"] = datetime.fromtimestamp(run.changed, UTC)
+        rows.append(row | columns | run.metrics)
     return frame_of(rows)
 
 
@@ -54,7 +56,7 @@ def report(frame: "pd.DataFrame") -> str:
 
 
 def _words(row: dict[Any, Any]) -> str:
-    when = datetime.fromtimestamp(row["changed"]).strftime("%Y-%m-%d %H:%M")
+    when = row["changed"].to_pydatetime().astimezone().strftime("%Y-%m-%d %H:%M")
     words = [f"{row['state']:8}", f"step {row['step']}/{row['steps']}", when]
     for name, form in SHOWN.items():
         # A run without the metric has NaN in its row of the DataFrame.

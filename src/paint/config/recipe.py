@@ -8,7 +8,7 @@ import difflib
 import importlib.util
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -169,7 +169,7 @@ def from_table(
 
 def differences(a: Config, b: Config) -> list[str]:
     """List the settings that differ, such as `train.seed: 0 -> 1`, in the config's order."""
-    before, after = _by_name(a), _by_name(b)
+    before, after = settings_by_name(a), settings_by_name(b)
     lines = []
     for name in [*before, *(name for name in after if name not in before)]:
         if name not in before or name not in after or before[name] != after[name]:
@@ -180,7 +180,23 @@ def differences(a: Config, b: Config) -> list[str]:
     return lines
 
 
-def _by_name(config: Config) -> dict[str, Any]:
+def varied_settings(configs: Sequence[Config]) -> dict[str, list[Any]]:
+    """The settings that are not the same in all configs, in the config's order.
+
+    Returns:
+        By the full name of a setting, each config's value; None where an option is unset.
+    """
+    tables = [settings_by_name(config) for config in configs]
+    names = dict.fromkeys(name for table in tables for name in table)
+    varied = {}
+    for name in names:
+        values = [table.get(name) for table in tables]
+        if any(value != values[0] for value in values):
+            varied[name] = values
+    return varied
+
+
+def settings_by_name(config: Config) -> dict[str, Any]:
     """All settings by their full names, each option of an extension by its own."""
     found = {}
     for section, settings in to_table(config).items():
@@ -195,8 +211,8 @@ def _by_name(config: Config) -> dict[str, Any]:
 
 def flags(config: Config, default: Config) -> list[str]:
     """List the flags of `paint train` that turn the recipe's config, the default, into this one."""
-    before, words = _by_name(default), []
-    for name, value in _by_name(config).items():
+    before, words = settings_by_name(default), []
+    for name, value in settings_by_name(config).items():
         if name in before and value == before[name]:
             continue
         *outer, key = name.split(".")
@@ -228,12 +244,12 @@ def _section(name: str, table: Any, base: Config) -> Any:
     """Replace a section's settings; raise ConfigError for an unknown key or a wrong type."""
     if name not in _SECTIONS:
         kind = "section" if isinstance(table, Mapping) else "key"
-        raise ConfigError(f"unknown {kind} {name}{_nearest(name)}")
+        raise ConfigError(f"unknown {kind} {name}{nearest_setting(name)}")
     if not isinstance(table, Mapping):
         raise ConfigError(f"{name} must be a section, got {format_value(table)}; write [{name}]")
     for key in table:
         if key not in _NAMES[name]:
-            raise ConfigError(f"unknown key {name}.{key}{_nearest(f'{name}.{key}')}")
+            raise ConfigError(f"unknown key {name}.{key}{nearest_setting(f'{name}.{key}')}")
 
     section = getattr(base, name)
     values = {}
@@ -253,8 +269,8 @@ def _section(name: str, table: Any, base: Config) -> Any:
     return dataclasses.replace(section, **values)
 
 
-def _nearest(name: str) -> str:
-    """Format a hint at the key of the same name in another section, or at a similar one."""
+def nearest_setting(name: str) -> str:
+    """A hint for an unknown setting: the same key in another section, or a similar one."""
     section, _, key = name.rpartition(".")
     places: dict[str, list[str]] = {}
     for part, keys in _NAMES.items():

@@ -179,6 +179,7 @@ class RunStatus:
     steps: int
     changed: float  # time of the last step, or of the start, in seconds since 1970
     metrics: dict[str, float]  # the last value of every metric
+    config: Config | None  # None of a damaged run
 
 
 def list_runs(folder: Path) -> list[RunStatus]:
@@ -189,12 +190,13 @@ def list_runs(folder: Path) -> list[RunStatus]:
             found.append(_status(path.parent, folder))
         except PaintError:
             name = _shown_name(path.parent, folder)
-            found.append(RunStatus(name, "damaged", 0, 0, path.stat().st_mtime, {}))
+            found.append(RunStatus(name, "damaged", 0, 0, path.stat().st_mtime, {}, None))
     return sorted(found, key=lambda status: -status.changed)
 
 
 def _status(folder: Path, above: Path) -> RunStatus:
-    steps, history = read_run(folder).train.steps, folder / "metrics.jsonl"
+    config, history = read_run(folder), folder / "metrics.jsonl"
+    steps = config.train.steps
     rows = read_metrics(folder) if history.exists() else []
     step = int(rows[-1]["step"]) if rows else 0
     last = latest_checkpoint(folder)
@@ -203,7 +205,7 @@ def _status(folder: Path, above: Path) -> RunStatus:
     changed = (history if rows else folder / "run.json").stat().st_mtime
     metrics = {name: value for row in rows for name, value in row.items()}
     name = _shown_name(folder, above)
-    return RunStatus(name, state, step, steps, changed, metrics)
+    return RunStatus(name, state, step, steps, changed, metrics, config)
 
 
 def _shown_name(folder: Path, above: Path) -> str:
