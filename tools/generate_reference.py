@@ -181,6 +181,8 @@ def spelled(kind: Any) -> str:
     if origin is Literal:
         return " " + " or ".join(f"`{value}`" for value in inner)
     if origin is tuple:
+        if get_origin(inner[0]) is tuple:  # a flag that is given once for each name
+            return " NAME VALUE ..."
         return f"{spelled(inner[0])} ..."
     if origin in (Union, UnionType):
         kinds = [Literal[True, False] if i is bool else i for i in inner if i is not NoneType]

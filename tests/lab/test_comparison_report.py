@@ -104,7 +104,9 @@ def test_comparison_tables_have_every_row_in_its_column() -> None:
     layout = side_by_side("", ["never", "many", "few"])
     main, pairs, _, seeds, *_ = comparison_report(layout, RESULTS).tables
     heads = ["Avg@4", "pass@4", "gain over base", "rollout tokens", "training time"]
-    assert main.columns == ["", *heads, "tokens an answer"]
+    assert main.columns == ["", "train.steps", *heads, "tokens an answer"]
+    steps = {row[0]: row.pop(1) for row in main.rows}
+    assert steps == {"base": "", "never": "8", "many": "8", "few": "2"}
     costs = {"never": ["800", "0:00:04"], "many": ["808", "0:00:04"], "few": ["200", "0:00:01"]}
     base = SCORES["base", 0]
     lines = {row[0]: row[1:] for row in main.rows}
@@ -127,6 +129,50 @@ def test_comparison_tables_have_every_row_in_its_column() -> None:
         for row in rows
     ]
     assert ["many", "83.3", "75.0"] in seeds.rows
+
+
+def test_comparison_report_of_a_sweep_names_the_best_row_and_that_it_was_chosen() -> None:
+    # Means over both seeds: never 16 of 24, many 19, few 18.
+    layout = replace(side_by_side("", ["never", "few", "many"]), is_sweep=True)
+    report = comparison_report(layout, RESULTS)
+    lead = compare_seeds(SCORES["few", 2], SCORES["many", 8])
+    [line] = report.lines
+    assert line.startswith(f"Best Avg@4: many, {lead.points(sign=True)} points over few; 0 is in")
+    assert "chosen on these problems, as the best of 3 rows, so its score is optimistic" in line
+    assert not any(table.title.startswith("Settings") for table in report.tables)
+    assert comparison_report(replace(layout, is_sweep=False), RESULTS).lines == []
+    alone = replace(side_by_side("", ["many"]), is_sweep=True)
+    assert comparison_report(alone, RESULTS).lines == []
+
+
+def test_comparison_report_of_a_sweep_with_a_clear_lead_does_not_doubt_it() -> None:
+    results = [
+        replace(r, problems=[str(n) for n in range(12)], right=[*r.right[:1]] * 12) for r in RESULTS
+    ]
+    layout = replace(side_by_side("", ["off", "many"]), is_sweep=True)
+    [line] = comparison_report(layout, results).lines
+    assert line.startswith("Best Avg@4: many, ")
+    assert "0 is in the interval" not in line
+
+
+def test_comparison_report_of_a_sweep_without_a_best_row_names_none() -> None:
+    twin = [replace(r, run="twin") for r in RESULTS if r.run == "few"]
+    layout = replace(side_by_side("", ["off", "twin", "few"]), is_sweep=True)
+    [line] = comparison_report(layout, [*RESULTS, *twin]).lines
+    assert line.startswith("No row is best: twin, few have the same Avg@4, 75.0")
+
+
+def test_comparison_tables_have_more_than_three_settings_in_a_table_of_their_own() -> None:
+    other = {"learning_rate": 1.0, "batch_size": 2, "weight_decay": 1.0}
+    results = [
+        replace(r, config={"train": {**r.config["train"], **other}}) if r.run == "never" else r
+        for r in RESULTS
+    ]
+    layout = replace(side_by_side("", ["never", "few"]), is_sweep=True)
+    main, _, settings, *_ = comparison_report(layout, results).tables
+    assert "train.learning_rate" not in main.columns
+    names = [row[1].split(":")[0] for row in settings.rows]
+    assert names == [f"train.{n}" for n in ("steps", "batch_size", "learning_rate", "weight_decay")]
 
 
 def test_step_rows_checkpoint_has_score_cost_and_lead() -> None:

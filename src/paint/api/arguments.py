@@ -25,6 +25,11 @@ class SettingsOf:
     kind: type[Any]
 
 
+@dataclass(frozen=True)
+class ByName:
+    """Marks a dict of lists of values: the command line has a flag for each name."""
+
+
 Count = Annotated[int, *POSITIVE]
 OptionalCount = Annotated[int | None, *or_none(POSITIVE)]
 Seed = Annotated[int, *NOT_NEGATIVE]
@@ -46,6 +51,10 @@ AnyRecipe = Annotated[
     ),
 ]
 
+Recipes = (
+    str | Path | Config | Mapping[str, Any] | Sequence[str | Path | Config | Mapping[str, Any]]
+)
+
 Model = Annotated[
     str | Path | Mapping[str, Any] | None,
     arg(help='A folder, a hub name or "demo"; or the settings of the section model.'),
@@ -65,6 +74,17 @@ Sections = Annotated[
     arg(help='Settings of the recipe by section, such as `train={"steps": 4}`.'),
 ]
 """Of ``**sections``."""
+
+Sweep = Annotated[
+    Any,
+    ByName(),
+    arg(
+        metavar="SETTING VALUE [VALUE ...]",
+        help="A setting and its values: each recipe is repeated with each value, and with several "
+        "--sweep with every combination (docs/how-to/sweeps.md). In Python, values by the "
+        'setting\'s name: `sweep={"train.learning_rate": [2e-4, 6e-4]}`.',
+    ),
+]
 
 Grading = Annotated[
     GradingConfig | Mapping[str, Any] | None,

@@ -63,7 +63,7 @@ def configure(
         given["data"] = dict(data) if is_section else {"path": data}
         if not isinstance(given["data"].get("path", ""), str | Path):
             rows, given["data"]["path"] = given["data"]["path"], folder / ROWS
-    config = _override(config, given)
+    config = with_sections(config, given)
     # First, so that wrong settings leave no file of rows.
     check_config(config)
     if rows is not None:
@@ -72,7 +72,7 @@ def configure(
     return config
 
 
-def _override(config: Config, sections: Mapping[str, Any]) -> Config:
+def with_sections(config: Config, sections: Mapping[str, Any]) -> Config:
     """The config with some settings replaced and checked, as those of a recipe are."""
     table = {}
     for name, settings in sections.items():

@@ -19,9 +19,9 @@ from types import NoneType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import tyro
-from tyro.conf import Positional, arg, subcommand
+from tyro.conf import Positional, UseAppendAction, arg, subcommand
 
-from paint.api.arguments import SettingsOf
+from paint.api.arguments import ByName, SettingsOf
 from paint.api.configure import Recipe
 from paint.cli.extension_flags import CONFIG, WITHOUT_TABLES, split_options, with_options
 from paint.cli.flag_checks import flag_kinds, require_no_secrets, require_values
@@ -73,6 +73,8 @@ class Line:
         for parameter in _parameters(self.command):
             if parameter.kind is Parameter.VAR_POSITIONAL:
                 targets = given.pop(parameter.name)
+            if any(isinstance(note, ByName) for note in _notes(parameter)):
+                given[parameter.name] = _values_by_name(parameter.name, given[parameter.name])
         for name in (JSON, VERBOSE):
             given.pop(name, None)
         return self.command.function(*targets, **{**given, **further})
@@ -210,6 +212,10 @@ def command_options(command: Command) -> type[Any]:
 def _field_of(parameter: Parameter, help_text: str) -> tuple[str, Any, Any]:
     """The name, annotation and default of a parameter's field."""
     kind, notes = read_as(plain_type(parameter.annotation)), _notes(parameter)
+    if any(isinstance(note, ByName) for note in notes):
+        # The mark that lets a flag be given several times.
+        notes += get_args(UseAppendAction[int])[1:]
+        return parameter.name, Annotated[(tuple[tuple[str, ...], ...], *notes)], ()
     for note in notes:
         if isinstance(note, SettingsOf):
             default = dataclasses.field(default_factory=note.kind)
@@ -234,6 +240,24 @@ def is_short_form(parameter: Parameter, settings: type[Any] | None) -> bool:
     if settings is None or parameter.kind is not Parameter.KEYWORD_ONLY:
         return False
     return parameter.name in [field.name for field in dataclasses.fields(settings)]
+
+
+def _values_by_name(parameter: str, flags: Sequence[Sequence[str]]) -> dict[str, list[str]]:
+    """The values of such a flag, which was given once for each name."""
+    found: dict[str, list[str]] = {}
+    for words in flags:
+        name, *values = words or [""]
+        if not values:
+            raise ConfigError(
+                f"--{parameter} needs a name and its values, as --{parameter} train.learning_rate "
+                f"2e-4 6e-4; got {format_short(name)}"
+            )
+        if name in found:
+            raise ConfigError(
+                f"--{parameter} {name} is given twice; give all of its values at once"
+            )
+        found[name] = values
+    return found
 
 
 def read_as(kind: Any) -> Any:

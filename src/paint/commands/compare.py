@@ -1,13 +1,14 @@
 """``paint compare``."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paint.api import arguments
-from paint.api.configure import configure
+from paint.api.configure import configure, with_sections
 from paint.api.results import frame_of_results
-from paint.config.schema import ConfigError
+from paint.config.recipe import find_recipe, read_recipe
+from paint.config.schema import Config, ConfigError
 from paint.core.settings import require_count
 from paint.data.sources import check_sources
 from paint.lab.recipes import read_recipes
@@ -21,8 +22,9 @@ CONTINUES = True
 
 
 def compare(
-    recipes: Sequence[str | Path],
+    recipes: arguments.Recipes,
     *,
+    sweep: arguments.Sweep = None,
     base: str | Path = "",
     model: arguments.Model = None,
     data: arguments.Data = None,
@@ -50,11 +52,13 @@ def compare(
     recipes; what is not given is each recipe's own. The same command continues after an
     interruption, and started in parallel it works on other runs.
 
+    With a sweep, a recipe is compared with itself with other settings (docs/how-to/sweeps.md).
+
     Example: paint compare demo-opsd demo-paint --seeds 1 --problems 4 --samples 2
 
     Args:
-        recipes: Recipes to compare: shipped ones, or TOML files. On the command line they stand
-            before the flags.
+        recipes: Recipes to compare, one or several: shipped ones, or TOML files; in Python also a
+            paint.Config, or a dict of sections. On the command line they stand before the flags.
         base: Recipe whose settings the others have where they name none; empty: the paper's.
         thinking: Thinking mode of the evaluation; None: as trained, on published benchmarks on
             (paper), and for the embedded model off.
@@ -68,7 +72,8 @@ def compare(
         output_dir: Folder of results, runs and samples; existing results are reused.
 
     Returns:
-        One row per recipe, seed and evaluated checkpoint, as in results.jsonl, with avg_at_k.
+        One row per recipe, seed and evaluated checkpoint, as in results.jsonl, with avg_at_k and
+        each setting in which the rows differ, such as ``train.learning_rate``.
     """
     require_count("seeds", seeds)
     folder = Path(output_dir or "runs/compare")
@@ -78,11 +83,23 @@ def compare(
             "runs of a comparison have their own folders and seeds; set --output-dir, --seed and "
             "--seeds in place of --log.folder, --log.name and --train.seed"
         )
+    given = {**sections, "model": model, "data": data}
+    for name in sweep if isinstance(sweep, Mapping) else ():
+        _require_not_set(str(name), given)
+    start = read_recipe(find_recipe(str(base))) if base else Config()
+    if isinstance(recipes, str | Path | Config | Mapping):
+        recipes = [recipes]
+    named: list[str | Config] = []
+    for recipe in recipes:
+        if isinstance(recipe, Mapping):
+            recipe = with_sections(start, recipe)
+        named.append(recipe if isinstance(recipe, Config) else str(recipe))
     read = read_recipes(
-        [str(recipe) for recipe in recipes],
+        named,
         base=str(base),
         stored=str(stored),
         controls=controls,
+        sweep=sweep,
         change=lambda config: configure(config, folder, model, data, sections),
     )
     for _, recipe_config in read:
@@ -104,5 +121,16 @@ def compare(
                 every_checkpoint=every_checkpoint,
                 against_last=against_last,
                 server_gpus=config.rollout.server_gpus if gpus else (),
+                is_sweep=bool(sweep),
             )
     return frame_of_results(results)
+
+
+def _require_not_set(name: str, sections: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a swept setting that is also given one value for all rows."""
+    found: Any = sections
+    for part in name.replace("-", "_").split("."):
+        if not isinstance(found, Mapping) or part not in found:
+            return
+        found = found[part]
+    raise ConfigError(f"sweep: {name} is set for all recipes, too; leave one of both out")

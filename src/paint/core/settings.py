@@ -195,6 +195,30 @@ def convert_value(name: str, value: Any, annotation: Any) -> Any:
     return converted
 
 
+_INTEGER = re.compile(r"[+-]?[0-9]{1,100}")
+_NUMBER = re.compile(r"[+-]?(([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]{1,9})?|inf)", re.IGNORECASE)
+
+
+def value_of_text(text: str, annotation: Any) -> Any:
+    """A text as a value of a setting's type: "2e-4" is a number, and "a,b" a list of two texts.
+
+    A text that is no value of the type stays as it is; ``convert_value`` refuses it by name.
+    """
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is tuple:
+        return [value_of_text(part.strip(), arguments[0]) for part in text.split(",")]
+    kinds = arguments if origin in (Union, types.UnionType) else (annotation,)
+    if bool in kinds and text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if types.NoneType in kinds and text.lower() == "none":
+        return None
+    if int in kinds and _INTEGER.fullmatch(text):
+        return int(text)
+    if float in kinds and _NUMBER.fullmatch(text):
+        return float(text)
+    return text
+
+
 def is_setting_type(annotation: Any) -> bool:
     """Whether a setting can have a type: what ``convert_value`` takes."""
     origin, arguments = get_origin(annotation), get_args(annotation)

@@ -34,11 +34,12 @@ def compare(
     every_checkpoint: bool = False,
     against_last: bool = False,
     server_gpus: tuple[str, ...] = (),
+    is_sweep: bool = False,
 ) -> list[CheckpointResult]:
     """Train each recipe with each seed, evaluate them and the base model, print the tables.
 
-    ``recipes`` are names and configs; with ``server_gpus``, vLLM servers on them generate. The
-    other arguments are those of ``paint.compare``.
+    ``recipes`` are names and configs; with ``server_gpus``, vLLM servers on them generate; of a
+    sweep, the best row is named. The other arguments are those of ``paint.compare``.
     """
     # The last recipe decides: it is the one that the others are compared with.
     display = Display()
@@ -63,7 +64,8 @@ def compare(
         runs, seeds, folder, protocol, display, every_checkpoint=every_checkpoint
     )
     title = title_of(recipes[-1][1], protocol.benchmark.name)
-    publish(side_by_side(title, names, all_pairs=not against_last), results, folder, display)
+    layout = side_by_side(title, names, all_pairs=not against_last)
+    publish(replace(layout, is_sweep=is_sweep), results, folder, display)
     return results
 
 

@@ -6,14 +6,17 @@ The main results are those of the last checkpoints. The table of best checkpoint
 selection, and labelled so.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from paint.config.recipe import differences, from_table
+from paint.config.recipe import differences, from_table, varied_settings
 from paint.config.run_folder import RunError
+from paint.config.schema import Config
 from paint.core.display import Display
 from paint.core.errors import wrap_errors
 from paint.evaluation.frame import (
@@ -48,6 +51,10 @@ from paint.lab.checkpoint_results import (
     shares,
 )
 from paint.lab.plots import Layout, save_plot
+from paint.lab.sweep import value_text
+
+SETTING_COLUMNS = 3
+"""Most settings that are columns of the first table, which would be too wide with more."""
 
 LEAD = "lead"  # metric: how far the last checkpoint of the reference run is ahead
 
@@ -63,6 +70,7 @@ def publish(layout: Layout, results: Results, folder: Path, display: Display) ->
     """Print the tables, write them to NAME.json and NAME.md, and plot them to NAME.svg."""
     report = comparison_report(layout, results)
     to_terminal(report.tables, display.console)
+    display.notes(report.lines)
     write_report(folder, layout.name, report, RunError)
     plot = folder / f"{layout.name}.svg"
     with wrap_errors(plot, RunError, "results.jsonl is complete"):
@@ -83,7 +91,31 @@ def comparison_report(layout: Layout, results: Results) -> Report:
     score = Chart(score_name(results), "avg_at_k", "%", evaluation_name(results))
     same = "on the same seeds and problems"
     pairs = Chart("Differences", "avg_at_k", "points", same, is_difference=True)
-    return Report(rows, tables, [score, pairs])
+    lines = [describe_best(layout, results)] if layout.is_sweep and len(layout.labels) > 1 else []
+    return Report(rows, tables, [score, pairs], lines)
+
+
+def describe_best(layout: Layout, results: Results) -> str:
+    """Name the row with the highest score of at least two, and warn that it was chosen by it."""
+    last, score = by_run(results), score_name(results)
+    means = {name: float(shares(last[name]).mean()) for name in layout.labels}
+    # Of equal rows the first stays first.
+    best, second, *_ = sorted(means, key=lambda name: -means[name])
+    if means[best] == means[second]:
+        equal = [layout.labels[name] for name in means if means[name] == means[best]]
+        return (
+            f"No row is best: {', '.join(equal)} have the same {score}, "
+            f"{100 * means[best]:.1f}; take more problems or samples"
+        )
+    lead = compare_seeds(shares(last[second]), shares(last[best]))
+    is_shown = lead.low > 0
+    verdict = "" if is_shown else "; 0 is in the interval, so the two are not told apart"
+    return (
+        f"Best {score}: {layout.labels[best]}, {lead.points(sign=True)} points over "
+        f"{layout.labels[second]}{verdict}. It was chosen on these problems, as the best of "
+        f"{len(means)} rows, so its score is optimistic: evaluate it on other problems (`paint "
+        f"eval`), and report that"
+    )
 
 
 def comparison_rows(layout: Layout, results: Results) -> list[Measurement]:
@@ -171,19 +203,20 @@ def step_rows(layout: Layout, results: Results) -> list[Measurement]:
 def comparison_tables(layout: Layout, rows: list[Measurement], results: Results) -> list[Table]:
     """Tables of score, gain and cost of every run, paired differences, settings, scores by seed."""
     score, tried = score_name(results), results[0].protocol["samples"]
-    tables = [
-        table_of(
-            [*select_rows(rows), *select_rows(rows, against=BASE, p=None)],
-            f"{layout.title}: {score} on {evaluation_name(results)}, in % with 95 % interval",
-            {
-                "avg_at_k": (score, "%"),
-                f"pass_at_{tried}": (f"pass@{tried}", "%"),
-                **COSTS,
-                "completion_tokens": ("tokens an answer", "tokens"),
-            },
-            column_of=_column,
-        )
-    ]
+    main = table_of(
+        [*select_rows(rows), *select_rows(rows, against=BASE, p=None)],
+        f"{layout.title}: {score} on {evaluation_name(results)}, in % with 95 % interval",
+        {
+            "avg_at_k": (score, "%"),
+            f"pass_at_{tried}": (f"pass@{tried}", "%"),
+            **COSTS,
+            "completion_tokens": ("tokens an answer", "tokens"),
+        },
+        column_of=_column,
+    )
+    varied = _varied_settings(layout, results)
+    is_narrow = len(varied) <= SETTING_COLUMNS
+    tables = [_with_columns(main, layout, varied) if is_narrow else main]
     differences = [row for row in select_rows(rows, against=...) if row.p is not None]
     if differences:
         cells = []
@@ -195,7 +228,9 @@ def comparison_tables(layout: Layout, rows: list[Measurement], results: Results)
             f"p without and with Holm's correction for {len(differences)}"
         )
         tables.append(Table(title, ["", "difference", "p", "corrected p"], cells))
-    tables += _setting_tables(layout, results)
+    # The columns of a sweep say the same.
+    if varied and not (layout.is_sweep and is_narrow):
+        tables.append(_settings_table(layout, results))
     seeds = [row for row in select_rows(rows, group=...) if row.group.startswith("seed ")]
     columns: dict[str, tuple[str, Unit]] = {row.group: (row.group, "%") for row in seeds}
     if len(columns) > 1:
@@ -211,13 +246,33 @@ def _column(row: Measurement) -> str:
     return row.metric
 
 
-def _setting_tables(layout: Layout, results: Results) -> list[Table]:
-    """The settings of the reference run that differ in others."""
+def _varied_settings(layout: Layout, results: Results) -> dict[str, list[Any]]:
+    """The settings in which the rows differ, with the value of each; none without a reference."""
     if not layout.reference_run:
-        return []
-    # The configs of the first seed: the others differ in train.seed alone.
+        return {}
+    return varied_settings(list(_configs(layout, results).values()))
+
+
+def _configs(layout: Layout, results: Results) -> dict[str, Config]:
+    """The config of each row: of its first seed, as others differ in train.seed alone."""
     last = by_run(results)
-    configs = {name: from_table(last[name][0].config) for name in layout.labels}
+    return {name: from_table(last[name][0].config) for name in layout.labels}
+
+
+def _with_columns(table: Table, layout: Layout, varied: Mapping[str, Sequence[Any]]) -> Table:
+    """The table with a column for each setting, empty for the base model."""
+    cells = {
+        label: [value_text(values[i]) for values in varied.values()]
+        for i, label in enumerate(layout.labels.values())
+    }
+    rows = [[row[0], *cells.get(row[0], [""] * len(varied)), *row[1:]] for row in table.rows]
+    return replace(table, columns=["", *varied, *table.columns[1:]], rows=rows)
+
+
+def _settings_table(layout: Layout, results: Results) -> Table:
+    """The settings of the reference run that differ in others."""
+    assert layout.reference_run
+    configs = _configs(layout, results)
     rows = [
         [layout.labels[name], line]
         for name, config in configs.items()
@@ -225,9 +280,7 @@ def _setting_tables(layout: Layout, results: Results) -> list[Table]:
     ]
     reference = layout.labels[layout.reference_run]
     title = f"Settings of {reference} -> those of the others where they differ"
-    if rows:
-        return [Table(title, ["", "setting"], rows)]
-    return []
+    return Table(title, ["", "setting"], rows)
 
 
 def step_tables(layout: Layout, rows: list[Measurement], results: Results) -> list[Table]:

@@ -35,6 +35,7 @@ class Layout:
     pairing: str  # the plot's axis title for these differences
     reference_run: str | None = None  # compared with all checkpoints and settings of the others
     all_pairs: bool = False  # a table of all differences, not of ``pairs`` alone
+    is_sweep: bool = False  # one recipe with other settings, of which the best is looked for
 
     @property
     def rows(self) -> dict[str, str]:

@@ -3,41 +3,54 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import combinations
+from operator import attrgetter
+from typing import Any
 
-from paint.config.recipe import find_recipe, read_recipe
-from paint.config.schema import Config
+from paint.config.recipe import find_recipe, read_recipe, settings_by_name
+from paint.config.schema import Config, LogConfig
 from paint.core.errors import ConfigError
 from paint.data.contexts import with_source
+from paint.lab.sweep import (
+    apply_settings,
+    distinct_names,
+    names_of,
+    row_name,
+    sweep_combinations,
+)
 from paint.resolve.check import check_config
+
+SHARED = (
+    *("model.path", "model.dtype", "model.date"),
+    *("data.path", "data.problem_field", "data.solution_field", "data.answer_field"),
+    *("data.id_field", "data.limit", "grading.grader", "grading.weights", "grading.options"),
+)
+"""Settings that all rows of a comparison share: their scores could not be compared otherwise."""
 
 
 def read_recipes(
-    names: Sequence[str],  # shipped recipes or TOML files
+    recipes: Sequence[str | Config],  # shipped recipes, TOML files, or configs
     *,
     base: str = "",  # a recipe whose settings take the place of those that the others omit
     stored: str = "",  # ``rollout.stored`` of those that can learn from another policy
     controls: Sequence[str] = (),
+    sweep: Any = None,  # a dict of values of settings, by their full names
     change: Callable[[Config], Config] = lambda config: config,  # gives each its shared settings
 ) -> list[tuple[str, Config]]:
     """Read the recipes of a comparison, and give them the settings that they share.
 
-    With controls, the last recipe is repeated with each as its ``context.source``; the repetitions,
-    called NAME-SOURCE, stand before it.
+    With a sweep, each recipe is repeated with every combination of the values. With controls, the
+    last row is repeated with each as its ``context.source``; the repetitions, called NAME-SOURCE,
+    stand before it. A row has the name of its recipe and of what it varies, such as
+    learning_rate=2e-4.
 
     Raises:
-        ConfigError: a recipe cannot have a setting, which it names.
+        ConfigError: a recipe cannot have a setting, which it names, or two rows are equal.
     """
-    if not names:
+    if not recipes:
         raise ConfigError("nothing to compare; name recipes, before the flags")
-    start = read_recipe(find_recipe(base)) if base else None
-    runs = []
-    for path in map(find_recipe, names):
-        with _of_recipe(path.stem):
-            config = change(read_recipe(path, start))
-            # GRPO learns from its own completions, and SFT from none: they keep their engine.
-            if stored and check_config(config).learns_off_policy:
-                config = config.changed("rollout", engine="stored", stored=stored)
-        runs.append((path.stem, config))
+    named = _read_all(recipes, read_recipe(find_recipe(base)) if base else None, change)
+    runs = [(name, _with_stored(name, config, stored)) for name, config in _swept(named, sweep)]
 
     name, last = runs[-1]
     if controls and not check_config(last).algorithm.needs_context:
@@ -50,7 +63,80 @@ def read_recipes(
     for name, config in runs:
         with _of_recipe(name):
             check_config(config)
+    require_shared(runs)
+    _require_different(runs)
     return runs
+
+
+def require_shared(runs: Sequence[tuple[str, Config]]) -> None:
+    """Raise ConfigError for a row whose model, problems or grader are not those of the first."""
+    first_name, first = runs[0]
+    for name, config in runs:
+        for setting in SHARED:
+            mine, others = (attrgetter(setting)(one) for one in (config, first))
+            if mine != others:
+                raise ConfigError(
+                    f"{setting} of {name} is {mine!r}, and that of {first_name} {others!r}; runs "
+                    f"of an experiment have the same model, date, problems and grader"
+                )
+
+
+def _read_all(
+    recipes: Sequence[str | Config], base: Config | None, change: Callable[[Config], Config]
+) -> list[tuple[str, Config]]:
+    """The recipes with their shared settings, and their names; configs are named by settings."""
+    read, unnamed = [], []
+    for recipe in recipes:
+        if isinstance(recipe, Config):
+            # The comparison has folders and seeds of its own.
+            config = change(replace(recipe, log=LogConfig())).changed("train", seed=0)
+            unnamed.append(config)
+            read.append(("", config))
+        else:
+            path = find_recipe(recipe)
+            with _of_recipe(path.stem):
+                read.append((path.stem, change(read_recipe(path, base))))
+    names = iter(names_of(unnamed))
+    return [(name or next(names), config) for name, config in read]
+
+
+def _swept(named: Sequence[tuple[str, Config]], sweep: Any) -> list[tuple[str, Config]]:
+    """Each recipe with every combination of a sweep's values."""
+    if not sweep:
+        return list(named)
+    swept_values = sweep_combinations(sweep)
+    rows: list[tuple[str, Config]] = []
+    for recipe, config in named:
+        with _of_recipe(recipe):
+            configs = [apply_settings(config, values) for values in swept_values]
+        names = []
+        for swept in configs:
+            table = settings_by_name(swept)
+            # As the config has them: 2e-4, whether it was written so or as 0.0002.
+            name = row_name({setting: table[setting] for setting in swept_values[0]})
+            names.append(name if len(named) == 1 else f"{recipe},{name}")
+        _require_different(list(zip(names, configs, strict=True)))
+        rows += zip(distinct_names(names), configs, strict=True)
+    return rows
+
+
+def _with_stored(name: str, config: Config, stored: str) -> Config:
+    """The config with completions to train on, where its method can learn from them."""
+    with _of_recipe(name):
+        # GRPO learns from its own completions, and SFT from none: they keep their engine.
+        if stored and check_config(config).learns_off_policy:
+            return config.changed("rollout", engine="stored", stored=stored)
+    return config
+
+
+def _require_different(runs: Sequence[tuple[str, Config]]) -> None:
+    """Raise ConfigError for two rows with the same settings."""
+    for (name, config), (other_name, other) in combinations(runs, 2):
+        if config == other:
+            raise ConfigError(
+                f"{name} and {other_name} have the same settings, so their rows would be equal; "
+                f"leave one out"
+            )
 
 
 @contextmanager

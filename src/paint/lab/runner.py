@@ -14,7 +14,6 @@ resumes; started in a second terminal, it works on other runs.
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from pathlib import Path
 from time import monotonic
 from typing import IO
@@ -60,6 +59,7 @@ from paint.lab.checkpoint_results import (
     read_results,
 )
 from paint.lab.eval_protocols import EvalProtocol
+from paint.lab.recipes import require_shared
 from paint.models.weights import trained_in
 from paint.resolve.check import (
     check_training,
@@ -356,13 +356,7 @@ def _require_comparable(runs: Sequence[ExperimentRun]) -> ExperimentRun:
             raise ConfigError(
                 f"{run.name} names two recipes, or is reserved (base, evaluation); rename one"
             )
-        for name in ("model.path", "model.dtype", "model.date", "data.path", "grading.grader"):
-            mine, first = (attrgetter(name)(r.config) for r in (run, runs[0]))
-            if mine != first:
-                raise ConfigError(
-                    f"{name} of {run.name} is {mine!r}, and that of {names[0]} {first!r}; runs of "
-                    f"an experiment have the same model, date, problems and grader"
-                )
+    require_shared([(run.name, run.config) for run in runs])
 
     # The base has no adapter to speak of: one of rank 1 is the identity, and cheap to serve.
     config = runs[0].config

@@ -1,0 +1,234 @@
+"""Sweeps: rows for every combination of some settings, their names, and what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import paint
+from paint.cli import main
+from paint.config.recipe import find_recipe, read_recipe
+from paint.config.schema import Config, ConfigError
+from paint.lab.checkpoint_results import read_results
+from paint.lab.recipes import read_recipes
+from paint.lab.sweep import apply_settings, row_name, value_text
+
+DEMO = read_recipe(find_recipe("demo-paint"))
+ON_CORRECT = "paint.algorithms.variants.on_correct:OnCorrect"
+
+
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Config]]:
+    """The rows of each comparison that is asked for, which is not made."""
+    seen: list[dict[str, Config]] = []
+
+    def compare(recipes: Any, *_: Any, **__: Any) -> list[Any]:
+        seen.append(dict(recipes))
+        return []
+
+    monkeypatch.setattr("paint.lab.compare.compare", compare)
+    return seen
+
+
+def test_sweep_of_two_settings_is_their_product(compared: list[dict[str, Config]]) -> None:
+    line = "compare demo-paint --sweep train.learning-rate 2e-4 0.002 --sweep model.lora_rank 8 16"
+    assert main([*line.split(), "--train.steps", "3"]) == 0
+    values = {"train.learning_rate": np.array([2e-4, 2e-3]), "model.lora_rank": range(8, 17, 8)}
+    paint.compare("demo-paint", sweep=values, train={"steps": 3})
+    rows = {
+        name: (config.train.learning_rate, config.model.lora_rank, config.train.steps)
+        for name, config in compared[0].items()
+    }
+    assert list(rows.items()) == [
+        ("learning_rate=2e-4,lora_rank=8", (2e-4, 8, 3)),
+        ("learning_rate=2e-4,lora_rank=16", (2e-4, 16, 3)),
+        ("learning_rate=2e-3,lora_rank=8", (2e-3, 8, 3)),
+        ("learning_rate=2e-3,lora_rank=16", (2e-3, 16, 3)),
+    ]
+    assert compared[1] == compared[0]
+
+
+def test_sweep_of_two_recipes_names_the_recipe() -> None:
+    rows = read_recipes(["demo-opsd", "demo-paint"], sweep={"train.steps": [3, 4]})
+    names = [f"{recipe},steps={n}" for recipe in ("demo-opsd", "demo-paint") for n in (3, 4)]
+    assert [name for name, _ in rows] == names
+    assert [config.train.steps for _, config in rows] == [3, 4, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("model.teacher_thinking", "True", True),
+        ("model.gradient_checkpointing", "false", False),
+        ("model.gradient_checkpointing", "auto", "auto"),
+        ("objective.temperature", "None", None),
+        ("objective.temperature", "1", 1.0),
+        ("train.micro_batch_size", "4", 4),
+        ("train.micro_batch_size", "auto", "auto"),
+        ("rollout.max_logprob_mismatch", "inf", float("inf")),
+        ("context.source", "solution,answer", ("solution", "answer")),
+        ("model.lora_targets", "q_proj", ("q_proj",)),
+        ("teacher.weights", "live", "live"),
+        ("prompts.student", "5", "5"),
+    ],
+)
+def test_sweep_reads_a_text_by_the_type_of_the_setting(name: str, text: str, value: Any) -> None:
+    section, key = name.split(".")
+    assert getattr(getattr(apply_settings(DEMO, {name: text}), section), key) == value
+
+
+def test_sweep_reads_options_by_the_types_of_the_method_that_is_swept_too() -> None:
+    sweep = {"train.options.correct_weight": ["1", "0.5"], "train.method": [ON_CORRECT]}
+    rows = [config.train for _, config in read_recipes(["demo-paint"], sweep=sweep)]
+    assert [train.method for train in rows] == [ON_CORRECT] * 2
+    assert [train.options["correct_weight"] for train in rows] == [1.0, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("train.learning_rate abc", 'train.learning_rate must be a number, got "abc"'),
+        ("train.learning_rate nan", 'train.learning_rate must be a number, got "nan"'),
+        ("train.learning-rate 1e-3 -1", "train.learning_rate must be in (0, inf), got -1.0"),
+        ("train.steps 1.5", 'train.steps must be an integer, got "1.5"'),
+        ("train.steps 1_0", 'train.steps must be an integer, got "1_0"'),
+        ("context.placement suffx", 'got "suffx"; did you mean suffix?'),
+        ("train.learnin_rate 1", "unknown setting train.learnin_rate; did you mean train.learning"),
+        ("learning_rate 1", "unknown setting learning_rate; did you mean train.learning_rate?"),
+        ("trian.steps 1", "unknown setting trian.steps; did you mean train.steps?"),
+        ("train.optins.epsilon 1", "unknown setting train.optins.epsilon"),
+        ("train.options.epsilon 1", "unknown option train.options.epsilon"),
+        ("train.options 1", "train.options cannot be swept"),
+        ("train.steps.more 1", "train.steps.more cannot be swept; it has no options"),
+        ("train 1", "train is a section"),
+        ("data.limit 1 2", "data.limit cannot differ between rows: all rows train on the same"),
+        ("grading.deadline 1 2", "grading.deadline cannot differ between rows: one grader"),
+        ("model.path a b", "model.path cannot differ between rows: all rows have the same base"),
+        ("train.seed 1 2", "train.seed cannot differ between rows"),
+        ("log.name a b", "log.name cannot differ between rows"),
+        ("validation.samples 1 2", "validation.samples cannot differ between rows"),
+        ("train.learning_rate 2e-4 0.0002", "same settings, so their rows would be equal"),
+        ("train.steps 1 --sweep train.steps 2", "train.steps is given twice"),
+        ("train.steps 1 --sweep train.ste-ps 2", "unknown setting train.ste_ps"),
+        ("train.batch_size 8 --sweep train.batch-size 16", "train.batch_size is named twice"),
+        ("train.steps 1 2 --train.steps 3", "train.steps is set for all recipes, too"),
+        ("train.steps", "--sweep needs a name and its values"),
+        ("", "--sweep needs a name and its values"),
+    ],
+)
+def test_sweep_that_cannot_be_made_is_refused_in_a_sentence(
+    flags: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = f"compare demo-paint --output-dir {tmp_path / 'out'} --sweep {flags}"
+    assert main(line.split()) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("sweep", "message"),
+    [
+        ({"train.steps": 3}, "train.steps needs a list of values, got 3"),
+        ({"train.steps": "34"}, 'train.steps needs a list of values, got "34"'),
+        ({"train.steps": []}, "train.steps has no values"),
+        ({"train.steps": [True]}, "train.steps must be an integer, got True"),
+        ([("train.steps", [1])], "^sweep must be a dict of settings"),
+        ({3: [1]}, "^sweep must be a dict of settings"),
+    ],
+)
+def test_sweep_in_python_of_other_types_is_refused(sweep: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        paint.compare("demo-paint", sweep=sweep)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (2e-4, "2e-4"),
+        (0.00025, "2.5e-4"),
+        (0.3, "0.3"),
+        (0.002, "2e-3"),
+        (0.05, "0.05"),
+        (20.0, "20"),
+        (1e-10, "1e-10"),
+        (0.0, "0"),
+        (8, "8"),
+        (True, "true"),
+        (None, "none"),
+        (["solution", "answer"], "solution+answer"),
+    ],
+)
+def test_value_text_is_short_and_exact(value: Any, text: str) -> None:
+    assert value_text(value) == text
+    if isinstance(value, float):
+        assert float(text) == value
+
+
+def test_row_name_is_a_folder_and_tells_equal_keys_apart() -> None:
+    both = {"rollout.batch_size": 8, "train.batch_size": 16}
+    assert row_name(both) == "rollout.batch_size=8,train.batch_size=16"
+    assert row_name({"context.text": "Be brief: / and\nkind."}) == "text=Be-brief-and-kind."
+    assert row_name({f"train.s{i}": "x" * 40 for i in range(9)}) == ""
+
+
+def test_sweep_of_texts_with_one_beginning_has_numbered_names() -> None:
+    long = "Answer in as few words as you possibly can"
+    texts = [f"{long}.", f"{long}, in German."]
+    start = DEMO.changed("context", source=("text",), text="x", mask_ratio_wrong=0.0)
+    names = [name for name, _ in read_recipes([start], sweep={"context.text": texts})]
+    assert names == [f"text=Answer-in-as-few-words-as-you-po-{n}" for n in (1, 2)]
+
+
+def test_compare_takes_configs_and_dicts_beside_names(compared: list[dict[str, Config]]) -> None:
+    recipes: Any = ["demo-opsd", DEMO, {"train": {"learning_rate": 1e-3}}]
+    paint.compare(recipes, base="demo-paint", train={"steps": 4})
+    [rows] = compared
+    assert list(rows) == ["demo-opsd", "learning_rate=6e-4", "learning_rate=1e-3"]
+    assert [config.train.learning_rate for config in rows.values()] == [6e-4, 6e-4, 1e-3]
+    assert {config.train.steps for config in rows.values()} == {4}
+    assert {config.model for config in rows.values()} == {DEMO.model}
+
+
+def test_compare_configs_have_folders_and_seeds_of_the_comparison(
+    compared: list[dict[str, Config]],
+) -> None:
+    named = DEMO.changed("log", name="mine").changed("train", seed=7)
+    paint.compare([named, DEMO.changed("train", learning_rate=1e-3)])
+    assert list(compared[0]) == ["learning_rate=6e-4", "learning_rate=1e-3"]
+    with pytest.raises(ConfigError, match="row-1 and row-2 have the same settings"):
+        paint.compare([named, DEMO])
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (DEMO.changed("data", limit=5), r"^data\.limit of limit=5 is 5, and that of limit=none"),
+        (DEMO.changed("grading", grader=("exact",)), r"^grading\.grader of grader=exact is"),
+        ({"trian": {"steps": 3}}, "unknown section trian; did you mean train"),
+        ({"train": {"steps": 0}}, "train.steps must be at least 1, got 0"),
+    ],
+)
+def test_compare_row_that_cannot_be_compared_is_refused(
+    other: Any, message: str, compared: list[dict[str, Config]]
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        paint.compare([DEMO, other])
+    assert not compared
+
+
+def test_compare_results_have_a_column_for_each_setting_that_differs(tmp_path: Path) -> None:
+    small: Any = {"train": {"steps": 1, "batch_size": 2}, "rollout": {"max_new_tokens": 16}}
+    small |= {"seeds": 1, "problems": 2, "samples": 1, "max_new_tokens": 8}
+    sweep = {"context.source": ["none", "answer"], "train.learning_rate": [1e-3]}
+    frame = paint.compare("demo-paint", sweep=sweep, output_dir=tmp_path, **small)
+    names = [f"source={source},learning_rate=1e-3" for source in ("none", "answer")]
+    assert list(frame["run"]) == ["base", *names]
+    assert list(frame["context.source"][1:]) == ["none", "answer"]
+    assert frame["context.source"].isna()[0]
+    assert not {"train.learning_rate", "train.seed"} & set(frame)
+    assert list(frame.groupby("context.source")["avg_at_k"].count()) == [1, 1]
+    assert [result.run for result in read_results(tmp_path)] == list(frame["run"])
+    assert "| source=none,learning_rate=1e-3 | none |" in (tmp_path / "results.md").read_text()
