@@ -210,7 +210,7 @@ async def unreachable(completion: str, row: Row) -> float:
 
 def test_train_async_grader_logs_rewards_feedback_and_cost(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    config = changed("demo-paint", STEP, {"grading": {"grader": spec_of(half)}})
+    config = changed("demo-paint", STEP, {"grading": {"grader": spec_of(half), "cache": False}})
     train(config, run, display=QUIET)
     [metrics] = read_metrics(run)
     assert (metrics["reward"], metrics["grader_failures"]) == (0.5, 0)
@@ -237,7 +237,7 @@ def test_train_and_evaluation_tell_what_the_judge_took(
     tmp_path: Path, quick: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     PAID.clear()
-    grading = {"grader": spec_of(paid), "prices": [1.0, 10.0]}
+    grading = {"grader": spec_of(paid), "prices": [1.0, 10.0], "cache": False}
     config = changed("demo-paint", STEP, {"grading": grading})
     run = tmp_path / "run"
     train(config, run)
@@ -274,7 +274,8 @@ def test_evaluation_that_continues_adds_up_what_the_judge_took(
         calls.append(completion)
         return Grade(0.5, failed=len(calls) == 2)
 
-    grading = changed("demo-paint", {"grading": {"grader": named(judge)}}).grading
+    section = {"grader": named(judge), "cache": False}
+    grading = changed("demo-paint", {"grading": section}).grading
     costs = []
     for _ in range(3):
         with reopen_store(place) as store, open_grader(grading) as grader:
@@ -298,7 +299,7 @@ async def counted(completion: str, row: Row) -> float:
 
 def test_train_validation_calls_the_grader_once_a_sample(tmp_path: Path) -> None:
     CALLS.clear()
-    grading = {"grader": spec_of(counted)}
+    grading = {"grader": spec_of(counted), "cache": False}
     validation = {"path": "demo", "limit": 2, "samples": 1}
     config = changed("demo-paint", STEP, {"grading": grading, "validation": validation})
     train(config, tmp_path / "run", display=QUIET)

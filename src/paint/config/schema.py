@@ -522,6 +522,11 @@ class GradingConfig(Section):
     prices: tuple[float, ...] = setting((), PRICES, "money a million tokens; default: none")
     """Prices of a million tokens of prompts and of completions, such as 0.15 0.6, by which the
     money is told for tokens that a grader reports (paint.report_usage); empty: none is (ours)."""
+    cache: bool = True
+    """Ask an async function once about the same completion of the same row, and keep its answers
+    in the folder of the run or evaluation (grader_answers.0.jsonl). A judge that draws its answers
+    gives one answer then, wherever the completion comes again; off, it is asked each time
+    (ours)."""
     stop_on_failure: bool = True
     """Stop where the grader fails on, or says nothing of, all of a step or an evaluation; else such
     steps are passed over (ours)."""

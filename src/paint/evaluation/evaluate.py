@@ -149,7 +149,7 @@ def evaluate(
             for store, (_, _, benchmark) in zip(stores, places, strict=True):
                 grading = grading_of(benchmark, evaluation.grading)
                 if grading.grader not in graders:
-                    graders[grading.grader] = opened.enter_context(open_grader(grading))
+                    graders[grading.grader] = opened.enter_context(open_grader(grading, folder))
                 grader = graders[grading.grader]
                 graded[store.folder] = grade(store, grader, grading, display)
         write_summary(graded, folder, display)

@@ -4,11 +4,8 @@ Grading reads stored samples, so it can be repeated when a gold answer or the gr
 Unfinished evaluations are not graded: short completions finish first and are more often correct.
 """
 
-import inspect
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -19,8 +16,6 @@ from paint.config.recipe import to_table
 from paint.config.schema import Config, GradingConfig
 from paint.core.display import Display
 from paint.core.errors import ConfigError, cut
-from paint.core.extensions import load_object
-from paint.core.storage import digest
 from paint.data.problems import item_of
 from paint.evaluation.frame import to_terminal, write_report
 from paint.evaluation.metrics import GradedSamples
@@ -35,7 +30,7 @@ from paint.evaluation.store import (
 from paint.evaluation.summary import SUMMARY, summary_report
 from paint.grading.contract import Grade, Grader, require_some_grade
 from paint.grading.cost import Cost
-from paint.grading.graders import GRADERS, NoGrader, open_grader
+from paint.grading.graders import NoGrader, code_digest, open_grader
 from paint.grading.thoughts import ThoughtTags
 from paint.objective.anchors import normalize
 
@@ -110,19 +105,7 @@ def grader_identity(grading: GradingConfig) -> dict[str, Any]:
     """What determines the grades of a text: graders with their modules, weights and options."""
     table = to_table(Config(grading=grading))["grading"]
     # The code counts, too: a changed function does not keep the grades of the former one.
-    code = []
-    for spec in grading.grader:
-        text = ""
-        if spec not in GRADERS:
-            grader = load_object(spec, "grading.grader", GRADERS)
-            module = spec.partition(":")[0]
-            # A judge's prompt is often a constant beside its function. An object, such as a partial
-            # function, has no source but that of the module that makes it.
-            parts: list[Any] = [grader, inspect.getmodule(grader), sys.modules.get(module)]
-            for part in parts:
-                with suppress(OSError, TypeError):
-                    text += inspect.getsource(part)
-        code.append(digest(text)[:16])
+    code = [code_digest(spec) for spec in grading.grader]
     # Not timeout and concurrency: they can only make a call fail, and failures are graded again. A
     # comparison of mathematics that is beyond the deadline counts as wrong, also in a sum.
     chosen = {name: table[name] for name in ("grader", "weights", "options", "deadline")}

@@ -75,6 +75,7 @@ class Cost:
     failed: Mapping[str, int] = field(default_factory=dict, hash=False)  # calls, by kind
     prompt_tokens: int = 0  # as functions report them
     completion_tokens: int = 0
+    kept: int = 0  # answers that were given before, to the same question
 
     def __add__(self, other: "Cost") -> "Cost":
         return Cost(
@@ -84,6 +85,7 @@ class Cost:
             Counter(self.failed) + Counter(other.failed),
             self.prompt_tokens + other.prompt_tokens,
             self.completion_tokens + other.completion_tokens,
+            self.kept + other.kept,
         )
 
     def money(self, prices: Sequence[float]) -> float | None:
@@ -103,6 +105,8 @@ class Cost:
             "grader_calls": self.calls,
             "grader_seconds": self.seconds,
         }
+        if self.kept:
+            values["grader_kept_answers"] = self.kept
         for kind, count in sorted(self.failed.items()):
             values[FAILED + kind.replace(" ", "_")] = count
         if self.prompt_tokens or self.completion_tokens:
@@ -128,13 +132,15 @@ class Cost:
             failed,
             int(metrics.get("grader_prompt_tokens", 0)),
             int(metrics.get("grader_completion_tokens", 0)),
+            int(metrics.get("grader_kept_answers", 0)),
         )
 
     def describe(self, prices: Sequence[float] = ()) -> str:
         """The cost in a line; "" where no function was asked."""
         if not (self.calls or self.answers):
             return ""
-        text = f"the grader gave {self.answers:,} answers by {self.calls:,} calls"
+        kept = f", of which {self.kept:,} to questions that it had answered," if self.kept else ""
+        text = f"the grader gave {self.answers:,} answers{kept} by {self.calls:,} calls"
         if self.failed:
             most = sorted(self.failed.items(), key=lambda item: (-item[1], item[0]))
             text += ", of which failed: " + ", ".join(f"{count:,} {kind}" for kind, count in most)

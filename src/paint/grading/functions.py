@@ -32,6 +32,7 @@ from paint.core.errors import format_short
 from paint.core.metric_records import record_of
 from paint.grading.contract import Grade, Grader, Item
 from paint.grading.cost import Cost, usage_reports
+from paint.grading.kept_answers import KeptAnswers
 from paint.grading.processes import (
     ARRAY,
     REASON_CHARACTERS,
@@ -84,14 +85,19 @@ class AsyncCalls:
         # One loop for all calls: the function's client may keep connections, which belong to it.
         self._background: Background | None = None
 
-    def call(self, calls: Sequence[Arguments]) -> list[CallResult]:
+    def call(
+        self,
+        calls: Sequence[Arguments],
+        each: Callable[[int, CallResult], None] = lambda number, result: None,
+    ) -> list[CallResult]:
+        """The results in the order of the calls; ``each`` is called with each as it comes."""
         if self._background is None:
             self._background = Background("grading")
         done = threading.Event()
         watch = threading.Thread(target=self._watch, args=(self._background, done), daemon=True)
         watch.start()
         try:
-            return self._background.run(self._call_all(calls))
+            return self._background.run(self._call_all(calls, each))
         finally:
             done.set()
             watch.join()
@@ -119,9 +125,17 @@ class AsyncCalls:
             self._background.close()
             self._background = None
 
-    async def _call_all(self, calls: Sequence[Arguments]) -> list[CallResult]:
+    async def _call_all(
+        self, calls: Sequence[Arguments], each: Callable[[int, CallResult], None]
+    ) -> list[CallResult]:
         slots = asyncio.Semaphore(self._concurrency)
-        results = await asyncio.gather(*(self._call(slots, arguments) for arguments in calls))
+
+        async def one(number: int, arguments: Arguments) -> CallResult:
+            result = await self._call(slots, arguments)
+            each(number, result)
+            return result
+
+        results = await asyncio.gather(*(one(*numbered) for numbered in enumerate(calls)))
         if not all(result.error for result in results):
             self._endpoint.silent_since = None
         return results
@@ -195,13 +209,22 @@ def _place_of_block(background: Background) -> str:
 class FunctionGrader(Grader):
     """Grades by the calls of a custom function, of one completion each or of many.
 
-    ``name`` is what messages call the function.
+    ``name`` is what messages call the function. With ``kept`` answers, the same question is asked
+    once, of an async function of one completion: one of many may compare them.
     """
 
-    def __init__(self, caller: Pool | AsyncCalls, *, takes_batch: bool, name: str) -> None:
+    def __init__(
+        self,
+        caller: Pool | AsyncCalls,
+        *,
+        takes_batch: bool,
+        name: str,
+        kept: KeptAnswers | None = None,
+    ) -> None:
         self._caller = caller
         self._takes_batch = takes_batch
         self._name = name
+        self._kept = kept
         self._cost = Cost()
 
     def grade(self, items: Sequence[Item]) -> list[Grade]:
@@ -210,13 +233,14 @@ class FunctionGrader(Grader):
         if self._takes_batch:
             results = self._call_for_all(items)
         else:
-            results = self._call([(item.text, dict(item.row)) for item in items])
+            results = self._call_for_each([(item.text, dict(item.row)) for item in items])
         grades: list[Grade] = []
         for item, result in zip(items, results, strict=True):
             grades.append(to_grade(result, f"{self._name}, row {item.row.get('id', '')}"))
         failed = sum(grade.failed for grade in grades)
         # Of calls that returned something: it is no reward, or it says that the grader failed.
-        refused = failed - sum(bool(result.error) for result in results)
+        no_reward = [r for grade, r in zip(grades, results, strict=True) if grade.failed]
+        refused = len({id(result) for result in no_reward if not result.error})
         self._cost += Cost(len(grades) - failed, failed={NO_REWARD: refused} if refused else {})
         return grades
 
@@ -224,7 +248,7 @@ class FunctionGrader(Grader):
         """The results of the completions, from one call for all."""
         texts = [item.text for item in items]
         rows = [dict(item.row) for item in items]
-        [result] = self._call([(texts, rows)])
+        [result] = self._counted(self._caller.call([(texts, rows)]))
         if not result.error:
             try:
                 return [CallResult(value) for value in read_batch(result.value, len(items))]
@@ -234,8 +258,30 @@ class FunctionGrader(Grader):
         # Its error is that of each.
         return [result] * len(items)
 
-    def _call(self, calls: Sequence[Arguments]) -> list[CallResult]:
-        results = self._caller.call(calls)
+    def _call_for_each(self, calls: Sequence[Arguments]) -> list[CallResult]:
+        """The results of calls of one completion each; an answer that is known is not asked for."""
+        caller, kept = self._caller, self._kept
+        if kept is None or not isinstance(caller, AsyncCalls):
+            return self._counted(self._caller.call(calls))
+        keys = [kept.key(arguments) for arguments in calls]
+        known = {key: kept.get(key) for key in keys}
+        asked = {
+            key: arguments for key, arguments in zip(keys, calls, strict=True) if known[key] is None
+        }
+        names = list(asked)
+
+        def keep(number: int, result: CallResult) -> None:
+            kept.add(names[number], to_grade(result, ""))
+
+        made = self._counted(caller.call(list(asked.values()), keep))
+        results = {key: CallResult(answer) for key, answer in known.items()}
+        results |= dict(zip(names, made, strict=True))
+        answered = sum(not results[key].error for key in keys)
+        self._cost += Cost(kept=answered - sum(not result.error for result in made))
+        return [results[key] for key in keys]
+
+    def _counted(self, results: list[CallResult]) -> list[CallResult]:
+        """Results of calls, whose cost is added."""
         for result in results:
             self._cost += Cost(
                 calls=result.attempts,

@@ -1,6 +1,12 @@
 """Registry of graders by name: math, exact, choice, code, none, or a function of your own."""
 
+import inspect
+import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from paint.config.schema import GradingConfig
@@ -13,11 +19,13 @@ from paint.core.extensions import (
     load_object,
     of_type,
 )
+from paint.core.storage import digest
 from paint.grading.choice import chosen_letter, named_letters
 from paint.grading.code.unit_tests import CodeGrader
 from paint.grading.contract import Grade, Grader, Item
 from paint.grading.cost import Cost
 from paint.grading.functions import AsyncCalls, FunctionGrader, is_async, reward_word, takes_batch
+from paint.grading.kept_answers import KeptAnswers
 from paint.grading.math.equality import boxed
 from paint.grading.math.grader import MathGrader
 from paint.grading.processes import Pool
@@ -33,8 +41,13 @@ def needs_answer(grader: str) -> bool:
     return grader in WITH_ANSWER
 
 
-def open_grader(grading: GradingConfig) -> Grader:
+def open_grader(grading: GradingConfig, folder: Path | None = None, rank: int = 0) -> Grader:
     """The grader of the section grading; of several graders, their weighted sum.
+
+    Args:
+        folder: of the run or the evaluation, in which answers of a judge are kept; None keeps them
+            while the grader is open.
+        rank: of this process among those that use the folder at once.
 
     Raises:
         ConfigError: there is no such grader, it is not callable, or its options are refused.
@@ -42,12 +55,17 @@ def open_grader(grading: GradingConfig) -> Grader:
     grading = complete_options(grading, "grading.")
     graders: dict[str, Grader] = {}
     for name, grader in zip(short_names(grading.grader), grading.grader, strict=True):
+        kept = None
+        if grading.cache:
+            asked = [grader, code_digest(grader), dict(grading.options)]
+            kept = KeptAnswers(asked, folder, rank)
         graders[name] = find_grader(
             grader,
             deadline=grading.deadline,
             concurrency=grading.concurrency,
             timeout=grading.timeout,
             table=grading.options,
+            kept=kept,
         )
     if len(graders) == 1 and not grading.weights:
         return next(iter(graders.values()))
@@ -72,6 +90,7 @@ def find_grader(
     timeout: float = 60.0,
     attempts: int = 3,
     table: Mapping[str, Any] = NO_OPTIONS,
+    kept: KeptAnswers | None = None,
 ) -> Grader:
     """The grader of a name.
 
@@ -82,6 +101,7 @@ def find_grader(
         workers: processes that compare answers or call the function; None is the number of cores.
         concurrency, timeout, attempts: of an async function (paint.grading.functions.AsyncCalls).
         table: the options of the function (``grading.options``).
+        kept: answers of an async function of one completion, which it is not asked for again.
 
     Raises:
         ConfigError: there is no such grader, or it is not callable.
@@ -113,7 +133,25 @@ def find_grader(
     else:
         # By its name: a worker imports the function, and gets it pickled where it cannot.
         caller = Pool(grader, deadline=deadline, workers=workers, table=table)
-    return FunctionGrader(caller, takes_batch=takes_batch(function), name=grader)
+    return FunctionGrader(caller, takes_batch=takes_batch(function), name=grader, kept=kept)
+
+
+def code_digest(grader: str) -> str:
+    """Digest of the code of a grader of the user's own, and of its module."""
+    if grader in GRADERS:
+        return digest("")[:16]
+    function = load_object(grader, "grading.grader", GRADERS)
+    module = sys.modules.get(grader.partition(":")[0])
+    text = ""
+    # A judge's prompt is often a constant beside its function. An object, such as a partial
+    # function, has no source but that of the module that makes it.
+    parts: list[Any] = [function, inspect.getmodule(function), module]
+    for part in parts:
+        with suppress(OSError, TypeError):
+            text += inspect.getsource(part)
+    if isinstance(function, partial):
+        text += json.dumps([function.args, function.keywords], default=str)
+    return digest(text)[:16]
 
 
 class EachGrader(Grader):

@@ -230,7 +230,7 @@ def _sample(
             for row in _generate(engine, config, missing, workspace, counter):
                 stored[row.get("context", ""), row["problem_id"], row["sample"]] = row
     workspace.finish()
-    rollouts, asked = _graded_rollouts(policy, config, wanted, stored)
+    rollouts, asked = _graded_rollouts(policy, config, wanted, stored, folder)
     grades = [r.grade for r in rollouts if r.row in asked and r.grade]
     ids = [r.problem.id for r in rollouts if r.row in asked]
     if config.grading.stop_on_failure and not config.grading.is_off:
@@ -280,9 +280,16 @@ def _generate(
 
 
 def _graded_rollouts(
-    policy: Policy, config: Config, wanted: Sequence[CompletionRequest], stored: StoredRows
+    policy: Policy,
+    config: Config,
+    wanted: Sequence[CompletionRequest],
+    stored: StoredRows,
+    folder: Path,
 ) -> tuple[list[Rollout], set[int]]:
-    """The stored completions as rollouts, and which are graded: not those that lack an answer."""
+    """The stored completions as rollouts, and which are graded: not those that lack an answer.
+
+    Answers of a judge are kept in the folder.
+    """
     rollouts: list[Rollout] = []
     for request in wanted:
         row = stored[request.key]
@@ -306,7 +313,7 @@ def _graded_rollouts(
         if item.gold or not needs_answer:
             gradable.append(rollout.row)
             items.append(item)
-    with open_grader(config.grading) as grader:
+    with open_grader(config.grading, folder) as grader:
         grades = grader.grade(items)
     for i, grade in zip(gradable, grades, strict=True):
         rollouts[i] = replace(rollouts[i], grade=grade)

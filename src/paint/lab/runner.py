@@ -338,7 +338,7 @@ def _evaluate(
         collect_samples(
             policy, model, protocol.rollout, tasks, place / run.name, display
         ) as stores,
-        open_grader(run.config.grading) as grader,
+        open_grader(run.config.grading, place / run.name) as grader,
     ):
         graded = {}
         for step, store in zip(checkpoints, stores, strict=True):

@@ -144,7 +144,8 @@ def train(
             display.note(f"the loss is computed without Triton kernels: {reason}")
         run = replace(run, longest=_longest_rows(run, candidates.problems))
         run = resolve(run, _find_machine(accelerator))
-        grader = stack.enter_context(open_grader(run.config.grading))
+        rank = accelerator.process_index
+        grader = stack.enter_context(open_grader(run.config.grading, folder, rank))
         display.notes([line for line in (*run.notes, grader.describe()) if line])
 
         model, seed, prompts = run.config.model, run.config.train.seed, run.config.prompts
