@@ -216,8 +216,8 @@ def small(grading: dict[str, Any]) -> Any:
     return changed("demo-grpo", sections)
 
 
-def test_train_with_judge_stores_its_scores_and_remarks(endpoint: Endpoint, tmp_path: Path) -> None:
-    train(small({"options": endpoint.options}), tmp_path / "run", display=Display(enabled=False))
+def test_train_with_judge_stores_its_scores_and_remarks(alone: Endpoint, tmp_path: Path) -> None:
+    train(small({"options": alone.options}), tmp_path / "run", display=Display(enabled=False))
     for row in stored(tmp_path / "run"):
         assert (row["reward"], row["feedback"]) == (0.7, "It could be shorter.")
 
