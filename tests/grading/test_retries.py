@@ -16,6 +16,7 @@ from typing import Any
 import httpx2
 import pytest
 import requests
+from tenacity import Future, RetryCallState, Retrying, wait_none
 
 import paint
 from paint.core.extensions import spec_of
@@ -197,7 +198,16 @@ def test_calls_wait_as_long_as_the_endpoint_asks(quick: None) -> None:
     assert (cost.answers, cost.calls, cost.failed) == (3, 12, {"HTTP 429": 9})
     pauses = [b - a for times in judge.times.values() for a, b in pairwise(times)]
     assert min(pauses) >= 0.2
-    assert len(set(pauses)) == 9  # each with its own jitter
+
+
+def test_wait_as_asked_is_spread_and_never_shorter() -> None:
+    state = RetryCallState(Retrying(), None, (), {})
+    state.outcome = Future(1)
+    state.outcome.set_exception(refusal(429, Retry_After="7"))
+    wait = retries.WaitAsAsked(wait_none(), jitter=1.0)
+    pauses = [wait(state) for _ in range(100)]
+    assert 7 <= min(pauses) < 7.2
+    assert 7.8 < max(pauses) <= 8
 
 
 def test_calls_longer_asked_for_than_the_deadline_are_given_up(quick: None) -> None:
