@@ -7,7 +7,7 @@ from typing import Any
 from paint.data.problems import Problem
 from paint.evaluation.frame import Measurement, Report, read_report, select_rows
 from paint.evaluation.generate import EvalTask, SamplingProtocol, deployment_prompts, open_task
-from paint.evaluation.store import Sample, prompt_digest
+from paint.evaluation.store import Sample
 from paint.inference.engine import Sampling
 from paint.models.policy import Policy
 
@@ -43,6 +43,6 @@ def evaluated(
     task = EvalTask(folder, problems, prompts, protocol)
     with open_task(policy, task, model="demo", engine="local") as store:
         for (problem, number), text in reversed(texts.items()):
-            prompt, is_cut = prompt_digest(prompts[problem]), text.endswith("...")
-            store.add(Sample(problem, number, prompt, text, len(text), is_cut, "local"))
+            prompt, ids, is_cut = prompts[problem], [1] * len(text), text.endswith("...")
+            store.add(Sample(problem, number, prompt, ids, text, is_cut, "local"))
     return folder

@@ -33,7 +33,7 @@ from paint.objective.loss_options import Objective
 from paint.resolve.check import check_config
 from paint.training.rollouts import Rollout
 from paint.training.run_log import step_metrics
-from paint.training.train_step import Setup, accumulate, update
+from paint.training.train_step import Setup, accumulate, add_grades, update
 from paint.training.trainer import train
 from runs import adapter, assert_same, changed, stored, write_problems
 from verdicts import is_correct
@@ -275,7 +275,7 @@ def test_grpo_loss_gradient_and_advantages_match_trl(
     config = config.changed("objective", reduction=reduction)
     with open_setup(config, ours, accelerator) as setup:
         score = partial(score_group, setup, setup.resolved.algorithm.options)
-        rollouts = reward(setup, rollouts)
+        rollouts = reward(setup, add_grades(setup, rollouts, 0))
         first = accumulate(setup, rollouts, partial(score, {}))
         gradients(ours.model)
         move(ours, 2, by=0.02)

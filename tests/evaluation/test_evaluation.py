@@ -44,7 +44,7 @@ from paint.evaluation.grade import (
     summarise,
 )
 from paint.evaluation.metrics import GradedSamples, compute_metrics
-from paint.evaluation.store import Sample, Store, StoreError, prompt_digest, reopen_store
+from paint.evaluation.store import Sample, Store, StoreError, reopen_store
 from paint.grading.graders import open_grader
 from paint.grading.math.grader import MathGrader
 from paint.inference.engine import Completion, OnCompletion, Sampling
@@ -97,7 +97,7 @@ def opened(policy: Policy, task: EvalTask) -> AbstractContextManager[Store]:
 def lines_of(folder: Path) -> list[dict[str, Any]]:
     """The samples of a store without regard to the order in which they came."""
     rows = rows_of(folder / "completions.jsonl")
-    return sorted(rows, key=lambda row: (row["problem"], row["sample"]))
+    return sorted(rows, key=lambda row: (row["problem_id"], row["sample"]))
 
 
 def texts_of(folder: Path, names: list[str]) -> list[list[str]]:
@@ -117,7 +117,7 @@ def test_generate_stores_k_samples_a_problem_in_order(
     with opened(policy, five) as store:
         generate(policy, engine, five, store, QUIET)
         graded = grade(store, grader, GradingConfig(), QUIET)
-        texts = {(a.problem, a.sample): a.text for a in store.samples()}
+        texts = {a.key: a.text for a in store.samples()}
     assert graded.correct.shape == (5, 3)
     assert graded.correct.any()
     for problem, row in zip(problems[:5], graded.correct, strict=True):
@@ -130,7 +130,7 @@ def test_generate_stores_k_samples_a_problem_in_order(
     one = task_of(policy, tmp_path / "one", problems[3:4])
     with opened(policy, one) as store:
         generate(policy, engine, one, store, QUIET)
-        found = {(a.problem, a.sample): a.text for a in store.samples()}
+        found = {a.key: a.text for a in store.samples()}
         assert found == {key: text for key, text in texts.items() if key[0] == problems[3].id}
     # The verdicts are kept with their reasons.
     kept = rows_of(tmp_path / "five" / "grades.jsonl")
@@ -228,9 +228,9 @@ def test_store_other_weights_under_same_path_are_refused(
     task = task_of(policy, tmp_path, problems[:2])
     first = task.problems[0]
     with opened(policy, task) as store:
-        prompt = prompt_digest(task.prompts[first.id])
+        prompt = task.prompts[first.id]
         # A folder without samples takes other settings.
-        store.add(Sample(first.id, 0, prompt, "text", 5, False, "local"))
+        store.add(Sample(first.id, 0, prompt, [1] * 5, "text", False, "local"))
     with torch.no_grad():
         next(iter(policy.model.get_base_model().parameters())).mul_(1.01)
     with pytest.raises(StoreError, match="weights: "), opened(policy, task):

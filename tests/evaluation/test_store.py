@@ -17,7 +17,6 @@ from paint.evaluation.store import (
     StoreError,
     find_stores,
     open_store,
-    prompt_digest,
     reopen_store,
 )
 
@@ -31,7 +30,7 @@ def fresh(folder: Path, **changes: Any) -> AbstractContextManager[Store]:
 
 
 def sample_of(problem: str = "0", sample: int = 0, text: str = "\\boxed{0}") -> Sample:
-    return Sample(problem, sample, prompt_digest(PROMPTS[int(problem)]), text, 5, False, "local")
+    return Sample(problem, sample, PROMPTS[int(problem)], [1] * 5, text, False, "local")
 
 
 STORED = ("settings.json", "problems.jsonl", "completions.jsonl", "grades.jsonl")
@@ -53,7 +52,7 @@ def grade(opened: AbstractContextManager[Store]) -> None:
         rows = []
         for s in store.samples():
             of = store.graded_digest(s)
-            rows.append({"problem": s.problem, "sample": s.sample, "of": of})
+            rows.append({"problem_id": s.problem_id, "sample": s.sample, "of": of})
         store.write_grades({"grader": "mine"}, rows)
 
 
@@ -82,7 +81,7 @@ def test_store_added_sample_is_read_back_and_rest_is_missing(tmp_path: Path) -> 
     fill(fresh(tmp_path))
     with reopen_store(tmp_path) as again:
         assert not again.missing
-        samples = {(s.problem, s.sample): s for s in again.samples()}
+        samples = {s.key: s for s in again.samples()}
         assert samples["1", 1] == sample_of("1", 1)
         assert samples["2", 0].text == "It is\u2028\\boxed{4} é"
         assert again.problems == PROBLEMS
@@ -124,8 +123,8 @@ def test_store_samples_of_other_prompts_are_refused(tmp_path: Path) -> None:
     elsewhere = open_store(tmp_path / "other", ASKED, PROBLEMS, [[7, i] for i in range(3)])
     with elsewhere as store:
         for problem, number in store.missing:
-            prompt = prompt_digest([7, int(problem.id)])
-            store.add(Sample(problem.id, number, prompt, "text", 5, False, "local"))
+            prompt = [7, int(problem.id)]
+            store.add(Sample(problem.id, number, prompt, [1] * 5, "text", False, "local"))
     shutil.copy(tmp_path / "other/completions.jsonl", tmp_path / "mine/completions.jsonl")
     (tmp_path / "mine/SHA256SUMS").unlink()
     assert "problem 0: its prompt has changed" in refusal(fresh(tmp_path / "mine"))
@@ -154,7 +153,7 @@ def test_store_samples_and_problems_can_grow_or_shrink(tmp_path: Path) -> None:
     fill(fresh(tmp_path, samples=3))
     with fresh(tmp_path, samples=1) as less:
         assert not less.missing
-        assert [(s.problem, s.sample) for s in less.samples()] == [("0", 0), ("1", 0), ("2", 0)]
+        assert [s.key for s in less.samples()] == [("0", 0), ("1", 0), ("2", 0)]
         assert len(less.written) == 9
 
 
@@ -221,7 +220,7 @@ def test_store_grades_of_other_texts_or_gold_answers_do_not_count(tmp_path: Path
         store.graded()
     grade(reopen_store(tmp_path))
     with reopen_store(tmp_path) as store:
-        places = [(sample.problem, sample.sample) for sample, _ in store.graded()]
+        places = [sample.key for sample, _ in store.graded()]
         assert places == [(problem.id, k) for problem, k in store.rows]
     corrected = [*PROBLEMS[:2], Problem(PROBLEMS[2].problem, "", "42", "2")]
     with open_store(tmp_path, ASKED, corrected, PROMPTS) as store:

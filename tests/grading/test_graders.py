@@ -217,9 +217,11 @@ def test_eval_custom_grader_reports_mean_reward(tmp_path: Path) -> None:
     )
     [path] = tmp_path.rglob("grades.jsonl")
     grades, samples = rows_of(path), rows_of(path.parent / "completions.jsonl")
-    texts = {(row["problem"], row["sample"]): row["text"] for row in samples}
+    texts = {(row["problem_id"], row["sample"]): row["text"] for row in samples}
     rewards = [
-        None if g["problem"].endswith(("-0", "-1")) else expected(texts[g["problem"], g["sample"]])
+        None
+        if g["problem_id"].endswith(("-0", "-1"))
+        else expected(texts[g["problem_id"], g["sample"]])
         for g in grades
     ]
     assert [g["reward"] for g in grades] == rewards

@@ -129,8 +129,12 @@ def test_train_on_evaluation_takes_every_sample(tmp_path: Path, problems: list[P
     }
     train(arm(source, pairs), tmp_path / "run", display=Display(enabled=False))
     samples = list(read_jsonl(source / "completions.jsonl", ""))
-    found = {(row["problem_id"], row["text"]) for row in stored(tmp_path / "run")}
-    assert found == {(sample["problem"], sample["text"]) for sample in samples}
+
+    def ids_of(rows: list[dict[str, Any]]) -> set[tuple[str, tuple[int, ...]]]:
+        return {(row["problem_id"], tuple(row["completion_ids"])) for row in rows}
+
+    assert ids_of(stored(tmp_path / "run")) == ids_of(samples)
+    assert {row["text"] for row in stored(tmp_path / "run")} == {row["text"] for row in samples}
 
     with pytest.raises(DataError, match=r"problem \S+ follows another prompt"):
         train(arm(source, pairs, {"model": {"student_thinking": True}}), tmp_path / "other")

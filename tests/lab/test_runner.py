@@ -118,7 +118,9 @@ def test_experiment_results_have_one_row_per_run_and_seed(finished: Experiment) 
     for result in results:
         place = folder / "evaluation" / f"seed-{result.seed}" / result.run
         assert result.right == right_of(place)
-        lengths = [sample["tokens"] for sample in rows_of(place / "demo/completions.jsonl")]
+        lengths = [
+            len(sample["completion_ids"]) for sample in rows_of(place / "demo/completions.jsonl")
+        ]
         assert result.answer_tokens == pytest.approx(np.mean(lengths))
         if result.run == "base":
             assert (result.steps, result.rollout_tokens, result.seconds) == (0, 0, 0)

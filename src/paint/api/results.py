@@ -189,8 +189,15 @@ class Evaluation(Measured):
             with reopen_store(folder) as store:
                 graded = store.graded()
             for sample, grade in graded:
-                row = {"policy": folder.parent.name, "benchmark": folder.name}
-                row |= asdict(sample)
+                row: dict[str, Any] = {"policy": folder.parent.name, "benchmark": folder.name}
+                row |= {
+                    "problem_id": sample.problem_id,
+                    "sample": sample.sample,
+                    "text": sample.text,
+                    "tokens": sample.tokens,
+                    "truncated": sample.truncated,
+                    "source": sample.source,
+                }
                 for name in ("correct", "answer", "reason", "reward", "rewards", "feedback"):
                     if name in grade:
                         row[name] = grade[name]

@@ -22,7 +22,7 @@ from paint.core.storage import SUMS, digest, digest_of_file, lock_folder, read_j
 from paint.core.versions import versions
 from paint.core.workspace import SETTINGS
 from paint.data.problems import DataError, Problem
-from paint.evaluation.store import Sample, Store, StoreError, open_store, prompt_digest
+from paint.evaluation.store import Sample, Store, StoreError, open_store
 from paint.inference.engine import Completion, Engine, Sampling, derive_seed
 from paint.inference.factory import EngineSetup, open_engine
 from paint.models.conventions import reads_clock, today
@@ -227,11 +227,11 @@ def sample_of(
     return Sample(
         problem.id,
         number,
-        prompt_digest(prompt),
+        prompt,
+        completion.ids,
         # With the tag that the prompt opened: else an answer in a thought that was cut off would
         # count.
         policy.transcript(prompt, completion.ids),
-        len(completion.ids),
         completion.truncated,
         completion.source,
     )

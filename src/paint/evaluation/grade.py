@@ -96,7 +96,7 @@ def grade(
         display.note(
             f"{store.folder.name}: the grader failed on {len(failed)} of {len(ordered)} samples, "
             f"which are in no mean (the same command asks for them again); first on problem "
-            f"{cut(failed[0]['problem'])}: {failed[0]['reason']}"
+            f"{cut(failed[0]['problem_id'])}: {failed[0]['reason']}"
         )
     return graded_samples(store)
 
@@ -119,10 +119,9 @@ def kept_grades(store: Store, identity: Mapping[str, Any]) -> dict[tuple[str, in
     stored = store.stored_grades()
     kept = {}
     for sample in store.samples():
-        place = sample.problem, sample.sample
-        row = stored.get(place, {})
+        row = stored.get(sample.key, {})
         if row.get("of") == store.graded_digest(sample) and not row.get("failed"):
-            kept[place] = row
+            kept[sample.key] = row
     return kept
 
 
@@ -138,22 +137,22 @@ def _grade_others(
     """Grade the samples that have no row, and add their rows; ``graders`` is for messages."""
     # The tags of the model that sampled: grading loads no model.
     tags = [ThoughtTags(**pair) for pair in store.settings.get("conventions", {}).get("tags", ())]
-    left = [s for s in store.samples() if (s.problem, s.sample) not in rows]
+    left = [s for s in store.samples() if s.key not in rows]
     with display.counting(f"grading {store.folder.name}", len(left), 0) as count:
         for start in range(0, len(left), GRADED_AT_ONCE):
             chunk = left[start : start + GRADED_AT_ONCE]
             items = []
             for s in chunk:
-                problem = store.problems_by_id[s.problem]
+                problem = store.problems_by_id[s.problem_id]
                 items.append(item_of(problem, s.text, truncated=s.truncated, tags=tags))
             found = grader.grade(items)
             # At the first chunk: a judge that is down is found before it was asked for all samples.
             if stops and not start:
-                ids = [s.problem for s in chunk]
+                ids = [s.problem_id for s in chunk]
                 require_some_grade(found, ids, graders, store.folder.name)
             for s, verdict in zip(chunk, found, strict=True):
-                rows[s.problem, s.sample] = {
-                    "problem": s.problem,
+                rows[s.key] = {
+                    "problem_id": s.problem_id,
                     "sample": s.sample,
                     "of": store.graded_digest(s),
                     **_grade_columns(verdict, gives_answers=grader.gives_answers),

@@ -3,7 +3,7 @@
     evals/Qwen3-1.7B/base/aime_2024/
       settings.json       the settings: model, adapter, sampling, seed, k, and the grader
       problems.jsonl      the problems, with their gold answers
-      completions.jsonl   one line per sample, in order of completion
+      completions.jsonl   one line per sample: its token ids and text, in order of completion
       grades.jsonl        one line per sample: verdict, reason, answer, reward and vote
       SHA256SUMS          checksums of these files, once no sample is missing
 
@@ -42,15 +42,25 @@ class StoreError(PaintError, RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One stored completion of an evaluation."""
+    """One stored completion, by the names that the rollouts of a run have."""
 
-    problem: str
+    problem_id: str
     sample: int  # number among the problem's k samples, from 0
-    prompt: str  # prompt_digest of the prompt
-    text: str  # think tags included
-    tokens: int
+    prompt_ids: Sequence[int]
+    completion_ids: Sequence[int]
+    text: str  # think tags included, also one that the prompt opened
     truncated: bool  # it reached the token limit
     source: str  # a server's address, or "local"
+
+    @property
+    def tokens(self) -> int:
+        """Length of the completion."""
+        return len(self.completion_ids)
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What identifies it among the samples of a store."""
+        return self.problem_id, self.sample
 
 
 GradedSample = tuple[Sample, dict[str, Any]]  # with its row of grades.jsonl
@@ -85,7 +95,7 @@ class Store:
     def add(self, sample: Sample) -> None:
         """Append a sample, which then survives a kill. Raises StoreError if that fails."""
         evaluation_workspace(self.folder).append(asdict(sample))
-        self.written.add((sample.problem, sample.sample))
+        self.written.add(sample.key)
 
     def record_engine(self, engine: str) -> None:
         """Record another engine, before the first sample. Raises StoreError if that fails."""
@@ -107,7 +117,7 @@ class Store:
         for problem, sample in self.rows:
             rows.add((problem.id, sample))
         # Samples of other problems and numbers may be stored, too.
-        return (s for s in _samples(self.folder) if (s.problem, s.sample) in rows)
+        return (s for s in _samples(self.folder) if s.key in rows)
 
     def write_grades(self, grading: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> None:
         """Write grades.jsonl, one row per sample, and what graded them. Raises StoreError."""
@@ -126,7 +136,7 @@ class Store:
     def graded_digest(self, sample: Sample) -> str:
         """Digest of what a grade is of, as stored with it: the problem's row and the completion."""
         # All fields of the row: a grader of the user's own may read any of them.
-        row = to_row(self.problems_by_id[sample.problem])
+        row = to_row(self.problems_by_id[sample.problem_id])
         return storage.digest(json.dumps(row, sort_keys=True), sample.text)[:16]
 
     def stored_grades(self) -> dict[tuple[str, int], dict[str, Any]]:
@@ -134,7 +144,7 @@ class Store:
         grades: dict[tuple[str, int], dict[str, Any]] = {}
         hint = f"`paint grade {self.folder}` writes it again"
         for row in storage.read_growing_jsonl(self.folder / GRADES, hint):
-            grades[row["problem"], row["sample"]] = row
+            grades[row["problem_id"], row["sample"]] = row
         return grades
 
     def graded(self) -> list[GradedSample]:
@@ -145,10 +155,9 @@ class Store:
         grades = self.stored_grades()
         by_row: dict[tuple[str, int], GradedSample] = {}
         for sample in self.samples():
-            place = sample.problem, sample.sample
-            row = grades.get(place)
+            row = grades.get(sample.key)
             if row is not None and row.get("of") == self.graded_digest(sample):
-                by_row[place] = sample, row
+                by_row[sample.key] = sample, row
         found: list[GradedSample] = []
         for problem, number in self.rows:
             if (problem.id, number) not in by_row:
@@ -176,14 +185,11 @@ def open_store(
     with wrap_errors(folder, StoreError, "name another place (--output-dir)"):
         folder.mkdir(parents=True, exist_ok=True)
 
-    digests, rows = {}, []
-    for problem, prompt in zip(problems, prompts, strict=True):
-        digests[problem.id] = prompt_digest(prompt)
-        rows.append(to_row(problem) | {"prompt": digests[problem.id]})
+    by_id = {problem.id: list(prompt) for problem, prompt in zip(problems, prompts, strict=True)}
     workspace = evaluation_workspace(folder)
     with storage.lock_folder(folder):
         before = workspace.require_same(settings, CHANGEABLE_SETTINGS)
-        _require_same_prompts(folder, digests)
+        _require_same_prompts(folder, by_id)
         # Samples of one store may come from several versions: all are recorded.
         versions = list(before.get("versions", []))
         if settings["versions"] not in versions:
@@ -191,7 +197,7 @@ def open_store(
         workspace.begin({**before, **settings, "versions": versions})
         with wrap_errors(folder, StoreError, "samples stored before are kept"):
             # Gold answers may have been corrected; each grade names the row that it is of.
-            storage.write_jsonl(folder / PROBLEMS, rows)
+            storage.write_jsonl(folder / PROBLEMS, map(to_row, problems))
         store = _opened(folder)
         store.write_sums()  # a kill may have come between the last sample and the sums
         yield store
@@ -208,10 +214,7 @@ def reopen_store(folder: Path) -> Iterator[Store]:
 
 def stored_samples(folder: Path) -> set[tuple[str, int]]:
     """The problems' ids and numbers of the samples that a store holds; none where there is none."""
-    samples: set[tuple[str, int]] = set()
-    for sample in _samples(folder):
-        samples.add((sample.problem, sample.sample))
-    return samples
+    return {sample.key for sample in _samples(folder)}
 
 
 def recorded_engines(folders: Iterable[Path]) -> set[str]:
@@ -252,11 +255,6 @@ def read_settings(folder: Path) -> dict[str, Any]:
     return storage.read_json(workspace.settings_path, workspace.hint)
 
 
-def prompt_digest(prompt: Sequence[int]) -> str:
-    """Digest of a prompt's token ids, as stored with samples."""
-    return storage.digest(" ".join(map(str, prompt)))[:16]
-
-
 def problem_digest(problem: Problem) -> str:
     """Digest of what makes two problems the same: id, text and right answers."""
     return storage.digest(problem.id, problem.problem, *problem.answers)
@@ -286,13 +284,13 @@ def _samples(folder: Path) -> Iterator[Sample]:
         yield sample
 
 
-def _require_same_prompts(folder: Path, prompts: Mapping[str, str]) -> None:
-    """Reject a store with samples of other prompts, by their digests."""
+def _require_same_prompts(folder: Path, prompts: Mapping[str, list[int]]) -> None:
+    """Reject a store with samples of other prompts."""
     changed = set()
     for sample in _samples(folder):
         # Samples of problems that are not asked for now may stay.
-        if prompts.get(sample.problem, sample.prompt) != sample.prompt:
-            changed.add(sample.problem)
+        if prompts.get(sample.problem_id, sample.prompt_ids) != sample.prompt_ids:
+            changed.add(sample.problem_id)
     lines = [
         f"problem {cut(name)}: its prompt has changed (the problem's text or the model's chat "
         f"template is different)"

@@ -14,7 +14,7 @@ from typing import Any
 from paint.config.run_folder import read_run, step_of, step_paths
 from paint.core.distributed import all_gather_slice
 from paint.core.errors import wrap_errors
-from paint.core.storage import SUMS, digest, read_jsonl, verify_checksums
+from paint.core.storage import SUMS, read_jsonl, verify_checksums
 from paint.data.problems import DataError, Problem
 from paint.data.readers import not_text
 from paint.inference.engine import (
@@ -129,12 +129,11 @@ def stored_rows(source: Path) -> Iterator[StoredRow]:
     elif (source / "completions.jsonl").exists():
         if (source / SUMS).exists():
             verify_checksums(source, HINT)
-        problems = {row["id"]: row for row in read_jsonl(source / "problems.jsonl", HINT)}
+        texts = {row["id"]: row["problem"] for row in read_jsonl(source / "problems.jsonl", HINT)}
         path = source / "completions.jsonl"
         for number, sample in enumerate(read_jsonl(path, HINT), start=1):
-            problem = problems[sample["problem"]]["problem"]
-            values = {**sample, "problem": problem, "prompt_digest": sample["prompt"]}
-            yield StoredRow(f"{path} line {number}", values)
+            problem = texts[sample["problem_id"]]
+            yield StoredRow(f"{path} line {number}", {**sample, "problem": problem})
     elif source.is_file():
         for number, values in enumerate(read_jsonl(source, HINT), start=1):
             yield StoredRow(f"{source} row {number}", values)
@@ -147,9 +146,7 @@ def _completion(
 ) -> Completion:
     """The completion of a stored row, after the prompt that the student is given now."""
     values = row.values
-    digest_now = digest(" ".join(map(str, prompt)))[:16]
-    is_same = values.get("prompt_ids", prompt) == prompt
-    if not is_same or values.get("prompt_digest", digest_now) != digest_now:
+    if values.get("prompt_ids", prompt) != prompt:
         raise DataError(
             f"{row.place}: the completion of problem {problem.name} follows another prompt than "
             f"the student's; use the model, the wording and the thinking mode that it was sampled "

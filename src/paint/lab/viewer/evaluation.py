@@ -67,7 +67,7 @@ def benchmark_data(
             problems[warning.problem.id]["doubt"] = str(warning)
     for policy, store in by_policy.items():
         for sample, row in store.graded():
-            answers = problems[sample.problem]["answers"].setdefault(policy, [])
+            answers = problems[sample.problem_id]["answers"].setdefault(policy, [])
             answers.append(_answer_data(row, sample, max_characters))
     return {"name": name, "k": first.settings["samples"], "problems": list(problems.values())}
 
