@@ -12,7 +12,7 @@ from paint.evaluation.intervals import with_value
 def scores_of(run: Path) -> dict[int, float]:
     """The mean score of each validated checkpoint, by its step; 0 is the base, which has none."""
     graded = graded_validation(run, Display())
-    return {step: with_value(one.scores).mean() for (step, _), one in graded.items() if step}
+    return {step: float(with_value(one.scores).mean()) for (step, _), one in graded.items() if step}
 
 
 class StopEarly(paint.Callback):
