@@ -22,7 +22,7 @@ import httpx2
 
 import paint
 from paint.grading.contract import Grade
-from paint.grading.thoughts import split_thought
+from strictgrade.thoughts import split_thought
 
 CERTIFICATES = ssl.create_default_context()  # takes long, so once for all calls
 RUBRIC = "It is correct, it answers what was asked, and it is as short as it can be."

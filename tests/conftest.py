@@ -26,6 +26,7 @@ if not torch.cuda.is_available():
 from shapes import check_annotations_of
 
 check_annotations_of("paint")
+check_annotations_of("strictgrade")
 
 from paint.config import schema as cfg
 from paint.core import trust

@@ -1,8 +1,8 @@
 r"""Verdicts on answers in forms that occur in data sets and completions: gold | given | why."""
 
 from paint.grading.contract import Gold
-from paint.grading.math.equality import compare_symbolic, compare_text
-from paint.grading.math.grader import accepted, answer_text
+from strictgrade.comparer import accepted, answer_text
+from strictgrade.equality import compare_symbolic, compare_text
 
 
 def is_correct(completion: str, answer: Gold) -> bool:

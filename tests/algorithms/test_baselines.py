@@ -23,7 +23,7 @@ from paint.algorithms.sft import reference, score_reference
 from paint.config.run_folder import latest_checkpoint, read_metrics
 from paint.config.schema import Config, Reduction
 from paint.data.problems import Problem, batch_indices
-from paint.grading.math.grader import MathGrader
+from paint.grading.mathematics import MathGrader
 from paint.inference.engine import Completion
 from paint.inference.local import LocalEngine
 from paint.models.policy import Policy, load_policy

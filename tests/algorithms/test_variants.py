@@ -13,11 +13,11 @@ from paint.data.contexts import Contexts
 from paint.data.problems import DataError, Problem, batch_indices
 from paint.inference.engine import derive_seed
 from paint.models.policy import load_policy
-from paint.objective.anchors import normalize
 from paint.objective.loss import token_log_probs
 from paint.objective.masking import mask_ratio, mask_solution, overlap
 from paint.training.trainer import train
 from runs import changed, stored
+from strictgrade.text import normalize
 
 PROBLEMS = 40
 FEW_TOKENS = {"max_new_tokens": 24}

@@ -28,7 +28,7 @@ from paint.data.problems import (
     row_of,
     to_row,
 )
-from paint.grading.math.equality import explain_gold
+from strictgrade.equality import explain_gold
 
 GOOD: dict[str, Any] = {"problem": "1 + 1?", "solution": "We add.", "answer": "2"}
 OTHER: dict[str, Any] = {"problem": "2 + 2?", "solution": "We add.", "answer": "4"}

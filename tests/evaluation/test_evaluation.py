@@ -46,7 +46,7 @@ from paint.evaluation.grade import (
 from paint.evaluation.metrics import GradedSamples, compute_metrics
 from paint.evaluation.store import Sample, Store, StoreError, reopen_store
 from paint.grading.graders import open_grader
-from paint.grading.math.grader import MathGrader
+from paint.grading.mathematics import MathGrader
 from paint.inference.engine import Completion, OnCompletion, Sampling
 from paint.inference.local import LocalEngine
 from paint.models.policy import Policy, PolicyError, load_policy

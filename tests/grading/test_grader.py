@@ -18,11 +18,12 @@ from hypothesis import strategies as st
 
 from paint import PaintError
 from paint.grading.contract import Grade, Item
-from paint.grading.math.equality import boxed
-from paint.grading.math.grader import MathGrader, answer_text
-from paint.grading.math.spelling import LONGEST_ANSWER
-from paint.grading.processes import Worker
+from paint.grading.mathematics import MathGrader
 from processes import alive, descendants, processor_seconds, until
+from strictgrade.comparer import answer_text
+from strictgrade.equality import boxed
+from strictgrade.processes import Worker
+from strictgrade.spelling import LONGEST_ANSWER
 from verdicts import ROWS, is_correct
 
 ROLLOUTS = Path(__file__).parents[1] / "samples" / "math_rollouts.jsonl"
@@ -241,7 +242,7 @@ def test_grader_verdicts_do_not_depend_on_workers_or_order(
     items.insert(len(items) // 2, Item(rf"\boxed{{{HANG}}}", "1"))
     with MathGrader(workers=workers, deadline=0.5) as grader:
         grades = grader.grade(items)
-        assert len(grader._pool.workers) == workers
+        assert len(grader._comparer._pool.workers) == workers
     hung = grades.pop(len(pairs) // 2)
     assert (hung.reward, hung.answer, hung.reason) == (0, HANG, "timed out")
     assert hung.metrics == {"lenient_accuracy": 0}
@@ -309,7 +310,7 @@ def test_grader_invalid_options_are_refused(workers: int, deadline: float) -> No
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_grader_workers_end_with_parent(number: signal.Signals) -> None:
     code = f"""
-from paint.grading.math.grader import *
+from paint.grading.mathematics import *
 with MathGrader(workers=2, deadline=1.5) as grader:
     grader.grade([Item(r"\\boxed{{{HANG}}}", str(n)) for n in range(9)])
 """

@@ -17,13 +17,13 @@ from paint.core.display import Display
 from paint.core.errors import ConfigError
 from paint.core.extensions import spec_of
 from paint.evaluation.grade import summarise
-from paint.grading.choice import chosen_letter
 from paint.grading.contract import Grade, Item
 from paint.grading.graders import find_grader
 from paint.resolve.check import check_config
 from paint.training.trainer import train
 from reports import report_in, row_of
 from runs import changed, rows_of, stored
+from strictgrade.choice import chosen_letter
 
 SHORT = "extensions.short_grader:grade"
 short_grader = importlib.import_module("extensions.short_grader")

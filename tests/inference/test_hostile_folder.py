@@ -24,7 +24,7 @@ process.stop()
 """,
     "grader": """
 from paint.grading.contract import Item
-from paint.grading.math.grader import MathGrader
+from paint.grading.mathematics import MathGrader
 with MathGrader(workers=1) as grader:
     [grade] = grader.grade([Item("\\\\boxed{2\\\\cdot 21x}", "42x")])
 said = "42" if grade.correct else str(grade)

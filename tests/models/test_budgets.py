@@ -31,7 +31,7 @@ from paint.algorithms.paint import score_rollouts
 from paint.config import schema as cfg
 from paint.data.problems import Problem
 from paint.data.teacher_views import TeacherPrompt
-from paint.grading.math.grader import MathGrader
+from paint.grading.mathematics import MathGrader
 from paint.inference.engine import Completion, Sampling
 from paint.inference.local import LocalEngine, _Sampler
 from paint.models import layers

@@ -9,9 +9,9 @@ import pytest
 
 from chat_templates import TEMPLATES, tokenizer_of
 from conftest import DEMO
-from paint.grading.thoughts import ThoughtTags, split_thought
 from paint.models.conventions import Conventions, read_conventions, reads_clock
 from paint.models.policy import Policy, load_policy
+from strictgrade.thoughts import ThoughtTags, split_thought
 
 DAY = "2024-02-03"
 THINK = ThoughtTags("<think>", "</think>")

@@ -15,7 +15,7 @@ from conftest import DEMO, logits_alone, move
 from paint.config.run_folder import read_metrics
 from paint.config.schema import Config, TeacherConfig
 from paint.demo.files import MODEL
-from paint.grading.math.grader import MathGrader
+from paint.grading.mathematics import MathGrader
 from paint.inference.engine import Sampling
 from paint.inference.local import LocalEngine
 from paint.models.policy import Policy, PolicyError, load_policy

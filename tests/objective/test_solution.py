@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 
 from paint.data.problems import Problem
-from paint.objective.anchors import boxed_anchors, contains, normalize
+from paint.objective.anchors import boxed_anchors, contains
 from paint.objective.masking import MARKER, Placement, mask_solution, overlap
 from paint.objective.solution import (
     KINDS,
@@ -17,6 +17,7 @@ from paint.objective.solution import (
     locate,
     written,
 )
+from strictgrade.text import normalize
 
 
 @pytest.mark.parametrize("placement", get_args(Placement))

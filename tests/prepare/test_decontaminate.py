@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from paint.data.benchmarks import Benchmark
 from paint.data.problems import Problem
-from paint.objective.anchors import normalize
 from paint.prepare import decontaminate
 from paint.prepare.decontaminate import Index, Match, build_index, contaminated
+from strictgrade.text import normalize
 
 BOXES = (
     r"Three boxes hold $a$, $b$ and $c$ coins, where $a+b+c=\frac{1}{2}\cdot 2024$. Each day a "

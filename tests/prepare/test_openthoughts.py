@@ -14,7 +14,7 @@ from paint.core.storage import FolderInUse, lock_folder
 from paint.data.benchmarks import Benchmark
 from paint.data.problems import DataError, Problem, read_problems
 from paint.grading.contract import Item
-from paint.grading.math.grader import MathGrader
+from paint.grading.mathematics import MathGrader
 from paint.prepare import openthoughts
 from paint.prepare.openthoughts import Preparation, make_training_data, print_preparation
 from runs import rows_of, write_problems

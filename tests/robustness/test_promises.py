@@ -13,7 +13,7 @@ from paint.core.storage import write_sums
 from paint.data.problems import DataError
 from paint.data.readers import read_hub
 from paint.grading.contract import Item
-from paint.grading.math.grader import MathGrader
+from paint.grading.mathematics import MathGrader
 from paint.models.policy import Policy, PolicyError, load_policy
 from paint.models.teacher import open_teacher
 from paint.models.weights import load_trained

@@ -24,9 +24,9 @@ from paint.core.extensions import bind_options, load_object, of_type
 from paint.data.problems import Problem, row_of
 from paint.data.readers import DataError
 from paint.grading.contract import Grade
-from paint.grading.math.equality import compare_text
 from paint.objective.masking import MARKER, anchors, mask_ratio, mask_solution, overlap_metrics
 from paint.objective.messages import announces_complete
+from strictgrade.equality import compare_text
 
 ContextFunction = Callable[..., str]
 """A source of your own: the row, all rows and a seed to the reference of the row."""

@@ -12,8 +12,8 @@ from paint.data.benchmarks import Benchmark
 from paint.data.problems import Problem, row_of
 from paint.data.readers import DataError, shorten
 from paint.grading.contract import Grader
-from paint.grading.math.equality import explain_gold
-from paint.grading.math.grader import INTEGER
+from strictgrade.comparer import INTEGER
+from strictgrade.equality import explain_gold
 
 SHOWN = 20  # gold answers that are listed; all are counted
 

@@ -30,7 +30,7 @@ from paint.data.readers import (
 from paint.data.readers import DataError as DataError
 from paint.demo.files import problems_path
 from paint.grading.contract import Item
-from paint.grading.thoughts import ThoughtTags
+from strictgrade.thoughts import ThoughtTags
 
 ROLES = ("id", "problem", "solution", "answer")
 LABELS = ("level", "subject")

@@ -31,8 +31,8 @@ from paint.evaluation.summary import SUMMARY, summary_report
 from paint.grading.contract import Grade, Grader, require_some_grade
 from paint.grading.cost import Cost
 from paint.grading.graders import NoGrader, code_digest, open_grader
-from paint.grading.thoughts import ThoughtTags
-from paint.objective.anchors import normalize
+from strictgrade.text import normalize
+from strictgrade.thoughts import ThoughtTags
 
 GRADED_AT_ONCE = 256  # samples per call of the grader
 

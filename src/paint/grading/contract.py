@@ -16,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from paint.core.errors import PaintError
 from paint.grading.cost import Cost
-from paint.grading.thoughts import ThoughtTags
+from strictgrade.thoughts import ThoughtTags
 
 Gold = str | Sequence[str]  # a gold answer, or several of which each is right
 

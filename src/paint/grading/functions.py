@@ -35,15 +35,14 @@ from paint.grading.cost import Cost, usage_reports
 from paint.grading.kept_answers import KeptAnswers
 from paint.grading.processes import (
     ARRAY,
-    REASON_CHARACTERS,
     UNREADABLE,
-    Arguments,
     CallResult,
     Pool,
     describe_error,
     to_plain,
 )
 from paint.grading.retries import Endpoint, GiveUp, WaitAsAsked
+from strictgrade.processes import REASON_CHARACTERS, Arguments
 
 # Between the attempts of a call that waits. A pause is random, up to a bound which doubles.
 FIRST_PAUSE_SECONDS = 1.0

@@ -20,16 +20,16 @@ from paint.core.extensions import (
     of_type,
 )
 from paint.core.storage import digest
-from paint.grading.choice import chosen_letter, named_letters
 from paint.grading.code.unit_tests import CodeGrader
 from paint.grading.contract import Grade, Grader, Item
 from paint.grading.cost import Cost
 from paint.grading.functions import AsyncCalls, FunctionGrader, is_async, reward_word, takes_batch
 from paint.grading.kept_answers import KeptAnswers
-from paint.grading.math.equality import boxed
-from paint.grading.math.grader import MathGrader
+from paint.grading.mathematics import MathGrader
 from paint.grading.processes import Pool
-from paint.grading.thoughts import split_thought
+from strictgrade.choice import chosen_letter, named_letters
+from strictgrade.equality import boxed
+from strictgrade.thoughts import split_thought
 
 GRADERS = ("math", "exact", "choice", "code", "none")
 WITH_ANSWER = ("math", "exact", "choice")  # of the rows, with which they compare
@@ -252,7 +252,7 @@ def exact(item: Item) -> Grade:
 
 
 def choice(item: Item) -> Grade:
-    """Reward 1 where the chosen letter is a gold one (paint.grading.choice)."""
+    """Reward 1 where the chosen letter is a gold one (strictgrade.choice)."""
     letters = []
     for gold in _golds(item):
         named = named_letters(gold)

@@ -38,7 +38,7 @@ from paint.inference.machine import find_machine
 from paint.models.policy import Policy
 from paint.models.teacher import open_teacher
 from paint.models.weights import load_trained, model_digests, trained_in
-from paint.objective.anchors import contains, normalize
+from paint.objective.anchors import contains
 from paint.objective.detail import detail
 from paint.objective.divergences import FORWARD_KL, Divergence
 from paint.objective.fused import fused_paint_loss
@@ -49,6 +49,7 @@ from paint.resolve.engines import LOCAL
 from paint.training.drift import KL
 from paint.training.rollouts import Rollout
 from paint.training.token_log import token_bytes
+from strictgrade.text import normalize
 
 ANEW = "move the folder away and advise again"
 BOX = "\\boxed{"

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from transformers import PreTrainedTokenizerBase
 
 from paint.core.errors import PaintError, format_short, reason
-from paint.grading.thoughts import split_thought
 from paint.models.conventions import (
     RENDERING_ERRORS,
     Message,
@@ -19,6 +18,7 @@ from paint.models.conventions import (
     unwritten_turns,
 )
 from paint.models.special_tokens import special_text
+from strictgrade.thoughts import split_thought
 
 FIX = "fix chat_template.jinja in the model's folder"
 

@@ -18,13 +18,13 @@ from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from paint.grading.thoughts import (
+from paint.resolve.structure import dropout_rates, linear_layers, rope_range
+from strictgrade.thoughts import (
     ThoughtTags,
     closing_spellings,
     open_thought,
     split_thought,
 )
-from paint.resolve.structure import dropout_rates, linear_layers, rope_range
 
 Message = dict[str, str]
 

@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paint.grading.thoughts import ThoughtTags, split_thought, unopened_tags
 from paint.models.chat_template import PromptError
 from paint.models.conventions import Thinking
+from strictgrade.thoughts import ThoughtTags, split_thought, unopened_tags
 
 LEFT_OUT, OPENED, TEXT = "left out", "opened", "text"
 

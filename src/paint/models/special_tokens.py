@@ -17,7 +17,7 @@ from jinja2 import TemplateError
 from tokenizers.normalizers import NFC, NFD, NFKC, NFKD
 from transformers import PreTrainedTokenizerBase
 
-from paint.grading.thoughts import is_thought_tag
+from strictgrade.thoughts import is_thought_tag
 
 REASON = "text that the chat format takes for control"
 """Reason for which a row with control text is refused."""

@@ -10,7 +10,8 @@ import random
 import re
 from typing import Literal, get_args
 
-from paint.objective.anchors import anchors, boxed_anchors, contains, normalize
+from paint.objective.anchors import anchors, boxed_anchors, contains
+from strictgrade.text import normalize
 
 __all__ = ["MARKER", "Placement", "anchors", "mask_ratio", "mask_solution", "normalize", "overlap"]
 

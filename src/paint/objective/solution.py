@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from paint.objective.anchors import boxed_anchors, contains, normalize
+from paint.objective.anchors import boxed_anchors, contains
 from paint.objective.masking import MARKER
+from strictgrade.text import normalize
 
 KINDS = ("other", "answer", "number", "formula", "style")
 """Kinds of tokens."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from paint.data.benchmarks import Benchmark
-from paint.objective.anchors import normalize
+from strictgrade.text import normalize
 
 # 13 is GPT-3's value: stock openings ("Find the number of positive integers n such that n^2", 11
 # words) are shorter. One common n-gram is not enough: stock endings are longer ("can be written in

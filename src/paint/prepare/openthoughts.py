@@ -26,10 +26,10 @@ from paint.data.benchmarks import Benchmark
 from paint.data.readers import BadRow, DataError, data_files, read_rows
 from paint.grading.contract import Grader, Item
 from paint.grading.graders import find_grader
-from paint.grading.math.equality import boxed
-from paint.grading.math.grader import answer_text
-from paint.objective.anchors import normalize
 from paint.prepare.decontaminate import Index, build_index, contaminated
+from strictgrade.comparer import answer_text
+from strictgrade.equality import boxed
+from strictgrade.text import normalize
 
 HUB = "open-thoughts/OpenThoughts-114k:metadata"
 HUB_ROWS = 113_957  # for the estimate of the remaining time
@@ -86,7 +86,7 @@ def make_training_data(
         sample: number of problems to write, at least 1; all kept ones if there are fewer.
         solution: the column for y*. The verified column is always deepseek_solution.
         workers, deadline: number of verifying processes, and processor seconds for one answer
-            (paint.grading.math.grader).
+            (paint.grading.mathematics).
 
     Raises:
         DataError: the source cannot be read, a file cannot be written, existing decisions were made

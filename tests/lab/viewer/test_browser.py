@@ -20,11 +20,12 @@ from paint.lab.viewer.run import PageSpec
 from paint.lab.viewer.show import show_targets
 from paint.models.policy import Policy, load_policy
 from paint.models.teacher import open_teacher
-from paint.objective.anchors import contains, normalize
+from paint.objective.anchors import contains
 from paint.objective.loss import paint_loss
 from paint.training.token_log import read_tokens, tokens_path
 from paint.training.trainer import train
 from runs import changed, stored
+from strictgrade.text import normalize
 
 MINUS = "\u2212"
 

@@ -19,10 +19,10 @@ from paint.algorithms.variant import RewardedVariant, teacher_log_probs
 from paint.core.display import Clock
 from paint.core.distributed import all_gather_objects
 from paint.core.settings import NOT_NEGATIVE, setting
-from paint.grading.math.grader import answer_text
 from paint.objective.loss import weighted_sum
 from paint.training import train_step as ts
 from paint.training.rollouts import Rollout
+from strictgrade.comparer import answer_text
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,11 @@ from paint.core.distributed import all_gather_objects
 from paint.core.settings import setting, within
 from paint.data.contexts import Context
 from paint.data.teacher_views import view_with_context
-from paint.grading.math.grader import answer_text
 from paint.resolve.algorithm import Algorithm
 from paint.training import train_step as ts
 from paint.training.rollouts import Rollout
 from paint.training.weighting import learn_from
+from strictgrade.comparer import answer_text
 
 
 @dataclass(frozen=True)

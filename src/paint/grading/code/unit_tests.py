@@ -17,8 +17,8 @@ from typing import Any, Literal, NamedTuple
 from paint.core.settings import POSITIVE, Check, setting, within
 from paint.grading.code.sandbox import Limits, Outcome, Sandboxes, Way, describe_confinement
 from paint.grading.contract import Grade, Grader, Item
-from paint.grading.processes import cores
-from paint.grading.thoughts import split_thought
+from strictgrade.processes import cores
+from strictgrade.thoughts import split_thought
 
 QUOTED_TESTS = 3
 QUOTED_CHARACTERS = 500  # of a failed test, and of what is said of it

@@ -37,7 +37,6 @@ from paint.evaluation.change import describe_change, graded_validation
 from paint.evaluation.grade import is_repetitive
 from paint.evaluation.metrics import GradedSamples, compute_metrics
 from paint.grading.graders import needs_answer
-from paint.grading.math.equality import boxed
 from paint.lab.viewer.page import packed, places_of, text_of
 from paint.lab.viewer.score import Scorer
 from paint.models.policy import load_tokenizer
@@ -45,6 +44,7 @@ from paint.objective.solution import anchors_of, hidden_part, written
 from paint.resolve.check import Resolved, read_resolved
 from paint.training.health import warning_history
 from paint.training.token_log import ABOUT, read_tokens, token_bytes, tokens_path
+from strictgrade.equality import boxed
 
 MOST_TOKENS = 32 * 1024
 """Maximum tokens of a page without --steps: a file of some megabytes."""

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paint.grading.contract import Item
-from paint.grading.math.equality import explain_gold
-from paint.grading.math.grader import MathGrader
-from paint.grading.math.parse import _Formula
+from paint.grading.mathematics import MathGrader
+from strictgrade.equality import explain_gold
+from strictgrade.parse import _Formula
 from verdicts import ROWS as TABLE
 from verdicts import is_correct
 

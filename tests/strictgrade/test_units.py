@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from paint.grading.math.units import QuantityUnit, number_factors, split_quantity, unit_of
+from strictgrade.units import QuantityUnit, number_factors, split_quantity, unit_of
 
 SAME = """
 N | newton | newtons | Newtons

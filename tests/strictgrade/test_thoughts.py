@@ -2,11 +2,11 @@
 
 import pytest
 
-from paint.grading.choice import chosen_letter
 from paint.grading.contract import Item
 from paint.grading.graders import choice, exact
-from paint.grading.math.grader import MathGrader
-from paint.grading.thoughts import ThoughtTags, open_thought, split_thought
+from paint.grading.mathematics import MathGrader
+from strictgrade.choice import chosen_letter
+from strictgrade.thoughts import ThoughtTags, open_thought, split_thought
 
 PAIRS = [
     ("<think>", "</think>"),
@@ -92,7 +92,7 @@ def test_split_thought_takes_a_models_own_tags() -> None:
 def test_split_thought_of_a_text_without_angle_brackets_searches_for_no_spelling(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("paint.grading.thoughts._SPELLINGS", None)
+    monkeypatch.setattr("strictgrade.thoughts._SPELLINGS", None)
     assert split_thought("[THINK]a[/THINK]b") == ("[THINK]a[/THINK]", "b")
     own = [ThoughtTags("{in}", "{/in}")]
     assert split_thought("{in}a{/in}b", own) == ("{in}a{/in}", "b")

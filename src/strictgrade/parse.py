@@ -17,10 +17,10 @@ from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
 from sympy import Expr, I, Integral, Limit, Piecewise, Product, Rational, Sum, Symbol, nan, zoo
 from sympy.core.function import AppliedUndef
 
-from paint.grading.math.ascii import GREEK
-from paint.grading.math.matrices import sides_of_matrices
-from paint.grading.math.spelling import is_too_deep, is_too_large
-from paint.objective.anchors import normalize
+from strictgrade.ascii import GREEK
+from strictgrade.matrices import sides_of_matrices
+from strictgrade.spelling import is_too_deep, is_too_large
+from strictgrade.text import normalize
 
 
 class AnswerParseError(Exception):

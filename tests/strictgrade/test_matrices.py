@@ -3,8 +3,8 @@ r"""Cells of products and sums of matrices, as text that sympy evaluates."""
 import pytest
 from sympy import Matrix
 
-from paint.grading.math.matrices import Cells, sides_of_matrices
-from paint.grading.math.parse import Scalar, parse_answer
+from strictgrade.matrices import Cells, sides_of_matrices
+from strictgrade.parse import Scalar, parse_answer
 from verdicts import is_correct
 
 A = r"\begin{pmatrix}1&2\\3&4\end{pmatrix}"

@@ -2,7 +2,7 @@ r"""Products and sums of matrices, computed cell by cell as text.
 
     \frac13 \begin{pmatrix} 1 \\ x \end{pmatrix} -> (\frac13)\cdot(1), (\frac13)\cdot(x)
 
-A matrix is its cells: rows of texts, which paint.grading.math.parse reads. Factors stand before or
+A matrix is its cells: rows of texts, which strictgrade.parse reads. Factors stand before or
 after a matrix, with or without a sign; matrices are added, multiplied and transposed.
 """
 

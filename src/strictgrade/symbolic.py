@@ -21,7 +21,7 @@ from mpmath import mp, mpc, mpf  # type: ignore[import-untyped]
 from sympy import Abs, Add, Derivative, I, Mul, Pow, oo
 from sympy.core.function import AppliedUndef
 
-from paint.grading.math.parse import Builder, Listing, Region, Scalar, Statement, Value
+from strictgrade.parse import Builder, Listing, Region, Scalar, Statement, Value
 
 
 class Undefined(Exception):

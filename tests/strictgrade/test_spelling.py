@@ -4,9 +4,9 @@ import sys
 
 import pytest
 
-from paint.grading.math.equality import compare_symbolic, compare_text
-from paint.grading.math.parse import AnswerParseError, parse_answer
-from paint.grading.math.spelling import (
+from strictgrade.equality import compare_symbolic, compare_text
+from strictgrade.parse import AnswerParseError, parse_answer
+from strictgrade.spelling import (
     DEEPEST,
     MOST_STEPS,
     is_too_deep,

@@ -16,7 +16,7 @@ from itertools import product
 from math import prod
 from typing import NamedTuple, TypeVar
 
-from paint.grading.math.spelling import WRAPPER, with_magnitudes, with_powers
+from strictgrade.spelling import WRAPPER, with_magnitudes, with_powers
 
 # --- Tables. An entry has a sign and its other names, in the singular.
 

@@ -11,9 +11,9 @@ names nothing.
 import re
 from collections.abc import Sequence
 
-from paint.grading.math.equality import boxed
-from paint.grading.math.spelling import plain_signs
-from paint.grading.thoughts import ThoughtTags, split_thought
+from strictgrade.equality import boxed
+from strictgrade.spelling import plain_signs
+from strictgrade.thoughts import ThoughtTags, split_thought
 
 _WRAPPER = r"\\(?:text(?:bf|it|rm|sf|tt|normal)?|mbox|emph|underline)\s*"
 _LETTER_IN_WRAPPER = re.compile(

@@ -5,7 +5,7 @@
     <|channel|>analysis<|message|> ... <|end|><|start|>assistant<|channel|>final<|message|>
 
 A bracketed name is a tag if one of its parts is a word such as "think". Tags that are spelled in
-another way are the template's (paint.models.conventions), and are given with a completion.
+another way are those of a model's template, and are given with a completion.
 """
 
 import re
@@ -94,7 +94,7 @@ def split_thought(text: str, tags: Sequence[ThoughtTags] = ()) -> ThoughtSplit:
     """Split a completion, special tokens included, behind its last closed thought.
 
     A closing tag without an opening one ends a thought, too, which the prompt opened. Where the
-    prompt opens the thought, the caller puts its tag in front (``Policy.transcript``); otherwise
+    prompt opens the thought, the caller puts its tag in front; otherwise
     an answer in a thought that was cut off would count. ``tags`` are the model's own.
     """
     begin, open_at = _scan(text, tags)

@@ -3,8 +3,8 @@ r"""Equality of a boxed answer with the gold answer, by integers, text and algeb
     answers -> integers -> without conditions, units and names -> text -> algebra
 
 `compare_text` decides by integers and by normalised text, in linear time. `compare_symbolic` uses
-algebra, which may not terminate: paint.grading.math.grader compares each pair in a separate
-process. docs/concepts/grading.md says what is forgiven. What cannot be decided is not right.
+algebra, which may not terminate: strictgrade.comparer compares each pair in a separate process.
+docs/concepts/grading.md says what is forgiven. What cannot be decided is not right.
 """
 
 import re
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
-from paint.grading.math.ascii import GREEK, latex_of_ascii
-from paint.grading.math.spelling import (
+from strictgrade.ascii import GREEK, latex_of_ascii
+from strictgrade.spelling import (
     LONGEST_ANSWER,
     WRAPPER,
     is_too_deep,
@@ -22,8 +22,8 @@ from paint.grading.math.spelling import (
     plain_signs,
     with_powers,
 )
-from paint.grading.math.units import Quantity, number_factors, split_quantity
-from paint.objective.anchors import normalize
+from strictgrade.text import normalize
+from strictgrade.units import Quantity, number_factors, split_quantity
 
 Reason = Literal[
     "right", "wrong", "no box", "unclosed thought", "truncated", "unparsable gold", "timed out"
@@ -219,8 +219,8 @@ def compare_symbolic(given: str, gold: str) -> Reason:
     """Compare by algebra what compare_text leaves undecided. Never raises; may not terminate."""
     from sympy import sympify
 
-    from paint.grading.math.parse import Scalar, parse_answer
-    from paint.grading.math.symbolic import values_equal
+    from strictgrade.parse import Scalar, parse_answer
+    from strictgrade.symbolic import values_equal
 
     given, _ = _split_condition(_plain_answer(given))
     gold, _ = _split_condition(_plain_answer(gold))
@@ -256,7 +256,7 @@ def _scaled(value: Any, factor: Any) -> Any:
 @lru_cache(maxsize=10_000)
 def explain_gold(gold: str) -> GoldReading:
     """How a gold answer is read, for a person who checks data. Never raises."""
-    from paint.grading.math.parse import Statement, free_symbols, has_value, parse_answer
+    from strictgrade.parse import Statement, free_symbols, has_value, parse_answer
 
     bare = _plain_answer(gold)
     if not normalize(bare):

@@ -8,7 +8,7 @@ It also bounds how deep an answer may be nested: what is deeper is compared as t
 
 import re
 
-from paint.objective.anchors import plain_characters
+from strictgrade.text import plain_characters
 
 WRAPPER = r"\\(?:text(?:bf|it|rm|normal)?|math(?:rm|bf|it|sf)|mbox)\s*\{"
 
