@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 
 import strictgrade
 from paint.demo.files import MODEL
-from strictgrade import compare, reason_for, verify
+from strictgrade import compare, comparer, reason_for, verify
 
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(strictgrade.__file__).parent
@@ -25,6 +26,13 @@ OUTSIDE = {
     "symbolic": {"mpmath", "sympy"},
     "equality": {"sympy"},
 }
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_process_is_left() -> Iterator[None]:
+    """Other tests count the processes of this one."""
+    yield
+    comparer._shared(os.getpid())[0].close()
 
 
 @pytest.mark.parametrize("path", sorted(SOURCE.glob("*.py")), ids=lambda path: path.stem)
