@@ -18,7 +18,7 @@ from paint.core.display import Display
 from paint.core.extensions import spec_of
 from paint.core.storage import CorruptFileError
 from paint.data.contexts import Contexts
-from paint.data.problems import Problem
+from paint.data.problems import Problem, read_problems
 from paint.evaluation.frame import Report, select_rows
 from paint.evaluation.intervals import Interval
 from paint.grading.contract import Grade
@@ -43,8 +43,10 @@ from paint.lab.viewer.show import tables_data
 from paint.models.policy import Policy
 from paint.objective.divergences import FORWARD_KL, REVERSE_KL, Divergence
 from paint.training.rollouts import Rollout
+from paint.training.token_log import read_tokens, tokens_path
+from paint.training.trainer import train
 from reports import report_in, row_of
-from runs import Sections, changed, rows_of, write_problems
+from runs import Sections, changed, rows_of, stored, write_problems
 
 DEMO = changed("demo-paint", {"rollout": {"max_new_tokens": 60}, "data": {"limit": 40}})
 
@@ -167,6 +169,48 @@ def test_advise_on_stored_rollouts_finds_the_same(folder: Path, tmp_path: Path) 
     for row in select_rows(report.rows, policy="solution@0"):
         before = row_of(report_in(folder), policy="solution@0", metric=row.metric)
         assert row.mean == pytest.approx(before.mean)
+
+
+@pytest.mark.slow
+def test_train_first_step_has_the_divergences_that_advice_measured(
+    folder: Path, tmp_path: Path, policy: Policy
+) -> None:
+    """Both on the same stored completions: of each, the KL of all tokens and the mask ratio."""
+    rollouts = {"engine": "stored", "stored": str(folder / "rollouts.jsonl")}
+    few = {"steps": 1, "batch_size": 8, "micro_batch_size": 8}
+    config = changed(
+        "demo-paint",
+        {
+            "data": {"limit": 40},
+            "rollout": {"max_new_tokens": 60, "samples_per_problem": 2, **rollouts},
+            "train": few,
+        },
+    )
+    train(config, tmp_path / "run", display=Display(enabled=False))
+    tokens = read_tokens(tokens_path(tmp_path / "run", 1))
+    rows = stored(tmp_path / "run")
+
+    by_id = {p.id: p for p in read_problems(config.data, needs={}).problems}
+    cache = RolloutCache(
+        [
+            Rollout(
+                i,
+                by_id[row["problem_id"]],
+                row["prompt_ids"],
+                Completion(tuple(row["completion_ids"]), (), row["truncated"]),
+                row["text"],
+                grade=Grade(float(row["correct"])),
+            )
+            for i, row in enumerate(rows)
+        ],
+        2,
+    )
+    contexts = {"recipe": Contexts(config.context, list(by_id.values()))}
+    found = score(policy, config, cache, contexts, Display(enabled=False))["recipe"]
+    assert len(rows) == 8
+    for i, row in enumerate(rows):
+        assert found[i]["mask_ratio"] == row["mask_ratio"]
+        assert found[i]["kl"] == pytest.approx(float(tokens[i]["kl"].sum()), rel=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,13 @@ def open_grader(grading: GradingConfig, folder: Path | None = None, rank: int = 
     return WeightedGrader(graders, grading.weights or [1.0] * len(graders))
 
 
+def grade_items(grader: Grader, items: Sequence[Item], *, needs_answer: bool) -> list[Grade]:
+    """The grade of each completion; one that lacks a needed gold answer has no reward."""
+    grades = iter(grader.grade([item for item in items if item.gold or not needs_answer]))
+    ungraded = Grade(None, "no answer")
+    return [next(grades) if item.gold or not needs_answer else ungraded for item in items]
+
+
 def short_names(graders: Sequence[str]) -> list[str]:
     """Names of graders in metrics: of module:name the name, if no other grader has it."""
     short = [grader.rpartition(":")[2] for grader in graders]

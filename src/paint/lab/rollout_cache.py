@@ -31,7 +31,7 @@ from paint.data.teacher_views import teacher_view
 from paint.evaluation.defaults import grader_needs_answer
 from paint.evaluation.generate import checkpoint_digest, load_eval_policy
 from paint.grading.contract import describe_failures, require_some_grade
-from paint.grading.graders import open_grader
+from paint.grading.graders import grade_items, open_grader
 from paint.inference.engine import Completion, Engine, derive_seed, sampling_from
 from paint.inference.factory import EngineSetup, open_engine
 from paint.inference.machine import find_machine
@@ -303,22 +303,21 @@ def _graded_rollouts(
         text = policy.decode(completion.ids)
         rollouts.append(Rollout(len(rollouts), request.problem, request.prompt, completion, text))
     needs_answer = grader_needs_answer(config.grading)
-    gradable, items = [], []
-    for rollout in rollouts:
-        item = item_of(
-            rollout.problem,
-            policy.transcript(rollout.prompt, rollout.completion.ids),
-            truncated=rollout.completion.truncated,
+    items = [
+        item_of(
+            r.problem,
+            policy.transcript(r.prompt, r.completion.ids),
+            truncated=r.completion.truncated,
             tags=policy.conventions.tags,
         )
-        if item.gold or not needs_answer:
-            gradable.append(rollout.row)
-            items.append(item)
+        for r in rollouts
+    ]
     with open_grader(config.grading, folder) as grader:
-        grades = grader.grade(items)
-    for i, grade in zip(gradable, grades, strict=True):
-        rollouts[i] = replace(rollouts[i], grade=grade)
-    return rollouts, set(gradable)
+        grades = grade_items(grader, items, needs_answer=needs_answer)
+    asked = {
+        r.row for r, item in zip(rollouts, items, strict=True) if item.gold or not needs_answer
+    }
+    return [replace(r, grade=grade) for r, grade in zip(rollouts, grades, strict=True)], asked
 
 
 def recorded_engine(folder: Path) -> list[str]:

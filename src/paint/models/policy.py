@@ -265,6 +265,8 @@ class Policy:
     ) -> list[int]:
         """Token ids of the request for a rationale; thinking is off, since that is the reply."""
         problem = _problem_of(problem)
+        # A context may be a completion. Special text of a problem's row was refused before.
+        context = drop_special_text(self.tokenizer, context)
         messages = views.rationale_chat(
             self.prompts, problem, context, complete=complete, request=request
         )

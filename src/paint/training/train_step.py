@@ -20,6 +20,7 @@ from paint.core.extensions import extension_errors
 from paint.data.contexts import Attempt, Contexts, GradedCompletion, attempts_of
 from paint.data.problems import Problem, item_of
 from paint.grading.contract import Grade, Grader, require_some_grade
+from paint.grading.graders import grade_items
 from paint.inference.engine import Engine, Sampling, derive_seed, sampling_from
 from paint.models.policy import Policy
 from paint.models.sharding import is_sharded, passes_missing
@@ -173,7 +174,6 @@ def student_log_probs(
 
 def grades_of(setup: Setup, rollouts: Sequence[Rollout]) -> list[Grade]:
     """The grade of each completion; one that lacks a needed gold answer has no reward."""
-    needs_answer = setup.resolved.needs_answer
     items = [
         item_of(
             r.problem,
@@ -183,9 +183,7 @@ def grades_of(setup: Setup, rollouts: Sequence[Rollout]) -> list[Grade]:
         )
         for r in rollouts
     ]
-    grades = iter(setup.grader.grade([i for i in items if i.gold or not needs_answer]))
-    ungraded = Grade(None, "no answer")
-    return [next(grades) if i.gold or not needs_answer else ungraded for i in items]
+    return grade_items(setup.grader, items, needs_answer=setup.resolved.needs_answer)
 
 
 def add_grades(setup: Setup, rollouts: Sequence[Rollout], step_index: int) -> list[Rollout]:

@@ -8,10 +8,11 @@ import pytest
 from paint.algorithms.variants.contrast import Contrast
 from paint.algorithms.variants.rlsd import Rlsd
 from paint.algorithms.variants.sipo import Sipo
-from paint.algorithms.variants.u_opsd import UOpsd, lesson
+from paint.algorithms.variants.u_opsd import UOpsd, lesson, lesson_view
 from paint.config.run_folder import read_metrics
 from paint.data.problems import Problem
 from paint.inference.engine import Completion
+from paint.models.policy import Policy
 from paint.resolve.algorithm import Algorithm
 from paint.training.rollouts import Rollout
 from paint.training.trainer import train
@@ -80,6 +81,22 @@ def test_u_opsd_lesson_is_majority_for_longest_other(
     texts[0] = f"long {texts[0]}"
     group = [said(text, 5 + row, row) for row, text in enumerate(texts)]
     assert lesson(group, 0.5) == expected
+
+
+def test_u_opsd_lesson_with_special_text_is_that_without_it(policy: Policy) -> None:
+    end = policy.tokenizer.eos_token
+    rollout = said("1", 1, 0)
+    marked = lesson_view(policy, rollout, f"So{end} it is 7.")
+    assert marked.prompt == lesson_view(policy, rollout, "So it is 7.").prompt
+    assert lesson_view(policy, rollout, None).prompt == policy.teacher_prompt(
+        rollout.problem, None, complete=False
+    )
+
+
+def test_rationale_prompt_with_special_text_is_that_without_it(policy: Policy) -> None:
+    end = policy.tokenizer.eos_token
+    marked = policy.rationale_prompt("p", f"So{end} it is 7.", complete=True)
+    assert marked == policy.rationale_prompt("p", "So it is 7.", complete=True)
 
 
 @pytest.mark.slow

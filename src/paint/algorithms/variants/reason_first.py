@@ -75,7 +75,8 @@ class ReasonFirst(Variant):
 
         for (r, context, is_complete), completion in zip(asked, written, strict=True):
             rationale = policy.decode(completion.ids).strip()
-            shown = Context(context, is_complete)
+            # As generated text, which it may be: special tokens that a model spelled are dropped.
+            shown = Context(context, is_complete, names={"completion": r.text})
             view = view_with_context(policy, r.problem, shown, rationale, request)
             require_prompt_fits(view.prompt, r.problem, policy, setup.resolved)
             metrics = {**r.metrics, "rationale_tokens": len(completion.ids)}

@@ -19,7 +19,8 @@ from paint.core.display import Clock
 from paint.core.distributed import all_gather_objects
 from paint.core.settings import setting, within
 from paint.data.contexts import Context
-from paint.data.teacher_views import view_with_context
+from paint.data.teacher_views import TeacherPrompt, view_with_context
+from paint.models.policy import Policy
 from paint.resolve.algorithm import Algorithm
 from paint.training import train_step as ts
 from paint.training.rollouts import Rollout
@@ -54,12 +55,18 @@ class UOpsd(Algorithm):
         taught = []
         for rollout in rollouts:
             text, _ = lessons[rollout.row // size]
-            shown = Context(text, complete=text is not None)
-            view = view_with_context(setup.policy, rollout.problem, shown)
+            view = lesson_view(setup.policy, rollout, text)
             taught.append(replace(rollout, teacher_prompt=view))
         rows = {row for _, row in lessons if row is not None}
         score = partial(score_rollouts, setup)
         return learn_from(setup, taught, rows, score, step_index, clock)
+
+
+def lesson_view(policy: Policy, rollout: Rollout, text: str | None) -> TeacherPrompt:
+    """The teacher's prompt of a completion, with the completion that it is compared with."""
+    # With a name the text counts as generated: special tokens that a model spelled are dropped.
+    shown = Context(text, complete=text is not None, names={"completion": rollout.text})
+    return view_with_context(policy, rollout.problem, shown)
 
 
 def lesson(group: Sequence[Rollout], threshold: float) -> tuple[str | None, int | None]:
