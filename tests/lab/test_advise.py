@@ -184,6 +184,7 @@ def test_train_first_step_has_the_divergences_that_advice_measured(
             "data": {"limit": 40},
             "rollout": {"max_new_tokens": 60, "samples_per_problem": 2, **rollouts},
             "train": few,
+            "log": {"token_rows": 8},
         },
     )
     train(config, tmp_path / "run", display=Display(enabled=False))
