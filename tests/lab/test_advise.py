@@ -211,7 +211,7 @@ def test_train_first_step_has_the_divergences_that_advice_measured(
     assert len(rows) == 8
     for i, row in enumerate(rows):
         assert found[i]["mask_ratio"] == row["mask_ratio"]
-        assert found[i]["kl"] == pytest.approx(float(tokens[i]["kl"].sum()), rel=1e-5)
+        assert found[i]["kl"] == pytest.approx(float(tokens[i]["kl"].sum()), rel=1e-4)
 
 
 @pytest.mark.parametrize(
