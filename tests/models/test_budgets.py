@@ -30,7 +30,6 @@ from large_models import give_fake_weights, settings_of
 from paint.algorithms.paint import score_rollouts
 from paint.config import schema as cfg
 from paint.data.problems import Problem
-from paint.data.teacher_views import TeacherPrompt
 from paint.grading.mathematics import MathGrader
 from paint.inference.engine import Completion, Sampling
 from paint.inference.local import LocalEngine, _Sampler
@@ -41,6 +40,7 @@ from paint.objective import fused
 from paint.resolve.check import check_config
 from paint.resolve.shapes import SHAPES
 from paint.training.rollouts import Rollout
+from paint.training.teacher_views import TeacherPrompt
 from paint.training.train_step import Setup, accumulate
 
 DOCUMENT = Path(__file__).parents[2] / "docs/dev/benchmarks.md"

@@ -14,11 +14,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from paint.core.display import Clock
-from paint.data.teacher_views import teacher_view
 from paint.inference.engine import derive_seed
 from paint.objective.fused import fused_paint_loss
 from paint.training import train_step as ts
 from paint.training.rollouts import Rollout
+from paint.training.teacher_views import teacher_view
 from paint.training.train_step import Setup
 from paint.training.weighting import Weights, factors, learn_from, rows_with_context
 

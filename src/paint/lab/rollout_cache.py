@@ -27,7 +27,6 @@ from paint.data.problems import (
     problems_digest,
     read_problems,
 )
-from paint.data.teacher_views import teacher_view
 from paint.evaluation.defaults import grader_needs_answer
 from paint.evaluation.generate import checkpoint_digest, load_eval_policy
 from paint.grading.contract import describe_failures, require_some_grade
@@ -48,6 +47,7 @@ from paint.resolve.check import Resolved, check_config, resolve_evaluation
 from paint.resolve.engines import LOCAL
 from paint.training.drift import KL
 from paint.training.rollouts import Rollout
+from paint.training.teacher_views import teacher_view
 from paint.training.token_log import token_bytes
 from strictgrade.text import normalize
 

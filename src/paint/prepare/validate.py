@@ -25,7 +25,6 @@ from paint.data.formats import convert_rows, describe_formats
 from paint.data.gold_answer_checks import gold_warnings
 from paint.data.problems import DataError, Problem, validate_rows
 from paint.data.readers import BadRow, Row, describe_separator, read_rows, shorten
-from paint.data.teacher_views import masked_context
 from paint.demo.files import problems_path
 from paint.grading.contract import Item
 from paint.grading.graders import find_grader
@@ -48,6 +47,7 @@ from paint.objective.masking import anchors
 from paint.prepare.decontaminate import build_index, contaminated
 from paint.resolve.check import check_config
 from paint.training.longest_rows import LONGEST, longest_views
+from paint.training.teacher_views import masked_context
 from strictgrade.choice import named_letters
 
 SHOWN_ROWS = 5

@@ -11,13 +11,6 @@ from paint.config.schema import PAPER_PROMPTS
 from paint.core.display import Display
 from paint.data.contexts import Contexts
 from paint.data.problems import DataError, Problem, ValidRows
-from paint.data.teacher_views import (
-    TeacherPrompt,
-    masked_context,
-    prompt_limit,
-    reserved_tokens,
-    view_with_context,
-)
 from paint.models.chat_template import PromptError
 from paint.models.lengths import chunks, most_tokens, spaced, token_lengths
 from paint.models.policy import Policy
@@ -28,6 +21,13 @@ from paint.objective.masking import MARKER
 from paint.resolve.check import Resolved
 from paint.resolve.structure import position_limit
 from paint.training.rollouts import Rollout
+from paint.training.teacher_views import (
+    TeacherPrompt,
+    masked_context,
+    prompt_limit,
+    reserved_tokens,
+    view_with_context,
+)
 
 
 def filter_problems(

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from paint.data.problems import Problem
-from paint.data.teacher_views import TeacherPrompt
 from paint.grading.contract import Grade
 from paint.inference.adapter_sync_check import CAUSES, LogprobMismatchError
 from paint.inference.engine import STORED, Completion
+from paint.training.teacher_views import TeacherPrompt
 
 OFF_POLICY_KL_WARNING = 0.05
 """Nats of off_policy_kl above which a run warns (docs/concepts/off-policy.md)."""

@@ -16,11 +16,11 @@ from paint.algorithms.variant import Variant
 from paint.core.display import Clock
 from paint.core.settings import POSITIVE, setting
 from paint.data.contexts import Context
-from paint.data.teacher_views import require_prompt_fits, view_with_context
 from paint.inference.engine import derive_seed, sampling_from
 from paint.inference.local import LocalEngine
 from paint.training import train_step as ts
 from paint.training.rollouts import Rollout
+from paint.training.teacher_views import require_prompt_fits, view_with_context
 
 
 @dataclass(frozen=True)

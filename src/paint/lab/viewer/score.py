@@ -26,7 +26,6 @@ from paint.core.display import Display
 from paint.core.trust import UntrustedError
 from paint.data.contexts import Attempt, Contexts, with_source
 from paint.data.problems import DataError, Problem, problems_digest, read_problems
-from paint.data.teacher_views import TeacherPrompt, masked_context, view_with_context
 from paint.grading.contract import Grade
 from paint.inference.adapter_sync_check import set_trained
 from paint.inference.engine import derive_seed
@@ -36,6 +35,7 @@ from paint.models.weights import load_trained, model_digests, trained_in
 from paint.objective.detail import Detail, detail
 from paint.resolve.check import Resolved
 from paint.training.prompt_filter import filter_problems
+from paint.training.teacher_views import TeacherPrompt, masked_context, view_with_context
 
 
 class Scorer:

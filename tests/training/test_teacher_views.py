@@ -10,11 +10,11 @@ from paint.config.schema import Config
 from paint.core.extensions import spec_of
 from paint.data.contexts import Attempt, Contexts
 from paint.data.problems import DataError, Problem, read_problems
-from paint.data.teacher_views import masked_context, prompt_limit, teacher_view
 from paint.grading.contract import Grade
 from paint.inference.engine import derive_seed
 from paint.models.policy import Policy, load_policy
 from paint.resolve.check import check_config
+from paint.training.teacher_views import masked_context, prompt_limit, teacher_view
 from paint.training.trainer import train
 from runs import changed, stored, variant
 
