@@ -93,6 +93,21 @@ def test_runs_in_python_have_times_and_the_settings_that_differ(run: Path, tmp_p
     assert str(frame["changed"].dt.tz) == "UTC"
 
 
+def test_runs_line_has_the_reward_in_place_of_the_share_of_ones(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(run, tmp_path / "judged")
+    path = tmp_path / "judged/metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    judged = [row | {"accuracy": 0.0, "reward": 0.742} for row in rows]
+    for written, shown, hidden in ((judged, "reward 0.742", "correct"), (rows, "correct ", "rew")):
+        path.write_text("".join(json.dumps(row) + "\n" for row in written))
+        assert main(["runs", str(tmp_path)]) == 0
+        line = capsys.readouterr().out
+        assert shown in line
+        assert hidden not in line
+
+
 def test_runs_folder_empty_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["runs", str(tmp_path)]) == 2
     assert "holds no run" in capsys.readouterr().err

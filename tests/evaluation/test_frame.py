@@ -85,6 +85,22 @@ def test_summary_tables_of_different_k_have_empty_cells() -> None:
     assert new[at] == ""
 
 
+def test_summary_has_shares_of_right_samples_only_where_a_reward_is_one() -> None:
+    def columns(*rewards: list[float], right: bool = False) -> set[str]:
+        part = graded([right, 0], [0, 0])
+        judged = {"x": replace(part, rewards=np.array(rewards))}
+        base = {"x": replace(graded([0, 0], [0, 0]), rewards=np.full((2, 2), 0.25))}
+        tables = summary_report({"base": base, "judged": judged}).tables
+        return {name for table in tables for name in table.columns}
+
+    shares = {"Avg@2", "maj@2", "pass@2"}
+    assert not shares & columns([0.9, 0.5], [0.37, math.nan])
+    assert shares <= columns([1.0, 0.5], [0.37, math.nan], right=True)
+    # A grader that gives answers has no rewards: that none is right is a result.
+    wrong = {"base": {"x": graded([0, 0], [0, 0])}}
+    assert {"maj@2", "pass@2"} <= set(summary_report(wrong).tables[1].columns)
+
+
 def test_summary_has_a_column_for_each_of_several_graders() -> None:
     judged = replace(
         graded([1, 0], [0, 0]),

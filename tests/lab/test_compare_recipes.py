@@ -8,6 +8,7 @@ import pytest
 import paint
 from paint.cli import main
 from paint.config.schema import ConfigError
+from paint.evaluation.frame import select_rows
 from paint.inference.engine import sampling_from
 from paint.lab.ablations import controls_of_text
 from paint.lab.checkpoint_results import read_results
@@ -15,6 +16,7 @@ from paint.lab.compare import title_of
 from paint.lab.eval_protocols import protocol_for
 from paint.lab.recipes import read_recipes
 from processes import write_recipe
+from reports import report_in, row_of
 from runs import Sections, changed, write_problems
 
 SMALL: Sections = {
@@ -145,6 +147,35 @@ def test_compare_feedback_with_that_of_another_completion(tmp_path: Path) -> Non
     ]
     rollouts = paint.load_run(tmp_path / "demo-paint/seed-0").rollouts()
     assert set(rollouts["context"]) == {"truncated"}  # of the mathematics grader
+
+
+def test_compare_under_a_judge_has_its_mean_rewards_and_their_difference(tmp_path: Path) -> None:
+    rows = [row | {"score": "0.5"} for row in problems_of(2, 3)]
+    scores = ["0.37", "0.8", "fails"]
+    held_out = [
+        row | {"score": score} for row, score in zip(problems_of(4, 5, 6), scores, strict=True)
+    ]
+    frame = paint.compare(
+        [changed("demo-paint", SMALL)],
+        data=write_problems(tmp_path / "rows.jsonl", rows),
+        grading={"grader": "extensions.row_grader:grade"},
+        benchmark=write_problems(tmp_path / "held-out.jsonl", held_out),
+        seeds=1,
+        samples=2,
+        max_new_tokens=8,
+        output_dir=tmp_path / "out",
+    )
+    assert [result.rewards for result in read_results(tmp_path / "out")] == [[0.37, 0.8, None]] * 2
+    assert list(frame["reward"]) == pytest.approx([0.585, 0.585])
+    report = report_in(tmp_path / "out", "results")
+    level = row_of(report, policy="base", metric="reward")
+    assert level.mean == pytest.approx(0.585)
+    assert level.n == 2
+    [gain] = [row for row in select_rows(report.rows, against="base") if row.p is None]
+    assert (gain.metric, gain.mean) == ("reward", 0)
+    main = report.tables[0]
+    assert main.columns[1:3] == ["Mean reward", "gain over base"]
+    assert [row[1].split()[0] for row in main.rows] == ["58.5", "58.5"]
 
 
 @pytest.mark.slow

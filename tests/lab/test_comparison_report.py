@@ -1,9 +1,11 @@
 """Tables and plots of an experiment: every figure is computed from the results."""
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +20,13 @@ from paint.evaluation.intervals import (
     over_seeds,
     p_value_over_seeds,
 )
-from paint.lab.checkpoint_results import CheckpointResult, by_run, shares
+from paint.lab.checkpoint_results import (
+    CheckpointResult,
+    append_results,
+    by_run,
+    read_results,
+    shares,
+)
 from paint.lab.comparison_report import (
     LEAD,
     comparison_report,
@@ -71,6 +79,21 @@ SCORES = {
     (cell, step): np.array([r.right for r in RESULTS if (r.run, r.steps) == (cell, step)]) / 4
     for cell, step in {(r.run, r.steps) for r in RESULTS}
 }
+
+
+def judged(**changes: Any) -> list[CheckpointResult]:
+    """The results under a judge: 0.21 for each right sample and 0.01 more, and never 1."""
+    return [
+        replace(
+            r,
+            rewards=[0.01 + 0.21 * n for n in r.right],
+            **{"right": [0] * len(r.right), **changes},
+        )
+        for r in RESULTS
+    ]
+
+
+REWARDS = {key: 0.01 + 0.84 * scores for key, scores in SCORES.items()}
 
 
 def interval_of(row: Measurement) -> Interval:
@@ -299,3 +322,88 @@ def test_results_leave_out_samples_and_problems_that_were_not_graded() -> None:
     assert by_run([base, run])["few"] == [run]
     with pytest.raises(RunError, match="no problem has a graded sample of every run"):
         by_run([base, replace(run, graded=[0, 0, 0])])
+
+
+def test_comparison_report_of_a_judge_has_mean_rewards_and_no_share_of_ones() -> None:
+    layout = replace(side_by_side("", ["never", "many", "few"]), is_sweep=True)
+    report = comparison_report(layout, judged())
+    main, pairs, seeds, by_step, best = report.tables
+    assert main.columns[2:4] == ["Mean reward", "gain over base"]
+    assert main.title.endswith(", in hundredths with 95 % interval")
+    assert "Differences of Mean reward" in pairs.title
+    for table in (main, pairs, seeds, by_step, best):
+        assert not {"Avg@4", "pass@4"} & set(table.columns)
+        assert "Avg@" not in table.title
+    ends = {name: REWARDS[name, 2 if name == "few" else 8] for name in ("never", "many", "few")}
+    lines = {row[0]: row for row in main.rows}
+    assert lines["base"][2] == over_seeds(REWARDS["base", 0]).points()
+    for name, rewards in ends.items():
+        gain = compare_seeds(REWARDS["base", 0], rewards).points(sign=True)
+        assert lines[name][2:4] == [over_seeds(rewards).points(), gain]
+    compared = [("never", "many"), ("never", "few"), ("many", "few")]
+    p_values = [p_value_over_seeds(ends[before], ends[after]) for before, after in compared]
+    for row, (before, after), p in zip(pairs.rows, compared, p_values, strict=True):
+        difference = compare_seeds(ends[before], ends[after]).points(sign=True)
+        assert row[:3] == [f"{after} less {before}", difference, f"{p:.4f}"]
+    assert ["many", "71.0", "64.0"] in seeds.rows
+    assert ["many", "67.5", "67.5", "4, 8"] in best.rows
+    lead = compare_seeds(ends["few"], ends["many"]).points(sign=True)
+    assert report.lines[0].startswith(f"Best Mean reward: many, {lead} hundredths over few; 0 is")
+    assert [(chart.metric, chart.unit) for chart in report.charts] == [
+        ("reward", "hundredths"),
+        ("reward", "points"),
+    ]
+
+
+def test_comparison_report_of_rewards_that_reach_one_has_avg_at_k_beside_them() -> None:
+    results = [replace(r, right=plain.right) for r, plain in zip(judged(), RESULTS, strict=True)]
+    main = comparison_report(LAYOUT, results).tables[0]
+    [few] = [row for row in main.rows if row[0] == "Few"]
+    places = [main.columns.index(name) for name in ("Mean reward", "Avg@4", "pass@4")]
+    scores = SCORES["few", 2]
+    assert [few[place] for place in places] == [
+        over_seeds(REWARDS["few", 2]).points(),
+        over_seeds(scores).points(),
+        over_seeds((scores > 0).astype(float)).points(),
+    ]
+
+
+def test_comparison_of_rewards_beyond_one_shows_them_and_compares_nothing(tmp_path: Path) -> None:
+    layout = replace(side_by_side("", ["never", "many", "few"]), is_sweep=True)
+    results = judged(has_shares=False)
+    report = comparison_report(layout, results)
+    assert [row for row in report.rows if row.against] == []
+    main = report.tables[0]
+    assert main.title.endswith(", in hundredths; too few problems for an interval")
+    assert {row[0]: row[2] for row in main.rows} == {
+        name: f"{100 * REWARDS[name, step].mean():.1f}"
+        for name, step in (("base", 0), ("never", 8), ("many", 8), ("few", 2))
+    }
+    assert "gain over base" not in main.columns
+    assert "rewards beyond 0 and 1 are not compared" in report.lines[0]
+    save_plot(tmp_path / "plot.svg", layout, results)
+    assert ">Mean reward, hundredths</text>" in (tmp_path / "plot.svg").read_text()
+
+
+def test_results_without_rewards_of_all_rows_are_compared_by_right_samples() -> None:
+    layout = side_by_side("", ["never", "many", "few"])
+    mixed = [replace(RESULTS[0], rewards=[0.3, 0.4, 0.5]), *RESULTS[1:]]
+    assert comparison_report(layout, mixed) == comparison_report(layout, RESULTS)
+
+
+def test_results_file_without_rewards_is_read(tmp_path: Path) -> None:
+    append_results(tmp_path, RESULTS[:2])
+    path = tmp_path / "results.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    old = [{k: v for k, v in row.items() if k not in ("rewards", "has_shares")} for row in lines]
+    path.write_text("".join(json.dumps(row) + "\n" for row in old))
+    assert read_results(tmp_path) == RESULTS[:2]
+
+
+def test_rewards_of_problems_that_were_not_graded_are_left_out() -> None:
+    base, run = judged()[0], judged()[3]
+    lacking = replace(run, graded=[3, 0, 2], rewards=[0.5, None, 0.25])
+    found = by_run([base, replace(lacking, config={"train": {"steps": run.steps}})])
+    rewards = [[result.rewards for result in group] for group in found.values()]
+    assert base.rewards is not None
+    assert rewards == [[[base.rewards[0], base.rewards[2]]], [[0.5, 0.25]]]

@@ -296,9 +296,9 @@ def frame_of(rows: Sequence[Mapping[str, Any]]) -> "pd.DataFrame":
 
 
 def frame_of_results(results: Sequence[Any]) -> "pd.DataFrame":
-    """The results of an experiment as rows, each with its accuracy and the settings that differ."""
+    """The results of an experiment as rows, each with its scores and the settings that differ."""
     from paint.evaluation.intervals import with_value
-    from paint.lab.checkpoint_results import BASE, shares
+    from paint.lab.checkpoint_results import BASE, rewards_of, shares
 
     configs = [None if row.run == BASE else from_table(row.config) for row in results]
     # The seed is a column of its own.
@@ -306,7 +306,10 @@ def frame_of_results(results: Sequence[Any]) -> "pd.DataFrame":
     rows = []
     for result, columns in zip(results, settings, strict=True):
         score = with_value(shares([result])).mean()
-        rows.append(asdict(result) | columns | {"avg_at_k": score})
+        row = asdict(result) | columns | {"avg_at_k": score}
+        if result.rewards is not None:
+            row["reward"] = with_value(rewards_of([result])).mean()
+        rows.append(row)
     return frame_of(rows)
 
 

@@ -61,7 +61,8 @@ def ablate(
             runs/ablate-RECIPE.
 
     Returns:
-        One row per setting, seed and evaluated checkpoint, as in results.jsonl, with avg_at_k.
+        One row per setting, seed and evaluated checkpoint, as in results.jsonl, with avg_at_k,
+        and with reward if the grader gives numbers.
     """
     require_count("seeds", seeds)
     start = open_recipe(recipe)

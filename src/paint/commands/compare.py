@@ -72,8 +72,9 @@ def compare(
         output_dir: Folder of results, runs and samples; existing results are reused.
 
     Returns:
-        One row per recipe, seed and evaluated checkpoint, as in results.jsonl, with avg_at_k and
-        each setting in which the rows differ, such as ``train.learning_rate``.
+        One row per recipe, seed and evaluated checkpoint, as in results.jsonl, with avg_at_k,
+        with reward if the grader gives numbers, and with each setting in which the rows differ,
+        such as ``train.learning_rate``.
     """
     require_count("seeds", seeds)
     folder = Path(output_dir or "runs/compare")

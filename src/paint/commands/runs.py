@@ -59,6 +59,9 @@ def _words(row: dict[Any, Any]) -> str:
     when = row["changed"].to_pydatetime().astimezone().strftime("%Y-%m-%d %H:%M")
     words = [f"{row['state']:8}", f"step {row['step']}/{row['steps']}", when]
     for name, form in SHOWN.items():
+        # A judge rarely gives 1: the share of rewards of 1 says less than their mean.
+        if name == "accuracy" and math.isfinite(row.get("reward", math.nan)):
+            continue
         # A run without the metric has NaN in its row of the DataFrame.
         if math.isfinite(row.get(name, math.nan)):
             words.append(form.format(row[name]))

@@ -29,11 +29,13 @@ from paint.evaluation.intervals import Interval, interval_text
 if TYPE_CHECKING:
     import pandas as pd
 
-Unit = Literal["%", "points", "", "signed", "tokens", "count", "time"]
-"""Shares are shown in percent, differences of shares in points with a sign, seconds as h:mm:ss."""
+Unit = Literal["%", "hundredths", "points", "", "signed", "tokens", "count", "time"]
+"""Shares are shown in percent, rewards in hundredths, differences of both in points with a sign,
+seconds as h:mm:ss."""
 
 FORMS: dict[Unit, tuple[str, float]] = {
     "%": (".1f", 100),
+    "hundredths": (".1f", 100),
     "points": ("+.1f", 100),
     "": (".3g", 1),
     "signed": ("+.3g", 1),

@@ -43,6 +43,11 @@ class GradedSamples:
         return known
 
     @property
+    def has_right(self) -> bool:
+        """Whether some sample is right; else Avg@k, maj@k and pass@k are 0."""
+        return bool((self.correct & self.graded).any())
+
+    @property
     def verdicts(self) -> Bool[np.ndarray, "p k"] | Float[np.ndarray, "p k"]:
         """1 for a right sample and 0 for another one; NaN without a verdict."""
         if self.graded.all():

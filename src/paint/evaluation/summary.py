@@ -49,7 +49,8 @@ def summary_report(graded: ByPolicy) -> Report:
         column_of=lambda row: row.benchmark,
     )
     others = select_rows(rows)
-    columns = _score_columns(others, k)
+    has_right = any(part.has_right for part in _parts(graded))
+    columns = _score_columns(others, k, has_right=has_right or not _have_rewards(graded))
     # What a grader reports beside its rewards, under its own name where the package has none.
     for name in dict.fromkeys(name for part in _parts(graded) for name in part.metrics):
         columns.setdefault(name, (name, "%"))
@@ -136,19 +137,25 @@ def _both(row: Measurement) -> tuple[str, ...]:
     return row.policy, row.benchmark
 
 
-def _score_columns(rows: Sequence[Measurement], k: str) -> dict[str, tuple[str, Unit]]:
-    """Columns of the other metrics; a table leaves out those that no row has."""
+def _score_columns(
+    rows: Sequence[Measurement], k: str, *, has_right: bool
+) -> dict[str, tuple[str, Unit]]:
+    """Columns of the other metrics; a table leaves out those that no row has.
+
+    Where no reward is 1, Avg@k, maj@k and pass@k are 0 whatever was measured, and left out.
+    """
     columns: dict[str, tuple[str, Unit]] = {}
     names = list(dict.fromkeys(row.metric for row in rows))
     for name in names:
         if name.startswith("rewards/"):  # the reward by one of several graders
             columns[name] = (name.removeprefix("rewards/"), "%")
-    if "reward" in names:
+    if "reward" in names and has_right:
         columns["avg_at_k"] = (f"Avg@{k}", "%")
-    columns["maj_at_k"] = (f"maj@{k}", "%")
-    tries = [int(name.removeprefix("pass_at_")) for name in names if name.startswith("pass_at_")]
-    for j in sorted(tries):
-        columns[f"pass_at_{j}"] = (f"pass@{j}", "%")
+    if has_right:
+        columns["maj_at_k"] = (f"maj@{k}", "%")
+        tries = [int(n.removeprefix("pass_at_")) for n in names if n.startswith("pass_at_")]
+        for j in sorted(tries):
+            columns[f"pass_at_{j}"] = (f"pass@{j}", "%")
     for metric in METRICS:
         if metric.column:
             columns[metric.name] = (metric.column, metric.column_unit)

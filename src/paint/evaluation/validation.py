@@ -172,7 +172,8 @@ def validate(
     interval = avg_at_k(graded.verdicts)
     score = f"Avg@{task.protocol.samples} {interval.points()} (95 % interval)"
     if graded.rewards is not None:  # 1 counts as right, which few completions of a judge reach
-        score = f"mean reward {with_value(graded.rewards).mean():.3g}, {score}"
+        reward = f"mean reward {with_value(graded.rewards).mean():.3g}"
+        score = f"{reward}, {score}" if graded.has_right else reward
     display.note(f"{title}: {score}")
     return tracker_metrics(graded, interval)
 

@@ -1,9 +1,10 @@
 """The results of an experiment: results.jsonl, with one line per evaluated checkpoint."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -12,6 +13,7 @@ from paint.config.run_folder import RunError
 from paint.core import storage
 from paint.core.errors import wrap_errors
 from paint.core.workspace import Workspace
+from paint.evaluation.intervals import SHARE
 
 BASE = "base"  # name of the untrained model's run
 
@@ -32,6 +34,9 @@ class CheckpointResult:
     right: list[int]  # number of correct samples of each problem
     answer_tokens: float  # mean length of a sample in tokens
     graded: list[int] | None = None  # samples of each problem that have a verdict; None: all
+    # Mean reward of each problem, None for one without a verdict; None: the grader gives answers.
+    rewards: list[float | None] | None = None
+    has_shares: bool = True  # every sample's reward is in [0, 1]
 
     @property
     def is_last(self) -> bool:
@@ -111,8 +116,10 @@ def _where_all_are_graded(results: Results) -> Results:
     found = []
     for result in results:
         counts = result.graded and [result.graded[i] for i in kept]
+        rewards = result.rewards and [result.rewards[i] for i in kept]
         problems, right = [result.problems[i] for i in kept], [result.right[i] for i in kept]
-        found.append(replace(result, problems=problems, right=right, graded=counts))
+        kept_result = replace(result, problems=problems, right=right, graded=counts)
+        found.append(replace(kept_result, rewards=rewards))
     return found
 
 
@@ -143,7 +150,44 @@ def mean_cost(group: Results) -> tuple[float, float]:
     return tokens, float(np.mean([result.seconds for result in group]))
 
 
-def score_name(results: Results) -> str:
+@dataclass(frozen=True)
+class ComparisonScore:
+    """What the results of a comparison are measured by: the mean reward, or Avg@k."""
+
+    metric: str  # name in rows
+    name: str  # in titles and column heads
+    unit: Literal["%", "hundredths"]
+    points: Literal["points", "hundredths"]  # unit of a difference
+    bounds: tuple[float, float]
+    has_right: bool  # Avg@k and pass@k say something: some sample has a reward of 1
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether differences have an interval: those of values in [0, 1]."""
+        return self.bounds == SHARE
+
+    def values(self, results: Results) -> Float[np.ndarray, "s p"]:
+        """The score by seed and problem; NaN for a problem without a graded sample."""
+        if self.metric == "reward":
+            return rewards_of(results)
+        return shares(results)
+
+
+def score_of(results: Results) -> ComparisonScore:
+    """The mean reward if all results have one; else Avg@k."""
+    if any(result.rewards is None for result in results):
+        return ComparisonScore("avg_at_k", avg_name(results), "%", "points", SHARE, has_right=True)
+    bounds = SHARE if all(result.has_shares for result in results) else (-math.inf, math.inf)
+    has_right = any(any(result.right) for result in results)
+    return ComparisonScore("reward", "Mean reward", "hundredths", "hundredths", bounds, has_right)
+
+
+def rewards_of(results: Results) -> Float[np.ndarray, "s p"]:
+    """Mean reward, by seed and problem; NaN without a graded sample."""
+    return np.array([result.rewards for result in results], float)
+
+
+def avg_name(results: Results) -> str:
     return f"Avg@{results[0].protocol['samples']}"
 
 

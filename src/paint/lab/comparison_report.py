@@ -25,6 +25,7 @@ from paint.evaluation.frame import (
     Report,
     Table,
     Unit,
+    interval_note,
     select_rows,
     table_of,
     to_measurement,
@@ -41,13 +42,15 @@ from paint.evaluation.intervals import (
 from paint.lab.checkpoint_results import (
     BASE,
     BySteps,
+    ComparisonScore,
     Results,
+    avg_name,
     benchmark_name,
     by_run,
     by_step,
     evaluation_name,
     mean_cost,
-    score_name,
+    score_of,
     shares,
 )
 from paint.lab.plots import Layout, save_plot
@@ -88,30 +91,35 @@ def comparison_report(layout: Layout, results: Results) -> Report:
     if not all(result.is_last for result in results):
         rows += step_rows(layout, results)
         tables += step_tables(layout, rows, results)
-    score = Chart(score_name(results), "avg_at_k", "%", evaluation_name(results))
+    score = score_of(results)
+    levels = Chart(score.name, score.metric, score.unit, evaluation_name(results))
     same = "on the same seeds and problems"
-    pairs = Chart("Differences", "avg_at_k", "points", same, is_difference=True)
+    pairs = Chart("Differences", score.metric, "points", same, is_difference=True)
     lines = [describe_best(layout, results)] if layout.is_sweep and len(layout.labels) > 1 else []
-    return Report(rows, tables, [score, pairs], lines)
+    return Report(rows, tables, [levels, pairs], lines)
 
 
 def describe_best(layout: Layout, results: Results) -> str:
     """Name the row with the highest score of at least two, and warn that it was chosen by it."""
-    last, score = by_run(results), score_name(results)
-    means = {name: float(shares(last[name]).mean()) for name in layout.labels}
+    last, score = by_run(results), score_of(results)
+    means = {name: float(score.values(last[name]).mean()) for name in layout.labels}
     # Of equal rows the first stays first.
     best, second, *_ = sorted(means, key=lambda name: -means[name])
     if means[best] == means[second]:
         equal = [layout.labels[name] for name in means if means[name] == means[best]]
         return (
-            f"No row is best: {', '.join(equal)} have the same {score}, "
+            f"No row is best: {', '.join(equal)} have the same {score.name}, "
             f"{100 * means[best]:.1f}; take more problems or samples"
         )
-    lead = compare_seeds(shares(last[second]), shares(last[best]))
-    is_shown = lead.low > 0
-    verdict = "" if is_shown else "; 0 is in the interval, so the two are not told apart"
+    if score.is_compared:
+        found = compare_seeds(score.values(last[second]), score.values(last[best]))
+        lead = found.points(sign=True)
+        verdict = "; 0 is in the interval, so the two are not told apart" if found.low <= 0 else ""
+    else:
+        lead = f"{100 * (means[best] - means[second]):+.1f}"
+        verdict = "; rewards beyond 0 and 1 are not compared"
     return (
-        f"Best {score}: {layout.labels[best]}, {lead.points(sign=True)} points over "
+        f"Best {score.name}: {layout.labels[best]}, {lead} {score.points} over "
         f"{layout.labels[second]}{verdict}. It was chosen on these problems, as the best of "
         f"{len(means)} rows, so its score is optimistic: evaluate it on other problems (`paint "
         f"eval`), and report that"
@@ -119,27 +127,30 @@ def describe_best(layout: Layout, results: Results) -> str:
 
 
 def comparison_rows(layout: Layout, results: Results) -> list[Measurement]:
-    """Score, cost, gain, paired differences and score by seed of the last checkpoints."""
-    last = by_run(results)
+    """ComparisonScore, cost, gain, paired differences and score by seed of the last checkpoints."""
+    last, score = by_run(results), score_of(results)
     rows: list[Measurement] = []
     for name, label in layout.rows.items():
-        rows += _rows_of(label, last[name], last[BASE])
+        rows += _rows_of(label, last[name], last[BASE], score)
     for name, label in layout.rows.items():
         for result in last[name]:
-            score = float(shares([result]).mean())
+            mean = float(score.values([result]).mean())
             group = f"seed {result.seed}"
-            rows += to_measurement(label, benchmark_name(results), "avg_at_k", score, group=group)
-    return rows + _pair_rows(layout, last)
+            rows += to_measurement(label, benchmark_name(results), score.metric, mean, group=group)
+    return rows + (_pair_rows(layout, last, score) if score.is_compared else [])
 
 
 def _rows_of(
-    label: str, group: Results, base: Results, step: int | None = None
+    label: str, group: Results, base: Results, score: ComparisonScore, step: int | None = None
 ) -> list[Measurement]:
-    """Score, cost, and gain over the base, of one checkpoint of a run."""
+    """ComparisonScore, cost, and gain over the base, of one checkpoint of a run."""
     benchmark, n = benchmark_name(group), len(group[0].problems)
     # Over problems and seeds: with one seed, over problems alone.
-    values: dict[str, Interval | float] = {"avg_at_k": over_seeds(shares(group))}
+    values: dict[str, Interval | float] = {
+        score.metric: over_seeds(score.values(group), bounds=score.bounds)
+    }
     if step is None:
+        values["avg_at_k"] = over_seeds(shares(group))
         tried = group[0].protocol["samples"]
         # Of k among k samples pass@k is whether one is right.
         values[f"pass_at_{tried}"] = over_seeds((shares(group) > 0).astype(float))
@@ -148,29 +159,31 @@ def _rows_of(
     rows: list[Measurement] = []
     if group[0].run != BASE:
         values["rollout_tokens"], values["seconds"] = mean_cost(group)
-        gain = compare_seeds(shares(base), shares(group))
-        rows += to_measurement(label, benchmark, "avg_at_k", gain, n, step=step, against=BASE)
+        if score.is_compared:
+            gain = compare_seeds(score.values(base), score.values(group))
+            rows += to_measurement(label, benchmark, score.metric, gain, n, step=step, against=BASE)
     for metric, value in values.items():
         rows += to_measurement(label, benchmark, metric, value, n, step=step)
     return rows
 
 
-def _pair_rows(layout: Layout, last: Mapping[str, Results]) -> list[Measurement]:
+def _pair_rows(
+    layout: Layout, last: Mapping[str, Results], score: ComparisonScore
+) -> list[Measurement]:
     """The differences that the report is about, with p-values corrected for all of them."""
     pairs = [(before, after) for after, before in layout.pairs.values()]
     if layout.all_pairs:
         pairs = list(combinations(layout.labels, 2))
     # Holm's correction is for all pairs of the table, whichever of them is looked at.
-    p_values = []
-    for before, after in pairs:
-        p_values.append(p_value_over_seeds(shares(last[before]), shares(last[after])))
+    values = {name: score.values(group) for name, group in last.items()}
+    p_values = [p_value_over_seeds(values[before], values[after]) for before, after in pairs]
     rows = []
     for (before, after), p, corrected in zip(pairs, p_values, holm(p_values), strict=True):
         rows += to_measurement(
             layout.rows[after],
             benchmark_name(last[after]),
-            "avg_at_k",
-            compare_seeds(shares(last[before]), shares(last[after])),
+            score.metric,
+            compare_seeds(values[before], values[after]),
             len(last[after][0].problems),
             against=layout.rows[before],
             p=p,
@@ -181,7 +194,7 @@ def _pair_rows(layout: Layout, last: Mapping[str, Results]) -> list[Measurement]
 
 def step_rows(layout: Layout, results: Results) -> list[Measurement]:
     """The same of every checkpoint, and how far the last one of the reference run is ahead."""
-    groups = by_step(results)
+    groups, score = by_step(results), score_of(results)
     # The untrained model has one checkpoint, at step 0.
     [base] = groups[BASE].values()
     reference = layout.reference_run
@@ -189,10 +202,10 @@ def step_rows(layout: Layout, results: Results) -> list[Measurement]:
     rows: list[Measurement] = []
     for name, label in layout.rows.items():
         for step, group in groups[name].items():
-            rows += _rows_of(label, group, base, step)
-            if reference and group is not end:
+            rows += _rows_of(label, group, base, score, step)
+            if reference and group is not end and score.is_compared:
                 # Labelled by the checkpoint that is compared, so that it stands in its line.
-                lead = compare_seeds(shares(group), shares(end))
+                lead = compare_seeds(score.values(group), score.values(end))
                 ahead = layout.rows[reference]
                 rows += to_measurement(
                     ahead, benchmark_name(group), LEAD, lead, step=step, group=label, against=label
@@ -202,16 +215,16 @@ def step_rows(layout: Layout, results: Results) -> list[Measurement]:
 
 def comparison_tables(layout: Layout, rows: list[Measurement], results: Results) -> list[Table]:
     """Tables of score, gain and cost of every run, paired differences, settings, scores by seed."""
-    score, tried = score_name(results), results[0].protocol["samples"]
+    score, tried = score_of(results), results[0].protocol["samples"]
+    columns: dict[str, tuple[str, Unit]] = {score.metric: (score.name, score.unit)}
+    if score.has_right:
+        columns["avg_at_k"] = (avg_name(results), "%")
+        columns[f"pass_at_{tried}"] = (f"pass@{tried}", "%")
+    note = interval_note(select_rows(rows, metric=score.metric))
     main = table_of(
         [*select_rows(rows), *select_rows(rows, against=BASE, p=None)],
-        f"{layout.title}: {score} on {evaluation_name(results)}, in % with 95 % interval",
-        {
-            "avg_at_k": (score, "%"),
-            f"pass_at_{tried}": (f"pass@{tried}", "%"),
-            **COSTS,
-            "completion_tokens": ("tokens an answer", "tokens"),
-        },
+        f"{layout.title}: {score.name} on {evaluation_name(results)}, in {score.unit}{note}",
+        {**columns, **COSTS, "completion_tokens": ("tokens an answer", "tokens")},
         column_of=_column,
     )
     varied = _varied_settings(layout, results)
@@ -224,18 +237,18 @@ def comparison_tables(layout: Layout, rows: list[Measurement], results: Results)
             pair = f"{row.policy} less {row.against}"
             cells.append([pair, row.text("points"), f"{row.p:.4f}", f"{row.corrected_p:.4f}"])
         title = (
-            f"Differences of {score} on the same seeds and problems, in points with 95 % interval; "
-            f"p without and with Holm's correction for {len(differences)}"
+            f"Differences of {score.name} on the same seeds and problems, in {score.points} with "
+            f"95 % interval; p without and with Holm's correction for {len(differences)}"
         )
         tables.append(Table(title, ["", "difference", "p", "corrected p"], cells))
     # The columns of a sweep say the same.
     if varied and not (layout.is_sweep and is_narrow):
         tables.append(_settings_table(layout, results))
     seeds = [row for row in select_rows(rows, group=...) if row.group.startswith("seed ")]
-    columns: dict[str, tuple[str, Unit]] = {row.group: (row.group, "%") for row in seeds}
-    if len(columns) > 1:
-        title = f"{score} of each seed, in %"
-        tables.append(table_of(seeds, title, columns, column_of=lambda row: row.group))
+    by_seed: dict[str, tuple[str, Unit]] = {row.group: (row.group, score.unit) for row in seeds}
+    if len(by_seed) > 1:
+        title = f"{score.name} of each seed, in {score.unit}"
+        tables.append(table_of(seeds, title, by_seed, column_of=lambda row: row.group))
     return tables
 
 
@@ -285,14 +298,14 @@ def _settings_table(layout: Layout, results: Results) -> Table:
 
 def step_tables(layout: Layout, rows: list[Measurement], results: Results) -> list[Table]:
     """Tables of score and cost by step, and of best checkpoints."""
-    groups, score = by_step(results), score_name(results)
+    groups, score = by_step(results), score_of(results)
     by_checkpoint = [row for row in rows if row.step is not None]
-    columns: dict[str, tuple[str, Unit]] = {"avg_at_k": (score, "%"), **COSTS}
+    columns: dict[str, tuple[str, Unit]] = {score.metric: (score.name, score.unit), **COSTS}
     if layout.reference_run:
         columns[LEAD] = (f"last of {layout.labels[layout.reference_run]} less this", "points")
     by_step_table = table_of(
         by_checkpoint,
-        f"{score} by step, in % with 95 % interval",
+        f"{score.name} by step, in {score.unit}{interval_note(by_checkpoint)}",
         columns,
         labels=lambda row: (row.group or row.policy, f"step {row.step}"),
         column_of=lambda row: row.metric if row.metric == LEAD else _column(row),
@@ -300,12 +313,13 @@ def step_tables(layout: Layout, rows: list[Measurement], results: Results) -> li
     return [by_step_table, _best_checkpoints(layout, groups, score)]
 
 
-def _best_checkpoints(layout: Layout, groups: BySteps, score: str) -> Table:
+def _best_checkpoints(layout: Layout, groups: BySteps, score: ComparisonScore) -> Table:
     """The paper's rule ("best checkpoints within 100 steps", Main Results), for every seed."""
     # Of equal checkpoints argmax takes the first.
     rows, counts = [], set()
     for name, label in layout.labels.items():
-        means = np.array([shares(group).mean(axis=1) for group in groups[name].values()])
+        found = [score.values(group).mean(axis=1) for group in groups[name].values()]
+        means = np.array(found)
         steps = list(groups[name])
         chosen = [str(steps[row]) for row in means.argmax(axis=0)]
         last = f"{100 * means[-1].mean():.1f}"
@@ -313,8 +327,8 @@ def _best_checkpoints(layout: Layout, groups: BySteps, score: str) -> Table:
         rows.append([label, last, best, ", ".join(chosen)])
         counts.add(len(means))
     title = (
-        f"Not a result: {score} of each seed's best checkpoint, biased upwards, since the same "
-        f"samples select it (the paper's rule)"
+        f"Not a result: {score.name} of each seed's best checkpoint, biased upwards, since the "
+        f"same samples select it (the paper's rule)"
     )
     several = " to ".join(map(str, sorted({min(counts), max(counts)})))
     return Table(title, ["", "last", f"best of {several}", "its step, by seed"], rows)

@@ -17,8 +17,7 @@ from paint.lab.checkpoint_results import (
     Results,
     by_run,
     evaluation_name,
-    score_name,
-    shares,
+    score_of,
 )
 
 INK, FAINT, GRID = "#1a1a1a", "#8c8c8c", "#dddddd"
@@ -60,7 +59,7 @@ def save_plot(path: Path, layout: Layout, results: Results) -> None:
 
     Raises OSError if PATH cannot be written.
     """
-    last, labels, score = by_run(results), list(layout.rows.values()), score_name(results)
+    last, labels, score = by_run(results), list(layout.rows.values()), score_of(results)
     ticks = "; ticks: single seeds" if len(last[BASE]) > 1 else ""
     title = f"{layout.title}\n{evaluation_name(results)}; bars: 95 % intervals{ticks}"
     # Text stays text. Ids come from the salt, so equal results give equal files.
@@ -71,14 +70,15 @@ def save_plot(path: Path, layout: Layout, results: Results) -> None:
         figure = Figure(figsize=(9.9, 0.36 * len(labels) + 1.6), layout="constrained")
         levels, gaps = figure.subplots(1, 2, sharey=True)
         for row, name in enumerate(layout.rows):
-            _add_row(levels, row, over_seeds(shares(last[name])), shares(last[name]))
-            if name in layout.pairs:
-                after, before = (shares(last[cell]) for cell in layout.pairs[name])
+            values = score.values(last[name])
+            _add_row(levels, row, over_seeds(values, bounds=score.bounds), values)
+            if name in layout.pairs and score.is_compared:
+                after, before = (score.values(last[cell]) for cell in layout.pairs[name])
                 _add_row(gaps, row, compare_seeds(before, after), after - before)
         # Where two runs do not differ.
         gaps.axvline(0, color=INK, linewidth=0.8, linestyle=":")
-        levels.set_xlabel(f"{score}, %")
-        gaps.set_xlabel(sanitize_for_terminal(f"{score}: {layout.pairing}, points"))
+        levels.set_xlabel(f"{score.name}, {score.unit}")
+        gaps.set_xlabel(sanitize_for_terminal(f"{score.name}: {layout.pairing}, {score.points}"))
         for axis in (levels, gaps):
             axis.grid(axis="x", color=GRID, linewidth=0.6)
             axis.set_axisbelow(True)

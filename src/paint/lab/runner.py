@@ -11,6 +11,7 @@ Runs are ordered by seed, so that an interrupted experiment has complete seeds. 
 resumes; started in a second terminal, it works on other runs.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -48,7 +49,8 @@ from paint.evaluation.generate import (
     with_date,
 )
 from paint.evaluation.grade import grade
-from paint.evaluation.metrics import GradedSamples
+from paint.evaluation.intervals import mean_of_samples
+from paint.evaluation.metrics import GradedSamples, are_shares
 from paint.grading.graders import open_grader
 from paint.inference.machine import find_machine
 from paint.lab.checkpoint_results import (
@@ -275,9 +277,19 @@ def _run(
                 right=(samples.correct & samples.graded).sum(axis=1).tolist(),
                 answer_tokens=float(samples.tokens.mean()),
                 graded=None if samples.graded.all() else samples.graded.sum(axis=1).tolist(),
+                rewards=_mean_rewards(samples),
+                has_shares=are_shares(samples.scores),
             )
         )
     return results
+
+
+def _mean_rewards(samples: GradedSamples) -> list[float | None] | None:
+    """The mean reward of each problem, None without a verdict; None if the grader has answers."""
+    if samples.rewards is None:
+        return None
+    means = mean_of_samples(samples.rewards).tolist()
+    return [None if math.isnan(mean) else mean for mean in means]  # JSON has no NaN
 
 
 def train_run(run: ExperimentRun, run_folder: Path, display: Display) -> None:

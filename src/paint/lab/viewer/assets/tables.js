@@ -1,6 +1,6 @@
 // The page of advice, comparisons and bakes: what was found, intervals, tables.
 
-const UNITS = { "%": percent, points, "": (value) => number(value), signed: (value) => number(value) };
+const UNITS = { "%": percent, hundredths: (value) => fixed(100 * value, 1), points, "": (value) => number(value), signed: (value) => number(value) };
 
 function drawn(chart) {
   const rows = Object.entries(chart.rows).map(([label, interval]) => ({ label, ...interval }));
