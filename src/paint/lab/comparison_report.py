@@ -127,7 +127,7 @@ def describe_best(layout: Layout, results: Results) -> str:
 
 
 def comparison_rows(layout: Layout, results: Results) -> list[Measurement]:
-    """ComparisonScore, cost, gain, paired differences and score by seed of the last checkpoints."""
+    """Score, cost, gain, paired differences and score by seed of the last checkpoints."""
     last, score = by_run(results), score_of(results)
     rows: list[Measurement] = []
     for name, label in layout.rows.items():
@@ -143,7 +143,7 @@ def comparison_rows(layout: Layout, results: Results) -> list[Measurement]:
 def _rows_of(
     label: str, group: Results, base: Results, score: ComparisonScore, step: int | None = None
 ) -> list[Measurement]:
-    """ComparisonScore, cost, and gain over the base, of one checkpoint of a run."""
+    """Score, cost, and gain over the base, of one checkpoint of a run."""
     benchmark, n = benchmark_name(group), len(group[0].problems)
     # Over problems and seeds: with one seed, over problems alone.
     values: dict[str, Interval | float] = {
