@@ -1,5 +1,6 @@
 """Advice before training: slopes, places, resumption, and when there is none."""
 
+import math
 import shutil
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -30,6 +31,7 @@ from paint.lab.advise import (
     agreed_wrong,
     context_options,
     metrics_of,
+    student_metrics,
 )
 from paint.lab.rollout_cache import (
     RolloutCache,
@@ -376,6 +378,80 @@ def test_agreed_wrong_counts_one_wrong_answer_of_most_rollouts(
         grade = Grade(float(answer == "4"), answer=answer)
         rows.append(replace(rollout(policy, problems[0], "1", 0.0, number), grade=grade))
     assert agreed_wrong(RolloutCache(rows, 4)).tolist() == [1, 0, 0]
+
+
+def of_rewards(policy: Policy, problem: Problem, rewards: np.ndarray) -> RolloutCache:
+    def grade_of(reward: float) -> Grade:
+        return Grade(None if math.isnan(reward) else float(reward))
+
+    rows = [
+        replace(rollout(policy, problem, "1", 0.0, number), grade=grade_of(reward))
+        for number, reward in enumerate(rewards.ravel())
+    ]
+    return RolloutCache(rows, rewards.shape[1])
+
+
+def test_advise_under_a_judge_that_never_gives_one_orders_contexts_by_its_rewards(
+    policy: Policy, problems: list[Problem]
+) -> None:
+    rng = np.random.default_rng(0)
+    rewards = rng.uniform(0.2, 0.8, (40, 2))
+    rewards[:4, 1] = rewards[:4, 0]
+    cache = of_rewards(policy, problems[0], rewards)
+    student = student_metrics(cache)
+    assert not {"accuracy", "both"} & student.keys()
+    assert student["rollout_reward"].mean == pytest.approx(rewards.mean())
+    assert student["differ"].mean == 0.9
+
+    # A slope of c times the reward has the gradient c times its variance, problem by problem.
+    slopes = {"recipe": 1.0, "solution@0": 3.0, "other@0": -1.0}
+    contexts = {}
+    for name, slope in slopes.items():
+        found = {"tokens": 10, "kl": 5.0, "unclipped_mass": 9.9, "mask_ratio": 0.3}
+        found |= {"entropy_gap_after_divergence": 0.0, "answer_leakage": 0.0}
+        scores = [found | {"directional_derivative": slope * r} for r in rewards.ravel()]
+        contexts[name] = metrics_of(scores, cache.rewards)
+        expected = slope * rewards.var(axis=1, ddof=1)
+        np.testing.assert_allclose(contexts[name]["accuracy_gradient"], expected)
+    lines = advise_on(student, contexts, has_solutions=True)
+    assert lines[0].startswith(f"train with {WHOLE}")
+
+    equal = student_metrics(of_rewards(policy, problems[0], np.full((40, 2), 0.3)))
+    [line] = advise_on(equal, contexts, has_solutions=True)
+    assert line.startswith("no advice: only problems whose rollouts differ in reward tell, and 0.0")
+
+
+@pytest.mark.parametrize("rewards", [[[1.0, 0.0], [0.0, 0.0]], [[1.0, math.nan], [0.0, 1.0]]])
+def test_student_metrics_of_verdicts_are_shares_of_right_rollouts(
+    rewards: list[list[float]], policy: Policy, problems: list[Problem]
+) -> None:
+    table = np.array(rewards)
+    student = student_metrics(of_rewards(policy, problems[0], table))
+    assert student["both"].mean == 0.5
+    assert student["accuracy"].mean == np.nanmean(table, axis=1).mean()
+    assert not {"rollout_reward", "differ"} & student.keys()
+
+
+def test_advise_answers_under_a_judge_are_compared_by_reward(tmp_path: Path) -> None:
+    def share_of_digits(completion: str, row: Mapping[str, Any]) -> float:
+        return 0.9 * sum(map(str.isdigit, completion)) / max(len(completion), 1)
+
+    config = changed(
+        "demo-paint",
+        {"rollout": {"max_new_tokens": 24}, "grading": {"grader": spec_of(share_of_digits)}},
+        {"data": {"limit": 40}},
+    )
+    report = advised(tmp_path, config, problems=2, sources=("other",), answers=True)
+    student = row_of(report, policy="student", metric="rollout_reward").mean
+    assert 0 < student < 1
+    found = select_rows(report.rows, policy="student", metric="reward")
+    assert [row.mean for row in found] == [student]
+    assert not select_rows(report.rows, metric="avg_at_k", against=...)
+    gains = means_of(report, "reward", against="student")
+    levels = means_of(report, "reward")
+    assert list(gains) == ["recipe", "other@0"]
+    for name, gain in gains.items():
+        assert gain == pytest.approx(levels[name] - student)
 
 
 def of_gradient(gradient: float, **changes: Any) -> ContextMetrics:

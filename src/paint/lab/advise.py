@@ -52,7 +52,7 @@ from paint.evaluation.intervals import (
     mean_of_samples,
     with_value,
 )
-from paint.evaluation.metrics import avg_at_k
+from paint.evaluation.metrics import are_shares
 from paint.evaluation.summary import SUMMARY
 from paint.inference.machine import find_machine
 from paint.lab.rollout_cache import (
@@ -77,7 +77,9 @@ TRAINING = "training problems"  # the benchmark of all rows
 # What is measured of the student, and how the table calls it.
 STUDENT_METRICS = {
     "accuracy": "right",
+    "rollout_reward": "mean reward, hundredths",
     "both": "problems with right and wrong rollouts",
+    "differ": "problems whose rollouts differ in reward",
     "truncated": "truncated",
     "agreed_wrong": "problems whose rollouts mostly agree on one wrong answer",
 }
@@ -301,15 +303,27 @@ def advice_report(
 
 def student_metrics(cache: RolloutCache) -> dict[str, Interval]:
     """What is measured of the student (STUDENT_METRICS)."""
-    verdicts = cache.verdicts
-    has_both = (verdicts == 1).any(axis=1) & (verdicts == 0).any(axis=1)
+    rewards = cache.rewards
+    # A context has a gradient only of these; with rewards of 0 and 1, they are right and wrong.
+    differ = np.array([len(np.unique(with_value(row))) > 1 for row in rewards], float)
+    level, tells = ("accuracy", "both") if cache.has_verdicts else ("rollout_reward", "differ")
     values = {
-        "accuracy": with_value(mean_of_samples(verdicts)),
-        "both": has_both.astype(float),
+        level: with_value(mean_of_samples(rewards)),
+        tells: differ,
         "truncated": cache.share(lambda row: row.completion.truncated),
         "agreed_wrong": agreed_wrong(cache),
     }
-    return {name: mean(shares, SHARE) for name, shares in values.items() if len(shares)}
+    bounds = {level: reward_bounds(rewards)}
+    return {
+        name: mean(column, bounds.get(name, SHARE))
+        for name, column in values.items()
+        if len(column)
+    }
+
+
+def reward_bounds(rewards: Float[np.ndarray, "p k"]) -> tuple[float, float]:
+    """The bounds of a mean of rewards: none if some are beyond 0 and 1."""
+    return SHARE if are_shares(rewards) else ANYWHERE
 
 
 def agreed_wrong(cache: RolloutCache) -> Float[np.ndarray, " p"]:
@@ -346,19 +360,21 @@ def answer_rows(cache: RolloutCache, answers: Mapping[str, RolloutCache]) -> lis
     rows: list[Measurement] = []
     if not answers:
         return rows
+    metric = "avg_at_k" if cache.has_verdicts else "reward"
     for name, own in {STUDENT: cache, **answers}.items():
         n = len(own.rewards)
         truncated = mean(own.share(lambda row: row.completion.truncated), SHARE)
-        score = avg_at_k(own.verdicts) if own.is_graded else None
-        rows += to_measurement(name, TRAINING, "avg_at_k", score, n)
+        values = with_value(mean_of_samples(own.rewards))
+        level = mean(values, reward_bounds(own.rewards)) if len(values) else None
+        rows += to_measurement(name, TRAINING, metric, level, n)
         rows += to_measurement(name, TRAINING, "truncated_frac", truncated, n)
         if name in answers:
             gain = gain_of(own, cache)
-            rows += to_measurement(name, TRAINING, "avg_at_k", gain, n, against=STUDENT)
+            rows += to_measurement(name, TRAINING, metric, gain, n, against=STUDENT)
             other = control_of(name, answers)
             if other is not None:
                 gain = gain_of(own, other)
-                rows += to_measurement(name, TRAINING, "avg_at_k", gain, n, against="other")
+                rows += to_measurement(name, TRAINING, metric, gain, n, against="other")
     return rows
 
 
@@ -370,13 +386,16 @@ def advise_on(
 ) -> list[str]:
     """The advice and its reasons, or "no advice" with what is missing."""
     lines = _student_lines(student, has_solutions=has_solutions)
-    both = student["both"]
+    tell = student["both"] if "both" in student else student["differ"]
     problems = len(contexts[RECIPE]["accuracy_gradient"])
     # All right or all wrong, a problem's advantages are zero, and so is its gradient.
-    if both.mean < FEW and both.mean * problems < ENOUGH:
+    if tell.mean < FEW and tell.mean * problems < ENOUGH:
+        which, other = "with right and wrong rollouts", "that the model sometimes solves"
+        if "differ" in student:
+            which, other = "whose rollouts differ in reward", "on which answers differ more"
         lines.append(
-            f"no advice: only problems with right and wrong rollouts tell, and {both.points()} % "
-            f"are; take more --problems or --samples, or problems that the model sometimes solves"
+            f"no advice: only problems {which} tell, and {tell.points()} % are; take more "
+            f"--problems or --samples, or problems {other}"
         )
         return lines
 
@@ -412,14 +431,15 @@ def advise_on(
 
 def _student_lines(student: Mapping[str, Interval], *, has_solutions: bool) -> list[str]:
     """What to change before contexts are compared: too short answers, SFT first, wrong answers."""
-    truncated, accuracy, agreed = student["truncated"], student["accuracy"], student["agreed_wrong"]
+    truncated, agreed = student["truncated"], student["agreed_wrong"]
+    accuracy = student.get("accuracy")  # none of a grader that gives numbers
     lines = []
     if truncated.low > MUCH:
         lines.append(
             f"{truncated.points()} % of the rollouts are truncated, which makes them wrong: raise "
             f"rollout.max_new_tokens first"
         )
-    if has_solutions and accuracy.high < FEW:
+    if has_solutions and accuracy is not None and accuracy.high < FEW:
         lines.append(
             f"SFT first: the student gets {accuracy.points()} % right, and the rows have "
             f"solutions, which --train.method sft learns"
@@ -528,6 +548,9 @@ def _answer_table(rows: Sequence[Measurement], samples: int) -> Table:
         "avg_at_k": (f"Avg@{samples}", "%"),
         f"avg_at_k less {STUDENT}": ("less the student's", "points"),
         "avg_at_k less other": ("less another row's", "points"),
+        "reward": ("mean reward, hundredths", "hundredths"),
+        f"reward less {STUDENT}": ("less the student's", "points"),
+        "reward less other": ("less another row's", "points"),
         "truncated_frac": ("truncated", "%"),
     }
     return table_of(
@@ -539,7 +562,11 @@ def _answer_table(rows: Sequence[Measurement], samples: int) -> Table:
 
 
 def gain_of(cache: RolloutCache, other: RolloutCache) -> Interval | None:
-    """The accuracy of a cache less that of another one on the same problems; None without any."""
-    if not is_comparable(other.verdicts, cache.verdicts):
+    """The mean reward of a cache less that of another one on the same problems.
+
+    None without any, and of rewards beyond 0 and 1, which are not compared.
+    """
+    before, after = other.rewards, cache.rewards
+    if not (is_comparable(before, after) and are_shares(before) and are_shares(after)):
         return None
-    return compare_paired([other.verdicts], [cache.verdicts]).difference
+    return compare_paired([before], [after]).difference

@@ -87,6 +87,11 @@ class RolloutCache:
             np.isnan(self.rewards), np.nan, np.array(is_right).reshape(-1, self.samples)
         )
 
+    @property
+    def has_verdicts(self) -> bool:
+        """Whether every reward is the verdict, 1 or 0, not another number of a judge."""
+        return bool((np.isnan(self.rewards) | (self.rewards == self.verdicts)).all())
+
     def share(self, of: Callable[[Rollout], bool]) -> Float[np.ndarray, " p"]:
         """The share of each problem's rollouts of which something is so."""
         is_so = np.array([of(r) for r in self.rollouts]).reshape(-1, self.samples)
