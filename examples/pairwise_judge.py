@@ -42,7 +42,7 @@ if __name__ == "__main__":
         "output_dir": "evals",
     }
     base = paint.evaluate("demo", benchmarks=problems, samples=1, **settings)
-    answers = dict(zip(base.samples["problem"], base.samples["text"], strict=True))
+    answers = dict(zip(base.samples["problem_id"], base.samples["text"], strict=True))
     rows = [row | {"base": answers[row["id"]]} for row in problems]
 
     run = paint.train("demo-paint", output_dir="runs/pairwise", train={"steps": 4})
