@@ -100,6 +100,9 @@ METHODS: dict[Part, tuple[str, ...]] = {
         "paint",
     ),
 }
+RATES = (1, 3, 10)
+"""Learning rates that are tried, as multiples of the paper's."""
+
 CONTROLS: dict[Part, tuple[str, ...]] = {"gsm8k": ("none", "other", "answer")}
 
 
@@ -307,7 +310,9 @@ def run_part(
     folder = options.folder / part
     cells = cells_of(part, wording, options)
     data = replace(cells[0].config.data, path=rows_of(part, "validation", options))
-    search = RateSearch(replace(data, limit=2 if options.rehearse else 128), folder / "rates")
+    search = RateSearch(
+        replace(data, limit=2 if options.rehearse else 128), folder / "rates", factors=RATES
+    )
     if options.rehearse:
         search = replace(search, factors=(1,), steps=1, samples=1)
     cells = with_chosen_rates(cells, search, display)

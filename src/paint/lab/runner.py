@@ -69,6 +69,7 @@ from paint.resolve.check import (
     resolve_evaluation,
     with_resolved,
 )
+from paint.training.health import collapse_warnings, describe
 from paint.training.trainer import train
 
 # Config keys that may differ between two calls that work on one experiment: they change no number.
@@ -253,6 +254,9 @@ def _run(
         checkpoints = {step: step_folder(run_folder / "checkpoints", step) for step in steps}
         history = read_history(run_folder, max(steps))
         trained_on = str(read_run_json(run_folder)["problems"])
+        collapse = describe_collapse(run.label, history)
+        if collapse:
+            display.warn(collapse)
     graded = _evaluate(run, checkpoints, folder, protocol, display)
     display.note(f"{run.label} took {format_duration(monotonic() - began)}")
     results = []
@@ -290,6 +294,18 @@ def _mean_rewards(samples: GradedSamples) -> list[float | None] | None:
         return None
     means = mean_of_samples(samples.rewards).tolist()
     return [None if math.isnan(mean) else mean for mean in means]  # JSON has no NaN
+
+
+def describe_collapse(label: str, rows: Sequence[Mapping[str, float]]) -> str:
+    """The collapse warnings of a training's last steps; "" without any.
+
+    The training prints them to its log, which nobody reads while a comparison runs.
+    """
+    warnings = collapse_warnings(rows)
+    if not warnings:
+        return ""
+    lines = [describe(name, *values) for name, values in warnings.items()]
+    return "\n  ".join([f"{label} ended with collapse warnings:", *lines])
 
 
 def train_run(run: ExperimentRun, run_folder: Path, display: Display) -> None:
