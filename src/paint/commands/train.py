@@ -9,6 +9,7 @@ from paint.api.results import Run
 from paint.config.recipe import differences, read_recipe
 from paint.config.run_folder import RunError
 from paint.config.schema import Config
+from paint.core.errors import wrap_errors
 from paint.training.callbacks import load_callbacks
 from paint.training.launcher import LaunchRequest, run_training
 
@@ -54,7 +55,9 @@ def train(
     folder = Path(output_dir or Path(config.log.folder) / name)
     # With --gpus, the same command continues a run; rows would replace those that it has.
     has_rows = data is not None and not isinstance(data, str | Path)
-    if (folder / "run.json").exists() and (has_rows or not gpus):
+    with wrap_errors(folder, RunError, "choose another with --log.folder"):
+        has_run = (folder / "run.json").exists()
+    if has_run and (has_rows or not gpus):
         raise RunError(f"{folder} already holds a run; `paint resume {folder}` continues it")
 
     # The folder is known before rows are, as they are written into it.
