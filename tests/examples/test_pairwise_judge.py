@@ -57,7 +57,7 @@ def test_example_win_rate_is_that_of_its_samples(
     problems = {row["id"]: row for row in rows_of(trained / "problems.jsonl")}
     wins: list[float] = []
     for sample in rows_of(trained / "completions.jsonl"):
-        row = problems[sample["problem"]]
+        row = problems[sample["problem_id"]]
         answers = {"problem": row["problem"], "base": row["fields"]["base"]}
         wins.append(asyncio.run(prefers(sample["text"], answers)).reward or 0.0)
     found = table.loc[("pairwise-step-000004", "reward")]

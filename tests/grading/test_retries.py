@@ -114,6 +114,8 @@ def test_failure_kind_status_of_any_client_decides(
 @pytest.mark.parametrize(
     ("error", "kind", "passes"),
     [
+        (PermissionError("401 for the key"), "PermissionError", None),
+        (FileNotFoundError("no prompt"), "FileNotFoundError", None),
         (ConnectionRefusedError(111, "refused"), "no connection", True),
         (socket.gaierror(-2, "Name or service not known"), "no connection", True),
         (OSError("Multiple exceptions: [Errno 111]"), "no connection", True),

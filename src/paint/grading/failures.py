@@ -20,6 +20,17 @@ _CONNECTION_ERRORS = {
     *("ConnectionError", "ClientConnectionError", "APIConnectionError", "NetworkError"),
     *("TransportError", "URLError", "HTTPException"),
 }
+_LOCAL_ERRORS = (
+    PermissionError,
+    FileNotFoundError,
+    FileExistsError,
+    IsADirectoryError,
+    NotADirectoryError,
+    ChildProcessError,
+    ProcessLookupError,
+)
+# Of files and processes, and of a key that a grader refuses itself: waiting mends none of them.
+
 # Classes of clients that do not derive from OSError, by name: none of them need be installed.
 
 
@@ -94,6 +105,8 @@ def _transport_kind(error: BaseException) -> str:
     if isinstance(error, ValueError):  # a reply that requests cannot read is an OSError, too
         return ""
     # An error with a file's name is of the disk.
+    if isinstance(error, _LOCAL_ERRORS):
+        return ""
     is_network = isinstance(error, OSError) and error.filename is None
     return NO_CONNECTION if is_network or names & _CONNECTION_ERRORS else ""
 
