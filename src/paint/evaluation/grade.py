@@ -164,17 +164,11 @@ def _grade_others(
 def _grade_columns(grade: Grade, *, gives_answers: bool) -> dict[str, Any]:
     """The columns of grades.jsonl; a reward is left out where the verdict says it."""
     correct = None if grade.reward is None else grade.correct
-    columns: dict[str, Any] = {"correct": correct, "reason": grade.reason}
+    columns: dict[str, Any] = {"correct": correct, **grade.columns}
     if gives_answers or grade.answer is not None:
         columns["answer"] = grade.answer
     if not gives_answers:
         columns |= {"reward": grade.reward, "failed": grade.failed}
-    if grade.metrics:
-        columns["metrics"] = dict(grade.metrics)
-    if grade.feedback:
-        columns["feedback"] = grade.feedback
-    if grade.parts:
-        columns["rewards"] = {name: part.reward for name, part in grade.parts.items()}
     return columns
 
 

@@ -66,6 +66,18 @@ class Grade:
         return self.reward == 1
 
     @property
+    def columns(self) -> dict[str, Any]:
+        """What rollouts and samples are stored with, beside the reward; only what was said."""
+        said: dict[str, Any] = {"reason": self.reason}
+        if self.metrics:
+            said["metrics"] = dict(self.metrics)
+        if self.feedback:
+            said["feedback"] = self.feedback
+        if self.parts:
+            said["rewards"] = {name: part.reward for name, part in self.parts.items()}
+        return said
+
+    @property
     def comment(self) -> str:
         """What was said of the completion: the feedback, or why it is not right.
 

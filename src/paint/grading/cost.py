@@ -1,7 +1,7 @@
 """What grading by functions took: answers, calls and why some failed, tokens, and their money."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -40,18 +40,23 @@ def report_usage(usage: Any) -> None:
     reported = _reported.get()
     if usage is None:
         return
-    read: Callable[[str], Any] = lambda name: getattr(usage, name, None)  # noqa: E731
-    if isinstance(usage, Mapping):
-        read = usage.get
     for prompt, completion in TOKEN_NAMES:
-        if read(prompt) is not None:
+        if _field(usage, prompt) is not None:
             if reported is not None:
-                reported.append((int(read(prompt)), int(read(completion) or 0)))
+                tokens = int(_field(usage, prompt)), int(_field(usage, completion) or 0)
+                reported.append(tokens)
             return
     raise TypeError(
         f"report_usage takes the usage of a reply, with {' or '.join(a for a, _ in TOKEN_NAMES)}, "
         f"not {type(usage).__name__}"
     )
+
+
+def _field(usage: Any, name: str) -> Any:
+    """A value of a dict or an object; None where it has none."""
+    if isinstance(usage, Mapping):
+        return usage.get(name)
+    return getattr(usage, name, None)
 
 
 @contextmanager

@@ -380,7 +380,7 @@ def read_grade(value: Any) -> Grade:
 
 def _answer(value: Any) -> str | None:
     """An answer as text; None where there is none."""
-    return None if value is None else _text(value)
+    return None if value is None else hide_values(_text(value))
 
 
 def _metrics(value: Any) -> dict[str, float]:

@@ -23,7 +23,6 @@ from paint.data.contexts import Attempt, Contexts, GradedCompletion, attempts_of
 from paint.data.problems import (
     Problem,
     batch_indices,
-    item_of,
     problems_digest,
     read_problems,
 )
@@ -46,7 +45,7 @@ from paint.objective.solution import anchors_of, written
 from paint.resolve.check import Resolved, check_config, resolve_evaluation
 from paint.resolve.engines import LOCAL
 from paint.training.drift import KL
-from paint.training.rollouts import Rollout
+from paint.training.rollouts import Rollout, items_of
 from paint.training.teacher_views import teacher_view
 from paint.training.token_log import token_bytes
 from strictgrade.text import normalize
@@ -308,15 +307,7 @@ def _graded_rollouts(
         text = policy.decode(completion.ids)
         rollouts.append(Rollout(len(rollouts), request.problem, request.prompt, completion, text))
     needs_answer = grader_needs_answer(config.grading)
-    items = [
-        item_of(
-            r.problem,
-            policy.transcript(r.prompt, r.completion.ids),
-            truncated=r.completion.truncated,
-            tags=policy.conventions.tags,
-        )
-        for r in rollouts
-    ]
+    items = items_of(policy, rollouts)
     with open_grader(config.grading, folder) as grader:
         grades = grade_items(grader, items, needs_answer=needs_answer)
     asked = {

@@ -4,10 +4,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from paint.data.problems import Problem
-from paint.grading.contract import Grade
+from paint.data.problems import Problem, item_of
+from paint.grading.contract import Grade, Item
 from paint.inference.adapter_sync_check import CAUSES, LogprobMismatchError
 from paint.inference.engine import STORED, Completion
+from paint.models.policy import Policy
 from paint.training.teacher_views import TeacherPrompt
 
 OFF_POLICY_KL_WARNING = 0.05
@@ -35,6 +36,19 @@ class Rollout:
     def is_correct(self) -> bool:
         """Whether the grader accepts the completion; False without a grade."""
         return self.grade is not None and self.grade.correct
+
+
+def items_of(policy: Policy, rollouts: Sequence[Rollout]) -> list[Item]:
+    """What a grader reads of each completion, with the thought that its prompt opened."""
+    return [
+        item_of(
+            r.problem,
+            policy.transcript(r.prompt, r.completion.ids),
+            truncated=r.completion.truncated,
+            tags=policy.conventions.tags,
+        )
+        for r in rollouts
+    ]
 
 
 @dataclass(frozen=True)

@@ -371,7 +371,10 @@ def record(scored: ScoredRollout) -> dict[str, object]:
     row["completion_ids"] = completion.ids
     row["engine_log_probs"] = completion.log_probs
     if grade:
-        row |= grade_columns(grade)
+        row |= {"reward": grade.reward, "failed": grade.failed, **grade.columns}
+    # "answer" is the gold one.
+    if grade and grade.answer is not None:
+        row["given_answer"] = grade.answer
     view = rollout.teacher_prompt
     if view is not None:
         row |= {
@@ -379,24 +382,6 @@ def record(scored: ScoredRollout) -> dict[str, object]:
             "rationale": view.rationale,
             "teacher_prompt_ids": view.prompt,
         }
-    return row
-
-
-def grade_columns(grade: Grade) -> dict[str, object]:
-    """A grade as it is stored, without what it does not say."""
-    row: dict[str, object] = {
-        "reward": grade.reward,
-        "reason": grade.reason,
-        "failed": grade.failed,
-    }
-    if grade.answer is not None:
-        row["given_answer"] = grade.answer
-    if grade.metrics:
-        row["metrics"] = dict(grade.metrics)
-    if grade.feedback:
-        row["feedback"] = grade.feedback
-    if grade.parts:
-        row["rewards"] = {name: part.reward for name, part in grade.parts.items()}
     return row
 
 

@@ -18,8 +18,8 @@ from paint.core.distributed import all_gather_objects, barrier, gather_on_rank0,
 from paint.core.errors import NonFiniteError, PaintError
 from paint.core.extensions import extension_errors
 from paint.data.contexts import Attempt, Contexts, GradedCompletion, attempts_of
-from paint.data.problems import Problem, item_of
-from paint.grading.contract import Grade, Grader, require_some_grade
+from paint.data.problems import Problem
+from paint.grading.contract import Grader, require_some_grade
 from paint.grading.graders import grade_items
 from paint.inference.engine import Engine, Sampling, derive_seed, sampling_from
 from paint.models.policy import Policy
@@ -33,7 +33,7 @@ from paint.training.drift import Drift
 from paint.training.load_balancing import balance_rows, micro_batches, token_passes
 from paint.training.off_policy_rollouts import OffPolicyRollouts
 from paint.training.prompt_filter import FirstPrompts
-from paint.training.rollouts import Rollout, ScoredRollout, check_logprob_mismatch
+from paint.training.rollouts import Rollout, ScoredRollout, check_logprob_mismatch, items_of
 from paint.training.step_checks import require_finite, require_scores
 
 
@@ -172,32 +172,19 @@ def student_log_probs(
     return fused_log_probs(hidden, head or setup.policy.lm_head, tokens, temperature=temperature)
 
 
-def grades_of(setup: Setup, rollouts: Sequence[Rollout]) -> list[Grade]:
-    """The grade of each completion; one that lacks a needed gold answer has no reward."""
-    items = [
-        item_of(
-            r.problem,
-            setup.policy.transcript(r.prompt, r.completion.ids),
-            truncated=r.completion.truncated,
-            tags=setup.policy.conventions.tags,
-        )
-        for r in rollouts
-    ]
-    return grade_items(setup.grader, items, needs_answer=setup.resolved.needs_answer)
-
-
 def add_grades(setup: Setup, rollouts: Sequence[Rollout], step_index: int) -> list[Rollout]:
     """This rank's rollouts with their grades.
 
     Raises GradingError if the grader failed on those of all ranks, or said nothing of any, unless
     ``grading.stop_on_failure`` is off.
     """
-    grades = grades_of(setup, rollouts)
+    items, needs_answer = items_of(setup.policy, rollouts), setup.resolved.needs_answer
+    grades = grade_items(setup.grader, items, needs_answer=needs_answer)
     grading = setup.config.grading
     if grading.stop_on_failure:
         asked = []
         for r, grade in zip(rollouts, grades, strict=True):
-            if r.problem.answers or not setup.resolved.needs_answer:
+            if r.problem.answers or not needs_answer:
                 asked.append((grade, r.problem.id))
         every = all_gather_objects(asked)
         require_some_grade(

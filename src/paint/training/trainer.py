@@ -490,10 +490,8 @@ def log_step(
             f"the completions are off-policy: off_policy_kl is {kl:.2g} nats, over "
             f"{OFF_POLICY_KL_WARNING:g}; lower {lag}train.learning_rate"
         )
-    graded = [r for r in rollouts if r.grade]
-    failures = describe_failures(
-        [r.grade for r in graded if r.grade], [r.problem.name for r in graded]
-    )
+    graded = [(r.grade, r.problem.name) for r in rollouts if r.grade]
+    failures = describe_failures([grade for grade, _ in graded], [name for _, name in graded])
     if failures:
         note(failures)
     long = [r for r in rollouts if r.teacher_prompt and r.teacher_prompt.refused_tokens]
