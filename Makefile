@@ -56,6 +56,8 @@ lint: setup
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
+	$(BIN)/oxfmt --check src/paint/lab/viewer/assets/*.js
+	$(BIN)/oxlint --quiet src/paint/lab/viewer/assets
 
 docs: setup  ## the documentation as a site, in build/docs; warnings are errors
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going docs build/docs

@@ -4,6 +4,10 @@ import base64
 import hashlib
 import json
 import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,8 +39,35 @@ def test_assets_set_only_text_and_stay_small() -> None:
             for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
                 assert way not in code, (asset.name, way)
             assert "</script" not in code
+            assert max(map(len, code.splitlines())) <= 100, asset.name  # oxfmt leaves long texts
     size = sum(len(asset.read_bytes()) for asset in ASSETS.iterdir())
     assert size < 100_000  # no framework
+
+
+def test_scripts_of_pages_have_no_undefined_and_no_unused_name(tmp_path: Path) -> None:
+    """The pages' scripts share names, so a linter of single files cannot tell."""
+    linter = shutil.which("oxlint", path=Path(sys.executable).parent)
+    if linter is None:
+        pytest.skip("oxlint is not installed")
+    code = {asset.name: asset.read_text("utf-8") for asset in ASSETS.iterdir()}
+    assert {name for name in code if name.endswith(".js")} == {
+        n for names in PAGES.values() for n in names
+    }
+    shared = set.intersection(*map(set, PAGES.values()))
+    # One block a page, since pages reuse names.
+    parts = [code[name] for name in PAGES["run"] if name in shared]
+    parts += [
+        "{" + "\n".join(code[name] for name in names if name not in shared) + "}"
+        for names in PAGES.values()
+    ]
+    script = tmp_path / "pages.js"
+    script.write_text("\n".join(parts))
+    rules = [flag for rule in ("no-undef", "no-unused-vars") for flag in ("-D", rule)]
+    config = tmp_path / "oxlint.json"
+    config.write_text('{"env": {"browser": true, "es2024": true}}')
+    line = [linter, "--config", str(config), "-A", "all", *rules, str(script)]
+    found = subprocess.run(line, capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout
 
 
 def test_as_json_non_finite_numbers_are_null() -> None:

@@ -22,9 +22,12 @@ function filled(made, attributes, children) {
   for (const [key, value] of Object.entries(attributes)) {
     if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
     else if (value === true) made.setAttribute(key, "");
-    else if (value !== false && value !== null && value !== undefined) made.setAttribute(key, key === "title" || key === "aria-label" ? clean(value) : value);
+    else if (value !== false && value !== null && value !== undefined)
+      made.setAttribute(key, key === "title" || key === "aria-label" ? clean(value) : value);
   }
-  const shown = children.flat(9).filter((child) => child !== null && child !== undefined && child !== false);
+  const shown = children
+    .flat(9)
+    .filter((child) => child !== null && child !== undefined && child !== false);
   made.append(...shown.map((child) => (child instanceof Node ? child : clean(child))));
   return made;
 }
@@ -44,24 +47,43 @@ function unpack(packed) {
 
 // Untrusted text becomes text nodes. Control characters, direction marks and invisible characters
 // are shown by name.
-const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00a0\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufe00-\ufe0f\ufeff\ufff9-\ufffb\ud800-\udfff]|\udb40[\udc00-\udfff]/;
-const isUnseen = (letter) => { const code = letter.codePointAt(0); return (code <= 0xffff || code >= 0xe0000) && UNSEEN.test(letter); };
+const UNSEEN = new RegExp(
+  String.raw`[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00a0\u00ad\u034f\u061c\u115f\u1160\u17b4` +
+    String.raw`\u17b5\u180b-\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufe00-\ufe0f` +
+    String.raw`\ufeff\ufff9-\ufffb\ud800-\udfff]|\udb40[\udc00-\udfff]`,
+);
+const isUnseen = (letter) => {
+  const code = letter.codePointAt(0);
+  return (code <= 0xffff || code >= 0xe0000) && UNSEEN.test(letter);
+};
 const unseenName = (letter) => `U+${hex(letter.codePointAt(0), 4)}`;
 // Names in headings, labels and tables: without marks, in one text.
 function clean(text) {
   const whole = String(text);
-  return UNSEEN.test(whole) ? Array.from(whole, (letter) => (isUnseen(letter) ? unseenName(letter) : letter)).join("") : whole;
+  return UNSEEN.test(whole)
+    ? Array.from(whole, (letter) => (isUnseen(letter) ? unseenName(letter) : letter)).join("")
+    : whole;
 }
 function visible(text, { breaks = true } = {}) {
   const nodes = [];
   let plain = "";
-  const flush = () => { if (plain) { nodes.push(document.createTextNode(plain)); plain = ""; } };
-  const mark = (kind, shown) => { flush(); nodes.push(el(`span.${kind}`, {}, shown)); };
+  const flush = () => {
+    if (plain) {
+      nodes.push(document.createTextNode(plain));
+      plain = "";
+    }
+  };
+  const mark = (kind, shown) => {
+    flush();
+    nodes.push(el(`span.${kind}`, {}, shown));
+  };
   for (const letter of text) {
     const code = letter.codePointAt(0);
     if (letter === " ") mark("w", "\u00b7");
-    else if (letter === "\n") { mark("w", "\u21b5"); if (breaks) plain += "\n"; }
-    else if (letter === "\t") mark("w", "\u21e5");
+    else if (letter === "\n") {
+      mark("w", "\u21b5");
+      if (breaks) plain += "\n";
+    } else if (letter === "\t") mark("w", "\u21e5");
     else if (code >= 0xdc80 && code <= 0xdcff) mark("odd", hex(code - 0xdc00, 2));
     else if (code < 0x20) mark("odd", String.fromCodePoint(0x2400 + code));
     else if (code === 0x7f) mark("odd", "\u2421");
@@ -82,9 +104,11 @@ function readable(text) {
 }
 const hex = (code, digits) => code.toString(16).toUpperCase().padStart(digits, "0");
 
-// As Python rounds, which writes the tables: of an exact half to the even digit. toFixed rounds it up.
+// As Python rounds, which writes the tables: of an exact half to the even digit. toFixed rounds it
+// up.
 function fixed(value, digits) {
-  const rounded = value.toFixed(digits), rest = value.toFixed(100).split(".")[1].slice(digits);
+  const rounded = value.toFixed(digits),
+    rest = value.toFixed(100).split(".")[1].slice(digits);
   const isUp = /^50*$/.test(rest) && Number(rounded.at(-1)) % 2 === 1;
   return isUp ? (2 * value - Number(rounded)).toFixed(digits) : rounded;
 }
@@ -96,21 +120,35 @@ function number(value, digits = 3) {
   if (value === null || value === undefined || Number.isNaN(value)) return "\u2013";
   if (value === 0) return "0";
   const size = Math.abs(value);
-  if (size >= 1e6 || size < 1e-4) return value.toExponential(digits - 1).replace("e+", "e").replace("-", "\u2212");
-  const shown = size >= 1000 ? Number(fixed(value, 0)).toLocaleString("en") : String(Number(precise(value, digits)));
+  if (size >= 1e6 || size < 1e-4)
+    return value
+      .toExponential(digits - 1)
+      .replace("e+", "e")
+      .replace("-", "\u2212");
+  const shown =
+    size >= 1000
+      ? Number(fixed(value, 0)).toLocaleString("en")
+      : String(Number(precise(value, digits)));
   return shown.replace("-", "\u2212");
 }
-const percent = (value, digits = 1) => (value === null || value === undefined ? "\u2013" : `${fixed(100 * value, digits)} %`);
-const points = (value, digits = 1) => (value === null || value === undefined ? "\u2013" : `${value >= 0 ? "+" : "\u2212"}${fixed(100 * Math.abs(value), digits)}`);
+const percent = (value, digits = 1) =>
+  value === null || value === undefined ? "\u2013" : `${fixed(100 * value, digits)} %`;
+const points = (value, digits = 1) =>
+  value === null || value === undefined
+    ? "\u2013"
+    : `${value >= 0 ? "+" : "\u2212"}${fixed(100 * Math.abs(value), digits)}`;
 const countOf = (count, one, several = `${one}s`) => `${count} ${count === 1 ? one : several}`;
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / (values.length || 1);
 
 // The address holds the current selection, so that links open it.
 const address = {
-  get() { return Object.fromEntries(new URLSearchParams(location.hash.slice(1))); },
+  get() {
+    return Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+  },
   set(changes, { replace = true } = {}) {
     const next = { ...this.get(), ...changes };
-    for (const key of Object.keys(next)) if (next[key] === null || next[key] === undefined || next[key] === "") delete next[key];
+    for (const key of Object.keys(next))
+      if (next[key] === null || next[key] === undefined || next[key] === "") delete next[key];
     const hash = `#${new URLSearchParams(next)}`;
     if (hash === location.hash) return;
     if (replace) history.replaceState(null, "", hash);
@@ -124,24 +162,42 @@ function isDark() {
   return asked ? asked === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
 }
 const themeListeners = [];
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => themeListeners.forEach((f) => f()));
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () =>
+  themeListeners.forEach((f) => f()),
+);
 function themeButton() {
-  const button = el("button", { type: "button", id: "theme", title: "Light or dark", onclick: () => {
-    document.documentElement.dataset.theme = isDark() ? "light" : "dark";
-    button.textContent = isDark() ? "Light" : "Dark";
-    themeListeners.forEach((f) => f());
-  } }, isDark() ? "Light" : "Dark");
+  const button = el(
+    "button",
+    {
+      type: "button",
+      id: "theme",
+      title: "Light or dark",
+      onclick: () => {
+        document.documentElement.dataset.theme = isDark() ? "light" : "dark";
+        button.textContent = isDark() ? "Light" : "Dark";
+        themeListeners.forEach((f) => f());
+      },
+    },
+    isDark() ? "Light" : "Dark",
+  );
   return button;
 }
 
 // Tabs of the page; a view is built when it is first opened.
 function tabs(title, subtitle, views) {
-  const top = document.getElementById("top"), main = document.getElementById("main");
-  const built = new Map(), buttons = new Map();
+  const top = document.getElementById("top"),
+    main = document.getElementById("main");
+  const built = new Map(),
+    buttons = new Map();
   const show = (name, move = true) => {
     if (!Object.hasOwn(views, name ?? "")) name = Object.keys(views)[0];
     for (const [key, button] of buttons) button.setAttribute("aria-selected", key === name);
-    if (!built.has(name)) { const section = el("section", { "data-view": name, role: "tabpanel" }); built.set(name, section); main.append(section); views[name].build(section); }
+    if (!built.has(name)) {
+      const section = el("section", { "data-view": name, role: "tabpanel" });
+      built.set(name, section);
+      main.append(section);
+      views[name].build(section);
+    }
     for (const [key, section] of built) section.hidden = key !== name;
     if (move) address.set({ view: name });
     views[name].shown?.();
@@ -149,8 +205,13 @@ function tabs(title, subtitle, views) {
   top.append(el("h1", { title }, title), el("span.soft", {}, subtitle), el("span.gap"));
   const bar = el("div", { role: "tablist" });
   for (const [name, view] of Object.entries(views)) {
-    const button = el("button", { type: "button", role: "tab", onclick: () => show(name) }, view.title);
-    buttons.set(name, button); bar.append(button, " ");
+    const button = el(
+      "button",
+      { type: "button", role: "tab", onclick: () => show(name) },
+      view.title,
+    );
+    buttons.set(name, button);
+    bar.append(button, " ");
   }
   top.append(bar, themeButton());
   addEventListener("hashchange", () => show(address.get().view, false));
@@ -159,14 +220,68 @@ function tabs(title, subtitle, views) {
 }
 
 function settingsTable(settings, columns) {
-  return el("div.scroll.settings", {}, el("table", {}, el("thead", {}, el("tr", {}, ["setting", ...columns].map((c) => el("th.left", {}, c)))),
-    el("tbody", {}, settings.map((row) => el("tr", {}, row.map((cell) => el("td.left.mono", {}, readable(String(cell)))))))));
+  return el(
+    "div.scroll.settings",
+    {},
+    el(
+      "table",
+      {},
+      el(
+        "thead",
+        {},
+        el(
+          "tr",
+          {},
+          ["setting", ...columns].map((c) => el("th.left", {}, c)),
+        ),
+      ),
+      el(
+        "tbody",
+        {},
+        settings.map((row) =>
+          el(
+            "tr",
+            {},
+            row.map((cell) => el("td.left.mono", {}, readable(String(cell)))),
+          ),
+        ),
+      ),
+    ),
+  );
 }
 
 // A table of results, with its title. Columns without a name are labels.
 function tableOf(table) {
   const kind = (tag, i) => (table.columns[i] ? tag : `${tag}.left`);
-  return [el("h2", {}, table.title), el("div.scroll.results", {}, el("table", {},
-    el("thead", {}, el("tr", {}, table.columns.map((column, i) => el(kind("th", i), {}, column)))),
-    el("tbody", {}, table.rows.map((row) => el("tr", {}, row.map((cell, i) => el(kind("td", i), { "data-head": table.columns[i] }, cell)))))))];
+  return [
+    el("h2", {}, table.title),
+    el(
+      "div.scroll.results",
+      {},
+      el(
+        "table",
+        {},
+        el(
+          "thead",
+          {},
+          el(
+            "tr",
+            {},
+            table.columns.map((column, i) => el(kind("th", i), {}, column)),
+          ),
+        ),
+        el(
+          "tbody",
+          {},
+          table.rows.map((row) =>
+            el(
+              "tr",
+              {},
+              row.map((cell, i) => el(kind("td", i), { "data-head": table.columns[i] }, cell)),
+            ),
+          ),
+        ),
+      ),
+    ),
+  ];
 }
