@@ -95,10 +95,10 @@ def test_rows_of_dataset_and_frame_are_those_of_a_list(tmp_path: Path) -> None:
     for number, rows in enumerate([Dataset.from_list(ROWS), pd.DataFrame(ROWS)]):
         data = {"path": rows, "problem_field": "problem"}
         config = configure(recipe, tmp_path / str(number), data=data)
-        assert rows_of(Path(config.data.path)) == ROWS
+        assert rows_of(Path(config.data.place)) == ROWS
     frame = pd.DataFrame([ROWS[0] | {"level": 1.0}, ROWS[1]])
     config = configure(recipe, tmp_path / "missing", data=frame)
-    assert [row["level"] for row in rows_of(Path(config.data.path))] == [1.0, None]
+    assert [row["level"] for row in rows_of(Path(config.data.place))] == [1.0, None]
 
 
 def test_train_takes_objects_in_place_of_names(run: paint.Run, tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_run_with_own_rows_resumes_wherever_its_folder_lies(
     monkeypatch.chdir(tmp_path)
     short = SMALL | {"train": SMALL["train"] | {"steps": 1}}
     run = paint.train("demo-paint", data=ROWS, output_dir="here/first", **short)
-    assert rows_of(Path(run.config.data.path)) == ROWS
+    assert rows_of(Path(run.config.data.place)) == ROWS
     (tmp_path / "here").rename(tmp_path / "there")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
@@ -344,9 +344,9 @@ def test_rows_as_columns_are_those_of_a_list(tmp_path: Path) -> None:
     columns: dict[str, Any] = {name: [row[name] for row in ROWS] for name in ROWS[0]}
     columns["problem"] = np.array(columns["problem"])
     config = configure(Config(), tmp_path, data=columns)
-    assert rows_of(Path(config.data.path)) == ROWS
+    assert rows_of(Path(config.data.place)) == ROWS
     section = configure(Config(), tmp_path, data={"path": columns, "limit": 3})
-    assert (section.data.limit, rows_of(Path(section.data.path))) == (3, ROWS)
+    assert (section.data.limit, rows_of(Path(section.data.place))) == (3, ROWS)
     with pytest.raises(DataError, match="columns of one length"):
         configure(Config(), tmp_path, data={"problem": ["p", "q"], "answer": ["1"]})
     with pytest.raises(ConfigError, match=r"unknown key data\.problem"):

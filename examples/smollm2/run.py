@@ -254,7 +254,7 @@ def in_cache(config: Config, cache: Path) -> Config:
         ValueError: its model or its problems are not in CACHE.
     """
     model, data = (
-        cache / Path(path).relative_to(CACHE) for path in (config.model.path, config.data.path)
+        cache / Path(path).relative_to(CACHE) for path in (config.model.path, config.data.place)
     )
     return replace(
         config,

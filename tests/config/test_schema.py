@@ -103,7 +103,7 @@ REFUSED = [
     ("objective.temperature", "'x'", 'a number or None, got "x"'),
     ("model.student_thinking", "1", "true or false, got 1"),
     ("model.lora_targets", "7", "a list of text, got 7"),
-    ("data.path", "3", "text, got 3"),
+    ("data.path", "3", "text or a list of text, got 3"),
     ("teacher.weights", "'live '", 'one of frozen, ema, live, got "live "'),
     ("context.source", "[]", "distinct sources, none alone, got ("),
     ("rollout.samples_per_problem", "0", "at least 1, got 0 ("),

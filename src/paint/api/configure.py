@@ -50,8 +50,9 @@ def configure(
     Args:
         folder: where rows are stored, once the settings are found to be right.
         model: ``model.path``, or settings of the section.
-        data: ``data.path`` or rows in its place (a list of dicts, or a dict of columns), or
-            settings of the section.
+        data: ``data.path`` (one source, or a list of several, each a path or a dict of path and
+            weight), or rows in its place (a list of dicts, or a dict of columns), or settings of
+            the section.
         sections: settings by section; objects and functions stand for their names.
     """
     given: dict[str, Any] = dict(sections or {})
@@ -61,8 +62,9 @@ def configure(
     if data is not None:
         is_section = isinstance(data, Mapping) and not is_columns(data)
         given["data"] = dict(data) if is_section else {"path": data}
-        if not isinstance(given["data"].get("path", ""), str | Path):
-            rows, given["data"]["path"] = given["data"]["path"], folder / ROWS
+        path = given["data"].get("path", "")
+        if not (isinstance(path, str | Path) or _are_sources(path)):
+            rows, given["data"]["path"] = path, folder / ROWS
     config = with_sections(config, given)
     # First, so that wrong settings leave no file of rows.
     check_config(config)
@@ -92,6 +94,8 @@ def as_named(value: Any) -> Any:
         return str(value)
     if isinstance(value, list | tuple):
         return [as_named(one) for one in value]
+    if isinstance(value, Mapping):  # a source of problems
+        return {key: as_named(one) for key, one in value.items()}
     if callable(value):
         return spec_of(value)
     return value
@@ -134,6 +138,17 @@ def is_columns(data: Any) -> bool:
     if not isinstance(data, Mapping) or not data or "path" in data:
         return False
     return all(hasattr(value, "__len__") and not isinstance(value, str) for value in data.values())
+
+
+def _are_sources(data: Any) -> bool:
+    """True for a list of paths, and of dicts of path and weight, which no row of problems is."""
+    if not isinstance(data, list | tuple) or not data:
+        return False
+    return all(
+        isinstance(one, str | Path)
+        or (isinstance(one, Mapping) and "path" in one and one.keys() <= {"path", "weight"})
+        for one in data
+    )
 
 
 def _plain(value: Any, field_name: str, row: int) -> Any:

@@ -63,8 +63,8 @@ def _longest_rows(run: "Resolved") -> "LongestRows | None":
     from paint.demo.files import model_path, problems_path
 
     config = run.config
-    data, model = problems_path(config.data.path), Path(model_path(config.model.path))
-    if not config.data.path or is_on_hub(data) or not model.is_dir():
+    data, model = map(problems_path, config.data.paths), Path(model_path(config.model.path))
+    if not config.data.paths or any(map(is_on_hub, data)) or not model.is_dir():
         return None
     # They import transformers, which takes seconds.
     from paint.data.problems import read_problems

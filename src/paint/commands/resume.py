@@ -1,5 +1,6 @@
 """``paint resume``."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +20,7 @@ def resume(
     run: arguments.RunPath,
     *,
     model: Annotated[str | Path, arg(name="model.path")] = "",
-    data: Annotated[str | Path, arg(name="data.path")] = "",
+    data: Annotated[str | Path | Sequence[str | Path], arg(name="data.path")] = (),
     steps: arguments.OptionalCount = None,
     urls: tuple[str, ...] | None = None,
     server_gpus: tuple[str, ...] | None = None,
@@ -37,8 +38,8 @@ def resume(
     Args:
         run: A run, or its folder, which holds run.json.
         model: Where the model is now, if it has moved; its digest must be that of the start.
-        data: Where the training problems are now, if they have moved; their digest must be that of
-            the start.
+        data: Where the training problems are now, if they have moved, of several sources all in
+            their order; their digest must be that of the start.
         steps: Optimizer steps in all, where they are more than the run was started with.
         urls: Addresses of the vLLM servers, where they have changed.
         server_gpus: GPUs of the servers that are started, one each, where they have changed;
@@ -68,7 +69,9 @@ def resume(
     if model:
         config = config.changed("model", path=str(model))
     if data:
-        config = config.changed("data", path=str(data))
+        paths = [data] if isinstance(data, str | Path) else data
+        path = str(paths[0]) if len(paths) == 1 else tuple(map(str, paths))
+        config = config.changed("data", path=path)
     if steps is not None:
         config = config.changed("train", steps=steps)
     require_trusted(executables_of(to_table(config)))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from paint.api import arguments
 from paint.api.configure import configure, open_recipe
+from paint.core.errors import ConfigError
 from paint.data.sources import require_readable
 from paint.resolve.check import require_paths
 
@@ -45,7 +46,9 @@ def validate_data(
     with TemporaryDirectory() as folder:
         config = configure(open_recipe(recipe).config, Path(folder), model, data, sections)
         require_paths(config)
-        require_readable(config.data.path)
+        if len(config.data.paths) > 1:
+            raise ConfigError(f"one source is validated at a time, got {config.data.place}")
+        require_readable(config.data.place)
 
         from paint.data.benchmarks import load_benchmark
         from paint.prepare.validate import check_file, print_check

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from paint.config.schema import Config, RolloutConfig
-from paint.core.errors import ConfigError, format_value, wrap_errors
+from paint.core.errors import ConfigError, did_you_mean, format_value, wrap_errors
 from paint.core.extensions import OptionTable, is_spec, option_fields, plain_options
 from paint.core.nesting import parse_toml, require_shallow
 from paint.core.settings import convert_value
@@ -251,6 +251,7 @@ def _section(name: str, table: Any, base: Config) -> Any:
         if key not in _NAMES[name]:
             raise ConfigError(f"unknown key {name}.{key}{nearest_setting(f'{name}.{key}')}")
 
+    table = _with_weights(table) if name == "data" else table
     section = getattr(base, name)
     values = {}
     for field in dataclasses.fields(_SECTIONS[name]):
@@ -267,6 +268,33 @@ def _section(name: str, table: Any, base: Config) -> Any:
         elif not is_same:
             values[key] = OptionTable()
     return dataclasses.replace(section, **values)
+
+
+def _with_weights(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The section data with sources that are tables of path and weight as two lists.
+
+    Other sources than the base's do not keep its weights.
+    """
+    path = table.get("path")
+    if path is None:
+        return table
+    given = path if isinstance(path, list | tuple) else [path]
+    sources = [one if isinstance(one, Mapping) else {"path": one} for one in given]
+    for source in sources:
+        for key in source.keys() - {"path", "weight"}:
+            hint = did_you_mean(key, ["path", "weight"])
+            raise ConfigError(f"data.path: a source has a path and a weight, not {key}{hint}")
+        if "path" not in source:
+            raise ConfigError(f"data.path: the source {format_value(source)} has no path")
+    has_weights = any("weight" in source for source in sources)
+    if has_weights and "weights" in table:
+        raise ConfigError("data.weights and a weight of a source in data.path are both given")
+    paths = [source["path"] for source in sources]
+    # One source is text, as everywhere.
+    plain = paths[0] if len(paths) == 1 else paths
+    weights = [source.get("weight", 1) for source in sources]
+    is_mixture = has_weights and len(sources) > 1
+    return {"weights": weights if is_mixture else (), **table, "path": plain}
 
 
 def nearest_setting(name: str) -> str:

@@ -14,7 +14,8 @@ import shlex
 from dataclasses import dataclass, field, replace
 from datetime import date
 from math import inf, isfinite
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 from paint.config.context_sources import SOURCES, context_source, sources_help
 
@@ -46,6 +47,32 @@ def _are_distinct(values: tuple[str, ...]) -> bool:
     return len(set(values)) == len(values)
 
 
+def as_paths(path: str | tuple[str, ...]) -> tuple[str, ...]:
+    """A setting that names one source of problems or several, as a tuple; () where it is empty."""
+    if isinstance(path, tuple):
+        return path
+    return (path,) if path.strip() else ()
+
+
+def source_name(path: str) -> str:
+    """The name of a source of problems: of a file its name without ending, of a data set of the hub
+    what follows its owner.
+    """
+    return _ENDING.sub("", Path(path).name)
+
+
+def _are_paths(path: str | tuple[str, ...]) -> bool:
+    return not isinstance(path, tuple) or (bool(path) and all(map(_is_filled, path)))
+
+
+def _have_distinct_names(path: str | tuple[str, ...]) -> bool:
+    return _are_distinct(tuple(map(source_name, as_paths(path))))
+
+
+def _are_weights(weights: tuple[float, ...]) -> bool:
+    return all(0 < weight < inf for weight in weights)
+
+
 def _are_prices(prices: tuple[float, ...]) -> bool:
     return not prices or (len(prices) == 2 and all(0 <= price < inf for price in prices))
 
@@ -72,6 +99,8 @@ def _is_command_line(text: str) -> bool:
     return True
 
 
+_ENDING = re.compile(r"\.(jsonl|json|csv|tsv|parquet)$", re.IGNORECASE)
+
 _SECRET = re.compile(
     r"(-api[-_]k\S*|key|token|password|passwd|secret)[=\s]|://[^\s/]*@", re.IGNORECASE
 )
@@ -87,6 +116,14 @@ TOKENS = [Check("at least 1 or auto", lambda n: n == "auto" or 1 <= n <= MAX_COU
 LIMIT = [Check("at least 1 or None", lambda limit: limit is None or limit >= 1)]
 SECONDS = within("(0, 31536000]")  # at most a year
 NAME = [Check("a name", _is_filled)]
+SOURCES_OF_PROBLEMS = [
+    Check("a path, or several", _are_paths),
+    Check(
+        "sources of distinct names, which are files' without folder and ending; rename one, or "
+        "link to it by another name",
+        _have_distinct_names,
+    ),
+]
 FOLDER = [Check("a folder", _is_filled), *PATH]
 FIELD = [Check("the name of a field", bool)]
 GRADERS = [
@@ -170,13 +207,29 @@ class ModelConfig(Section):
     """Attention implementation as transformers names it: sdpa, eager, flash_attention_2 (ours)."""
 
 
+class DataSource(NamedTuple):
+    """One of the sources of training problems."""
+
+    path: str  # as in data.path
+    name: str  # "" of the only one
+    weight: float
+
+
 @dataclass(frozen=True, slots=True)
 class DataConfig(Section):
     """Training problems and how they are read."""
 
-    path: str = setting("", PATH, "problems: a file or a hub name")
+    path: str | tuple[str, ...] = setting(
+        "", SOURCES_OF_PROBLEMS, "problems: a file or a hub name, or several"
+    )
     """Problems: a JSONL, JSON, CSV or Parquet file, or a hub name such as owner/name or
-    owner/name:config@split; "demo" is the embedded family. Required."""
+    owner/name:config@split; "demo" is the embedded family. Several are a mixture
+    (docs/how-to/mixtures.md). Required."""
+    weights: tuple[float, ...] = setting(
+        (), [Check("numbers above 0", _are_weights)], "default: 1 each"
+    )
+    """How many problems of each source a run draws, relative to the others; empty: 1 each
+    (ours)."""
     problem_field: str = setting("problem", FIELD, 'default: "problem"')
     """Field that holds the problem x: text, or chat messages, whose last assistant turn is the
     solution. A row without it is read in another known format (docs/how-to/own-data.md)."""
@@ -193,7 +246,35 @@ class DataConfig(Section):
     on_bad_row: Literal["error", "skip"] = "error"
     """On a row that fails a check: stop with its number and the reason, or skip and count it."""
     limit: int | None = setting(None, LIMIT, "None: all rows")
-    """Number of valid rows to use, from the first; None is all (paper: up to 30K problems)."""
+    """Number of valid rows to use of each source, from the first; None is all (paper: up to 30K
+    problems)."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The sources' paths; () before data.path is set."""
+        return as_paths(self.path)
+
+    @property
+    def place(self) -> str:
+        """The sources' paths, for messages."""
+        return ", ".join(self.paths)
+
+    @property
+    def sources(self) -> tuple[DataSource, ...]:
+        """The sources of problems. ``data.weights`` must fit them (paint.resolve.check)."""
+        paths = self.paths
+        weights = self.weights or (1.0,) * len(paths)
+        names = map(source_name, paths) if len(paths) > 1 else [""]
+        return tuple(map(DataSource, paths, names, weights))
+
+    def path_of(self, name: str) -> str:
+        """The path of a source by its name."""
+        [path] = [source.path for source in self.sources if source.name == name]
+        return path
+
+    def of(self, path: str) -> "DataConfig":
+        """The same columns and checks for one source."""
+        return replace(self, path=path, weights=())
 
 
 @dataclass(frozen=True, slots=True)

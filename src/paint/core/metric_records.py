@@ -7,7 +7,7 @@ score of an algorithm. One that has no record is logged all the same.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -59,6 +59,11 @@ CHARTS = {
         "nats a token; loss is the same with the clip, and may be negative",
     ),
     "loss": RunChart("Loss"),
+    "source_accuracy": RunChart(
+        "Right answers by source", "share of a source's completions in the step", "percent"
+    ),
+    "source_reward": RunChart("Reward by source", "mean over a source's completions in the step"),
+    "source_kl": RunChart("Distance from the teacher (KL) by source", "nats a token"),
     "length": RunChart(
         "Length of completions",
         "tokens; a fall or a rise of half and more tells a collapse",
@@ -329,6 +334,40 @@ METRICS = (
         of_run=True,
     ),
     Metric(
+        name="sources/NAME/completions",
+        unit="completions",
+        meaning="with several sources of problems: completions of each in the step",
+        of_run=True,
+    ),
+    Metric(
+        name="sources/NAME/accuracy",
+        unit="fraction",
+        meaning="with several sources: `accuracy` of the completions of each; missing in a step "
+        "without any",
+        of_run=True,
+        charts=("source_accuracy",),
+    ),
+    Metric(
+        name="sources/NAME/reward",
+        unit="reward",
+        meaning="with several sources: `reward` of the completions of each",
+        of_run=True,
+        charts=("source_reward",),
+    ),
+    Metric(
+        name="sources/NAME/kl",
+        unit="nats",
+        meaning="with several sources: `kl` of the completions of each",
+        of_run=True,
+        charts=("source_kl",),
+    ),
+    Metric(
+        name="sources/NAME/loss",
+        unit="nats",
+        meaning="with several sources: `loss` of the completions of each, as if they were the step",
+        of_run=True,
+    ),
+    Metric(
         name="grader_answers",
         unit="completions",
         meaning="with a grader of your own: completions on which it did not fail, over all ranks",
@@ -591,6 +630,13 @@ def is_of_run(name: str) -> bool:
     return record is not None and record.of_run
 
 
-def metrics_of_chart(chart: str) -> list[str]:
-    """The metrics of a chart."""
-    return [metric.name for metric in METRICS if chart in metric.charts]
+def metrics_of_chart(chart: str, logged: Iterable[str]) -> list[str]:
+    """The logged metrics of a chart, in the order of their records."""
+    names = list(logged)
+    return [
+        name
+        for metric in METRICS
+        if chart in metric.charts
+        for name in names
+        if record_of(name) is metric
+    ]

@@ -164,7 +164,7 @@ def _own_set(
         )
     elif trained_on is not None and _has_column(source, trained_on.problem_field):
         # A row is never skipped: scores of two policies would be of other problems.
-        data = replace(trained_on, path=source, limit=limit, on_bad_row="error")
+        data = replace(trained_on.of(source), limit=limit, on_bad_row="error")
 
     is_file = Path(source).suffix.lower() in ENDINGS
     # A file may have a colon in its name, a hub data set has none in its own.

@@ -10,7 +10,8 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from paint.config.schema import DataConfig
@@ -35,6 +36,8 @@ from strictgrade.thoughts import ThoughtTags
 ROLES = ("id", "problem", "solution", "answer")
 LABELS = ("level", "subject")
 """Columns by which an evaluation groups problems, each in a separate table."""
+SOURCE = "data_source"
+"""Field of a row that holds the name of its source in a mixture."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,7 @@ class Problem:
         row: row number in the source, from 1; 0 if unknown.
         turns: of a chat, role and text of its turns up to that of the user.
         fields: all fields of the row by name.
+        source: in a mixture, the name of its source, which its id begins with; "" elsewhere.
     """
 
     problem: str
@@ -60,6 +64,7 @@ class Problem:
     row: int = field(default=0, compare=False)
     turns: tuple[tuple[str, str], ...] = ()
     fields: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    source: str = ""
 
     @property
     def name(self) -> str:
@@ -109,12 +114,15 @@ def read_problems(
     needs: Mapping[str, str] = NEEDS_BOTH,
     solutions: bool = True,
 ) -> ValidRows:
-    """Read the problems of `data.path`: a file, a hub data set, or "demo".
+    """Read the problems of `data.path`: a file, a hub data set, or "demo"; or of several.
 
     A valid row has problem, solution and answer as text that is not blank (an answer or an id may
     be a number, several accepted answers are a list, and a problem may be a chat). It repeats
     neither the problem (white space aside) nor the id of an earlier valid row. Without an id
     column, its id is the row number. With `data.limit`, reading stops at that many valid rows.
+
+    Of several sources the problems follow each other. An id begins with the name of its source, and
+    a problem is in one of them only; the limit is that of each.
 
     Args:
         data: the source, its columns, and the action on a bad row.
@@ -128,12 +136,29 @@ def read_problems(
         DataError: the source cannot be read or has no valid row, or, with on_bad_row "error", a row
             is bad.
     """
-    source = problems_path(data.path)
+    read = Earlier()
+    parts = [
+        _read_source(data.of(source.path), source.name, read, needs, solutions)
+        for source in data.sources
+    ]
+    return ValidRows(
+        [problem for part in parts for problem in part.problems],
+        {reason: count for part in parts for reason, count in part.skipped.items()},
+        tuple(note for part in parts for note in part.notes),
+    )
+
+
+def _read_source(
+    data: DataConfig, name: str, read: "Earlier", needs: Mapping[str, str], solutions: bool
+) -> ValidRows:
+    """The valid rows of one source; of a mixture, its reasons and notes begin with its name."""
+    source = problems_path(data.place)
     problems: list[Problem] = []
     skipped: dict[str, int] = {}
     formats: Counter[str] = Counter()
     rows = convert_rows(read_rows(source), data, formats)
-    for row, problem in validate_rows(rows, data, needs=needs, solutions=solutions):
+    valid = validate_rows(rows, data, needs=needs, solutions=solutions, source=name, read=read)
+    for row, problem in valid:
         if isinstance(problem, Problem):
             problems.append(problem)
             # The rest of a long file, or of a stream from the hub, is not read.
@@ -151,7 +176,16 @@ def read_problems(
     if not problems:
         raise DataError(f"{source} is empty; it must hold one problem a row")
     notes = [describe_separator(source), *describe_formats(formats)]
-    return ValidRows(problems, skipped, tuple(note for note in notes if note))
+    prefix = f"{name}: " if name else ""
+    return ValidRows(
+        problems,
+        {f"{prefix}{reason}": count for reason, count in skipped.items()},
+        tuple(f"{prefix}{note}" for note in notes if note),
+    )
+
+
+Earlier = dict[tuple[str, str], str]
+"""The places of rows by the ids and the problems that they have."""
 
 
 def validate_rows(
@@ -160,17 +194,26 @@ def validate_rows(
     *,
     needs: Mapping[str, str] = NEEDS_BOTH,
     solutions: bool = True,
+    source: str = "",
+    read: Earlier | None = None,
 ) -> Iterator[tuple[int, Problem | BadRow]]:
-    """Yield the number of each row with its problem or its error, as for `read_problems`."""
+    """Yield the number of each row with its problem or its error, as for `read_problems`.
+
+    Args:
+        source: the name of the rows' source in a mixture.
+        read: what sources before this one have; it grows.
+    """
     if not solutions:
         # An evaluation shows no solution to anyone.
         needs = {name: why for name, why in needs.items() if name != "solution"}
-    first_rows: dict[tuple[str, str], int] = {}
+    first_rows = {} if read is None else read
     for row, fields in rows:
         try:
             if isinstance(fields, BadRow):
                 raise fields
             problem = _problem(fields, row, data, needs, solutions)
+            if source:
+                problem = replace(problem, id=f"{source}/{problem.id}", source=source)
             # Copies of a problem differ in white space, such as line breaks.
             keys = [("id", problem.id)]
             if solutions:
@@ -178,14 +221,15 @@ def validate_rows(
                 keys.insert(0, ("problem", " ".join(text.split())))
             for role, text in keys:
                 if (role, text) in first_rows:
-                    detail = f", row {first_rows[role, text]} (value {shorten(text)})"
+                    detail = f", {first_rows[role, text]} (value {shorten(text)})"
                     raise BadRow(f"same {role} as an earlier row", detail)
         except BadRow as bad:
             yield row, bad
             continue
 
         # Of valid rows only: the copy of a bad row is no duplicate.
-        first_rows |= dict.fromkeys(keys, row)
+        of_source = f" of {data.place}" if source else ""
+        first_rows |= dict.fromkeys(keys, f"row {row}{of_source}")
         yield row, problem
 
 
@@ -194,7 +238,7 @@ def problems_digest(problems: Sequence[Problem]) -> str:
     parts: list[str] = []
     for p in problems:
         parts.extend((p.id, p.problem, p.solution, *p.answers))
-    # Prompts, contexts and graders may read any other field.
+    # Prompts, contexts and graders may read any other field. A source begins its problems' ids.
     others = [{k: v for k, v in p.fields.items() if k not in ROLES} for p in problems]
     parts += [json.dumps(fields, sort_keys=True, default=str) for fields in others if fields]
     return digest(*parts)[:16]
@@ -204,6 +248,8 @@ def to_row(problem: Problem) -> dict[str, Any]:
     """Convert a problem to the row that an evaluation stores: all that ``row_of`` needs."""
     answer = list(problem.answers) if problem.also else problem.answer
     row = {"id": problem.id, "problem": problem.problem, "answer": answer, **dict(problem.labels)}
+    if problem.source:
+        row[SOURCE] = problem.source
     if problem.solution:
         row["solution"] = problem.solution
     if problem.fields:
@@ -224,16 +270,19 @@ def from_row(row: dict[str, Any]) -> Problem:
         tuple(also),
         labels=tuple((name, str(row[name])) for name in LABELS if name in row),
         fields=dict(row.get("fields", {})),
+        source=str(row.get(SOURCE, "")),
     )
 
 
 def row_of(problem: Problem) -> dict[str, Any]:
     """The fields of a problem, as graders and context functions get them.
 
-    A chat has its turns in `messages`, whatever its column is.
+    A chat has its turns in `messages`, whatever its column is. In a mixture, `data_source` is the
+    name of the problem's source, unless the row has such a column.
     """
     chat = [{"role": role, "content": content} for role, content in problem.turns]
     return {
+        **({SOURCE: problem.source} if problem.source else {}),
         **({"messages": chat} if chat else {}),
         **problem.fields,
         "id": problem.id,
@@ -269,14 +318,18 @@ def batch_indices(count: int, batch_size: int, step: int, seed: int) -> list[int
 
     first, end = step * batch_size, (step + 1) * batch_size
     epochs = range(first // count, (end - 1) // count + 1)
-    sequence: list[int] = []
-    for epoch in epochs:
-        # random() is the same in every Python version, shuffle() is not.
-        rng = random.Random(f"{seed}/{epoch}")
-        keys = [rng.random() for _ in range(count)]
-        sequence += sorted(range(count), key=keys.__getitem__)
+    sequence = [index for epoch in epochs for index in _permutation(count, seed, epoch)]
     skip = first - epochs[0] * count
     return sequence[skip : skip + batch_size]
+
+
+@lru_cache(maxsize=32)  # a mixture asks for the same ones at each problem
+def _permutation(count: int, seed: int, epoch: int) -> tuple[int, ...]:
+    """The order of ``count`` problems in an epoch."""
+    # random() is the same in every Python version, shuffle() is not.
+    rng = random.Random(f"{seed}/{epoch}")
+    keys = [rng.random() for _ in range(count)]
+    return tuple(sorted(range(count), key=keys.__getitem__))
 
 
 def _chat_field(fields: Mapping[str, object], data: DataConfig) -> str:

@@ -36,9 +36,13 @@ def check_sources(config: Config, needs: Mapping[str, str]) -> None:
     for source in config.context.source:
         if context_source(source).origin == "function":
             context_function(config.context, source)
-    if not is_on_hub(problems_path(config.data.path)):
-        with naming("data.path"):
-            first = read_problems(_first(config.data), needs=needs).problems
+    first = []
+    # Each by itself: a problem that two sources hold is found when all rows are read.
+    for source in config.data.paths:
+        if not is_on_hub(problems_path(source)):
+            with naming("data.path"):
+                first += read_problems(_first(config.data.of(source)), needs=needs).problems
+    if first:
         _ = Contexts(config.context, first).file_content  # reads the file, if a source names one
     if config.health.drift_path:
         with naming("health.drift_path"):
@@ -71,7 +75,7 @@ def require_readable(path: str) -> None:
 
 
 def _first(data: DataConfig) -> DataConfig:
-    path = Path(problems_path(data.path))
+    path = Path(problems_path(data.place))
     if path.exists() and path.stat().st_size <= SMALL_FILE:
         return data
     return replace(data, limit=min(data.limit or FIRST_ROWS, FIRST_ROWS))

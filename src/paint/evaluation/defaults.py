@@ -117,12 +117,12 @@ def default_benchmarks(config: Config) -> tuple[tuple[str, ...], str]:
     if config.validation.path:
         return (config.validation.path,), "the problems of the run's validation"
     if has_own_task(config):
-        return (config.data.path,), "the rows of the training, whose prompts or grader are your own"
+        return config.data.paths, "the rows of the training, whose prompts or grader are your own"
     if config.data.path == NAME:
         return (NAME,), "held-out problems of the demo, which the run was trained on"
     if config.model.path == NAME:
         return (NAME,), (
-            f"held-out problems of the demo, whose model the run trains on {config.data.path}"
+            f"held-out problems of the demo, whose model the run trains on {config.data.place}"
         )
     return EvaluationConfig().benchmarks, "the paper's benchmarks"
 

@@ -242,10 +242,11 @@ def note_benchmarks(
     evaluation: EvaluationConfig, trained: Config | None, target: str, display: Display
 ) -> None:
     """Note what the problems are where they are the default, or the rows of the training."""
-    path = trained.data.path if trained else NAME
-    if path != NAME and evaluation.benchmarks == (path,):
+    paths = trained.data.paths if trained else (NAME,)
+    if paths != (NAME,) and evaluation.benchmarks == paths:
         display.note(
-            f"{path} holds the rows that {target} was trained on; --benchmarks names others"
+            f"{', '.join(paths)} holds the rows that {target} was trained on; --benchmarks names "
+            f"others"
         )
         return
     names, what = EvaluationConfig().benchmarks, "the paper's benchmarks"

@@ -142,7 +142,7 @@ def _prepare(config: Config, folder: Path, count: int) -> tuple[Config, list[Pro
     questions = read_problems(config.data, needs=check_config(config).needed_fields).problems
     count = min(count, len(questions) // 2)
     if count == 0:
-        raise ConfigError(f"{config.data.path} has one question; some are held out, so add some")
+        raise ConfigError(f"{config.data.place} has one question; some are held out, so add some")
     # As a batch is drawn, so that the same seed holds out the same questions.
     chosen = set(batch_indices(len(questions), count, 0, config.train.seed))
     trained_on = [json.dumps(q.fields) for i, q in enumerate(questions) if i not in chosen]
@@ -160,7 +160,8 @@ def _prepare(config: Config, folder: Path, count: int) -> tuple[Config, list[Pro
             write_atomic(path, text)
     # The limit has chosen the questions already. A resumed run reads these copies, whatever becomes
     # of the files.
-    config = config.changed("data", path=str(folder / "questions.jsonl"), limit=None)
+    questions_file = str(folder / "questions.jsonl")
+    config = config.changed("data", path=questions_file, weights=(), limit=None)
     config = config.changed("context", file=str(folder / "rules.md"))
     config = replace(config, model=with_date(config.model, folder))
     return config, [question for i, question in enumerate(questions) if i in chosen]

@@ -22,8 +22,15 @@ from paint.resolve.check import check_config
 
 SHARED = (
     *("model.path", "model.dtype", "model.date"),
-    *("data.path", "data.problem_field", "data.solution_field", "data.answer_field"),
-    *("data.id_field", "data.limit", "grading.grader", "grading.weights", "grading.options"),
+    *("data.path", "data.weights", "data.problem_field", "data.solution_field"),
+    *(
+        "data.answer_field",
+        "data.id_field",
+        "data.limit",
+        "grading.grader",
+        "grading.weights",
+        "grading.options",
+    ),
 )
 """Settings that all rows of a comparison share: their scores could not be compared otherwise."""
 

@@ -159,7 +159,7 @@ def check_file(
     """
     display = display or Display()
     tokenizer = load_tokenizer(config.model.path)
-    check = FileCheck(problems_path(config.data.path), config.data.max_prompt_tokens)
+    check = FileCheck(problems_path(config.data.place), config.data.max_prompt_tokens)
     problems = _read_problems(config, tokenizer, check, display)
     if not problems and not check.bad:
         raise DataError(f"{check.path} is empty; it must hold one problem a row")

@@ -295,6 +295,12 @@ FULL = "with model.train_mode full and teacher.weights {teacher.weights}"
 
 RULES = (
     *ENGINE_RULES,
+    Rule(
+        lambda run: len(run.config.data.weights) not in (0, max(len(run.config.data.paths), 1)),
+        "data.weights",
+        "empty, or one number for each source",
+        "data.path: {data.place}",
+    ),
     _of_distillation("teacher.weights"),
     _of_distillation("context.source"),
     _of_distillation("context.wording"),
@@ -526,8 +532,9 @@ def require_paths(config: Config) -> None:
 
     Also for a folder at model.path that is no complete model.
     """
+    is_set = {"model": bool(config.model.path.strip()), "data": bool(config.data.paths)}
     for name, what in (("model", "a folder or hub name"), ("data", "a file of problems")):
-        if not getattr(config, name).path.strip():
+        if not is_set[name]:
             raise ConfigError(
                 f"{name}.path is not set: pass --{name}.path with {what} "
                 f'(or "demo" for the embedded one), or set path under [{name}] in the recipe'

@@ -58,7 +58,7 @@ def open_drift(config: Config, policy: Policy, teacher: Teacher) -> Drift | None
     """Sample the base's completions of ``health.drift_path``, by the seed alone; None without."""
     if not config.health.drift_path:
         return None
-    data = replace(config.data, path=config.health.drift_path, limit=PROMPTS)
+    data = replace(config.data.of(config.health.drift_path), limit=PROMPTS)
     # Rows need neither solution nor answer, since nothing is graded.
     problems = read_problems(data, needs={}).problems
     prompts = [policy.student_prompt(problem) for problem in problems]

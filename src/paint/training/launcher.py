@@ -271,7 +271,7 @@ def train_on(
     else:
         # They read run.json, so they need what may differ from it (CHANGEABLE_ON_RESUME).
         task = ["resume", str(folder), "--steps", str(config.train.steps)]
-        task += ["--model.path", config.model.path, "--data.path", config.data.path]
+        task += ["--model.path", config.model.path, "--data.path", *config.data.paths]
         task += ["--max-logprob-mismatch", str(config.rollout.max_logprob_mismatch)]
         task += ["--trust"] if unsigned_code(folder) else []  # which this process has asked for
         task += ["--server-gpus", *placement.servers] if placement.servers else []
@@ -365,12 +365,14 @@ def _keep_serving(servers: Sequence[OwnedProcess]) -> int:
 
 def _require_inputs(config: Config, folder: Path) -> None:
     """Raise RunError where the data or the model of a run that is resumed have moved."""
-    data, model = problems_path(config.data.path), Path(model_path(config.model.path))
-    if not is_on_hub(data) and not Path(data).exists():
-        raise RunError(
-            f"{folder} was trained on {data}, which does not exist here; name its place by "
-            f"--data.path"
-        )
+    model = Path(model_path(config.model.path))
+    for data in map(problems_path, config.data.paths):
+        if not is_on_hub(data) and not Path(data).exists():
+            others = " beside those of the others" if len(config.data.paths) > 1 else ""
+            raise RunError(
+                f"{folder} was trained on {data}, which does not exist here; name its place"
+                f"{others} by --data.path"
+            )
     if model.is_absolute() and not model.exists():
         raise RunError(
             f"{folder} trains the model {model}, which does not exist here; name its place by "

@@ -10,6 +10,7 @@ from paint.config.context_sources import context_source
 from paint.config.schema import PAPER_PROMPTS
 from paint.core.display import Display
 from paint.data.contexts import Contexts
+from paint.data.mixtures import counts_by_source
 from paint.data.problems import DataError, Problem, ValidRows
 from paint.models.chat_template import PromptError
 from paint.models.lengths import chunks, most_tokens, spaced, token_lengths
@@ -55,7 +56,7 @@ def filter_problems(
             problems += check.fitting(free)
             counter.to(counter.done + len(chunk))
     if not count:
-        raise DataError(f"{config.data.path}: no problem is left; all hold {REASON}")
+        raise DataError(f"{config.data.place}: no problem is left; all hold {REASON}")
 
     shows_another = any(
         context_source(source).bounded_by == "solution" for source in config.context.source
@@ -74,9 +75,16 @@ def filter_problems(
     if not problems:
         others = f"; the chat template does not take {refused}" if refused else ""
         raise DataError(
-            f"{config.data.path}: no problem is left; {count - refused} of {count} are over "
+            f"{config.data.place}: no problem is left; {count - refused} of {count} are over "
             f"{check.limit} tokens{others}"
         )
+    left = counts_by_source(problems)
+    for source in config.data.sources:
+        if source.name not in left:
+            raise DataError(
+                f"{source.path}: no problem is left, as its rows hold {REASON} or are over "
+                f"{check.limit} tokens; leave the source out, or raise data.max_prompt_tokens"
+            )
 
     skipped = {
         REASON: len(rows) - count,
@@ -113,6 +121,10 @@ class _PromptCheck:
     limit: int
     refused: list[Problem] = field(default_factory=list)  # by the chat template, and left out
 
+    def place(self, problem: Problem) -> str:
+        """The file and the name of a problem, for messages."""
+        return f"{self.run.config.data.path_of(problem.source)}: problem {problem.name}"
+
     def is_free_of_control(self, problem: Problem) -> bool:
         """Whether no text of a problem holds control text; with on_bad_row error it is refused."""
         data = self.run.config.data
@@ -122,7 +134,7 @@ class _PromptCheck:
         found = special_text_finder(self.policy.tokenizer, **texts)
         if found is not None and data.on_bad_row == "error":
             raise DataError(
-                f"{data.path}: problem {problem.name} holds {REASON}{found}; fix the row or "
+                f"{self.place(problem)} holds {REASON}{found}; fix the row or "
                 f"pass --data.on-bad-row skip"
             )
         return found is None
@@ -165,8 +177,9 @@ class _PromptCheck:
         except PromptError as error:
             data = self.run.config.data
             if data.on_bad_row == "error":
+                path = data.path_of(problem.source)
                 raise DataError(
-                    f"{data.path}: {error}; --data.on-bad-row skip leaves such rows out"
+                    f"{path}: {error}; --data.on-bad-row skip leaves such rows out"
                 ) from error
             self.refused.append(problem)
             return []
@@ -199,7 +212,7 @@ class _PromptCheck:
         kind = "prompt" if algorithm.needs_rollouts else "prompt with its solution"
         kind = "teacher prompt" if algorithm.needs_context else kind
         raise DataError(
-            f"{data.path}: problem {problem.name} makes a {kind} of {length} tokens, over the "
+            f"{self.place(problem)} makes a {kind} of {length} tokens, over the "
             f"limit of {self.limit} (data.max_prompt_tokens {data.max_prompt_tokens}, or the "
             f"model's {position_limit(self.policy.base.config)} positions less "
             f"rollout.max_new_tokens {reserved_tokens(self.run)}); shorten it, change the limit, "

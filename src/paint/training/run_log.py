@@ -36,10 +36,14 @@ from paint.core.errors import wrap_errors
 from paint.core.extensions import is_spec, source_digest
 from paint.core.trust import SIGNATURE, sign
 from paint.core.versions import versions
+from paint.data.problems import SOURCE
 from paint.evaluation.grade import is_repetitive
 from paint.grading.contract import Grade
 from paint.objective.loss_options import Objective
 from paint.training.rollouts import ScoredRollout, logprob_mismatches, off_policy_metrics
+
+OF_SOURCES = ("reward", "accuracy", "kl", "loss")
+"""Metrics of a step that are also computed of each source of a mixture."""
 
 FRACTIONS = {"clipped": "clip_frac", "selected": "selected_frac"}
 UNAVERAGED = {"student_log_prob", "teacher_log_prob", "tempered_log_prob", "entropy_ratio"}
@@ -88,7 +92,7 @@ def new_run(config: Config, folder: Path, facts: Mapping[str, Any]) -> str:
     contents = {
         "id": run_id(table, *parts),
         "config": table,
-        OWN_ROWS: Path(table["data"]["path"]).absolute() == (folder / ROWS).absolute(),
+        OWN_ROWS: Path(config.data.place).absolute() == (folder / ROWS).absolute(),
         **facts,
         "code": source_digests(config),
         "versions": _versions(),
@@ -120,7 +124,7 @@ def validate_resume(
     if changes:
         raise RunError(f"{folder} was started with another config:\n  " + "\n  ".join(changes))
     hints = {
-        "problems": (config.data.path, "restore them, name them by --data.path"),
+        "problems": (config.data.place, "restore them, name them by --data.path"),
         "context": (config.context.file, "restore it"),
     }
     of_model = config.model.path, "restore it, name the model by --model.path"
@@ -206,6 +210,27 @@ def step_metrics(
             metrics["logprob_mismatch_mean"] = sum(gaps) / len(gaps)
             metrics["logprob_mismatch_p99"] = gaps[int(0.99 * (len(gaps) - 1))]
         metrics |= off_policy_metrics(scored)
+    return metrics | source_metrics(scored, options, gives_answers=gives_answers)
+
+
+def source_metrics(
+    scored: Sequence[ScoredRollout], options: Objective, *, gives_answers: bool
+) -> dict[str, float]:
+    """The metrics of a mixture's step by source; {} where there is one source."""
+    parts: dict[str, list[ScoredRollout]] = {}
+    for s in scored:
+        if s.rollout.problem.source:
+            parts.setdefault(s.rollout.problem.source, []).append(s)
+    metrics: dict[str, float] = {}
+    for source, part in parts.items():
+        kept = [s for s in part if s.tokens]
+        found = loss_metrics(kept, options) if kept else {}
+        grades = [s.rollout.grade for s in part if s.rollout.grade]
+        found |= grade_metrics(grades, gives_answers=gives_answers)
+        metrics[f"sources/{source}/completions"] = len(part)
+        for name in OF_SOURCES:
+            if name in found:
+                metrics[f"sources/{source}/{name}"] = found[name]
     return metrics
 
 
@@ -355,6 +380,7 @@ def record(scored: ScoredRollout) -> dict[str, object]:
     rollout, completion, grade = scored.rollout, scored.rollout.completion, scored.rollout.grade
     row: dict[str, object] = {
         "problem_id": rollout.problem.id,
+        **({SOURCE: rollout.problem.source} if rollout.problem.source else {}),
         "problem": rollout.problem.problem,
         "answer": rollout.problem.answer,
         "text": rollout.text,

@@ -36,7 +36,8 @@ from paint.core.errors import Interrupted, NonFiniteError, PaintError, is_unicod
 from paint.core.extensions import extension_errors
 from paint.core.storage import digest
 from paint.data.contexts import Contexts
-from paint.data.problems import Problem, batch_indices, problems_digest, read_problems
+from paint.data.mixtures import describe_mixture, draw
+from paint.data.problems import Problem, problems_digest, read_problems
 from paint.data.readers import is_on_hub
 from paint.demo.files import problems_path
 from paint.evaluation.change import describe_change, graded_validation
@@ -161,6 +162,7 @@ def train(
             # For run.json: a resumed run must render the same prompts on another day (C33).
             run = run.changed("model", date=policy.conventions.date)
         problems = filter_problems(policy, run, candidates, display, file_content)
+        display.notes(describe_mixture(problems, run.config.data, drawn_count(run.config)))
         if run.algorithm.needs_context:
             warn_template_mismatch(display, policy)
         display.notes(filter(None, [describe_missing_answers(run, problems)]))
@@ -203,8 +205,8 @@ def train(
 
 
 def _longest_rows(run: Resolved, problems: Sequence[Problem]) -> LongestRows | None:
-    """The lengths of the longest rows of a local file; None for others, as in a plan."""
-    if is_on_hub(problems_path(run.config.data.path)):
+    """The lengths of the longest rows of local files; None for others, as in a plan."""
+    if any(is_on_hub(problems_path(path)) for path in run.config.data.paths):
         return None
     # What is wrong with a row is said when all of them are measured.
     with suppress(PaintError):
@@ -432,18 +434,25 @@ def _raise_if_stopped(signal_number: int, folder: Path) -> None:
 
 def minibatch(setup: Setup, step_index: int) -> list[tuple[int, Problem]]:
     """The rows of a step: ``samples_per_problem`` neighbours of a problem (paper: Algorithm 1)."""
-    config, problems = setup.config.train, setup.problems
-    samples = setup.config.rollout.samples_per_problem
-    indices = batch_indices(len(problems), config.batch_size // samples, step_index, config.seed)
+    config, problems = setup.config, setup.problems
+    samples = config.rollout.samples_per_problem
+    count = config.train.batch_size // samples
+    indices = draw(problems, config.data, count, step_index, config.train.seed)
     return list(enumerate(problems[i] for i in indices for _ in range(samples)))
+
+
+def drawn_count(config: Config) -> int:
+    """How many problems the steps of a run draw, repeated ones included."""
+    return config.train.steps * (config.train.batch_size // config.rollout.samples_per_problem)
 
 
 def drawn_problems(config: Config, problems: Sequence[Problem]) -> list[Problem]:
     """The problems that the steps of a run draw, in the order of the data."""
-    drawn = config.train.steps * (config.train.batch_size // config.rollout.samples_per_problem)
-    # The first epoch has each problem once.
-    first = batch_indices(len(problems), min(drawn, len(problems)), 0, config.train.seed)
-    return [problems[i] for i in sorted(first)]
+    drawn = drawn_count(config)
+    if len(config.data.sources) < 2:
+        drawn = min(drawn, len(problems))  # the first epoch has each problem once
+    found = set(draw(problems, config.data, drawn, 0, config.train.seed))
+    return [problems[i] for i in sorted(found)]
 
 
 def grading_cost(setup: Setup) -> dict[str, float]:

@@ -78,18 +78,19 @@ def find_evaluation(folder: Path, trained: Path) -> CheckpointEvaluation:
 def write_card(export: Export, evaluations: Sequence[CheckpointEvaluation], folder: Path) -> None:
     """Write README.md."""
     config = export.config
-    base, data = config.model.path, config.data.path
+    base, data = config.model.path, config.data.paths
     is_hub_model = not Path(model_path(base)).exists()
-    is_hub_data = "/" in data and not Path(data).exists()
+    on_hub = [path for path in data if "/" in path and not Path(path).exists()]
     # What the hub links; a folder of this machine is no link.
     links: dict[str, Any] = {}
     if is_hub_model:
         links["base_model"] = base
         # By it the hub lists a model under its base.
         links["base_model_relation"] = "finetune" if export.merged else "adapter"
-    if is_hub_data:
+    if on_hub:
         # A revision or a subset may follow the name of a data set.
-        links["datasets"] = [data.split("@")[0].split(":")[0]]
+        names = [path.split("@")[0].split(":")[0] for path in on_hub]
+        links["datasets"] = list(dict.fromkeys(names))
     card_data = ModelCardData(
         **links,
         library_name="transformers" if export.merged else "peft",
@@ -116,7 +117,7 @@ def write_card(export: Export, evaluations: Sequence[CheckpointEvaluation], fold
         run_info=export.run_info,
         base=_public(base),
         served=_public(base) if is_hub_model else "BASE",
-        data=_public(data),
+        data=", ".join(map(_public, data)),
         prompt=config.prompts.student or student_messages("PROBLEM")[0]["content"],
         settings=settings,
         evaluations=evaluations,

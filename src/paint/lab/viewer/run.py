@@ -124,7 +124,7 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
         for step, rollouts in chosen.items():
             steps.append(_step_data(run, shared, step, rollouts, step in rescored, count))
 
-    validation = graded_validation(run, display)
+    validation, columns = graded_validation(run, display), columns_of(metrics)
     vocabulary = list(shared.vocabulary)
     return {
         "name": run.resolve().name,
@@ -132,7 +132,7 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
         "change": describe_change(validation, metrics),
         "run_info": {
             "model": config.model.path,
-            "data": config.data.path,
+            "data": config.data.place,
             "steps": config.train.steps,
             "git": run_info.get("git"),
             **run_info["versions"],
@@ -144,9 +144,10 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
             "skip_tokens": config.objective.skip_tokens,
             "temperature": config.loss_temperature,
         },
-        "metrics": columns_of(metrics),
+        "metrics": columns,
         "charts": [
-            {**asdict(chart), "metrics": metrics_of_chart(name)} for name, chart in CHARTS.items()
+            {**asdict(chart), "metrics": metrics_of_chart(name, columns)}
+            for name, chart in CHARTS.items()
         ],
         "warnings": warning_history(metrics),
         "validation": [_validation_data(*place, graded) for place, graded in validation.items()],

@@ -140,7 +140,7 @@ def read_training_problems(
         return []
     if problems_digest(problems) != read_run_json(run)["problems"]:
         display.note(
-            f"solutions are not shown: {config.data.path} holds other problems than {run} was "
+            f"solutions are not shown: {config.data.place} holds other problems than {run} was "
             f"trained on"
         )
         return []
