@@ -12,7 +12,7 @@ from paint.api.configure import configure
 from paint.cli.main import parse
 from paint.config.recipe import find_recipe, from_table, read_recipe, to_table
 from paint.config.schema import ConfigError, DataConfig
-from paint.data.mixtures import describe_mixture, draw
+from paint.data.mixtures import describe_mixture, draw_problems
 from paint.data.problems import (
     DataError,
     Problem,
@@ -63,10 +63,10 @@ def test_draw_keeps_shares_at_any_time_and_each_source_in_its_own_order(
 ) -> None:
     counts = [data.draw(st.integers(1, 7)) for _ in weights]
     problems, config = mixed(counts, weights)
-    drawn = [i for step in range(10) for i in draw(problems, config, 6, step, seed)]
+    drawn = [i for step in range(10) for i in draw_problems(problems, config, 6, step, seed)]
     # The stream does not depend on how it is cut into steps, nor on what was drawn before.
-    assert drawn == draw(problems, config, 60, 0, seed)
-    assert drawn[24:30] == draw(problems, config, 6, 4, seed)
+    assert drawn == draw_problems(problems, config, 60, 0, seed)
+    assert drawn[24:30] == draw_problems(problems, config, 6, 4, seed)
     names = [problems[i].source for i in drawn]
     for name, weight, count in zip(NAMES, weights, counts, strict=False):
         share = weight / sum(weights)
@@ -78,7 +78,9 @@ def test_draw_keeps_shares_at_any_time_and_each_source_in_its_own_order(
 
 def test_draw_of_three_sources_is_that_of_every_version() -> None:
     problems, config = mixed([4, 4, 4], [3, 2, 1])
-    first = [[problems[i].id for i in draw(problems, config, 6, step, 0)] for step in range(2)]
+    first = [
+        [problems[i].id for i in draw_problems(problems, config, 6, step, 0)] for step in range(2)
+    ]
     assert first == [
         ["a/0", "b/0", "a/3", "c/0", "b/3", "a/1"],
         ["a/2", "b/1", "a/3", "c/3", "b/2", "a/1"],
@@ -89,7 +91,7 @@ def test_draw_of_one_source_is_the_order_without_mixtures() -> None:
     problems = [Problem("", "", "", str(i)) for i in range(10)]
     config = DataConfig(path="a.jsonl")
     for step in range(4):
-        assert draw(problems, config, 3, step, 0) == batch_indices(10, 3, step, 0)
+        assert draw_problems(problems, config, 3, step, 0) == batch_indices(10, 3, step, 0)
 
 
 def test_describe_mixture_tells_shares_and_epochs() -> None:

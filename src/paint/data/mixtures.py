@@ -16,7 +16,7 @@ from paint.config.schema import DataConfig
 from paint.data.problems import Problem, batch_indices
 
 
-def draw(
+def draw_problems(
     problems: Sequence[Problem], data: DataConfig, count: int, step: int, seed: int
 ) -> list[int]:
     """The indices of the ``count`` problems of step ``step`` (from 0).

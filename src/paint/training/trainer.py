@@ -36,7 +36,7 @@ from paint.core.errors import Interrupted, NonFiniteError, PaintError, is_unicod
 from paint.core.extensions import extension_errors
 from paint.core.storage import digest
 from paint.data.contexts import Contexts
-from paint.data.mixtures import describe_mixture, draw
+from paint.data.mixtures import describe_mixture, draw_problems
 from paint.data.problems import Problem, problems_digest, read_problems
 from paint.data.readers import is_on_hub
 from paint.demo.files import problems_path
@@ -437,7 +437,7 @@ def minibatch(setup: Setup, step_index: int) -> list[tuple[int, Problem]]:
     config, problems = setup.config, setup.problems
     samples = config.rollout.samples_per_problem
     count = config.train.batch_size // samples
-    indices = draw(problems, config.data, count, step_index, config.train.seed)
+    indices = draw_problems(problems, config.data, count, step_index, config.train.seed)
     return list(enumerate(problems[i] for i in indices for _ in range(samples)))
 
 
@@ -451,7 +451,7 @@ def drawn_problems(config: Config, problems: Sequence[Problem]) -> list[Problem]
     drawn = drawn_count(config)
     if len(config.data.sources) < 2:
         drawn = min(drawn, len(problems))  # the first epoch has each problem once
-    found = set(draw(problems, config.data, drawn, 0, config.train.seed))
+    found = set(draw_problems(problems, config.data, drawn, 0, config.train.seed))
     return [problems[i] for i in sorted(found)]
 
 
