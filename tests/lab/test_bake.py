@@ -11,8 +11,14 @@ import pytest
 import paint
 from paint.config.recipe import find_recipe, read_recipe
 from paint.config.schema import Config, ConfigError
+from paint.data.problems import Problem
 from paint.evaluation.frame import select_rows
-from paint.lab.bake import BAKED, PLAIN, PROMPTED, bake
+from paint.evaluation.intervals import Interval
+from paint.grading.contract import Grade
+from paint.inference.engine import Completion
+from paint.lab.bake import BAKED, PLAIN, PROMPTED, bake, bake_report
+from paint.lab.rollout_cache import RolloutCache
+from paint.training.rollouts import Rollout
 from reports import report_in
 from runs import rows_of
 
@@ -59,6 +65,59 @@ def test_bake_in_folder_of_other_rules_is_refused(config: Config, tmp_path: Path
     (tmp_path / "rules.md").write_text("others")
     with pytest.raises(ConfigError, match=r"rules\.md is that of a bake of another text"):
         bake(config, tmp_path, held_out=4, samples=1)
+
+
+def answers(rewards: list[float], **parts: list[float]) -> RolloutCache:
+    """Graded answers to 12 questions, two each, of which one has these rewards."""
+    grades = [
+        Grade(reward, parts={name: Grade(values[i]) for name, values in parts.items()})
+        for i, reward in enumerate(rewards)
+    ]
+    completion = Completion((1, 2), (0.0, 0.0), False, "local")
+    rollouts = [
+        Rollout(i, Problem("", "", "", str(i // 2)), [], completion, "", grade=grade)
+        for i, grade in enumerate(grades * 12)
+    ]
+    return RolloutCache(rollouts, samples=2)
+
+
+def test_bake_report_of_other_rewards_than_0_and_1_has_mean_and_paired_difference() -> None:
+    style, facts = {"style": [0.2, 0.4], "facts": [0.6, 0.8]}, {"style": [0.2], "facts": [1.0]}
+    report = bake_report(
+        {
+            PROMPTED: answers([0.4, 0.6], **style),
+            PLAIN: answers([0.1, 0.3], style=[0.1, 0.3], facts=[0.1, 0.3]),
+            BAKED: answers([0.4, 0.8], style=style["style"], facts=facts["facts"] * 2),
+        },
+        {PLAIN: Interval(0.5, 0.4, 0.6)},
+        longest=4,
+    )
+    assert not select_rows(report.rows, metric="follows", against=...)
+    means = {row.policy: row.mean for row in select_rows(report.rows, metric="reward")}
+    assert means == pytest.approx({PROMPTED: 0.5, PLAIN: 0.2, BAKED: 0.6})
+    less = {row.policy: row for row in select_rows(report.rows, metric="reward", against=PLAIN)}
+    assert {name: row.mean for name, row in less.items()} == pytest.approx(
+        {PROMPTED: 0.3, BAKED: 0.4}
+    )
+    assert all(row.low is not None and row.low <= row.mean for row in less.values())
+    [table] = report.tables
+    assert table.columns[1:] == [
+        "mean reward, hundredths",
+        "less that of the plain base",
+        "KL a token to the prompted base",
+        "tokens an answer",
+        "style",
+        "facts",
+    ]
+    assert table.rows[2][1].startswith("60.0 [")
+    assert table.rows[2][-1].startswith("100.0 [")
+
+
+def test_bake_report_of_verdicts_has_the_share_that_follows() -> None:
+    report = bake_report({PLAIN: answers([0, 0]), BAKED: answers([1, 0])}, {}, longest=4)
+    follows = {row.policy: row.mean for row in select_rows(report.rows, metric="follows")}
+    assert follows == {PLAIN: 0, BAKED: 0.5}
+    assert not select_rows(report.rows, metric="reward", against=...)
 
 
 @pytest.mark.slow

@@ -3,13 +3,15 @@
 The base model with the prompt is the teacher, the model without it the student. Of answers to
 questions that are not trained on are measured
 
-    follows  share of the answers that the grader accepts
+    follows  share of the answers that the grader accepts; of a grader with other rewards than 0 and
+             1 their mean, and its difference to the plain base's on the same questions
     KL       KL(view ‖ prompted base) a token, on answers of the view, exact over the vocabulary, at
              temperature 1
 """
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,20 +30,17 @@ from paint.data.problems import Problem, batch_indices, read_problems
 from paint.evaluation import frame
 from paint.evaluation.frame import Chart, Measurement, Report, Unit
 from paint.evaluation.generate import with_date
-from paint.evaluation.intervals import Interval, bootstrap
+from paint.evaluation.intervals import Interval, bootstrap, mean_of_samples, with_value
 from paint.evaluation.metrics import avg_at_k
 from paint.evaluation.summary import SUMMARY
-from paint.lab.rollout_cache import (
-    RolloutCache,
-    divergence_sums,
-    sample,
-    teacher_answers,
-)
+from paint.lab.advise import gain_of, reward_bounds
+from paint.lab.rollout_cache import RolloutCache, divergence_sums, sample, teacher_answers
 from paint.lab.runner import ExperimentRun, train_run
 from paint.objective.divergences import REVERSE_KL
 from paint.resolve.check import check_config, with_resolved
 
 PROMPTED, PLAIN, BAKED = "prompted base", "plain base", "baked"  # the views that are compared
+HELD_OUT = "held_out"
 
 # KL of an answer in nats. By Pinsker's inequality no test tells a plain from a prompted answer with
 # a probability above 1/2 + sqrt(KL / 8): here 0.535.
@@ -49,12 +48,15 @@ LEAST_KL = 0.01
 
 COLUMNS: dict[str, tuple[str, Unit]] = {
     "follows": ("follows, %", "%"),
+    "reward": ("mean reward, hundredths", "hundredths"),
+    f"reward less {PLAIN}": (f"less that of the {PLAIN}", "points"),
     "kl": ("KL a token to the prompted base", ""),
     "completion_tokens": ("tokens an answer", ""),
 }
 CHARTS = [
     Chart("KL to the prompted base", "kl", "", "nats a token"),
     Chart("Follows", "follows", "%", "answers that the grader accepts"),
+    Chart("Mean reward", "reward", "hundredths", "of the answers, in hundredths"),
 ]
 
 
@@ -78,7 +80,7 @@ def bake(
         begun = read_run(run)
         changes = fixed_differences(begun, with_resolved(config, begun))
         refuse_differences(f"{run} holds a bake", changes, ConfigError)
-    rows, kl = _measure_base(config, problems, samples, folder, display)
+    answers, kls, kl = _measure_base(config, problems, samples, folder, display)
     if not force and kl < LEAST_KL:
         raise ConfigError(
             f"{rules} changes nothing that is measured: the KL of an answer to the prompted one's "
@@ -86,13 +88,12 @@ def bake(
         )
 
     train_run(ExperimentRun("bake", config), run, display)
-    policy, config, baked = sample(
+    policy, config, answers[BAKED] = sample(
         config, problems, samples, folder / "baked", display, latest_checkpoint(run)
     )
-    kls, tokens = divergence_sums(policy, config, baked, REVERSE_KL, display)
-    rows += _rows(BAKED, baked, config, kl=_mean(kls.sum(axis=1) / tokens.sum(axis=1)))
-    table = frame.table_of(rows, "held-out questions, with 95 % intervals", COLUMNS)
-    report = Report(rows, [table], CHARTS)
+    sums, tokens = divergence_sums(policy, config, answers[BAKED], REVERSE_KL, display)
+    kls[BAKED] = _mean(sums.sum(axis=1) / tokens.sum(axis=1))
+    report = bake_report(answers, kls, config.rollout.max_new_tokens)
     frame.write_report(folder, SUMMARY, report, ConfigError)
     frame.to_terminal(report.tables, display.console)
     display.note(
@@ -104,31 +105,73 @@ def bake(
 
 def _measure_base(
     config: Config, problems: list[Problem], samples: int, folder: Path, display: Display
-) -> tuple[list[Measurement], float]:
-    """The rows of both base views, and the mean KL of a plain answer in nats."""
+) -> tuple[dict[str, RolloutCache], dict[str, Interval], float]:
+    """Both base views' answers, the plain one's KL a token, and its mean KL an answer, in nats."""
     # The model is freed when this returns: the training loads its own.
     policy, config, plain = sample(config, problems, samples, folder / "plain", display)
     contexts = {PROMPTED: Contexts(config.context, problems)}
     prompted = teacher_answers(policy, config, plain, contexts, folder / "prompted", display)
     kls, tokens = divergence_sums(policy, config, plain, REVERSE_KL, display)
-    kl = _mean(kls.sum(axis=1) / tokens.sum(axis=1))
-    rows = _rows(PROMPTED, prompted[PROMPTED], config) + _rows(PLAIN, plain, config, kl=kl)
+    by_view = {PLAIN: _mean(kls.sum(axis=1) / tokens.sum(axis=1))}
     # Of complete answers, not a token: LEAST_KL is about telling one answer from another.
-    return rows, float(kls.mean())
+    return {**prompted, PLAIN: plain}, by_view, float(kls.mean())
 
 
-def _rows(
-    view: str, answers: RolloutCache, config: Config, **values: Interval
-) -> list[Measurement]:
-    if answers.is_graded:
-        values["follows"] = avg_at_k(answers.verdicts)
-    tokens = np.array([len(row.completion.ids) for row in answers.rollouts], float)
-    lengths = tokens.reshape(-1, answers.samples).mean(axis=1)
-    longest = config.rollout.max_new_tokens
-    values["completion_tokens"] = bootstrap([lengths], bounds=(0, longest))
+def bake_report(
+    answers: Mapping[str, RolloutCache], kls: Mapping[str, Interval], longest: int
+) -> Report:
+    """The report of answers by view.
+
+    Args:
+        kls: KL a token of a view to the prompted base, in nats.
+        longest: maximum tokens of an answer.
+    """
+    has_verdicts = all(view.has_verdicts for view in answers.values())
     rows: list[Measurement] = []
-    for metric, interval in values.items():
-        rows += frame.to_measurement(view, "held_out", metric, interval, len(lengths))
+    for name, view in answers.items():
+        rows += frame.to_measurement(name, HELD_OUT, "kl", kls.get(name), len(view.rewards))
+        if view.is_graded:
+            rows += _score_rows(name, view, answers[PLAIN], has_verdicts=has_verdicts)
+        tokens = np.array([len(row.completion.ids) for row in view.rollouts], float)
+        lengths = tokens.reshape(-1, view.samples).mean(axis=1)
+        length = bootstrap([lengths], bounds=(0, longest))
+        rows += frame.to_measurement(name, HELD_OUT, "completion_tokens", length, len(lengths))
+    columns = dict(COLUMNS)
+    for metric in dict.fromkeys(row.metric for row in rows):
+        if metric.startswith("rewards/"):  # the reward by one of several graders
+            columns[metric] = (metric.removeprefix("rewards/"), "hundredths")
+    table = frame.table_of(
+        rows,
+        "held-out questions, with 95 % intervals",
+        columns,
+        column_of=lambda row: f"{row.metric} less {row.against}" if row.against else row.metric,
+    )
+    return Report(rows, [table], CHARTS)
+
+
+def _score_rows(
+    name: str, view: RolloutCache, plain: RolloutCache, *, has_verdicts: bool
+) -> list[Measurement]:
+    """What the grader says of a view's answers: the share that it accepts, or the mean reward."""
+    if has_verdicts:
+        return frame.to_measurement(
+            name, HELD_OUT, "follows", avg_at_k(view.verdicts), len(view.rewards)
+        )
+    parts = dict.fromkeys(part for row in view.rollouts if row.grade for part in row.grade.parts)
+    rewards = {"reward": view.rewards}
+    for part in parts:
+        grades = [row.grade.parts.get(part) if row.grade else None for row in view.rollouts]
+        values = np.array([grade.reward if grade else None for grade in grades], float)
+        rewards[f"rewards/{part}"] = values.reshape(-1, view.samples)
+    rows: list[Measurement] = []
+    for metric, table in rewards.items():
+        values = with_value(mean_of_samples(table))
+        if len(values):
+            level = bootstrap([values], bounds=reward_bounds(table))
+            rows += frame.to_measurement(name, HELD_OUT, metric, level, len(values))
+    if view is not plain:
+        less = gain_of(view, plain)
+        rows += frame.to_measurement(name, HELD_OUT, "reward", less, against=PLAIN)
     return rows
 
 
