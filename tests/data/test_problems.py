@@ -281,7 +281,9 @@ def test_problem_stored_row_gives_graders_every_field() -> None:
 
 def test_problem_row_round_trips_through_json() -> None:
     labels = (("level", "1"), ("subject", "x"))
-    for problem in (Problem("p", "", "1", "i"), Problem("p", "", "1", "i", ("2", "3"), labels)):
+    chat = Problem("b", "", "1", "i", turns=(("system", "a"), ("user", "b")))
+    more = Problem("p", "", "1", "i", ("2", "3"), labels)
+    for problem in (Problem("p", "", "1", "i"), more, chat):
         again = from_row(json.loads(json.dumps(to_row(problem))))
         assert (again, again.labels) == (problem, problem.labels)
     assert to_row(Problem("p", "", "1", "i")) == {"id": "i", "problem": "p", "answer": "1"}

@@ -57,6 +57,15 @@ def test_describe_change_of_rewards_names_their_unit(scale: int, words: str) -> 
     assert words in describe_change({(0, "set"): before, (4, "set"): after}, [])
 
 
+def test_describe_change_counts_problems_without_a_reward() -> None:
+    before = samples(WEAK.correct.tolist(), rewards=True)
+    after = samples(STRONG.correct.tolist(), rewards=True)
+    assert before.rewards is not None
+    before.rewards[:2] = np.nan
+    text = describe_change({(0, "set"): before, (4, "set"): after}, [])
+    assert "; 2 of 24 problems have no reward; " in text
+
+
 def test_describe_change_without_validation_compares_first_and_last_steps() -> None:
     rows = [{"step": n, "accuracy": n / 10, "loss": 1.0} for n in range(1, 9)]
     change = "Right answers while training 15.0% in the first 2 steps, 75.0% in the last"

@@ -9,6 +9,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from paint.cli import main
@@ -18,7 +19,9 @@ from paint.core.display import Display, shown_on_terminal
 from paint.data.readers import DataError
 from paint.demo.files import HELD_OUT_PROBLEMS
 from paint.evaluation.frame import Report, select_rows
+from paint.evaluation.metrics import GradedSamples, compute_metrics
 from paint.evaluation.store import StoreError
+from paint.evaluation.validation import tracker_metrics
 from paint.lab.viewer.run import PageSpec, run_data
 from paint.training.trainer import train
 from processes import in_two_processes, train_command, until
@@ -87,6 +90,32 @@ def test_training_ends_with_the_sentence_of_its_page(finished: tuple[Path, str])
 
 
 @pytest.mark.slow
+def test_tracker_metrics_of_a_judge_have_the_interval_of_the_mean_reward() -> None:
+    rewards = np.array([[0.2, 0.4]] * 11 + [[0.6, np.nan]] + [[np.nan, np.nan]])
+    none = np.zeros(rewards.shape, bool)
+    graded = GradedSamples(
+        problems=[str(i) for i in range(len(rewards))],
+        correct=none,
+        votes=None,
+        tokens=np.ones(rewards.shape, int),
+        truncated=none,
+        unboxed=None,
+        repetitive=none,
+        rewards=rewards,
+        failures=3,
+    )
+    intervals = compute_metrics({"": graded})[""]
+    found = tracker_metrics(graded, intervals)
+    # A mean over problems, as in the tables: not over samples, of which one problem lacks one.
+    assert found["validation_reward"] == pytest.approx((11 * 0.3 + 0.6) / 12)
+    wanted = intervals["reward"]
+    ends = found["validation_reward_low"], found["validation_reward_high"]
+    assert ends == (wanted.low, wanted.high)
+    assert found["validation_grader_failures"] == 3
+    nothing = replace(graded, rewards=np.full(rewards.shape, np.nan))
+    assert not [name for name in tracker_metrics(nothing, {}) if "reward" in name]
+
+
 def test_validation_moves_no_weight(mine: Path, finished: tuple[Path, str], tmp_path: Path) -> None:
     run, without = finished[0], tmp_path / "without"
     train(replace(config(mine), validation=ValidationConfig()), without)

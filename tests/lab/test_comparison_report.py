@@ -24,6 +24,7 @@ from paint.lab.checkpoint_results import (
     CheckpointResult,
     append_results,
     by_run,
+    evaluation_name,
     read_results,
     shares,
 )
@@ -407,3 +408,5 @@ def test_rewards_of_problems_that_were_not_graded_are_left_out() -> None:
     rewards = [[result.rewards for result in group] for group in found.values()]
     assert base.rewards is not None
     assert rewards == [[[base.rewards[0], base.rewards[2]]], [[0.5, 0.25]]]
+    assert evaluation_name([base, lacking]).startswith("2 of 3 problems of ")
+    assert evaluation_name([base, run]).startswith("3 problems of ")

@@ -247,11 +247,14 @@ def problems_digest(problems: Sequence[Problem]) -> str:
 def to_row(problem: Problem) -> dict[str, Any]:
     """Convert a problem to the row that an evaluation stores: all that ``row_of`` needs."""
     answer = list(problem.answers) if problem.also else problem.answer
-    row = {"id": problem.id, "problem": problem.problem, "answer": answer, **dict(problem.labels)}
+    named = dict(problem.labels)
+    row: dict[str, Any] = {"id": problem.id, "problem": problem.problem, "answer": answer, **named}
     if problem.source:
         row[SOURCE] = problem.source
     if problem.solution:
         row["solution"] = problem.solution
+    if problem.turns:
+        row["turns"] = [list(turn) for turn in problem.turns]
     if problem.fields:
         # A Parquet file has dates and other values that JSON has not.
         row["fields"] = json.loads(json.dumps(dict(problem.fields), default=str))
@@ -269,6 +272,7 @@ def from_row(row: dict[str, Any]) -> Problem:
         str(row["id"]),
         tuple(also),
         labels=tuple((name, str(row[name])) for name in LABELS if name in row),
+        turns=tuple((str(role), str(text)) for role, text in row.get("turns", ())),
         fields=dict(row.get("fields", {})),
         source=str(row.get(SOURCE, "")),
     )

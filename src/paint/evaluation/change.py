@@ -8,7 +8,13 @@ from paint.core.display import Display
 from paint.core.errors import reason
 from paint.core.storage import FolderInUse
 from paint.evaluation.grade import graded_samples
-from paint.evaluation.intervals import Comparison, compare_paired, is_comparable, with_value
+from paint.evaluation.intervals import (
+    Comparison,
+    compare_paired,
+    is_comparable,
+    mean_of_samples,
+    with_value,
+)
 from paint.evaluation.metrics import GradedSamples, are_shares
 from paint.evaluation.store import find_stores, reopen_store
 
@@ -68,7 +74,7 @@ def _describe_validation(base: GradedSamples, after: GradedSamples, first: int, 
     before = "the base" if first == 0 else f"step {first}"
     if not is_comparable(base.scores, after.scores):
         return f"Validation: no problem has a reward both of {before} and after step {last}"
-    mean, mean_after = with_value(base.scores).mean(), with_value(after.scores).mean()
+    mean, mean_after = (with_value(mean_of_samples(g.scores)).mean() for g in (base, after))
     if not (are_shares(base.scores) and are_shares(after.scores)):
         return (
             f"Validation: mean reward {mean:.3g} of {before}, "
@@ -78,6 +84,9 @@ def _describe_validation(base: GradedSamples, after: GradedSamples, first: int, 
     unit = "points" if base.rewards is None else "hundredths of reward"
     levels = f"{100 * mean:.1f} before, {100 * mean_after:.1f} after"
     text = f"Validation {found.difference.points(sign=True)} {unit} over {before} ({levels})"
+    left_out = {*base.ungraded, *after.ungraded}
+    if left_out:
+        text += f"; {len(left_out)} of {len(base.problems)} problems have no reward"
     return f"{text}; {_describe_test(found)}"
 
 

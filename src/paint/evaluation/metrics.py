@@ -43,6 +43,12 @@ class GradedSamples:
         return known
 
     @property
+    def ungraded(self) -> list[str]:
+        """The problems of which no sample has a verdict; they are in no mean."""
+        without = np.flatnonzero(~self.graded.any(axis=1))
+        return [self.problems[i] for i in without]
+
+    @property
     def has_right(self) -> bool:
         """Whether some sample is right; else Avg@k, maj@k and pass@k are 0."""
         return bool((self.correct & self.graded).any())

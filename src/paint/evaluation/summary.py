@@ -38,13 +38,14 @@ def summary_report(graded: ByPolicy) -> Report:
     rows = summary_rows(graded)
     ks = {part.correct.shape[1] for part in _parts(graded)}
     k = str(ks.pop()) if len(ks) == 1 else "k"
-    metric, score, unit = "avg_at_k", f"Avg@{k}", "%"
-    if _have_rewards(graded):
+    metric, score, unit = main_metric(graded), f"Avg@{k}", "%"
+    if metric == "reward":
         # A reward need not be a share: hundredths of it, not percent.
-        metric, score, unit = "reward", "Mean reward", "hundredths"
+        score, unit = "Mean reward", "hundredths"
+    note = interval_note(select_rows(rows, metric=metric)) + _ungraded_note(graded)
     average = table_of(
         select_rows(rows, metric=metric),
-        f"{score}, in {unit}{interval_note(select_rows(rows, metric=metric))}",
+        f"{score}, in {unit}{note}",
         {name: (name, "%") for name in dict.fromkeys(row.benchmark for row in rows)},
         column_of=lambda row: row.benchmark,
     )
@@ -61,6 +62,11 @@ def summary_report(graded: ByPolicy) -> Report:
         _differences(rows, score),
     ]
     return Report(rows, [table for table in tables if table.rows])
+
+
+def main_metric(graded: ByPolicy) -> str:
+    """What policies are compared by: the mean reward where a grader gives numbers, or Avg@k."""
+    return "reward" if _have_rewards(graded) else "avg_at_k"
 
 
 def summary_rows(graded: ByPolicy) -> list[Measurement]:
@@ -97,7 +103,7 @@ def difference_rows(graded: ByPolicy) -> list[Measurement]:
     # The interval of a difference is bounded by -1 and 1.
     if not all(are_shares(part.scores) for part in _parts(graded)):
         return rows
-    metric = "reward" if _have_rewards(graded) else "avg_at_k"
+    metric = main_metric(graded)
     shared = shared_benchmarks(graded)
     for policy, benchmarks in others:
         compared = {name: [name] for name in base if name in benchmarks}
@@ -191,12 +197,20 @@ def _differences(rows: Sequence[Measurement], score: str) -> Table:
     return Table(title, ["", "", "difference", "p", "detectable difference"], body)
 
 
+def _ungraded_note(graded: ByPolicy) -> str:
+    """How a title counts the problems without a graded sample; "" without any."""
+    asked: set[tuple[str, str]] = set()
+    left_out: set[tuple[str, str]] = set()
+    for benchmarks in graded.values():
+        for name, part in benchmarks.items():
+            asked |= {(name, problem) for problem in part.problems}
+            left_out |= {(name, problem) for problem in part.ungraded}
+    return f"; {len(left_out)} of {len(asked)} problems have no reward" if left_out else ""
+
+
 def _have_rewards(graded: ByPolicy) -> bool:
     return all(part.rewards is not None for part in _parts(graded))
 
 
 def _parts(graded: ByPolicy) -> list[GradedSamples]:
-    parts: list[GradedSamples] = []
-    for benchmarks in graded.values():
-        parts += benchmarks.values()
-    return parts
+    return [part for benchmarks in graded.values() for part in benchmarks.values()]

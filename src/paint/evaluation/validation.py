@@ -4,7 +4,8 @@ RUN/validation is an ordinary evaluation with one folder per checkpoint, the stu
 first step included. No best checkpoint is selected; the table has all.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,8 +35,8 @@ from paint.evaluation.generate import (
     sample_seeds,
 )
 from paint.evaluation.grade import grade
-from paint.evaluation.intervals import Interval, with_value
-from paint.evaluation.metrics import GradedSamples, avg_at_k
+from paint.evaluation.intervals import Interval
+from paint.evaluation.metrics import GradedSamples, compute_metrics
 from paint.evaluation.store import (
     GRADES,
     Sample,
@@ -168,14 +169,19 @@ def validate(
 
     if not graded.graded.any():
         display.note(f"{title}: no sample has a reward")
-        return tracker_metrics(graded, None)
-    interval = avg_at_k(graded.verdicts)
-    score = f"Avg@{task.protocol.samples} {interval.points()} (95 % interval)"
-    if graded.rewards is not None:  # 1 counts as right, which few completions of a judge reach
-        reward = f"mean reward {with_value(graded.rewards).mean():.3g}"
-        score = f"{reward}, {score}" if graded.has_right else reward
-    display.note(f"{title}: {score}")
-    return tracker_metrics(graded, interval)
+        return tracker_metrics(graded, {})
+    metrics = compute_metrics({"": graded})[""]
+    scores = []
+    if graded.rewards is not None:
+        scores.append(f"mean reward {metrics['reward'].text('.3g')}")
+    # 1 counts as right, which few completions of a judge reach.
+    if graded.rewards is None or graded.has_right:
+        scores.append(f"Avg@{task.protocol.samples} {metrics['avg_at_k'].points()}")
+    left_out = ""
+    if graded.ungraded:
+        left_out = f"; {len(graded.ungraded)} of {len(graded.problems)} problems have no reward"
+    display.note(f"{title}: {', '.join(scores)} (95 % interval){left_out}")
+    return tracker_metrics(graded, metrics)
 
 
 def generate_batch(
@@ -200,20 +206,24 @@ def generate_batch(
         return all_gather_objects(samples)
 
 
-def tracker_metrics(graded: GradedSamples, interval: Interval | None) -> dict[str, float]:
-    """The metrics of a validation for the trackers, with the interval of its Avg@k.
+def tracker_metrics(graded: GradedSamples, intervals: Mapping[str, Interval]) -> dict[str, float]:
+    """The metrics of a validation for the trackers.
 
-    The interval is None, and its metrics are missing, where no sample has a reward.
+    Args:
+        intervals: of its metrics by name; empty where no sample has a reward.
     """
     metrics: dict[str, float] = {}
-    if graded.rewards is not None:
+    scores = ["avg_at_k"] if graded.rewards is None else ["reward", "avg_at_k"]
+    for name in scores:
+        interval = intervals.get(name)
         if interval is not None:
-            metrics["validation_reward"] = float(with_value(graded.rewards).mean())
+            metrics[f"validation_{name}"] = interval.mean
+            # A mean of few rewards beyond 0 and 1 has no bounds, and a tracker takes numbers.
+            if math.isfinite(interval.low) and math.isfinite(interval.high):
+                metrics[f"validation_{name}_low"] = interval.low
+                metrics[f"validation_{name}_high"] = interval.high
+    if graded.rewards is not None:
         metrics["validation_grader_failures"] = graded.failures
-    if interval is not None:
-        metrics["validation_avg_at_k"] = interval.mean
-        metrics["validation_avg_at_k_low"] = interval.low
-        metrics["validation_avg_at_k_high"] = interval.high
     metrics["validation_truncated_frac"] = float(graded.truncated.mean())
     metrics["validation_completion_tokens"] = float(graded.tokens.mean())
     return metrics

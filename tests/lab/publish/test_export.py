@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from shutil import copytree, rmtree
@@ -18,15 +19,18 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import paint
 from conftest import logits_alone
 from fake_hub import fake_hub
-from paint.config.run_folder import RunError, latest_checkpoint
-from paint.config.schema import EvaluationConfig
+from paint.config.run_folder import RunError, latest_checkpoint, read_run
+from paint.config.schema import EvaluationConfig, GradingConfig
+from paint.core.display import Display
 from paint.core.storage import SUMS, CorruptFileError, verify_checksums, write_sums
 from paint.demo.files import MODEL
 from paint.evaluation.evaluate import resolve_targets
-from paint.evaluation.store import StoreError
+from paint.evaluation.grade import grade, summarise
+from paint.evaluation.store import StoreError, reopen_store
+from paint.grading.contract import Grade, Grader, Item
 from paint.lab.publish import card
 from paint.lab.publish.export import ExportError
-from paint.models.exports import export_adapter
+from paint.models.exports import Rounding, export_adapter
 from paint.models.policy import Policy, PolicyError, load_policy
 from paint.models.weights import load_trained, trained_in
 from real_vllm import needs_vllm, scored_by, serving
@@ -121,6 +125,38 @@ def test_export_card_holds_run_and_evaluation(run: Path, tmp_path: Path) -> None
     assert str(run) not in written.content
     assert "vllm serve BASE --enable-lora" in written.content  # a folder cannot be served by name
     assert "`BASE` is a folder with the base model" in written.content
+
+
+QUIET = Display(enabled=False)
+
+
+class Judge(Grader):
+    def grade(self, items: Sequence[Item]) -> list[Grade]:
+        return [Grade(0.4) for _ in items]
+
+
+def test_card_of_a_judge_has_its_name_and_the_mean_reward(run: Path, tmp_path: Path) -> None:
+    validation = tmp_path / "validation"
+    for step in (0, 3):
+        place = validation / f"step-{step:06}" / "held_out"
+        copytree(run / f"validation/step-{step:06}/held_out", place)
+        with reopen_store(place) as store:
+            grade(store, Judge(), GradingConfig(grader=("exact",)), QUIET)
+    summarise([validation], validation, QUIET)
+    trained = trained_in(run / "checkpoints/step-000003", "lora")
+    found = card.find_evaluation(validation, trained)
+    assert (found.policy, found.graders, found.is_reward) == ("step-000003", ["exact"], True)
+    assert "Mean reward, in hundredths" in found.tables
+    assert "40.0" in found.tables
+    assert "Avg@" not in found.tables
+    facts = json.loads((run / "run.json").read_text())
+    rounding = Rounding(1, 0)
+    exported = card.Export("out", read_run(run), facts, 3, False, "float32", rounding, None)
+    folder = tmp_path / "out"
+    folder.mkdir()
+    card.write_card(exported, [found], folder)
+    text = (folder / "README.md").read_text()
+    assert "Graded by exact: rewards, in hundredths, not shares of right answers" in text
 
 
 def test_find_evaluation_of_other_weights_are_refused(run: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The pages in a real browser: true values, keys, links, dark mode, nothing from the network."""
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,16 @@ import torch
 import paint
 from browser import opened
 from paint.config.run_folder import read_run
-from paint.config.schema import ConfigError
+from paint.config.schema import ConfigError, GradingConfig
 from paint.core import storage
 from paint.core.display import Display
 from paint.core.extensions import spec_of
+from paint.data.problems import Problem
 from paint.evaluation.frame import Chart, Report, Table, to_measurement, write_report
+from paint.evaluation.grade import grade
 from paint.evaluation.intervals import Interval
+from paint.evaluation.store import reopen_store
+from paint.grading.contract import Grade, Grader, Item
 from paint.lab.viewer.run import PageSpec
 from paint.lab.viewer.show import show_targets
 from paint.models.policy import Policy, load_policy
@@ -24,6 +29,7 @@ from paint.objective.anchors import contains
 from paint.objective.loss import paint_loss
 from paint.training.token_log import read_tokens, tokens_path
 from paint.training.trainer import train
+from reports import evaluated
 from runs import changed, stored
 from strictgrade.text import normalize
 
@@ -404,6 +410,78 @@ def test_page_of_evaluation_shows_failure_reason(browser: Any, run: Path, tmp_pa
         at.click("[role=tab] >> nth=0")
         assert at.locator("figure").filter(has_text="Avg@3 on held_out").count() == 1
         assert at.locator("h2").filter(has_text="Other metrics").count() == 1
+
+
+class Judge(Grader):
+    """Rewards that a judge gives: by the completion's length, none of the texts "fails"."""
+
+    def grade(self, items: Sequence[Item]) -> list[Grade]:
+        return [self.of(item.text) for item in items]
+
+    def of(self, text: str) -> Grade:
+        if text == "fails":
+            return Grade(None, "HTTP 429", failed=True)
+        return Grade(len(text) / 20, "judged", feedback=f"{len(text)} letters. {HOSTILE}")
+
+
+def judged(policy: Policy, folder: Path) -> Path:
+    """An evaluation of two policies on 12 chats, two answers each; one has no grade."""
+    asked = (("system", "Be kind."), ("user", HOSTILE))
+    turns = (*asked, ("assistant", "Where?"), ("user", "Norway."))
+    chats = [Problem("Norway.", "", "", f"chat {i}", turns=turns) for i in range(12)]
+    for name, letters in (("base", 4), ("trained", 10)):
+        texts = {
+            (chat.id, n): "a" * (letters + i % 3 + n)
+            for i, chat in enumerate(chats)
+            for n in (0, 1)
+        }
+        if name == "base":
+            texts |= {("chat 11", 0): "fails", ("chat 11", 1): "fails"}
+        place = evaluated(policy, folder / name / "support", chats, texts)
+        with reopen_store(place) as store:
+            grade(store, Judge(), GradingConfig(grader=("exact",)), Display(enabled=False))
+    return folder
+
+
+def test_page_of_a_judge_shows_chats_remarks_and_rewards_as_their_table(
+    browser: Any, policy: Policy, tmp_path: Path
+) -> None:
+    page = show_targets([judged(policy, tmp_path)], Display(enabled=False))
+    with opened(browser, page) as at:
+        chart = at.locator("figure[data-chart='Mean reward on support']")
+        drawn = {
+            title.split(": ")[0]: title.split(": ")[1]
+            for title in chart.locator("circle title").all_text_contents()
+        }
+        table = at.locator(".results").first
+        rows = [row.inner_text().split("\t") for row in table.locator("tbody tr").all()]
+        assert drawn == dict(rows)
+        assert set(drawn) == {"base", "trained"}
+        assert "1 of 12 problems have no reward" in chart.inner_text()
+        assert "1 of 12 problems have no reward" in at.locator("h2").all_inner_texts()[2]
+        assert "Avg@" not in at.inner_text("main")
+        less = at.locator("figure[data-chart=support] circle title").text_content()
+        assert less.split(": ")[1] in at.locator(".results").last.inner_text().replace("-", MINUS)
+
+        at.click("[role=tab] >> nth=1")
+        line = at.locator("#problems tbody tr").first.inner_text()
+        assert [part.strip() for part in line.split("\t")] == ["chat 0", "0.23", "0.53"]
+        assert at.locator("#problems .cells").count() == 0
+        roles = [turn.get_attribute("data-role") for turn in at.locator("#answers .turn").all()]
+        assert roles == ["system", "user", "assistant", "user"]
+        assert "</script><script>" in at.locator("#answers .turn").nth(1).inner_text()
+        first = at.locator("#answers [data-policy=trained] details").first
+        assert "reward 0.5" in first.locator("summary").inner_text()
+        assert first.locator(".remark").inner_text().startswith("Remark\n10 letters.")
+        assert "✗" not in at.inner_text("#answers")
+        assert "gold" not in at.inner_text("#answers")
+        at.select_option("select[name=kind]", "ungraded")
+        assert at.locator("#problems tbody tr").count() == 1
+        at.click("#problems tbody tr")
+        assert "not graded: HTTP 429" in at.inner_text("#answers")
+        at.select_option("select[name=kind]", "")
+        at.fill("input[name=text]", "AAAAAAAAAAAAA")  # of the completions
+        assert at.locator("#problems tbody tr").count() == 4
 
 
 def test_page_of_tables_draws_lines_intervals_and_cells(browser: Any, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from paint.config.recipe import differences
 from paint.config.schema import Config
 from paint.core.errors import escape_markdown_cell
 from paint.demo.files import model_path
-from paint.evaluation.frame import read_report, to_markdown
+from paint.evaluation.frame import read_report, select_rows, to_markdown
 from paint.evaluation.generate import checkpoint_digest
 from paint.evaluation.store import StoreError, find_stores, read_settings
 from paint.evaluation.summary import SUMMARY
@@ -55,6 +55,8 @@ class CheckpointEvaluation:
     policy: str  # the checkpoint's name in it
     tables: str  # of every policy, as Markdown
     settings: Mapping[str, Any]  # how it sampled
+    graders: Sequence[str]  # by name, without the folder of a file
+    is_reward: bool  # the grader gives numbers, so the tables have the mean reward
 
 
 def find_evaluation(folder: Path, trained: Path) -> CheckpointEvaluation:
@@ -71,7 +73,9 @@ def find_evaluation(folder: Path, trained: Path) -> CheckpointEvaluation:
             hint = f"`paint grade {folder}` writes it again"
             report = read_report(folder / f"{SUMMARY}.json", hint)
             tables = to_markdown(report.tables).strip()
-            return CheckpointEvaluation(store.parent.name, tables, settings)
+            is_reward = bool(select_rows(report.rows, metric="reward", against=...))
+            graders = [escape_markdown_cell(Path(g).name) for g in settings["grading"]["grader"]]
+            return CheckpointEvaluation(store.parent.name, tables, settings, graders, is_reward)
     raise StoreError(f"{folder} has no samples of {trained.parent}; evaluate it with paint eval")
 
 

@@ -10,7 +10,7 @@ from paint.data.problems import Problem
 from paint.evaluation.grade import graded_samples, policy_names, stored_in
 from paint.evaluation.metrics import GradedSamples
 from paint.evaluation.store import Sample, Store, reopen_store
-from paint.evaluation.summary import summary_report
+from paint.evaluation.summary import main_metric, summary_report
 
 TEXT_CHARACTERS = 6_000_000
 """Maximum characters of all samples on a page; longer samples lose their middle."""
@@ -45,6 +45,7 @@ def evaluation_data(targets: Sequence[Path]) -> dict[str, Any]:
     return {
         "name": targets[0].resolve().name,
         "policies": list(graded),
+        "metric": main_metric(graded),
         **asdict(summary_report(graded)),
         "benchmarks": benchmarks,
         "settings": settings,
@@ -69,13 +70,21 @@ def benchmark_data(
         for sample, row in store.graded():
             answers = problems[sample.problem_id]["answers"].setdefault(policy, [])
             answers.append(_answer_data(row, sample, max_characters))
-    return {"name": name, "k": first.settings["samples"], "problems": list(problems.values())}
+    answers = [a for p in problems.values() for each in p["answers"].values() for a in each]
+    return {
+        "name": name,
+        "k": first.settings["samples"],
+        "problems": list(problems.values()),
+        # Verdicts are shown as right and wrong, other rewards as numbers.
+        "has_numbers": any(answer["reward"] not in (None, 0, 1) for answer in answers),
+    }
 
 
 def _problem_data(problem: Problem) -> dict[str, Any]:
     return {
         "id": problem.id,
         "problem": problem.problem,
+        "turns": problem.turns,
         "solution": problem.solution,
         "golds": list(problem.answers),
         "labels": dict(problem.labels),
@@ -88,7 +97,11 @@ def _answer_data(row: Mapping[str, Any], sample: Sample, max_characters: int) ->
     return {
         "correct": row["correct"],
         "answer": row.get("answer"),
+        # Of a grader that gives answers the verdict is the reward.
+        "reward": row.get("reward", row["correct"]) if row["correct"] is not None else None,
+        "rewards": row.get("rewards", {}),
         "reason": row["reason"],
+        "feedback": shortened(row.get("feedback", ""), max_characters),
         "metrics": row.get("metrics", {}),
         "looping": row["looping"],
         "tokens": sample.tokens,

@@ -428,13 +428,17 @@ def columns_of(metrics: Sequence[Mapping[str, float]]) -> dict[str, list[float |
 
 def _validation_data(step: int, benchmark: str, graded: GradedSamples) -> dict[str, Any]:
     """The score of a checkpoint that was evaluated during training."""
-    intervals = compute_metrics({benchmark: graded})[benchmark]
-    metric = "reward" if "reward" in intervals else "avg_at_k"
+    metric = "avg_at_k" if graded.rewards is None else "reward"
+    # None where the grader failed on every sample.
+    interval = compute_metrics({benchmark: graded})[benchmark].get(metric)
     return {
         "step": step,
         "benchmark": benchmark,
         "k": graded.correct.shape[1],
         "problems": len(graded.problems),
+        "ungraded": len(graded.ungraded),
         "metric": metric,
-        **asdict(intervals[metric]),
+        "mean": interval and interval.mean,
+        "low": interval and interval.low,
+        "high": interval and interval.high,
     }

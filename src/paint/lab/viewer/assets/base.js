@@ -137,6 +137,9 @@ const points = (value, digits = 1) =>
   value === null || value === undefined
     ? "\u2013"
     : `${value >= 0 ? "+" : "\u2212"}${fixed(100 * Math.abs(value), digits)}`;
+// Rewards are shown in hundredths, as the tables have them.
+const hundredths = (value) =>
+  value === null || value === undefined ? "\u2013" : fixed(100 * value, 1).replace("-", "\u2212");
 const countOf = (count, one, several = `${one}s`) => `${count} ${count === 1 ? one : several}`;
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / (values.length || 1);
 

@@ -230,7 +230,7 @@ function intervalChart({ title, note, rows, format = percent }) {
   const height = rows.length * line + 34;
   const [x0, x1] = extent(
     rows.flatMap((r) => [r.mean, r.low, r.high]),
-    { share: format === percent },
+    { share: format === percent || format === hundredths },
   );
   const f = frame(width, height, [left, 16, 6, 24], [x0, x1], [0, rows.length], {
     xticks: ticks(x0, x1, isNarrow ? 4 : 6),

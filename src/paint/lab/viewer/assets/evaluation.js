@@ -8,49 +8,66 @@ const measured = (policy, set, metric) =>
     (r) =>
       r.policy === policy && r.benchmark === set && r.metric === metric && !r.against && !r.group,
   );
-const gradedOf = (answers) => answers.filter((a) => a.correct !== null).length;
-const shareOf = (answers) => (answers ? answers.filter((a) => a.correct).length : null);
+const gradedOf = (answers) => answers.filter((a) => a.correct !== null);
+const countRight = (answers) => answers.filter((a) => a.correct).length;
+// The mean reward of the answers that have one; a verdict is 1 or 0.
+const scoreOf = (answers) => {
+  const graded = gradedOf(answers ?? []);
+  return graded.length ? mean(graded.map((a) => a.reward)) : null;
+};
+
+const IS_REWARD = DATA.metric === "reward";
+const FORMAT = IS_REWARD ? hundredths : percent;
+
+// Problems without a graded sample of every policy that was asked.
+function ungradedNote(name) {
+  const of = SETS.filter((set) => name === "macro" || set.name === name).flatMap((s) => s.problems);
+  const without = of.filter((p) => Object.values(p.answers).some((a) => !gradedOf(a).length));
+  return without.length ? `; ${without.length} of ${of.length} problems have no reward` : "";
+}
+
+function scoreChart(name) {
+  const rows = POLICIES.map((p) => measured(p, name, DATA.metric))
+    .filter(Boolean)
+    .map((r) => ({ ...r, label: r.policy }));
+  const what = IS_REWARD ? "in hundredths" : "share of right samples";
+  const score = IS_REWARD ? "Mean reward" : `Avg@${setNamed(name).k}`;
+  return intervalChart({
+    title: name === "macro" ? `${score}, mean over benchmarks` : `${score} on ${name}`,
+    note: `${what}, ${intervalNote(rows)}${ungradedNote(name)}`,
+    rows,
+    format: FORMAT,
+  });
+}
+
+function differenceChart(name) {
+  const rows = DATA.rows
+    .filter((r) => r.against && r.benchmark === name)
+    .map((r) => ({ ...r, label: `${r.policy} (p ${number(r.p, 1)})` }));
+  const what = IS_REWARD ? "the mean reward, in hundredths" : "Avg@k";
+  return intervalChart({
+    title: name,
+    note: `paired difference of ${what}, ${intervalNote(rows)}`,
+    rows,
+    format: points,
+  });
+}
 
 function buildFigures(section) {
-  const grid = el("div.charts.wide");
-  const sets = [
-    ...SETS.map((set) => set.name),
-    ...(POLICIES.some((p) => measured(p, "macro", "avg_at_k")) ? ["macro"] : []),
-  ];
-  for (const set of sets) {
-    const rows = POLICIES.map((p) => measured(p, set, "avg_at_k"))
-      .filter(Boolean)
-      .map((r) => ({ ...r, label: r.policy }));
-    const k = setNamed(set).k;
-    grid.append(
-      intervalChart({
-        title: set === "macro" ? `Avg@${k}, mean over benchmarks` : `Avg@${k} on ${set}`,
-        note: "share of right samples, with 95 % interval",
-        rows,
-      }),
-    );
-  }
-  section.append(el("h2", {}, "Accuracy"), grid);
-  const differences = DATA.rows.filter((r) => r.against);
-  if (differences.length) {
+  const names = [...SETS.map((set) => set.name), "macro"];
+  const there = names.filter((name) => POLICIES.some((p) => measured(p, name, DATA.metric)));
+  section.append(
+    el("h2", {}, IS_REWARD ? "Mean reward" : "Accuracy"),
+    there.length
+      ? el("div.charts.wide", {}, there.map(scoreChart))
+      : el("p.note", {}, "No sample has a reward: the grader failed, or said nothing."),
+  );
+  const compared = new Set(DATA.rows.filter((r) => r.against).map((r) => r.benchmark));
+  if (compared.size)
     section.append(
       el("h2", {}, `Difference to ${POLICIES[0]}, on the same problems`),
-      el(
-        "div.charts.wide",
-        {},
-        [...new Set(differences.map((d) => d.benchmark))].map((set) =>
-          intervalChart({
-            title: set,
-            note: "paired difference of Avg@k, with 95 % interval",
-            rows: differences
-              .filter((d) => d.benchmark === set)
-              .map((d) => ({ ...d, label: `${d.policy} (p ${number(d.p, 1)})` })),
-            format: points,
-          }),
-        ),
-      ),
+      el("div.charts.wide", {}, [...compared].map(differenceChart)),
     );
-  }
   section.append(...DATA.tables.flatMap(tableOf));
 }
 
@@ -68,21 +85,18 @@ const body = el("tbody"),
 
 const KINDS_OF_PROBLEMS = {
   "": ["all problems", () => true],
-  gained: [
-    "better in the second of the two",
-    (p) => shareOf(p.answers[pair[1]]) > shareOf(p.answers[pair[0]]),
-  ],
-  lost: [
-    "worse in the second of the two",
-    (p) => shareOf(p.answers[pair[1]]) < shareOf(p.answers[pair[0]]),
-  ],
+  gained: ["better in the second of the two", (p) => isBetter(p, pair[1], pair[0])],
+  lost: ["worse in the second of the two", (p) => isBetter(p, pair[0], pair[1])],
   never: [
     "never right",
-    (p) => Object.values(p.answers).every((a) => gradedOf(a) > 0 && shareOf(a) === 0),
+    (p) => Object.values(p.answers).every((a) => gradedOf(a).length && !countRight(a)),
   ],
   always: [
     "always right",
-    (p) => Object.values(p.answers).every((a) => gradedOf(a) > 0 && shareOf(a) === gradedOf(a)),
+    (p) =>
+      Object.values(p.answers).every(
+        (a) => gradedOf(a).length && countRight(a) === gradedOf(a).length,
+      ),
   ],
   cut: [
     "with truncated answers",
@@ -91,28 +105,51 @@ const KINDS_OF_PROBLEMS = {
         .flat()
         .some((a) => a.truncated),
   ],
+  ungraded: [
+    "with answers that are not graded",
+    (p) => Object.values(p.answers).some((a) => gradedOf(a).length < a.length),
+  ],
   doubt: ["gold answer with a warning", (p) => p.doubt !== null],
 };
+// Those that the page can have: few rewards of a judge are 1.
+const hasNumbers = SETS.some((each) => each.has_numbers);
+if (hasNumbers) for (const kind of ["never", "always"]) delete KINDS_OF_PROBLEMS[kind];
+for (const kind of ["ungraded", "doubt"])
+  if (!SETS.some((each) => each.problems.some(KINDS_OF_PROBLEMS[kind][1])))
+    delete KINDS_OF_PROBLEMS[kind];
 
-function cells(answers) {
-  return el(
-    "span.cells",
-    { "aria-hidden": "true" },
-    answers.map((a) =>
-      el(["i", a.correct && "yes", a.truncated && "cut"].filter(Boolean).join("."), {
-        title: a.reason,
-      }),
-    ),
-  );
+function isBetter(problem, policy, other) {
+  const [a, b] = [policy, other].map((name) => scoreOf(problem.answers[name]));
+  return a !== null && b !== null && a > b;
 }
+
+// A problem's answers in the list: a square for each verdict, or the mean of rewards.
+function cells(answers) {
+  if (!answers) return "";
+  if (set.has_numbers) return number(scoreOf(answers), 2);
+  const squares = answers.map((a) =>
+    el(["i", a.correct && "yes", a.truncated && "cut"].filter(Boolean).join("."), {
+      title: a.reason,
+    }),
+  );
+  return [
+    el("span.cells", { "aria-hidden": "true" }, squares),
+    ` ${countRight(answers)}/${gradedOf(answers).length}`,
+  ];
+}
+
+const has = (text, wantedText) => text.toLowerCase().includes(wantedText);
+const isNamed = (problem, text) =>
+  has(problem.id, text) ||
+  has(problem.problem, text) ||
+  problem.turns.some((turn) => has(turn[1], text)) ||
+  Object.values(problem.answers).some((answers) => answers.some((a) => has(a.text, text)));
 
 function drawProblems() {
   const text = wanted.text.toLowerCase(),
     keep = KINDS_OF_PROBLEMS[wanted.kind][1];
-  const value = sort.key === "id" ? null : (p) => shareOf(p.answers[sort.key]) ?? -1;
-  const rows = set.problems.filter(
-    (p) => keep(p) && (p.id.toLowerCase().includes(text) || p.problem.toLowerCase().includes(text)),
-  );
+  const value = sort.key === "id" ? null : (p) => scoreOf(p.answers[sort.key]) ?? -Infinity;
+  const rows = set.problems.filter((p) => keep(p) && (!text || isNamed(p, text)));
   if (value) rows.sort((a, b) => (sort.down ? -1 : 1) * (value(a) - value(b)));
   else if (sort.down) rows.reverse();
   countedProblems.textContent = `${rows.length} of ${countOf(set.problems.length, "problem")}`;
@@ -162,11 +199,22 @@ function drawProblems() {
           problem.doubt ? el("span.bad", { title: problem.doubt }, " doubt") : null,
         ),
         POLICIES.map((p) => {
-          const a = problem.answers[p];
-          return el("td", {}, a ? [cells(a), ` ${shareOf(a)}/${gradedOf(a)}`] : "");
+          return el("td", {}, cells(problem.answers[p]));
         }),
       );
     }),
+  );
+}
+
+// A chat role by role; another problem as its text.
+function conversation(problem) {
+  if (!problem.turns.length) return el("div.text", {}, readable(problem.problem));
+  return el(
+    "div.chat",
+    {},
+    problem.turns.map(([role, text]) =>
+      el("div.turn", { "data-role": role }, el("b", {}, role), el("div.text", {}, readable(text))),
+    ),
   );
 }
 
@@ -191,16 +239,18 @@ function choose(problem, { move = true } = {}) {
   const shown = pair[0] === pair[1] ? [pair[0]] : pair;
   answersBox.replaceChildren(
     el("h2", {}, "Problem ", readable(problem.id)),
-    el("div.text", {}, readable(problem.problem)),
+    conversation(problem),
     el(
       "div.facts",
       {},
-      el(
-        "span",
-        {},
-        "gold ",
-        problem.golds.map((gold) => el("b.mono", {}, visible(gold), " ")),
-      ),
+      problem.golds.length
+        ? el(
+            "span",
+            {},
+            "gold ",
+            problem.golds.map((gold) => el("b.mono", {}, visible(gold), " ")),
+          )
+        : null,
       Object.entries(problem.labels).map(([name, value]) => el("span", {}, `${name} ${value}`)),
     ),
     ...[
@@ -248,20 +298,26 @@ const WHY = {
   "unparsable gold": "the gold answer does not parse",
   "timed out": "the comparison took too long",
 };
+function verdictOf(answer) {
+  if (answer.correct === null) return el("b.soft", {}, `not graded: ${answer.reason}`);
+  if (set.has_numbers) return el("b", {}, `reward ${number(answer.reward)}`);
+  return answer.correct
+    ? el("b.good", {}, "\u2713 right")
+    : el("b.bad", {}, `\u2717 ${answer.reason || "wrong"}`);
+}
+
 function answerPanel(answer, i) {
-  const verdict =
-    answer.correct === null
-      ? el("b.soft", {}, `not graded: ${answer.reason}`)
-      : answer.correct
-        ? el("b.good", {}, "\u2713 right")
-        : el("b.bad", {}, `\u2717 ${answer.reason}`);
   const extra = [
+    `${number(answer.tokens)} tokens`,
+    ...Object.entries(answer.rewards).map(([name, value]) => `${name} ${number(value, 2)}`),
     ...Object.entries(answer.metrics)
       .filter(([, value]) => value !== Number(answer.correct))
       .map(([name, value]) => `${name} ${number(value, 2)}`),
     answer.truncated ? "truncated" : null,
     answer.looping ? "repeating" : null,
   ].filter(Boolean);
+  const why = Object.hasOwn(WHY, answer.reason) ? WHY[answer.reason] : answer.reason;
+  const isExplained = why && answer.correct !== null && (set.has_numbers || !answer.correct);
   return el(
     "details.panel",
     { open: i === 0, "data-sample": i },
@@ -269,18 +325,17 @@ function answerPanel(answer, i) {
       "summary",
       {},
       `#${i} `,
-      verdict,
+      verdictOf(answer),
       " ",
       answer.answer === null ? "" : el("span.mono", {}, visible(answer.answer, { breaks: false })),
-      el("span.soft", {}, `  ${[`${number(answer.tokens)} tokens`, ...extra].join(" \u00b7 ")}`),
+      el("span.soft", {}, `  ${extra.join(" \u00b7 ")}`),
     ),
-    el(
-      "p.soft",
-      {},
-      answer.correct
-        ? null
-        : `Why: ${Object.hasOwn(WHY, answer.reason) ? WHY[answer.reason] : answer.reason}.`,
-    ),
+    isExplained
+      ? el("p.soft.reason", {}, "Why: ", readable(why), why.endsWith(".") ? "" : ".")
+      : null,
+    answer.feedback
+      ? el("div.remark", {}, el("b", {}, "Remark"), el("div.text", {}, readable(answer.feedback)))
+      : null,
     el("pre", {}, readable(answer.text)),
   );
 }
@@ -323,8 +378,8 @@ function buildProblems(section) {
       el("input", {
         type: "search",
         name: "text",
-        placeholder: "problem or its id",
-        "aria-label": "search in problems",
+        placeholder: "text of problems and answers, or an id",
+        "aria-label": "search in texts",
         oninput: (e) => {
           wanted.text = e.target.value;
           drawProblems();
@@ -370,7 +425,7 @@ addEventListener("hashchange", () => {
 
 const sizes = SETS.map((s) => `${s.name} (${countOf(s.problems.length, "problem")}, k = ${s.k})`);
 tabs(DATA.name, `${countOf(POLICIES.length, "policy", "policies")}, ${sizes.join(", ")}`, {
-  figures: { title: "Accuracy", build: buildFigures },
+  figures: { title: IS_REWARD ? "Rewards" : "Accuracy", build: buildFigures },
   problems: { title: "Problems", build: buildProblems },
   settings: { title: "Protocol", build: buildSettings },
 });

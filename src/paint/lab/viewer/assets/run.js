@@ -59,9 +59,11 @@ function validationChart(set, size) {
   const isReward = first.metric === "reward",
     name = isReward ? "mean reward" : `Avg@${first.k}`;
   const pick = (key) => points.map((v) => v[key]);
+  const lost = Math.max(...pick("ungraded"));
+  const without = lost ? `; up to ${lost} of them have no reward` : "";
   return lineChart({
     title: `Validation on ${set}`,
-    note: `${name} of ${countOf(first.problems, "problem")}, ${intervalNote(points)}`,
+    note: `${name} of ${countOf(first.problems, "problem")}, ${intervalNote(points)}${without}`,
     x: points.map((v) => v.step),
     series: [{ name, y: pick("mean"), low: pick("low"), high: pick("high") }],
     format: isReward ? number : percent,

@@ -2,7 +2,7 @@
 
 const UNITS = {
   "%": percent,
-  hundredths: (value) => fixed(100 * value, 1),
+  hundredths,
   points,
   "": (value) => number(value),
   signed: (value) => number(value),
