@@ -29,7 +29,7 @@ from paint.config.schema import Config
 from paint.core.display import Display, shown_on_terminal
 from paint.core.storage import read_jsonl, write_atomic, write_jsonl
 from paint.data.contexts import Contexts
-from paint.data.problems import Problem, read_problems
+from paint.data.problems import Problem, batch_indices, read_problems
 from paint.demo.files import NAME, TRAINING_PROBLEMS
 from paint.evaluation.generate import base_as_rank1_adapter, load_eval_policy
 from paint.evaluation.intervals import compare_seeds, over_seeds, p_value_over_seeds
@@ -44,7 +44,6 @@ from paint.lab.checkpoint_results import (
     write_results,
 )
 from paint.lab.eval_protocols import protocol_for
-from paint.lab.rollout_cache import first_problems
 from paint.lab.runner import ExperimentRun, run_experiment
 from paint.models.policy import Policy
 from paint.resolve.check import check_config
@@ -280,10 +279,10 @@ def teacher_table(folder: Path, row_set: RowSet, count: int = 100) -> str:
     recipe = row_set.runs(folder)[0].config
     model = base_as_rank1_adapter(recipe.model)
     policy = load_eval_policy(model, recipe.rollout, prompts=recipe.prompts)
-    rows = read_problems(recipe.data, needs=check_config(recipe).needed_fields)
-    problems = first_problems(
-        filter_problems(policy, check_config(recipe), rows, Display()), count, seed=0
-    )
+    run = check_config(recipe)
+    rows = read_problems(recipe.data, needs=run.needed_fields)
+    kept = filter_problems(policy, run, rows, Display())
+    problems = [kept[i] for i in batch_indices(len(kept), min(count, len(kept)), 0, seed=0)]
     rollouts = [right_rollout(policy, problem) for problem in problems]
     lines = ["| hidden | before | at the step | behind |", "|---|---|---|---|"]
     for hidden in (None, 0.0, *HIDDEN_SHARES):

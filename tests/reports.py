@@ -4,9 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from paint.data.problems import Problem
 from paint.evaluation.frame import Measurement, Report, read_report, select_rows
 from paint.evaluation.generate import EvalTask, SamplingProtocol, deployment_prompts, open_task
+from paint.evaluation.metrics import GradedSamples
 from paint.evaluation.store import Sample
 from paint.inference.engine import Sampling
 from paint.models.policy import Policy
@@ -46,3 +49,18 @@ def evaluated(
             prompt, ids, is_cut = prompts[problem], [1] * len(text), text.endswith("...")
             store.add(Sample(problem, number, prompt, ids, text, is_cut, "local"))
     return folder
+
+
+def of_rewards(rewards: np.ndarray) -> GradedSamples:
+    """Graded samples with these rewards, by problem and sample, and NaN for none."""
+    zeros = np.zeros(rewards.shape, int)
+    return GradedSamples(
+        problems=[str(i) for i in range(len(rewards))],
+        correct=rewards == 1,
+        votes=None,
+        tokens=zeros,
+        truncated=zeros.astype(bool),
+        unboxed=None,
+        repetitive=zeros.astype(bool),
+        rewards=rewards,
+    )

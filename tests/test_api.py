@@ -376,7 +376,7 @@ def test_held_out_kl_falls_as_student_learns(tmp_path: Path) -> None:
         train = {"steps": steps, "batch_size": 8}
         run = paint.train("demo-opsd", data=ROWS, output_dir=tmp_path / str(steps), train=train)
         found.append(paint.held_out_kl(run, data=rows, problems=4))
-        rollouts = rows_of(run.path / f"held-out-kl/step-{steps:06d}/rollouts.jsonl")
+        rollouts = rows_of(run.path / f"held-out-kl/step-{steps:06d}/student/completions.jsonl")
         assert len(rollouts) == 4 * 2
     assert 0 < found[1] < 0.7 * found[0]
 
@@ -391,7 +391,9 @@ def test_held_out_kl_folder_is_no_evaluation_and_of_one_student(
     assert find_stores(tmp_path) == []
     train = {"steps": 1, "batch_size": 4}
     other = paint.train("demo-paint", data=ROWS, output_dir=tmp_path / "other", train=train)
-    with pytest.raises(PaintError, match=r"bank holds rollouts with other settings:\n  trained: "):
+    with pytest.raises(
+        PaintError, match=r"student holds samples with other settings:\n  adapter: "
+    ):
         paint.held_out_kl(other, **options)
 
 

@@ -38,6 +38,7 @@ from paint.evaluation.generate import (
 from paint.evaluation.grade import (
     cast_votes,
     grade,
+    grade_of,
     grader_identity,
     is_repetitive,
     stored_in,
@@ -45,6 +46,7 @@ from paint.evaluation.grade import (
 )
 from paint.evaluation.metrics import GradedSamples, compute_metrics
 from paint.evaluation.store import Sample, Store, StoreError, reopen_store
+from paint.grading.contract import Grade
 from paint.grading.graders import open_grader
 from paint.grading.mathematics import MathGrader
 from paint.inference.engine import Completion, OnCompletion, Sampling
@@ -165,6 +167,36 @@ def test_grade_counts_kinds_of_samples(policy: Policy, tmp_path: Path, grader: M
     assert graded.tokens.flatten().tolist() == [len(text) for text in texts.values()]
     reasons = [row["reason"] for row in rows_of(tmp_path / "grades.jsonl")]
     assert reasons == ["right", "unclosed thought", "truncated", "right", "wrong", "no box"]
+
+
+def test_grade_row_without_answer_has_no_reward_and_the_others_have_theirs(
+    policy: Policy, tmp_path: Path, grader: MathGrader
+) -> None:
+    """A training row may lack the answer that the grader compares with."""
+    problems = [Problem("Any?", "", "", "open"), Problem("What is 3+4?", "", "7", "sum")]
+    texts = {("open", 0): "\\boxed{1}", ("open", 1): "\\boxed{1}"}
+    texts |= {("sum", 0): "\\boxed{7}", ("sum", 1): "\\boxed{8}"}
+    with reopen_store(evaluated(policy, tmp_path, problems, texts)) as store:
+        graded = grade(store, grader, GradingConfig(), QUIET)
+        grades = [grade_of(row) for _, row in store.graded()]
+    np.testing.assert_array_equal(graded.scores, [[np.nan, np.nan], [1, 0]])
+    assert graded.has_verdicts
+    found = [(g.reward, g.correct, g.answer, g.comment) for g in grades]
+    assert found == [
+        (None, False, None, ""),
+        (None, False, None, ""),
+        (1.0, True, "7", ""),
+        (0.0, False, "8", "wrong"),
+    ]
+
+
+def test_grade_of_stored_row_is_the_grade_of_several_graders() -> None:
+    parts = {"first": Grade(None), "second": Grade(1.0), "third": Grade(0.25)}
+    given = Grade(1.25, "why", feedback="more", parts=parts, answer="7", metrics={"length": 3.0})
+    row = {"correct": given.correct, "reward": 1.25, "failed": False, "answer": "7"}
+    assert grade_of(row | given.columns) == given
+    failed = grade_of({"correct": None, "reward": None, "failed": True, "reason": "HTTP 429"})
+    assert (failed.failed, failed.reward, failed.comment) == (True, None, "")
 
 
 def test_generate_interrupted_resumes_to_same_samples(

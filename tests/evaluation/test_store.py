@@ -22,11 +22,29 @@ from paint.evaluation.store import (
 
 PROBLEMS = [Problem(f"What is {i}+{i}?", "", str(2 * i), str(i)) for i in range(3)]
 PROMPTS = [[1, 2, i] for i in range(3)]
-ASKED = {"model": "demo", "temperature": 1.0, "samples": 2, "versions": {"paint": "1"}}
+ASKED: dict[str, Any] = {
+    "model": "demo",
+    "temperature": 1.0,
+    "samples": 2,
+    "versions": {"paint": "1"},
+}
+
+
+def opened(
+    folder: Path,
+    settings: dict[str, Any] = ASKED,
+    problems: list[Problem] = PROBLEMS,
+    prompts: list[list[int]] = PROMPTS,
+    **options: bool,
+) -> AbstractContextManager[Store]:
+    asked: dict[tuple[str, int], list[int]] = {}
+    for problem, prompt in zip(problems, prompts, strict=True):
+        asked |= {(problem.id, number): prompt for number in range(3)}
+    return open_store(folder, settings, problems, asked, **options)
 
 
 def fresh(folder: Path, **changes: Any) -> AbstractContextManager[Store]:
-    return open_store(folder, ASKED | changes, PROBLEMS, PROMPTS)
+    return opened(folder, ASKED | changes)
 
 
 def sample_of(problem: str = "0", sample: int = 0, text: str = "\\boxed{0}") -> Sample:
@@ -120,7 +138,7 @@ def test_store_without_checksums_is_read_unverified(tmp_path: Path) -> None:
 
 def test_store_samples_of_other_prompts_are_refused(tmp_path: Path) -> None:
     fill(fresh(tmp_path / "mine"))
-    elsewhere = open_store(tmp_path / "other", ASKED, PROBLEMS, [[7, i] for i in range(3)])
+    elsewhere = opened(tmp_path / "other", ASKED, PROBLEMS, [[7, i] for i in range(3)])
     with elsewhere as store:
         for problem, number in store.missing:
             prompt = [7, int(problem.id)]
@@ -137,18 +155,18 @@ def test_store_other_setting_is_refused_with_differences(tmp_path: Path) -> None
     assert "temperature: 1.0 -> 0.6" in message
     assert "top_k: None -> 20" in message
     assert "--output-dir" in message
-    message = refusal(open_store(tmp_path, ASKED, PROBLEMS, [PROMPTS[0], [9, 9], PROMPTS[2]]))
+    message = refusal(opened(tmp_path, ASKED, PROBLEMS, [PROMPTS[0], [9, 9], PROMPTS[2]]))
     assert "problem 1: its prompt has changed" in message
     assert contents(tmp_path) == before
     assert not missing(fresh(tmp_path))
     # Also that of a problem which an evaluation of fewer problems left out.
-    fill(open_store(tmp_path, ASKED, PROBLEMS[:1], PROMPTS[:1]))
-    message = refusal(open_store(tmp_path, ASKED, PROBLEMS, [*PROMPTS[:2], [7, 7]]))
+    fill(opened(tmp_path, ASKED, PROBLEMS[:1], PROMPTS[:1]))
+    message = refusal(opened(tmp_path, ASKED, PROBLEMS, [*PROMPTS[:2], [7, 7]]))
     assert "problem 2: its prompt has changed" in message
 
 
 def test_store_samples_and_problems_can_grow_or_shrink(tmp_path: Path) -> None:
-    fill(open_store(tmp_path, ASKED, PROBLEMS[:2], PROMPTS[:2]))
+    fill(opened(tmp_path, ASKED, PROBLEMS[:2], PROMPTS[:2]))
     assert missing(fresh(tmp_path, samples=3)) == [("0", 2), ("1", 2), ("2", 0), ("2", 1), ("2", 2)]
     fill(fresh(tmp_path, samples=3))
     with fresh(tmp_path, samples=1) as less:
@@ -223,11 +241,29 @@ def test_store_grades_of_other_texts_or_gold_answers_do_not_count(tmp_path: Path
         places = [sample.key for sample, _ in store.graded()]
         assert places == [(problem.id, k) for problem, k in store.rows]
     corrected = [*PROBLEMS[:2], Problem(PROBLEMS[2].problem, "", "42", "2")]
-    with open_store(tmp_path, ASKED, corrected, PROMPTS) as store:
+    with opened(tmp_path, ASKED, corrected, PROMPTS) as store:
         assert store.problems[2].answer == "42"
         assert not store.missing
         with pytest.raises(StoreError, match="sample 0 of problem 2 is not graded"):
             store.graded()
+
+
+def test_store_that_replaces_drops_samples_of_other_prompts_alone(tmp_path: Path) -> None:
+    fill(fresh(tmp_path))
+    other = [PROMPTS[0], [9, 9], PROMPTS[2]]
+    with opened(tmp_path, prompts=other, replaces=True) as store:
+        assert [(p.id, k) for p, k in store.missing] == [("1", 0), ("1", 1)]
+        assert {s.key for s in store.samples()} == {(i, k) for i in "02" for k in (0, 1)}
+        for number in (0, 1):
+            store.add(Sample("1", number, [9, 9], [1], "anew", False, "local"))
+    assert missing(opened(tmp_path, prompts=other)) == []
+
+
+def test_find_stores_leaves_out_samples_of_another_purpose(tmp_path: Path) -> None:
+    fill(fresh(tmp_path / "advice/student", purpose="rollouts"))
+    fill(fresh(tmp_path / "base/mine"))
+    assert find_stores(tmp_path) == [tmp_path / "base/mine"]
+    assert find_stores(tmp_path / "advice/student") == [tmp_path / "advice/student"]
 
 
 def test_find_stores_lists_folders_with_samples(tmp_path: Path) -> None:

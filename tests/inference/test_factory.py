@@ -121,7 +121,7 @@ def test_advise_auto_server_that_does_not_start_generates_locally(
     assert (
         capsys.readouterr().out.count("engine: local continues, since the vLLM server ended") == 1
     )
-    for folder in (tmp_path, tmp_path / "answers"):
+    for folder in (tmp_path / "student", tmp_path / "answers/recipe"):
         assert json.loads((folder / "settings.json").read_text())["engine"] == "local"
 
 
@@ -132,8 +132,9 @@ def test_advise_auto_server_that_does_not_start_over_its_rollouts_fails(
     few: dict[str, Any] = {"samples": 2, "sources": ("solution",), "ratios": (0.0,)}
     config = config.changed("rollout", max_new_tokens=8)
     advise(config.changed("rollout", engine="local"), tmp_path, problems=1, **few)
-    settings, rollouts = tmp_path / "settings.json", tmp_path / "rollouts.jsonl"
-    (tmp_path / "SHA256SUMS").unlink()
+    store = tmp_path / "student"
+    settings, rollouts = store / "settings.json", store / "completions.jsonl"
+    (store / "SHA256SUMS").unlink()
     settings.write_text(settings.read_text().replace('"engine": "local"', '"engine": "vllm"'))
     rollouts.write_text(rollouts.read_text().replace('"problem_id": "', '"problem_id": "other-'))
     with pytest.raises(ServerStartError, match="ended before it was ready"):

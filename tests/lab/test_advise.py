@@ -22,6 +22,7 @@ from paint.data.contexts import Contexts
 from paint.data.problems import Problem, read_problems
 from paint.evaluation.frame import Report, select_rows
 from paint.evaluation.intervals import Interval
+from paint.evaluation.store import StoreError
 from paint.grading.contract import Grade
 from paint.inference.engine import Completion
 from paint.lab.advise import (
@@ -33,8 +34,8 @@ from paint.lab.advise import (
     metrics_of,
     student_metrics,
 )
-from paint.lab.rollout_cache import (
-    RolloutCache,
+from paint.lab.context_scores import (
+    GradedRollouts,
     TokenAnnotations,
     annotate,
     divergence_sums,
@@ -44,13 +45,18 @@ from paint.lab.rollout_cache import (
 from paint.lab.viewer.show import tables_data
 from paint.models.policy import Policy
 from paint.objective.divergences import FORWARD_KL, REVERSE_KL, Divergence
+from paint.resolve.check import check_config
 from paint.training.rollouts import Rollout
 from paint.training.token_log import read_tokens, tokens_path
 from paint.training.trainer import train
-from reports import report_in, row_of
+from reports import of_rewards, report_in, row_of
 from runs import Sections, changed, rows_of, stored, write_problems
 
 DEMO = changed("demo-paint", {"rollout": {"max_new_tokens": 60}, "data": {"limit": 40}})
+
+
+ANSWERED = ("recipe", "solution@0", "other@0")
+SILENT = Display(enabled=False)
 
 
 def advised(folder: Path, config: Config = DEMO, **options: Any) -> Report:
@@ -69,9 +75,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Advice of four problems, with the teacher's answers, which was begun with fewer."""
     folder = tmp_path_factory.mktemp("advice")
     advised(folder, problems=1, answers=True)
-    for each in (folder, folder / "answers"):
+    for each in (folder / "student", folder / "answers/other@0"):
         (each / "SHA256SUMS").unlink()  # as a kill leaves it, with a line that is cut
-        with (each / "rollouts.jsonl").open("a") as file:
+        with (each / "completions.jsonl").open("a") as file:
             file.write('{"problem_id": "cut')
     advised(folder, problems=4, answers=True)
     return folder
@@ -120,24 +126,23 @@ def test_advise_scores_feedback_and_its_control(tmp_path: Path) -> None:
 
 
 def test_advise_interrupted_goes_on_with_stored_rollouts(folder: Path) -> None:
-    rows = rows_of(folder / "rollouts.jsonl")
-    assert len({(row["problem_id"], row["sample"]) for row in rows}) == len(rows) == 8
-    rows = rows_of(folder / "answers/rollouts.jsonl")
-    keys = {(row["context"], row["problem_id"], row["sample"]) for row in rows}
-    assert len(keys) == len(rows) == 3 * 8
+    for name in ("student", *(f"answers/{context}" for context in ANSWERED)):
+        rows = rows_of(folder / name / "completions.jsonl")
+        assert len({(row["problem_id"], row["sample"]) for row in rows}) == len(rows) == 8
 
 
 def test_advise_answers_are_of_the_prompts_that_training_shows(
     folder: Path, policy: Policy, problems: list[Problem]
 ) -> None:
     by_id, accuracy = {p.id: p for p in problems}, dict[str, list[float]]()
-    for row in rows_of(folder / "answers/rollouts.jsonl"):
-        problem = by_id[row["problem_id"]]
-        if row["context"] == "solution@0":
-            whole = policy.teacher_prompt(problem, problem.solution, complete=True)
-            assert row["prompt_ids"] == whole
-        is_right = f"\\boxed{{{problem.answer}}}" in policy.decode(row["completion_ids"])
-        accuracy.setdefault(row["context"], []).append(is_right)
+    for name in ANSWERED:
+        for row in rows_of(folder / f"answers/{name}/completions.jsonl"):
+            problem = by_id[row["problem_id"]]
+            if name == "solution@0":
+                whole = policy.teacher_prompt(problem, problem.solution, complete=True)
+                assert row["prompt_ids"] == whole
+            is_right = f"\\boxed{{{problem.answer}}}" in policy.decode(row["completion_ids"])
+            accuracy.setdefault(name, []).append(is_right)
     report = report_in(folder)
     student = row_of(report, policy="student", metric="accuracy").mean
     gains = means_of(report, "avg_at_k", against="student")
@@ -150,22 +155,22 @@ def test_advise_answers_are_of_the_prompts_that_training_shows(
 
 def test_advise_changed_rollouts_are_refused(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "changed")
-    path = tmp_path / "changed/rollouts.jsonl"
+    path = tmp_path / "changed/student/completions.jsonl"
     path.write_text(path.read_text().replace('"truncated": false', '"truncated": true', 1))
-    with pytest.raises(CorruptFileError, match="advise again"):
+    with pytest.raises(CorruptFileError, match=f"{path} is not the file that was written"):
         advised(tmp_path / "changed", problems=4)
 
 
 def test_advise_other_sampling_in_folder_is_refused(folder: Path) -> None:
     other = DEMO.changed("rollout", temperature=0.7)
     with pytest.raises(
-        ConfigError, match=r"(?s)other settings:\n  temperature: 1\.1 -> 0\.7\n.*--output-dir"
+        StoreError, match=r"(?s)other settings:\n  temperature: 1\.1 -> 0\.7\n.*--output-dir"
     ):
         advise(other, folder, problems=2, samples=2, sources=("solution",), ratios=(0.0,))
 
 
 def test_advise_on_stored_rollouts_finds_the_same(folder: Path, tmp_path: Path) -> None:
-    stored = {"engine": "stored", "stored": str(folder / "rollouts.jsonl")}
+    stored = {"engine": "stored", "stored": str(folder / "student")}
     config = DEMO.changed("rollout", **stored)
     report = advise(config, tmp_path, problems=4, samples=2, sources=("solution",), ratios=(0.0,))
     for row in select_rows(report.rows, policy="solution@0"):
@@ -178,7 +183,7 @@ def test_train_first_step_has_the_divergences_that_advice_measured(
     folder: Path, tmp_path: Path, policy: Policy
 ) -> None:
     """Both on the same stored completions: of each, the KL of all tokens and the mask ratio."""
-    rollouts = {"engine": "stored", "stored": str(folder / "rollouts.jsonl")}
+    rollouts = {"engine": "stored", "stored": str(folder / "student")}
     few = {"steps": 1, "batch_size": 8, "micro_batch_size": 8}
     config = changed(
         "demo-paint",
@@ -194,22 +199,19 @@ def test_train_first_step_has_the_divergences_that_advice_measured(
     rows = stored(tmp_path / "run")
 
     by_id = {p.id: p for p in read_problems(config.data, needs={}).problems}
-    cache = RolloutCache(
-        [
-            Rollout(
-                i,
-                by_id[row["problem_id"]],
-                row["prompt_ids"],
-                Completion(tuple(row["completion_ids"]), (), row["truncated"]),
-                row["text"],
-                grade=Grade(float(row["correct"])),
-            )
-            for i, row in enumerate(rows)
-        ],
-        2,
-    )
+    completed = [
+        Rollout(
+            i,
+            by_id[row["problem_id"]],
+            row["prompt_ids"],
+            Completion(tuple(row["completion_ids"]), (), row["truncated"]),
+            row["text"],
+            grade=Grade(float(row["correct"])),
+        )
+        for i, row in enumerate(rows)
+    ]
     contexts = {"recipe": Contexts(config.context, list(by_id.values()))}
-    found = score(policy, config, cache, contexts, Display(enabled=False))["recipe"]
+    found = score(policy, check_config(config), of(completed), contexts, SILENT)["recipe"]
     assert len(rows) == 8
     for i, row in enumerate(rows):
         assert found[i]["mask_ratio"] == row["mask_ratio"]
@@ -282,8 +284,8 @@ def test_score_answer_leakage_is_probability_of_right_box(
     prompt = policy.student_prompt(problem)
     row = replace(rollout(policy, problem, "The answer is $\\boxed{48}$.", 0.0), prompt=prompt)
     context = Contexts(replace(DEMO.context, source=("none",)), problems)
-    cache = RolloutCache([row, replace(row, row=1, grade=Grade(1.0))], 2)
-    found = score(policy, DEMO, cache, {"none": context}, Display(enabled=False))["none"]
+    rows = of([row, replace(row, row=1, grade=Grade(1.0))], 2)
+    found = score(policy, check_config(DEMO), rows, {"none": context}, SILENT)["none"]
 
     notes = annotate(policy, row)
     with torch.no_grad():
@@ -317,8 +319,8 @@ def test_divergence_sums_are_those_of_both_views(
                 views.append(logits_alone(policy.model, prompt, row.completion.ids).log_softmax(-1))
         p, q = views if divergence is FORWARD_KL else views[::-1]
         expected.append([float((p.exp() * (p - q)).sum())])
-    config = replace(DEMO, context=context)
-    found, tokens = divergence_sums(policy, config, RolloutCache(rows, 1), divergence)
+    run = check_config(replace(DEMO, context=context))
+    found, tokens = divergence_sums(policy, run, of(rows), divergence)
     np.testing.assert_allclose(found, expected, rtol=1e-4)
     assert found.min() > 0.1
     assert tokens.tolist() == [[len(row.completion.ids)] for row in rows]
@@ -368,37 +370,23 @@ def test_metrics_of_scores_gradient_is_covariance_of_reward_and_derivative() -> 
     assert len(found["entropy_gap_after_divergence"]) == 0
 
 
-def test_agreed_wrong_counts_one_wrong_answer_of_most_rollouts(
-    policy: Policy, problems: list[Problem]
-) -> None:
-    rows = []
-    for number, answer in enumerate(
-        ["7", "7", "7", "4", "7", "7", "4", "3", None, None, None, "7"]
-    ):
-        grade = Grade(float(answer == "4"), answer=answer)
-        rows.append(replace(rollout(policy, problems[0], "1", 0.0, number), grade=grade))
-    assert agreed_wrong(RolloutCache(rows, 4)).tolist() == [1, 0, 0]
+def test_agreed_wrong_counts_one_wrong_answer_of_most_rollouts() -> None:
+    # Right answers are 0; -1 has none.
+    votes = np.array([[1, 1, 1, 0], [1, 1, 0, 4], [-1, -1, -1, 4], [0, 0, 0, 0]])
+    graded = of_rewards(np.zeros((4, 4)))
+    assert agreed_wrong(replace(graded, votes=votes)).tolist() == [1, 0, 0, 0]
+    assert agreed_wrong(graded).tolist() == [0, 0, 0, 0]
 
 
-def of_rewards(policy: Policy, problem: Problem, rewards: np.ndarray) -> RolloutCache:
-    def grade_of(reward: float) -> Grade:
-        return Grade(None if math.isnan(reward) else float(reward))
-
-    rows = [
-        replace(rollout(policy, problem, "1", 0.0, number), grade=grade_of(reward))
-        for number, reward in enumerate(rewards.ravel())
-    ]
-    return RolloutCache(rows, rewards.shape[1])
+def of(rows: list[Rollout], samples: int = 1) -> GradedRollouts:
+    return GradedRollouts(rows, of_rewards(np.zeros((len(rows) // samples, samples))))
 
 
-def test_advise_under_a_judge_that_never_gives_one_orders_contexts_by_its_rewards(
-    policy: Policy, problems: list[Problem]
-) -> None:
+def test_advise_under_a_judge_that_never_gives_one_orders_contexts_by_its_rewards() -> None:
     rng = np.random.default_rng(0)
     rewards = rng.uniform(0.2, 0.8, (40, 2))
     rewards[:4, 1] = rewards[:4, 0]
-    cache = of_rewards(policy, problems[0], rewards)
-    student = student_metrics(cache)
+    student = student_metrics(of_rewards(rewards))
     assert not {"accuracy", "both"} & student.keys()
     assert student["rollout_reward"].mean == pytest.approx(rewards.mean())
     assert student["differ"].mean == 0.9
@@ -410,23 +398,23 @@ def test_advise_under_a_judge_that_never_gives_one_orders_contexts_by_its_reward
         found = {"tokens": 10, "kl": 5.0, "unclipped_mass": 9.9, "mask_ratio": 0.3}
         found |= {"entropy_gap_after_divergence": 0.0, "answer_leakage": 0.0}
         scores = [found | {"directional_derivative": slope * r} for r in rewards.ravel()]
-        contexts[name] = metrics_of(scores, cache.rewards)
+        contexts[name] = metrics_of(scores, rewards)
         expected = slope * rewards.var(axis=1, ddof=1)
         np.testing.assert_allclose(contexts[name]["accuracy_gradient"], expected)
     lines = advise_on(student, contexts, has_solutions=True)
     assert lines[0].startswith(f"train with {WHOLE}")
 
-    equal = student_metrics(of_rewards(policy, problems[0], np.full((40, 2), 0.3)))
+    equal = student_metrics(of_rewards(np.full((40, 2), 0.3)))
     [line] = advise_on(equal, contexts, has_solutions=True)
     assert line.startswith("no advice: only problems whose rollouts differ in reward tell, and 0.0")
 
 
 @pytest.mark.parametrize("rewards", [[[1.0, 0.0], [0.0, 0.0]], [[1.0, math.nan], [0.0, 1.0]]])
 def test_student_metrics_of_verdicts_are_shares_of_right_rollouts(
-    rewards: list[list[float]], policy: Policy, problems: list[Problem]
+    rewards: list[list[float]],
 ) -> None:
     table = np.array(rewards)
-    student = student_metrics(of_rewards(policy, problems[0], table))
+    student = student_metrics(of_rewards(table))
     assert student["both"].mean == 0.5
     assert student["accuracy"].mean == np.nanmean(table, axis=1).mean()
     assert not {"rollout_reward", "differ"} & student.keys()
@@ -452,6 +440,12 @@ def test_advise_answers_under_a_judge_are_compared_by_reward(tmp_path: Path) -> 
     assert list(gains) == ["recipe", "other@0"]
     for name, gain in gains.items():
         assert gain == pytest.approx(levels[name] - student)
+
+    # Another sample changes what the teacher reads: such answers are sampled again, others kept.
+    advised(tmp_path, config, problems=2, samples=3, sources=("other",), answers=True)
+    for name in ("student", "answers/recipe", "answers/other@0"):
+        rows = rows_of(tmp_path / name / "completions.jsonl")
+        assert len({(row["problem_id"], row["sample"]) for row in rows}) == len(rows) == 6
 
 
 def of_gradient(gradient: float, **changes: Any) -> ContextMetrics:
@@ -549,7 +543,7 @@ def test_advise_on_file_has_controls_and_needs_no_answers(tmp_path: Path) -> Non
     assert report.lines[0].startswith("no advice: the rollouts are not graded")
     # A folder belongs to the rows of its advice.
     write_problems(tmp_path / "questions.jsonl", questions[1:])
-    with pytest.raises(ConfigError, match="problems_digest: "):
+    with pytest.raises(StoreError, match="problems_digest: "):
         advised(tmp_path / "advice", config, problems=2, sources=())
 
 

@@ -6,20 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import bake_invented_rule as invented
+import numpy as np
 import pytest
 
 import paint
 from paint.config.recipe import find_recipe, read_recipe
 from paint.config.schema import Config, ConfigError
-from paint.data.problems import Problem
 from paint.evaluation.frame import select_rows
 from paint.evaluation.intervals import Interval
-from paint.grading.contract import Grade
-from paint.inference.engine import Completion
+from paint.evaluation.metrics import GradedSamples
 from paint.lab.bake import BAKED, PLAIN, PROMPTED, bake, bake_report
-from paint.lab.rollout_cache import RolloutCache
-from paint.training.rollouts import Rollout
-from reports import report_in
+from reports import of_rewards, report_in
 from runs import rows_of
 
 
@@ -67,18 +64,10 @@ def test_bake_in_folder_of_other_rules_is_refused(config: Config, tmp_path: Path
         bake(config, tmp_path, held_out=4, samples=1)
 
 
-def answers(rewards: list[float], **parts: list[float]) -> RolloutCache:
+def answers(rewards: list[float], **parts: list[float]) -> GradedSamples:
     """Graded answers to 12 questions, two each, of which one has these rewards."""
-    grades = [
-        Grade(reward, parts={name: Grade(values[i]) for name, values in parts.items()})
-        for i, reward in enumerate(rewards)
-    ]
-    completion = Completion((1, 2), (0.0, 0.0), False, "local")
-    rollouts = [
-        Rollout(i, Problem("", "", "", str(i // 2)), [], completion, "", grade=grade)
-        for i, grade in enumerate(grades * 12)
-    ]
-    return RolloutCache(rollouts, samples=2)
+    tables = {name: np.tile(values, (12, 1)) for name, values in parts.items()}
+    return replace(of_rewards(np.tile(rewards, (12, 1))), parts=tables)
 
 
 def test_bake_report_of_other_rewards_than_0_and_1_has_mean_and_paired_difference() -> None:
@@ -114,7 +103,7 @@ def test_bake_report_of_other_rewards_than_0_and_1_has_mean_and_paired_differenc
 
 
 def test_bake_report_of_verdicts_has_the_share_that_follows() -> None:
-    report = bake_report({PLAIN: answers([0, 0]), BAKED: answers([1, 0])}, {}, longest=4)
+    report = bake_report({PLAIN: answers([0.0, 0.0]), BAKED: answers([1.0, 0.0])}, {}, longest=4)
     follows = {row.policy: row.mean for row in select_rows(report.rows, metric="follows")}
     assert follows == {PLAIN: 0, BAKED: 0.5}
     assert not select_rows(report.rows, metric="reward", against=...)

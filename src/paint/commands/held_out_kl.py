@@ -37,7 +37,8 @@ def held_out_kl(
         output_dir: Folder of the rollouts; None: held-out-kl in the run's folder.
     """
     from paint.core.display import Display
-    from paint.lab.rollout_cache import kl_of_checkpoint
+    from paint.lab.context_scores import kl_of_checkpoint
+    from paint.resolve.check import check_config
 
     if trust:
         trust_records()
@@ -47,7 +48,8 @@ def held_out_kl(
     folder = Path(output_dir or run.path / "held-out-kl" / checkpoint.name)
     given: dict[str, Any] = dict(data) if isinstance(data, Mapping) else {"path": data}
     config = configure(run.config, folder, data={"limit": problems, **given})
-    return kl_of_checkpoint(checkpoint, config, config.data, samples, folder, Display())
+    resolved = check_config(config)
+    return kl_of_checkpoint(checkpoint, resolved, config.data, samples, folder, Display())
 
 
 def report(kl: float) -> str:

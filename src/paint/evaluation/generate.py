@@ -6,9 +6,11 @@ Validation samples through the engine of the training, on all ranks, and shares 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -22,7 +24,7 @@ from paint.core.storage import SUMS, digest, digest_of_file, lock_folder, read_j
 from paint.core.versions import versions
 from paint.core.workspace import SETTINGS
 from paint.data.problems import DataError, Problem
-from paint.evaluation.store import Sample, Store, StoreError, open_store
+from paint.evaluation.store import Sample, SampleKey, Store, StoreError, open_store
 from paint.inference.engine import Completion, Engine, Sampling, derive_seed
 from paint.inference.factory import EngineSetup, open_engine
 from paint.models.conventions import reads_clock, today
@@ -54,13 +56,29 @@ class SamplingProtocol:
 
 @dataclass(frozen=True)
 class EvalTask:
-    """One policy's samples of one problem set."""
+    """One policy's samples of one problem set.
+
+    Attributes:
+        own_prompts: of samples that answer more than the problem, as of a teacher whose context
+            depends on a completion, what each answers; others are then dropped from the store.
+        settings: what else the samples depend on.
+    """
 
     folder: Path  # the store's: POLICY/PROBLEM_SET
     problems: Sequence[Problem]
     prompts: PromptIds
     protocol: SamplingProtocol
     trained: Path | None = None  # folder of an adapter or a trained model; None for the base model
+    own_prompts: Mapping[SampleKey, list[int]] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def asked(self) -> Mapping[SampleKey, list[int]]:
+        """Token ids of what each sample answers."""
+        numbers = range(self.protocol.samples)
+        return self.own_prompts or {
+            (problem.id, n): self.prompts[problem.id] for problem in self.problems for n in numbers
+        }
 
 
 def base_as_rank1_adapter(model: cfg.ModelConfig) -> cfg.ModelConfig:
@@ -105,11 +123,9 @@ def with_date(model: cfg.ModelConfig, folder: Path) -> cfg.ModelConfig:
     """
     if model.date != "auto" or not reads_clock(load_tokenizer(model.path)):
         return model
-    # The records of samples, rollouts of advice, and runs.
+    # The records of samples and runs.
     for path in sorted([*folder.rglob(SETTINGS), *folder.rglob("run.json")]):
-        table = read_json(path, "put it back as it was")
-        # Runs and evaluations have it among their conventions, advice beside its other settings.
-        day = table.get("conventions", table).get("date")
+        day = read_json(path, "put it back as it was").get("conventions", {}).get("date")
         if day:
             return replace(model, date=day)
     return replace(model, date=today())
@@ -203,7 +219,7 @@ def generate(
             count.add(len(completion.ids))
 
         engine.stream(
-            [task.prompts[problem.id] for problem, _ in missing],
+            [task.asked[problem.id, number] for problem, number in missing],
             task.protocol.sampling,
             sample_seeds(task.protocol, missing),
             add,
@@ -223,7 +239,7 @@ def sample_of(
     policy: Policy, task: EvalTask, problem: Problem, number: int, completion: Completion
 ) -> Sample:
     """Convert a completion to the record that is stored."""
-    prompt = task.prompts[problem.id]
+    prompt = task.asked[problem.id, number]
     return Sample(
         problem.id,
         number,
@@ -258,9 +274,10 @@ def open_task(
         "engine": engine,  # completions of two engines for one seed may differ
         "samples": protocol.samples,
         "versions": versions("torch", "transformers", "math-verify"),
+        **task.settings,
     }
-    prompts = [task.prompts[problem.id] for problem in task.problems]
-    return open_store(task.folder, settings, task.problems, prompts)
+    replaces = bool(task.own_prompts)
+    return open_store(task.folder, settings, task.problems, task.asked, replaces=replaces)
 
 
 def fit_to_context(
@@ -277,7 +294,7 @@ def fit_to_context(
     return replace(protocol, sampling=replace(sampling, max_new_tokens=int(room)))
 
 
-def tokens_left(policy: Policy, prompts: PromptIds) -> float:
+def tokens_left(policy: Policy, prompts: Mapping[Any, list[int]]) -> float:
     """Tokens that fit after the longest prompt; infinite for a model without a limit."""
     return position_limit(policy.base.config) - max(map(len, prompts.values()))
 
@@ -289,9 +306,9 @@ def require_context_length(
 
     Raises ConfigError, which names the setting of the completion, if it exceeds the context length.
     """
-    longest = max(map(len, task.prompts.values()))
+    longest = max(map(len, task.asked.values()))
     new = task.protocol.sampling.max_new_tokens
-    room = tokens_left(policy, task.prompts)
+    room = tokens_left(policy, task.asked)
     if new > room:
         raise ConfigError(
             f"a prompt of {longest} tokens and {setting} {new} do not fit in "

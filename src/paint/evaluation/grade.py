@@ -17,10 +17,13 @@ from paint.config.schema import Config, GradingConfig
 from paint.core.display import Display
 from paint.core.errors import ConfigError, cut
 from paint.data.problems import item_of
+from paint.evaluation.defaults import grader_needs_answer
 from paint.evaluation.frame import to_terminal, write_report
 from paint.evaluation.metrics import GradedSamples
 from paint.evaluation.store import (
     COST,
+    PURPOSE,
+    SampleKey,
     Store,
     StoreError,
     find_stores,
@@ -30,7 +33,7 @@ from paint.evaluation.store import (
 from paint.evaluation.summary import SUMMARY, summary_report
 from paint.grading.contract import Grade, Grader, require_some_grade
 from paint.grading.cost import Cost
-from paint.grading.graders import NoGrader, code_digest, open_grader
+from paint.grading.graders import NoGrader, code_digest, grade_items, open_grader
 from strictgrade.text import normalize
 from strictgrade.thoughts import ThoughtTags
 
@@ -60,7 +63,7 @@ def grade(
         StoreError: samples are missing. ConfigError: the grader is "none". GradingError: the grader
             failed on all of the first samples, if it shall stop there.
     """
-    if isinstance(grader, NoGrader):
+    if isinstance(grader, NoGrader) and PURPOSE not in store.settings:
         raise ConfigError('the grader must not be "none": an evaluation needs grades')
     if store.missing:
         raise StoreError(
@@ -69,15 +72,15 @@ def grade(
         )
 
     identity, k = grader_identity(grading), store.settings["samples"]
-    rows: dict[tuple[str, int], dict[str, Any]] = {}
+    rows: dict[SampleKey, dict[str, Any]] = {}
     if not again:
         rows = kept_grades(store, identity)
     kept = len(rows)
     if kept:
         display.note(f"{store.folder.name}: {kept:,} samples keep their grades")
     # Completions that failed before may fail again beside others that are graded.
-    stops = grading.stop_on_failure and not rows
-    _grade_others(store, grader, rows, display, graders=grading.grader, stops=stops)
+    stops = grading.stop_on_failure and not grading.is_off and not rows
+    _grade_others(store, grader, grading, rows, display, stops=stops)
     ordered = [rows[problem.id, number] for problem, number in store.rows]
     # Anew also where grades are kept: votes depend on the other samples of a problem.
     if any("answer" in row for row in ordered):
@@ -112,7 +115,7 @@ def grader_identity(grading: GradingConfig) -> dict[str, Any]:
     return {**chosen, "code": code}
 
 
-def kept_grades(store: Store, identity: Mapping[str, Any]) -> dict[tuple[str, int], dict[str, Any]]:
+def kept_grades(store: Store, identity: Mapping[str, Any]) -> dict[SampleKey, dict[str, Any]]:
     """The stored grades of this grader of the same rows and texts, without its failures."""
     if store.settings.get("grading") != identity:
         return {}
@@ -128,13 +131,17 @@ def kept_grades(store: Store, identity: Mapping[str, Any]) -> dict[tuple[str, in
 def _grade_others(
     store: Store,
     grader: Grader,
-    rows: dict[tuple[str, int], dict[str, Any]],
+    grading: GradingConfig,
+    rows: dict[SampleKey, dict[str, Any]],
     display: Display,
     *,
-    graders: Sequence[str],
     stops: bool,
 ) -> None:
-    """Grade the samples that have no row, and add their rows; ``graders`` is for messages."""
+    """Grade the samples that have no row, and add their rows.
+
+    Training rows may lack an answer that the grader compares with: they are not graded.
+    """
+    needs_answer = grader_needs_answer(grading)
     # The tags of the model that sampled: grading loads no model.
     tags = [ThoughtTags(**pair) for pair in store.settings.get("conventions", {}).get("tags", ())]
     left = [s for s in store.samples() if s.key not in rows]
@@ -145,11 +152,12 @@ def _grade_others(
             for s in chunk:
                 problem = store.problems_by_id[s.problem_id]
                 items.append(item_of(problem, s.text, truncated=s.truncated, tags=tags))
-            found = grader.grade(items)
+            found = grade_items(grader, items, needs_answer=needs_answer)
             # At the first chunk: a judge that is down is found before it was asked for all samples.
             if stops and not start:
-                ids = [s.problem_id for s in chunk]
-                require_some_grade(found, ids, graders, store.folder.name)
+                told = [i for i, item in enumerate(items) if item.gold or not needs_answer]
+                grades, ids = [found[i] for i in told], [chunk[i].problem_id for i in told]
+                require_some_grade(grades, ids, grading.grader, store.folder.name)
             for s, verdict in zip(chunk, found, strict=True):
                 rows[s.key] = {
                     "problem_id": s.problem_id,
@@ -172,6 +180,20 @@ def _grade_columns(grade: Grade, *, gives_answers: bool) -> dict[str, Any]:
     return columns
 
 
+def grade_of(row: Mapping[str, Any]) -> Grade:
+    """The grade that a row of grades.jsonl holds; of parts, their rewards."""
+    reward = row.get("reward", row["correct"])
+    return Grade(
+        None if reward is None else float(reward),
+        row["reason"],
+        row.get("failed", False),
+        row.get("feedback", ""),
+        {name: Grade(part) for name, part in row.get("rewards", {}).items()},
+        row.get("answer"),
+        row.get("metrics", {}),
+    )
+
+
 def graded_samples(store: Store) -> GradedSamples:
     """The stored grades of a store as arrays, NaN for what has none.
 
@@ -186,9 +208,9 @@ def graded_samples(store: Store) -> GradedSamples:
 
     votes = unboxed = rewards = None
     parts = {}
-    if "reward" in rows[0]:
-        # Earlier versions stored the reward 0 of what had failed.
-        rewards = table([None if row["failed"] else row["reward"] for row in rows]).astype(float)
+    # Verdicts are rewards, too, where some row has no answer to compare with.
+    if "reward" in rows[0] or any(row["correct"] is None for row in rows):
+        rewards = table([grade_of(row).reward for row in rows]).astype(float)
         for name in rows[0].get("rewards", {}):
             values = table([row["rewards"][name] for row in rows]).astype(float)
             if not np.isnan(values).all():  # which a grader that did not grade gives

@@ -61,6 +61,11 @@ class GradedSamples:
         return np.where(self.graded, self.correct, np.nan)
 
     @property
+    def has_verdicts(self) -> bool:
+        """Whether every reward is the verdict, 1 or 0, not another number of a judge."""
+        return self.rewards is None or bool((~self.graded | (self.rewards == self.correct)).all())
+
+    @property
     def scores(self) -> Bool[np.ndarray, "p k"] | Float[np.ndarray, "p k"]:
         """The rewards; of a grader that gives answers, the verdicts."""
         if self.rewards is None:

@@ -1,4 +1,4 @@
-"""The folder of an evaluation: samples, stored one by one, and everything that regrading needs.
+"""A folder of samples, stored one by one, and everything that regrading needs.
 
     evals/Qwen3-1.7B/base/aime_2024/
       settings.json       the settings: model, adapter, sampling, seed, k, and the grader
@@ -10,6 +10,9 @@
 A store belongs to one set of settings; only the numbers of problems and of samples per problem may
 change. While samples are missing, there are no checksums: a partial last line, left by a kill, is
 dropped and its sample is generated again.
+
+Advice, bakes and distances to a teacher store their rollouts in the same way, with a ``purpose`` in
+their settings: they are no evaluations, and no policy of a table.
 """
 
 import json
@@ -28,12 +31,18 @@ from paint.data.problems import Problem, from_row, to_row
 
 COST = "grading_cost"  # in settings.json: what the grades took, as metrics
 
+PURPOSE = "purpose"  # in settings.json: what the samples are for, if not for an evaluation
+
 CHANGEABLE_SETTINGS = {"samples", "versions", "conventions", "grading", COST}
 """Settings that may differ between two calls that fill one store."""
 
 COMPLETIONS = "completions.jsonl"
 PROBLEMS = "problems.jsonl"
 GRADES = "grades.jsonl"
+
+
+SampleKey = tuple[str, int]
+"""The id of a problem, and the number of a sample of it."""
 
 
 class StoreError(PaintError, RuntimeError):
@@ -58,7 +67,7 @@ class Sample:
         return len(self.completion_ids)
 
     @property
-    def key(self) -> tuple[str, int]:
+    def key(self) -> SampleKey:
         """What identifies it among the samples of a store."""
         return self.problem_id, self.sample
 
@@ -73,7 +82,7 @@ class Store:
     folder: Path
     settings: dict[str, Any]  # settings.json; its "samples" is k
     problems: list[Problem]
-    written: set[tuple[str, int]]  # every stored sample, including those outside of ``rows``
+    written: set[SampleKey]  # every stored sample, including those outside of ``rows``
 
     @property
     def rows(self) -> list[tuple[Problem, int]]:
@@ -139,9 +148,9 @@ class Store:
         row = to_row(self.problems_by_id[sample.problem_id])
         return storage.digest(json.dumps(row, sort_keys=True), sample.text)[:16]
 
-    def stored_grades(self) -> dict[tuple[str, int], dict[str, Any]]:
+    def stored_grades(self) -> dict[SampleKey, dict[str, Any]]:
         """The rows of grades.jsonl by problem and sample; {} before the first grading."""
-        grades: dict[tuple[str, int], dict[str, Any]] = {}
+        grades: dict[SampleKey, dict[str, Any]] = {}
         hint = f"`paint grade {self.folder}` writes it again"
         for row in storage.read_growing_jsonl(self.folder / GRADES, hint):
             grades[row["problem_id"], row["sample"]] = row
@@ -153,7 +162,7 @@ class Store:
         Raises StoreError where a sample has none, or one of another text or row.
         """
         grades = self.stored_grades()
-        by_row: dict[tuple[str, int], GradedSample] = {}
+        by_row: dict[SampleKey, GradedSample] = {}
         for sample in self.samples():
             row = grades.get(sample.key)
             if row is not None and row.get("of") == self.graded_digest(sample):
@@ -175,9 +184,15 @@ def open_store(
     folder: Path,
     settings: Mapping[str, Any],
     problems: Sequence[Problem],
-    prompts: Sequence[Sequence[int]],
+    prompts: Mapping[SampleKey, Sequence[int]],
+    *,
+    replaces: bool = False,
 ) -> Iterator[Store]:
     """Open the store in a folder, or create it.
+
+    Args:
+        prompts: token ids of what each sample answers.
+        replaces: drop samples of other prompts, which are refused otherwise.
 
     Raises StoreError for other settings, CorruptFileError for a file that was changed, and
     FolderInUse where another process uses it.
@@ -185,11 +200,17 @@ def open_store(
     with wrap_errors(folder, StoreError, "name another place (--output-dir)"):
         folder.mkdir(parents=True, exist_ok=True)
 
-    by_id = {problem.id: list(prompt) for problem, prompt in zip(problems, prompts, strict=True)}
     workspace = evaluation_workspace(folder)
     with storage.lock_folder(folder):
         before = workspace.require_same(settings, CHANGEABLE_SETTINGS)
-        _require_same_prompts(folder, by_id)
+        # Samples of problems that are not asked for now may stay.
+        changed = {
+            sample.key
+            for sample in _samples(folder)
+            if prompts.get(sample.key, sample.prompt_ids) != sample.prompt_ids
+        }
+        if not replaces:
+            _refuse_other_prompts(folder, changed)
         # Samples of one store may come from several versions: all are recorded.
         versions = list(before.get("versions", []))
         if settings["versions"] not in versions:
@@ -198,6 +219,9 @@ def open_store(
         with wrap_errors(folder, StoreError, "samples stored before are kept"):
             # Gold answers may have been corrected; each grade names the row that it is of.
             storage.write_jsonl(folder / PROBLEMS, map(to_row, problems))
+            if changed:
+                kept = (asdict(s) for s in _samples(folder) if s.key not in changed)
+                storage.write_jsonl(folder / COMPLETIONS, kept)
         store = _opened(folder)
         store.write_sums()  # a kill may have come between the last sample and the sums
         yield store
@@ -212,7 +236,7 @@ def reopen_store(folder: Path) -> Iterator[Store]:
         yield _opened(folder)
 
 
-def stored_samples(folder: Path) -> set[tuple[str, int]]:
+def stored_samples(folder: Path) -> set[SampleKey]:
     """The problems' ids and numbers of the samples that a store holds; none where there is none."""
     return {sample.key for sample in _samples(folder)}
 
@@ -223,17 +247,20 @@ def recorded_engines(folders: Iterable[Path]) -> set[str]:
 
 
 def find_stores(folder: Path) -> list[Path]:
-    """Find the stores below a folder, itself included, at any depth; sorted.
+    """Find the evaluations below a folder, itself included, at any depth; sorted.
+
+    Samples of another purpose count where the folder itself holds them.
 
     Raises StoreError for a store whose completions are lost: without them, a policy would be
     missing in tables.
     """
-    stores = []
+    stores, top = [], folder.resolve()
     # Policies are named after folders, and "." has no name.
-    for place, _, names in os.walk(folder.resolve()):
+    for place, _, names in os.walk(top):
         path, files = Path(place), set(names)
         if COMPLETIONS in files:
-            stores.append(path)
+            if path == top or SETTINGS not in files or PURPOSE not in read_settings(path):
+                stores.append(path)
         elif _was_store(path, files):
             raise StoreError(f"{path / COMPLETIONS} is missing; {evaluation_workspace(path).hint}")
     return sorted(stores)
@@ -262,8 +289,8 @@ def problem_digest(problem: Problem) -> str:
 
 def evaluation_workspace(folder: Path) -> Workspace:
     """The settings and samples of a store, as a folder that grows."""
-    hint = f"put it back as it was, or move {folder} away and evaluate again"
-    return Workspace(folder, COMPLETIONS, "an evaluation", StoreError, hint)
+    hint = f"put it back as it was, or move {folder} away and repeat the command"
+    return Workspace(folder, COMPLETIONS, "samples", StoreError, hint)
 
 
 def _opened(folder: Path) -> Store:
@@ -284,16 +311,11 @@ def _samples(folder: Path) -> Iterator[Sample]:
         yield sample
 
 
-def _require_same_prompts(folder: Path, prompts: Mapping[str, list[int]]) -> None:
+def _refuse_other_prompts(folder: Path, changed: Iterable[SampleKey]) -> None:
     """Reject a store with samples of other prompts."""
-    changed = set()
-    for sample in _samples(folder):
-        # Samples of problems that are not asked for now may stay.
-        if prompts.get(sample.problem_id, sample.prompt_ids) != sample.prompt_ids:
-            changed.add(sample.problem_id)
     lines = [
         f"problem {cut(name)}: its prompt has changed (the problem's text or the model's chat "
         f"template is different)"
-        for name in sorted(changed)
+        for name in sorted({problem for problem, _ in changed})
     ]
-    refuse_differences(f"{folder} holds an evaluation", lines, StoreError)
+    refuse_differences(f"{folder} holds samples", lines, StoreError)

@@ -196,7 +196,7 @@ def generate_batch(
     # together.
     with accelerator.split_between_processes(rows) as mine:
         completions = engine.generate(
-            [task.prompts[problem.id] for problem, _ in mine],
+            [task.asked[problem.id, number] for problem, number in mine],
             task.protocol.sampling,
             sample_seeds(task.protocol, mine),
         )

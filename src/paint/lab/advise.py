@@ -13,7 +13,6 @@ R is the verdict of a rollout, and the mean is over the other rollouts of its pr
 """
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,15 +20,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from paint.config.context_sources import OF_ANOTHER_ROW, SOURCES, context_source
 from paint.config.schema import Config, ConfigError, ContextConfig
 from paint.core.display import Display
 from paint.core.distributed import require_one_process
-from paint.core.storage import lock_folder
 from paint.data.contexts import Contexts, with_source
-from paint.data.problems import Problem, read_problems
+from paint.data.problems import Problem, batch_indices, problems_digest, read_problems
 from paint.evaluation.frame import (
     Chart,
     Measurement,
@@ -42,7 +40,7 @@ from paint.evaluation.frame import (
     to_terminal,
     write_report,
 )
-from paint.evaluation.generate import base_as_rank1_adapter, load_eval_policy, with_date
+from paint.evaluation.generate import base_as_rank1_adapter, with_date
 from paint.evaluation.intervals import (
     SHARE,
     Interval,
@@ -52,25 +50,25 @@ from paint.evaluation.intervals import (
     mean_of_samples,
     with_value,
 )
-from paint.evaluation.metrics import are_shares
+from paint.evaluation.metrics import GradedSamples, are_shares
 from paint.evaluation.summary import SUMMARY
-from paint.inference.machine import find_machine
-from paint.lab.rollout_cache import (
-    CacheScores,
-    RolloutCache,
+from paint.lab.context_scores import (
+    STUDENT,
+    ContextScores,
+    GradedRollouts,
     collect,
-    first_problems,
-    recorded_engine,
+    load_student,
     score,
+    student_task,
     teacher_answers,
+    with_engine,
 )
-from paint.resolve.check import check_config, resolve_evaluation
+from paint.resolve.check import check_config
 from paint.training.prompt_filter import filter_problems
 
 T = TypeVar("T")
 
 RECIPE = "recipe"  # the context of the recipe itself
-STUDENT = "student"  # the policy of rows about the student itself
 DEFAULTS = ("solution", "other", "none", "answer")  # the contexts where none are named
 TRAINING = "training problems"  # the benchmark of all rows
 
@@ -123,6 +121,9 @@ CHARTS = [
 # leakage lack the problems without a rollout that diverges, or that boxes a wrong answer.
 ContextMetrics = Mapping[str, np.ndarray]
 
+Rewards = Float[np.ndarray, "p k"] | Bool[np.ndarray, "p k"]
+"""The reward or the verdict of each rollout; NaN without one."""
+
 
 def advise(
     config: Config,
@@ -146,20 +147,15 @@ def advise(
     for source in sources:
         shown = replace(config, context=with_source(config.context, source))
         needs |= check_config(shown).needed_fields
-    rollout, falls_back = config.rollout, False
-    if not run.engine.is_stored:
-        machine, earlier = find_machine(), recorded_engine(folder)
-        # The student is the base with an adapter, whatever the recipe trains.
-        resolved = resolve_evaluation(rollout, machine, is_full=False, earlier=earlier)
-        display.notes(resolved.notes)
-        rollout, falls_back = resolved.rollout, resolved.falls_back
+    # The student is the base with an adapter, whatever the recipe trains.
     model = with_date(base_as_rank1_adapter(config.model), folder)
-    config = replace(config, model=model, rollout=rollout)
-    with display.working("loading the model"):
-        policy = load_eval_policy(config.model, config.rollout, prompts=config.prompts)
+    run = replace(run, config=replace(run.config, model=model))
+    policy, run, falls_back = load_student(run, folder, display)
     candidates = read_problems(config.data, needs=needs)
     trained_on = filter_problems(policy, run, candidates, display)
-    chosen = first_problems(trained_on, problems, config.train.seed)
+    # As the first batch would have them.
+    drawn = batch_indices(len(trained_on), min(problems, len(trained_on)), 0, config.train.seed)
+    chosen = [trained_on[i] for i in drawn]
     sources = sources or default_sources(config.context, trained_on)
     # One object for all rollouts: it reads a file once, and measures similar problems once.
     contexts = {}
@@ -167,25 +163,16 @@ def advise(
         contexts[name] = Contexts(options, trained_on)
     for context in contexts.values():  # an unknown field is refused before anything is sampled
         context.references(chosen[0], config.train.seed)
-    folder.mkdir(parents=True, exist_ok=True)
-    with lock_folder(folder):
-        cache = collect(
-            policy,
-            config,
-            chosen,
-            samples,
-            folder,
-            display,
-            rows=trained_on,
-            falls_back=falls_back,
-        )
-        # Servers that did not start were replaced by the local engine: the teacher has the same.
-        config = config.changed("rollout", engine=recorded_engine(folder)[0])
-        scores = score(policy, config, cache, contexts, display)
-        found: dict[str, RolloutCache] = {}
+    # A folder belongs to all rows, since controls show others than the chosen ones.
+    its = {"problems_digest": problems_digest(trained_on), "stored": run.rollout.stored}
+    student = student_task(policy, run, chosen, samples, folder, **its)
+    with collect(policy, run, [student], folder, display, falls_back=falls_back) as [found]:
+        run = with_engine(run, folder)
+        scores = score(policy, run, found, contexts, display)
+        taught: dict[str, GradedSamples] = {}
         if answers:
-            found = teacher_answers(policy, config, cache, contexts, folder / "answers", display)
-        return advice_report(folder, cache, scores, found, display)
+            taught = teacher_answers(policy, run, found, contexts, folder / "answers", display)
+        return advice_report(folder, found, scores, taught, display)
 
 
 def default_sources(recipe: ContextConfig, problems: Sequence[Problem]) -> list[str]:
@@ -218,9 +205,7 @@ def context_options(
     return options
 
 
-def metrics_of(
-    scores: Sequence[Mapping[str, Any]], rewards: Float[np.ndarray, "p k"]
-) -> dict[str, np.ndarray]:
+def metrics_of(scores: Sequence[Mapping[str, Any]], rewards: Rewards) -> dict[str, np.ndarray]:
     """Reduce the scores with one context to one value a problem (ContextMetrics)."""
     table = pd.DataFrame(scores)
     derivatives = table["directional_derivative"].to_numpy()
@@ -238,7 +223,7 @@ def metrics_of(
 
 
 def accuracy_gradients(
-    derivatives: Float[np.ndarray, "..."], rewards: Float[np.ndarray, "p k"]
+    derivatives: Float[np.ndarray, "..."], rewards: Rewards
 ) -> Float[np.ndarray, " p"]:
     """dJ/da of each problem, from the directional derivative and the reward of each rollout.
 
@@ -266,25 +251,26 @@ def mean(values: np.ndarray, bounds: tuple[float, float] = ANYWHERE) -> Interval
 
 def advice_report(
     folder: Path,
-    cache: RolloutCache,
-    scores: CacheScores,
-    answers: Mapping[str, RolloutCache],
+    found: GradedRollouts,
+    scores: ContextScores,
+    answers: Mapping[str, GradedSamples],
     display: Display,
 ) -> Report:
     """Print the tables and the advice, and write them."""
-    student = student_metrics(cache)
-    contexts = {name: metrics_of(rows, cache.rewards) for name, rows in scores.items()}
+    graded, rewards = found.graded, found.graded.scores
+    student = student_metrics(graded)
+    contexts = {name: metrics_of(rows, rewards) for name, rows in scores.items()}
     rows: list[Measurement] = []
     for name, interval in student.items():
-        rows += to_measurement(STUDENT, TRAINING, name, interval, len(cache.rewards))
+        rows += to_measurement(STUDENT, TRAINING, name, interval, len(rewards))
     for name, metrics in contexts.items():
         rows += context_rows(name, metrics, control_of(name, contexts))
-    rows += answer_rows(cache, answers)
-    tables = [_student_table(rows, *cache.rewards.shape), _context_table(rows, contexts)]
+    rows += answer_rows(graded, answers)
+    tables = [_student_table(rows, *rewards.shape), _context_table(rows, contexts)]
     if answers:
-        tables.append(_answer_table(rows, cache.samples))
-    if cache.is_graded:
-        has_solutions = all(row.problem.solution for row in cache.rollouts)
+        tables.append(_answer_table(rows, rewards.shape[1]))
+    if graded.graded.any():
+        has_solutions = all(row.problem.solution for row in found.rollouts)
         lines = advise_on(student, contexts, has_solutions=has_solutions)
     else:
         lines = [
@@ -301,17 +287,17 @@ def advice_report(
     return made
 
 
-def student_metrics(cache: RolloutCache) -> dict[str, Interval]:
+def student_metrics(graded: GradedSamples) -> dict[str, Interval]:
     """What is measured of the student (STUDENT_METRICS)."""
-    rewards = cache.rewards
+    rewards = graded.scores
     # A context has a gradient only of these; with rewards of 0 and 1, they are right and wrong.
     differ = np.array([len(np.unique(with_value(row))) > 1 for row in rewards], float)
-    level, tells = ("accuracy", "both") if cache.has_verdicts else ("rollout_reward", "differ")
+    level, tells = ("accuracy", "both") if graded.has_verdicts else ("rollout_reward", "differ")
     values = {
         level: with_value(mean_of_samples(rewards)),
         tells: differ,
-        "truncated": cache.share(lambda row: row.completion.truncated),
-        "agreed_wrong": agreed_wrong(cache),
+        "truncated": graded.truncated.mean(axis=1),
+        "agreed_wrong": agreed_wrong(graded),
     }
     bounds = {level: reward_bounds(rewards)}
     return {
@@ -321,22 +307,20 @@ def student_metrics(cache: RolloutCache) -> dict[str, Interval]:
     }
 
 
-def reward_bounds(rewards: Float[np.ndarray, "p k"]) -> tuple[float, float]:
+def reward_bounds(rewards: Rewards) -> tuple[float, float]:
     """The bounds of a mean of rewards: none if some are beyond 0 and 1."""
     return SHARE if are_shares(rewards) else ANYWHERE
 
 
-def agreed_wrong(cache: RolloutCache) -> Float[np.ndarray, " p"]:
+def agreed_wrong(graded: GradedSamples) -> Float[np.ndarray, " p"]:
     """1 for problems of which more than half of the rollouts agree on one wrong answer, or 0."""
-    values = []
-    for first in range(0, len(cache.rollouts), cache.samples):
-        wrong: Counter[str] = Counter()
-        for row in cache.rollouts[first : first + cache.samples]:
-            if row.grade and row.grade.answer and not row.is_correct:
-                wrong[row.grade.answer] += 1
-        # More than half: then no other answer has as many votes.
-        values.append(max(wrong.values(), default=0) > cache.samples / 2)
-    return np.array(values, dtype=float)
+    if graded.votes is None:
+        return np.zeros(len(graded.correct))
+    # More than half: then no other answer has as many votes. That for a right answer is 0.
+    votes = graded.votes
+    most = [np.bincount(row[row > 0], minlength=1).max() for row in votes]
+    agreed: np.ndarray = np.greater(most, votes.shape[1] / 2).astype(float)
+    return agreed
 
 
 def context_rows(
@@ -355,21 +339,21 @@ def context_rows(
     return rows
 
 
-def answer_rows(cache: RolloutCache, answers: Mapping[str, RolloutCache]) -> list[Measurement]:
+def answer_rows(student: GradedSamples, answers: Mapping[str, GradedSamples]) -> list[Measurement]:
     """The rows of the teacher's own answers, and of the student's if there are any."""
     rows: list[Measurement] = []
     if not answers:
         return rows
-    metric = "avg_at_k" if cache.has_verdicts else "reward"
-    for name, own in {STUDENT: cache, **answers}.items():
-        n = len(own.rewards)
-        truncated = mean(own.share(lambda row: row.completion.truncated), SHARE)
-        values = with_value(mean_of_samples(own.rewards))
-        level = mean(values, reward_bounds(own.rewards)) if len(values) else None
+    metric = "avg_at_k" if student.has_verdicts else "reward"
+    for name, own in {STUDENT: student, **answers}.items():
+        n = len(own.correct)
+        truncated = mean(own.truncated.mean(axis=1), SHARE)
+        values = with_value(mean_of_samples(own.scores))
+        level = mean(values, reward_bounds(own.scores)) if len(values) else None
         rows += to_measurement(name, TRAINING, metric, level, n)
         rows += to_measurement(name, TRAINING, "truncated_frac", truncated, n)
         if name in answers:
-            gain = gain_of(own, cache)
+            gain = gain_of(own, student)
             rows += to_measurement(name, TRAINING, metric, gain, n, against=STUDENT)
             other = control_of(name, answers)
             if other is not None:
@@ -561,12 +545,12 @@ def _answer_table(rows: Sequence[Measurement], samples: int) -> Table:
     )
 
 
-def gain_of(cache: RolloutCache, other: RolloutCache) -> Interval | None:
-    """The mean reward of a cache less that of another one on the same problems.
+def gain_of(own: GradedSamples, other: GradedSamples) -> Interval | None:
+    """The mean reward of some answers less that of others to the same problems.
 
     None without any, and of rewards beyond 0 and 1, which are not compared.
     """
-    before, after = other.rewards, cache.rewards
+    before, after = other.scores, own.scores
     if not (is_comparable(before, after) and are_shares(before) and are_shares(after)):
         return None
     return compare_paired([before], [after]).difference

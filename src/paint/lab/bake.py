@@ -31,10 +31,10 @@ from paint.evaluation import frame
 from paint.evaluation.frame import Chart, Measurement, Report, Unit
 from paint.evaluation.generate import with_date
 from paint.evaluation.intervals import Interval, bootstrap, mean_of_samples, with_value
-from paint.evaluation.metrics import avg_at_k
+from paint.evaluation.metrics import GradedSamples, avg_at_k
 from paint.evaluation.summary import SUMMARY
 from paint.lab.advise import gain_of, reward_bounds
-from paint.lab.rollout_cache import RolloutCache, divergence_sums, sample, teacher_answers
+from paint.lab.context_scores import divergence_sums, sample_student, teacher_answers
 from paint.lab.runner import ExperimentRun, train_run
 from paint.objective.divergences import REVERSE_KL
 from paint.resolve.check import check_config, with_resolved
@@ -88,10 +88,11 @@ def bake(
         )
 
     train_run(ExperimentRun("bake", config), run, display)
-    policy, config, answers[BAKED] = sample(
-        config, problems, samples, folder / "baked", display, latest_checkpoint(run)
+    policy, resolved, baked = sample_student(
+        check_config(config), problems, samples, folder / "baked", display, latest_checkpoint(run)
     )
-    sums, tokens = divergence_sums(policy, config, answers[BAKED], REVERSE_KL, display)
+    answers[BAKED] = baked.graded
+    sums, tokens = divergence_sums(policy, resolved, baked, REVERSE_KL, display)
     kls[BAKED] = _mean(sums.sum(axis=1) / tokens.sum(axis=1))
     report = bake_report(answers, kls, config.rollout.max_new_tokens)
     frame.write_report(folder, SUMMARY, report, ConfigError)
@@ -105,20 +106,22 @@ def bake(
 
 def _measure_base(
     config: Config, problems: list[Problem], samples: int, folder: Path, display: Display
-) -> tuple[dict[str, RolloutCache], dict[str, Interval], float]:
+) -> tuple[dict[str, GradedSamples], dict[str, Interval], float]:
     """Both base views' answers, the plain one's KL a token, and its mean KL an answer, in nats."""
     # The model is freed when this returns: the training loads its own.
-    policy, config, plain = sample(config, problems, samples, folder / "plain", display)
+    policy, run, plain = sample_student(
+        check_config(config), problems, samples, folder / "plain", display
+    )
     contexts = {PROMPTED: Contexts(config.context, problems)}
-    prompted = teacher_answers(policy, config, plain, contexts, folder / "prompted", display)
-    kls, tokens = divergence_sums(policy, config, plain, REVERSE_KL, display)
+    prompted = teacher_answers(policy, run, plain, contexts, folder / "prompted", display)
+    kls, tokens = divergence_sums(policy, run, plain, REVERSE_KL, display)
     by_view = {PLAIN: _mean(kls.sum(axis=1) / tokens.sum(axis=1))}
     # Of complete answers, not a token: LEAST_KL is about telling one answer from another.
-    return {**prompted, PLAIN: plain}, by_view, float(kls.mean())
+    return {**prompted, PLAIN: plain.graded}, by_view, float(kls.mean())
 
 
 def bake_report(
-    answers: Mapping[str, RolloutCache], kls: Mapping[str, Interval], longest: int
+    answers: Mapping[str, GradedSamples], kls: Mapping[str, Interval], longest: int
 ) -> Report:
     """The report of answers by view.
 
@@ -129,11 +132,10 @@ def bake_report(
     has_verdicts = all(view.has_verdicts for view in answers.values())
     rows: list[Measurement] = []
     for name, view in answers.items():
-        rows += frame.to_measurement(name, HELD_OUT, "kl", kls.get(name), len(view.rewards))
-        if view.is_graded:
+        rows += frame.to_measurement(name, HELD_OUT, "kl", kls.get(name), len(view.correct))
+        if view.graded.any():
             rows += _score_rows(name, view, answers[PLAIN], has_verdicts=has_verdicts)
-        tokens = np.array([len(row.completion.ids) for row in view.rollouts], float)
-        lengths = tokens.reshape(-1, view.samples).mean(axis=1)
+        lengths = view.tokens.mean(axis=1)
         length = bootstrap([lengths], bounds=(0, longest))
         rows += frame.to_measurement(name, HELD_OUT, "completion_tokens", length, len(lengths))
     columns = dict(COLUMNS)
@@ -150,19 +152,15 @@ def bake_report(
 
 
 def _score_rows(
-    name: str, view: RolloutCache, plain: RolloutCache, *, has_verdicts: bool
+    name: str, view: GradedSamples, plain: GradedSamples, *, has_verdicts: bool
 ) -> list[Measurement]:
     """What the grader says of a view's answers: the share that it accepts, or the mean reward."""
     if has_verdicts:
         return frame.to_measurement(
-            name, HELD_OUT, "follows", avg_at_k(view.verdicts), len(view.rewards)
+            name, HELD_OUT, "follows", avg_at_k(view.verdicts), len(view.correct)
         )
-    parts = dict.fromkeys(part for row in view.rollouts if row.grade for part in row.grade.parts)
-    rewards = {"reward": view.rewards}
-    for part in parts:
-        grades = [row.grade.parts.get(part) if row.grade else None for row in view.rollouts]
-        values = np.array([grade.reward if grade else None for grade in grades], float)
-        rewards[f"rewards/{part}"] = values.reshape(-1, view.samples)
+    rewards = {"reward": view.scores}
+    rewards |= {f"rewards/{part}": values for part, values in view.parts.items()}
     rows: list[Measurement] = []
     for metric, table in rewards.items():
         values = with_value(mean_of_samples(table))

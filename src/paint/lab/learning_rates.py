@@ -17,7 +17,7 @@ from paint.config.schema import DataConfig
 from paint.core import storage
 from paint.core.display import Display
 from paint.core.storage import FolderInUse, lock_folder
-from paint.lab.rollout_cache import kl_of_checkpoint
+from paint.lab.context_scores import kl_of_checkpoint
 from paint.lab.runner import ExperimentRun, train_run
 from paint.resolve.check import check_config
 
@@ -86,7 +86,8 @@ def judge(run: ExperimentRun, search: RateSearch, folder: Path, display: Display
     checkpoint = latest_checkpoint(place)
     assert checkpoint is not None
     rollouts = folder / "rollouts"
-    return kl_of_checkpoint(checkpoint, run.config, search.data, search.samples, rollouts, display)
+    resolved = check_config(run.config)
+    return kl_of_checkpoint(checkpoint, resolved, search.data, search.samples, rollouts, display)
 
 
 def _is_searched(cell: ExperimentRun) -> bool:

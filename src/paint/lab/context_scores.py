@@ -1,0 +1,387 @@
+"""Rollouts of the student and answers of its teacher, graded, and their scores under contexts.
+
+They are stored as evaluations store samples (``paint.evaluation.store``): an interrupted collection
+continues, grades are kept, and the engine "stored" reads them.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from paint.config.schema import ConfigError, DataConfig
+from paint.core.display import Display
+from paint.core.settings import require_count
+from paint.data.contexts import Attempt, Contexts, GradedCompletion, attempts_of
+from paint.data.problems import Problem, read_problems
+from paint.evaluation.generate import (
+    EvalTask,
+    SamplingProtocol,
+    collect_samples,
+    deployment_prompts,
+    load_eval_policy,
+)
+from paint.evaluation.grade import grade, grade_of
+from paint.evaluation.metrics import GradedSamples
+from paint.evaluation.store import PURPOSE, Store, recorded_engines
+from paint.grading.graders import open_grader
+from paint.inference.engine import Completion, derive_seed, sampling_from
+from paint.inference.machine import find_machine
+from paint.models.policy import Policy
+from paint.models.teacher import open_teacher
+from paint.models.weights import load_trained, trained_in
+from paint.objective.anchors import contains
+from paint.objective.detail import detail
+from paint.objective.divergences import FORWARD_KL, Divergence
+from paint.objective.fused import fused_paint_loss
+from paint.objective.loss import token_log_probs
+from paint.objective.solution import anchors_of, written
+from paint.resolve.check import Resolved, resolve_evaluation
+from paint.training.drift import KL
+from paint.training.rollouts import Rollout
+from paint.training.teacher_views import teacher_view
+from paint.training.token_log import token_bytes
+from strictgrade.text import normalize
+
+STUDENT = "student"  # the folder of the student's rollouts
+BOX = "\\boxed{"
+ROWS_AT_ONCE = 8  # completions whose hidden states are computed together
+
+# By context, the values of every rollout.
+ContextScores = Mapping[str, list[dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class GradedRollouts:
+    """Rollouts, k of each problem, one problem after the other, and their grades as arrays."""
+
+    rollouts: list[Rollout]
+    graded: GradedSamples
+
+    @cached_property
+    def attempts(self) -> dict[int, Attempt]:
+        """By row, what the teacher may read of the rollouts."""
+        return attempts_of(
+            [GradedCompletion(r.row, r.problem.id, r.text, r.grade) for r in self.rollouts]
+        )
+
+    def teacher_prompts(
+        self, policy: Policy, run: Resolved, contexts: Contexts, rows: Sequence[Rollout]
+    ) -> tuple[list[list[int]], list[dict[str, float]]]:
+        """The teacher's prompts of some of the rollouts, and their overlaps."""
+        prompts, measured = [], []
+        for row in rows:
+            seed = derive_seed(run.config.train.seed, 0, row.row)  # as in the first step
+            attempt = self.attempts[row.row]
+            view, metrics = teacher_view(policy, run, contexts, row.problem, seed, attempt)
+            prompts.append(view.prompt)
+            measured.append(metrics)
+        return prompts, measured
+
+
+def load_student(run: Resolved, folder: Path, display: Display) -> tuple[Policy, Resolved, bool]:
+    """Load the base policy that samples for a folder.
+
+    The run is returned with the engine of the folder's rollouts, or else of new ones, and whether
+    the local one takes its place if servers do not start.
+    """
+    model, falls_back = run.config.model, False
+    if not run.engine.is_stored:
+        is_full, earlier = model.train_mode == "full", recorded_engines([folder / STUDENT])
+        resolved = resolve_evaluation(run.rollout, find_machine(), is_full=is_full, earlier=earlier)
+        display.notes(resolved.notes)
+        run, falls_back = (
+            run.changed("rollout", engine=resolved.rollout.engine),
+            resolved.falls_back,
+        )
+    with display.working("loading the model"):
+        policy = load_eval_policy(model, run.rollout, prompts=run.config.prompts)
+    return policy, run, falls_back
+
+
+def student_task(
+    policy: Policy,
+    run: Resolved,
+    problems: Sequence[Problem],
+    samples: int,
+    folder: Path,
+    **settings: Any,
+) -> EvalTask:
+    """The student's rollouts of some problems, as training samples them.
+
+    ``settings`` are further ones that they depend on.
+    """
+    thinking = policy.student_thinking
+    return EvalTask(
+        folder / STUDENT,
+        problems,
+        deployment_prompts(policy, problems, thinking=thinking),
+        SamplingProtocol(samples, thinking, sampling_from(run.rollout), run.config.train.seed),
+        settings={PURPOSE: "rollouts", **settings},
+    )
+
+
+@contextmanager
+def collect(
+    policy: Policy,
+    run: Resolved,
+    tasks: Sequence[EvalTask],
+    folder: Path,
+    display: Display,
+    *,
+    falls_back: bool = False,
+) -> Iterator[list[GradedRollouts]]:
+    """Generate the missing rollouts of some tasks, grade all, and yield those of each task.
+
+    The arguments are those of ``collect_samples``. The folders are locked in the block.
+    """
+    grading = run.config.grading
+    with collect_samples(
+        policy, run.config.model, run.rollout, tasks, folder, display, falls_back=falls_back
+    ) as stores:
+        with open_grader(grading, folder) as grader:
+            graded = [grade(store, grader, grading, display) for store in stores]
+        found = []
+        for task, store, grades in zip(tasks, stores, graded, strict=True):
+            found.append(GradedRollouts(_rollouts(policy, task, store), grades))
+        yield found
+
+
+def _rollouts(policy: Policy, task: EvalTask, store: Store) -> list[Rollout]:
+    """The graded samples of a store, by the problems of its task."""
+    problems = {problem.id: problem for problem in task.problems}
+    rollouts = []
+    for row, (sample, grades) in enumerate(store.graded()):
+        ids = tuple(sample.completion_ids)
+        rollout = Rollout(
+            row,
+            problems[sample.problem_id],
+            list(sample.prompt_ids),
+            Completion(ids, (), sample.truncated, sample.source),
+            policy.decode(ids),  # as in training, without a tag that the prompt opened
+            grade=grade_of(grades),
+        )
+        rollouts.append(rollout)
+    return rollouts
+
+
+def teacher_answers(
+    policy: Policy,
+    run: Resolved,
+    found: GradedRollouts,
+    contexts: Mapping[str, Contexts],
+    folder: Path,
+    display: Display,
+) -> dict[str, GradedSamples]:
+    """Let the teacher answer under each context: once for each rollout, by its prompt and seed."""
+    problems = list({row.problem.id: row.problem for row in found.rollouts}.values())
+    samples = len(found.rollouts) // len(problems)
+    student, tasks = student_task(policy, run, problems, samples, folder), []
+    for name in display.track("contexts with teacher prompts", list(contexts)):
+        prompts, _ = found.teacher_prompts(policy, run, contexts[name], found.rollouts)
+        own = dict(zip(student.asked, prompts, strict=True))
+        # A source may be named "folder/module.py:function".
+        tasks.append(replace(student, folder=folder / quote(name, safe="@ "), own_prompts=own))
+    with collect(policy, run, tasks, folder, display) as answers:
+        return {name: of.graded for name, of in zip(contexts, answers, strict=True)}
+
+
+def sample_student(
+    run: Resolved,
+    problems: Sequence[Problem],
+    samples: int,
+    folder: Path,
+    display: Display,
+    checkpoint: Path | None = None,
+) -> tuple[Policy, Resolved, GradedRollouts]:
+    """Load the policy, of a checkpoint or the base, and collect its rollouts of these problems.
+
+    The run is returned with the engine that sampled.
+    """
+    policy, run, falls_back = load_student(run, folder, display)
+    task = student_task(policy, run, problems, samples, folder)
+    if checkpoint:
+        task = replace(task, trained=trained_in(checkpoint, run.config.model.train_mode))
+    with collect(policy, run, [task], folder, display, falls_back=falls_back) as [found]:
+        if task.trained:  # also where no rollout was missing
+            load_trained(policy, task.trained)
+        return policy, with_engine(run, folder), found
+
+
+def with_engine(run: Resolved, folder: Path) -> Resolved:
+    """The run with the engine of a folder's rollouts: local, where servers did not start."""
+    return run.changed("rollout", engine=min(recorded_engines([folder / STUDENT])))
+
+
+@dataclass(frozen=True)
+class TokenAnnotations:
+    """Places in a rollout of n tokens."""
+
+    divergence_point: int  # first token after a formula or number that the solution lacks, or n
+    forced: tuple[int, ...] = ()  # a wrong rollout up to its box's content, then the right answer
+    answer_tokens: int = 0  # number of tokens of the right answer in ``forced``
+
+
+def annotate(policy: Policy, rollout: Rollout) -> TokenAnnotations:
+    """Find the divergence from the solution, and the answer's place."""
+    ids, problem = rollout.completion.ids, rollout.problem
+    text, owners = written(token_bytes(policy.tokenizer, ids))
+    solution = normalize(problem.solution)
+    # last characters of what the solution lacks
+    foreign = [
+        anchor.met[1]
+        for anchor in anchors_of(text, text)
+        if anchor.met and not contains(solution, anchor.text)
+    ]
+    divergence_point = len(ids)
+    if foreign and problem.solution:
+        # Behind the token that completes the statement: there the prefix contains it.
+        divergence_point = owners[min(foreign) - 1] + 1
+    annotations = TokenAnnotations(divergence_point)
+
+    content = text.rfind(BOX) + len(BOX)
+    # Without a box rfind gives -1, and content is below len(BOX).
+    has_box = len(BOX) <= content < len(text)
+    if rollout.is_correct or not problem.answer or not has_box:
+        return annotations
+    # A token may hold the brace and the first digit: what it has before the content is kept.
+    first = owners[content]
+    lead = text[owners.index(first) : content]
+    answer = policy.tokenizer.encode(f"{lead}{problem.answer}}}", add_special_tokens=False)
+    return replace(annotations, forced=(*ids[:first], *answer), answer_tokens=len(answer))
+
+
+def score(
+    policy: Policy,
+    run: Resolved,
+    found: GradedRollouts,
+    contexts: Mapping[str, Contexts],
+    display: Display,
+) -> ContextScores:
+    """Score the rollouts with a teacher that reads each of the contexts, as training would."""
+    heads = policy.lm_head, policy.lm_head
+    scores: ContextScores = {name: [] for name in contexts}
+    total = len(found.rollouts) * len(contexts)
+    with display.counting("rollouts scored under contexts", total) as counter:
+        for start in range(0, len(found.rollouts), ROWS_AT_ONCE):
+            rows = found.rollouts[start : start + ROWS_AT_ONCE]
+            annotations = [annotate(policy, row) for row in rows]
+            # Once for all contexts. The adapter is untrained: both views have the base's weights.
+            student = _states(policy, [row.prompt for row in rows], rows)
+            for name, of_problem in contexts.items():
+                prompts, measured = found.teacher_prompts(policy, run, of_problem, rows)
+                teacher = _states(policy, prompts, rows)
+                leakage = _answer_leakage(policy, prompts, annotations)
+                for i, row in enumerate(rows):
+                    tokens = torch.tensor(row.completion.ids, device=policy.device)
+                    terms = detail(student[i], teacher[i], heads, tokens, run.objective).values
+                    values = {**measured[i], **rollout_metrics(terms, annotations[i])}
+                    scores[name].append({**values, "answer_leakage": leakage[i]})
+                    counter.add(len(row.completion.ids))
+    return scores
+
+
+@torch.no_grad()
+def divergence_sums(
+    policy: Policy,
+    run: Resolved,
+    found: GradedRollouts,
+    divergence: Divergence,
+    display: Display | None = None,
+) -> tuple[Float[np.ndarray, "p k"], Int[np.ndarray, "p k"]]:
+    """The divergence of each rollout in nats, at temperature 1 without clip, and its tokens.
+
+    The teacher reads the run's context of each rollout's problem, masked as in training.
+    """
+    teacher = open_teacher(policy, run.config.teacher)
+    problems = {row.problem.id: row.problem for row in found.rollouts}  # each one once
+    contexts = Contexts(run.config.context, list(problems.values()))
+    options = replace(KL, divergence=divergence)
+    sums: list[float] = []
+    tokens: list[int] = []
+    display = display or Display(enabled=False)
+    starts = range(0, len(found.rollouts), ROWS_AT_ONCE)
+    for start in display.track("batches of rollouts scored", starts):
+        rows = found.rollouts[start : start + ROWS_AT_ONCE]
+        prompts, _ = found.teacher_prompts(policy, run, contexts, rows)
+        own, ids = [row.prompt for row in rows], [row.completion.ids for row in rows]
+        student = policy.hidden_states(own, ids)
+        hidden = teacher.hidden_states(prompts, ids)
+        lengths = [len(row) for row in ids]
+        loss = fused_paint_loss(
+            student, hidden, policy.lm_head, lengths, options, teacher_lm_head=teacher.lm_head
+        )
+        sums.extend(float(part.sum()) for part in loss.per_token.split(lengths))
+        tokens += lengths
+    shape = found.graded.tokens.shape
+    return np.array(sums).reshape(shape), np.array(tokens).reshape(shape)
+
+
+def kl_of_checkpoint(
+    checkpoint: Path, run: Resolved, data: DataConfig, samples: int, folder: Path, display: Display
+) -> float:
+    """KL(teacher ‖ student) in nats a token, on rollouts that a checkpoint samples of the problems.
+
+    Raises:
+        ConfigError: the method has no teacher, or learned from stored completions.
+    """
+    require_count("samples", samples)
+    if not run.algorithm.needs_context:
+        raise ConfigError(f"{run.method} has no teacher to compare with")
+    problems = read_problems(data, needs=run.needed_fields).problems
+    policy, run, found = sample_student(run, problems, samples, folder, display, checkpoint)
+    kl, tokens = divergence_sums(policy, run, found, FORWARD_KL, display)
+    # Over all tokens: a mean over rollouts would count those of short ones more.
+    return float(kl.sum() / tokens.sum())
+
+
+@torch.no_grad()
+def _states(
+    policy: Policy, prompts: Sequence[Sequence[int]], rows: Sequence[Rollout]
+) -> Sequence[Tensor]:
+    """Hidden states of the completions, after these prompts."""
+    completions = [row.completion.ids for row in rows]
+    states = policy.hidden_states(prompts, completions)
+    return torch.split(states, [len(ids) for ids in completions])
+
+
+@torch.no_grad()
+def _answer_leakage(
+    policy: Policy, prompts: Sequence[Sequence[int]], annotations: Sequence[TokenAnnotations]
+) -> list[float | None]:
+    """The probability of the right answer in the box of each wrong rollout; None for others."""
+    chosen = [i for i, found in enumerate(annotations) if found.forced]
+    leakage: list[float | None] = [None] * len(annotations)
+    if not chosen:
+        return leakage
+    # The probability of several tokens is that of each after the ones before: one pass has all.
+    forced = [annotations[i].forced for i in chosen]
+    states = policy.hidden_states([prompts[i] for i in chosen], forced)
+    for i, part in zip(chosen, states.split([len(ids) for ids in forced]), strict=True):
+        count = annotations[i].answer_tokens
+        tokens = torch.tensor(annotations[i].forced[-count:], device=policy.device)
+        leakage[i] = float(token_log_probs(policy.lm_head(part[-count:]), tokens).sum().exp())
+    return leakage
+
+
+def rollout_metrics(
+    terms: Mapping[str, np.ndarray], annotations: TokenAnnotations
+) -> dict[str, Any]:
+    """Values of a rollout from those of its tokens."""
+    gap = terms["teacher_entropy"] - terms["student_entropy"]
+    after = gap[annotations.divergence_point :]
+    return {
+        "tokens": len(gap),
+        "kl": float(terms["kl"].sum()),
+        "directional_derivative": float(terms["pull"].sum()),
+        "unclipped_mass": float(terms["unclipped_mass"].sum()),
+        "entropy_gap_after_divergence": float(after.mean()) if len(after) else None,
+    }
