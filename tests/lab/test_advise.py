@@ -420,7 +420,9 @@ def test_student_metrics_of_verdicts_are_shares_of_right_rollouts(
     assert not {"rollout_reward", "differ"} & student.keys()
 
 
-def test_advise_answers_under_a_judge_are_compared_by_reward(tmp_path: Path) -> None:
+def test_advise_answers_under_a_judge_are_compared_by_reward(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     def share_of_digits(completion: str, row: Mapping[str, Any]) -> float:
         return 0.9 * sum(map(str.isdigit, completion)) / max(len(completion), 1)
 
@@ -442,10 +444,12 @@ def test_advise_answers_under_a_judge_are_compared_by_reward(tmp_path: Path) -> 
         assert gain == pytest.approx(levels[name] - student)
 
     # Another sample changes what the teacher reads: such answers are sampled again, others kept.
+    caplog.set_level("INFO", "paint")
     advised(tmp_path, config, problems=2, samples=3, sources=("other",), answers=True)
     for name in ("student", "answers/recipe", "answers/other@0"):
         rows = rows_of(tmp_path / name / "completions.jsonl")
         assert len({(row["problem_id"], row["sample"]) for row in rows}) == len(rows) == 6
+    assert caplog.messages[-1].startswith("all rollouts and answers: the grader gave 18 answers by")
 
 
 def of_gradient(gradient: float, **changes: Any) -> ContextMetrics:

@@ -52,6 +52,7 @@ from paint.evaluation.intervals import (
 )
 from paint.evaluation.metrics import GradedSamples, are_shares
 from paint.evaluation.summary import SUMMARY
+from paint.grading.cost import Cost
 from paint.lab.context_scores import (
     STUDENT,
     ContextScores,
@@ -172,7 +173,11 @@ def advise(
         taught: dict[str, GradedSamples] = {}
         if answers:
             taught = teacher_answers(policy, run, found, contexts, folder / "answers", display)
-        return advice_report(folder, found, scores, taught, display)
+        report = advice_report(folder, found, scores, taught, display)
+    cost = sum((graded.cost for graded in taught.values()), found.graded.cost)
+    if cost != Cost():
+        display.note(f"all rollouts and answers: {cost.describe(config.grading.prices)}")
+    return report
 
 
 def default_sources(recipe: ContextConfig, problems: Sequence[Problem]) -> list[str]:
