@@ -56,6 +56,15 @@ class ThoughtSplit(NamedTuple):
     answer: str | None  # None if the thought is still open
 
 
+class Thought(NamedTuple):
+    """The places of a closed thought in a text."""
+
+    start: int
+    text_start: int  # behind its opening tag
+    text_end: int
+    end: int  # behind its closing tag
+
+
 class _Spelling(NamedTuple):
     """A spelling that is no bracketed name, as patterns."""
 
@@ -147,19 +156,51 @@ def unopened_tags(text: str) -> ThoughtTags | None:
     return ThoughtTags(opening, closing)
 
 
+class ThoughtScan:
+    """The thoughts of a text, read from left to right, so that parts of it can be passed over."""
+
+    def __init__(self, text: str, tags: Sequence[ThoughtTags] = ()) -> None:
+        self.answer = 0
+        """Where the answer begins behind the thoughts so far."""
+        self.open_at: int | None = None
+        """Where the thought begins that is open; None outside of thoughts."""
+        self.text_at = 0
+        """Where the text of the last opened thought begins, behind its tag."""
+        self.thoughts: list[Thought] = []
+        """The closed thoughts so far."""
+        self._kind: object = None
+        self._rest = iter(_tags(text, tags))
+        self._next = next(self._rest, None)
+
+    def read(self, place: int) -> None:
+        """Read the tags that begin before a place."""
+        while self._next and self._next.start < place:
+            self._read(self._next)
+            self._next = next(self._rest, None)
+
+    def skip(self, place: int) -> None:
+        """Pass over the tags that begin before a place: they are text, as in a call of a tool."""
+        while self._next and self._next.start < place:
+            self._next = next(self._rest, None)
+
+    def _read(self, tag: _Tag) -> None:
+        if self.open_at is None:
+            if tag.opens:
+                self.open_at, self.text_at, self._kind = tag.start, tag.end, tag.kind
+            elif not tag.needs_opening:
+                self.thoughts = [Thought(0, 0, tag.start, tag.end)]
+                self.answer = tag.end
+        # Within a thought, tags of another kind are text.
+        elif tag.kind == self._kind and not tag.opens:
+            self.thoughts.append(Thought(self.open_at, self.text_at, tag.start, tag.end))
+            self.answer, self.open_at = tag.end, None
+
+
 def _scan(text: str, tags: Sequence[ThoughtTags]) -> tuple[int, int | None]:
     """Where the answer begins, and where the thought begins that is still open, if one is."""
-    begin, open_at, kind = 0, None, None
-    for tag in _tags(text, tags):
-        if open_at is None:
-            if tag.opens:
-                open_at, kind = tag.start, tag.kind
-            elif not tag.needs_opening:
-                begin = tag.end
-        # Within a thought, tags of another kind are text.
-        elif tag.kind == kind and not tag.opens:
-            begin, open_at = tag.end, None
-    return begin, open_at
+    scan = ThoughtScan(text, tags)
+    scan.read(len(text))
+    return scan.answer, scan.open_at
 
 
 def _tags(text: str, own: Sequence[ThoughtTags]) -> list[_Tag]:

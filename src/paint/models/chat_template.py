@@ -2,25 +2,51 @@
 
 A template may write nothing of a turn, such as a system turn or a developer's. A prompt without one
 of its turns is refused, whoever made the turn: a row, the section [prompts], or the method.
+
+Messages may hold calls of tools and their results, as OpenAI's API has them: ``tool_calls`` of the
+assistant, and turns of the role "tool". ``ToolTurns`` is what a template needs to write them.
 """
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import product
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from paint.core.errors import PaintError, format_short, reason
+from paint.core.nesting import parse_json, require_shallow
 from paint.models.conventions import (
     RENDERING_ERRORS,
+    THOUGHT_FIELDS,
     Message,
     template_arguments,
     thought_tags,
-    unwritten_turns,
 )
 from paint.models.special_tokens import special_text
 from strictgrade.thoughts import split_thought
 
 FIX = "fix chat_template.jinja in the model's folder"
+
+TRIAL_NAME = "paint_tool"
+TRIAL_ARGUMENTS: Mapping[str, Any] = {"paintkey": "paintvalue"}
+_TRIAL_QUESTION, _TRIAL_RESULT = "paint-question", "paint-result"
+TRIAL_TOOL: Mapping[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": TRIAL_NAME,
+        "description": "A trial.",
+        "parameters": {
+            "type": "object",
+            "properties": {"paintkey": {"type": "string", "description": "A text."}},
+            "required": ["paintkey"],
+        },
+    },
+}
+"""A tool of trial chats; its name and arguments occur in no template."""
 
 
 class PolicyError(PaintError, ValueError):
@@ -36,13 +62,20 @@ def encode(
     messages: Sequence[Message],
     *,
     thinking: bool,
+    tools: Sequence[Mapping[str, Any]] = (),
     day: str | None = None,
     place: str = "",
     system_setting: str = "",
 ) -> list[int]:
     """Token ids of a chat prompt, up to the reply. Arguments and errors are ``render_prompt``'s."""
     text = render_prompt(
-        tokenizer, messages, thinking=thinking, day=day, place=place, system_setting=system_setting
+        tokenizer,
+        messages,
+        thinking=thinking,
+        tools=tools,
+        day=day,
+        place=place,
+        system_setting=system_setting,
     )
     # As apply_chat_template does: a template writes the tokens that begin a text itself.
     ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -54,51 +87,59 @@ def render_prompt(
     messages: Sequence[Message],
     *,
     thinking: bool,
+    tools: Sequence[Mapping[str, Any]] = (),
     day: str | None = None,
     place: str = "",
     system_setting: str = "",
 ) -> str:
     """Text of a chat prompt, up to the reply.
 
+    Text that an assistant wrote beside calls is the template's to write or to leave out, as
+    Llama's does; so are its thoughts.
+
     Args:
+        tools: JSON schemas of the functions that the model may call
+            (``paint.models.tool_calls.tool_schemas``).
         day: for a template that reads the clock, as YYYY-MM-DD; None is the current day.
         place: whose prompt it is, such as a problem, for messages.
         system_setting: the setting that made the first turn a system turn, if one did.
 
     Raises:
-        PromptError: the template refuses the turns, or leaves one of them out.
-        PolicyError: it does so with the turn of ``system_setting``; or a text holds control text.
+        PromptError: the template refuses the turns, or leaves out one of them or a call in it; or
+            a call is not one of OpenAI's API.
+        PolicyError: it does so with the turn of ``system_setting``, or leaves out the tools; or a
+            text holds control text.
     """
-    for message in messages:
-        require_no_control(tokenizer, message["content"])
+    for text in _texts(messages, tools):
+        require_no_control(tokenizer, text)
     whose = f"the chat template of {tokenizer.name_or_path}"
     if place:
         whose = f"{place}: {whose}"
+    chat = _with_tool_turns(tokenizer, messages, whose)
+    options = _Options(thinking=thinking, day=day, tools=tuple(tools))
     try:
-        text = _render(tokenizer, messages, thinking=thinking, day=day)
+        text = options.render(tokenizer, chat)
     except RENDERING_ERRORS as error:
-        roles = ", ".join(message["role"] for message in messages)
+        roles = ", ".join(message["role"] for message in chat)
         refusal = f"{whose} refuses the turns {roles}: {reason(error)}"
-        without, system = messages[1:], messages[0]["role"] == "system"
-        if system and _is_rendered(tokenizer, without, thinking=thinking, day=day):
+        if chat[0]["role"] == "system" and options.is_rendered(tokenizer, chat[1:]):
             raise _fault(refusal, system_setting) from error
         raise PromptError(f"{refusal}; change them, or {FIX}") from error
-    unwritten = unwritten_turns(
+    unwritten = _unwritten_turns(
         tokenizer,
         str(tokenizer.chat_template),
-        tuple(message["role"] for message in messages),
+        tuple((message["role"], len(message.get("tool_calls") or ())) for message in chat),
         thinking=thinking,
         day=day,
     )
-    for number, message in enumerate(messages):
-        expected = message["content"]
-        if message["role"] == "assistant":
-            expected = _answer(tokenizer, expected)
-        if expected.strip() and (number in unwritten or not _holds(text, expected)):
-            omission = f"{whose} leaves out the {message['role']} turn {format_short(expected)}"
+    for number, message in enumerate(chat):
+        missing = _missing_part(tokenizer, text, message, is_unwritten=number in unwritten)
+        if missing:
+            omission = f"{whose} leaves out {missing}"
             raise _fault(
                 f"{omission}, which the model would not read", "" if number else system_setting
             )
+    _require_tools(text, tools, whose)
     return text
 
 
@@ -112,32 +153,258 @@ def require_no_control(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
         )
 
 
-def _render(
-    tokenizer: PreTrainedTokenizerBase,
-    messages: Sequence[Message],
-    *,
-    thinking: bool,
-    day: str | None,
-) -> str:
-    arguments = template_arguments(tokenizer, thinking=thinking, day=day)
-    text = tokenizer.apply_chat_template(
-        list(messages), tokenize=False, add_generation_prompt=True, **arguments
-    )
-    return str(text)
+@dataclass(frozen=True)
+class ToolTurns:
+    """How a chat template takes calls of tools and their results."""
+
+    arguments_as_text: bool = False  # JSON in place of an object, as DeepSeek-V3's
+    needs_ids: bool = False  # of nine letters and digits, as Mistral's
+    calls_alone: bool = False  # it writes calls of turns whose content is null alone
+    several: bool = True  # it writes more than one call of a turn
+
+    def messages(self, messages: Sequence[Message]) -> list[Message]:
+        """Messages with calls and results as the template takes them.
+
+        Raises PromptError where a call has no name, or arguments that are no JSON object.
+        """
+        chat, waiting, ids = [], list[Message](), dict[str, str]()
+        for message in messages:
+            written = dict(message)
+            if message.get("tool_calls"):
+                waiting = [self._call(call, ids) for call in message["tool_calls"]]
+                written["tool_calls"] = list(waiting)
+                content = message.get("content") or ""
+                written["content"] = None if self.calls_alone else content
+            elif message["role"] == "tool":
+                given = str(message.get("tool_call_id", ""))
+                call = _answered(waiting, ids.get(given, given), message.get("name"))
+                if call:
+                    waiting.remove(call)
+                    written.setdefault("name", call["function"]["name"])
+                if call and "id" in call:
+                    written["tool_call_id"] = call["id"]
+            chat.append(written)
+        return chat
+
+    def _call(self, call: Any, ids: dict[str, str]) -> Message:
+        """One call in the form of OpenAI's API; ``ids`` are those given before, by their texts."""
+        function, known = call_parts(call), {}
+        given = call.get("id")
+        if given or self.needs_ids:
+            key = str(given or f"call {len(ids)}")
+            fits = not self.needs_ids or re.fullmatch(r"[A-Za-z0-9]{9}", key)
+            known["id"] = ids[key] = key if fits else f"call{len(ids):05d}"
+        arguments: Any = function[1]
+        if self.arguments_as_text:
+            arguments = json.dumps(arguments, ensure_ascii=False)
+        return {
+            **known,
+            "type": "function",
+            "function": {"name": function[0], "arguments": arguments},
+        }
 
 
-def _is_rendered(
-    tokenizer: PreTrainedTokenizerBase,
-    messages: Sequence[Message],
-    *,
-    thinking: bool,
-    day: str | None,
-) -> bool:
+def call_parts(call: Any) -> tuple[str, dict[str, Any]]:
+    """Name and arguments of an entry of ``tool_calls``, with arguments as an object or as JSON.
+
+    Raises PromptError where it has no name, or arguments that are no JSON object.
+    """
+    function = call.get("function", call) if isinstance(call, Mapping) else call
+    shown = format_short(call)
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise PromptError(
+            f"the call {shown} has no name; write it as {{'type': 'function', 'function': "
+            f"{{'name': 'add', 'arguments': {{'a': 2, 'b': 3}}}}}}"
+        )
+    arguments = function.get("arguments", {})
     try:
-        _render(tokenizer, messages, thinking=thinking, day=day)
+        if isinstance(arguments, str):
+            arguments = parse_json(arguments)
+        require_shallow(arguments)
+    except (ValueError, RecursionError) as error:
+        raise PromptError(
+            f"the arguments of the call {shown} are no JSON: {reason(error)}; write them as an "
+            f"object, such as {{'a': 2, 'b': 3}}"
+        ) from error
+    if not isinstance(arguments, dict):
+        raise PromptError(
+            f"the arguments of the call {shown} are no object; write them as one, such as "
+            f"{{'a': 2, 'b': 3}}"
+        )
+    return function["name"], arguments
+
+
+@lru_cache(maxsize=8)
+def tool_turns(tokenizer: PreTrainedTokenizerBase, template: str) -> ToolTurns | None:
+    """How a chat template takes calls and results; None if it leaves them out or refuses them.
+
+    The template's text is in the cache's key, as it may change.
+    """
+    options = _Options(thinking=True, day=None, tools=(TRIAL_TOOL,))
+    key, value = next(iter(TRIAL_ARGUMENTS.items()))
+    result = {"role": "tool", "content": _TRIAL_RESULT}
+    for as_text, needs_ids, alone in product((False, True), repeat=3):
+        turns, texts = ToolTurns(as_text, needs_ids, alone), []
+        for count in (1, 2):
+            calls = {"role": "assistant", "tool_calls": [trial_call()] * count}
+            asked = {"role": "user", "content": _TRIAL_QUESTION}
+            chat = turns.messages([asked, calls, *[result] * count])
+            try:
+                texts.append(options.render(tokenizer, chat).partition(_TRIAL_QUESTION)[2])
+            except RENDERING_ERRORS:
+                texts.append("")
+        once, twice = texts
+        if all(part in once for part in (TRIAL_NAME, key, value, _TRIAL_RESULT)):
+            return replace(turns, several=twice.count(value) == 2 * once.count(value))
+    return None
+
+
+@dataclass(frozen=True)
+class _Options:
+    """What a rendering depends on beside its messages."""
+
+    thinking: bool
+    day: str | None
+    tools: tuple[Mapping[str, Any], ...] = ()
+
+    def render(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        messages: Sequence[Message],
+    ) -> str:
+        """The text of the messages, with what begins a reply."""
+        arguments = template_arguments(tokenizer, thinking=self.thinking, day=self.day)
+        if self.tools:
+            arguments["tools"] = list(self.tools)
+        text = tokenizer.apply_chat_template(
+            list(messages), tokenize=False, add_generation_prompt=True, **arguments
+        )
+        return str(text)
+
+    def is_rendered(self, tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> bool:
+        """Whether the template takes the messages."""
+        try:
+            self.render(tokenizer, messages)
+        except RENDERING_ERRORS:
+            return False
+        return True
+
+
+@lru_cache(maxsize=1024)
+def _unwritten_turns(
+    tokenizer: PreTrainedTokenizerBase,
+    template: str,  # its text, in the cache's key as it may change after the first call
+    turns: tuple[tuple[str, int], ...],
+    *,
+    thinking: bool,
+    day: str | None,
+) -> tuple[int, ...]:
+    """The turns of a chat of which the template writes nothing, by their numbers.
+
+    ``turns`` are roles and numbers of calls. Of a turn with calls, their names are looked for.
+    """
+    chat, marks = list[Message](), list[list[str]]()
+    for number, (role, calls) in enumerate(turns):
+        text = f"paint-turn-{number}-text"
+        names = [f"paint_turn_{number}_call_{i}_name" for i in range(calls)]
+        marks.append(names or [text])
+        chat.append({"role": role, "content": "" if names else text})
+        if names:
+            chat[-1] |= {"tool_calls": [trial_call(name) for name in names]}
+    try:
+        trial = _with_tool_turns(tokenizer, chat, "")
+        # A template may write in capitals.
+        found = _Options(thinking, day).render(tokenizer, trial).lower()
     except RENDERING_ERRORS:
-        return False
-    return True
+        return ()  # a template that refuses these texts refuses the chat's own, or reads them
+    return tuple(
+        number for number, texts in enumerate(marks) if any(text not in found for text in texts)
+    )
+
+
+def _missing_part(
+    tokenizer: PreTrainedTokenizerBase, rendered: str, message: Message, *, is_unwritten: bool
+) -> str:
+    """What a rendering leaves out of a turn, for a message; "" if the turn is there."""
+    for call in message.get("tool_calls") or ():
+        name = call["function"]["name"]
+        if is_unwritten or not _holds(rendered, name):
+            return f"the call of {name} in an {message['role']} turn"
+    if message.get("tool_calls"):
+        return ""
+    expected = message["content"]
+    if message["role"] == "assistant":
+        expected = _answer(tokenizer, expected)
+    if expected.strip() and (is_unwritten or not _holds(rendered, expected)):
+        return f"the {message['role']} turn {format_short(expected)}"
+    return ""
+
+
+def _require_tools(rendered: str, tools: Sequence[Mapping[str, Any]], whose: str) -> None:
+    """Raise PolicyError for tools of which a rendering does not have the name."""
+    names = [tool.get("function", tool)["name"] for tool in tools]
+    missing = [name for name in names if name not in rendered]
+    if missing:
+        raise PolicyError(
+            f"{whose} leaves out the tools {', '.join(missing)}, which the model would not know; "
+            f"use a model whose template has tools, such as Qwen2.5, or {FIX}"
+        )
+
+
+def _with_tool_turns(
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], whose: str
+) -> Sequence[Message]:
+    """The messages with calls and results as the template takes them."""
+    if not any(message.get("tool_calls") for message in messages):
+        return messages
+    turns = tool_turns(tokenizer, str(tokenizer.chat_template))
+    if turns is None:
+        raise PromptError(
+            f"{whose} refuses calls of tools and their results, or leaves them out; use a model "
+            f"whose template has both, such as Qwen2.5, or {FIX}"
+        )
+    return turns.messages(messages)
+
+
+def _texts(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """All texts that others wrote, as they are and as JSON spells them."""
+    for tool in tools:
+        yield json.dumps(tool, ensure_ascii=False)
+    for message in messages:
+        for field in ("content", "name", "tool_call_id", *THOUGHT_FIELDS):
+            if isinstance(message.get(field), str):
+                yield message[field]
+        for call in message.get("tool_calls") or ():
+            name, arguments = call_parts(call)
+            yield name
+            yield str(call.get("id", ""))
+            yield from texts_of(arguments)
+
+
+def texts_of(arguments: Mapping[str, Any]) -> Iterator[str]:
+    """The texts in a call's arguments, as they are and as JSON spells them."""
+    yield json.dumps(arguments, ensure_ascii=False)
+    stack: list[Any] = [arguments]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, Mapping):
+            stack += [*value.keys(), *value.values()]
+        elif isinstance(value, list | tuple):
+            stack += value
+
+
+def trial_call(name: str = TRIAL_NAME, arguments: Mapping[str, Any] = TRIAL_ARGUMENTS) -> Message:
+    """A call of a trial chat."""
+    return {"type": "function", "function": {"name": name, "arguments": dict(arguments)}}
+
+
+def _answered(waiting: Sequence[Message], given_id: str, name: str | None) -> Message | None:
+    """The call that a result answers: by its id, by its name, or the first without a result."""
+    by_id = [call for call in waiting if given_id and call.get("id") == given_id]
+    by_name = [call for call in waiting if call["function"]["name"] == name]
+    return next(iter([*by_id, *by_name, *waiting]), None)
 
 
 def _fault(fault: str, system_setting: str) -> PolicyError:

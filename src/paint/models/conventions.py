@@ -26,14 +26,15 @@ from strictgrade.thoughts import (
     split_thought,
 )
 
-Message = dict[str, str]
+Message = dict[str, Any]
+"""A turn as chat templates take it: role and content, and a thought, calls of tools or a result."""
 
 # Texts of trial chats, which occur in no template.
 _QUESTIONS = "paint-question-1", "paint-question-2"
 _ANSWERS = "paint-answer-1", "paint-answer-2"
 _THOUGHT = "paint-thought"
 
-_THOUGHT_FIELDS = "reasoning_content", "reasoning", "thinking"
+THOUGHT_FIELDS = "reasoning_content", "reasoning", "thinking"
 """Fields of a message in which templates look for its thought."""
 
 _SWITCH = re.compile(r"think|thought|reason", re.IGNORECASE)
@@ -197,27 +198,6 @@ def missing_header(tokenizer: PreTrainedTokenizerBase, day: str) -> str:
     return written.strip()
 
 
-@lru_cache(maxsize=1024)
-def unwritten_turns(
-    tokenizer: PreTrainedTokenizerBase,
-    template: str,  # its text, in the cache's key as it may change after the first call
-    roles: tuple[str, ...],
-    *,
-    thinking: bool,
-    day: str | None,
-) -> tuple[int, ...]:
-    """The turns of a chat of these roles of which the template writes nothing, by their numbers."""
-    texts = [f"paint-turn-{number}-text" for number in range(len(roles))]
-    chat = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
-    arguments = template_arguments(tokenizer, thinking=thinking, day=day)
-    trial = _Template(tokenizer, day or today())
-    # A template may write in capitals.
-    found = trial.render(chat, add_generation_prompt=True, **arguments).lower()
-    if not found:  # a template that refuses these texts refuses the chat's own, or reads them
-        return ()
-    return tuple(number for number, text in enumerate(texts) if text not in found)
-
-
 def template_arguments(
     tokenizer: PreTrainedTokenizerBase, *, thinking: bool, day: str | None = None
 ) -> dict[str, Any]:
@@ -296,12 +276,16 @@ class _Template:
 
         Both are "" where the template shows no thought.
         """
-        for name in _THOUGHT_FIELDS:
+        return self.thought_field()[1:]
+
+    def thought_field(self) -> tuple[str, str, str]:
+        """The field of a message for its thought, and what is before and behind the thought."""
+        for name in THOUGHT_FIELDS:
             turn = self.chat([_user(0), {**_assistant(0), name: _THOUGHT}])
             before, found, after = _header(turn).partition(_THOUGHT)
             if found and _ANSWERS[0] in after:
-                return before, after.partition(_ANSWERS[0])[0]
-        return "", ""
+                return name, before, after.partition(_ANSWERS[0])[0]
+        return "", "", ""
 
 
 def _user(number: int) -> Message:
@@ -366,6 +350,12 @@ def _closes_thought(prompt: str, tags: Sequence[ThoughtTags] = ()) -> bool:
 def thought_tags(tokenizer: PreTrainedTokenizerBase, template: str) -> tuple[ThoughtTags, ...]:
     """Tags of a model's thoughts; the template's text is in the cache's key, as it may change."""
     return _thought_tags(_Template(tokenizer, today()))
+
+
+@lru_cache(maxsize=8)
+def thought_field(tokenizer: PreTrainedTokenizerBase, template: str) -> str:
+    """The field of a message in which the template looks for its thought; "" if it has none."""
+    return _Template(tokenizer, today()).thought_field()[0]
 
 
 def _thought_tags(template: _Template) -> tuple[ThoughtTags, ...]:

@@ -1,0 +1,641 @@
+"""How chat templates spell a call of a tool, found by rendering one.
+
+A call is one of four spellings between marks, such as <tool_call> and [TOOL_CALLS]:
+
+    {"name": "add", "arguments": {"a": 2}}       an object: Hermes, Qwen, Llama, Mistral
+    add {"a": 2}                                 a name and an object: DeepSeek, gpt-oss, Mistral
+    add> <parameter=a> 2 </parameter>            a name and tags: Qwen3-Coder, GLM
+    add(a=2)   add{a:2}                          a name and literals: LFM2, Gemma 4
+
+The marks are what the template writes around the call. What models write between them is read
+loosely: with other spaces, with Python's literals in place of JSON's.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from math import isfinite
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from paint.core.nesting import MAX_DEPTH
+from paint.models.chat_template import (
+    FIX,
+    TRIAL_TOOL,
+    PolicyError,
+    ToolTurns,
+    tool_turns,
+    trial_call,
+)
+from paint.models.conventions import (
+    RENDERING_ERRORS,
+    Message,
+    common_length,
+    template_arguments,
+    thought_field,
+    thought_tags,
+)
+from strictgrade.thoughts import ThoughtTags
+
+_QUESTION, _ANSWER = "paint-question", "zz-answer"
+_NAMES = "paint_tool_1", "paint_tool_2"
+_KEYS, _VALUES = ("paintkey1", "paintkey2"), ("paintvalue1", "paintvalue2")
+_ARGUMENTS = dict(zip(_KEYS, _VALUES, strict=True))
+_ANY_NAME = "\0"  # a name in a mark, as in " to=NAME<|message|>"
+
+_NAME = re.compile(r"[^\s<>{}()\[\]\"'|=,;:]+")
+_BARE_KEY = re.compile(r"[\w$.-]+")
+_ATOM = re.compile(r"[^\s,\[\]{}():\"'<>]+")
+_INTEGER, _FLOAT = re.compile(r"-?\d+"), re.compile(r"-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+_CONSTANTS = {"true": True, "false": False, "null": None} | {
+    "True": True,
+    "False": False,
+    "None": None,
+}
+_DOUBLE = re.compile(r'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+# LFM2's template escapes no quotes: within a text is one that ends nothing.
+_SINGLE = re.compile(r"'((?:[^'\\]++|\\.|'(?!\s*(?:[,:)\]}]|$)))*+)'", re.DOTALL)
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|(.))", re.DOTALL)
+_ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"} | {c: c for c in "'\"\\/"}
+
+_MOST_DIGITS = 400
+
+CUT_OFF, UNCLOSED = "it is cut off", "a text in it has no quotation mark behind it"
+"""Why a call cannot be read: the text ends within it, or a text in it does not end."""
+
+Typed = Callable[[str, str, str], Any]
+"""The value of a text, by the names of the tool and the argument."""
+
+
+class UnreadCall(Exception):
+    """A call cannot be read; the message says why, for the model."""
+
+
+class Literals:
+    """A reader of JSON's and Python's values, from a place of a text on."""
+
+    def __init__(self, text: str, place: int = 0, quote: str = "") -> None:
+        self.text = text
+        self.place = place
+        self._quote = quote  # another quotation mark, as Gemma's <|"|>; then keys have none
+
+    def value(self, depth: int = 0) -> Any:
+        """The value at this place, which is then behind it."""
+        if depth > MAX_DEPTH:
+            raise UnreadCall(f"its lists and objects nest deeper than {MAX_DEPTH}")
+        self.skip_space()
+        if self.take("{"):
+            return self.members("}", ":", depth + 1)
+        for opening, closing in (("[", "]"), ("(", ")")):
+            if self.take(opening):
+                return self._items(closing, depth + 1)
+        if self._at_quote():
+            return self._string()
+        return self._atom()
+
+    def members(self, closing: str, equals: str, depth: int = 1) -> dict[str, Any]:
+        """Names and values up to the closing bracket."""
+        found: dict[str, Any] = {}
+        while not self.take(closing):
+            key = self._key(is_bare=bool(self._quote) or equals != ":")
+            self.require(equals)
+            found[key] = self.value(depth)
+            if not self.take(","):
+                self.require(closing)
+                break
+        return found
+
+    def take(self, piece: str) -> bool:
+        """Whether a piece is next, which is then passed."""
+        self.skip_space()
+        is_next = self.text.startswith(piece, self.place)
+        self.place += len(piece) * is_next
+        return is_next
+
+    def require(self, piece: str) -> None:
+        """Pass a piece. Raises UnreadCall where another text is next."""
+        if not self.take(piece):
+            raise self.fault(f"{piece} is missing")
+
+    def skip_space(self) -> None:
+        """Pass white space."""
+        while self.text[self.place : self.place + 1].isspace():
+            self.place += 1
+
+    def fault(self, why: str) -> UnreadCall:
+        """The error for this place."""
+        if not self.text[self.place :].strip():
+            return UnreadCall(CUT_OFF)
+        return UnreadCall(f"{why} before {self.text[self.place : self.place + 20]!r}")
+
+    def _items(self, closing: str, depth: int) -> list[Any]:
+        found = []
+        while not self.take(closing):
+            found.append(self.value(depth))
+            if not self.take(","):
+                self.require(closing)
+                break
+        return found
+
+    def _key(self, *, is_bare: bool) -> str:
+        self.skip_space()
+        if self._at_quote():
+            return self._string()
+        key = _BARE_KEY.match(self.text, self.place) if is_bare else None
+        if key is None:
+            raise self.fault("a name in quotes is missing")
+        self.place = key.end()
+        return key[0]
+
+    def _at_quote(self) -> bool:
+        own = bool(self._quote) and self.text.startswith(self._quote, self.place)
+        return own or self.text[self.place : self.place + 1] in ("'", '"')
+
+    def _string(self) -> str:
+        if self._quote and self.text.startswith(self._quote, self.place):
+            start = self.place + len(self._quote)
+            end = self.text.find(self._quote, start)
+            if end < 0:
+                raise UnreadCall(UNCLOSED)
+            self.place = end + len(self._quote)
+            return self.text[start:end]
+        pattern = _DOUBLE if self.text[self.place] == '"' else _SINGLE
+        found = pattern.match(self.text, self.place)
+        if found is None:
+            raise UnreadCall(UNCLOSED)
+        self.place = found.end()
+        if pattern is _SINGLE:
+            return _ESCAPE.sub(_unescape, found[1])
+        try:
+            return str(json.loads(found[0], strict=False))
+        except ValueError as error:
+            raise UnreadCall("a backslash in a text escapes nothing; write two") from error
+
+    def _atom(self) -> Any:
+        found = _ATOM.match(self.text, self.place)
+        if found is None:
+            raise self.fault("a value is missing")
+        self.place, word = found.end(), found[0]
+        if word in _CONSTANTS:
+            return _CONSTANTS[word]
+        if len(word) > _MOST_DIGITS:
+            raise UnreadCall("a number is too long")
+        if _INTEGER.fullmatch(word):
+            return int(word)
+        number = float(word) if _FLOAT.fullmatch(word) else float("nan")
+        if not isfinite(number):
+            raise UnreadCall(f"{word[:20]!r} is no value; write texts in quotes")
+        return number
+
+
+def _unescape(found: re.Match[str]) -> str:
+    if found[3] is not None:
+        return _ESCAPED.get(found[3], found[0])
+    return chr(int(found[1] or found[2], 16))
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """What a completion asks for."""
+
+    name: str
+    arguments: dict[str, Any]
+    call_id: str = ""  # that the completion gave it, as Mistral's do
+
+
+@dataclass(frozen=True)
+class ObjectSpelling:
+    """An object with a name and arguments, which may be in an inner object."""
+
+    name_key: str
+    arguments_key: str
+    inner_key: str = ""
+
+    def read(self, text: str, place: int, typed: Typed) -> tuple[ToolCall, int]:
+        """The call at a place, and where it ends. Raises UnreadCall."""
+        reader = Literals(text, place)
+        reader.require("{")
+        outer = reader.members("}", ":")
+        inner = outer.get(self.inner_key, outer) if self.inner_key else outer
+        if not isinstance(inner, dict) or not isinstance(inner.get(self.name_key), str):
+            raise UnreadCall(f'it has no "{self.name_key}"')
+        if self.arguments_key not in inner:
+            raise UnreadCall(f'it has no "{self.arguments_key}"')
+        arguments = inner[self.arguments_key]
+        if isinstance(arguments, str):
+            arguments = _whole_object(arguments)
+        if not isinstance(arguments, dict):
+            raise UnreadCall(f'its "{self.arguments_key}" are no object')
+        call_id = outer.get("id")
+        known = call_id if isinstance(call_id, str) else ""
+        return ToolCall(inner[self.name_key], arguments, known), reader.place
+
+
+@dataclass(frozen=True)
+class NamedSpelling:
+    """A name and an object, with a text in between."""
+
+    middle: str
+
+    def read(self, text: str, place: int, typed: Typed) -> tuple[ToolCall, int]:
+        """The call at a place, and where it ends. Raises UnreadCall."""
+        name, place = _name(text, place)
+        middle = re.compile(rf"\s*{_flexible(self.middle)}\s*").match(text, place)
+        if middle is None:
+            raise Literals(text, place).fault(f"{self.middle.strip()!r} is missing")
+        reader = Literals(text, middle.end())
+        if reader.text[reader.place : reader.place + 1] in ("'", '"'):
+            arguments = _whole_object(reader.value())
+        else:
+            reader.require("{")
+            arguments = reader.members("}", ":")
+        return ToolCall(name, arguments), reader.place
+
+
+@dataclass(frozen=True)
+class LiteralSpelling:
+    """A name and bracketed arguments, as Python's call and Gemma's."""
+
+    opening: str
+    equals: str
+    closing: str
+    quote: str
+
+    def read(self, text: str, place: int, typed: Typed) -> tuple[ToolCall, int]:
+        """The call at a place, and where it ends. Raises UnreadCall."""
+        name, place = _name(text, place)
+        reader = Literals(text, place, "" if self.quote in ("'", '"') else self.quote)
+        reader.require(self.opening)
+        return ToolCall(name, reader.members(self.closing, self.equals)), reader.place
+
+
+@dataclass(frozen=True)
+class TagSpelling:
+    """A name and tagged arguments, whose values are texts."""
+
+    head: str  # behind the name
+    key_mark: str  # before an argument's name
+    equals: str  # between name and value
+    value_end: str
+    tail: str  # behind all arguments
+
+    def read(self, text: str, place: int, typed: Typed) -> tuple[ToolCall, int]:
+        """The call at a place, and where it ends. Raises UnreadCall."""
+        name, place = _name(text, place)
+        arguments: dict[str, Any] = {}
+        place = self._head.match(text, place).end()  # type: ignore[union-attr]  # may be empty
+        while key := self._key.match(text, place):
+            argument, start = key[1].strip(), key.end()
+            end = self._value_end.search(text, start) or self._any_value_end.search(text, start)
+            if end is None:
+                raise UnreadCall(f"its {argument!r} is not closed by {self.value_end.strip()!r}")
+            arguments[argument] = typed(name, argument, text[start : end.start()])
+            place = end.end()
+        if not self._tail.match(text, place):
+            raise Literals(text, place).fault(f"{self.tail.split()[0]!r} is missing")
+        return ToolCall(name, arguments), place
+
+    @cached_property
+    def _head(self) -> re.Pattern[str]:
+        return re.compile(rf"\s*(?:{_flexible(self.head)})?")
+
+    @cached_property
+    def _key(self) -> re.Pattern[str]:
+        space = re.escape(self.equals[len(self.equals.rstrip()) :])
+        between = _flexible(self.equals)
+        return re.compile(rf"\s*{_flexible(self.key_mark)}([^\n]*?){between}(?:{space})?")
+
+    @cached_property
+    def _any_value_end(self) -> re.Pattern[str]:
+        space = re.escape(self.value_end[: -len(self.value_end.lstrip())])
+        return re.compile(rf"(?:{space})?{_flexible(self.value_end)}")
+
+    @cached_property
+    def _value_end(self) -> re.Pattern[str]:
+        """A value may hold what ends it: behind the end is another name, or the end of the call."""
+        behind = rf"{_flexible(self.key_mark)}|{self._any_tail}|$"
+        return re.compile(rf"{self._any_value_end.pattern}(?=\s*(?:{behind}))")
+
+    @cached_property
+    def _tail(self) -> re.Pattern[str]:
+        return re.compile(rf"\s*(?:{self._any_tail})")
+
+    @property
+    def _any_tail(self) -> str:
+        return "|".join(map(_flexible, self.tail.split()))
+
+
+Spelling = ObjectSpelling | NamedSpelling | LiteralSpelling | TagSpelling
+"""How a call is spelled between its marks."""
+
+
+def _name(text: str, place: int) -> tuple[str, int]:
+    """The name at a place, and where it ends."""
+    reader = Literals(text, place)
+    reader.skip_space()
+    found = _NAME.match(text, reader.place)
+    if found is None:
+        raise reader.fault("its name is missing")
+    return found[0], found.end()
+
+
+def _whole_object(text: Any) -> dict[str, Any]:
+    """The object that a text spells."""
+    reader = Literals(str(text))
+    reader.require("{")
+    found = reader.members("}", ":")
+    reader.skip_space()
+    if reader.place < len(reader.text):
+        raise UnreadCall("its arguments are followed by other text")
+    return found
+
+
+def _flexible(mark: str) -> str:
+    """A pattern of a mark with any white space, and any name for ``_ANY_NAME``."""
+    spaced = r"\s*".join(map(re.escape, mark.split()))
+    return spaced.replace(re.escape(_ANY_NAME), r"\S{1,99}?")
+
+
+@dataclass(frozen=True)
+class CallStyle:
+    """How a model's chat template spells calls and thoughts, and what it takes of them."""
+
+    spelling: Spelling
+    before: str  # all calls of a turn
+    opening: str  # of each call
+    closing: str
+    after: str  # all calls of a turn
+    between: str  # two calls, beside their marks
+    header: str  # what begins an assistant's turn
+    example: str  # a turn with one call
+    turns: ToolTurns
+    tags: tuple[ThoughtTags, ...]  # of thoughts
+    thought_field: str  # of a message; "" if thoughts stay in its content
+    tokenizer: PreTrainedTokenizerBase = field(repr=False, compare=False)
+
+    @cached_property
+    def entry(self) -> re.Pattern[str]:
+        """What begins the first call."""
+        if self.is_bare:
+            return re.compile(
+                rf"^[ \t]*{self._special}{self._before}(?={self._body})", re.MULTILINE
+            )
+        return re.compile(rf"{_optional(self.header)}{self._before}{_flexible(self.opening)}")
+
+    @cached_property
+    def again(self) -> re.Pattern[str]:
+        """What begins a further call behind another one."""
+        between = rf"\s*{_optional(self.between)}"
+        if self.opening.strip():
+            # A model that writes calls without marks between them writes the opening mark.
+            return re.compile(rf"{between}[,;]?\s*{self.entry.pattern}")
+        return re.compile(rf"{between}[,;]\s*(?={self._body})")
+
+    @cached_property
+    def closing_mark(self) -> re.Pattern[str]:
+        """What ends each call, if anything does."""
+        return re.compile(_flexible(self.closing) or r"(?!)")
+
+    @cached_property
+    def end(self) -> re.Pattern[str]:
+        """What ends each call, at its end."""
+        # Models close one bracket too much.
+        return re.compile(rf"(?:[\s\]}}]*{self.closing_mark.pattern})?")
+
+    @cached_property
+    def last(self) -> re.Pattern[str]:
+        """What follows the last call."""
+        return re.compile(rf"\s*{_optional(self.after)}")
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether calls have no mark, so that they are told by their form at a line's beginning."""
+        return not re.search(r"\w", self.before + self.opening)
+
+    def is_meant(self, text: str, place: int) -> bool:
+        """Whether what cannot be read as a call without a mark is meant as one."""
+        if not isinstance(self.spelling, ObjectSpelling):
+            return True
+        begins = re.compile(rf"\{{\s*[\"']{re.escape(self.spelling.name_key)}[\"']\s*:")
+        return bool(begins.match(text, place)) and self.spelling.arguments_key in text[place:]
+
+    @property
+    def _before(self) -> str:
+        mark = self.before.strip()
+        if self.opening.strip() or self.is_bare:
+            return _optional(mark)
+        if mark.endswith("["):  # of a list, which a model may leave out
+            return rf"{_flexible(mark[:-1])}\s*\[?\s*"
+        return rf"{_flexible(mark)}\s*"
+
+    @property
+    def _body(self) -> str:
+        if isinstance(self.spelling, ObjectSpelling):
+            return r"\{"
+        opening = getattr(self.spelling, "opening", "{")
+        return rf"[^\W\d][\w.]*\s*{re.escape(opening)}"
+
+    @property
+    def _special(self) -> str:
+        """Special tokens before a call that has no mark, such as Llama's <|python_tag|>."""
+        tokens = self.tokenizer.added_tokens_decoder.values()
+        special = [re.escape(str(token)) for token in tokens if token.special]
+        return rf"(?:(?:{'|'.join(special)})\s*)*" if special else ""
+
+
+def _optional(mark: str) -> str:
+    return rf"(?:{_flexible(mark)}\s*)?" if mark.strip() else ""
+
+
+def call_style(tokenizer: PreTrainedTokenizerBase) -> CallStyle:
+    """How the chat template of a tokenizer spells calls of tools.
+
+    Raises PolicyError for a template without calls and results, or with a spelling that is none of
+    this module's.
+    """
+    return _call_style(tokenizer, str(tokenizer.chat_template))
+
+
+@lru_cache(maxsize=8)
+def _call_style(tokenizer: PreTrainedTokenizerBase, template: str) -> CallStyle:
+    """``call_style``; the template's text is in the cache's key, as it may change."""
+    whose = f"the chat template of {tokenizer.name_or_path}"
+    advice = f"use a model whose template has tools, such as Qwen2.5, or {FIX}"
+    turns = tool_turns(tokenizer, template)
+    if turns is None:
+        raise PolicyError(f"{whose} has no calls of tools, or no results of them; {advice}")
+    trial = _Trial(tokenizer, turns)
+    found = _spelling(trial)
+    if found is None:
+        raise PolicyError(
+            f"{whose} spells calls of tools in a way that is not known: {trial.one!r}; {advice}"
+        )
+    spelling, back = found
+    marks = _marks(trial, spelling, back)
+    style = CallStyle(
+        spelling=spelling,
+        **marks,
+        header=trial.header,
+        example=trial.one,
+        turns=turns,
+        tags=thought_tags(tokenizer, template),
+        thought_field=thought_field(tokenizer, template),
+        tokenizer=tokenizer,
+    )
+    if style.is_bare and not isinstance(spelling, ObjectSpelling | LiteralSpelling):
+        raise PolicyError(f"{whose} writes calls of tools without a mark: {trial.one!r}; {advice}")
+    return style
+
+
+class _Trial:
+    """Renderings of assistant's turns with calls, without what ends such a turn."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, turns: ToolTurns) -> None:
+        self._tokenizer, self._turns = tokenizer, turns
+        plain = self._turn({"content": _ANSWER})
+        self._tail = plain.partition(_ANSWER)[2].strip()
+        self._plain = plain.partition(_ANSWER)[0] + _ANSWER
+        asked = self._render([])
+        prompt = self._render([], add_generation_prompt=True)
+        self.header = prompt.removeprefix(asked).strip() if prompt.startswith(asked) else ""
+        self.one = self._calls(_NAMES[:1])
+        self.two = self._calls(_NAMES) if turns.several else ""
+        self.empty = self._calls(_NAMES[:1], {})
+
+    def _calls(self, names: Sequence[str], arguments: Mapping[str, Any] = _ARGUMENTS) -> str:
+        calls = [trial_call(name, arguments) for name in names]
+        try:
+            turn = self._turn({"content": "", "tool_calls": calls})
+        except RENDERING_ERRORS:
+            return ""
+        start = common_length(turn, self._plain)
+        shared = turn[:start]
+        if shared.rfind("<") > shared.rfind(">"):  # within a mark
+            start = shared.rfind("<")
+        return turn[start:].strip().removesuffix(self._tail).strip()
+
+    def _turn(self, message: Message) -> str:
+        return self._render([{"role": "assistant", **message}])
+
+    def _render(self, messages: Sequence[Message], **options: Any) -> str:
+        """What follows the question."""
+        chat = self._turns.messages([{"role": "user", "content": _QUESTION}, *messages])
+        arguments = template_arguments(self._tokenizer, thinking=True)
+        text = self._tokenizer.apply_chat_template(
+            chat, tokenize=False, tools=[TRIAL_TOOL], **arguments, **options
+        )
+        return str(text).partition(_QUESTION)[2]
+
+
+def _spelling(trial: _Trial) -> tuple[Spelling, int] | None:
+    """The spelling of the trial's call, and how far before its name it begins; None: unknown."""
+    text = trial.one
+    key, value = text.find(_KEYS[0]), text.find(_VALUES[0])
+    at = text.rfind(_NAMES[0], 0, max(key, 0))
+    if min(at, key, value) < 0:
+        return None
+    for start in (m.start() for m in re.finditer(r"\{", text[:at])):
+        found = _object_spelling(text, start)
+        if found:
+            return found, at - start
+    behind = at + len(_NAMES[0])
+    start = text.find("{", behind)
+    if start >= 0 and _value_at(text, start) == _ARGUMENTS:
+        return NamedSpelling(text[behind:start]), 0
+    second, last = text.find(_KEYS[1]), text.find(_VALUES[1])
+    head, equals = text[behind:key], text[key + len(_KEYS[0]) : value]
+    between = text[value + len(_VALUES[0]) : second]
+    rest = text[last + len(_VALUES[1]) :]
+    literal = _literal_spelling(head, equals, between, rest)
+    if literal:
+        return literal, 0
+    tags = _tag_spelling(head, equals, between, rest, trial.empty)
+    return (tags, 0) if tags else None
+
+
+def _value_at(text: str, start: int) -> Any:
+    try:
+        return Literals(text, start).value()
+    except UnreadCall:
+        return None
+
+
+def _object_spelling(text: str, start: int) -> ObjectSpelling | None:
+    """The spelling of a call as an object that begins at a place."""
+    outer = _value_at(text, start)
+    if not isinstance(outer, dict):
+        return None
+    inner_keys = [key for key, value in outer.items() if isinstance(value, dict)]
+    for inner_key in ("", *inner_keys):
+        inner = outer[inner_key] if inner_key else outer
+        names = [key for key, value in inner.items() if value == _NAMES[0]]
+        arguments = [
+            key
+            for key, value in inner.items()
+            if value == _ARGUMENTS or (isinstance(value, str) and _value_at(value, 0) == _ARGUMENTS)
+        ]
+        if names and arguments:
+            return ObjectSpelling(names[0], arguments[0], inner_key)
+    return None
+
+
+def _literal_spelling(head: str, equals: str, between: str, rest: str) -> LiteralSpelling | None:
+    """The spelling of a call with bracketed arguments, whose texts are in quotes."""
+    opening, sign, quote = head.strip(), equals.strip()[:1], equals.strip()[1:].strip()
+    closing = {"{": "}", "(": ")"}.get(opening)
+    separator = between.removeprefix(quote).strip()
+    if not closing or not quote or sign not in (":", "=") or separator != ",":
+        return None
+    if not rest.removeprefix(quote).strip().startswith(closing):
+        return None
+    return LiteralSpelling(opening, sign, closing, quote)
+
+
+def _tag_spelling(
+    head: str, equals: str, between: str, rest: str, empty: str
+) -> TagSpelling | None:
+    """The spelling of a call with tagged arguments, from one with two and one with none."""
+    alone = empty[empty.rfind(_NAMES[0]) + len(_NAMES[0]) :] if _NAMES[0] in empty else ""
+    shared = alone[: common_length(alone, head)]
+    if shared.rfind("<") > shared.rfind(">"):  # within a tag
+        shared = shared[: shared.rfind("<")]
+    tail, key_mark = alone[len(shared) :], head[len(shared) :]
+    value_end = rest.removesuffix(tail)
+    is_whole = bool(tail.strip() and key_mark.strip() and equals.strip() and value_end.strip())
+    if not is_whole or not rest.endswith(tail) or between != value_end + key_mark:
+        return None
+    return TagSpelling(shared, key_mark, equals, value_end, tail)
+
+
+def _marks(trial: _Trial, spelling: Spelling, back: int) -> dict[str, str]:
+    """The marks around calls, from a turn with one and a turn with two."""
+
+    def region(text: str, number: int) -> tuple[int, int]:
+        keys = [m.start() for m in re.finditer(_KEYS[0], text)]
+        start = text.rfind(_NAMES[number], 0, keys[number]) - back
+        return start, spelling.read(text, start, lambda *texts: texts[2])[1]
+
+    start, end = region(trial.one, 0)
+    before = trial.one[:start].replace(_NAMES[0], _ANY_NAME)
+    after = trial.one[end:]
+    if not trial.two:
+        return {"before": "", "opening": before, "closing": after, "after": "", "between": ""}
+    first, second = region(trial.two, 0), region(trial.two, 1)
+    between = trial.two[first[1] : second[0]].replace(_NAMES[1], _ANY_NAME)
+    opening = before[len(before) - common_length(before[::-1], between[::-1]) :]
+    if -1 < opening.find(">") < (opening.find("<") % (len(opening) + 1)):  # within a mark
+        opening = opening[opening.find(">") + 1 :]
+    closing = after[: common_length(after, between)]
+    if closing.rfind("<") > closing.rfind(">"):
+        closing = closing[: closing.rfind("<")]
+    middle = between[len(closing) : max(len(closing), len(between) - len(opening))]
+    return {
+        "before": before[: len(before) - len(opening)],
+        "opening": opening,
+        "closing": closing,
+        "after": after[len(closing) :],
+        "between": middle,
+    }

@@ -1,0 +1,287 @@
+"""Calls of tools: what a template writes is read again, whatever a text is, it is read."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerBase
+
+from paint.models.call_styles import ToolCall, call_style
+from paint.models.chat_template import encode
+from paint.models.conventions import read_thinking
+from paint.models.tool_calls import Reply, answer_calls, read_reply
+from tool_templates import MISTRAL, tokenizer_with, tool_templates
+
+needs_trl = pytest.mark.skipif(
+    len(tool_templates()) == len(MISTRAL), reason="the templates are read from TRL"
+)
+SCHEMA = {
+    "type": "function",
+    "function": {
+        "name": "look_up",
+        "description": "Look something up.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "text": {"type": "string", "description": "What."},
+                "count": {"type": "integer", "description": "How many."},
+                "limit": {"type": "number", "description": "How far."},
+                "exact": {"type": "boolean", "description": "Whether exactly."},
+                "words": {"type": "array", "description": "Words."},
+                "options": {"type": "object", "description": "Others."},
+                "note": {"type": "string", "nullable": True, "description": "A note."},
+            },
+            "required": ["text"],
+        },
+    },
+}
+ASKED = {"role": "user", "content": "Which is it?"}
+ALL = ("qwen2_5", "qwen3", "llama3_1", "deepseekv3", "gptoss", "glm4moe", "qwen3_5_think")
+SPELLINGS = (*ALL, "qwen3_6", "nemotron_3_nano", "gemma4_v5", "lfm2_v2", "muse_glimmer", *MISTRAL)
+CALL = ToolCall("look_up", {"text": "a\n \"b\" 'c' </tool_call> ],})", "count": 3, "exact": True})
+OTHER = ToolCall("look_up", {"text": "d", "words": ["e", {"f": None}], "limit": -1.5})
+
+
+def turn_of(tokenizer: PreTrainedTokenizerBase, message: dict[str, Any]) -> tuple[str, str]:
+    """The assistant's turn behind its prompt, and the thought that the prompt opens."""
+    chat = call_style(tokenizer).turns.messages([ASKED, message])
+    options: dict[str, Any] = {"tokenize": False, "tools": [SCHEMA]}
+    prompt = tokenizer.apply_chat_template(chat[:1], add_generation_prompt=True, **options)
+    whole = tokenizer.apply_chat_template(chat, **options)
+    if whole.startswith(prompt):
+        return whole.removeprefix(prompt), read_thinking(tokenizer, "2026-01-01").opened[True]
+    return whole.partition(ASKED["content"])[2], ""
+
+
+@needs_trl
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_read_reply_of_a_rendered_turn_gives_its_calls_back(name: str) -> None:
+    tokenizer = tokenizer_with(name)
+    style = call_style(tokenizer)
+    given = [[CALL], [ToolCall("look_up", {})]]
+    if style.turns.several:
+        given.append([CALL, ToolCall("look_up", {}), OTHER])
+    for calls in given:
+        text, opened = turn_of(tokenizer, Reply("", None, tuple(calls)).message())
+        reply = read_reply(style, text, [SCHEMA], opened=opened)
+        found = [(call.name, call.arguments) for call in reply.calls]
+        assert found == [(call.name, call.arguments) for call in calls]
+        assert reply.faults == ()
+        assert encode(
+            tokenizer,
+            [ASKED, reply.message(), *answer_calls(style, reply, ["5"] * len(calls))],
+            thinking=True,
+            tools=[SCHEMA],
+        )
+
+
+NO_CALL: list[tuple[str, dict[str, Any]]] = []
+QWEN = [
+    # calls that models spell in their own ways
+    ('<tool_call>{"name":"f","arguments":{"x":True}}</tool_call>', [("f", {"x": True})], ""),
+    (
+        "<tool_call>{'name': 'f', 'arguments': {'x': 'it\\'s'}}</tool_call>",
+        [("f", {"x": "it's"})],
+        "",
+    ),
+    ('<tool_call>{"arguments": {}, "name": "f"}', [("f", {})], ""),
+    (
+        '<tool_call>\n{"name": "f", "arguments": "{\\"x\\": 1}"}\n</tool_call>',
+        [("f", {"x": 1})],
+        "",
+    ),
+    ('<tool_call>{"name": "f", "arguments": {"x": 1}}}\n</tool_call>', [("f", {"x": 1})], ""),
+    ('<tool_call>{"name":"f","arguments":{"x":"a\nb"}}</tool_call>', [("f", {"x": "a\nb"})], ""),
+    (
+        '<tool_call>{"name":"f","arguments":{"x":"</tool_call>"}}</tool_call>',
+        [("f", {"x": "</tool_call>"})],
+        "",
+    ),
+    (
+        '<tool_call>{"name":"f","arguments":{"x":"<think>"}}</tool_call>',
+        [("f", {"x": "<think>"})],
+        "",
+    ),
+    # several, with text around
+    (
+        'A\n<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>\n<tool_call>\n'
+        '{"name": "g", "arguments": {"x": null}}\n</tool_call> B<|im_end|>',
+        [("f", {}), ("g", {"x": None})],
+        "A B",
+    ),
+    ("It is 5. \n", NO_CALL, "It is 5. \n"),
+    ("a\ud800b", NO_CALL, "a?b"),
+]
+UNREAD = [
+    ('<tool_call>\n{"name": "f", "argum', "it is cut off"),
+    ('<tool_call>\n{"name": "f", "arguments": {"x": 1', "it is cut off"),
+    ('<tool_call>{"name": "f", "arguments": {"x": "a}</tool_call>', "no quotation mark"),
+    (
+        '<tool_call>{"name": "f", "arguments": {"x": 1 "y": 2}}</tool_call>',
+        '} is missing before \'"y"',
+    ),
+    ("<tool_call>f(x=1)</tool_call>", "{ is missing"),
+    ('<tool_call>{"name": "f", "parameters": {}}</tool_call>', 'it has no "arguments"'),
+    ('<tool_call>{"arguments": {}}</tool_call>', 'it has no "name"'),
+    ('<tool_call>{"name": " ", "arguments": {}}</tool_call>', "its name is empty"),
+    ('<tool_call>{"name": "f", "arguments": [1]}</tool_call>', "no object"),
+    ('<tool_call>{"name": "f", "arguments": {"x": 1e999}}</tool_call>', "'1e999' is no value"),
+    ('<tool_call>{"name": "f", "arguments": {"x": NaN}}</tool_call>', "'NaN' is no value"),
+    ('<tool_call>{"name": "f", "arguments": {"x": "\\sqrt"}}</tool_call>', "write two"),
+    ('<tool_call>{"name": "f", "arguments": {"x": "\\ud800"}}</tool_call>', "surrogate"),
+    ('<tool_call>{"name": "f", "arguments": {"x": "<|im_start|>"}}</tool_call>', "special token"),
+    ('<tool_call>{"name": "f", "arguments": ' + "[" * 5000, "nest deeper"),
+    ('<tool_call>{"name": "f", "arguments": {"x": ' + "1" * 5000 + "}}</tool_call>", "too long"),
+]
+
+
+@needs_trl
+@pytest.mark.parametrize(("text", "calls", "content"), QWEN)
+def test_read_reply_reads_calls_as_models_spell_them(
+    text: str, calls: list[tuple[str, dict[str, Any]]], content: str
+) -> None:
+    reply = read_reply(call_style(tokenizer_with("qwen2_5")), text)
+    assert [(call.name, call.arguments) for call in reply.calls] == calls
+    assert (" ".join(reply.content.split()) if calls else reply.content, reply.faults) == (
+        content,
+        (),
+    )
+
+
+@needs_trl
+@pytest.mark.parametrize(("text", "fault"), UNREAD)
+def test_read_reply_call_that_cannot_be_read_is_a_fault(text: str, fault: str) -> None:
+    tokenizer = tokenizer_with("qwen2_5")
+    style = call_style(tokenizer)
+    reply = read_reply(style, f'{text}\n<tool_call>{{"name": "g", "arguments": {{}}}}</tool_call>')
+    if fault != "it is cut off":
+        assert [call.name for call in reply.calls] == ["g"]
+    reply = read_reply(style, text)
+    assert not reply.calls
+    assert len(reply.faults) == 1
+    assert fault in reply.faults[0]
+    assert reply.content == text.replace("<|im_start|>", "")  # the model reads what it wrote
+    answers = answer_calls(style, reply, [])
+    assert [answer["role"] for answer in answers] == ["user"]
+    assert encode(tokenizer, [ASKED, reply.message(), *answers], thinking=True)
+
+
+@needs_trl
+def test_read_reply_call_in_a_thought_is_none() -> None:
+    call = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+    for name in ("qwen2_5", "qwen3"):
+        style = call_style(tokenizer_with(name))
+        for text, opened in (
+            (f"<think>\n{call}\n</think>\n\n5", ""),
+            (f"{call}\n</think>\n\n5", "<think>\n"),
+            (f"{call}\n</think>\n\n5", ""),  # the prompt opened it
+            (f"Hm {call}", "<think>\n"),
+        ):
+            assert read_reply(style, text, opened=opened).calls == ()
+        reply = read_reply(style, f"A <think>B</think> C {call} D <think>{call}")
+        assert len(reply.calls) == 1
+    assert (reply.thought, reply.content) == (f"B\n\n{call}", "A  C D")
+    assert reply.message()["reasoning_content"] == reply.thought
+
+
+@needs_trl
+def test_read_reply_bare_objects_of_llama() -> None:
+    style = call_style(tokenizer_with("llama3_1"))
+    call = '{"name": "f", "parameters": {"x": "1"}}'
+    for text, content in (
+        (f"<|python_tag|>{call}", ""),
+        (f"Let me see.\n{call}", "Let me see."),
+        (f"{call}<|eot_id|>", ""),
+    ):
+        reply = read_reply(style, text)
+        assert [vars(found) for found in reply.calls] == [
+            {"name": "f", "arguments": {"x": "1"}, "call_id": ""}
+        ]
+        assert reply.content == content
+    for text in ('{"name": "Bob", "age": 3}', '{"a": 1}', f"It is {call}", "[1]", "{"):
+        assert read_reply(style, text) == Reply(text, None)
+    assert read_reply(style, '{"name": "f", "parameters": {"x": ').faults == ("it is cut off",)
+    reply = read_reply(style, f"{call}; {call}")
+    assert len(reply.calls) == len(reply.faults) == 1  # its template writes one
+
+
+@needs_trl
+def test_read_reply_texts_of_tags_are_of_the_schemas_types() -> None:
+    style = call_style(tokenizer_with("qwen3_5_think"))
+    values = {"text": "3", "count": "3", "exact": "True", "words": '["a"]', "note": "null"}
+    tags = "".join(f"<parameter={name}>\n{text}\n</parameter>\n" for name, text in values.items())
+    text = f"<tool_call>\n<function=look_up>\n{tags}</function>\n</tool_call>"
+    found = read_reply(style, text, [SCHEMA]).calls[0].arguments
+    assert found == {"text": "3", "count": 3, "exact": True, "words": ["a"], "note": None}
+    assert read_reply(style, text).calls[0].arguments == values
+    wrong = read_reply(style, text.replace("\n3\n", "\nthree\n"), [SCHEMA]).calls[0]
+    assert wrong.arguments["count"] == "three"
+    assert read_reply(style, text.partition("</function>")[0]).faults == ("it is cut off",)
+
+
+FRAGMENTS = (
+    *(
+        '{"name": "f", "arguments": {"x": 1}}',
+        '{"name": "f", "parameters": {}}',
+        "f(x=1)",
+        "{",
+        "}",
+    ),
+    *("<tool_call>", "</tool_call>", "<think>", "</think>", "[TOOL_CALLS]", "<|python_tag|>", '"'),
+    *("<|tool_call_start|>", "<function=f>", "<parameter=x>", "</parameter>", "</function>", "'"),
+    *("<|im_end|>", "[", "]", "\\", "\n", " ", ",", "<|eot_id|>", "call:f", "<|channel|>analysis"),
+)
+
+
+@needs_trl
+@settings(max_examples=60)
+@given(
+    text=st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=3), max_size=12).map("".join),
+    name=st.sampled_from(["qwen2_5", "qwen3_5_think", "llama3_1", "lfm2_v2", "mistral_v3"]),
+)
+def test_read_reply_never_raises_and_its_message_is_a_turn(text: str, name: str) -> None:
+    tokenizer = tokenizer_with(name)
+    style = call_style(tokenizer)
+    reply = read_reply(style, text)
+    answers = answer_calls(style, reply, [text] * len(reply.calls))
+    assert encode(tokenizer, [ASKED, reply.message(), *answers], thinking=True)
+
+
+NAMES = st.from_regex(r"[a-z][a-z_]{0,8}", fullmatch=True)
+TEXTS = st.text(
+    st.characters(exclude_categories=["Cs", "Cc"]) | st.sampled_from("\n\"'\\"), max_size=12
+)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | TEXTS | st.floats(-1e6, 1e6),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(NAMES, inner, max_size=2),
+    max_leaves=4,
+)
+GIVEN = st.fixed_dictionaries(
+    {"text": TEXTS},
+    optional={
+        "count": st.integers(),
+        "limit": st.floats(-1e6, 1e6),
+        "exact": st.booleans(),
+        "words": st.lists(VALUES, max_size=3),
+        "options": st.dictionaries(NAMES, VALUES, max_size=3),
+    },
+)
+
+
+@needs_trl
+@settings(max_examples=100)
+@given(
+    calls=st.lists(GIVEN, min_size=1, max_size=2),
+    name=st.sampled_from(sorted({*SPELLINGS} - {"lfm2_2_5"})),
+)
+def test_read_reply_of_any_rendered_calls_gives_them_back(
+    calls: list[dict[str, Any]], name: str
+) -> None:
+    tokenizer = tokenizer_with(name)
+    style = call_style(tokenizer)
+    made = [ToolCall("look_up", arguments) for arguments in calls]
+    made = made[: 2 if style.turns.several else 1]
+    text, opened = turn_of(tokenizer, Reply("", None, tuple(made)).message())
+    reply = read_reply(style, text, [SCHEMA], opened=opened)
+    assert [call.arguments for call in reply.calls] == [call.arguments for call in made]
