@@ -12,6 +12,7 @@ from paint.api.configure import configure
 from paint.cli.main import parse
 from paint.config.recipe import find_recipe, from_table, read_recipe, to_table
 from paint.config.schema import ConfigError, DataConfig
+from paint.data.benchmarks import require_distinct
 from paint.data.mixtures import describe_mixture, draw_problems
 from paint.data.problems import (
     DataError,
@@ -139,6 +140,13 @@ def test_read_problems_that_two_sources_hold_is_refused_by_both_places(tmp_path:
         assert part in str(caught.value)
     left = read_problems(DataConfig(path=(a, b), on_bad_row="skip"))
     assert (len(left.problems), left.skipped) == (4, {"b: same problem as an earlier row": 1})
+
+
+def test_require_distinct_refuses_sets_of_one_name() -> None:
+    require_distinct(["a.jsonl", "b/b.csv:question,gold", "gsm8k", "aime_2024=a.jsonl", "o/n:main"])
+    for one, other in (("a/x.jsonl", "b/x.csv:q,g"), ("o/n:main", "n.jsonl"), ("demo", "demo=x")):
+        with pytest.raises(DataError, match="both named"):
+            require_distinct([one, other])
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,23 @@ def test_describe_change_reports_zero_in_the_interval_and_what_could_be_detected
     assert text.endswith(f"{100 * found.detectable:.1f} could have been detected")
 
 
+def test_describe_change_of_several_sets_is_that_of_their_mean() -> None:
+    validation = {
+        (0, "p"): WEAK,
+        (0, "q"): STRONG,
+        (4, "p"): STRONG,
+        (4, "q"): STRONG,
+        (6, "p"): WEAK,
+        (6, "q"): WEAK,
+    }
+    found = compare_paired([WEAK.correct, STRONG.correct], [WEAK.correct, WEAK.correct])
+    text = describe_change(validation, [])
+    mean = found.difference.points(sign=True)
+    assert text.startswith(f"Validation, mean over p and q, {mean} points over the base")
+    assert "(58.3 before, 33.3 after)" in text
+    assert describe_change({(0, "p"): WEAK, (0, "q"): STRONG}, []) == describe_change({}, [])
+
+
 @pytest.mark.parametrize(
     ("scale", "words"), [(1, "hundredths of reward"), (3, "mean reward 1 of the base, 2.5 after")]
 )

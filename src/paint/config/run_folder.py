@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from paint.config.recipe import differences, executables_of, from_table, to_table
-from paint.config.schema import Config
+from paint.config.schema import Config, as_paths
 from paint.core.errors import PaintError
 from paint.core.extensions import is_passed
 from paint.core.storage import (
@@ -111,12 +111,21 @@ def read_run(folder: Path) -> Config:
     if run_info.get(OWN_ROWS):
         config = config.changed("data", path=str(folder / ROWS))
     for section, key in INPUTS.items():
-        spec = getattr(getattr(config, section), key)
-        path, copy = _input_file(folder, section, spec)
-        if copy.is_file() and not path.exists():
-            before, after = _FILE.fullmatch(spec).span("file")  # type: ignore[union-attr]
-            config = config.changed(section, **{key: f"{spec[:before]}{copy}{spec[after:]}"})
+        value = getattr(getattr(config, section), key)
+        found = [_found(folder, section, spec) for spec in as_paths(value)]
+        if found != list(as_paths(value)):
+            named = tuple(found) if isinstance(value, tuple) else found[0]
+            config = config.changed(section, **{key: named})
     return config
+
+
+def _found(folder: Path, section: str, spec: str) -> str:
+    """What a setting names, with the run's own copy of a file that is missing."""
+    path, copy = _input_file(folder, section, spec)
+    if not copy.is_file() or path.exists():
+        return spec
+    before, after = _FILE.fullmatch(spec).span("file")  # type: ignore[union-attr]
+    return f"{spec[:before]}{copy}{spec[after:]}"
 
 
 def unsigned_code(folder: Path) -> list[Executable]:
@@ -133,10 +142,11 @@ def _is_signed(run_info: Mapping[str, Any]) -> bool:
 def copy_inputs(config: Config, folder: Path) -> None:
     """Copy the files of ``INPUTS`` into a run's folder, where they are found if it is moved."""
     for section, key in INPUTS.items():
-        path, copy = _input_file(folder, section, getattr(getattr(config, section), key))
-        if path.is_file():
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, copy)
+        for spec in as_paths(getattr(getattr(config, section), key)):
+            path, copy = _input_file(folder, section, spec)
+            if path.is_file():
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, copy)
 
 
 def _input_file(folder: Path, section: str, spec: str) -> tuple[Path, Path]:

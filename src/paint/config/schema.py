@@ -664,16 +664,24 @@ class ValidationConfig(Section):
     """Your own problems on which every checkpoint is evaluated: with the run's thinking mode and
     sampling, and on competition mathematics of the hub with those of the paper."""
 
-    path: str = setting("", PATH, "problems and their answers")
-    """Problems, named as for `paint eval --benchmarks`; empty: checkpoints are not evaluated. Do
-    not use the test benchmarks: the score of a checkpoint that was chosen by it is biased."""
+    path: str | tuple[str, ...] = setting(
+        "", [Check("a path, or several", _are_paths)], "problems and their answers"
+    )
+    """Problems, named as for `paint eval --benchmarks`; of several, each is reported by itself.
+    Empty: checkpoints are not evaluated. Do not use the test benchmarks: the score of a checkpoint
+    that was chosen by it is biased."""
     limit: int | None = setting(None, LIMIT, "None: all problems")
-    """Number of problems to use, from the first; None is all."""
+    """Number of problems to use of each, from the first; None is all."""
     samples: int = setting(12, POSITIVE, "samples a problem; paper: 12")
     """Samples per problem: the k of Avg@k (paper: Experimental Details, 12)."""
     max_new_tokens: int | None = setting(None, or_none(POSITIVE), "tokens; None: as trained")
     """Longest answer, in tokens; None: rollout.max_new_tokens, and on competition mathematics of
     the hub 38,912 (paper: Experimental Details, 38,912)."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The problem sets; () where there are none."""
+        return as_paths(self.path)
 
 
 @dataclass(frozen=True, slots=True)

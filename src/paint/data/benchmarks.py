@@ -6,6 +6,7 @@ unique id. This package contains no copy of a published set.
 
 import difflib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -166,14 +167,32 @@ def _own_set(
         # A row is never skipped: scores of two policies would be of other problems.
         data = replace(trained_on.of(source), limit=limit, on_bad_row="error")
 
-    is_file = Path(source).suffix.lower() in ENDINGS
-    # A file may have a colon in its name, a hub data set has none in its own.
-    path = Path(source if is_file else re.split("[:@]", source)[0])  # owner/name:config@split
-    name = folder_name(path.stem, f"the evaluation set {shorten(spec)}")
+    name = folder_name(_stem(source), f"the evaluation set {shorten(spec)}")
     needs = {"answer": ""} if needs_answer else {}
     found = read_problems(data, needs=needs, solutions=False)
     notes = tuple(f"{name}: {note}" for note in found.notes)
     return Benchmark(name, found.problems, notes)
+
+
+def require_distinct(specs: Sequence[str]) -> None:
+    """Raise DataError for two sets of one name, which would share a folder."""
+    found: dict[str, str] = {}
+    for spec in specs:
+        known, columns = spec.partition("=")[0], _FILE_AND_COLUMNS.fullmatch(spec)
+        name = known if known in PUBLISHED else _stem(columns["file"] if columns else spec)
+        if name in found:
+            raise DataError(
+                f"{found[name]} and {spec} are both named {name}; rename one, or link to it by "
+                f"another name"
+            )
+        found[name] = spec
+
+
+def _stem(source: str) -> str:
+    """The name of a set of the user's own: that of the file or data set."""
+    is_file = Path(source).suffix.lower() in ENDINGS
+    # A file may have a colon in its name, a hub data set has none in its own.
+    return Path(source if is_file else re.split("[:@]", source)[0]).stem  # owner/name:config@split
 
 
 def _has_column(source: str, column: str) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from paint.config.context_sources import context_source
 from paint.config.schema import Config, DataConfig
 from paint.core.errors import naming
-from paint.data.benchmarks import PUBLISHED, load_benchmark
+from paint.data.benchmarks import PUBLISHED, load_benchmark, require_distinct
 from paint.data.contexts import Contexts, context_function
 from paint.data.problems import read_problems
 from paint.data.readers import is_on_hub, read_rows
@@ -47,11 +47,12 @@ def check_sources(config: Config, needs: Mapping[str, str]) -> None:
     if config.health.drift_path:
         with naming("health.drift_path"):
             require_readable(config.health.drift_path)
-    if config.validation.path:
-        # One grader that compares with answers is enough.
-        has_gold = any(map(needs_answer, config.grading.grader))
-        with naming("validation.path"):
-            check_benchmark(config.validation.path, needs_answer=has_gold, trained_on=config.data)
+    # One grader that compares with answers is enough.
+    has_gold = any(map(needs_answer, config.grading.grader))
+    with naming("validation.path"):
+        for spec in config.validation.paths:
+            check_benchmark(spec, needs_answer=has_gold, trained_on=config.data)
+        require_distinct(config.validation.paths)
 
 
 def check_benchmark(

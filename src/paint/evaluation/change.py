@@ -51,13 +51,19 @@ def describe_change(
     """What a run changed: the sentence with which training ends and the run's page begins.
 
     That is the paired difference of the last validation to the first, with its 95 % interval and
-    the difference that could have been detected. Without two validations the metrics of the first
-    and last quarter of the steps take its place; "" before the first step.
+    the difference that could have been detected, of several problem sets that of their mean.
+    Without two validations the metrics of the first and last quarter of the steps take its place;
+    "" before the first step.
     """
-    if len(validation) > 1:
-        (first, _), base = min(validation.items(), key=_step)
-        (last, _), after = max(validation.items(), key=_step)
-        return _describe_validation(base, after, first, last)
+    by_step: dict[int, dict[str, GradedSamples]] = {}
+    for (step, name), graded in validation.items():
+        by_step.setdefault(step, {})[name] = graded
+    first, last = min(by_step, default=0), max(by_step, default=0)
+    # A step whose validation was interrupted may lack one.
+    names = [name for name in by_step.get(first, {}) if name in by_step[last]]
+    if names and first < last:
+        base, after = ([by_step[step][name] for name in names] for step in (first, last))
+        return _describe_validation(base, after, first, last, names)
     rollouts = _describe_rollouts(metrics)
     if not rollouts:
         return ""
@@ -66,27 +72,42 @@ def describe_change(
     return f"{rollouts}; not validated (validation.path)"
 
 
-def _step(item: tuple[tuple[int, str], GradedSamples]) -> int:
-    return item[0][0]
-
-
-def _describe_validation(base: GradedSamples, after: GradedSamples, first: int, last: int) -> str:
+def _describe_validation(
+    base: Sequence[GradedSamples],
+    after: Sequence[GradedSamples],
+    first: int,
+    last: int,
+    names: Sequence[str],
+) -> str:
+    """The change of the mean over some problem sets, from the first validation to the last."""
     before = "the base" if first == 0 else f"step {first}"
-    if not is_comparable(base.scores, after.scores):
-        return f"Validation: no problem has a reward both of {before} and after step {last}"
-    mean, mean_after = (with_value(mean_of_samples(g.scores)).mean() for g in (base, after))
-    if not (are_shares(base.scores) and are_shares(after.scores)):
+    title = "Validation"
+    if len(names) > 1:
+        title = f"Validation, mean over {' and '.join(names)},"
+    pairs = [(one.scores, other.scores) for one, other in zip(base, after, strict=True)]
+    if not all(is_comparable(*pair) for pair in pairs):
         return (
-            f"Validation: mean reward {mean:.3g} of {before}, "
+            f"{title.rstrip(',')}: no problem has a reward both of {before} and after step {last}"
+        )
+    mean, mean_after = (
+        sum(float(with_value(mean_of_samples(part.scores)).mean()) for part in parts) / len(parts)
+        for parts in (base, after)
+    )
+    if not all(are_shares(scores) for pair in pairs for scores in pair):
+        return (
+            f"{title.rstrip(',')}: mean reward {mean:.3g} of {before}, "
             f"{mean_after:.3g} after step {last}; rewards beyond 0 and 1 are not compared"
         )
-    found = compare_paired([base.scores], [after.scores])
-    unit = "points" if base.rewards is None else "hundredths of reward"
+    found = compare_paired([one for one, _ in pairs], [other for _, other in pairs])
+    unit = "points" if base[0].rewards is None else "hundredths of reward"
     levels = f"{100 * mean:.1f} before, {100 * mean_after:.1f} after"
-    text = f"Validation {found.difference.points(sign=True)} {unit} over {before} ({levels})"
-    left_out = {*base.ungraded, *after.ungraded}
+    text = f"{title} {found.difference.points(sign=True)} {unit} over {before} ({levels})"
+    left_out = sum(
+        len({*one.ungraded, *other.ungraded}) for one, other in zip(base, after, strict=True)
+    )
     if left_out:
-        text += f"; {len(left_out)} of {len(base.problems)} problems have no reward"
+        count = sum(len(part.problems) for part in base)
+        text += f"; {left_out} of {count} problems have no reward"
     return f"{text}; {_describe_test(found)}"
 
 

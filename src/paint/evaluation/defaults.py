@@ -53,7 +53,7 @@ def with_protocol(rollout: RolloutConfig, protocol: Protocol) -> RolloutConfig:
 
 def validation_protocol(config: Config) -> Protocol:
     """Thinking mode and sampling of a run's validation."""
-    protocol = fitting_protocol(config, [config.validation.path])
+    protocol = fitting_protocol(config, config.validation.paths)
     if config.validation.max_new_tokens is not None:
         protocol["max_new_tokens"] = config.validation.max_new_tokens
     return protocol
@@ -115,7 +115,7 @@ def defaults_of(target: str, benchmarks: Sequence[str] = ()) -> EvaluationConfig
 def default_benchmarks(config: Config) -> tuple[tuple[str, ...], str]:
     """The problems that a run is evaluated on where none are named, and what they are."""
     if config.validation.path:
-        return (config.validation.path,), "the problems of the run's validation"
+        return config.validation.paths, "the problems of the run's validation"
     if has_own_task(config):
         return config.data.paths, "the rows of the training, whose prompts or grader are your own"
     if config.data.path == NAME:

@@ -5,7 +5,7 @@ first step included. No best checkpoint is selected; the table has all.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -56,7 +56,7 @@ from paint.models.weights import trained_in
 class Validation:
     """A run's validation."""
 
-    start: EvalTask  # of the student before training
+    start: Sequence[EvalTask]  # of the student before training, of each problem set
     run: Path
     config: Config
     policy: Policy
@@ -64,12 +64,14 @@ class Validation:
     display: Display
     at_once: int  # samples in a batch over all ranks
 
-    def task(self, step: int) -> EvalTask:
-        """The evaluation of a step's checkpoint; step 0 is the student before training."""
+    def tasks(self, step: int) -> list[EvalTask]:
+        """The evaluations of a step's checkpoint; step 0 is the student before training."""
         name = step_folder(Path(), step).name
         trained = trained_in(self.run / "checkpoints" / name, self.policy.tuning) if step else None
-        folder = self.run / "validation" / name / self.start.folder.name
-        return replace(self.start, folder=folder, trained=trained)
+        folder = self.run / "validation" / name
+        return [
+            replace(task, folder=folder / task.folder.name, trained=trained) for task in self.start
+        ]
 
 
 def load_validation(
@@ -83,35 +85,47 @@ def load_validation(
     protocol = validation_protocol(config)
     thinking = protocol["thinking"]
     sampling = sampling_from(with_protocol(rollout, protocol))
-    benchmark = load_benchmark(
-        options.path,
-        limit=options.limit,
-        needs_answer=grader_needs_answer(config.grading),
-        trained_on=config.data,
-    )
+    benchmarks = [
+        load_benchmark(
+            path,
+            limit=options.limit,
+            needs_answer=grader_needs_answer(config.grading),
+            trained_on=config.data,
+        )
+        for path in options.paths
+    ]
     changes = protocol_differences(config, protocol)
     if changes:
-        display.note(f"validation on {benchmark.name} is not sampled as in training: {changes}")
-    start = EvalTask(
-        step_folder(run / "validation", 0) / benchmark.name,
-        benchmark.problems,
-        deployment_prompts(policy, benchmark.problems, thinking=thinking),
-        SamplingProtocol(options.samples, thinking, sampling, config.train.seed),
-    )
-    require_context_length(policy, start, "validation.max_new_tokens")
+        names = ", ".join(benchmark.name for benchmark in benchmarks)
+        display.note(f"validation on {names} is not sampled as in training: {changes}")
+    start = [
+        EvalTask(
+            step_folder(run / "validation", 0) / benchmark.name,
+            benchmark.problems,
+            deployment_prompts(policy, benchmark.problems, thinking=thinking),
+            SamplingProtocol(options.samples, thinking, sampling, config.train.seed),
+        )
+        for benchmark in benchmarks
+    ]
+    for task in start:
+        require_context_length(policy, task, "validation.max_new_tokens")
 
     def check_problems() -> None:
-        expected = [problem_digest(problem) for problem in benchmark.problems]
+        expected = {
+            benchmark.name: [problem_digest(problem) for problem in benchmark.problems]
+            for benchmark in benchmarks
+        }
         for folder in find_stores(run / "validation"):
             with reopen_store(folder) as store:
                 stored = [problem_digest(problem) for problem in store.problems]
-            if folder.name != benchmark.name or expected != stored:
+            if expected.get(folder.name) != stored:
                 raise StoreError(
                     f"{folder} has other problems or gold answers than validation.path has now, so "
                     f"checkpoints could not be compared; put the file back as it was, or move "
                     f"{run / 'validation'} away"
                 )
-        announce_benchmark(grader, benchmark, display.note)
+        for benchmark in benchmarks:
+            announce_benchmark(grader, benchmark, display.note)
 
     run_on_rank0(check_problems)
     # Every rank or server has a full batch; between two batches a run can be stopped.
@@ -129,9 +143,27 @@ def validate(
     """Evaluate the policy after ``step`` steps; stored samples are not generated again.
 
     ``stop`` is called between batches of samples, and raises to interrupt the run. Returns metrics
-    for the trackers, on rank 0; {} on others and if the checkpoint was evaluated before.
+    for the trackers, on rank 0, of several problem sets with their names; {} on others and if the
+    checkpoint was evaluated before.
     """
-    task, policy, display = validation.task(step), validation.policy, validation.display
+    metrics: dict[str, float] = {}
+    for task in validation.tasks(step):
+        found = _validate_task(validation, task, engine, accelerator, step, stop)
+        ending = f"/{task.folder.name}" if len(validation.start) > 1 else ""
+        metrics |= {f"{name}{ending}": value for name, value in found.items()}
+    return metrics
+
+
+def _validate_task(
+    validation: Validation,
+    task: EvalTask,
+    engine: Engine,
+    accelerator: Accelerator,
+    step: int,
+    stop: Callable[[], None],
+) -> dict[str, float]:
+    """Evaluate the policy on one problem set."""
+    policy, display = validation.policy, validation.display
     total = len(task.problems) * task.protocol.samples
 
     with ExitStack() as stack:
@@ -149,6 +181,8 @@ def validate(
             # The step's rollouts were drawn with the weights before its update.
             engine.sync_weights()
         title = f"validation after step {step}"
+        if len(validation.start) > 1:
+            title += f", {task.folder.name}"
         with display.counting(title, total, total - len(missing)) as count:
             for start in range(0, len(missing), validation.at_once):
                 batch = missing[start : start + validation.at_once]
