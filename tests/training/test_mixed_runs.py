@@ -1,4 +1,4 @@
-"""Runs on several sources: the same to the bit when resumed elsewhere, and metrics by source."""
+"""Runs on several sources, the same to the bit when resumed elsewhere; and runs by epochs."""
 
 import json
 from pathlib import Path
@@ -6,11 +6,19 @@ from typing import Any
 
 import pytest
 
+from paint.api.configure import with_sections
 from paint.cli import main
+from paint.cli.main import parse
+from paint.config.recipe import find_recipe, flags, from_table, read_recipe, to_table
 from paint.config.run_folder import RunError, read_metrics, read_run
+from paint.config.schema import Config, ConfigError
+from paint.core.display import Display
 from paint.core.storage import read_jsonl
+from paint.data.problems import Problem
 from paint.demo.files import HELD_OUT_PROBLEMS, TRAINING_PROBLEMS
-from paint.training.trainer import train
+from paint.lab.runner import ExperimentRun
+from paint.resolve.check import check_config
+from paint.training.trainer import train, with_steps
 from runs import adapter, assert_same, assert_same_history, changed, stored, write_problems
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -78,3 +86,67 @@ def test_run_on_mixture_resumed_elsewhere_is_bitwise_equal(
     write_problems(Path(moved[1]), parts["y"][1:])
     with pytest.raises(RunError, match=r"other problems than .*x\.jsonl"):
         train(config, other, resume=True)
+
+
+@pytest.mark.slow
+def test_train_by_epochs_is_a_run_of_their_steps(tmp_path: Path) -> None:
+    line = ["train", "demo-paint", "--data.limit", "3", "--train.batch-size", "2"]
+    line += ["--rollout.max-new-tokens", "8", "--log.folder", str(tmp_path)]
+    assert main([*line, "--log.name", "epochs", "--train.epochs", "0.5"]) == 0
+    assert main([*line, "--log.name", "steps", "--train.steps", "1"]) == 0
+    one, other = tmp_path / "epochs", tmp_path / "steps"
+    assert read_run(one).train == read_run(other).train  # ceil(0.5 * 3 / 2)
+    assert_same(adapter(one), adapter(other))
+
+
+@pytest.mark.parametrize(
+    ("epochs", "count", "samples", "steps"),
+    [(1.0, 30, 1, 4), (2.0, 32, 1, 8), (0.01, 30, 1, 1), (2.0, 30, 4, 30), (1.0, 3, 8, 3)],
+)
+def test_with_steps_draws_every_problem_as_often_as_epochs_say(
+    epochs: float, count: int, samples: int, steps: int
+) -> None:
+    config = changed("demo-paint", {"train": {"batch_size": 8, "epochs": epochs}})
+    run = check_config(config.changed("rollout", samples_per_problem=samples))
+    problems = [Problem("", "", "", str(i)) for i in range(count)]
+    found = with_steps(run, problems, Display(enabled=False)).config.train
+    assert (found.steps, found.epochs) == (steps, None)
+    drawn = steps * 8 // samples
+    assert drawn - 8 // samples < epochs * count <= drawn
+
+
+def test_steps_and_epochs_take_the_place_of_each_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = tmp_path / "x.toml"
+    recipe.write_text("[train]\nepochs = 2\nwarmup_steps = 200\n")
+    assert read_recipe(recipe).train.epochs == 2
+    line = ["config", str(recipe)]
+    for words, given in (([], 2.0), (["--train.steps", "300"], None)):
+        found = parse([*line, *words]).call()["train"]
+        assert (found["epochs"]["value"], found["warmup_steps"]["value"]) == (given, 200)
+    demo = read_recipe(find_recipe("demo-paint"))
+    assert with_sections(demo, {"train": {"epochs": 2}}).train.epochs == 2
+    by_epochs = demo.changed("train", epochs=2.0)
+    assert with_sections(by_epochs, {"train": {"steps": 3}}).train.epochs is None
+    assert from_table(to_table(by_epochs)) == by_epochs
+    assert flags(by_epochs.changed("train", steps=3), demo) == ["--train.epochs", "2.0"]
+    assert main(["config", "demo-paint", "--train.epochs", "2"]) == 0
+    recipe.write_text(capsys.readouterr().out)
+    assert read_recipe(recipe) == by_epochs.changed("train", steps=Config().train.steps)
+
+
+def test_steps_and_epochs_together_are_refused(tmp_path: Path) -> None:
+    recipe = tmp_path / "x.toml"
+    recipe.write_text("[train]\nepochs = 2\nsteps = 3\n")
+    with pytest.raises(ConfigError, match=r"x\.toml.*leave one out"):
+        read_recipe(recipe)
+    with pytest.raises(ConfigError, match="leave one out"):
+        with_sections(Config(), {"train": {"epochs": 2, "steps": 3}})
+    with pytest.raises(ConfigError, match="leave one out"):
+        parse(["config", "demo-paint", "--train.epochs", "2", "--train.steps", "3"]).call()
+    two = {"train": {"epochs": 2}, "data": {"path": ["a.jsonl", "b.jsonl"]}}
+    with pytest.raises(ConfigError, match=r"train\.epochs must be None with several sources"):
+        check_config(with_sections(Config(), two))
+    with pytest.raises(ConfigError, match=r"train\.epochs must be None in an experiment"):
+        ExperimentRun("x", Config().changed("train", epochs=1.0))

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paint.config.recipe import executables_of, find_recipe, from_table, read_recipe
+from paint.config.recipe import (
+    executables_of,
+    find_recipe,
+    from_table,
+    read_recipe,
+    require_one_length,
+)
 from paint.config.run_folder import ROWS, RunError
 from paint.config.schema import Config
 from paint.core.errors import format_value, naming, wrap_errors
@@ -81,6 +87,7 @@ def with_sections(config: Config, sections: Mapping[str, Any]) -> Config:
         if isinstance(settings, Mapping):
             settings = {key: as_named(value) for key, value in settings.items()}
         table[name] = settings
+    require_one_length(table)
     changed = from_table(table, source="settings", base=config)
     vouch_for(code.name for code in executables_of(table))
     return changed

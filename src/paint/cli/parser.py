@@ -27,8 +27,14 @@ from paint.cli.extension_flags import CONFIG, WITHOUT_TABLES, split_options, wit
 from paint.cli.flag_checks import flag_kinds, require_no_secrets, require_values
 from paint.cli.flag_values import with_plain_values
 from paint.commands import Command
-from paint.config.recipe import find_recipe, may_name_code, read_recipe
-from paint.config.schema import ConfigError, EvaluationConfig
+from paint.config.recipe import (
+    find_recipe,
+    from_table,
+    may_name_code,
+    read_recipe,
+    require_one_length,
+)
+from paint.config.schema import Config, ConfigError, EvaluationConfig
 from paint.core.errors import (
     format_short,
     format_value,
@@ -47,6 +53,8 @@ HELP = {"-h", "--help"}
 JSON = "json"
 VERBOSE = "verbose"
 TRUST = "trust"  # a parameter of commands that read the record of a run
+# Settings that take the place of others, and those.
+REPLACING = {"train": ("steps", "epochs"), "data": ("path", "weights")}
 GROUPS = {"data": "Make or validate training data (docs/how-to/own-data.md)."}
 """Commands of two words, by the first one."""
 
@@ -68,6 +76,7 @@ class Line:
         elif config is not None and RECIPES in given:
             given |= given_settings(config, self.words)
         elif config is not None:
+            config = _without_replaced(config, self.words)
             given[RECIPE] = Recipe(find_recipe(given[RECIPE]), config)
         targets: Sequence[Any] = ()
         for parameter in _parameters(self.command):
@@ -347,6 +356,19 @@ def given_settings(config: Any, words: Sequence[str]) -> dict[str, dict[str, Any
         else:
             settings[name] = value
     return given
+
+
+def _without_replaced(config: Config, words: Sequence[str]) -> Config:
+    """The config without what a line's settings take the place of: of steps the recipe's epochs, of
+    sources its weights.
+    """
+    table = {}
+    for section, settings in given_settings(config, words).items():
+        kept = {name: settings[name] for name in REPLACING.get(section, ()) if name in settings}
+        if kept:
+            table[section] = kept
+    require_one_length(table)
+    return from_table(table, base=config)
 
 
 def _until_recipe(command: Command) -> list[Parameter]:

@@ -64,7 +64,11 @@ def report(found: dict[str, dict[str, dict[str, Any]]]) -> str:
     for section, settings in found.items():
         lines.append(f"[{section}]")
         for key, setting in settings.items():
-            if setting["value"] is None:
+            # A recipe has one of both.
+            is_replaced = key == "steps" and settings["epochs"]["value"] is not None
+            if is_replaced:
+                text = f"# {key}: by epochs"
+            elif setting["value"] is None:
                 text = f"# {key} = None"
             else:
                 text = f"{key} = {toml_of(setting['value'])}"

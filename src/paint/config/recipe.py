@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from paint.config.schema import Config, RolloutConfig
-from paint.core.errors import ConfigError, did_you_mean, format_value, wrap_errors
+from paint.core.errors import ConfigError, did_you_mean, format_value, naming, wrap_errors
 from paint.core.extensions import OptionTable, is_spec, option_fields, plain_options
 from paint.core.nesting import parse_toml, require_shallow
 from paint.core.settings import convert_value
@@ -68,6 +68,8 @@ def read_recipe(path: str | Path, base: Config | None = None) -> Config:
             table = parse_toml(Path(path).read_bytes().decode("utf-8-sig"))
         except tomllib.TOMLDecodeError as error:
             raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    with naming(str(path)):
+        require_one_length(table)
     config = from_table(table, source=str(path), base=base)
     # The user names the recipe, and so what is in it.
     vouch_for(code.name for code in executables_of(table))
@@ -213,7 +215,8 @@ def flags(config: Config, default: Config) -> list[str]:
     """List the flags of `paint train` that turn the recipe's config, the default, into this one."""
     before, words = settings_by_name(default), []
     for name, value in settings_by_name(config).items():
-        if name in before and value == before[name]:
+        is_replaced = name == "train.steps" and config.train.epochs is not None
+        if is_replaced or (name in before and value == before[name]):
             continue
         *outer, key = name.split(".")
         # Fields of the type bool and options are switches; "auto" or true has a value.
@@ -251,7 +254,10 @@ def _section(name: str, table: Any, base: Config) -> Any:
         if key not in _NAMES[name]:
             raise ConfigError(f"unknown key {name}.{key}{nearest_setting(f'{name}.{key}')}")
 
-    table = _with_weights(table) if name == "data" else table
+    if name == "data":
+        table = _with_weights(table)
+    elif name == "train" and "steps" in table:  # they take the place of the base's epochs
+        table = {"epochs": None, **table}
     section = getattr(base, name)
     values = {}
     for field in dataclasses.fields(_SECTIONS[name]):
@@ -268,6 +274,17 @@ def _section(name: str, table: Any, base: Config) -> Any:
         elif not is_same:
             values[key] = OptionTable()
     return dataclasses.replace(section, **values)
+
+
+def require_one_length(table: Mapping[str, Any]) -> None:
+    """Raise ConfigError for settings, as a user gives them, that have both steps and epochs."""
+    train = table.get("train")
+    if not isinstance(train, Mapping) or "steps" not in train or train.get("epochs") is None:
+        return
+    raise ConfigError(
+        f"train.steps {format_value(train['steps'])} and train.epochs "
+        f"{format_value(train['epochs'])} are both given; leave one out"
+    )
 
 
 def _with_weights(table: Mapping[str, Any]) -> Mapping[str, Any]:

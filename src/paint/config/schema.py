@@ -522,8 +522,13 @@ class TrainConfig(Section):
     grpo and sft are the baselines (paper: Compared post-training recipes); module:Class is a
     variant, such as paint.algorithms.variants.oasis:Oasis, or your own (docs/how-to/extend.md)."""
     steps: int = setting(100, POSITIVE, "optimizer steps; paper: 100")
-    """Optimizer steps (paper: Experimental Details, 100). For a number of epochs, set
-    ceil(epochs x problems / problems per step)."""
+    """Optimizer steps (paper: Experimental Details, 100). train.epochs takes their place."""
+    epochs: float | None = setting(
+        None, or_none(within("(0, 10000000]")), "None: train.steps is the number"
+    )
+    """In place of train.steps: how often each problem is drawn. The steps are
+    ceil(epochs x problems / problems per step), once the problems that fit are counted; of one
+    source (ours)."""
     batch_size: int = setting(32, POSITIVE, "completions a step; paper: 32")
     """Completions per optimizer step, over all ranks (paper: Experimental Details, 32)."""
     micro_batch_size: int | Literal["auto"] = setting("auto", TOKENS, "default: auto")
@@ -576,7 +581,9 @@ class TrainConfig(Section):
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
-        in_range = 0 <= self.warmup_steps <= self.steps
+        # Those of epochs are known when the problems are counted.
+        is_open = self.epochs is not None
+        in_range = self.warmup_steps >= 0 and (is_open or self.warmup_steps <= self.steps)
         allowed = f"in [0, train.steps = {self.steps}]"
         require(self, "warmup_steps", in_range, allowed, "default: 0")
 

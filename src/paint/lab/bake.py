@@ -35,7 +35,7 @@ from paint.evaluation.metrics import GradedSamples, avg_at_k
 from paint.evaluation.summary import SUMMARY
 from paint.lab.advise import gain_of, reward_bounds
 from paint.lab.context_scores import divergence_sums, sample_student, teacher_answers
-from paint.lab.runner import ExperimentRun, train_run
+from paint.lab.runner import ExperimentRun, require_steps, train_run
 from paint.objective.divergences import REVERSE_KL
 from paint.resolve.check import check_config, with_resolved
 
@@ -70,6 +70,7 @@ def bake(
     require_count("held_out", held_out)
     require_count("samples", samples)
     require_one_process("paint bake")
+    require_steps("bake", config)
     if config.model.train_mode != "lora" or config.context.source != ("file",):
         raise ConfigError('`paint bake` needs model.train_mode "lora" and context.source "file"')
     rules, display = config.context.file, Display()

@@ -83,6 +83,9 @@ class ExperimentRun:
     name: str
     config: Config
 
+    def __post_init__(self) -> None:
+        require_steps(self.name, self.config)
+
     @property
     def seed(self) -> int:
         return self.config.train.seed
@@ -105,6 +108,15 @@ class ExperimentRun:
         machine = find_machine()
         run = resolve_engine(check_training(self.config), machine)
         return replace(self, config=run.config)
+
+
+def require_steps(name: str, config: Config) -> None:
+    """Raise ConfigError for epochs: which checkpoints are evaluated is known before a training."""
+    if config.train.epochs is not None:
+        raise ConfigError(
+            f"{name}: train.epochs must be None in an experiment, got {config.train.epochs:g} "
+            f"(its checkpoints are chosen by steps; set train.steps)"
+        )
 
 
 def run_experiment(

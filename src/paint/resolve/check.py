@@ -301,6 +301,12 @@ RULES = (
         "empty, or one number for each source",
         "data.path: {data.place}",
     ),
+    Rule(
+        lambda run: run.config.train.epochs is not None and len(run.config.data.paths) > 1,
+        "train.epochs",
+        "None with several sources",
+        "each has epochs of its own, by data.weights; set train.steps",
+    ),
     _of_distillation("teacher.weights"),
     _of_distillation("context.source"),
     _of_distillation("context.wording"),
@@ -617,7 +623,8 @@ def _resolve_dtype(run: Resolved, machine: Machine, split: Split) -> Resolved:
 def cautions_of(run: Resolved) -> Iterator[str]:
     """Lines on settings that are allowed, and rarely meant."""
     teacher, divergence = run.teacher, run.config.objective.divergence
-    if teacher.weights == "ema" and teacher.every >= run.config.train.steps:
+    is_long = run.config.train.epochs is not None or teacher.every < run.config.train.steps
+    if teacher.weights == "ema" and not is_long:
         yield (
             f"the teacher stays as it is: teacher.every is not below {run.config.train.steps} steps"
         )

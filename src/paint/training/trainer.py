@@ -1,5 +1,6 @@
 """The trainer: set-up, the loop over steps, checkpoints and logs."""
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -162,6 +163,7 @@ def train(
             # For run.json: a resumed run must render the same prompts on another day (C33).
             run = run.changed("model", date=policy.conventions.date)
         problems = filter_problems(policy, run, candidates, display, file_content)
+        run = with_steps(run, problems, display)
         display.notes(describe_mixture(problems, run.config.data, drawn_count(run.config)))
         if run.algorithm.needs_context:
             warn_template_mismatch(display, policy)
@@ -202,6 +204,22 @@ def train(
         prices = run.config.grading.prices
         _describe_end(folder, done, monotonic() - began, display, prices)
     return latest_checkpoint(folder) or folder
+
+
+def with_steps(run: Resolved, problems: Sequence[Problem], display: Display) -> Resolved:
+    """The run with the steps of ``train.epochs``, which they take the place of. Raises ConfigError.
+
+    run.json has the steps, as it has what other settings became.
+    """
+    train = run.config.train
+    if train.epochs is None:
+        return run
+    at_once = train.batch_size // run.rollout.samples_per_problem
+    steps = math.ceil(train.epochs * len(problems) / at_once)
+    display.note(
+        f"train.epochs {train.epochs:g}: {steps:,} steps of {at_once} of {len(problems):,} problems"
+    )
+    return run.changed("train", steps=steps, epochs=None)
 
 
 def _longest_rows(run: Resolved, problems: Sequence[Problem]) -> LongestRows | None:
