@@ -44,7 +44,9 @@ _QUESTION, _ANSWER = "paint-question", "zz-answer"
 _NAMES = "paint_tool_1", "paint_tool_2"
 _KEYS, _VALUES = ("paintkey1", "paintkey2"), ("paintvalue1", "paintvalue2")
 _ARGUMENTS = dict(zip(_KEYS, _VALUES, strict=True))
-_ANY_NAME = "\0"  # a name in a mark, as in " to=NAME<|message|>"
+_MIXED: Mapping[str, Any] = {_KEYS[0]: 'a "b"\nc', "number": 3, "switch": True, "list": ["d"]}
+_ANY_TEXT = r"\S{1,99}?"
+_ANY = "\0"  # a part of marks that differs from call to call, such as an id
 
 _NAME = re.compile(r"[^\s<>{}()\[\]\"'|=,;:]+")
 _BARE_KEY = re.compile(r"[\w$.-]+")
@@ -243,16 +245,18 @@ class NamedSpelling:
     def read(self, text: str, place: int, typed: Typed) -> tuple[ToolCall, int]:
         """The call at a place, and where it ends. Raises UnreadCall."""
         name, place = _name(text, place)
-        middle = re.compile(rf"\s*{_flexible(self.middle)}\s*").match(text, place)
+        pattern = _flexible(self.middle).replace(_ANY_TEXT, f"({_ANY_TEXT})")
+        middle = re.compile(rf"\s*{pattern}\s*").match(text, place)
         if middle is None:
             raise Literals(text, place).fault(f"{self.middle.strip()!r} is missing")
+        call_id = middle[1] if middle.re.groups else ""
         reader = Literals(text, middle.end())
         if reader.text[reader.place : reader.place + 1] in ("'", '"'):
             arguments = _whole_object(reader.value())
         else:
             reader.require("{")
             arguments = reader.members("}", ":")
-        return ToolCall(name, arguments), reader.place
+        return ToolCall(name, arguments, call_id), reader.place
 
 
 @dataclass(frozen=True)
@@ -354,9 +358,9 @@ def _whole_object(text: Any) -> dict[str, Any]:
 
 
 def _flexible(mark: str) -> str:
-    """A pattern of a mark with any white space, and any name for ``_ANY_NAME``."""
+    """A pattern of a mark with any white space, and any text without one for ``_ANY``."""
     spaced = r"\s*".join(map(re.escape, mark.split()))
-    return spaced.replace(re.escape(_ANY_NAME), r"\S{1,99}?")
+    return spaced.replace(re.escape(_ANY), _ANY_TEXT)
 
 
 @dataclass(frozen=True)
@@ -392,7 +396,9 @@ class CallStyle:
         if self.opening.strip():
             # A model that writes calls without marks between them writes the opening mark.
             return re.compile(rf"{between}[,;]?\s*{self.entry.pattern}")
-        return re.compile(rf"{between}[,;]\s*(?={self._body})")
+        # Objects behind a mark may follow each other in lines, as MiniMax's.
+        is_optional = isinstance(self.spelling, ObjectSpelling) and not self.is_bare
+        return re.compile(rf"{between}[,;]{'?' * is_optional}\s*(?={self._body})")
 
     @cached_property
     def closing_mark(self) -> re.Pattern[str]:
@@ -468,26 +474,47 @@ def _call_style(tokenizer: PreTrainedTokenizerBase, template: str) -> CallStyle:
     if turns is None:
         raise PolicyError(f"{whose} has no calls of tools, or no results of them; {advice}")
     trial = _Trial(tokenizer, turns)
-    found = _spelling(trial)
-    if found is None:
-        raise PolicyError(
-            f"{whose} spells calls of tools in a way that is not known: {trial.one!r}; {advice}"
+    shown = repr(trial.one.replace(_ANY, "..."))
+    try:
+        spelling, back = _spelling(trial)
+        style = CallStyle(
+            spelling=spelling,
+            **_marks(trial, spelling, back),
+            header=trial.header,
+            example=trial.one,
+            turns=turns,
+            tags=thought_tags(tokenizer, template),
+            thought_field=thought_field(tokenizer, template),
+            tokenizer=tokenizer,
         )
-    spelling, back = found
-    marks = _marks(trial, spelling, back)
-    style = CallStyle(
-        spelling=spelling,
-        **marks,
-        header=trial.header,
-        example=trial.one,
-        turns=turns,
-        tags=thought_tags(tokenizer, template),
-        thought_field=thought_field(tokenizer, template),
-        tokenizer=tokenizer,
-    )
+        is_read = _reads(style, trial)
+    except UnreadCall as error:
+        raise PolicyError(f"{whose} spells calls in an unknown way: {shown}; {advice}") from error
+    if not is_read:
+        raise PolicyError(f"{whose} spells calls in an unknown way: {shown}; {advice}")
     if style.is_bare and not isinstance(spelling, ObjectSpelling | LiteralSpelling):
-        raise PolicyError(f"{whose} writes calls of tools without a mark: {trial.one!r}; {advice}")
+        raise PolicyError(f"{whose} writes calls without a mark: {shown}; {advice}")
     return style
+
+
+def _reads(style: CallStyle, trial: "_Trial") -> bool:
+    """Whether calls with values of several types are read as they were given."""
+
+    def typed(name: str, key: str, text: str) -> Any:
+        return text if key == _KEYS[0] else Literals(text).value()
+
+    names = _NAMES if style.turns.several else _NAMES[:1]
+    text = trial.calls(names, _MIXED)
+    mark = style.entry.search(text)
+    for name in names:
+        if mark is None:
+            return False
+        call, place = style.spelling.read(text, mark.end(), typed)
+        if (call.name, call.arguments) != (name, _MIXED):
+            return False
+        end = style.end.match(text, place)
+        mark = style.again.match(text, end.end() if end else place)
+    return True
 
 
 class _Trial:
@@ -501,11 +528,12 @@ class _Trial:
         asked = self._render([])
         prompt = self._render([], add_generation_prompt=True)
         self.header = prompt.removeprefix(asked).strip() if prompt.startswith(asked) else ""
-        self.one = self._calls(_NAMES[:1])
-        self.two = self._calls(_NAMES) if turns.several else ""
-        self.empty = self._calls(_NAMES[:1], {})
+        self.one = self.calls(_NAMES[:1])
+        self.two = self.calls(_NAMES) if turns.several else ""
+        self.empty = self.calls(_NAMES[:1], {})
 
-    def _calls(self, names: Sequence[str], arguments: Mapping[str, Any] = _ARGUMENTS) -> str:
+    def calls(self, names: Sequence[str], arguments: Mapping[str, Any] = _ARGUMENTS) -> str:
+        """A turn with calls, without their ids; "" where the template refuses it."""
         calls = [trial_call(name, arguments) for name in names]
         try:
             turn = self._turn({"content": "", "tool_calls": calls})
@@ -515,6 +543,7 @@ class _Trial:
         shared = turn[:start]
         if shared.rfind("<") > shared.rfind(">"):  # within a mark
             start = shared.rfind("<")
+        turn = re.sub(r"call0000\d", _ANY, turn)
         return turn[start:].strip().removesuffix(self._tail).strip()
 
     def _turn(self, message: Message) -> str:
@@ -530,13 +559,16 @@ class _Trial:
         return str(text).partition(_QUESTION)[2]
 
 
-def _spelling(trial: _Trial) -> tuple[Spelling, int] | None:
-    """The spelling of the trial's call, and how far before its name it begins; None: unknown."""
+def _spelling(trial: _Trial) -> tuple[Spelling, int]:
+    """The spelling of the trial's call, and how far before its name it begins.
+
+    Raises UnreadCall for a spelling that is not known.
+    """
     text = trial.one
     key, value = text.find(_KEYS[0]), text.find(_VALUES[0])
     at = text.rfind(_NAMES[0], 0, max(key, 0))
     if min(at, key, value) < 0:
-        return None
+        raise UnreadCall("it has no name before its arguments")
     for start in (m.start() for m in re.finditer(r"\{", text[:at])):
         found = _object_spelling(text, start)
         if found:
@@ -552,8 +584,7 @@ def _spelling(trial: _Trial) -> tuple[Spelling, int] | None:
     literal = _literal_spelling(head, equals, between, rest)
     if literal:
         return literal, 0
-    tags = _tag_spelling(head, equals, between, rest, trial.empty)
-    return (tags, 0) if tags else None
+    return _tag_spelling(head, equals, between, rest, trial.empty), 0
 
 
 def _value_at(text: str, start: int) -> Any:
@@ -594,10 +625,11 @@ def _literal_spelling(head: str, equals: str, between: str, rest: str) -> Litera
     return LiteralSpelling(opening, sign, closing, quote)
 
 
-def _tag_spelling(
-    head: str, equals: str, between: str, rest: str, empty: str
-) -> TagSpelling | None:
-    """The spelling of a call with tagged arguments, from one with two and one with none."""
+def _tag_spelling(head: str, equals: str, between: str, rest: str, empty: str) -> TagSpelling:
+    """The spelling of a call with tagged arguments, from one with two and one with none.
+
+    Raises UnreadCall where it is no such spelling.
+    """
     alone = empty[empty.rfind(_NAMES[0]) + len(_NAMES[0]) :] if _NAMES[0] in empty else ""
     shared = alone[: common_length(alone, head)]
     if shared.rfind("<") > shared.rfind(">"):  # within a tag
@@ -606,7 +638,7 @@ def _tag_spelling(
     value_end = rest.removesuffix(tail)
     is_whole = bool(tail.strip() and key_mark.strip() and equals.strip() and value_end.strip())
     if not is_whole or not rest.endswith(tail) or between != value_end + key_mark:
-        return None
+        raise UnreadCall("its arguments are spelled in another way")
     return TagSpelling(shared, key_mark, equals, value_end, tail)
 
 
@@ -619,12 +651,12 @@ def _marks(trial: _Trial, spelling: Spelling, back: int) -> dict[str, str]:
         return start, spelling.read(text, start, lambda *texts: texts[2])[1]
 
     start, end = region(trial.one, 0)
-    before = trial.one[:start].replace(_NAMES[0], _ANY_NAME)
+    before = trial.one[:start].replace(_NAMES[0], _ANY)
     after = trial.one[end:]
     if not trial.two:
         return {"before": "", "opening": before, "closing": after, "after": "", "between": ""}
     first, second = region(trial.two, 0), region(trial.two, 1)
-    between = trial.two[first[1] : second[0]].replace(_NAMES[1], _ANY_NAME)
+    between = trial.two[first[1] : second[0]].replace(_NAMES[1], _ANY)
     opening = before[len(before) - common_length(before[::-1], between[::-1]) :]
     if -1 < opening.find(">") < (opening.find("<") % (len(opening) + 1)):  # within a mark
         opening = opening[opening.find(">") + 1 :]

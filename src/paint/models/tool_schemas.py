@@ -151,21 +151,23 @@ def typed_text(schemas: Sequence[Schema], tool: str, argument: str, text: str) -
 def _typed(schema: Schema, text: str) -> Any:
     if schema.get("nullable") and text.strip() in ("null", "None"):
         return None
-    if not schema or _types(schema) == ["string"]:
+    if {*_types(schema)} <= {"string"}:
         return text
     reader = Literals(text)
     try:
         value = reader.value()
     except UnreadCall:
         return text
-    if text[reader.place :].strip() or _value_fault({**schema, "enum": [value]}, value, ""):
-        return text
-    return value
+    fits = any(_TYPES.get(name, _any)(value) for name in _types(schema))
+    return value if fits and not text[reader.place :].strip() else text
 
 
 def _types(schema: Schema) -> list[str]:
+    """The types that a schema allows; none if it names none."""
     named = schema.get("type", [])
-    return [named] if isinstance(named, str) else list(named)
+    choices = [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
+    inner = [name for choice in choices for name in _types(choice)]
+    return [*([named] if isinstance(named, str) else named), *inner]
 
 
 def _shown(value: Any) -> str:
