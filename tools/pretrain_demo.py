@@ -66,11 +66,21 @@ SHARES: dict[View, float] = {
 }
 """How often a prompt shows what, as weights."""
 
-# Qwen3's chat format without tools: thinking is the default; switched off, a think block is closed
-# at once, empty.
+# Qwen3's chat format, shorter: thinking is the default; switched off, a think block is closed at
+# once, empty. The model has seen neither tools nor calls.
 CHAT_TEMPLATE = (
+    "{%- if tools %}"
+    "{{- '<|im_start|>system\\n# Tools\\n' }}"
+    "{%- for tool in tools %}{{- (tool.function | tojson) + '\\n' }}{%- endfor %}"
+    "{{- 'Call: <tool_call>{\"name\": NAME, \"arguments\": OBJECT}</tool_call><|im_end|>\\n' }}"
+    "{%- endif %}"
     "{%- for message in messages %}"
-    "{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}"
+    "{{- '<|im_start|>' + message.role + '\\n' + message.content }}"
+    "{%- for call in message.tool_calls or [] %}"
+    "{{- '<tool_call>' + ({'name': call.function.name, 'arguments': call.function.arguments}"
+    " | tojson) + '</tool_call>' }}"
+    "{%- endfor %}"
+    "{{- '<|im_end|>\\n' }}"
     "{%- endfor %}"
     "{%- if add_generation_prompt %}"
     "{{- '<|im_start|>assistant\\n' }}"
