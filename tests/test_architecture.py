@@ -37,6 +37,7 @@ LAYERS = [
     ["resolve.algorithm", "resolve.engines", "resolve.structure", "resolve.optimizer"],
     ["demo"],
     ["grading"],
+    ["environments"],
     [
         "data.problems",
         "data.readers",

@@ -35,6 +35,9 @@ _STARTED = {
 }
 """Settings of command lines and of addresses, which get the key of servers, with what is none."""
 
+_LISTS = ("conversation.tools",)
+"""Settings of objects without options."""
+
 _OF_A_CLASS = ("train.method", "train.optimizer", "objective.divergence", "rollout.engine")
 """Settings that take objects of one class alone, so that of the package none but extensions."""
 
@@ -103,7 +106,7 @@ def may_name_code(setting: str) -> bool:
     """Whether a setting, such as "grading.grader", can name what ``executables_of`` finds."""
     section, _, key = setting.partition(".")
     owners = option_fields(_SECTIONS[section]) if section in _SECTIONS else {}
-    return setting in _STARTED or key in (*owners, *owners.values())
+    return setting in {*_STARTED, *_LISTS} or key in (*owners, *owners.values())
 
 
 def executables_of(table: Mapping[str, Any]) -> list[Executable]:

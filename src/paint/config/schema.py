@@ -240,6 +240,10 @@ class DataConfig(Section):
     name with a dot, as of any field, is that of a field in an object: reward_model.ground_truth."""
     id_field: str = setting("id", FIELD, 'default: "id"')
     """Field that names a row. Rows without "id" are named by their number."""
+    turns: Literal["last", "all"] = "last"
+    """Which assistant turns of a chat are the solution: last, with all before it as the prompt, or
+    all, with calls of tools and what answered them in between, as a conversation (ours;
+    docs/how-to/turns-and-tools.md)."""
     max_prompt_tokens: int = setting(8192, POSITIVE, "default: 8192")
     """Longest prompt of student and teacher (sft: prompt and solution), in tokens; longer ones are
     refused, never cut (ours)."""
@@ -637,6 +641,38 @@ class GradingConfig(Section):
         return self.grader == ("none",)
 
 
+@dataclass(frozen=True, slots=True)
+class ConversationConfig(Section):
+    """What answers the student's turns: tools, and an environment of your own. Without either, the
+    student writes one completion (docs/how-to/turns-and-tools.md; ours)."""
+
+    tools: tuple[str, ...] = setting(
+        (), [Check("distinct functions, each as module:function", _are_distinct)], "default: none"
+    )
+    """Functions that the model may call, each as module:function. Names, annotations and docstrings
+    are what the model is told of them."""
+    environment: str = ""
+    """Class that answers turns without calls, as module:Class: one with a step, or one of TRL's
+    environment_factory. Empty: a turn without calls is the last one."""
+    max_turns: int = setting(8, POSITIVE, "turns of the student; default: 8")
+    """Most turns of the student; a conversation that would have more counts as truncated."""
+    timeout: float = setting(60.0, SECONDS, "seconds; default: 60")
+    """Seconds that a call of a tool or of the environment may take. A tool's call is then answered
+    by the error; a conversation whose environment does not answer has no reward."""
+    concurrency: int = setting(32, POSITIVE, "calls; default: 32")
+    """Calls at once, by each rank."""
+    options: OptionTable = field(default=NO_OPTIONS, metadata=options_of("environment"))
+    """Options that the environment declares, by name (docs/how-to/extend.md)."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether something answers the student's turns."""
+        return bool(self.tools or self.environment)
+
+
+ONE_TURN = ConversationConfig()
+"""Nothing answers: a completion is all."""
+
 WarningName = Literal[
     "truncated",
     "no_answer",
@@ -727,6 +763,7 @@ class Config:
     data: DataConfig = field(default_factory=DataConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     """How the student samples its completions: one for every problem (grpo: several), on policy."""
+    conversation: ConversationConfig = field(default_factory=ConversationConfig)
     context: ContextConfig = field(default_factory=ContextConfig)
     prompts: PromptsConfig = field(default_factory=PromptsConfig)
     teacher: TeacherConfig = field(default_factory=TeacherConfig)
@@ -778,6 +815,8 @@ class EvaluationConfig(Section):
     """Number format of the weights; None is that of the run, or else that of the model's files."""
     grading: GradingConfig = field(default_factory=GradingConfig)
     """How answers are graded."""
+    conversation: ConversationConfig = field(default_factory=ConversationConfig)
+    """What answers the policy's turns."""
     rollout: RolloutConfig = field(
         default_factory=lambda: RolloutConfig(
             temperature=1.0, top_k=-1, max_new_tokens=38_912, batch_size=64, timeout=7200.0

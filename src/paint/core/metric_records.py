@@ -220,6 +220,23 @@ METRICS = (
         charts=("mask_ratio",),
     ),
     Metric(
+        name="turns",
+        unit="number",
+        meaning="turns of the student in a conversation, mean over conversations "
+        "(`conversation.tools` and `conversation.environment` only, as the next two)",
+        line="{:.1f} turns",
+    ),
+    Metric(
+        name="tool_calls",
+        unit="number",
+        meaning="calls of tools in a conversation, mean over conversations",
+    ),
+    Metric(
+        name="tool_errors",
+        unit="number",
+        meaning="of these, calls that failed or could not be read",
+    ),
+    Metric(
         name="verified_peers",
         unit="number",
         meaning="right completions of the same problem in other rows of the step, mean over "

@@ -30,6 +30,7 @@ from paint.core.errors import ConfigError, did_you_mean, format_short, format_va
 from paint.core.extensions import complete_options
 from paint.core.model_folder import other_than_model
 from paint.demo.files import model_path
+from paint.environments.episodes import tools_of
 from paint.grading.code.unit_tests import CodeOptions
 from paint.grading.graders import needs_answer
 from paint.objective.divergences import FORWARD_KL, Divergence, find_divergence
@@ -266,7 +267,10 @@ def _of_distillation(setting: str) -> Rule:
 
 
 def _lacks_grader(run: Resolved) -> bool:
-    is_needed = run.needs_grades or run.config.validation.path
+    # An environment may give the reward.
+    is_needed = (run.needs_grades and not run.config.conversation.environment) or (
+        run.config.validation.path
+    )
     return bool(is_needed) and run.config.grading.is_off
 
 
@@ -308,6 +312,12 @@ RULES = (
         "each has epochs of its own, by data.weights; set train.steps",
     ),
     _of_distillation("teacher.weights"),
+    Rule(
+        lambda run: run.config.conversation.is_on and run.rollout.off_policy_steps,
+        "rollout.off_policy_steps",
+        "0 with conversation.tools and conversation.environment",
+        "a turn is sampled once the one before it is answered",
+    ),
     _of_distillation("context.source"),
     _of_distillation("context.wording"),
     _of_distillation("objective.divergence"),
@@ -455,9 +465,10 @@ def check_config(config: Config) -> Resolved:
     divergence = find_divergence(config.objective.divergence, table=config.objective.options)
     algorithm = find_algorithm(config.train)
     # With their defaults, as run.json records them: an extension may change its defaults later.
-    for section in ("rollout", "context", "objective", "train", "grading"):
+    for section in ("rollout", "conversation", "context", "objective", "train", "grading"):
         complete = complete_options(getattr(config, section), f"{section}.")
         config = replace(config, **{section: complete})
+    tools_of(config.conversation)  # loads what is named
     run = Resolved(config, algorithm, engine, divergence, optimizer)
     _ = run.objective  # refuses a clip or kernels that the divergence does not take
     _apply(RULES, run)

@@ -1,0 +1,309 @@
+"""Conversations with an environment and tools: many at once, each call limited in time.
+
+A call of a tool that fails is answered by its error. An environment that fails ends its
+conversation, which then has no reward. Neither ends the run.
+"""
+
+import asyncio
+import inspect
+import json
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from paint.config.schema import ConversationConfig
+from paint.core.background import Background
+from paint.core.errors import ConfigError
+from paint.core.extensions import build_options, load_object, of_type
+from paint.environments.environment import ChatMessage
+from paint.grading.contract import Grade
+from paint.grading.processes import describe_error
+
+SETTING = "conversation.environment"
+TOOLS = "conversation.tools"
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What an environment begins a conversation with."""
+
+    messages: tuple[ChatMessage, ...] | None = None  # in place of the row's own
+    note: str = ""  # text for the end of the last message, of a class of TRL's
+    error: str = ""  # why it could not begin
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What an environment answers to a turn."""
+
+    messages: tuple[ChatMessage, ...] | None  # None ends the conversation
+    error: str = ""  # why it could not answer
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """What a call of a tool returned, or the error that the model reads in its place."""
+
+    text: str
+    failed: bool = False
+
+
+class Episode:
+    """The environment of one conversation, and its tools by name.
+
+    Args:
+        environment: None where tools alone answer.
+    """
+
+    def __init__(self, environment: Any, tools: Mapping[str, Callable[..., Any]]) -> None:
+        self.environment, self.tools = environment, dict(tools)
+        self.error = ""
+
+    @property
+    def grade(self) -> Grade | None:
+        """What the environment says of the conversation; None where it gives no reward."""
+        if self.error:
+            return Grade(None, self.error, failed=True)
+        reward = getattr(self.environment, "reward", None)
+        feedback = str(getattr(self.environment, "feedback", "") or "")
+        if reward is None or callable(reward):
+            return None
+        if not isinstance(reward, int | float) or not isfinite(reward):
+            fault = f"{SETTING}: its reward is an object {of_type(reward)}, and no finite number"
+            return Grade(None, fault, failed=True)
+        return Grade(float(reward), f"reward {reward:g}", feedback=feedback)
+
+
+class Episodes:
+    """Opens, answers and closes the conversations of a run."""
+
+    def __init__(self, settings: ConversationConfig) -> None:
+        self._settings = settings
+        self._functions = {tool_name(tool): tool for tool in map(load_tool, settings.tools)}
+        self._class = load_environment(settings)
+        self._background = Background("environments")
+
+    def __enter__(self) -> "Episodes":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def open(
+        self, rows: Sequence[Mapping[str, Any]], seeds: Sequence[int]
+    ) -> list[tuple[Episode, Opening]]:
+        """Begin a conversation about each row."""
+        episodes = [self._new() for _ in rows]
+        begun = self._at_once(
+            [
+                self._reset(episode, row, seed)
+                for episode, row, seed in zip(episodes, rows, seeds, strict=True)
+            ]
+        )
+        return list(zip(episodes, begun, strict=True))
+
+    def call(self, calls: Sequence[tuple[Episode, str, Mapping[str, Any]]]) -> list[ToolResult]:
+        """The results of calls of tools: episode, name and arguments of each."""
+        return self._at_once([self._tool(*call) for call in calls])
+
+    def step(self, turns: Sequence[tuple[Episode, Sequence[ChatMessage], str]]) -> list[Answer]:
+        """The answers to turns: episode, conversation so far, and the turn's text, of each."""
+        return self._at_once([self._step(*turn) for turn in turns])
+
+    def end(self, episodes: Sequence[Episode]) -> None:
+        """Close conversations; an error of ``close`` is that of the conversation."""
+        self._at_once([self._close(episode) for episode in episodes])
+
+    def close(self) -> None:
+        """End the thread in which calls wait."""
+        self._background.cancel()
+        self._background.close()
+
+    def _new(self) -> Episode:
+        if self._class is None:
+            return Episode(None, self._functions)
+        environment = self._class()
+        options = build_options(
+            self._class, self._settings.options, "conversation.options", _whose(self._settings)
+        )
+        if options is not None:
+            environment.options = options
+        tools = dict(self._functions)
+        if not hasattr(self._class, "step"):
+            for name in methods_of(self._class):
+                tools[name] = getattr(environment, name)
+        return Episode(environment, tools)
+
+    def _at_once(self, work: Sequence[Awaitable[Any]]) -> list[Any]:
+        slots = asyncio.Semaphore(self._settings.concurrency)
+
+        async def one(task: Awaitable[Any]) -> Any:
+            async with slots:
+                return await task
+
+        async def all_of_them() -> list[Any]:
+            return await asyncio.gather(*map(one, work))
+
+        return self._background.run(all_of_them())
+
+    async def _reset(self, episode: Episode, row: Mapping[str, Any], seed: int) -> Opening:
+        reset = getattr(episode.environment, "reset", None)
+        if reset is None:
+            return Opening()
+        try:
+            if hasattr(episode.environment, "step"):
+                found = await self._limited(reset, dict(row), seed)
+                return Opening(None if found is None else read_messages(found))
+            note = await self._limited(lambda: reset(**row))
+            return Opening(note="" if note is None else str(note))
+        except Exception as error:
+            episode.error = f"{SETTING}: reset failed: {describe_error(error)}"
+            return Opening(error=episode.error)
+
+    async def _step(self, episode: Episode, messages: Sequence[ChatMessage], text: str) -> Answer:
+        step = getattr(episode.environment, "step", None)
+        if step is None:
+            return Answer(None)
+        try:
+            found = await self._limited(step, [dict(message) for message in messages], text)
+            return Answer(None if found is None else read_messages(found))
+        except Exception as error:
+            episode.error = f"{SETTING}: step failed: {describe_error(error)}"
+            return Answer(None, episode.error)
+
+    async def _tool(self, episode: Episode, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        try:
+            found = await self._limited(lambda: episode.tools[name](**arguments))
+            return ToolResult(found if isinstance(found, str) else json.dumps(found, default=str))
+        except Exception as error:
+            return ToolResult(f"Error: {describe_error(error)}", failed=True)
+
+    async def _close(self, episode: Episode) -> None:
+        close = getattr(episode.environment, "close", None)
+        if close is not None:
+            try:
+                await self._limited(close)
+            except Exception as error:
+                episode.error = episode.error or f"{SETTING}: close failed: {describe_error(error)}"
+
+    async def _limited(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What a function returns, sync or async, within ``conversation.timeout`` seconds."""
+        seconds = self._settings.timeout
+        try:
+            return await asyncio.wait_for(_called(function, *arguments), seconds)
+        except TimeoutError as error:
+            raise TimeoutError(str(error) or f"no result within {seconds:g} s") from None
+
+
+async def _called(function: Callable[..., Any], *arguments: Any) -> Any:
+    if inspect.iscoroutinefunction(function):
+        return await function(*arguments)
+    found = await _in_thread(function, *arguments)
+    return await found if inspect.isawaitable(found) else found
+
+
+async def _in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function returns in a thread that ends with the process.
+
+    Not asyncio.to_thread: a process waits for its threads at its end, and a call that never
+    returns would keep it from ending.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+
+    def tell(set_it: Callable[[Any], None], value: Any) -> None:
+        if not future.done():  # the wait for it may be over
+            set_it(value)
+
+    def work() -> None:
+        try:
+            value, set_it = function(*arguments), future.set_result
+        except BaseException as error:  # sys.exit in a tool, too
+            value = error if isinstance(error, Exception) else RuntimeError(describe_error(error))
+            set_it = future.set_exception
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(tell, set_it, value)
+
+    threading.Thread(target=work, name="environment", daemon=True).start()
+    return await future
+
+
+def tools_of(settings: ConversationConfig) -> list[Callable[..., Any]]:
+    """The tools, as the model is told of them; those of a class of TRL's are its methods.
+
+    Raises ConfigError for two of one name.
+    """
+    tools = list(map(load_tool, settings.tools))
+    environment = load_environment(settings)
+    if environment is not None and not hasattr(environment, "step"):
+        tools += methods_of(environment).values()
+    names = list(map(tool_name, tools))
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"{TOOLS}: two tools are named {name}; rename one of them")
+    return tools
+
+
+def load_tool(spec: str) -> Callable[..., Any]:
+    """The function that ``conversation.tools`` names. Raises ConfigError for anything else."""
+    function = load_object(spec, TOOLS, ())
+    if not callable(function) or isinstance(function, type):
+        raise ConfigError(f"{TOOLS} {spec} is an object {of_type(function)}, and no function")
+    return function  # type: ignore[no-any-return]
+
+
+def load_environment(settings: ConversationConfig) -> Any:
+    """The class that ``conversation.environment`` names; None without one.
+
+    Raises ConfigError for what is no class, has neither ``step`` nor ``reset``, or other options.
+    """
+    if not settings.environment:
+        return None
+    found = load_object(settings.environment, SETTING, ())
+    whose = _whose(settings)
+    if not callable(found):
+        raise ConfigError(f"{whose} is an object {of_type(found)}, and no class")
+    if not (hasattr(found, "step") or hasattr(found, "reset")):
+        raise ConfigError(
+            f"{whose} has neither step nor reset; give it a step (docs/how-to/extend.md)"
+        )
+    build_options(found, settings.options, "conversation.options", whose)
+    return found
+
+
+def methods_of(environment: type) -> dict[str, Callable[..., Any]]:
+    """The public methods of a class of TRL's, which are its tools."""
+    methods = inspect.getmembers(environment, inspect.isfunction)
+    taken = ("reset", "close")
+    return {
+        name: method for name, method in methods if not name.startswith("_") and name not in taken
+    }
+
+
+def tool_name(tool: Callable[..., Any]) -> str:
+    """The name by which a model calls a tool."""
+    return str(getattr(tool, "__name__", type(tool).__name__))
+
+
+def read_messages(found: Any) -> tuple[ChatMessage, ...]:
+    """Messages that an environment returned: a list of them, one, or a text of the user's.
+
+    Raises ValueError for anything else.
+    """
+    if isinstance(found, str):
+        return ({"role": "user", "content": found},)
+    if isinstance(found, Mapping):
+        found = [found]
+    if not isinstance(found, list | tuple):
+        raise ValueError(f"it returned an object {of_type(found)}, and no messages")
+    for message in found:
+        is_message = isinstance(message, Mapping) and isinstance(message.get("role"), str)
+        if not is_message or not isinstance(message.get("content"), str):
+            raise ValueError("it returned a message without a role and a content, which are texts")
+    return tuple(dict(message) for message in found)
+
+
+def _whose(settings: ConversationConfig) -> str:
+    return f"{SETTING} {settings.environment}"

@@ -1,0 +1,211 @@
+"""Environments and tools of the user's own: what they may be, and what their failures do."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from paint.config.schema import ConversationConfig
+from paint.core.errors import ConfigError
+from paint.core.extensions import OptionTable, spec_of
+from paint.environments.episodes import Answer, Episode, Episodes, Opening, read_messages, tools_of
+
+USER = {"role": "user", "content": "Check it."}
+
+
+@dataclass(frozen=True)
+class DeskOptions:
+    patience: int = 2
+    """Turns that the customer waits."""
+
+
+class Desk:
+    """Has options, and a reward at its end."""
+
+    options: DeskOptions
+
+    def __init__(self) -> None:
+        self.reward: float | None = None
+        self.feedback = ""
+        self.is_closed = False
+
+    def reset(self, row: Mapping[str, Any], seed: int) -> list[dict[str, str]]:
+        return [{"role": "user", "content": f"{row['id']} {seed}"}]
+
+    def step(self, messages: list[dict[str, Any]], completion: str) -> list[dict[str, str]] | None:
+        if len(messages) >= 2 * self.options.patience:
+            self.reward, self.feedback = 0.5, f"after {completion}"
+            return None
+        return [USER]
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class AsyncDesk:
+    """The same as coroutines."""
+
+    async def step(self, messages: list[dict[str, Any]], completion: str) -> str | None:
+        await asyncio.sleep(0.1)
+        return None if "done" in completion else "Go on."
+
+
+class Rooms:
+    """As TRL's environment_factory takes it: no step, and public methods that are tools."""
+
+    def __init__(self) -> None:
+        self.reward = 0.0
+
+    def reset(self, **row: Any) -> str:
+        return f"\nYou are in {row['room']}."
+
+    def walk(self, to: str) -> str:
+        """Walk.
+
+        Args:
+            to: Where to.
+        """
+        self.reward = 1.0
+        return f"You are in {to}."
+
+    def _secret(self) -> None:
+        raise AssertionError
+
+
+def broken(x: int) -> str:
+    """Fails."""
+    raise ValueError("no such room")
+
+
+def slow(x: int) -> str:
+    """Waits."""
+    time.sleep(30)
+    return "late"
+
+
+def leaves(x: int) -> str:
+    """Calls sys.exit."""
+    raise SystemExit(3)
+
+
+async def double(x: int) -> dict[str, int]:
+    """Doubles."""
+    return {"double": 2 * x}
+
+
+def grade_of(episode: Episode) -> tuple[float | None, str] | None:
+    """Reward and feedback."""
+    return (episode.grade.reward, episode.grade.feedback) if episode.grade else None
+
+
+def settings(
+    *tools: Callable[..., Any], environment: Any = None, **more: Any
+) -> ConversationConfig:
+    specs = tuple(spec_of(tool) for tool in tools)
+    name = spec_of(environment) if environment is not None else ""
+    return ConversationConfig(tools=specs, environment=name, **more)
+
+
+def test_episodes_environment_with_options_begins_answers_and_grades() -> None:
+    with Episodes(settings(environment=Desk, options=OptionTable({"patience": 1}))) as episodes:
+        [(episode, opening)] = episodes.open([{"id": "a"}], [7])
+        assert opening == Opening(({"role": "user", "content": "a 7"},))
+        assert grade_of(episode) is None
+        [answer] = episodes.step([(episode, [USER], "first")])
+        assert answer == Answer((USER,))
+        [answer] = episodes.step([(episode, [USER] * 2, "last")])
+        assert answer == Answer(None)
+        assert grade_of(episode) == (0.5, "after last")
+        episodes.end([episode])
+        assert episode.environment.is_closed
+
+
+def test_episodes_coroutines_run_at_once() -> None:
+    with Episodes(settings(environment=AsyncDesk)) as episodes:
+        opened = episodes.open([{}] * 8, range(8))
+        began = time.monotonic()
+        answers = episodes.step(
+            [(episode, [USER], "done" * (n % 2)) for n, (episode, _) in enumerate(opened)]
+        )
+        assert time.monotonic() - began < 0.5  # one after the other would take 0.8 s
+    assert answers == [Answer(({"role": "user", "content": "Go on."},)), Answer(None)] * 4
+
+
+def test_episodes_class_of_trl_has_its_methods_as_tools() -> None:
+    with Episodes(settings(environment=Rooms)) as episodes:
+        assert [tool.__name__ for tool in tools_of(settings(environment=Rooms))] == ["walk"]
+        [(episode, opening)] = episodes.open([{"room": "the hall"}], [0])
+        assert opening == Opening(note="\nYou are in the hall.")
+        [result] = episodes.call([(episode, "walk", {"to": "the cellar"})])
+        assert (result.text, result.failed) == ("You are in the cellar.", False)
+        assert episodes.step([(episode, [USER], "I stay.")]) == [Answer(None)]
+        assert episode.grade is not None
+        assert episode.grade.reward == 1.0
+
+
+def test_episodes_tools_that_fail_are_answered_by_their_error() -> None:
+    with Episodes(settings(broken, slow, leaves, double, timeout=0.3)) as episodes:
+        [(episode, _)] = episodes.open([{}], [0])
+        calls = [(episode, tool, {"x": 2}) for tool in ("broken", "slow", "leaves", "double")]
+        found = episodes.call(calls)
+        assert [result.failed for result in found] == [True, True, True, False]
+        assert found[0].text == "Error: ValueError: no such room"
+        assert found[1].text == "Error: TimeoutError: no result within 0.3 s"
+        assert found[3].text == '{"double": 4}'
+        assert episode.grade is None  # a dead tool is no failure of the conversation
+
+
+def test_episodes_environment_that_fails_leaves_no_reward() -> None:
+    class Dead:
+        reward = 1.0
+
+        def step(self, messages: Any, completion: str) -> Any:
+            raise OSError("gone")
+
+    class Unborn(Dead):
+        def reset(self, row: Any, seed: int) -> None:
+            raise KeyError("room")
+
+    for kind, fault in ((Dead, "step failed: OSError: gone"), (Unborn, "reset failed: KeyError")):
+        with Episodes(settings(environment=kind)) as episodes:
+            [(episode, _)] = episodes.open([{}], [0])
+            if kind is Dead:
+                assert episodes.step([(episode, [USER], "")])[0].messages is None
+            assert episode.grade is not None
+            assert (episode.grade.reward, episode.grade.failed) == (None, True)
+            assert fault in episode.grade.reason
+
+
+@pytest.mark.parametrize("reward", ["one", float("nan"), [1.0]])
+def test_episodes_reward_that_is_no_number_counts_as_a_failure(reward: Any) -> None:
+    class Odd:
+        def step(self, messages: Any, completion: str) -> None:
+            self.reward = reward
+
+    with Episodes(settings(environment=Odd)) as episodes:
+        [(episode, _)] = episodes.open([{}], [0])
+        episodes.step([(episode, [USER], "")])
+        assert episode.grade is not None
+        assert episode.grade.failed
+
+
+@pytest.mark.parametrize("found", [5, [{"role": "user"}], [{"content": "x"}], [["user", "x"]]])
+def test_read_messages_of_something_else_is_refused(found: Any) -> None:
+    with pytest.raises(ValueError, match="it returned"):
+        read_messages(found)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"environment": "nowhere:Desk"}, "nowhere cannot be imported"),
+        ({"environment": spec_of(broken)}, "has neither step nor reset"),
+        ({"tools": (spec_of(Desk),)}, "no function"),
+    ],
+)
+def test_episodes_of_what_is_none_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Episodes(ConversationConfig(**changes))
