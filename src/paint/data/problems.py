@@ -51,6 +51,8 @@ class Problem:
         labels: level and subject as (name, value), if the data have them.
         row: row number in the source, from 1; 0 if unknown.
         turns: of a chat, role and text of its turns up to that of the user.
+        conversation: with data.turns "all", the messages after these, from an assistant's to an
+            assistant's.
         fields: all fields of the row by name.
         source: in a mixture, the name of its source, which its id begins with; "" elsewhere.
     """
@@ -63,6 +65,7 @@ class Problem:
     labels: tuple[tuple[str, str], ...] = field(default=(), compare=False)
     row: int = field(default=0, compare=False)
     turns: tuple[tuple[str, str], ...] = ()
+    conversation: tuple[Mapping[str, Any], ...] = field(default=(), compare=False)
     fields: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     source: str = ""
 
@@ -367,7 +370,12 @@ def _problem(
     turns: list[tuple[str, str]] = []
     solution = ""
     # The reply of a chat stands before a column of solutions.
-    if is_chat(fields.get(place)):
+    conversation: list[Mapping[str, Any]] = []
+    if is_chat(fields.get(place)) and data.turns == "all":
+        turns, conversation = _conversation(fields, place)
+        contents = [m["content"] for m in conversation if m["role"] == "assistant"]
+        solution = "\n\n".join(text for text in contents if text)
+    elif is_chat(fields.get(place)):
         turns, solution = _chat(fields, place)
     if solutions:
         _require_columns(fields, data, needs, has_solution=bool(solution))
@@ -406,6 +414,7 @@ def _problem(
         labels=_labels(fields),
         row=row,
         turns=tuple(turns),
+        conversation=tuple(conversation),
         fields=fields,
     )
 
@@ -476,6 +485,56 @@ def _chat(fields: dict[str, object], name: str) -> tuple[list[tuple[str, str]], 
         detail = f" or in the reply to one (its roles: {roles}); cut it there"
         raise BadRow(f'field "{name}" is no chat that ends in a turn of the user', detail)
     return turns, reply
+
+
+def _conversation(
+    fields: dict[str, object], name: str
+) -> tuple[list[tuple[str, str]], list[Mapping[str, Any]]]:
+    """The turns of a chat before its first assistant turn, and the messages from that one on."""
+    messages = fields[name]
+    assert is_chat(messages)
+    roles = [message.get("role") for message in messages]
+    first = roles.index("assistant") if "assistant" in roles else len(roles)
+    opening = read_chat(messages[:first], name) if first else []
+    if not opening or opening[-1][0] != "user" or roles[-1] != "assistant":
+        detail = (
+            f" and ends in one of the assistant (its roles: {', '.join(map(str, roles))}); cut it "
+            f"there, or set data.turns last"
+        )
+        raise BadRow(f'field "{name}" is no chat that begins with a turn of the user', detail)
+    later = read_conversation_messages(messages[first:], name, first)
+    return opening, later
+
+
+def read_conversation_messages(
+    messages: Sequence[Mapping[str, Any]], name: str, before: int = 0
+) -> list[Mapping[str, Any]]:
+    """Messages of field `name` that may call tools, with a text as content.
+
+    ``before`` are messages before them, for errors. Raises BadRow for what is none.
+    """
+    later: list[Mapping[str, Any]] = []
+    for number, message in enumerate(messages, start=before + 1):
+        given = {key: value for key, value in message.items() if value not in (None, [], "")}
+        calls = given.get("tool_calls", [])
+        is_said = is_text(given.get("content")) or (bool(calls) and "content" not in given)
+        if not is_text(given.get("role")) or not is_said or not isinstance(calls, list):
+            detail = f": message {number} is {shorten(message)}; it must be a role and a content"
+            raise BadRow(f'field "{name}" is no chat', f"{detail}, both text, or tool_calls")
+        _require_unicode(str(given.get("content", "")), name)
+        later.append({"content": "", **_with_numbers(given)})
+    return later
+
+
+def _with_numbers(value: Any) -> Any:
+    """A value of a row, in which numbers are their digits, with numbers."""
+    if isinstance(value, Number):
+        return json.loads(value)
+    if isinstance(value, dict):
+        return {key: _with_numbers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_with_numbers(item) for item in value]
+    return value
 
 
 def _answers(values: list[Any], name: str, column_hint: str) -> list[str]:

@@ -7,12 +7,14 @@ ids that are trained on. This module imports neither torch nor transformers.
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from paint.config import schema as cfg
 from paint.core.errors import PaintError, format_short
+from paint.data.problems import Problem
+from paint.grading.contract import Grade
 
 
 class EngineError(PaintError, RuntimeError):
@@ -42,8 +44,34 @@ STORED = "stored"  # source of completions that were sampled before the run (pai
 
 
 @dataclass(frozen=True)
+class Turn:
+    """A turn of the student in a conversation."""
+
+    prompt: list[int]  # token ids of the conversation so far
+    length: int  # tokens that were sampled after it
+    after: int  # messages of the conversation before it, without those of the first prompt
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """What the student, its tools and its environment said (paint.inference.conversations)."""
+
+    turns: tuple[Turn, ...]
+    messages: tuple[Mapping[str, Any], ...]  # after the first prompt, all turns included
+    ended: str  # why: "end", "max_turns", "max_new_tokens", "prompt", or "error"
+    problem: Problem  # with the messages by which the environment began it
+    grade: Grade | None = None  # the environment's
+    calls: int = 0  # of tools
+    failed_calls: int = 0
+
+
+Part = tuple[Sequence[int], Sequence[int]]
+"""Token ids of a prompt, and of what was sampled after it."""
+
+
+@dataclass(frozen=True)
 class Completion:
-    """A completion sampled from the policy."""
+    """A completion sampled from the policy; of a conversation, all turns of the student."""
 
     ids: tuple[int, ...]  # the end token included when there is one
     # The engine's log p(id | prefix) at temperature 1, before top-k and top-p; () for none, which
@@ -51,6 +79,23 @@ class Completion:
     log_probs: tuple[float, ...]
     truncated: bool  # cut at ``max_new_tokens`` without an end token
     source: str = "local"  # a server's address, "local", "stored"; "reference": a solution
+    conversation: Conversation | None = None
+
+    @property
+    def conversation_grade(self) -> Grade | None:
+        """What the environment of a conversation gave it."""
+        return self.conversation.grade if self.conversation else None
+
+    def after(self, prompts: Sequence[Sequence[int]]) -> list[Part]:
+        """What was sampled after each of some prompts: one, or one for each turn."""
+        if self.conversation is None:
+            return [(prompts[0], self.ids)]
+        parts: list[Part] = []
+        start = 0
+        for prompt, turn in zip(prompts, self.conversation.turns, strict=True):
+            parts.append((prompt, self.ids[start : start + turn.length]))
+            start += turn.length
+        return parts
 
 
 LOG_PROB_ROUNDING = 0.01  # nats above 0 that a sum of rounded numbers may reach

@@ -15,8 +15,10 @@ from paint.config.run_folder import read_run, step_of, step_paths
 from paint.core.distributed import all_gather_slice
 from paint.core.errors import wrap_errors
 from paint.core.storage import SUMS, read_jsonl, verify_checksums
-from paint.data.problems import DataError, Problem
+from paint.data.formats import is_chat
+from paint.data.problems import DataError, Problem, read_conversation_messages
 from paint.data.readers import not_text
+from paint.inference.conversations import read_conversation, written_conversation
 from paint.inference.engine import (
     STORED,
     Completion,
@@ -153,6 +155,8 @@ def _completion(
             f"with (model.student_thinking)"
         )
 
+    if "messages" in values:
+        return _written(policy, row, problem, values["messages"])
     truncated = bool(values.get("truncated"))
     if "completion_ids" not in values and "text" not in values:
         raise DataError(f'{row.place} has no "completion_ids" and no "text"; add one of them')
@@ -165,7 +169,11 @@ def _completion(
             else:
                 ids = _tokens(policy, values["text"], prompt, truncated)
             log_probs = tuple(values.get("engine_log_probs") or ())
-            completion = Completion(ids, log_probs, truncated, STORED)
+            record = values.get("conversation")
+            conversation = read_conversation(record, problem) if record else None
+            completion = Completion(ids, log_probs, truncated, STORED, conversation)
+            if conversation:
+                limit *= len(conversation.turns)
             fault = completion_fault(completion, policy.lm_head.out_features)
             if not fault and len(ids) > limit:
                 fault = f"has {len(ids)} tokens, and rollout.max_new_tokens is {limit}"
@@ -174,6 +182,16 @@ def _completion(
     except PolicyError as control:  # text that the chat format reads as a special token
         raise DataError(f"{row.place}: {control}") from None
     return completion
+
+
+def _written(policy: Policy, row: StoredRow, problem: Problem, messages: Any) -> Completion:
+    """The conversation of a row of messages, of which those before the first reply are left out."""
+    with wrap_errors(row.place, DataError, "correct the row, or leave it out"):
+        if not is_chat(messages) or messages[-1].get("role") != "assistant":
+            raise ValueError("messages is no chat that ends with the assistant")
+        first = [message.get("role") for message in messages].index("assistant")
+        later = read_conversation_messages(messages[first:], "messages", first)
+        return written_conversation(policy, problem, later, STORED)
 
 
 def _tokens(policy: Policy, text: str, prompt: list[int], truncated: bool) -> tuple[int, ...]:

@@ -66,6 +66,7 @@ def encode(
     day: str | None = None,
     place: str = "",
     system_setting: str = "",
+    said: int = 0,
 ) -> list[int]:
     """Token ids of a chat prompt, up to the reply. Arguments and errors are ``render_prompt``'s."""
     text = render_prompt(
@@ -76,6 +77,7 @@ def encode(
         day=day,
         place=place,
         system_setting=system_setting,
+        said=said,
     )
     # As apply_chat_template does: a template writes the tokens that begin a text itself.
     ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -91,8 +93,10 @@ def render_prompt(
     day: str | None = None,
     place: str = "",
     system_setting: str = "",
+    said: int = 0,
+    is_reply: bool = False,
 ) -> str:
-    """Text of a chat prompt, up to the reply.
+    """Text of a chat prompt, up to the reply; with ``is_reply`` up to the end of the last turn.
 
     Text that an assistant wrote beside calls is the template's to write or to leave out, as
     Llama's does; so are its thoughts.
@@ -103,6 +107,9 @@ def render_prompt(
         day: for a template that reads the clock, as YYYY-MM-DD; None is the current day.
         place: whose prompt it is, such as a problem, for messages.
         system_setting: the setting that made the first turn a system turn, if one did.
+        said: the last turns, of a conversation that a model took part in. That the template writes
+            such turns is checked, and not that it writes their texts: it may drop what it takes for
+            a thought in them.
 
     Raises:
         PromptError: the template refuses the turns, or leaves out one of them or a call in it; or
@@ -118,7 +125,7 @@ def render_prompt(
     chat = _with_tool_turns(tokenizer, messages, whose)
     options = _Options(thinking=thinking, day=day, tools=tuple(tools))
     try:
-        text = options.render(tokenizer, chat)
+        text = options.render(tokenizer, chat, begins_reply=not is_reply)
     except RENDERING_ERRORS as error:
         roles = ", ".join(message["role"] for message in chat)
         refusal = f"{whose} refuses the turns {roles}: {reason(error)}"
@@ -133,6 +140,8 @@ def render_prompt(
         day=day,
     )
     for number, message in enumerate(chat):
+        if number >= len(chat) - said and number not in unwritten:
+            continue
         missing = _missing_part(tokenizer, text, message, is_unwritten=number in unwritten)
         if missing:
             omission = f"{whose} leaves out {missing}"
@@ -271,13 +280,15 @@ class _Options:
         self,
         tokenizer: PreTrainedTokenizerBase,
         messages: Sequence[Message],
+        *,
+        begins_reply: bool = True,
     ) -> str:
         """The text of the messages, with what begins a reply."""
         arguments = template_arguments(tokenizer, thinking=self.thinking, day=self.day)
         if self.tools:
             arguments["tools"] = list(self.tools)
         text = tokenizer.apply_chat_template(
-            list(messages), tokenize=False, add_generation_prompt=True, **arguments
+            list(messages), tokenize=False, add_generation_prompt=begins_reply, **arguments
         )
         return str(text)
 

@@ -45,8 +45,9 @@ from paint.core.storage import verify_export
 from paint.data.problems import Problem
 from paint.demo.files import model_path
 from paint.models import prompts as views
+from paint.models.call_styles import CallStyle, call_style
 from paint.models.chat_template import PolicyError as PolicyError
-from paint.models.chat_template import encode, render_prompt, require_no_control
+from paint.models.chat_template import PromptError, encode, render_prompt, require_no_control
 from paint.models.conventions import (
     Conventions,
     common_length,
@@ -63,6 +64,7 @@ from paint.models.layers import (
 )
 from paint.models.liger import use_liger
 from paint.models.references import Reference, fit_reference
+from paint.models.rows import joined_rows
 from paint.models.sharding import digest_of_weights, is_sharded, ranks_here, shard
 from paint.models.special_tokens import drop_special_text
 from paint.models.targets import describe_adapters, target_modules
@@ -93,6 +95,12 @@ class Policy:
     prompts: cfg.PromptsConfig = cfg.PAPER_PROMPTS
     kernels: str = ""  # on CUDA: whose kernels compute the layers, in a line
     day: str = ""  # for a template that reads the clock, as YYYY-MM-DD; "" is the current day
+    tools: tuple[Mapping[str, Any], ...] = ()  # JSON schemas of what the model may call
+
+    @cached_property
+    def call_style(self) -> CallStyle:
+        """How the chat template spells a call of a tool."""
+        return call_style(self.tokenizer)
 
     @cached_property
     def conventions(self) -> Conventions:
@@ -158,15 +166,22 @@ class Policy:
         """Token ids that end a completion: the model's, the tokenizer's and the template's."""
         return list(self.conventions.end_ids)
 
-    def student_prompt(self, problem: Problem | str, *, thinking: bool | None = None) -> list[int]:
+    def student_prompt(
+        self,
+        problem: Problem | str,
+        *,
+        thinking: bool | None = None,
+        then: Sequence[Mapping[str, Any]] = (),
+    ) -> list[int]:
         """Token ids of the deployment prompt, with thinking as configured unless given.
 
-        A text is a problem without further fields (paper: figure 'Prompt views').
+        A text is a problem without further fields (paper: figure 'Prompt views'). ``then`` are the
+        messages of a conversation after it, up to the next turn.
         """
         thinking = self.student_thinking if thinking is None else thinking
         problem = _problem_of(problem)
         messages = views.student_chat(self.prompts, problem)
-        return self._encode(messages, thinking=thinking, problem=problem)
+        return self._encode(messages, thinking=thinking, problem=problem, then=then)
 
     def _encode(
         self,
@@ -175,14 +190,17 @@ class Policy:
         thinking: bool,
         problem: Problem,
         system_setting: str = "",
+        then: Sequence[Mapping[str, Any]] = (),
     ) -> list[int]:
         return encode(
             self.tokenizer,
-            messages,
+            [*messages, *map(dict, then)],
+            tools=_tools_of(problem) or self.tools,
             thinking=thinking,
             day=self.conventions.date,
             place=f"problem {problem.name}" if problem.id else "",
             system_setting=system_setting,
+            said=len(then),
         )
 
     def teacher_prompt(
@@ -194,14 +212,16 @@ class Policy:
         rationale: str | None = None,
         request: str = "",
         names: Mapping[str, str] = views.NO_NAMES,
+        then: Sequence[Mapping[str, Any]] = (),
     ) -> list[int]:
         """Token ids of the privileged prompt: with a masked, a complete or no reference.
 
-        ``names`` are those of a context (``paint.data.contexts.Context``).
+        ``names`` are those of a context (``paint.data.contexts.Context``), and ``then`` the
+        messages of a conversation after it, up to the next turn.
         """
         # The control without a reference: the same prompt, in the teacher's thinking mode.
         if context is None:
-            return self.student_prompt(problem, thinking=self.teacher_thinking)
+            return self.student_prompt(problem, thinking=self.teacher_thinking, then=then)
 
         if rationale is not None:  # generated text, which the user cannot correct
             rationale = drop_special_text(self.tokenizer, rationale)
@@ -223,6 +243,7 @@ class Policy:
             thinking=self.teacher_thinking,
             problem=problem,
             system_setting=views.system_setting(self.prompts),
+            then=then,
         )
 
     def prompt_texts(
@@ -310,6 +331,49 @@ class Policy:
         lead = self.tokenizer.encode(before, add_special_tokens=False) if before else []
         return [*lead, *self.solution_ids(reference.text)]
 
+    def turn_ids(
+        self, problem: Problem, before: Sequence[Mapping[str, Any]], message: Mapping[str, Any]
+    ) -> tuple[list[int], list[int]]:
+        """Token ids of a prompt, and of an assistant's message after it, as the template writes it.
+
+        Args:
+            before: the messages of the conversation between the first prompt and this turn.
+
+        Raises:
+            PromptError: the template does not write the message behind the prompt.
+        """
+        prompt = self.student_prompt(problem, then=before)
+        chat = [*views.student_chat(self.prompts, problem), *map(dict, before), dict(message)]
+        written = render_prompt(
+            self.tokenizer,
+            chat,
+            tools=_tools_of(problem) or self.tools,
+            thinking=self.student_thinking,
+            day=self.conventions.date,
+            place=f"problem {problem.name}",
+            said=len(before) + 1,
+            is_reply=True,
+        )
+        begun, end = self.decode(prompt, special=True), self.conventions.end_of_turn.strip()
+        same = common_length(begun, written)
+        # A prompt without thinking may end in an empty thought, which earlier turns do not have.
+        if not self._is_empty_thought(begun[same:]):
+            raise PromptError(
+                f"problem {problem.name}: the chat template writes an assistant's turn otherwise "
+                f"than behind its prompt; set model.student_thinking to {not self.student_thinking}"
+            )
+        text = written[same:]
+        if end and end in text:
+            text = text[: text.rindex(end)]
+        return prompt, [*self.tokenizer.encode(text, add_special_tokens=False), *self._ending]
+
+    def _is_empty_thought(self, text: str) -> bool:
+        """Whether a text is an empty thought, or nothing."""
+        bare = "".join(text.split())
+        return not bare or any(
+            bare == f"{tags.opening}{tags.closing}" for tags in self.conventions.tags
+        )
+
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
         """The text of token ids, with or without special tokens."""
         text = self.tokenizer.decode(list(ids), skip_special_tokens=not special)
@@ -343,30 +407,34 @@ class Policy:
         """Final hidden states that predict each completion token, completions concatenated.
 
         Row i contributes the states at positions p - 1 ... p + c - 2, where p and c are the lengths
-        of its prompt and completion. So ``lm_head`` of state n gives the logits z^n of the paper's
-        prefix ŷ_{<n} (Eq. entropy_ratio and above).
+        of its prompt and completion. Later turns go on in the row of the turn before where their
+        prompts begin with it (``paint.models.rows``). So ``lm_head`` of state n gives the logits
+        z^n of the paper's prefix ŷ_{<n} (Eq. entropy_ratio and above).
 
         Raises PolicyError for a row beyond the range of the model's rope (``rope_range``).
         """
-        rows = []
-        for p, c in zip(prompts, completions, strict=True):
-            rows.append([*p, *c])
-        width = max(map(len, rows))
+        rows = joined_rows(prompts, completions)
+        width = max(len(row.ids) for row in rows)
         self.require_rope_range(width)
         # Any id will do, as no token attends to padding.
         pad = self.tokenizer.pad_token_id or 0
-        ids = to_device([row + [pad] * (width - len(row)) for row in rows], self.device)
-        starts = []
-        for number, prompt in enumerate(prompts):
-            starts.append(number * width + len(prompt) - 1)
-        spans = [range(n, n + len(c)) for n, c in zip(starts, completions, strict=True)]
+        ids = to_device([row.ids + [pad] * (width - len(row.ids)) for row in rows], self.device)
         # Not a boolean mask, whose size the device would have to tell.
-        predicts = to_device([position for span in spans for position in span], self.device)
+        predicts = to_device(
+            [number * width + i for number, row in enumerate(rows) for i in row.predicts],
+            self.device,
+        )
 
         # No mask: padding comes last, so no token attends to it; a mask has tokens x tokens a row.
         states = self.base.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
         selected: Tensor = states.flatten(0, 1).index_select(0, predicts)
         return selected
+
+
+def _tools_of(problem: Problem) -> Sequence[Mapping[str, Any]]:
+    """The schemas in the column ``tools`` of a row with a conversation, as TRL's data have it."""
+    found = problem.fields.get("tools") if problem.conversation else None
+    return found if isinstance(found, list) and all(isinstance(t, dict) for t in found) else ()
 
 
 def _problem_of(problem: Problem | str) -> Problem:

@@ -1,0 +1,329 @@
+"""Conversations: the student's turns, and what tools and an environment answer to them.
+
+    prompt -> completion -> calls of tools, or the environment's step -> prompt -> ...
+
+Each turn's prompt is the conversation so far, rendered by the chat template as a server renders it,
+and each turn is scored after the ids that it was sampled after: nothing that was sampled is
+tokenised again. The turns of all conversations are sampled together, one round after the other.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from paint.config.schema import ConversationConfig
+from paint.core.distributed import all_gather_objects
+from paint.data.problems import Problem, row_of
+from paint.environments.environment import ChatMessage
+from paint.environments.episodes import Episode, Episodes, Opening, ToolResult, tools_of
+from paint.grading.contract import Grade
+from paint.inference.engine import (
+    Completion,
+    Conversation,
+    Engine,
+    Sampling,
+    Turn,
+    derive_seed,
+)
+from paint.models.policy import Policy
+from paint.models.prompts import student_chat
+from paint.models.special_tokens import drop_special_text
+from paint.models.tool_calls import Reply, answer_calls, read_reply
+from paint.models.tool_schemas import check_call, tool_schemas
+
+
+@dataclass
+class _Talk:
+    """A conversation under way."""
+
+    problem: Problem
+    prompt: list[int]
+    seed: int
+    episode: Episode
+    opening: Sequence[ChatMessage]  # of the first prompt
+    turns: list[Turn] = field(default_factory=list)
+    completions: list[Completion] = field(default_factory=list)
+    messages: list[ChatMessage] = field(default_factory=list)
+    ended: str = ""
+    calls: int = 0
+    failed_calls: int = 0
+
+    @property
+    def next_seed(self) -> int:
+        """The first turn has the seed of a completion without later turns."""
+        return derive_seed(self.seed, len(self.turns)) if self.turns else self.seed
+
+    def completion(self) -> Completion:
+        """All turns as one completion."""
+        ids = tuple(i for part in self.completions for i in part.ids)
+        log_probs = tuple(value for part in self.completions for value in part.log_probs)
+        conversation = Conversation(
+            tuple(self.turns),
+            tuple(self.messages),
+            self.ended,
+            self.problem,
+            self.episode.grade,
+            self.calls,
+            self.failed_calls,
+        )
+        return Completion(
+            ids,
+            log_probs if len(log_probs) == len(ids) else (),
+            truncated=self.ended not in ("end", "error"),
+            source=self.completions[0].source,
+            conversation=conversation,
+        )
+
+
+def with_tools(policy: Policy, settings: ConversationConfig) -> Policy:
+    """The policy, whose prompts tell of the tools.
+
+    Raises ConfigError for tools that cannot be described, and PolicyError for a chat template
+    without them.
+    """
+    schemas = tool_schemas(tools_of(settings))
+    if not schemas:
+        return policy
+    policy = replace(policy, tools=tuple(schemas))
+    _ = policy.call_style  # refused now, and not after the first turn
+    return policy
+
+
+@contextmanager
+def open_conversations(
+    policy: Policy, settings: ConversationConfig, limit: float
+) -> Iterator["Conversations | None"]:
+    """What samples the conversations of a policy (``with_tools``); None if nothing answers it.
+
+    ``limit`` is that of ``Conversations``.
+    """
+    if not settings.is_on:
+        yield None
+        return
+    with Episodes(settings) as episodes:
+        yield Conversations(policy, settings, episodes, limit)
+
+
+class Conversations:
+    """Samples whole conversations from an engine.
+
+    Args:
+        limit: most tokens of a prompt; a conversation whose next one is longer ends.
+    """
+
+    def __init__(
+        self, policy: Policy, settings: ConversationConfig, episodes: Episodes, limit: float
+    ) -> None:
+        self._policy, self._settings, self._episodes = policy, settings, episodes
+        self._limit = limit
+
+    def generate(
+        self,
+        engine: Engine,
+        problems: Sequence[Problem],
+        sampling: Sampling,
+        seeds: Sequence[int],
+        *,
+        thinking: bool | None = None,
+    ) -> list[Completion]:
+        """One conversation about each problem, in their order. All ranks call it together.
+
+        ``thinking`` is that of ``Policy.student_prompt``. The same problem, seed and weights give
+        the same conversation where tools and environment answer the same.
+        """
+        talks = self._begin(problems, seeds, thinking)
+        try:
+            active = [talk for talk in talks if not talk.ended]
+            while any(all_gather_objects([bool(active)])):
+                completions = engine.generate(
+                    [talk.prompt for talk in active], sampling, [talk.next_seed for talk in active]
+                )
+                self._answer(active, completions, thinking)
+                active = [talk for talk in active if not talk.ended]
+        finally:
+            self._episodes.end([talk.episode for talk in talks])
+        return [talk.completion() for talk in talks]
+
+    def _begin(
+        self, problems: Sequence[Problem], seeds: Sequence[int], thinking: bool | None
+    ) -> list[_Talk]:
+        talks = []
+        opened = self._episodes.open([row_of(problem) for problem in problems], seeds)
+        for problem, seed, (episode, opening) in zip(problems, seeds, opened, strict=True):
+            begun = self._opened(problem, opening)
+            prompt = self._policy.student_prompt(begun, thinking=thinking)
+            chat = student_chat(self._policy.prompts, begun)
+            talks.append(_Talk(begun, prompt, seed, episode, chat))
+        return talks
+
+    def _opened(self, problem: Problem, opening: Opening) -> Problem:
+        """The problem with the messages by which the environment began."""
+        if opening.messages is None and not opening.note:
+            return problem
+        chat: Sequence[ChatMessage] = opening.messages or student_chat(
+            self._policy.prompts, problem
+        )
+        turns = [
+            (str(m["role"]), drop_special_text(self._policy.tokenizer, m["content"])) for m in chat
+        ]
+        if opening.note:
+            role, text = turns[-1]
+            turns[-1] = role, f"{text}{drop_special_text(self._policy.tokenizer, opening.note)}"
+        return replace(problem, problem=turns[-1][1], turns=tuple(turns))
+
+    def _answer(
+        self, talks: Sequence[_Talk], completions: Sequence[Completion], thinking: bool | None
+    ) -> None:
+        """Add a turn to each conversation, and what tools and environment answer to it."""
+        replies = [
+            self._add_turn(talk, completion)
+            for talk, completion in zip(talks, completions, strict=True)
+        ]
+        self._call_tools(talks, replies)
+        self._step(talks, replies)
+        for talk in talks:
+            self._go_on(talk, thinking)
+
+    def _add_turn(self, talk: _Talk, completion: Completion) -> Reply:
+        turn = Turn(talk.prompt, len(completion.ids), len(talk.messages))
+        reply = self._read(talk.prompt, completion)
+        talk.turns.append(turn)
+        talk.completions.append(completion)
+        talk.messages.append(self._clean(reply.message()))
+        if completion.truncated:
+            talk.ended = "max_new_tokens"
+        if talk.episode.error:  # it could not begin
+            talk.ended = "error"
+        return reply
+
+    def _read(self, prompt: list[int], completion: Completion) -> Reply:
+        """The student's turn, with its calls."""
+        policy = self._policy
+        text = policy.transcript(prompt, completion.ids)
+        if policy.tools:
+            return read_reply(policy.call_style, text, policy.tools)
+        return Reply(text, None)
+
+    def _call_tools(self, talks: Sequence[_Talk], replies: Sequence[Reply]) -> None:
+        """Answer the calls of all conversations, each by its result or what is wrong with it."""
+        asked: list[tuple[Episode, str, Mapping[str, Any]]] = []
+        for talk, reply in zip(talks, replies, strict=True):
+            if not talk.ended:
+                asked += [
+                    (talk.episode, call.name, call.arguments)
+                    for call in reply.calls
+                    if check_call(self._policy.tools, call) is None
+                ]
+        results = iter(self._episodes.call(asked))
+        for talk, reply in zip(talks, replies, strict=True):
+            if talk.ended or not (reply.calls or reply.faults):
+                continue
+            answers = []
+            for call in reply.calls:
+                fault = check_call(self._policy.tools, call)
+                answers.append(
+                    ToolResult(f"Error: {fault}", failed=True) if fault else next(results)
+                )
+            talk.calls += len(reply.calls) + len(reply.faults)
+            talk.failed_calls += len(reply.faults) + sum(answer.failed for answer in answers)
+            texts = [answer.text for answer in answers]
+            talk.messages += answer_calls(self._policy.call_style, reply, texts)
+
+    def _step(self, talks: Sequence[_Talk], replies: Sequence[Reply]) -> None:
+        """Ask the environments of conversations whose turn called nothing."""
+        asked = []
+        for talk, reply in zip(talks, replies, strict=True):
+            if not (talk.ended or reply.calls or reply.faults):
+                asked.append((talk, reply.content))
+        turns = [(talk.episode, [*talk.opening, *talk.messages], text) for talk, text in asked]
+        for (talk, _), answer in zip(asked, self._episodes.step(turns), strict=True):
+            if answer.messages is None:
+                talk.ended = "error" if answer.error else "end"
+            else:
+                talk.messages += map(self._clean, answer.messages)
+
+    def _go_on(self, talk: _Talk, thinking: bool | None) -> None:
+        """Make the next turn's prompt, unless the conversation has reached a limit."""
+        if talk.ended:
+            return
+        if len(talk.turns) == self._settings.max_turns:
+            talk.ended = "max_turns"
+            return
+        prompt = self._policy.student_prompt(talk.problem, thinking=thinking, then=talk.messages)
+        if len(prompt) > self._limit:
+            talk.ended = "prompt"
+            return
+        talk.prompt = prompt
+
+    def _clean(self, value: Any) -> Any:
+        """A message without text that a chat format takes for control."""
+        if isinstance(value, str):
+            return drop_special_text(self._policy.tokenizer, value)
+        if isinstance(value, Mapping):
+            return {key: self._clean(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._clean(item) for item in value]
+        return value
+
+
+def written_conversation(
+    policy: Policy, problem: Problem, messages: Sequence[ChatMessage], source: str
+) -> Completion:
+    """A conversation that was written before, each assistant's message as a turn of the student.
+
+    ``messages`` follow the first prompt, and end with an assistant's. Raises PromptError for what
+    the chat template does not write.
+    """
+    turns, ids = [], []
+    for number, message in enumerate(messages):
+        if message["role"] == "assistant":
+            prompt, written = policy.turn_ids(problem, messages[:number], message)
+            turns.append(Turn(prompt, len(written), number))
+            ids += written
+    calls = sum(len(message.get("tool_calls", ())) for message in messages)
+    conversation = Conversation(tuple(turns), tuple(messages), "end", problem, calls=calls)
+    return Completion(tuple(ids), (), truncated=False, source=source, conversation=conversation)
+
+
+def conversation_record(conversation: Conversation) -> dict[str, Any]:
+    """A conversation as files hold it, without its problem; ``read_conversation`` reads it."""
+    record: dict[str, Any] = {
+        "turns": [asdict(turn) for turn in conversation.turns],
+        "messages": list(conversation.messages),
+        "ended": conversation.ended,
+        "calls": conversation.calls,
+        "failed_calls": conversation.failed_calls,
+    }
+    if conversation.problem.turns:  # its environment may have begun it
+        record["opening"] = [list(turn) for turn in conversation.problem.turns]
+    if conversation.grade is not None:
+        record["grade"] = asdict(conversation.grade)
+    return record
+
+
+def read_conversation(record: Mapping[str, Any], problem: Problem) -> Conversation:
+    """The conversation of ``conversation_record``. Raises ValueError for what is none."""
+    try:
+        turns = tuple(Turn(**turn) for turn in record["turns"])
+        messages = tuple(record["messages"])
+        opening = tuple((role, text) for role, text in record.get("opening", ()))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"its conversation is none: {error}") from error
+    if opening:
+        problem = replace(problem, problem=opening[-1][1], turns=opening)
+    return Conversation(
+        turns,
+        messages,
+        record.get("ended", "end"),
+        problem,
+        given_grade(record),
+        record.get("calls", 0),
+        record.get("failed_calls", 0),
+    )
+
+
+def given_grade(record: Mapping[str, Any]) -> Grade | None:
+    """What the environment gave a stored conversation."""
+    found = record.get("grade")
+    return Grade(**found) if found else None
