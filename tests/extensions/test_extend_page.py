@@ -3,17 +3,25 @@
 import ast
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from transformers import AutoTokenizer
 
 from extensions.length_grader import LengthOptions, grade
+from paint.demo.files import MODEL
+from paint.training.trainer import train
+from runs import changed, stored
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/how-to/extend.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
-PRINTED = ("shout_engine", "length_grader", "alpha", "reward_weighted", "lion")
+PRINTED = (
+    *("shout_engine", "length_grader", "alpha", "reward_weighted", "lion"),
+    *("check_answer", "calculator"),
+)
 
 
 @pytest.mark.parametrize("name", PRINTED)
@@ -34,6 +42,34 @@ def lines_of_code(text: str) -> int:
             left_out |= set(range(node.lineno, (node.end_lineno or 0) + 1))
     lines = enumerate(text.splitlines(), start=1)
     return sum(bool(line.strip()) and number not in left_out for number, line in lines)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "conversation",
+    [
+        {"environment": "extensions.check_answer:CheckAnswer", "options": {"tries": 3}},
+        {"tools": ("extensions.calculator:calculate",)},
+    ],
+)
+def test_printed_environment_and_tool_train(conversation: dict[str, Any], tmp_path: Path) -> None:
+    small = {"train": {"steps": 1, "batch_size": 6}, "rollout": {"max_new_tokens": 100}}
+    train(changed("demo-paint", small, {"conversation": conversation}), tmp_path)
+    rows = stored(tmp_path)
+    turns = [len(row["conversation"]["turns"]) for row in rows]
+    assert set(turns) <= {1, 2, 3}
+    if "environment" in conversation:
+        assert max(turns) > 1
+        for row, count in zip(rows, turns, strict=True):
+            assert row["truncated"] or row["reward"] == 1 or count == 3
+    else:
+        assert all("calculate" in prompt_of(row) for row in rows)
+
+
+def prompt_of(row: dict[str, Any]) -> str:
+    """The text of a rollout's first prompt."""
+    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    return str(tokenizer.decode(row["prompt_ids"]))
 
 
 def test_printed_context_equals_the_tested_file() -> None:

@@ -47,7 +47,13 @@ def add_teacher_prompts(
         # ỹ* = M_tail(y*; ρ), and the prompt (x, ỹ*)
         attempt = by_row[rollout.row]
         view, measured = teacher_view(
-            setup.policy, setup.resolved, contexts, rollout.problem, seed, attempt
+            setup.policy,
+            setup.resolved,
+            contexts,
+            rollout.problem,
+            seed,
+            attempt,
+            rollout.completion.conversation,
         )
         metrics = {**rollout.metrics, **measured}
         if contexts.needs_peers:
@@ -98,6 +104,5 @@ def rollout_loss(
 
 def teacher_hidden_states(setup: Setup, rollouts: Sequence[Rollout]) -> Float[Tensor, "n h"]:
     """Hidden states of the completions' tokens after the teacher's prompts, without gradients."""
-    prompts = [r.teacher_prompt.prompt for r in rollouts if r.teacher_prompt]
-    completions = [rollout.completion.ids for rollout in rollouts]
-    return setup.teacher.hidden_states(prompts, completions)
+    parts = [part for rollout in rollouts for part in rollout.teacher_parts]
+    return setup.teacher.hidden_states([prompt for prompt, _ in parts], [ids for _, ids in parts])

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from paint.core.display import Clock
 from paint.data.problems import Problem
+from paint.inference.conversations import written_conversation
 from paint.inference.engine import Completion
 from paint.objective.loss import weighted_sum
-from paint.training.rollouts import Rollout, ScoredRollout
+from paint.training.rollouts import Rollout, ScoredRollout, rollout_of
 from paint.training.train_step import Batch, Setup, completion_lengths, learn, student_log_probs
 
 
@@ -30,8 +31,14 @@ def sft_step(
 
 
 def reference(setup: Setup, row: int, problem: Problem) -> Rollout:
-    """The verified solution in place of the student's completion, ended as the template does."""
+    """The verified solution in place of the student's completion, ended as the template does.
+
+    Of a conversation, all turns of the assistant.
+    """
     policy = setup.policy
+    if problem.conversation:
+        whole = written_conversation(policy, problem, problem.conversation, "reference")
+        return rollout_of(policy, row, problem, [], whole)
     ids = tuple(policy.reference_ids(problem))
     # Nothing was sampled: metrics of rollouts leave out what comes from a reference.
     completion = Completion(ids, (), truncated=False, source="reference")

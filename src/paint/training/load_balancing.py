@@ -5,11 +5,14 @@ not depend on the assignment, since every row has its weight in the complete ste
 """
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from accelerate import Accelerator
 
 from paint.config.schema import TrainConfig
 from paint.core.distributed import all_gather_objects
+from paint.inference.engine import Part
+from paint.models.rows import joined_rows
 from paint.training.rollouts import Rollout
 
 
@@ -44,22 +47,25 @@ def assign_rows(
 
 def token_passes(micro: Sequence[Rollout]) -> int:
     """Tokens of a micro-batch with padding, times passes: the student's two, the teacher's one."""
-    widths = [_widths(rollout) for rollout in micro]
-    return len(micro) * (2 * max(s for s, _ in widths) + max(t for _, t in widths))
+    shapes = [_shape(rollout) for rollout in micro]
+    student = sum(s.rows for s, _ in shapes) * max(s.width for s, _ in shapes)
+    return 2 * student + sum(t.rows for _, t in shapes) * max(t.width for _, t in shapes)
 
 
 def micro_batches(rollouts: Sequence[Rollout], limits: TrainConfig) -> Iterator[list[Rollout]]:
     """Group rollouts of similar length, the longest first, so that there is little padding.
 
     A group has at most ``train.micro_batch_size`` rows and ``train.micro_batch_tokens`` tokens,
-    padding included. A row over that limit is a group by itself.
+    padding included. A rollout over that limit is a group by itself. The turns of a conversation
+    are together, and each that no other goes on is a row.
     """
     group: list[Rollout] = []
-    for rollout in sorted(rollouts, key=lambda r: max(_widths(r)), reverse=True):
+    for rollout in sorted(rollouts, key=_width, reverse=True):
         extended = [*group, rollout]
+        rows = sum(max(part.rows for part in _shape(r)) for r in extended)
         # The first row is the longest, so all are padded to its width.
-        tokens = len(extended) * max(_widths(extended[0]))
-        is_over = tokens > limits.token_limit or len(extended) > limits.row_limit
+        tokens = rows * _width(extended[0])
+        is_over = tokens > limits.token_limit or rows > limits.row_limit
         if group and is_over:
             yield group
             extended = [rollout]
@@ -68,7 +74,26 @@ def micro_batches(rollouts: Sequence[Rollout], limits: TrainConfig) -> Iterator[
         yield group
 
 
-def _widths(rollout: Rollout) -> tuple[int, int]:
-    """Tokens of the student's sequence, and of the teacher's; 0 without a teacher."""
-    completion, teacher = len(rollout.completion.ids), rollout.teacher_prompt
-    return len(rollout.prompt) + completion, len(teacher.prompt) + completion if teacher else 0
+class _Shape(NamedTuple):
+    """Rows of a rollout's forward pass, and the tokens of the longest."""
+
+    rows: int
+    width: int
+
+
+def _width(rollout: Rollout) -> int:
+    return max(shape.width for shape in _shape(rollout))
+
+
+def _shape(rollout: Rollout) -> tuple[_Shape, _Shape]:
+    """The student's rows, and the teacher's; of width 0 without a teacher."""
+    student, teacher = rollout.student_parts, rollout.teacher_parts
+    return _shape_of(student), _shape_of(teacher) if teacher else _Shape(1, 0)
+
+
+def _shape_of(parts: Sequence[Part]) -> _Shape:
+    if len(parts) == 1:
+        [(prompt, completion)] = parts
+        return _Shape(1, len(prompt) + len(completion))
+    rows = joined_rows([prompt for prompt, _ in parts], [ids for _, ids in parts])
+    return _Shape(len(rows), max(len(row.ids) for row in rows))

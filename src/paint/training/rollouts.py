@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from paint.data.problems import Problem, item_of
 from paint.grading.contract import Grade, Item
 from paint.inference.adapter_sync_check import CAUSES, LogprobMismatchError
-from paint.inference.engine import STORED, Completion
+from paint.inference.engine import STORED, Completion, Part
 from paint.models.policy import Policy
 from paint.training.teacher_views import TeacherPrompt
 
@@ -33,17 +33,72 @@ class Rollout:
     grade: Grade | None = None  # None before grading, and with grading.grader "none"
 
     @property
+    def student_parts(self) -> list[Part]:
+        """What was sampled after each of the student's prompts: one, or one for each turn."""
+        conversation = self.completion.conversation
+        prompts = [t.prompt for t in conversation.turns] if conversation else [self.prompt]
+        return self.completion.after(prompts)
+
+    @property
+    def teacher_parts(self) -> list[Part]:
+        """The same after the teacher's prompts; [] without a teacher."""
+        view = self.teacher_prompt
+        return self.completion.after([view.prompt, *view.later]) if view else []
+
+    @property
     def is_correct(self) -> bool:
         """Whether the grader accepts the completion; False without a grade."""
         return self.grade is not None and self.grade.correct
 
 
+def rollout_of(
+    policy: Policy,
+    row: int,
+    problem: Problem,
+    prompt: list[int],
+    completion: Completion,
+    *,
+    behavior_log_probs: tuple[float, ...] | None = None,
+) -> Rollout:
+    """The rollout of a completion; of a conversation with its environment's grade, if it gave one.
+
+    The text of a conversation is that of all turns of the student.
+    """
+    rollout = Rollout(
+        row,
+        problem,
+        prompt,
+        completion,
+        policy.decode(completion.ids),
+        behavior_log_probs=behavior_log_probs,
+    )
+    conversation = completion.conversation
+    if conversation is None:
+        return rollout
+    texts = [policy.decode(ids) for _, ids in rollout.student_parts]
+    return replace(
+        rollout,
+        problem=conversation.problem,
+        prompt=conversation.turns[0].prompt,
+        text="\n\n".join(texts),
+        metrics={
+            "turns": len(conversation.turns),
+            "tool_calls": conversation.calls,
+            "tool_errors": conversation.failed_calls,
+        },
+        grade=conversation.grade,
+    )
+
+
 def items_of(policy: Policy, rollouts: Sequence[Rollout]) -> list[Item]:
-    """What a grader reads of each completion, with the thought that its prompt opened."""
+    """What a grader reads of each completion, with the thought that its prompt opened.
+
+    Of a conversation it is the last turn.
+    """
     return [
         item_of(
             r.problem,
-            policy.transcript(r.prompt, r.completion.ids),
+            policy.transcript(*r.student_parts[-1]),
             truncated=r.completion.truncated,
             tags=policy.conventions.tags,
         )

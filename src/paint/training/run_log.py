@@ -39,6 +39,7 @@ from paint.core.versions import versions
 from paint.data.problems import SOURCE
 from paint.evaluation.grade import is_repetitive
 from paint.grading.contract import Grade
+from paint.inference.conversations import conversation_record
 from paint.objective.loss_options import Objective
 from paint.training.rollouts import ScoredRollout, logprob_mismatches, off_policy_metrics
 
@@ -205,6 +206,8 @@ def step_metrics(
         repetitive = sum(is_repetitive(s.rollout.text) for s in scored)
         metrics["repetitive_frac"] = repetitive / len(sampled)
         grades = [s.rollout.grade for s in scored if s.rollout.grade]
+        # An environment's reward is a number, whatever the grader gives.
+        gives_answers = gives_answers and not any(c.conversation_grade for c in sampled)
         metrics |= grade_metrics(grades, gives_answers=gives_answers)
         if gaps:  # an algorithm need not score the sampled tokens
             metrics["logprob_mismatch_mean"] = sum(gaps) / len(gaps)
@@ -396,6 +399,8 @@ def record(scored: ScoredRollout) -> dict[str, object]:
     row["prompt_ids"] = rollout.prompt
     row["completion_ids"] = completion.ids
     row["engine_log_probs"] = completion.log_probs
+    if completion.conversation is not None:
+        row["conversation"] = conversation_record(completion.conversation)
     if grade:
         row |= {"reward": grade.reward, "failed": grade.failed, **grade.columns}
     # "answer" is the gold one.
@@ -408,6 +413,8 @@ def record(scored: ScoredRollout) -> dict[str, object]:
             "rationale": view.rationale,
             "teacher_prompt_ids": view.prompt,
         }
+        if view.later:
+            row["later_teacher_prompt_ids"] = view.later
     return row
 
 

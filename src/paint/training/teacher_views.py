@@ -5,12 +5,14 @@
 Training, advice and pages have it from here, so that equal seeds make equal prompts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from paint.core.errors import ConfigError
 from paint.data.contexts import NO_ATTEMPT, Attempt, Context, Contexts
 from paint.data.problems import DataError, Problem
+from paint.inference.engine import Conversation
 from paint.models.policy import Policy
 from paint.resolve.check import Resolved
 from paint.resolve.structure import position_limit
@@ -25,6 +27,7 @@ class TeacherPrompt:
     prompt: list[int]  # token ids of the privileged prompt
     rationale: str | None = None  # the teacher's own text about the context, if it writes one
     refused_tokens: int = 0  # of a prompt over the limit, in whose place this one has no context
+    later: tuple[list[int], ...] = ()  # prompts of a conversation's later turns, with all before
 
 
 def teacher_view(
@@ -34,17 +37,21 @@ def teacher_view(
     problem: Problem,
     seed: int,
     attempt: Attempt,
+    conversation: Conversation | None = None,
 ) -> tuple[TeacherPrompt, dict[str, float]]:
     """The teacher's prompt of a completion, and the overlap and mask ratio that made it.
+
+    Of a conversation, all turns have the context of the first one.
 
     Feedback that makes it too long counts as none was given: one remark does not end a run, and no
     prompt is cut. Raises DataError for other contexts that do.
     """
     context, metrics = masked_context(contexts, problem, seed, attempt)
-    view = view_with_context(policy, problem, context)
+    view = view_with_context(policy, problem, context, conversation=conversation)
     is_over = len(view.prompt) > prompt_limit(policy, run)
     if is_over and contexts.reads_feedback and run.algorithm.passes_over:
-        without = view_with_context(policy, problem, Context(None, complete=False))
+        nothing = Context(None, complete=False)
+        without = view_with_context(policy, problem, nothing, conversation=conversation)
         return replace(without, refused_tokens=len(view.prompt)), metrics
     require_prompt_fits(view.prompt, problem, policy, run)
     return view, metrics
@@ -74,17 +81,28 @@ def view_with_context(
     context: Context,
     rationale: str | None = None,
     request: str = "",
+    conversation: Conversation | None = None,
 ) -> TeacherPrompt:
-    """The teacher's prompt (x, ỹ*) with a context, and with a rationale and the request for it."""
-    prompt = policy.teacher_prompt(
-        problem,
-        context.text,
-        complete=context.complete,
-        rationale=rationale,
-        request=request,
-        names=context.names,
-    )
-    return TeacherPrompt(context.text, context.complete, prompt, rationale)
+    """The teacher's prompt (x, ỹ*) with a context, and with a rationale and the request for it.
+
+    Of a conversation, there is one for each turn.
+    """
+
+    def prompt(then: Sequence[Mapping[str, Any]] = ()) -> list[int]:
+        return policy.teacher_prompt(
+            problem,
+            context.text,
+            complete=context.complete,
+            rationale=rationale,
+            request=request,
+            names=context.names,
+            then=then,
+        )
+
+    later: list[list[int]] = []
+    if conversation is not None:
+        later = [prompt(conversation.messages[: t.after]) for t in conversation.turns[1:]]
+    return TeacherPrompt(context.text, context.complete, prompt(), rationale, later=tuple(later))
 
 
 def prompt_limit(policy: Policy, run: Resolved) -> int:

@@ -21,6 +21,7 @@ from paint.data.contexts import Attempt, Contexts, GradedCompletion, attempts_of
 from paint.data.problems import Problem
 from paint.grading.contract import Grader, require_some_grade
 from paint.grading.graders import grade_items
+from paint.inference.conversations import Conversations
 from paint.inference.engine import Engine, Sampling, derive_seed, sampling_from
 from paint.models.policy import Policy
 from paint.models.sharding import is_sharded, passes_missing
@@ -33,7 +34,13 @@ from paint.training.drift import Drift
 from paint.training.load_balancing import balance_rows, micro_batches, token_passes
 from paint.training.off_policy_rollouts import OffPolicyRollouts
 from paint.training.prompt_filter import FirstPrompts
-from paint.training.rollouts import Rollout, ScoredRollout, check_logprob_mismatch, items_of
+from paint.training.rollouts import (
+    Rollout,
+    ScoredRollout,
+    check_logprob_mismatch,
+    items_of,
+    rollout_of,
+)
 from paint.training.step_checks import require_finite, require_scores
 
 
@@ -50,6 +57,7 @@ class Setup:
     accelerator: Accelerator
     grader: Grader
     off_policy_rollouts: OffPolicyRollouts | None = None
+    conversations: Conversations | None = None  # None where a completion is one turn
     callbacks: Sequence[Callback] = ()
     drift: Drift | None = None
     first_prompts: FirstPrompts | None = None  # of a run that begins
@@ -110,7 +118,11 @@ def generate_rollouts(setup: Setup, batch: Batch, step_index: int, clock: Clock)
         with clock("sync"):  # first, so that a failing engine leaves no partial step
             setup.engine.sync_weights()
         with clock("rollout", len(prompts) * setup.config.rollout.max_new_tokens):
-            completions = setup.engine.generate(*request)
+            if setup.conversations is None:
+                completions = setup.engine.generate(*request)
+            else:
+                problems = [problem for _, problem in batch]
+                completions = setup.conversations.generate(setup.engine, problems, *request[1:])
     else:
         completions = off_policy.get(step_index, clock)
 
@@ -118,20 +130,14 @@ def generate_rollouts(setup: Setup, batch: Batch, step_index: int, clock: Clock)
     is_stored = setup.resolved.engine.is_stored
     rollouts = []
     for (row, problem), prompt, completion in zip(batch, prompts, completions, strict=True):
+        behavior = completion.log_probs if is_stored else None
         rollouts.append(
-            Rollout(
-                row,
-                problem,
-                prompt,
-                completion,
-                policy.decode(completion.ids),
-                behavior_log_probs=completion.log_probs if is_stored else None,
-            )
+            rollout_of(policy, row, problem, prompt, completion, behavior_log_probs=behavior)
         )
     if off_policy is not None:
         with clock("behavior"):
             rollouts = off_policy.score_under_behavior_policy(rollouts, step_index)
-    if setup.config.grading.is_off:
+    if setup.config.grading.is_off and setup.conversations is None:
         return rollouts
     with clock("reward"):
         rollouts = add_grades(setup, rollouts, step_index)
@@ -153,8 +159,8 @@ def generation_request(
 
 def student_hidden_states(setup: Setup, rollouts: Sequence[Rollout]) -> Tensor:
     """Hidden states of the completions' tokens (n h) of the current policy."""
-    prompts = [rollout.prompt for rollout in rollouts]
-    return setup.policy.hidden_states(prompts, [r.completion.ids for r in rollouts])
+    parts = [part for rollout in rollouts for part in rollout.student_parts]
+    return setup.policy.hidden_states([prompt for prompt, _ in parts], [ids for _, ids in parts])
 
 
 def student_log_probs(
@@ -178,13 +184,15 @@ def add_grades(setup: Setup, rollouts: Sequence[Rollout], step_index: int) -> li
     Raises GradingError if the grader failed on those of all ranks, or said nothing of any, unless
     ``grading.stop_on_failure`` is off.
     """
-    items, needs_answer = items_of(setup.policy, rollouts), setup.resolved.needs_answer
-    grades = grade_items(setup.grader, items, needs_answer=needs_answer)
-    grading = setup.config.grading
-    if grading.stop_on_failure:
+    needs_answer, grading = setup.resolved.needs_answer, setup.config.grading
+    ungraded = [r for r in rollouts if r.grade is None]
+    items = items_of(setup.policy, ungraded)
+    found = iter(grade_items(setup.grader, items, needs_answer=needs_answer))
+    grades = [r.grade or next(found) for r in rollouts]  # an environment may have graded before
+    if grading.stop_on_failure and not grading.is_off:
         asked = []
         for r, grade in zip(rollouts, grades, strict=True):
-            if r.problem.answers or not needs_answer:
+            if r.problem.answers or r.grade or not needs_answer:
                 asked.append((grade, r.problem.id))
         every = all_gather_objects(asked)
         require_some_grade(

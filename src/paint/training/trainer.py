@@ -23,7 +23,7 @@ from paint.config.run_folder import (
     step_of,
     step_paths,
 )
-from paint.config.schema import Config, TrainConfig
+from paint.config.schema import ONE_TURN, Config, TrainConfig
 from paint.core.display import Clock, Display
 from paint.core.distributed import (
     all_gather_objects,
@@ -48,6 +48,7 @@ from paint.evaluation.validation import Validation, load_validation, validate
 from paint.grading.contract import describe_failures
 from paint.grading.cost import Cost
 from paint.grading.graders import open_grader
+from paint.inference.conversations import open_conversations, with_tools
 from paint.inference.engine import Engine, derive_seed
 from paint.inference.factory import EngineSetup, open_engine
 from paint.inference.local import LocalEngine
@@ -89,6 +90,7 @@ from paint.training.prompt_filter import (
 )
 from paint.training.rollouts import OFF_POLICY_KL_WARNING, ON_POLICY, ScoredRollout
 from paint.training.step_checks import require_step
+from paint.training.teacher_views import prompt_limit
 from paint.training.token_log import write_tokens
 from paint.training.train_step import (
     NothingGradedError,
@@ -155,6 +157,12 @@ def train(
             model = replace(model, date=run_on_rank0(today))  # one day for all ranks
         with display.working("loading the model"):
             policy = load_policy(model, seed=seed, device=accelerator.device, prompts=prompts)
+        policy = with_tools(policy, run.config.conversation)
+        # Stored conversations are answered already.
+        answering = ONE_TURN if run.engine.is_stored else run.config.conversation
+        conversations = stack.enter_context(
+            open_conversations(policy, answering, prompt_limit(policy, run))
+        )
         # Before a checkpoint is restored: it is made of the weights of the start.
         teacher = open_teacher(policy, run.teacher)
         display.notes(policy.notes)
@@ -192,6 +200,7 @@ def train(
             setup,
             callbacks=[Health(run.config.health, history, display.warn), *callbacks],
             drift=open_drift(run.config, policy, teacher),
+            conversations=conversations,
             context_file=file_content,
         )
         if run.rollout.off_policy_steps:
@@ -361,7 +370,8 @@ def loop(
         if validation is not None:
             # The engine that was opened, which may have taken the place of servers.
             own = replace(validation, config=setup.config)
-            accelerator.log(validate(own, setup.engine, accelerator, done, stop), step=done)
+            metrics = validate(own, setup.engine, accelerator, done, stop, setup.conversations)
+            accelerator.log(metrics, step=done)
 
     with run_log.stop_signals(signals), display.running(config.steps, done):
         try:

@@ -1,0 +1,309 @@
+"""Conversations in training: exact ids, the loss of the paper, resumed to the bit."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+
+from conftest import logits_alone, move
+from paint.algorithms.paint import add_teacher_prompts, score_rollouts
+from paint.config.schema import Config, ConfigError, DataConfig
+from paint.core.extensions import spec_of
+from paint.data.problems import DataError, Problem, read_problems
+from paint.grading.graders import open_grader
+from paint.inference.conversations import open_conversations
+from paint.inference.engine import Completion, derive_seed, sampling_from
+from paint.inference.local import LocalEngine
+from paint.models.policy import Policy, load_policy
+from paint.models.rows import joined_rows
+from paint.models.teacher import open_teacher
+from paint.objective.loss import paint_loss
+from paint.resolve.check import check_config
+from paint.training.load_balancing import micro_batches, token_passes
+from paint.training.rollouts import items_of, rollout_of
+from paint.training.train_step import Setup
+from paint.training.trainer import train
+from runs import (
+    adapter,
+    assert_same,
+    assert_same_history,
+    changed,
+    stored,
+    train_in_parts,
+    write_problems,
+)
+
+SMALL: dict[str, dict[str, Any]] = {
+    "model": {"lora_rank": 4, "lora_alpha": 8},
+    "rollout": {"max_new_tokens": 48},
+    "train": {"steps": 2, "batch_size": 4, "micro_batch_size": 4, "checkpoint_every": 1},
+}
+CHECK = {"role": "user", "content": "Check it."}
+
+
+class CheckAgain:
+    """Asks some rows once more, and grades."""
+
+    def __init__(self) -> None:
+        self.reward: float | None = None
+        self.feedback = ""
+
+    def reset(self, row: Mapping[str, Any], seed: int) -> None:
+        self.gold, self.asks = row["answer"], seed % 3
+
+    def step(self, messages: Sequence[Any], completion: str) -> list[dict[str, str]] | None:
+        if self.asks:
+            self.asks -= 1
+            return [CHECK]
+        self.reward = float(self.gold in completion)
+        self.feedback = f"It is {self.gold}."
+        return None
+
+
+@pytest.fixture
+def short(problems: list[Problem]) -> list[Problem]:
+    """Problems with short solutions, which the demo's model answers within its limit."""
+    return sorted(problems, key=lambda problem: len(problem.solution))[:40]
+
+
+def small(*sections: dict[str, Any], environment: Any = CheckAgain, **more: Any) -> Config:
+    conversation = {"environment": spec_of(environment), **more}
+    return changed("demo-paint", SMALL, {"conversation": conversation}, *sections)
+
+
+def conversations(
+    config: Config, problems: Sequence[Problem], *, thinking: bool
+) -> tuple[Any, list[Completion]]:
+    """The policy, and its conversations about some problems."""
+    policy = load_policy(replace(config.model, student_thinking=thinking), seed=0)
+    move(policy, by=0.01)
+    seeds = [derive_seed(3, row) for row in range(len(problems))]
+    with open_conversations(policy, config.conversation, 2000) as opened:
+        assert opened is not None
+        engine = LocalEngine(policy, batch_size=8)
+        sampling = sampling_from(config.rollout)
+        return policy, opened.generate(engine, problems, sampling, seeds)
+
+
+@pytest.mark.parametrize("thinking", [True, False])
+def test_conversation_turns_are_what_was_sampled_after_the_rendered_prompts(
+    short: list[Problem], thinking: bool
+) -> None:
+    config = small()
+    policy, found = conversations(config, short[:6], thinking=thinking)
+    assert {len(c.conversation.turns) for c in found if c.conversation} > {1}
+    for problem, completion in zip(short, found, strict=False):
+        talk = completion.conversation
+        assert talk is not None
+        texts: list[str] = []
+        for turn, (prompt, ids) in zip(
+            talk.turns, completion.after([t.prompt for t in talk.turns]), strict=True
+        ):
+            then = [m for text in texts for m in ({"role": "assistant", "content": text}, CHECK)]
+            assert list(prompt) == policy.student_prompt(problem, then=then)
+            assert turn.after == len(then)
+            texts.append(policy.decode(ids))
+            # As sampled alone after that prompt: the engine's own log-probs say so.
+            logits = logits_alone(policy.model, prompt, ids)
+            chosen = logits.log_softmax(-1).gather(1, torch.tensor(ids)[:, None])[:, 0]
+        last = torch.tensor(completion.log_probs[-len(ids) :])
+        torch.testing.assert_close(chosen.detach(), last, rtol=1e-3, atol=1e-4)
+        assert len(completion.ids) == sum(turn.length for turn in talk.turns)
+
+
+@pytest.mark.parametrize("thinking", [True, False])
+def test_conversation_loss_and_gradient_match_the_reference_in_float64(
+    short: list[Problem], accelerator: Accelerator, thinking: bool
+) -> None:
+    config = small({"objective": {"impl": "reference"}})
+    policy, found = conversations(config, short[:5], thinking=thinking)
+    policy.model.double()
+    with open_grader(config.grading) as grader:
+        setup = Setup(
+            check_config(config),
+            policy,
+            open_teacher(policy, config.teacher),
+            short,
+            LocalEngine(policy, batch_size=8),
+            torch.optim.AdamW(policy.trainable),
+            accelerator,
+            grader,
+        )
+        rollouts = [
+            rollout_of(policy, row, problem, [], completion)
+            for row, (problem, completion) in enumerate(zip(short, found, strict=False))
+        ]
+        rollouts = add_teacher_prompts(setup, rollouts, 0)
+        value, _ = score_rollouts(setup, rollouts)
+        value.backward()
+    gradient = [p.grad.clone() for p in policy.trainable]
+
+    # The same by the library's own logits of each turn alone.
+    student, teacher = [], []
+    tokens: list[int] = []
+    for r in rollouts:
+        assert len(r.student_parts) == len(r.teacher_parts)
+        for (prompt, ids), (privileged, _) in zip(r.student_parts, r.teacher_parts, strict=True):
+            student.append(logits_alone(policy.model, prompt, ids))
+            with policy.model.disable_adapter(), torch.no_grad():
+                teacher.append(logits_alone(policy.model, privileged, ids))
+            tokens += ids
+    for p in policy.trainable:
+        p.grad = None
+    lengths = [len(r.completion.ids) for r in rollouts]
+    expected = paint_loss(
+        torch.cat(student),
+        torch.cat(teacher),
+        lengths,
+        setup.resolved.objective,
+        tokens=torch.tensor(tokens),
+    )
+    expected.value.backward()
+    assert value.item() == pytest.approx(expected.value.item(), rel=1e-9)
+    for p, ours in zip(policy.trainable, gradient, strict=True):
+        assert p.grad is not None
+        largest = float(p.grad.abs().max())
+        # Norms are computed in float32 whatever the weights are: of a joined row, after the sum.
+        torch.testing.assert_close(ours, p.grad, rtol=1e-8, atol=1e-6 * largest)
+
+
+def test_conversation_rows_are_joined_where_a_prompt_goes_on(short: list[Problem]) -> None:
+    rows = {}
+    for thinking in (True, False):
+        config = small()
+        policy, found = conversations(config, short[:6], thinking=thinking)
+        rollouts = [
+            rollout_of(policy, row, problem, [], completion)
+            for row, (problem, completion) in enumerate(zip(short, found, strict=False))
+        ]
+        turns = sum(len(r.student_parts) for r in rollouts)
+        parts = [part for r in rollouts for part in r.student_parts]
+        joined = joined_rows([prompt for prompt, _ in parts], [ids for _, ids in parts])
+        rows[thinking] = len(joined), turns
+        # Cost and micro-batches count rows of a pass, not conversations.
+        assert token_passes(rollouts) == 2 * len(joined) * max(len(row.ids) for row in joined)
+        limits = replace(config.train, micro_batch_size=3)
+        for micro in micro_batches(rollouts, limits):
+            in_micro = [part for r in micro for part in r.student_parts]
+            passes = joined_rows([prompt for prompt, _ in in_micro], [ids for _, ids in in_micro])
+            assert len(passes) <= 3 or len(micro) == 1
+    assert rows[True][0] == 6 < rows[True][1]  # the demo's template only appends
+    assert rows[False][0] == rows[False][1]  # without thinking it rewrites earlier turns
+
+
+def test_conversation_is_graded_by_its_environment_or_by_its_last_turn(
+    short: list[Problem],
+) -> None:
+    class Silent(CheckAgain):
+        def step(self, messages: Sequence[Any], completion: str) -> list[dict[str, str]] | None:
+            return None if len(messages) > 2 else [CHECK]
+
+    policy, found = conversations(small(), short[:3], thinking=True)
+    for row, completion in enumerate(found):
+        rollout = rollout_of(policy, row, short[row], [], completion)
+        assert rollout.grade is not None
+        assert rollout.grade.feedback == f"It is {short[row].answer}."
+    policy, found = conversations(small(environment=Silent), short[:3], thinking=True)
+    rollouts = [rollout_of(policy, 0, p, [], c) for p, c in zip(short, found, strict=False)]
+    for rollout, item in zip(rollouts, items_of(policy, rollouts), strict=True):
+        assert rollout.grade is None
+        first, last = (policy.decode(ids) for _, ids in rollout.student_parts)
+        assert item.text.startswith(last)
+        assert rollout.text == f"{first}\n\n{last}"
+
+
+def test_conversation_over_its_limits_is_truncated(short: list[Problem]) -> None:
+    class Endless:
+        def step(self, messages: Sequence[Any], completion: str) -> list[dict[str, str]]:
+            return [CHECK]
+
+    _, found = conversations(small(environment=Endless, max_turns=2), short[:2], thinking=True)
+    for completion in found:
+        assert completion.conversation is not None
+        ended = completion.conversation.ended
+        assert ended in ("max_turns", "max_new_tokens")
+        assert completion.truncated
+
+
+def test_train_on_conversations_in_parts_is_bitwise_equal(tmp_path: Path) -> None:
+    config = small()
+    train(config, tmp_path / "whole")
+    train_in_parts(config, tmp_path / "parts", 1)
+    assert_same(adapter(tmp_path / "whole"), adapter(tmp_path / "parts"))
+    assert_same_history(tmp_path / "whole", tmp_path / "parts")
+    rows = stored(tmp_path / "whole")
+    assert len({len(row["conversation"]["turns"]) for row in rows}) > 1
+    for row in rows:
+        turns = row["conversation"]["turns"]
+        assert len(row["conversation"]["messages"]) == 2 * len(turns) - 1
+        assert len(row.get("later_teacher_prompt_ids", [])) == len(turns) - 1
+        assert sum(turn["length"] for turn in turns) == len(row["completion_ids"])
+
+
+def test_train_on_stored_conversations_is_as_sampling_them(tmp_path: Path) -> None:
+    once = {"train": {"steps": 1, "checkpoint_every": 1}}
+    train(small(once), tmp_path / "sampled")
+    later = {"rollout": {"engine": "stored", "stored": str(tmp_path / "sampled")}}
+    train(small(once, later), tmp_path / "stored")
+    assert_same(adapter(tmp_path / "sampled"), adapter(tmp_path / "stored"))
+    sampled, again = stored(tmp_path / "sampled"), stored(tmp_path / "stored")
+    assert [row["conversation"] for row in again] == [row["conversation"] for row in sampled]
+    assert [row["reward"] for row in again] == [row["reward"] for row in sampled]
+
+
+def test_conversation_sampled_ahead_of_its_answers_is_refused() -> None:
+    with pytest.raises(ConfigError, match="conversation"):
+        check_config(small({"rollout": {"off_policy_steps": 1}}))
+
+
+CHAT = [
+    {"role": "user", "content": "Add 2 and 3."},
+    {"role": "assistant", "content": "It is 6."},
+    {"role": "user", "content": "Check it."},
+    {"role": "assistant", "content": "It is 5."},
+]
+
+
+def test_sft_on_conversations_learns_from_all_turns_of_the_assistant(
+    tmp_path: Path, policy: Policy
+) -> None:
+    path = write_problems(tmp_path / "chats.jsonl", [{"id": "a", "messages": CHAT}])
+    sections: dict[str, dict[str, Any]] = {
+        "data": {"path": path, "turns": "all"},
+        "train": {"steps": 1, "batch_size": 1},
+    }
+    train(changed("demo-sft", SMALL, sections), tmp_path / "run")
+    [row] = stored(tmp_path / "run")
+    expected = [[*policy.tokenizer.encode(m["content"]), *policy.end_ids[-1:]] for m in CHAT[1::2]]
+    assert row["completion_ids"] == [i for ids in expected for i in ids]
+    # The loss of each turn alone, weighed by its tokens: the adapter is still the identity.
+    losses = []
+    for number, ids in zip((1, 3), expected, strict=True):
+        prompt = policy.tokenizer.apply_chat_template(
+            CHAT[:number], add_generation_prompt=True, enable_thinking=False, return_dict=False
+        )
+        logits = logits_alone(policy.model, prompt, ids)
+        losses += (-logits.log_softmax(-1)[range(len(ids)), ids]).tolist()
+    assert row["loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("chat", "message"),
+    [
+        (CHAT[:3], "ends in one of the assistant"),
+        (CHAT[1:], "begins with a turn of the user"),
+        ([*CHAT[:1], {"role": "assistant", "content": ""}], "message 2"),
+        ([*CHAT[:1], {"role": "assistant", "content": ["x"]}], "message 2"),
+    ],
+)
+def test_data_chat_that_is_no_conversation_is_refused(
+    tmp_path: Path, chat: list[Any], message: str
+) -> None:
+    path = write_problems(tmp_path / "chats.jsonl", [{"id": "a", "messages": chat}])
+    data = DataConfig(path=path, turns="all")
+    with pytest.raises(DataError, match=message):
+        read_problems(data, needs={})
