@@ -26,6 +26,7 @@ NAME = "eval"
 CONTINUES = True
 
 ADAPTER = "adapter_config.json"
+SECTIONS = ("rollout", "conversation", "grading")
 """File of a folder that holds an adapter."""
 
 
@@ -116,8 +117,10 @@ def _configured(target: str, benchmarks: Any, settings: Mapping[str, Any]) -> Ev
         folder = changes.get("output_dir", EvaluationConfig().output_dir)
         names = _names(benchmarks, Path(folder) / "benchmarks")
     default = defaults_of(target, names)
-    base = Config(rollout=default.rollout, grading=default.grading)
-    for section in ("rollout", "grading"):
+    base = Config(
+        rollout=default.rollout, grading=default.grading, conversation=default.conversation
+    )
+    for section in SECTIONS:
         values = changes.get(section, {})
         if isinstance(values, Mapping):
             table = {section: {key: as_named(value) for key, value in values.items()}}
@@ -128,8 +131,9 @@ def _configured(target: str, benchmarks: Any, settings: Mapping[str, Any]) -> Ev
 
 def _sections_of(evaluation: EvaluationConfig) -> dict[str, Any]:
     """The settings of an evaluation that may name code."""
-    table = to_table(Config(rollout=evaluation.rollout, grading=evaluation.grading))
-    return {name: table[name] for name in ("rollout", "grading")}
+    sections = {name: getattr(evaluation, name) for name in SECTIONS}
+    table = to_table(Config(**sections))
+    return {name: table[name] for name in SECTIONS}
 
 
 def _names(benchmarks: Any, folder: Path) -> list[str]:

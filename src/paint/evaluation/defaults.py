@@ -137,6 +137,7 @@ def evaluation_of(config: Config, benchmarks: Sequence[str] = ()) -> EvaluationC
     # A run may do without grades. An evaluation cannot, and has the default grader then.
     if not config.grading.is_off:
         default = replace(default, grading=config.grading)
+    default = replace(default, conversation=config.conversation)
     validation, names = config.validation, tuple(benchmarks) or default_benchmarks(config)[0]
     if not benchmarks and validation.path:
         protocol = validation_protocol(config)

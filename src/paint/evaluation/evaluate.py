@@ -132,7 +132,12 @@ def evaluate(
         note_differences(evaluation, trained, display)
     model = with_date(model, folder)
     with display.working("loading the model"):
-        policy = load_eval_policy(model, evaluation.rollout, prompts=policies[0].prompts)
+        policy = load_eval_policy(
+            model,
+            evaluation.rollout,
+            prompts=policies[0].prompts,
+            conversation=evaluation.conversation,
+        )
     display.note(policy.conventions.line())
     for warning in policy.conventions.warnings(thinking=evaluation.thinking):
         display.note(warning)
@@ -141,7 +146,14 @@ def evaluate(
     )
     tasks = make_tasks(policy, places, protocol, display)
     with collect_samples(
-        policy, model, evaluation.rollout, tasks, folder, display, falls_back=resolved.falls_back
+        policy,
+        model,
+        evaluation.rollout,
+        tasks,
+        folder,
+        display,
+        falls_back=resolved.falls_back,
+        conversation=evaluation.conversation,
     ) as stores:
         graded = {}
         with ExitStack() as opened:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from paint.config import schema as cfg
+from paint.config.recipe import to_table
 from paint.config.run_folder import require_checkpoint
 from paint.config.schema import ConfigError
 from paint.core.device import own_device, product_slowdown
@@ -25,6 +26,12 @@ from paint.core.versions import versions
 from paint.core.workspace import SETTINGS
 from paint.data.problems import DataError, Problem
 from paint.evaluation.store import Sample, SampleKey, Store, StoreError, open_store
+from paint.inference.conversations import (
+    Conversations,
+    conversation_record,
+    open_conversations,
+    with_tools,
+)
 from paint.inference.engine import Completion, Engine, Sampling, derive_seed
 from paint.inference.factory import EngineSetup, open_engine
 from paint.models.conventions import reads_clock, today
@@ -40,6 +47,9 @@ from paint.models.weights import (
 from paint.resolve.engines import LOCAL, engine_of
 from paint.resolve.plan import SLOW, Machine, describe_slow, dtype_on
 from paint.resolve.structure import position_limit
+
+CONVERSATIONS_AT_ONCE = 256
+"""Conversations of an evaluation that are sampled together, and lost together by a kill."""
 
 PromptIds = Mapping[str, list[int]]  # prompt token ids by problem id
 
@@ -103,8 +113,9 @@ def load_eval_policy(
     *,
     seed: int = 0,
     prompts: cfg.PromptsConfig = cfg.PAPER_PROMPTS,
+    conversation: cfg.ConversationConfig = cfg.ONE_TURN,
 ) -> Policy:
-    """Load the policy to evaluate; with servers, which take the GPUs, on the CPU."""
+    """Load the policy to evaluate, with its tools; with servers, which need GPUs, on the CPU."""
     device = own_device()
     if engine_of(rollout).is_remote:  # the policy itself only checks what servers answer
         device = torch.device("cpu")
@@ -113,7 +124,8 @@ def load_eval_policy(
         slowdown = product_slowdown(getattr(torch, model.dtype))
         if slowdown >= SLOW:
             LOGGER.info("%s", describe_slow(model.dtype, slowdown))
-    return load_policy(model, seed=seed, device=device, prompts=prompts)
+    policy = load_policy(model, seed=seed, device=device, prompts=prompts)
+    return with_tools(policy, conversation)
 
 
 def with_date(model: cfg.ModelConfig, folder: Path) -> cfg.ModelConfig:
@@ -156,11 +168,12 @@ def collect_samples(
     display: Display,
     *,
     falls_back: bool = False,
+    conversation: cfg.ConversationConfig = cfg.ONE_TURN,
 ) -> Iterator[list[Store]]:
     """Generate the missing samples of all tasks and yield their complete stores.
 
     Args:
-        policy: the base model, loaded from ``model``.
+        policy: the base model, loaded from ``model``, and told of the tools of ``conversation``.
         tasks: those of one policy side by side, since its weights are loaded for each group.
         folder: for the engine's log and adapters.
         falls_back: generate here if servers do not start, unless they have stored samples.
@@ -172,7 +185,15 @@ def collect_samples(
 
     with lock_folder(folder), ExitStack() as stack:
         stores = [
-            stack.enter_context(open_task(policy, task, model=model.path, engine=rollout.engine))
+            stack.enter_context(
+                open_task(
+                    policy,
+                    task,
+                    model=model.path,
+                    engine=rollout.engine,
+                    conversation=conversation,
+                )
+            )
             for task in tasks
         ]
         unfinished = [row for row in zip(tasks, stores, strict=True) if row[1].missing]
@@ -192,7 +213,11 @@ def collect_samples(
                 problems,
                 falls_back=falls_back,
             )
-            with open_engine(setup) as engine:
+            limit = position_limit(policy.base.config) - rollout.max_new_tokens
+            with (
+                open_engine(setup) as engine,
+                open_conversations(policy, conversation, limit) as conversations,
+            ):
                 if setup.has_fallen_back(engine):
                     for store in stores:
                         store.record_engine(LOCAL)
@@ -202,12 +227,17 @@ def collect_samples(
                         load_trained(policy, trained)
                     engine.sync_weights()
                     for task, store in group:
-                        generate(policy, engine, task, store, display)
+                        generate(policy, engine, task, store, display, conversations)
         yield stores
 
 
 def generate(
-    policy: Policy, engine: Engine, task: EvalTask, store: Store, display: Display
+    policy: Policy,
+    engine: Engine,
+    task: EvalTask,
+    store: Store,
+    display: Display,
+    conversations: Conversations | None = None,
 ) -> None:
     """Generate every missing sample and store each as soon as it is complete."""
     missing, total = store.missing, len(store.rows)
@@ -218,13 +248,36 @@ def generate(
             store.add(sample_of(policy, task, *missing[index], completion))
             count.add(len(completion.ids))
 
-        engine.stream(
-            [task.asked[problem.id, number] for problem, number in missing],
-            task.protocol.sampling,
-            sample_seeds(task.protocol, missing),
-            add,
-        )
+        if conversations is None:
+            engine.stream(
+                [task.asked[problem.id, number] for problem, number in missing],
+                task.protocol.sampling,
+                sample_seeds(task.protocol, missing),
+                add,
+            )
+        else:
+            for start in range(0, len(missing), CONVERSATIONS_AT_ONCE):
+                rows = missing[start : start + CONVERSATIONS_AT_ONCE]
+                found = converse(conversations, engine, task, rows)
+                for index, completion in enumerate(found, start=start):
+                    add(index, completion)
     store.write_sums()
+
+
+def converse(
+    conversations: Conversations,
+    engine: Engine,
+    task: EvalTask,
+    rows: Sequence[tuple[Problem, int]],
+) -> list[Completion]:
+    """The conversation of each (problem, sample)."""
+    return conversations.generate(
+        engine,
+        [problem for problem, _ in rows],
+        task.protocol.sampling,
+        sample_seeds(task.protocol, rows),
+        thinking=task.protocol.thinking,
+    )
 
 
 def sample_seeds(protocol: SamplingProtocol, rows: Sequence[tuple[Problem, int]]) -> list[int]:
@@ -240,6 +293,9 @@ def sample_of(
 ) -> Sample:
     """Convert a completion to the record that is stored."""
     prompt = task.asked[problem.id, number]
+    conversation = completion.conversation
+    prompts = [turn.prompt for turn in conversation.turns] if conversation else [prompt]
+    last = completion.after(prompts)[-1]
     return Sample(
         problem.id,
         number,
@@ -247,14 +303,20 @@ def sample_of(
         completion.ids,
         # With the tag that the prompt opened: else an answer in a thought that was cut off would
         # count.
-        policy.transcript(prompt, completion.ids),
+        policy.transcript(*last),
         completion.truncated,
         completion.source,
+        conversation_record(conversation) if conversation else None,
     )
 
 
 def open_task(
-    policy: Policy, task: EvalTask, *, model: str, engine: str
+    policy: Policy,
+    task: EvalTask,
+    *,
+    model: str,
+    engine: str,
+    conversation: cfg.ConversationConfig = cfg.ONE_TURN,
 ) -> AbstractContextManager[Store]:
     """Open the store of a task, with the samples of earlier, interrupted calls."""
     protocol = task.protocol
@@ -276,8 +338,16 @@ def open_task(
         "versions": versions("torch", "transformers", "math-verify"),
         **task.settings,
     }
+    if conversation.is_on:
+        settings["conversation"] = conversation_identity(conversation)
     replaces = bool(task.own_prompts)
     return open_store(task.folder, settings, task.problems, task.asked, replaces=replaces)
+
+
+def conversation_identity(conversation: cfg.ConversationConfig) -> dict[str, Any]:
+    """What determines what answers the turns of a conversation; not how long it may take."""
+    table = to_table(cfg.Config(conversation=conversation))["conversation"]
+    return {name: table[name] for name in ("tools", "environment", "max_turns", "options")}
 
 
 def fit_to_context(

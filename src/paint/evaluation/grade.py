@@ -34,6 +34,7 @@ from paint.evaluation.summary import SUMMARY, summary_report
 from paint.grading.contract import Grade, Grader, require_some_grade
 from paint.grading.cost import Cost
 from paint.grading.graders import NoGrader, code_digest, grade_items, open_grader
+from paint.inference.conversations import given_grade
 from strictgrade.text import normalize
 from strictgrade.thoughts import ThoughtTags
 
@@ -145,6 +146,9 @@ def _grade_others(
     # The tags of the model that sampled: grading loads no model.
     tags = [ThoughtTags(**pair) for pair in store.settings.get("conventions", {}).get("tags", ())]
     left = [s for s in store.samples() if s.key not in rows]
+    # An environment's reward is a number, whatever the grader gives.
+    is_given = any("grade" in (s.conversation or {}) for s in left)
+    gives_answers = grader.gives_answers and not is_given
     with display.counting(f"grading {store.folder.name}", len(left), 0) as count:
         for start in range(0, len(left), GRADED_AT_ONCE):
             chunk = left[start : start + GRADED_AT_ONCE]
@@ -152,10 +156,16 @@ def _grade_others(
             for s in chunk:
                 problem = store.problems_by_id[s.problem_id]
                 items.append(item_of(problem, s.text, truncated=s.truncated, tags=tags))
-            found = grade_items(grader, items, needs_answer=needs_answer)
+            given = [given_grade(s.conversation or {}) for s in chunk]
+            asked = [item for item, grade in zip(items, given, strict=True) if grade is None]
+            answers = iter(grade_items(grader, asked, needs_answer=needs_answer))
+            # An environment may have graded the conversation.
+            found = [grade or next(answers) for grade in given]
             # At the first chunk: a judge that is down is found before it was asked for all samples.
             if stops and not start:
-                told = [i for i, item in enumerate(items) if item.gold or not needs_answer]
+                told = [
+                    i for i, item in enumerate(items) if item.gold or given[i] or not needs_answer
+                ]
                 grades, ids = [found[i] for i in told], [chunk[i].problem_id for i in told]
                 require_some_grade(grades, ids, grading.grader, store.folder.name)
             for s, verdict in zip(chunk, found, strict=True):
@@ -163,7 +173,7 @@ def _grade_others(
                     "problem_id": s.problem_id,
                     "sample": s.sample,
                     "of": store.graded_digest(s),
-                    **_grade_columns(verdict, gives_answers=grader.gives_answers),
+                    **_grade_columns(verdict, gives_answers=gives_answers),
                     "looping": is_repetitive(s.text),
                 }
             count.to(start + len(chunk))

@@ -60,6 +60,8 @@ class Sample:
     text: str  # think tags included, also one that the prompt opened
     truncated: bool  # it reached the token limit
     source: str  # a server's address, or "local"
+    # Of several turns, of which the ids are all and the text is the last.
+    conversation: Mapping[str, Any] | None = None
 
     @property
     def tokens(self) -> int:
@@ -103,7 +105,10 @@ class Store:
 
     def add(self, sample: Sample) -> None:
         """Append a sample, which then survives a kill. Raises StoreError if that fails."""
-        evaluation_workspace(self.folder).append(asdict(sample))
+        row = asdict(sample)
+        if sample.conversation is None:
+            del row["conversation"]
+        evaluation_workspace(self.folder).append(row)
         self.written.add(sample.key)
 
     def record_engine(self, engine: str) -> None:

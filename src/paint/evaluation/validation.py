@@ -28,6 +28,7 @@ from paint.evaluation.defaults import (
 from paint.evaluation.generate import (
     EvalTask,
     SamplingProtocol,
+    converse,
     deployment_prompts,
     open_task,
     require_context_length,
@@ -47,6 +48,7 @@ from paint.evaluation.store import (
     reopen_store,
 )
 from paint.grading.contract import Grader
+from paint.inference.conversations import Conversations
 from paint.inference.engine import Engine, sampling_from
 from paint.models.policy import Policy
 from paint.models.weights import trained_in
@@ -139,6 +141,7 @@ def validate(
     accelerator: Accelerator,
     step: int,
     stop: Callable[[], None],
+    conversations: Conversations | None = None,
 ) -> dict[str, float]:
     """Evaluate the policy after ``step`` steps; stored samples are not generated again.
 
@@ -171,7 +174,13 @@ def _validate_task(
 
         def open_store() -> list[tuple[Problem, int]]:
             config = validation.config
-            opened = open_task(policy, task, model=config.model.path, engine=config.rollout.engine)
+            opened = open_task(
+                policy,
+                task,
+                model=config.model.path,
+                engine=config.rollout.engine,
+                conversation=config.conversation,
+            )
             stores.append(stack.enter_context(opened))
             return stores[0].missing
 
@@ -186,7 +195,7 @@ def _validate_task(
         with display.counting(title, total, total - len(missing)) as count:
             for start in range(0, len(missing), validation.at_once):
                 batch = missing[start : start + validation.at_once]
-                samples = generate_batch(policy, engine, accelerator, task, batch)
+                samples = generate_batch(policy, engine, accelerator, task, batch, conversations)
                 for store in stores:
                     for sample in samples:
                         store.add(sample)
@@ -224,16 +233,20 @@ def generate_batch(
     accelerator: Accelerator,
     task: EvalTask,
     rows: list[tuple[Problem, int]],
+    conversations: Conversations | None = None,
 ) -> list[Sample]:
     """Generate the samples of some rows, each rank its share; all ranks get all samples."""
     # A rank without rows calls the engine all the same: engines on servers are called by all ranks
     # together.
     with accelerator.split_between_processes(rows) as mine:
-        completions = engine.generate(
-            [task.asked[problem.id, number] for problem, number in mine],
-            task.protocol.sampling,
-            sample_seeds(task.protocol, mine),
-        )
+        if conversations is None:
+            completions = engine.generate(
+                [task.asked[problem.id, number] for problem, number in mine],
+                task.protocol.sampling,
+                sample_seeds(task.protocol, mine),
+            )
+        else:
+            completions = converse(conversations, engine, task, mine)
         samples = []
         for (problem, number), completion in zip(mine, completions, strict=True):
             samples.append(sample_of(policy, task, problem, number, completion))

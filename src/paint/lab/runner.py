@@ -362,7 +362,14 @@ def _evaluate(
     problems = protocol.benchmark.problems
 
     # The base, once; the checkpoints' weights are loaded into it one after the other.
-    policy = load_eval_policy(model, protocol.rollout, seed=run.seed, prompts=run.config.prompts)
+    conversation = run.config.conversation
+    policy = load_eval_policy(
+        model,
+        protocol.rollout,
+        seed=run.seed,
+        prompts=run.config.prompts,
+        conversation=conversation,
+    )
     prompts = deployment_prompts(policy, problems, thinking=protocol.thinking)
     tasks = []
     for step, checkpoint in checkpoints.items():
@@ -376,7 +383,13 @@ def _evaluate(
 
     with (
         collect_samples(
-            policy, model, protocol.rollout, tasks, place / run.name, display
+            policy,
+            model,
+            protocol.rollout,
+            tasks,
+            place / run.name,
+            display,
+            conversation=conversation,
         ) as stores,
         open_grader(run.config.grading, place / run.name) as grader,
     ):
@@ -401,7 +414,9 @@ def _require_comparable(runs: Sequence[ExperimentRun]) -> ExperimentRun:
     # The base has no adapter to speak of: one of rank 1 is the identity, and cheap to serve.
     config = runs[0].config
     model = base_as_rank1_adapter(ModelConfig(path=config.model.path, dtype=config.model.dtype))
-    return ExperimentRun(BASE, Config(model=model, grading=config.grading))
+    return ExperimentRun(
+        BASE, Config(model=model, grading=config.grading, conversation=config.conversation)
+    )
 
 
 def _require_same(
