@@ -72,7 +72,7 @@ CHAT_TEMPLATE = (
     "{%- if tools %}"
     "{{- '<|im_start|>system\\n# Tools\\n' }}"
     "{%- for tool in tools %}{{- (tool.function | tojson) + '\\n' }}{%- endfor %}"
-    "{{- 'Call: <tool_call>{\"name\": NAME, \"arguments\": OBJECT}</tool_call><|im_end|>\\n' }}"
+    '{{- \'Call: <tool_call>{"name": NAME, "arguments": OBJECT}</tool_call><|im_end|>\\n\' }}'
     "{%- endif %}"
     "{%- for message in messages %}"
     "{{- '<|im_start|>' + message.role + '\\n' + message.content }}"
