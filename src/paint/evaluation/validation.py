@@ -151,7 +151,7 @@ def validate(
     """
     metrics: dict[str, float] = {}
     for task in validation.tasks(step):
-        found = _validate_task(validation, task, engine, accelerator, step, stop)
+        found = _validate_task(validation, task, engine, accelerator, step, stop, conversations)
         ending = f"/{task.folder.name}" if len(validation.start) > 1 else ""
         metrics |= {f"{name}{ending}": value for name, value in found.items()}
     return metrics
@@ -164,6 +164,7 @@ def _validate_task(
     accelerator: Accelerator,
     step: int,
     stop: Callable[[], None],
+    conversations: Conversations | None,
 ) -> dict[str, float]:
     """Evaluate the policy on one problem set."""
     policy, display = validation.policy, validation.display
