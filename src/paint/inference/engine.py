@@ -65,7 +65,7 @@ class Conversation:
     failed_calls: int = 0
 
 
-Part = tuple[Sequence[int], Sequence[int]]
+TurnPart = tuple[Sequence[int], Sequence[int]]
 """Token ids of a prompt, and of what was sampled after it."""
 
 
@@ -86,11 +86,11 @@ class Completion:
         """What the environment of a conversation gave it."""
         return self.conversation.grade if self.conversation else None
 
-    def after(self, prompts: Sequence[Sequence[int]]) -> list[Part]:
+    def after(self, prompts: Sequence[Sequence[int]]) -> list[TurnPart]:
         """What was sampled after each of some prompts: one, or one for each turn."""
         if self.conversation is None:
             return [(prompts[0], self.ids)]
-        parts: list[Part] = []
+        parts: list[TurnPart] = []
         start = 0
         for prompt, turn in zip(prompts, self.conversation.turns, strict=True):
             parts.append((prompt, self.ids[start : start + turn.length]))

@@ -11,7 +11,7 @@ from accelerate import Accelerator
 
 from paint.config.schema import TrainConfig
 from paint.core.distributed import all_gather_objects
-from paint.inference.engine import Part
+from paint.inference.engine import TurnPart
 from paint.models.rows import joined_rows
 from paint.training.rollouts import Rollout
 
@@ -91,7 +91,7 @@ def _shape(rollout: Rollout) -> tuple[_Shape, _Shape]:
     return _shape_of(student), _shape_of(teacher) if teacher else _Shape(1, 0)
 
 
-def _shape_of(parts: Sequence[Part]) -> _Shape:
+def _shape_of(parts: Sequence[TurnPart]) -> _Shape:
     if len(parts) == 1:
         [(prompt, completion)] = parts
         return _Shape(1, len(prompt) + len(completion))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from paint.data.problems import Problem, item_of
 from paint.grading.contract import Grade, Item
 from paint.inference.adapter_sync_check import CAUSES, LogprobMismatchError
-from paint.inference.engine import STORED, Completion, Part
+from paint.inference.engine import STORED, Completion, TurnPart
 from paint.models.policy import Policy
 from paint.training.teacher_views import TeacherPrompt
 
@@ -33,14 +33,14 @@ class Rollout:
     grade: Grade | None = None  # None before grading, and with grading.grader "none"
 
     @property
-    def student_parts(self) -> list[Part]:
+    def student_parts(self) -> list[TurnPart]:
         """What was sampled after each of the student's prompts: one, or one for each turn."""
         conversation = self.completion.conversation
         prompts = [t.prompt for t in conversation.turns] if conversation else [self.prompt]
         return self.completion.after(prompts)
 
     @property
-    def teacher_parts(self) -> list[Part]:
+    def teacher_parts(self) -> list[TurnPart]:
         """The same after the teacher's prompts; [] without a teacher."""
         view = self.teacher_prompt
         return self.completion.after([view.prompt, *view.later]) if view else []
