@@ -36,6 +36,7 @@ Seed = Annotated[int, *NOT_NEGATIVE]
 
 RunPath = Run | str | Path
 Target = Run | Evaluation | Result | str | Path
+Targets = Target | Sequence[Target]
 OutputDir = str | Path | None
 
 if TYPE_CHECKING:

@@ -254,6 +254,15 @@ def path_of(target: Handle | str | Path) -> Path:
     return Path(target)
 
 
+def paths_of(targets: Sequence[Handle | str | Path | Sequence[Handle | str | Path]]) -> list[Path]:
+    """The paths of some targets, of which each may be a list of several."""
+    paths = []
+    for target in targets:
+        several = [target] if isinstance(target, Handle | str | Path) else target
+        paths += [path_of(each) for each in several]
+    return paths
+
+
 def write_page_of(
     targets: Sequence[Path],
     *,
@@ -263,6 +272,7 @@ def write_page_of(
     rescore: bool = True,
     out: str | Path | None = None,
     open: bool = False,
+    watch: bool = False,
     trust: bool = False,
 ) -> Page:
     """Write the page of some targets; the arguments are those of ``paint.show``."""
@@ -270,7 +280,8 @@ def write_page_of(
         raise ConfigError("nothing to show; name a run, or a folder that `paint eval` made")
     # Before torch is imported, which takes seconds.
     for target in targets:
-        if not (any(target.glob("*.json")) or find_stores(target)):
+        holds = any(target.glob("*.json")) or any(target.rglob("run.json")) or find_stores(target)
+        if not holds:
             raise ConfigError(
                 f"{target} holds neither a run (run.json), an evaluation (completions.jsonl) nor "
                 f"a report of advice, a comparison or a bake"
@@ -284,7 +295,8 @@ def write_page_of(
         vouch_for(contexts)
         if trust:
             trust_records()
-        path = show_targets(targets, Display(), page, out=Path(out) if out else None, opens=open)
+        place = Path(out) if out else None
+        path = show_targets(targets, Display(), page, out=place, opens=open, live=watch)
     return Page(path)
 
 

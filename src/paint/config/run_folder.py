@@ -197,14 +197,15 @@ def list_runs(folder: Path) -> list[RunStatus]:
     found = []
     for path in folder.rglob("run.json"):
         try:
-            found.append(_status(path.parent, folder))
+            found.append(read_status(path.parent, folder))
         except PaintError:
             name = _shown_name(path.parent, folder)
             found.append(RunStatus(name, "damaged", 0, 0, path.stat().st_mtime, {}, None))
     return sorted(found, key=lambda status: -status.changed)
 
 
-def _status(folder: Path, above: Path) -> RunStatus:
+def read_status(folder: Path, above: Path) -> RunStatus:
+    """A run at a glance, named by its path below a folder. Raises PaintError if it is damaged."""
     config, history = read_run(folder), folder / "metrics.jsonl"
     steps = config.train.steps
     rows = read_metrics(folder) if history.exists() else []

@@ -46,7 +46,10 @@ def graded_validation(run: Path, display: Display) -> dict[tuple[int, str], Grad
 
 
 def describe_change(
-    validation: Mapping[tuple[int, str], GradedSamples], metrics: Sequence[Mapping[str, float]]
+    validation: Mapping[tuple[int, str], GradedSamples],
+    metrics: Sequence[Mapping[str, float]],
+    *,
+    is_evaluated: bool = False,
 ) -> str:
     """What a run changed: the sentence with which training ends and the run's page begins.
 
@@ -54,6 +57,9 @@ def describe_change(
     the difference that could have been detected, of several problem sets that of their mean.
     Without two validations the metrics of the first and last quarter of the steps take its place;
     "" before the first step.
+
+    Args:
+        is_evaluated: an evaluation says what the run changed, so no validation is missed.
     """
     by_step: dict[int, dict[str, GradedSamples]] = {}
     for (step, name), graded in validation.items():
@@ -69,6 +75,8 @@ def describe_change(
         return ""
     if validation:
         return f"{rollouts}; validated only once"
+    if is_evaluated:
+        return rollouts
     return f"{rollouts}; not validated (validation.path)"
 
 

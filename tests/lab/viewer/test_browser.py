@@ -183,6 +183,11 @@ def test_page_rows_are_filtered_and_sorted(browser: Any, page: Path, run: Path) 
         at.fill("input[name=kl]", "1000")
         assert rows.count() == 0
         at.fill("input[name=kl]", "")
+        texts = [row["text"] for step in (1, 2, 3) for row in stored(run, step)[:4]]
+        words = texts[5][-12:].upper()  # of a completion, in other letters
+        at.fill("input[name=text]", words)
+        assert rows.count() == sum(words in text.upper() for text in texts) < 12
+        at.fill("input[name=text]", "")
         at.click("[data-sort=kl]")
         cells = at.locator("#rows tbody td:nth-child(4)").all_inner_texts()
         said = [float(text.replace(MINUS, "-")) for text in cells]

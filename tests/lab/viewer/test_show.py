@@ -56,7 +56,8 @@ def test_show_opens_browser_only_on_a_screen(
 def test_show_targets_incompatible_arguments_are_refused(run: Path, tmp_path: Path) -> None:
     evals = run / "validation"
     refused: list[tuple[str, list[Path], PageSpec]] = [
-        ("show it alone", [run, run], PageSpec()),
+        ("are for a run", [run, run.parent], PageSpec(row=0)),
+        ("holds neither a run nor an evaluation of one", [run, tmp_path], PageSpec()),
         ("holds no evaluation", [tmp_path], PageSpec()),
         ("are for a run", [evals], PageSpec(steps=[1])),
         ("module:function", [run], PageSpec(contexts=["rollout"])),

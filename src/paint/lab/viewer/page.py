@@ -22,9 +22,13 @@ from paint.core.versions import __version__
 
 ASSETS = resources("paint.lab.viewer") / "assets"
 
+PAGE = "show.html"
+"""Name of a page in the folder that it shows."""
+
 PAGES = {
     "run": ("base.js", "charts.js", "tokens.js", "run.js"),
     "evaluation": ("base.js", "charts.js", "evaluation.js"),
+    "runs": ("base.js", "charts.js", "runs.js"),
     "tables": ("base.js", "charts.js", "tables.js"),
 }
 """The scripts of each page, in order."""
@@ -77,6 +81,8 @@ def render(kind: str, title: str, data: Mapping[str, Any]) -> str:
         style_hash=_hash(style),
         script_hash=_hash(script),
         data=as_json(data),
+        # Only a page that is served asks for more.
+        connect="connect-src 'self'; " if data.get("live") else "",
         version=__version__,
     )
 

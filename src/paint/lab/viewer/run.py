@@ -37,7 +37,8 @@ from paint.evaluation.change import describe_change, graded_validation
 from paint.evaluation.grade import is_repetitive
 from paint.evaluation.metrics import GradedSamples, compute_metrics
 from paint.grading.graders import needs_answer
-from paint.lab.viewer.page import packed, places_of, text_of
+from paint.lab.viewer.page import PAGE, packed, places_of, text_of
+from paint.lab.viewer.run_evaluations import evaluations_of, link_to
 from paint.lab.viewer.score import Scorer
 from paint.models.policy import load_tokenizer
 from paint.objective.solution import anchors_of, hidden_part, written
@@ -90,8 +91,13 @@ class RenderContext:
     vocabulary: dict[int, int]  # index of each distinct token so far; every row adds its own
 
 
-def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
+def run_data(
+    run: Path, spec: PageSpec, display: Display, page: Path | None = None
+) -> dict[str, Any]:
     """The data of the page.
+
+    Args:
+        page: its file, from which evaluations are linked; None: show.html in the run.
 
     Raises:
         RunError: no such run, step or row. CorruptFileError: a file cannot be read, or was changed
@@ -125,11 +131,13 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
             steps.append(_step_data(run, shared, step, rollouts, step in rescored, count))
 
     validation, columns = graded_validation(run, display), columns_of(metrics)
+    evaluations = evaluations_of(run)
     vocabulary = list(shared.vocabulary)
     return {
         "name": run.resolve().name,
         "method": config.train.method,
-        "change": describe_change(validation, metrics),
+        "change": describe_change(validation, metrics, is_evaluated=bool(evaluations)),
+        "evaluations": [link_to(found, page or run / PAGE) for found in evaluations],
         "run_info": {
             "model": config.model.path,
             "data": config.data.place,
@@ -150,7 +158,7 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
             for name, chart in CHARTS.items()
         ],
         "warnings": warning_history(metrics),
-        "validation": [_validation_data(*place, graded) for place, graded in validation.items()],
+        "validation": [validation_data(*place, graded) for place, graded in validation.items()],
         "stored_steps": _stored_steps(run),
         "steps": steps,
         "vocabulary": list(map(text_of, token_bytes(tokenizer, vocabulary))),
@@ -426,7 +434,7 @@ def columns_of(metrics: Sequence[Mapping[str, float]]) -> dict[str, list[float |
     return columns
 
 
-def _validation_data(step: int, benchmark: str, graded: GradedSamples) -> dict[str, Any]:
+def validation_data(step: int, benchmark: str, graded: GradedSamples) -> dict[str, Any]:
     """The score of a checkpoint that was evaluated during training."""
     metric = "avg_at_k" if graded.rewards is None else "reward"
     # None where the grader failed on every sample.

@@ -15,9 +15,11 @@ from paint.core.display import Display
 from paint.core.errors import wrap_errors
 from paint.core.storage import read_json
 from paint.evaluation.frame import Chart, Report, read_report, select_rows
+from paint.evaluation.store import find_stores
 from paint.lab.viewer.evaluation import evaluation_data
-from paint.lab.viewer.page import write_page
+from paint.lab.viewer.page import PAGE, write_page
 from paint.lab.viewer.run import EVERYTHING, PageSpec, run_data
+from paint.lab.viewer.runs import runs_data, runs_in
 
 
 def show_targets(
@@ -27,8 +29,11 @@ def show_targets(
     *,
     out: Path | None = None,
     opens: bool = False,
+    live: bool = False,
 ) -> Path:
-    """Write the page of a run, or of evaluations or tables, and return its path.
+    """Write the page of a run, of several, or of evaluations or tables, and return its path.
+
+    With ``live`` the page of the runs is served until Ctrl-C, and written then.
 
     The arguments are those of `paint show`.
 
@@ -36,10 +41,8 @@ def show_targets(
         ConfigError: incompatible targets or arguments.
         PaintError: a target cannot be read; the message has the cause and a hint.
     """
-    is_run = (targets[0] / "run.json").exists()
-    if is_run and len(targets) > 1:
-        raise ConfigError(f"{targets[0]} is a run, and other targets are named; show it alone")
-    if page != EVERYTHING and not is_run:
+    kind = _kind_of(targets, live=live)
+    if page != EVERYTHING and kind != "run":
         raise ConfigError("--steps, --row, --contexts and --no-rescore are for a run")
     wrong = [name for name in page.contexts if not _is_scorable(context_source(name))]
     if wrong:
@@ -51,24 +54,61 @@ def show_targets(
     if page.contexts and not page.again:
         raise ConfigError("--contexts needs the model, which --no-rescore does not load; drop one")
 
-    if is_run:
-        kind, data = "run", run_data(targets[0], page, display)
-    else:
-        # A comparison has evaluations below it, too: its report comes first.
-        kind, data = "tables", tables_data(targets)
-        if not data["reports"]:
-            kind, data = "evaluation", evaluation_data(targets)
-    path = out or targets[0] / "show.html"
+    path = out or targets[0] / PAGE
+    if live:
+        # Here: other pages have no server.
+        from paint.lab.viewer.watch import PageServer
+
+        server = PageServer(targets, display)
+        if opens:
+            _open(server.url)
+        server.watch()
+    data = _data_of(kind, targets, display, page, path)
     with wrap_errors(path, RunError, "choose another place with --out"):
         size = write_page(path, kind, f"{data['name']} · paint show", data)
     display.note(f"written to {path} ({size / 1e6:.1f} MB)")
+    if opens:
+        _open(path.resolve().as_uri())
+    return path
+
+
+def _kind_of(targets: Sequence[Path], *, live: bool) -> str:
+    """Which page some targets have."""
+    runs = [target for target in targets if (target / "run.json").exists()]
+    if len(runs) == 1 and len(targets) == 1 and not live:
+        return "run"
+    if runs or live:
+        if not runs_in(targets):
+            raise ConfigError(f"--watch is for runs, and {targets[0]} holds none")
+        # What is named beside runs are folders of runs, or evaluations of them.
+        for target in targets:
+            if not (runs_in([target]) or find_stores(target)):
+                raise ConfigError(f"{target} holds neither a run nor an evaluation of one")
+        return "runs"
+    # A comparison has runs and evaluations below it, too: its report comes first.
+    if tables_data(targets)["reports"]:
+        return "tables"
+    return "runs" if runs_in(targets) else "evaluation"
+
+
+def _data_of(
+    kind: str, targets: Sequence[Path], display: Display, page: PageSpec, path: Path
+) -> dict[str, Any]:
+    if kind == "run":
+        return run_data(targets[0], page, display, path)
+    if kind == "runs":
+        return runs_data(targets, path, display)
+    return tables_data(targets) if kind == "tables" else evaluation_data(targets)
+
+
+def _open(address: str) -> None:
+    """Open a page in a browser, where there are a screen and a terminal."""
     # Without a screen, webbrowser would start a text browser in this terminal.
     has_screen = sys.platform == "darwin" or any(
         map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY"))
     )
-    if opens and has_screen and sys.stdout.isatty():
-        webbrowser.open(path.resolve().as_uri())
-    return path
+    if has_screen and sys.stdout.isatty():
+        webbrowser.open(address)
 
 
 def _is_scorable(source: ContextSource) -> bool:

@@ -65,7 +65,8 @@ function extent(values, { zero = false, share = false } = {}) {
   return areShares ? [Math.max(low, 0), Math.min(high, 1)] : [low, high];
 }
 
-// Lines over x. series: {name, y, low?, high?}; onpick(x) follows a click or Enter.
+// Lines over x. series: {name, y, low?, high?, raw?, color?}; onpick(x) follows a click or Enter.
+// raw is drawn pale below the line; bridge draws lines over steps without a value.
 function lineChart({
   title,
   note,
@@ -74,11 +75,18 @@ function lineChart({
   zero = false,
   format = number,
   onpick,
+  bridge = false,
+  least = 2, // of so many lines on the names are shown
   width = 380,
   height = 178,
 }) {
   const margin = [46, 10, 8, 22];
-  const all = series.flatMap((s) => [...s.y, ...(s.low || []), ...(s.high || [])]);
+  const all = series.flatMap((s) => [
+    ...s.y,
+    ...(s.low || []),
+    ...(s.high || []),
+    ...(s.raw || []),
+  ]);
   const [x0, x1] = extent(xs),
     whole = xs.every(Number.isInteger);
   const f = frame(
@@ -90,11 +98,12 @@ function lineChart({
     { xticks: ticks(x0, x1, 6, { whole }), yformat: tickLabel(format) },
   );
   const drawn = series.map((s, n) => {
-    const points = xs.map((v, i) => [
-      f.x(v),
-      s.y[i] === null || s.y[i] === undefined ? null : f.y(s.y[i]),
-    ]);
-    const group = svg(`g.s${n % 6}`);
+    const placed = (values) =>
+      xs.map((v, i) => [f.x(v), values[i] == null ? null : f.y(values[i])]);
+    const points = placed(s.y),
+      color = s.color ?? n;
+    const group = svg(`g.s${color % 6}`);
+    if (s.raw) group.append(svg("path.raw", { d: pathOf(placed(s.raw), bridge) }));
     if (s.low) {
       const there = xs
         .map((_, i) => i)
@@ -114,20 +123,8 @@ function lineChart({
           }),
         );
     }
-    let path = "",
-      pen = "M";
-    for (const [px, py] of points) {
-      if (py === null) pen = "M";
-      else {
-        path += `${pen}${px.toFixed(1)},${py.toFixed(1)}`;
-        pen = "L";
-      }
-    }
     group.append(
-      svg("path.line", {
-        d: path,
-        "stroke-dasharray": ["", "6 3", "2 2", "8 3 2 3", "", "4 4"][n % 6],
-      }),
+      svg("path.line", { d: pathOf(points, bridge), "stroke-dasharray": dashesOf(color) }),
     );
     if (xs.length < 40)
       for (const [px, py] of points)
@@ -197,18 +194,36 @@ function lineChart({
     "figure",
     { "data-chart": title },
     el("h3", {}, title, read),
-    keys(series),
+    keys(series, least),
     note ? el("p", {}, note) : null,
     picture,
   );
 }
 
-function keys(series) {
-  if (series.length < 2) return null;
+function pathOf(points, bridge) {
+  let path = "",
+    pen = "M";
+  for (const [x, y] of points) {
+    if (y === null) pen = bridge && path ? "L" : "M";
+    else {
+      path += `${pen}${x.toFixed(1)},${y.toFixed(1)}`;
+      pen = "L";
+    }
+  }
+  return path;
+}
+
+// Beyond six lines colours repeat, with other dashes.
+const DASHES = ["", "6 3", "2 2", "8 3 2 3", "", "4 4"];
+const dashesOf = (n) => DASHES[(n + Math.floor(n / 6)) % 6];
+const keyOf = (name, n) => el(`span.key.s${n % 6}`, {}, el("i"), name);
+
+function keys(series, least) {
+  if (series.length < least) return null;
   return el(
     "div",
     {},
-    series.map((s, n) => el(`span.key.s${n % 6}`, {}, el("i"), s.name)),
+    series.map((s, n) => keyOf(s.name, s.color ?? n)),
   );
 }
 

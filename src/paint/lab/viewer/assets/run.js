@@ -91,9 +91,16 @@ function chosenCurves() {
 
 function buildRun(section) {
   const [change, ...details] = DATA.change.split("; ");
-  if (change)
+  const evaluated = evaluationLinks(DATA.evaluations);
+  if (change || evaluated.length)
     section.append(
-      el("p.change", {}, el("b", {}, change), details.length ? `; ${details.join("; ")}` : ""),
+      el(
+        "p.change",
+        {},
+        evaluated.length ? el("b", {}, evaluated) : null,
+        evaluated.length ? change : el("b", {}, change),
+        details.length ? `; ${details.join("; ")}` : "",
+      ),
     );
   if (!STEPS.length) section.append(el("p.note", {}, "This run has no finished step yet."));
   if (DATA.warnings.length)
@@ -216,7 +223,8 @@ if (
   COLUMNS.splice(2, 0, ["reward", "reward", (r) => r.reward, (r) => number(r.reward, 2)]);
 
 function wantedRows() {
-  const has = (text) => text.toLowerCase().includes(filters.text.toLowerCase());
+  const wanted = filters.text.toLowerCase();
+  const holds = (text) => text.toLowerCase().includes(wanted);
   const kept = ROWS.filter(
     (r) =>
       (filters.correct === "" || r.correct === (filters.correct === "right")) &&
@@ -225,7 +233,7 @@ function wantedRows() {
       (filters.step === "" || r.step === Number(filters.step)) &&
       (filters.kl === "" || average(r, "kl") >= Number(filters.kl)) &&
       (filters.overlap === "" || (r.overlap ?? 0) <= Number(filters.overlap)) &&
-      (filters.text === "" || has(r.problem) || has(r.problem_id)),
+      (wanted === "" || [r.problem, r.problem_id, textOf(r)].some(holds)),
   );
   const value = COLUMNS.find(([key]) => key === sortBy.key)[2],
     sign = sortBy.down ? -1 : 1;
@@ -344,9 +352,9 @@ function buildList() {
       ),
       el("input", {
         type: "search",
-        placeholder: "problem or its id",
+        placeholder: "text of problem or completion, id",
         name: "text",
-        "aria-label": "search in problems",
+        "aria-label": "search in texts",
         oninput: set("text", text),
       }),
       counted,

@@ -131,6 +131,19 @@ function values(row) {
 }
 const idsOf = (row) => unpack(row.ids);
 const lengthOf = (row) => idsOf(row).length;
+// A completion's text, of its tokens: bytes of one letter may lie in several.
+const texts = new WeakMap();
+function textOf(row) {
+  if (!texts.has(row)) {
+    const pieces = Array.from(idsOf(row), (id) => DATA.vocabulary[id]).join("");
+    const bytes = (odd) => Uint8Array.from(odd, (letter) => letter.charCodeAt(0) - 0xdc00);
+    const whole = pieces.replace(/[\udc80-\udcff]+/g, (odd) =>
+      new TextDecoder().decode(bytes(odd)),
+    );
+    texts.set(row, whole);
+  }
+  return texts.get(row);
+}
 const has = (row, quantity) => quantity.needs.every((name) => name in row.values);
 const usable = QUANTITIES.filter((q) => ROWS.some((row) => has(row, q)));
 const series = (row, quantity) =>

@@ -1,0 +1,106 @@
+"""The page of several runs: a metric of all in one chart, and the settings that differ."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from paint.config.recipe import varied_settings
+from paint.config.run_folder import RunError, read_metrics, read_run, read_status
+from paint.core.display import Display
+from paint.core.errors import PaintError
+from paint.core.metric_records import CHARTS, metrics_of_chart
+from paint.core.storage import digest, is_locked
+from paint.evaluation.change import describe_change, graded_validation
+from paint.evaluation.store import GRADES
+from paint.lab.viewer.run import columns_of, validation_data
+from paint.lab.viewer.run_evaluations import evaluations_of, link_to
+
+
+def runs_in(targets: Sequence[Path]) -> list[Path]:
+    """The folders of all runs that are named, or lie in a named folder, at any depth."""
+    found: list[Path] = []
+    for target in targets:
+        is_run = (target / "run.json").exists()
+        found += [target] if is_run else sorted(p.parent for p in target.rglob("run.json"))
+    return list(dict.fromkeys(found))
+
+
+def runs_data(
+    targets: Sequence[Path], page: Path, display: Display, *, live: bool = False
+) -> dict[str, Any]:
+    """The data of the page; a run that cannot be read is left out with a warning.
+
+    Args:
+        targets: runs, folders that hold runs, and evaluations of the runs.
+        page: file of the page, from which evaluations are linked.
+        live: whether the page asks its server for further steps.
+
+    Raises RunError without a run that can be read.
+    """
+    runs, configs = [], []
+    folders = runs_in(targets)
+    for run, name in zip(folders, _names(folders, targets), strict=True):
+        try:
+            config, data = read_run(run), _run_data(run, targets, page, display)
+        except PaintError as error:
+            display.warn(f"{run} is not shown: {error}")
+            continue
+        runs.append({"name": name, **data})
+        configs.append(config)
+    if not runs:
+        raise RunError("no run can be read")
+    logged = list(dict.fromkeys(name for run in runs for name in run["metrics"]))
+    # The names say log.name already.
+    settings = varied_settings(configs)
+    settings.pop("log.name", None)
+    for number, data in enumerate(runs):
+        data["settings"] = {name: values[number] for name, values in settings.items()}
+    return {
+        "name": " · ".join(target.resolve().name for target in targets),
+        "runs": runs,
+        "charts": [
+            {**asdict(chart), "metrics": metrics_of_chart(name, logged)}
+            for name, chart in CHARTS.items()
+        ],
+        "live": live,
+        "version": version_of(targets) if live else "",
+    }
+
+
+def version_of(targets: Sequence[Path]) -> str:
+    """What changes whenever the page must be made anew: runs, their states and validations."""
+    parts = []
+    for run in runs_in(targets):
+        graded = sorted(str(path) for path in run.glob(f"validation/*/*/{GRADES}"))
+        parts += [str(run), str(is_locked(run)), *graded]
+    return digest(*parts)[:16]
+
+
+def _run_data(run: Path, targets: Sequence[Path], page: Path, display: Display) -> dict[str, Any]:
+    metrics, validation = read_metrics(run), graded_validation(run, display)
+    status = read_status(run, run)
+    evaluations = evaluations_of(run, [target for target in targets if target != run])
+    return {
+        "state": status.state,
+        "steps": status.steps,
+        "change": describe_change(validation, metrics, is_evaluated=bool(evaluations)),
+        "evaluations": [link_to(found, page) for found in evaluations],
+        "metrics": columns_of(metrics),
+        "validation": [validation_data(*place, graded) for place, graded in validation.items()],
+    }
+
+
+def _names(runs: Sequence[Path], targets: Sequence[Path]) -> list[str]:
+    """What runs are called: their paths below the folder that was named, or else their folders."""
+    names = []
+    for run in runs:
+        above = [target for target in targets if target in run.parents]
+        names.append(str(run.relative_to(above[0])) if above else run.resolve().name)
+    if len(set(names)) == len(names):
+        return names
+    # Folders of one name, such as seed-0, are told apart by those above them.
+    places = [run.resolve() for run in runs]
+    common = os.path.commonpath([place.parent for place in places])
+    return [str(place.relative_to(common)) for place in places]
