@@ -94,10 +94,10 @@ def test_rows_of_dataset_and_frame_are_those_of_a_list(tmp_path: Path) -> None:
     recipe = read_recipe(find_recipe("demo-paint"))
     for number, rows in enumerate([Dataset.from_list(ROWS), pd.DataFrame(ROWS)]):
         data = {"path": rows, "problem_field": "problem"}
-        config = configure(recipe, tmp_path / str(number), data=data)
+        config, _ = configure(recipe, tmp_path / str(number), data=data)
         assert rows_of(Path(config.data.place)) == ROWS
     frame = pd.DataFrame([ROWS[0] | {"level": 1.0}, ROWS[1]])
-    config = configure(recipe, tmp_path / "missing", data=frame)
+    config, _ = configure(recipe, tmp_path / "missing", data=frame)
     assert [row["level"] for row in rows_of(Path(config.data.place))] == [1.0, None]
 
 
@@ -343,9 +343,9 @@ def test_rows_without_answers_are_validated_and_evaluated_by_own_grader(
 def test_rows_as_columns_are_those_of_a_list(tmp_path: Path) -> None:
     columns: dict[str, Any] = {name: [row[name] for row in ROWS] for name in ROWS[0]}
     columns["problem"] = np.array(columns["problem"])
-    config = configure(Config(), tmp_path, data=columns)
+    config, _ = configure(Config(), tmp_path, data=columns)
     assert rows_of(Path(config.data.place)) == ROWS
-    section = configure(Config(), tmp_path, data={"path": columns, "limit": 3})
+    section, _ = configure(Config(), tmp_path, data={"path": columns, "limit": 3})
     assert (section.data.limit, rows_of(Path(section.data.place))) == (3, ROWS)
     with pytest.raises(DataError, match="columns of one length"):
         configure(Config(), tmp_path, data={"problem": ["p", "q"], "answer": ["1"]})

@@ -341,9 +341,9 @@ def cells_of(part: Part, wording: str, options: Options) -> list[ExperimentRun]:
         return config.changed("train", steps=options.steps, batch_size=options.batch_size)
 
     read = read_recipes(METHODS[part], base=BASE, controls=CONTROLS.get(part, ()), change=shared)
-    cells = [ExperimentRun(name, config) for name, config in read]
+    cells = [ExperimentRun(name, run.config) for name, run in read]
     if part != "mbpp" and wording != "paper":
-        name, config = read[-1]
+        name, config = read[-1][0], read[-1][1].config
         cells.insert(
             -1,
             ExperimentRun(

@@ -270,7 +270,8 @@ def test_read_recipes_share_paths_rollouts_and_controls() -> None:
     def change(config: Config) -> Config:
         return from_table({"data": {"path": "rows.jsonl"}}, base=config)
 
-    read = dict(read_recipes(names, stored="runs/first", controls=["wrong_answer"], change=change))
+    rows = read_recipes(names, stored="runs/first", controls=["wrong_answer"], change=change)
+    read = {name: run.config for name, run in rows}
     assert list(read) == [*names[:-1], "demo-paint-wrong-answer", "demo-paint"]
     assert {config.data.path for config in read.values()} == {"rows.jsonl"}
     stored = {name for name, config in read.items() if config.rollout.stored == "runs/first"}

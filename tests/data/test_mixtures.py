@@ -211,8 +211,8 @@ def test_configure_takes_sources_as_paths_or_dicts_and_rows_as_rows(tmp_path: Pa
         ([{"path": a, "weight": 2}, {"path": str(b)}], (2.0, 1.0)),
         ({"path": [{"path": a, "weight": 2}, b]}, (2.0, 1.0)),
     ):
-        data = configure(recipe, tmp_path / "run", data=value).data
+        data = configure(recipe, tmp_path / "run", data=value)[0].data
         assert (data.path, data.weights) == ((str(a), str(b)), weights)
     assert not (tmp_path / "run").exists()
-    data = configure(recipe, tmp_path / "run", data=rows("a", 2)).data
+    data = configure(recipe, tmp_path / "run", data=rows("a", 2))[0].data
     assert len(Path(data.place).read_text().splitlines()) == 2

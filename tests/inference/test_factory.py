@@ -34,6 +34,7 @@ from paint.inference.local import LocalEngine
 from paint.lab.advise import advise
 from paint.models.policy import Policy
 from paint.resolve import check
+from paint.resolve.check import check_config
 from paint.training.trainer import train
 
 DIES = "import sys; print('CUDA out of memory'); sys.exit(1)"
@@ -115,9 +116,9 @@ def test_eval_vllm_by_name_or_with_its_samples_that_does_not_start_fails(
 def test_advise_auto_server_that_does_not_start_generates_locally(
     config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = config.changed("rollout", max_new_tokens=60)
+    run = check_config(config.changed("rollout", max_new_tokens=60))
     few: dict[str, Any] = {"problems": 1, "samples": 2, "sources": ("solution",), "ratios": (0.0,)}
-    advise(config, tmp_path, **few, answers=True)
+    advise(run, tmp_path, run.needed_fields, **few, answers=True)
     assert (
         capsys.readouterr().out.count("engine: local continues, since the vLLM server ended") == 1
     )
@@ -130,15 +131,16 @@ def test_advise_auto_server_that_does_not_start_over_its_rollouts_fails(
 ) -> None:
     """Rollouts of other problems count, too: all of a bank are of one engine."""
     few: dict[str, Any] = {"samples": 2, "sources": ("solution",), "ratios": (0.0,)}
-    config = config.changed("rollout", max_new_tokens=8)
-    advise(config.changed("rollout", engine="local"), tmp_path, problems=1, **few)
+    run = check_config(config.changed("rollout", max_new_tokens=8))
+    needs = run.needed_fields
+    advise(run.changed("rollout", engine="local"), tmp_path, needs, problems=1, **few)
     store = tmp_path / "student"
     settings, rollouts = store / "settings.json", store / "completions.jsonl"
     (store / "SHA256SUMS").unlink()
     settings.write_text(settings.read_text().replace('"engine": "local"', '"engine": "vllm"'))
     rollouts.write_text(rollouts.read_text().replace('"problem_id": "', '"problem_id": "other-'))
     with pytest.raises(ServerStartError, match="ended before it was ready"):
-        advise(config, tmp_path, problems=1, **few)
+        advise(run, tmp_path, needs, problems=1, **few)
     assert json.loads(settings.read_text())["engine"] == "vllm"
 
 

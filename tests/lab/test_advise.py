@@ -61,7 +61,8 @@ SILENT = Display(enabled=False)
 
 def advised(folder: Path, config: Config = DEMO, **options: Any) -> Report:
     few: dict[str, Any] = {"problems": 4, "samples": 2, "sources": ("solution", "other")}
-    return advise(config, folder, **few | {"ratios": (0.0,)} | options)
+    run = check_config(config)
+    return advise(run, folder, run.needed_fields, **few | {"ratios": (0.0,)} | options)
 
 
 def means_of(report: Report, metric: str, **columns: Any) -> dict[str, float]:
@@ -166,13 +167,13 @@ def test_advise_other_sampling_in_folder_is_refused(folder: Path) -> None:
     with pytest.raises(
         StoreError, match=r"(?s)other settings:\n  temperature: 1\.1 -> 0\.7\n.*--output-dir"
     ):
-        advise(other, folder, problems=2, samples=2, sources=("solution",), ratios=(0.0,))
+        advised(folder, other, problems=2, samples=2, sources=("solution",))
 
 
 def test_advise_on_stored_rollouts_finds_the_same(folder: Path, tmp_path: Path) -> None:
     stored = {"engine": "stored", "stored": str(folder / "student")}
     config = DEMO.changed("rollout", **stored)
-    report = advise(config, tmp_path, problems=4, samples=2, sources=("solution",), ratios=(0.0,))
+    report = advised(tmp_path, config, problems=4, samples=2, sources=("solution",))
     for row in select_rows(report.rows, policy="solution@0"):
         before = row_of(report_in(folder), policy="solution@0", metric=row.metric)
         assert row.mean == pytest.approx(before.mean)

@@ -16,6 +16,7 @@ from paint.evaluation.frame import select_rows
 from paint.evaluation.intervals import Interval
 from paint.evaluation.metrics import GradedSamples
 from paint.lab.bake import BAKED, PLAIN, PROMPTED, bake, bake_report
+from paint.resolve.check import check_config
 from reports import of_rewards, report_in
 from runs import rows_of
 
@@ -44,7 +45,7 @@ def test_bake_of_text_that_changes_nothing_is_refused(config: Config, tmp_path: 
     prompts = {"student": "{{ problem }}", "teacher": "{{ problem }}"}
     same = of(config, prompts=prompts, grading={"grader": ("none",)})
     with pytest.raises(ConfigError, match="changes nothing that is measured"):
-        bake(same, tmp_path / "bake", held_out=12, samples=1)
+        bake(check_config(same), tmp_path / "bake", held_out=12, samples=1)
     assert not (tmp_path / "bake/run").exists()
 
 
@@ -54,14 +55,14 @@ def test_bake_count_below_one_is_refused(
 ) -> None:
     [name] = counts
     with pytest.raises(ConfigError, match=f"{name} must be an integer from 1 .*, got 0"):
-        bake(config, tmp_path / "out", **({"held_out": 2, "samples": 1} | counts))
+        bake(check_config(config), tmp_path / "out", **({"held_out": 2, "samples": 1} | counts))
     assert not (tmp_path / "out").exists()
 
 
 def test_bake_in_folder_of_other_rules_is_refused(config: Config, tmp_path: Path) -> None:
     (tmp_path / "rules.md").write_text("others")
     with pytest.raises(ConfigError, match=r"rules\.md is that of a bake of another text"):
-        bake(config, tmp_path, held_out=4, samples=1)
+        bake(check_config(config), tmp_path, held_out=4, samples=1)
 
 
 def answers(rewards: list[float], **parts: list[float]) -> GradedSamples:
@@ -111,7 +112,7 @@ def test_bake_report_of_verdicts_has_the_share_that_follows() -> None:
 
 @pytest.mark.slow
 def test_bake_measures_views_and_resumes_to_same_rows(config: Config, tmp_path: Path) -> None:
-    report = bake(config, tmp_path, held_out=8, samples=2)
+    report = bake(check_config(config), tmp_path, held_out=8, samples=2)
     assert report_in(tmp_path) == report
     rows = select_rows(report.rows, metric="completion_tokens")
     assert [row.policy for row in rows] == [PROMPTED, PLAIN, BAKED]
@@ -122,7 +123,9 @@ def test_bake_measures_views_and_resumes_to_same_rows(config: Config, tmp_path: 
     again = paint.bake(*files, config, output_dir=tmp_path, held_out=8, samples=2)
     assert report_in(tmp_path).rows == report.rows
     with pytest.raises(ConfigError, match=r"train\.learning_rate"):
-        bake(of(config, train={"learning_rate": 1e-3}), tmp_path, held_out=8, samples=2)
+        bake(
+            check_config(of(config, train={"learning_rate": 1e-3})), tmp_path, held_out=8, samples=2
+        )
     assert again.run.checkpoints[-1].name == "step-000002"
 
 
@@ -130,7 +133,7 @@ def test_bake_measures_views_and_resumes_to_same_rows(config: Config, tmp_path: 
 def test_bake_teaches_invented_rules(config: Config, tmp_path: Path) -> None:
     """Two answers in three follow rules that the plain base never follows, after forty steps."""
     longer = {"steps": 40, "checkpoint_every": 40, "batch_size": 32}
-    report = bake(of(config, train=longer), tmp_path, held_out=16, samples=4)
+    report = bake(check_config(of(config, train=longer)), tmp_path, held_out=16, samples=4)
     follows = {row.policy: row.mean for row in select_rows(report.rows, metric="follows")}
     assert follows[PLAIN] < 0.05
     assert follows[BAKED] > 0.67 * follows[PROMPTED] > 0.5

@@ -54,7 +54,8 @@ def problems_of(*steps: int) -> list[dict[str, str]]:
 def test_controls_of_a_text_are_none_and_other_text(tmp_path: Path) -> None:
     own: Sections = {"context": {"source": "text", "text": "Be brief."}}
     recipe = write_recipe(tmp_path / "brief.toml", changed("demo-paint", SMALL, own))
-    runs = dict(read_recipes([recipe], controls=["none", "other_text"]))
+    read = read_recipes([recipe], controls=["none", "other_text"])
+    runs = {name: run.config for name, run in read}
     found = {name: (config.context.source, config.context.text) for name, config in runs.items()}
     assert found == {
         "brief-none": (("none",), ""),
@@ -98,7 +99,7 @@ def test_compare_settings_are_those_of_all_recipes(
     seen: list[Any] = []
 
     def compared(recipes: Any, *_: Any, **__: Any) -> list[Any]:
-        seen.append(recipes)
+        seen.append({name: run.config for name, run in recipes})
         return []
 
     monkeypatch.setattr("paint.lab.compare.compare", compared)
@@ -112,7 +113,7 @@ def test_compare_settings_are_those_of_all_recipes(
     names = [str(masked), "paint-on-correct"]
     paint.compare(names, base="demo-paint", data=rows, **SETTINGS)
     assert seen[0] == seen[1]
-    configs = dict(seen[0])
+    configs = seen[0]
     assert list(configs) == ["masked", "paint-on-correct"]
     assert configs["masked"].context.mask_ratio_correct == 0.9
     for config in configs.values():

@@ -30,6 +30,7 @@ from paint.lab.checkpoint_results import (
 from paint.lab.eval_protocols import protocol_for
 from paint.lab.runner import ExperimentRun, describe_collapse, run_experiment
 from paint.models.weights import trained_in
+from paint.resolve.check import check_config
 from paint.training.run_log import new_run
 from processes import until
 from reports import report_in
@@ -468,7 +469,9 @@ def test_ablation_trains_setting_shared_by_two_tables_once(
 
     def run(table: str) -> list[CheckpointResult]:
         config = read_recipe(two_rows)
-        return ablate(table, config, folder, seeds=[0], benchmark=None, problems=2, samples=2)
+        return ablate(
+            table, check_config(config), folder, seeds=[0], benchmark=None, problems=2, samples=2
+        )
 
     assert len(run("mask-placement")) == 3
     before = bytes_in(shared)
@@ -514,4 +517,12 @@ def test_ablate_feedback_shows_every_checkpoint_and_best_per_seed(
 def test_ablation_of_another_kind_of_context_is_refused(tmp_path: Path) -> None:
     config = read_recipe(find_recipe("demo-paint")).changed("context", source=("feedback",))
     with pytest.raises(ConfigError, match=r"mask-ratio is for .* context\.source solution, and"):
-        ablate("mask-ratio", config, tmp_path, seeds=[0], benchmark=None, problems=1, samples=1)
+        ablate(
+            "mask-ratio",
+            check_config(config),
+            tmp_path,
+            seeds=[0],
+            benchmark=None,
+            problems=1,
+            samples=1,
+        )

@@ -24,7 +24,7 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Config]]:
     seen: list[dict[str, Config]] = []
 
     def compare(recipes: Any, *_: Any, **__: Any) -> list[Any]:
-        seen.append(dict(recipes))
+        seen.append({name: run.config for name, run in recipes})
         return []
 
     monkeypatch.setattr("paint.lab.compare.compare", compare)
@@ -53,7 +53,7 @@ def test_sweep_of_two_recipes_names_the_recipe() -> None:
     rows = read_recipes(["demo-opsd", "demo-paint"], sweep={"train.steps": [3, 4]})
     names = [f"{recipe},steps={n}" for recipe in ("demo-opsd", "demo-paint") for n in (3, 4)]
     assert [name for name, _ in rows] == names
-    assert [config.train.steps for _, config in rows] == [3, 4, 3, 4]
+    assert [run.config.train.steps for _, run in rows] == [3, 4, 3, 4]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_sweep_reads_a_text_by_the_type_of_the_setting(name: str, text: str, val
 
 def test_sweep_reads_options_by_the_types_of_the_method_that_is_swept_too() -> None:
     sweep = {"train.options.correct_weight": ["1", "0.5"], "train.method": [ON_CORRECT]}
-    rows = [config.train for _, config in read_recipes(["demo-paint"], sweep=sweep)]
+    rows = [run.config.train for _, run in read_recipes(["demo-paint"], sweep=sweep)]
     assert [train.method for train in rows] == [ON_CORRECT] * 2
     assert [train.options["correct_weight"] for train in rows] == [1.0, 0.5]
 

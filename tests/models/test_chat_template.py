@@ -200,14 +200,14 @@ def test_check_file_turn_that_is_left_out_makes_the_row_bad(two_roles: str, tmp_
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(rows))
     config = Config(model=ModelConfig(path=two_roles), data=DataConfig(path=str(path)))
-    check = check_file(config, display=Display(enabled=False))
+    check = check_file(check_config(config), display=Display(enabled=False))
     assert check.good == 1
     assert [row for row, _ in check.bad[TURNS]] == [2, 3]
     roles = [text.partition("leaves out the ")[2].split()[0] for _, text in check.bad[TURNS]]
     assert roles == ["system", "developer"]
     config = replace(config, prompts=PromptsConfig(teacher_system="{{ context }}"))
     with pytest.raises(PolicyError, match=r"prompts.teacher_system adds this system turn"):
-        check_file(config, display=Display(enabled=False))
+        check_file(check_config(config), display=Display(enabled=False))
 
 
 HEADER = "{{- '<|im_start|>' + m.role + '\\n' }}"

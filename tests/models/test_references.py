@@ -131,7 +131,7 @@ def test_check_file_says_what_sft_makes_of_thoughts(tmp_path: Path) -> None:
     path.write_text("\n".join(map(json.dumps, rows)))
     for recipe, good in (("demo-sft", 3), ("demo-paint", 4)):
         config = changed(recipe, {"data": {"path": str(path)}})
-        check = check_file(config, display=Display(enabled=False))
+        check = check_file(check_config(config), display=Display(enabled=False))
         assert check.good == good
         assert [row for row, _ in check.bad.get(THOUGHTS, [])] == [4][: 4 - good]
         [said] = [note for note in check.notes if "left out" in note]

@@ -152,7 +152,7 @@ def test_check_file_counts_rows_with_control_text(tmp_path: Path) -> None:
     lines = [json.dumps(asdict(replace(row, id=str(n)))) for n, row in enumerate(rows)]
     path.write_text("\n".join(lines))
     config = Config(cfg.ModelConfig(path="demo"), cfg.DataConfig(path=str(path)))
-    check = check_file(config, display=Display(enabled=False))
+    check = check_file(check_config(config), display=Display(enabled=False))
     assert check.good == 1
     assert len(check.bad[REASON]) == 2
     assert check.bad[REASON][0] == (2, f"{REASON}: '<|im_end|>' in its problem")

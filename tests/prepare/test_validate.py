@@ -41,7 +41,7 @@ def write(folder: Path, *lines: dict[str, Any] | str) -> str:
 
 
 def check_of(path: str, **options: Any) -> FileCheck:
-    return check_file(config_of(path, **options), display=Display(enabled=False))
+    return check_file(check_config(config_of(path, **options)), display=Display(enabled=False))
 
 
 def config_of(path: str, *, model: str = "demo", grader: str = "math", **options: Any) -> Config:
@@ -152,7 +152,7 @@ def test_check_file_lists_benchmark_copies(tmp_path: Path) -> None:
         tmp_path, row(0), row(1, problem=posed.format(12)), row(2, problem=posed.format(7))
     )
     quiet = Display(enabled=False)
-    check = check_file(config_of(path), benchmarks=[benchmark], display=quiet)
+    check = check_file(check_config(config_of(path)), benchmarks=[benchmark], display=quiet)
     assert check.contaminated is not None
     assert [number for number, _ in check.contaminated] == [2]
     text = shown(check)
@@ -160,7 +160,7 @@ def test_check_file_lists_benchmark_copies(tmp_path: Path) -> None:
     assert "row 2: owls, problem o1: 'along the road stand trees on which 12 owls" in text
 
     clean_config = config_of(write(tmp_path, row(0)))
-    clean = check_file(clean_config, benchmarks=[benchmark], display=quiet)
+    clean = check_file(check_config(clean_config), benchmarks=[benchmark], display=quiet)
     assert "no row repeats a benchmark problem" in shown(clean)
     assert "benchmark" not in shown(check_of(path))
 
@@ -207,7 +207,7 @@ def test_print_check_says_how_rows_are_read_and_what_they_lack(tmp_path: Path) -
     path = write(tmp_path, *rows, *(row | system | {"input": "x"} for row in rows))
     config = replace(config_of(path), prompts=PromptsConfig(teacher_system="{{ context }}"))
     config = config.changed("context", source=("solution",))
-    text = shown(check_file(config, display=Display(enabled=False)))
+    text = shown(check_file(check_config(config), display=Display(enabled=False)))
     assert "read as Alpaca: problem and solution from instruction, input, output" in text
     assert "the system turn of 3 of 6 rows" in text
     assert "no solution has a box" not in text  # without answers, nothing is graded

@@ -171,12 +171,12 @@ def test_place_large_model_uses_enough_gpus_per_server(
     with pytest.raises(ConfigError, match=r"2 GPUs .*, and a server takes 4 .*fewest"):
         place_ranks(LaunchRequest(8, "6+2"), run, (1, 8))
 
-    launcher.serve(LaunchRequest(8, dry_run=True), large, host="127.0.0.1", port=8000)
+    launcher.serve(LaunchRequest(8, dry_run=True), check_config(large), host="127.0.0.1", port=8000)
     lines = capsys.readouterr().out.splitlines()
     for line, gpus in zip(lines, asked.servers, strict=True):
         assert line.startswith(f"CUDA_VISIBLE_DEVICES={gpus} ")
         assert "--tensor-parallel-size 4 " in line
-    launcher.serve(LaunchRequest(1, dry_run=True), DEMO, host="127.0.0.1", port=8000)
+    launcher.serve(LaunchRequest(1, dry_run=True), check_config(DEMO), host="127.0.0.1", port=8000)
     assert "--tensor-parallel-size" not in capsys.readouterr().out
 
 
@@ -232,7 +232,7 @@ def test_serve_on_any_host_requires_key(machine: Machine, monkeypatch: pytest.Mo
     machine(1)
     monkeypatch.delenv("VLLM_API_KEY", raising=False)
     with pytest.raises(ConfigError, match="set VLLM_API_KEY"):
-        launcher.serve(LaunchRequest(1), DEMO, host="127.0.0.1", port=8000)
+        launcher.serve(LaunchRequest(1), check_config(DEMO), host="127.0.0.1", port=8000)
 
 
 # A launcher whose worker is in a session of its own, as a rank of torchrun is.

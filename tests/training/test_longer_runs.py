@@ -118,7 +118,7 @@ def test_run_training_interrupted_before_a_step_says_how_to_go_on(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("paint.training.trainer.train", interrupt)
-    config = changed("demo-paint")
+    checked = check_config(changed("demo-paint"))
     with pytest.raises(Interrupted, match=hint) as stopped:
-        run_training(config, tmp_path / "run", LaunchRequest(), find_recipe("demo-paint"), ())
+        run_training(checked, tmp_path / "run", LaunchRequest(), find_recipe("demo-paint"), ())
     assert stopped.value.signal_number == 2

@@ -23,7 +23,7 @@ from paint.core.storage import digest, write_jsonl
 from paint.core.trust import vouch_for
 from paint.data.readers import DataError
 from paint.objective.divergences import Divergence, divergence_name
-from paint.resolve.check import check_config
+from paint.resolve.check import Resolved, check_config
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,10 @@ def configure(
     model: str | Path | Mapping[str, Any] | None = None,
     data: Any = None,
     sections: Mapping[str, Mapping[str, Any]] | None = None,
-) -> Config:
-    """The config with the arguments of a call; rows are stored in the folder.
+) -> tuple[Config, Resolved]:
+    """The config with the arguments of a call, and what it resolves to; rows are stored.
+
+    The config is as it was given: options of extensions without their defaults.
 
     Args:
         folder: where rows are stored, once the settings are found to be right.
@@ -73,11 +75,11 @@ def configure(
             rows, given["data"]["path"] = path, folder / ROWS
     config = with_sections(config, given)
     # First, so that wrong settings leave no file of rows.
-    check_config(config)
+    run = check_config(config)
     if rows is not None:
         with naming("data"):
             write_rows(rows, folder, ROWS)
-    return config
+    return config, run
 
 
 def with_sections(config: Config, sections: Mapping[str, Any]) -> Config:

@@ -10,7 +10,7 @@ from paint.config.recipe import read_recipe
 from paint.config.schema import ConfigError
 from paint.core.settings import require_count
 from paint.data.sources import check_sources
-from paint.resolve.check import check_training
+from paint.resolve.check import require_trainable
 from paint.training.launcher import LaunchRequest, on_gpus
 
 if TYPE_CHECKING:
@@ -67,23 +67,24 @@ def ablate(
     require_count("seeds", seeds)
     start = open_recipe(recipe)
     folder = Path(output_dir or Path("runs") / f"ablate-{start.path.stem}")
-    configured = configure(start.config, folder, model, data, sections)
+    configured, run = configure(start.config, folder, model, data, sections)
     unchanged = read_recipe(start.path)
     if (configured.log, configured.train.seed) != (unchanged.log, unchanged.train.seed):
         raise ConfigError(
             "rows have their own folders and seeds; set --output-dir, --seed and --seeds in place "
             "of --log and --train.seed"
         )
-    check_sources(configured, check_training(configured).needed_fields)
+    require_trainable(run)
+    check_sources(run.config, run.needed_fields)
     results = []
-    with on_gpus(LaunchRequest(gpus, split, dry_run), configured, ranks=1) as config:
-        if config is not None:
+    with on_gpus(LaunchRequest(gpus, split, dry_run), run, ranks=1) as placed:
+        if placed is not None:
             # Here, as it imports torch: errors in settings and dry runs come without it.
             from paint.lab import ablations
 
             results = ablations.ablate(
                 table,
-                config,
+                placed,
                 folder,
                 seeds=range(seed, seed + seeds),
                 benchmark=None if benchmark is None else str(benchmark),

@@ -7,13 +7,13 @@ from pathlib import Path
 from paint.api import arguments
 from paint.api.configure import configure, open_recipe
 from paint.api.results import Result
-from paint.config.schema import Config, ConfigError
+from paint.config.schema import ConfigError
 from paint.core.errors import format_value
 from paint.core.settings import require_count
 from paint.core.trust import vouch_for
 from paint.data.contexts import with_source
 from paint.data.sources import check_sources
-from paint.resolve.check import check_config, require_paths
+from paint.resolve.check import Resolved, check_config, require_paths
 from paint.training.launcher import LaunchRequest, on_gpus
 
 CONTINUES = True
@@ -55,18 +55,20 @@ def advise(
     vouch_for(contexts)
     start = open_recipe(recipe)
     folder = Path(output_dir or Path("advice") / start.path.stem)
-    configured = configure(start.config, folder, model, data, sections)
-    require_paths(configured)
+    _, run = configure(start.config, folder, model, data, sections)
+    require_paths(run.config)
     require_count("problems", problems)
     require_count("samples", samples, least=2)
-    check_sources(configured, _checked_needs(configured, contexts, ratios, answers=answers))
-    with on_gpus(LaunchRequest(gpus, split, dry_run), configured, ranks=0) as config:
-        if config is not None:
+    needs = _checked_needs(run, contexts, ratios, answers=answers)
+    check_sources(run.config, needs)
+    with on_gpus(LaunchRequest(gpus, split, dry_run), run, ranks=0) as placed:
+        if placed is not None:
             from paint.lab import advise
 
             advise.advise(
-                config,
+                placed,
                 folder,
+                needs,
                 problems=problems,
                 samples=samples,
                 sources=contexts,
@@ -77,10 +79,9 @@ def advise(
 
 
 def _checked_needs(
-    config: Config, contexts: Sequence[str], ratios: Sequence[float], *, answers: bool
+    run: Resolved, contexts: Sequence[str], ratios: Sequence[float], *, answers: bool
 ) -> dict[str, str]:
     """The fields that the problems need under all contexts. Raises ConfigError."""
-    run = check_config(config)
     if not run.algorithm.needs_context:
         raise ConfigError(f"{run.method} has no teacher; pass --train.method distillation")
     if answers and run.engine.is_stored:
@@ -98,6 +99,6 @@ def _checked_needs(
         raise ConfigError(f"contexts must be distinct, got {format_value(list(contexts))}")
     needs = dict(run.needed_fields)
     for source in contexts:
-        shown = replace(config, context=with_source(config.context, source))
+        shown = replace(run.config, context=with_source(run.config.context, source))
         needs |= check_config(shown).needed_fields
     return needs

@@ -7,7 +7,7 @@ from paint.api import arguments
 from paint.api.configure import configure, open_recipe
 from paint.api.results import Result
 from paint.data.sources import check_sources
-from paint.resolve.check import check_config, require_paths
+from paint.resolve.check import require_paths
 
 CONTINUES = True
 
@@ -43,11 +43,11 @@ def bake(
     folder = Path(output_dir or Path("bakes") / Path(rules).stem)
     given = dict(sections)
     given["context"] = {**given.get("context", {}), "file": str(rules)}
-    config = configure(open_recipe(recipe).config, folder, model, questions, given)
-    require_paths(config)
-    check_sources(config, check_config(config).needed_fields)
+    _, run = configure(open_recipe(recipe).config, folder, model, questions, given)
+    require_paths(run.config)
+    check_sources(run.config, run.needed_fields)
 
     from paint.lab import bake
 
-    bake.bake(config, folder, held_out=held_out, samples=samples, force=force)
+    bake.bake(run, folder, held_out=held_out, samples=samples, force=force)
     return Result(folder)

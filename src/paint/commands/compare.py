@@ -12,7 +12,7 @@ from paint.config.schema import Config, ConfigError
 from paint.core.settings import require_count
 from paint.data.sources import check_sources
 from paint.lab.recipes import read_recipes
-from paint.resolve.check import check_training
+from paint.resolve.check import require_trainable
 from paint.training.launcher import LaunchRequest, on_gpus
 
 if TYPE_CHECKING:
@@ -101,13 +101,14 @@ def compare(
         stored=str(stored),
         controls=controls,
         sweep=sweep,
-        change=lambda config: configure(config, folder, model, data, sections),
+        change=lambda config: configure(config, folder, model, data, sections)[0],
     )
-    for _, recipe_config in read:
-        check_sources(recipe_config, check_training(recipe_config).needed_fields)
+    for _, run in read:
+        require_trainable(run)
+        check_sources(run.config, run.needed_fields)
     results = []
-    with on_gpus(LaunchRequest(gpus, split, dry_run), read[-1][1], ranks=1) as config:
-        if config is not None:
+    with on_gpus(LaunchRequest(gpus, split, dry_run), read[-1][1], ranks=1) as placed:
+        if placed is not None:
             from paint.lab import compare
 
             results = compare.compare(
@@ -121,7 +122,7 @@ def compare(
                 max_new_tokens=max_new_tokens,
                 every_checkpoint=every_checkpoint,
                 against_last=against_last,
-                server_gpus=config.rollout.server_gpus if gpus else (),
+                server_gpus=placed.rollout.server_gpus if gpus else (),
                 is_sweep=bool(sweep),
             )
     return frame_of_results(results)

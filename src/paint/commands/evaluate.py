@@ -12,14 +12,14 @@ from paint.api.configure import as_named, write_rows
 from paint.api.results import Evaluation, Run, path_of
 from paint.config.recipe import executables_of, from_table, to_table
 from paint.config.run_folder import read_run, run_of
-from paint.config.schema import Config, ConfigError, EvaluationConfig, ModelConfig
+from paint.config.schema import Config, ConfigError, EvaluationConfig
 from paint.core.errors import naming, wrap_errors
 from paint.core.hub import require_model
 from paint.core.trust import require_trusted, trust_records, vouch_for
 from paint.data.sources import check_benchmark
 from paint.demo.files import model_path
 from paint.evaluation.defaults import defaults_of, grader_needs_answer
-from paint.resolve.check import check_engine
+from paint.resolve.check import check_config, check_engine
 from paint.training.launcher import LaunchRequest, on_gpus
 
 NAME = "eval"
@@ -86,13 +86,16 @@ def evaluate(
     from paint.evaluation.evaluate import evaluate as evaluate_targets
     from paint.evaluation.evaluate import resolve_targets
 
-    # Only the division of GPUs needs the model: how many of them a server takes.
-    model = resolve_targets(evaluation, paths)[0] if gpus else ModelConfig()
     request = LaunchRequest(gpus, split, dry_run)
-    with on_gpus(request, Config(model, rollout=evaluation.rollout), ranks=0) as config:
-        if config is None:
+    if not gpus:
+        return Evaluation(evaluate_targets(evaluation, paths, confirm=confirm))
+    # Only the division of GPUs needs the model: how many of them a server takes.
+    model = resolve_targets(evaluation, paths)[0]
+    sampled = check_config(Config(model, rollout=evaluation.rollout))
+    with on_gpus(request, sampled, ranks=0) as placed:
+        if placed is None:
             return Evaluation(Path(evaluation.output_dir))
-        evaluation = replace(evaluation, rollout=config.rollout)
+        evaluation = replace(evaluation, rollout=placed.rollout)
         return Evaluation(evaluate_targets(evaluation, paths, confirm=confirm))
 
 

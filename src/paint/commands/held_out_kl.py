@@ -38,7 +38,6 @@ def held_out_kl(
     """
     from paint.core.display import Display
     from paint.lab.context_scores import kl_of_checkpoint
-    from paint.resolve.check import check_config
 
     if trust:
         trust_records()
@@ -47,9 +46,8 @@ def held_out_kl(
     checkpoint = run.adapter.parent
     folder = Path(output_dir or run.path / "held-out-kl" / checkpoint.name)
     given: dict[str, Any] = dict(data) if isinstance(data, Mapping) else {"path": data}
-    config = configure(run.config, folder, data={"limit": problems, **given})
-    resolved = check_config(config)
-    return kl_of_checkpoint(checkpoint, resolved, config.data, samples, folder, Display())
+    _, resolved = configure(run.config, folder, data={"limit": problems, **given})
+    return kl_of_checkpoint(checkpoint, resolved, resolved.config.data, samples, folder, Display())
 
 
 def report(kl: float) -> str:

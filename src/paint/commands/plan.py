@@ -42,10 +42,10 @@ def plan(
     """
     from paint.core.display import Display
     from paint.resolve import plan_report as report
-    from paint.resolve.check import check_config, enable_servers, plan_placement
+    from paint.resolve.check import enable_servers, plan_placement
     from paint.resolve.plan import Machine
 
-    run = check_config(configure(open_recipe(recipe).config, Path(), model, sections=sections))
+    _, run = configure(open_recipe(recipe).config, Path(), model, sections=sections)
     if gpus > 1:
         run = enable_servers(run)  # as `paint train --gpus` does
     memory_bytes = 0.0 if memory is None else memory * 1e9

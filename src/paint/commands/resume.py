@@ -10,6 +10,7 @@ from paint.api import arguments
 from paint.api.results import Run, load_run
 from paint.config.recipe import executables_of, to_table
 from paint.core.trust import require_trusted, trust_records, vouch_for
+from paint.resolve.check import check_config
 from paint.training.callbacks import load_callbacks
 from paint.training.launcher import LaunchRequest, run_training
 
@@ -75,7 +76,7 @@ def resume(
     if steps is not None:
         config = config.changed("train", steps=steps)
     require_trusted(executables_of(to_table(config)))
-    run_training(config, run.path, request, None, callbacks)
+    run_training(check_config(config), run.path, request, None, callbacks)
     for callback in callbacks:
         callback.on_end(run)
     return run

@@ -45,10 +45,10 @@ def run_demo(
         As ``compare``.
     """
     names = [*map(str, recipes), *(f"demo-{name}" for name in methods)] or ["demo-paint"]
-    for name, config in read_recipes(names):
-        if config.model.path != MODEL:
+    for name, run in read_recipes(names):
+        if run.config.model.path != MODEL:
             raise ConfigError(
-                f'{name} trains {config.model.path!r}, and the demo is for model.path "demo"; '
+                f'{name} trains {run.config.model.path!r}, and the demo is for model.path "demo"; '
                 f"use `paint compare`"
             )
     return compare(

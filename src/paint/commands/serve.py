@@ -35,8 +35,8 @@ def serve(
     Returns:
         128 + n after signal n; 0 after a dry run.
     """
-    config = configure(open_recipe(recipe).config, Path(), model, sections=sections)
-    return launcher.serve(LaunchRequest(gpus, split, dry_run), config, host=host, port=port)
+    _, run = configure(open_recipe(recipe).config, Path(), model, sections=sections)
+    return launcher.serve(LaunchRequest(gpus, split, dry_run), run, host=host, port=port)
 
 
 def status(result: int) -> int:

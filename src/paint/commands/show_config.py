@@ -34,7 +34,7 @@ def show_config(
         By section and setting: its ``value`` and its ``source``.
     """
     start = open_recipe(recipe)
-    config = configure(start.config, Path(), model, data, sections)
+    config, run = configure(start.config, Path(), model, data, sections)
     steps = [
         ("default", Config()),
         ("recipe", read_recipe(start.path)),
@@ -42,10 +42,10 @@ def show_config(
     ]
     if machine:
         from paint.inference.machine import find_machine
-        from paint.resolve.check import check_training, resolve
+        from paint.resolve.check import require_trainable, resolve
 
-        resolved = resolve(check_training(config), find_machine())
-        steps.append(("machine", resolved.config))
+        require_trainable(run)
+        steps.append(("machine", resolve(run, find_machine()).config))
     # The source of a value is the last step that changed it: a flag with the recipe's own value
     # counts as the recipe's.
     found: dict[str, dict[str, dict[str, Any]]] = {}

@@ -50,21 +50,22 @@ def train(
     request = LaunchRequest(gpus, split, dry_run)
     callbacks = load_callbacks(callbacks)
     start = open_recipe(recipe)
-    config = configure(start.config, Path(), model, sections=sections)
+    has_rows = data is not None and not isinstance(data, str | Path)
+    source = None if has_rows else data
+    config, checked = configure(start.config, Path(), model, source, sections)
     name = config.log.name or f"{start.path.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = Path(output_dir or Path(config.log.folder) / name)
     # With --gpus, the same command continues a run; rows would replace those that it has.
-    has_rows = data is not None and not isinstance(data, str | Path)
     with wrap_errors(folder, RunError, "choose another with --log.folder"):
         has_run = (folder / "run.json").exists()
     if has_run and (has_rows or not gpus):
         raise RunError(f"{folder} already holds a run; `paint resume {folder}` continues it")
 
-    # The folder is known before rows are, as they are written into it.
-    config = config.changed("log", folder=str(folder.parent), name=folder.name)
-    config = configure(config, folder, data=data)
-    note = _changes(start.path, config)
-    run_training(config, folder, request, start.path, callbacks, note=note)
+    if has_rows:  # which are written into the folder
+        config, checked = configure(config, folder, data=data)
+    log = {"folder": str(folder.parent), "name": folder.name}
+    note = _changes(start.path, config.changed("log", **log))
+    run_training(checked.changed("log", **log), folder, request, start.path, callbacks, note=note)
     run = Run(folder)
     for callback in callbacks:
         callback.on_end(run)

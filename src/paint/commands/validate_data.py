@@ -44,16 +44,17 @@ def validate_data(
     is_file = isinstance(data, str | Path)
     # Rows that are passed in Python need a file while they are read.
     with TemporaryDirectory() as folder:
-        config = configure(open_recipe(recipe).config, Path(folder), model, data, sections)
-        require_paths(config)
-        if len(config.data.paths) > 1:
-            raise ConfigError(f"one source is validated at a time, got {config.data.place}")
-        require_readable(config.data.place)
+        _, run = configure(open_recipe(recipe).config, Path(folder), model, data, sections)
+        require_paths(run.config)
+        source = run.config.data
+        if len(source.paths) > 1:
+            raise ConfigError(f"one source is validated at a time, got {source.place}")
+        require_readable(source.place)
 
         from paint.data.benchmarks import load_benchmark
         from paint.prepare.validate import check_file, print_check
 
-        check = check_file(config, benchmarks=[load_benchmark(name) for name in benchmarks])
+        check = check_file(run, benchmarks=[load_benchmark(name) for name in benchmarks])
     if not is_file:
         check.path = "rows"  # not the temporary file
     print_check(check, Display().console)

@@ -20,7 +20,7 @@ from paint.lab.eval_protocols import protocol_for
 from paint.lab.plots import Layout
 from paint.lab.runner import ExperimentRun, run_experiment
 from paint.objective.masking import Placement
-from paint.resolve.check import check_config
+from paint.resolve.check import Resolved
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def controls_of_text(source: str) -> AblationTable:
 
 def ablate(
     table: str,
-    config: Config,
+    run: Resolved,
     folder: Path,
     *,
     seeds: Sequence[int],
@@ -96,7 +96,7 @@ def ablate(
 ) -> list[CheckpointResult]:
     """Train and evaluate every row of a table, and print the table.
 
-    The table replaces the settings of the config that it varies. Benchmark, problems and samples
+    The table replaces the settings of the run that it varies. Benchmark, problems and samples
     are those of ``protocol_for``.
 
     Raises:
@@ -108,7 +108,7 @@ def ablate(
         )
     grid, display = ABLATION_TABLES[table], Display()
     # The rows replace the source: a recipe for another one would be trained on what it is not for.
-    sources = config.context.source
+    config, sources = run.config, run.config.context.source
     readable: list[tuple[str, ...]] = [("solution",)]
     if table == "controls":
         readable += [(name,) for name, source in SOURCES.items() if source.origin == "setting"]
@@ -116,7 +116,7 @@ def ablate(
             grid = controls_of_text(sources[0])
     if table == "feedback":
         readable.append(("feedback",))
-    if not check_config(config).algorithm.needs_context or sources not in readable:
+    if not run.algorithm.needs_context or sources not in readable:
         allowed = ", ".join(source for [source] in readable)
         raise ConfigError(
             f"table {table} is for a teacher with context.source {allowed}, and this recipe has "

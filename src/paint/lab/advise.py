@@ -23,7 +23,7 @@ import pandas as pd
 from jaxtyping import Bool, Float
 
 from paint.config.context_sources import OF_ANOTHER_ROW, SOURCES, context_source
-from paint.config.schema import Config, ConfigError, ContextConfig
+from paint.config.schema import ConfigError, ContextConfig
 from paint.core.display import Display
 from paint.core.distributed import require_one_process
 from paint.data.contexts import Contexts, with_source
@@ -64,7 +64,7 @@ from paint.lab.context_scores import (
     teacher_answers,
     with_engine,
 )
-from paint.resolve.check import check_config
+from paint.resolve.check import Resolved
 from paint.training.prompt_filter import filter_problems
 
 T = TypeVar("T")
@@ -127,8 +127,9 @@ Rewards = Float[np.ndarray, "p k"] | Bool[np.ndarray, "p k"]
 
 
 def advise(
-    config: Config,
+    run: Resolved,
     folder: Path,
+    needs: Mapping[str, str],
     *,
     problems: int,
     samples: int,
@@ -138,19 +139,15 @@ def advise(
 ) -> Report:
     """Measure what contexts would teach; print and write the tables and the advice.
 
-    The arguments are those of ``paint.advise``. The rollout section of the config is the sampling;
-    with the engine "stored", rollouts that exist are used.
+    The arguments are those of ``paint.advise``. The rollout section of the run is the sampling;
+    with the engine "stored", rollouts that exist are used. ``needs`` are the fields that the
+    problems need under all sources, with what needs them.
     """
     require_one_process("paint advise")
-    display = Display()
-    run = check_config(config)
-    needs = dict(run.needed_fields)
-    for source in sources:
-        shown = replace(config, context=with_source(config.context, source))
-        needs |= check_config(shown).needed_fields
+    display, config = Display(), run.config
     # The student is the base with an adapter, whatever the recipe trains.
     model = with_date(base_as_rank1_adapter(config.model), folder)
-    run = replace(run, config=replace(run.config, model=model))
+    run = replace(run, config=replace(config, model=model))
     policy, run, falls_back = load_student(run, folder, display)
     candidates = read_problems(config.data, needs=needs)
     trained_on = filter_problems(policy, run, candidates, display)

@@ -37,7 +37,7 @@ from paint.lab.advise import gain_of, reward_bounds
 from paint.lab.context_scores import divergence_sums, sample_student, teacher_answers
 from paint.lab.runner import ExperimentRun, require_steps, train_run
 from paint.objective.divergences import REVERSE_KL
-from paint.resolve.check import check_config, with_resolved
+from paint.resolve.check import Resolved, with_resolved
 
 PROMPTED, PLAIN, BAKED = "prompted base", "plain base", "baked"  # the views that are compared
 HELD_OUT = "held_out"
@@ -61,59 +61,58 @@ CHARTS = [
 
 
 def bake(
-    config: Config, folder: Path, *, held_out: int, samples: int, force: bool = False
+    run: Resolved, folder: Path, *, held_out: int, samples: int, force: bool = False
 ) -> Report:
     """Train the plain model to answer as the prompted one; print and write the report.
 
-    The config has the rules as context.file; the other arguments are those of ``paint.bake``.
+    The run has the rules as context.file; the other arguments are those of ``paint.bake``.
     """
     require_count("held_out", held_out)
     require_count("samples", samples)
     require_one_process("paint bake")
+    config = run.config
     require_steps("bake", config)
     if config.model.train_mode != "lora" or config.context.source != ("file",):
         raise ConfigError('`paint bake` needs model.train_mode "lora" and context.source "file"')
     rules, display = config.context.file, Display()
-    config, problems = _prepare(config, folder, held_out)
-    run = folder / "run"
-    if (run / "run.json").exists():
+    config, problems = _prepare(run, folder, held_out)
+    run, place = replace(run, config=config), folder / "run"
+    if (place / "run.json").exists():
         # A finished run would not be trained again, and stand for the settings of today.
-        begun = read_run(run)
+        begun = read_run(place)
         changes = fixed_differences(begun, with_resolved(config, begun))
-        refuse_differences(f"{run} holds a bake", changes, ConfigError)
-    answers, kls, kl = _measure_base(config, problems, samples, folder, display)
+        refuse_differences(f"{place} holds a bake", changes, ConfigError)
+    answers, kls, kl = _measure_base(run, problems, samples, folder, display)
     if not force and kl < LEAST_KL:
         raise ConfigError(
             f"{rules} changes nothing that is measured: the KL of an answer to the prompted one's "
             f"is {kl:.2g} nats; take another text, or train all the same with --force"
         )
 
-    train_run(ExperimentRun("bake", config), run, display)
-    policy, resolved, baked = sample_student(
-        check_config(config), problems, samples, folder / "baked", display, latest_checkpoint(run)
+    train_run(ExperimentRun("bake", config), place, display)
+    policy, run, baked = sample_student(
+        run, problems, samples, folder / "baked", display, latest_checkpoint(place)
     )
     answers[BAKED] = baked.graded
-    sums, tokens = divergence_sums(policy, resolved, baked, REVERSE_KL, display)
+    sums, tokens = divergence_sums(policy, run, baked, REVERSE_KL, display)
     kls[BAKED] = _mean(sums.sum(axis=1) / tokens.sum(axis=1))
     report = bake_report(answers, kls, config.rollout.max_new_tokens)
     frame.write_report(folder, SUMMARY, report, ConfigError)
     frame.to_terminal(report.tables, display.console)
     display.note(
-        f"written to {folder}: {SUMMARY}.json, {SUMMARY}.md; `paint export {run} FOLDER` "
+        f"written to {folder}: {SUMMARY}.json, {SUMMARY}.md; `paint export {place} FOLDER` "
         f"writes the adapter"
     )
     return report
 
 
 def _measure_base(
-    config: Config, problems: list[Problem], samples: int, folder: Path, display: Display
+    run: Resolved, problems: list[Problem], samples: int, folder: Path, display: Display
 ) -> tuple[dict[str, GradedSamples], dict[str, Interval], float]:
     """Both base views' answers, the plain one's KL a token, and its mean KL an answer, in nats."""
     # The model is freed when this returns: the training loads its own.
-    policy, run, plain = sample_student(
-        check_config(config), problems, samples, folder / "plain", display
-    )
-    contexts = {PROMPTED: Contexts(config.context, problems)}
+    policy, run, plain = sample_student(run, problems, samples, folder / "plain", display)
+    contexts = {PROMPTED: Contexts(run.config.context, problems)}
     prompted = teacher_answers(policy, run, plain, contexts, folder / "prompted", display)
     kls, tokens = divergence_sums(policy, run, plain, REVERSE_KL, display)
     by_view = {PLAIN: _mean(kls.sum(axis=1) / tokens.sum(axis=1))}
@@ -179,9 +178,10 @@ def _mean(kl: np.ndarray) -> Interval:
     return bootstrap([kl], bounds=(0, math.inf))
 
 
-def _prepare(config: Config, folder: Path, count: int) -> tuple[Config, list[Problem]]:
+def _prepare(run: Resolved, folder: Path, count: int) -> tuple[Config, list[Problem]]:
     """Copy rules and training questions to the folder; the rest of the questions is held out."""
-    questions = read_problems(config.data, needs=check_config(config).needed_fields).problems
+    config = run.config
+    questions = read_problems(config.data, needs=run.needed_fields).problems
     count = min(count, len(questions) // 2)
     if count == 0:
         raise ConfigError(f"{config.data.place} has one question; some are held out, so add some")

@@ -17,12 +17,12 @@ from paint.lab.comparison_report import publish
 from paint.lab.eval_protocols import protocol_for
 from paint.lab.plots import side_by_side
 from paint.lab.runner import ExperimentRun, run_experiment
-from paint.resolve.check import check_config
+from paint.resolve.check import Resolved
 from paint.resolve.engines import server_engine
 
 
 def compare(
-    recipes: Sequence[tuple[str, Config]],
+    recipes: Sequence[tuple[str, Resolved]],
     folder: Path,
     *,
     seeds: Sequence[int],
@@ -38,12 +38,12 @@ def compare(
 ) -> list[CheckpointResult]:
     """Train each recipe with each seed, evaluate them and the base model, print the tables.
 
-    ``recipes`` are names and configs; with ``server_gpus``, vLLM servers on them generate; of a
-    sweep, the best row is named. The other arguments are those of ``paint.compare``.
+    ``recipes`` are names and what they resolve to; with ``server_gpus``, vLLM servers on them
+    generate; of a sweep, the best row is named. The other arguments are those of ``paint.compare``.
     """
     # The last recipe decides: it is the one that the others are compared with.
     display = Display()
-    protocol = protocol_for(recipes[-1][1], benchmark, problems, samples)
+    protocol = protocol_for(recipes[-1][1].config, benchmark, problems, samples)
     rollout = protocol.rollout
     if thinking is not None:
         protocol = replace(protocol, thinking=thinking)
@@ -52,8 +52,8 @@ def compare(
     if server_gpus:
         rollout = _served(rollout, server_gpus)
     runs, names = [], []
-    for name, config in recipes:
-        run = check_config(config)
+    for name, run in recipes:
+        config = run.config
         # Servers would wait for a recipe that samples nothing.
         if server_gpus and run.algorithm.needs_rollouts and not run.engine.is_stored:
             config = replace(config, rollout=_served(config.rollout, server_gpus))
@@ -63,7 +63,7 @@ def compare(
     results = run_experiment(
         runs, seeds, folder, protocol, display, every_checkpoint=every_checkpoint
     )
-    title = title_of(recipes[-1][1], protocol.benchmark.name)
+    title = title_of(recipes[-1][1].config, protocol.benchmark.name)
     layout = side_by_side(title, names, all_pairs=not against_last)
     publish(replace(layout, is_sweep=is_sweep), results, folder, display)
     return results

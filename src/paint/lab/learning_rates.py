@@ -81,12 +81,11 @@ def with_chosen_rates(
 
 def judge(run: ExperimentRun, search: RateSearch, folder: Path, display: Display) -> float:
     """Train, and return KL(teacher || student) a token on rollouts that the student samples."""
-    run, place = run.resolved(), folder / f"seed-{run.seed}"
-    train_run(run, place, display)
+    resolved, place = run.checked(), folder / f"seed-{run.seed}"
+    train_run(replace(run, config=resolved.config), place, display)
     checkpoint = latest_checkpoint(place)
     assert checkpoint is not None
     rollouts = folder / "rollouts"
-    resolved = check_config(run.config)
     return kl_of_checkpoint(checkpoint, resolved, search.data, search.samples, rollouts, display)
 
 

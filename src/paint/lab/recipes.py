@@ -18,7 +18,7 @@ from paint.lab.sweep import (
     row_name,
     sweep_combinations,
 )
-from paint.resolve.check import check_config
+from paint.resolve.check import Resolved, check_config
 
 SHARED = (
     *("model.path", "model.dtype", "model.date"),
@@ -43,8 +43,8 @@ def read_recipes(
     controls: Sequence[str] = (),
     sweep: Any = None,  # a dict of values of settings, by their full names
     change: Callable[[Config], Config] = lambda config: config,  # gives each its shared settings
-) -> list[tuple[str, Config]]:
-    """Read the recipes of a comparison, and give them the settings that they share.
+) -> list[tuple[str, Resolved]]:
+    """Read and check the recipes of a comparison, and give them the settings that they share.
 
     With a sweep, each recipe is repeated with every combination of the values. With controls, the
     last row is repeated with each as its ``context.source``; the repetitions, called NAME-SOURCE,
@@ -57,21 +57,20 @@ def read_recipes(
     if not recipes:
         raise ConfigError("nothing to compare; name recipes, before the flags")
     named = _read_all(recipes, read_recipe(find_recipe(base)) if base else None, change)
-    runs = [(name, _with_stored(name, config, stored)) for name, config in _swept(named, sweep)]
+    # All of them, before the first is trained.
+    runs = [(name, _checked(name, config, stored)) for name, config in _swept(named, sweep)]
 
     name, last = runs[-1]
-    if controls and not check_config(last).algorithm.needs_context:
+    if controls and not last.algorithm.needs_context:
         raise ConfigError(f"{name} has no teacher that reads a context; name one that has last")
     # The controls take the last recipe's place in all but what its teacher reads.
     for source in controls:
-        control = replace(last, context=with_source(last.context, source))
-        runs.insert(-1, (f"{name}-{source.replace('_', '-')}", control))
-    # All of them, before the first is trained.
-    for name, config in runs:
-        with _of_recipe(name):
-            check_config(config)
-    require_shared(runs)
-    _require_different(runs)
+        control = replace(last.config, context=with_source(last.config.context, source))
+        label = f"{name}-{source.replace('_', '-')}"
+        runs.insert(-1, (label, _checked(label, control)))
+    configs = [(name, run.config) for name, run in runs]
+    require_shared(configs)
+    _require_different(configs)
     return runs
 
 
@@ -127,13 +126,14 @@ def _swept(named: Sequence[tuple[str, Config]], sweep: Any) -> list[tuple[str, C
     return rows
 
 
-def _with_stored(name: str, config: Config, stored: str) -> Config:
-    """The config with completions to train on, where its method can learn from them."""
+def _checked(name: str, config: Config, stored: str = "") -> Resolved:
+    """The recipe with completions to train on, where its method can learn from them."""
     with _of_recipe(name):
-        # GRPO learns from its own completions, and SFT from none: they keep their engine.
-        if stored and check_config(config).learns_off_policy:
-            return config.changed("rollout", engine="stored", stored=stored)
-    return config
+        run = check_config(config)
+    # GRPO learns from its own completions, and SFT from none: they keep their engine.
+    if stored and run.learns_off_policy:
+        return _checked(name, config.changed("rollout", engine="stored", stored=stored))
+    return run
 
 
 def _require_different(runs: Sequence[tuple[str, Config]]) -> None:

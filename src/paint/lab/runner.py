@@ -64,6 +64,7 @@ from paint.lab.eval_protocols import EvalProtocol
 from paint.lab.recipes import require_shared
 from paint.models.weights import trained_in
 from paint.resolve.check import (
+    Resolved,
     check_training,
     resolve_engine,
     resolve_evaluation,
@@ -103,11 +104,9 @@ class ExperimentRun:
         earlier = range(train.checkpoint_every, train.steps, train.checkpoint_every)
         return [*(earlier if every_checkpoint else ()), train.steps]
 
-    def resolved(self) -> "ExperimentRun":
-        """With the engine that ``auto`` is on this machine."""
-        machine = find_machine()
-        run = resolve_engine(check_training(self.config), machine)
-        return replace(self, config=run.config)
+    def checked(self) -> Resolved:
+        """What it resolves to, with the engine that ``auto`` is on this machine."""
+        return resolve_engine(check_training(self.config), find_machine())
 
 
 def require_steps(name: str, config: Config) -> None:
@@ -139,7 +138,9 @@ def run_experiment(
     resolved = resolve_evaluation(protocol.rollout, machine, is_full=is_full)
     display.notes(resolved.notes)
     protocol = replace(protocol, rollout=resolved.rollout)
-    seeded = _seeded_runs([run.resolved() for run in runs], seeds, folder)
+    seeded = _seeded_runs(
+        [replace(run, config=run.checked().config) for run in runs], seeds, folder
+    )
     steps = _evaluated_steps(seeded, every_checkpoint=every_checkpoint)
     benchmark, grader = protocol.benchmark, open_grader(seeded[0].config.grading)
     announce_benchmark(grader, benchmark, display.note)
@@ -404,7 +405,6 @@ def _require_comparable(runs: Sequence[ExperimentRun]) -> ExperimentRun:
     require_one_process("an experiment")
     names = [run.name for run in runs]
     for run in runs:
-        check_training(run.config)
         if names.count(run.name) > 1 or run.name in (BASE, "evaluation"):
             raise ConfigError(
                 f"{run.name} names two recipes, or is reserved (base, evaluation); rename one"

@@ -45,7 +45,7 @@ from paint.models.references import Reference, describe_changes, fit_reference
 from paint.models.special_tokens import REASON, special_text_finder
 from paint.objective.masking import anchors
 from paint.prepare.decontaminate import build_index, contaminated
-from paint.resolve.check import check_config
+from paint.resolve.check import Resolved
 from paint.training.longest_rows import LONGEST, longest_views
 from paint.training.teacher_views import masked_context
 from strictgrade.choice import named_letters
@@ -145,26 +145,26 @@ class FileCheck:
 
 
 def check_file(
-    config: Config, *, benchmarks: Sequence[Benchmark] = (), display: Display | None = None
+    run: Resolved, *, benchmarks: Sequence[Benchmark] = (), display: Display | None = None
 ) -> FileCheck:
     """Validate all rows of `data.path`, or up to `data.limit` valid ones.
 
     Args:
-        config: settings of the run.
+        run: the settings of the run, checked.
         benchmarks: evaluation sets that the problems should not repeat.
 
     Raises:
         DataError: the source cannot be read or is empty.
         PolicyError: the tokenizer cannot be loaded, or has no working chat template.
     """
-    display = display or Display()
+    display, config = display or Display(), run.config
     tokenizer = load_tokenizer(config.model.path)
     check = FileCheck(problems_path(config.data.place), config.data.max_prompt_tokens)
-    problems = _read_problems(config, tokenizer, check, display)
+    problems = _read_problems(run, tokenizer, check, display)
     if not problems and not check.bad:
         raise DataError(f"{check.path} is empty; it must hold one problem a row")
 
-    problems = _check_thoughts(config, tokenizer, problems, check)
+    problems = _check_thoughts(run, tokenizer, problems, check)
     problems = _check_prompts(config, tokenizer, problems, check, display)
     check.good = len(problems)
     for problem in display.track("gold answers read", problems):
@@ -196,7 +196,7 @@ def check_file(
 
 
 def _read_problems(
-    config: Config, tokenizer: PreTrainedTokenizerBase, check: FileCheck, display: Display
+    run: Resolved, tokenizer: PreTrainedTokenizerBase, check: FileCheck, display: Display
 ) -> list[Problem]:
     """The valid rows; counts all rows, their columns and formats, and lists the bad ones."""
     problems: list[Problem] = []
@@ -211,9 +211,9 @@ def _read_problems(
                     check.columns.update(fields.keys())
                 yield row, fields
 
-    converted = convert_rows(rows(), config.data, formats)
-    needs = check_config(config).needed_fields
-    for row, problem in validate_rows(converted, config.data, needs=needs):
+    data = run.config.data
+    converted = convert_rows(rows(), data, formats)
+    for row, problem in validate_rows(converted, data, needs=run.needed_fields):
         if isinstance(problem, Problem):
             # Such text would be read as special tokens, so the row is bad.
             special = special_text_finder(
@@ -223,7 +223,7 @@ def _read_problems(
                 problems.append(problem)
             else:
                 check.bad.setdefault(REASON, []).append((row, f"{REASON}{special}"))
-            if len(problems) == config.data.limit:
+            if len(problems) == data.limit:
                 break
         else:
             check.bad.setdefault(problem.reason, []).append((row, str(problem)))
@@ -331,13 +331,13 @@ def _measure_lengths(
 
 
 def _check_thoughts(
-    config: Config,
+    run: Resolved,
     tokenizer: PreTrainedTokenizerBase,
     problems: Sequence[Problem],
     check: FileCheck,
 ) -> list[Problem]:
     """Note what SFT makes of the thoughts of solutions, and return the rows that the run takes."""
-    known, thinking = read_thinking(tokenizer, today()), config.model.student_thinking
+    known, thinking = read_thinking(tokenizer, today()), run.config.model.student_thinking
     references: list[Reference] = []
     refused: RowMessages = []
     for problem in problems:
@@ -346,7 +346,7 @@ def _check_thoughts(
         except PromptError as error:
             refused.append((problem.row, str(error)))
     notes = describe_changes(references)
-    if not check_config(config).algorithm.needs_rollouts:
+    if not run.algorithm.needs_rollouts:
         if refused:
             check.bad[THOUGHTS] = refused
     elif refused:

@@ -490,8 +490,18 @@ def read_resolved(config: Config, needs: Any) -> Resolved:
 
 
 def check_training(config: Config) -> Resolved:
-    """``check_config``, with the rules, paths and packages of a training. Raises ConfigError."""
+    """``check_config`` and ``require_trainable``. Raises ConfigError."""
     run = check_config(config)
+    require_trainable(run)
+    return run
+
+
+def require_trainable(run: Resolved) -> None:
+    """Apply the further rules of a training to a config that was checked, with paths and packages.
+
+    Raises ConfigError.
+    """
+    config = run.config
     require_paths(config)
     for tracker in config.log.trackers:
         if importlib.util.find_spec(tracker) is None:
@@ -503,7 +513,6 @@ def check_training(config: Config) -> Resolved:
     if config.model.quantization == "nf4":
         require_bitsandbytes("model.quantization nf4")
     _apply(TRAINING_RULES, run)
-    return run
 
 
 def require_same_beginning(run: Resolved, folder: Path) -> tuple[str, ...]:

@@ -39,12 +39,11 @@ from paint.inference.vllm.process import (
 )
 from paint.resolve.check import (
     Resolved,
-    check_config,
-    check_training,
     enable_servers,
     plan_placement,
     require_model_folder,
     require_same_beginning,
+    require_trainable,
 )
 from paint.resolve.engines import resolved_engine, server_engine
 from paint.resolve.plan import (
@@ -165,29 +164,29 @@ def with_servers(run: Resolved, placement: GpuPlacement) -> Resolved:
 
 
 @contextmanager
-def on_gpus(request: LaunchRequest, config: Config, *, ranks: int) -> Iterator[Config | None]:
-    """The config for one process that trains on ``ranks`` GPUs, with servers on the others.
+def on_gpus(request: LaunchRequest, run: Resolved, *, ranks: int) -> Iterator[Resolved | None]:
+    """The run for one process that trains on ``ranks`` GPUs, with servers on the others.
 
     Without --gpus it is unchanged. None after a dry run, which prints the commands.
     """
     if not request.gpus:
-        yield config
+        yield run
         return
-    run = enable_servers(check_config(config))
+    run = enable_servers(run)
     placement = place_ranks(request, run, (ranks, ranks))
     _require_servers_used(run, placement)
-    config = with_servers(run, placement).config
+    run = with_servers(run, placement)
     if request.dry_run:
-        _print_plan(config, placement, "LONGEST")  # which depends on the prompts
+        _print_plan(run.config, placement, "LONGEST")  # which depends on the prompts
         yield None
         return
     LOGGER.info("gpus: %s", placement)
     with _visible_gpus(placement):
-        yield config
+        yield run
 
 
 def run_training(
-    config: Config,
+    run: Resolved,
     folder: Path,
     request: LaunchRequest,
     recipe: Path | None,
@@ -204,11 +203,11 @@ def run_training(
     Raises:
         RanksEnded: ranks were started, and failed.
     """
-    run = check_training(config)
+    require_trainable(run)
     if recipe is None:
-        _require_inputs(config, folder)
+        _require_inputs(run.config, folder)
         require_same_beginning(run, folder)
-    check_sources(config, run.needed_fields)
+    check_sources(run.config, run.needed_fields)
     if callbacks and request.gpus > 1:
         raise ConfigError("callbacks are called in one process; leave gpus out, or pass none")
 
@@ -294,15 +293,15 @@ def train_on(
     return 0
 
 
-def serve(request: LaunchRequest, config: Config, *, host: str, port: int) -> int:
+def serve(request: LaunchRequest, run: Resolved, *, host: str, port: int) -> int:
     """Run one vLLM server on each GPU, at ``port`` and the ports after it, until stopped.
 
     A server that ends is started again. The key is VLLM_API_KEY, as on the trainers' side.
     """
     if not request.gpus:
         raise ConfigError("no GPUs to serve on; add --gpus N, those of this machine")
-    require_model_folder(config)
-    run = enable_servers(check_config(config))
+    require_model_folder(run.config)
+    run = enable_servers(run)
     placement = place_ranks(request, run, (0, 0))
     config = with_servers(run, placement).config
     longest = _max_model_len(config)

@@ -444,7 +444,7 @@ def judged(policy: Policy, folder: Path) -> Path:
             texts |= {("chat 11", 0): "fails", ("chat 11", 1): "fails"}
         place = evaluated(policy, folder / name / "support", chats, texts)
         with reopen_store(place) as store:
-            grade(store, Judge(), GradingConfig(grader=("exact",)), Display(enabled=False))
+            grade(store, Judge(), GradingConfig(grader=("code",)), Display(enabled=False))
     return folder
 
 
