@@ -299,7 +299,7 @@ class TagSpelling:
             arguments[argument] = typed(name, argument, text[start : end.start()])
             place = end.end()
         if not self._tail.match(text, place):
-            raise Literals(text, place).fault(f"{self.tail.split()[0]!r} is missing")
+            raise Literals(text, place).fault(f"{self._ends[0]!r} is missing")
         return ToolCall(name, arguments), place
 
     @cached_property
@@ -329,7 +329,12 @@ class TagSpelling:
 
     @property
     def _any_tail(self) -> str:
-        return "|".join(map(_flexible, self.tail.split()))
+        return "|".join(map(_flexible, self._ends))
+
+    @property
+    def _ends(self) -> list[str]:
+        """The marks of the tail: one of them is enough, as calls may follow each other in it."""
+        return re.split(r"\s+|(?<=>)(?=<)", self.tail.strip())
 
 
 Spelling = ObjectSpelling | NamedSpelling | LiteralSpelling | TagSpelling
