@@ -235,7 +235,7 @@ FRAGMENTS = (
 
 
 @needs_trl
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     text=st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=3), max_size=12).map("".join),
     name=st.sampled_from(["qwen2_5", "qwen3_5_think", "llama3_1", "lfm2_v2", "mistral_v3"]),
@@ -270,7 +270,7 @@ GIVEN = st.fixed_dictionaries(
 
 
 @needs_trl
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(
     calls=st.lists(GIVEN, min_size=1, max_size=2),
     name=st.sampled_from(sorted({*SPELLINGS} - {"lfm2_2_5"})),
