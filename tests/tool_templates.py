@@ -52,7 +52,9 @@ def tool_templates() -> dict[str, str]:
 @cache
 def tokenizer_with(name: str) -> PreTrainedTokenizerBase:
     """The demo's tokenizer with a template, whose marks are special tokens."""
-    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(MODEL)
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+        MODEL, trust_remote_code=False
+    )
     template = tool_templates()[name]
     pattern = _BRACKETED if name in MISTRAL else _SPECIAL
     tokenizer.add_special_tokens(

@@ -146,7 +146,7 @@ def table(templates: dict[str, str]) -> str:
 
     A training variant has a row where it differs.
     """
-    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    tokenizer = AutoTokenizer.from_pretrained(MODEL, trust_remote_code=False)
     tokenizer.bos_token = tokenizer.eos_token
     rows: dict[str, list[str]] = {}
     spellings: list[str] = []
@@ -196,7 +196,7 @@ def main() -> int:
     options = parser.parse_args()
     logging.set_verbosity_error()
     if options.model:
-        tokenizer = AutoTokenizer.from_pretrained(options.model)
+        tokenizer = AutoTokenizer.from_pretrained(options.model, trust_remote_code=False)
         print(table({Path(options.model).name: str(tokenizer.get_chat_template())}))
         return 0
     written = PAGE.read_text(encoding="utf-8")
