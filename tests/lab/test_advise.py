@@ -179,6 +179,29 @@ def test_advise_on_stored_rollouts_finds_the_same(folder: Path, tmp_path: Path) 
         assert row.mean == pytest.approx(before.mean)
 
 
+class Once:
+    """Asks for a check once."""
+
+    def step(self, messages: list[Any], completion: str) -> str | None:
+        return None if len(messages) > 2 else "Check it."
+
+
+@pytest.mark.slow
+def test_advice_on_conversations_scores_all_turns(tmp_path: Path) -> None:
+    sections = {"conversation": {"environment": spec_of(Once)}}
+    config = changed("demo-paint", {"rollout": {"max_new_tokens": 60}}, sections)
+    report = advise(
+        config, tmp_path, problems=2, samples=2, sources=("solution", "none"), ratios=(0.0,)
+    )
+    kl = row_of(report.rows, policy="solution@0", metric="kl").mean
+    assert kl > row_of(report.rows, policy="none", metric="kl").mean == 0
+    samples = rows_of(tmp_path / "student/completions.jsonl")
+    turns = [sample["conversation"]["turns"] for sample in samples]
+    assert 2 in map(len, turns)
+    for sample, of_sample in zip(samples, turns, strict=True):
+        assert sum(t["length"] for t in of_sample) == len(sample["completion_ids"])
+
+
 @pytest.mark.slow
 def test_train_first_step_has_the_divergences_that_advice_measured(
     folder: Path, tmp_path: Path, policy: Policy
@@ -231,6 +254,7 @@ def test_train_first_step_has_the_divergences_that_advice_measured(
         ({"data": {"path": ""}}, r"data\.path is not set"),
         ({"train": {"method": "sft"}}, "has no teacher"),
         ({"rollout": {"engine": "stored", "stored": "a"}, "answers": True}, "leave out --answers"),
+        ({"conversation": {"environment": spec_of(Once)}, "answers": True}, "single turns"),
     ],
 )
 def test_advise_bad_option_is_refused(options: dict[str, Any], match: str, tmp_path: Path) -> None:

@@ -89,6 +89,11 @@ def _checked_needs(
             'rollout.engine "stored" has no answers of the teacher; leave out --answers, or choose '
             "an engine that samples"
         )
+    if answers and config.conversation.is_on:
+        raise ConfigError(
+            "the teacher's answers are single turns, which conversation.tools and "
+            "conversation.environment are not for; leave out --answers"
+        )
     distinct = {f"{ratio:g}" for ratio in ratios if 0 <= ratio < 1}
     if not ratios or len(distinct) < len(ratios):
         raise ConfigError(

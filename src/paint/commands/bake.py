@@ -6,6 +6,7 @@ from typing import Any
 from paint.api import arguments
 from paint.api.configure import configure, open_recipe
 from paint.api.results import Result
+from paint.core.errors import ConfigError
 from paint.data.sources import check_sources
 from paint.resolve.check import require_paths
 
@@ -44,6 +45,12 @@ def bake(
     given = dict(sections)
     given["context"] = {**given.get("context", {}), "file": str(rules)}
     _, run = configure(open_recipe(recipe).config, folder, model, questions, given)
+    if run.config.conversation.is_on:
+        raise ConfigError(
+            "a prompt is baked by single turns, which conversation.tools and "
+            "conversation.environment are not for; train with context.source file, as in "
+            "docs/how-to/own-context.md"
+        )
     require_paths(run.config)
     check_sources(run.config, run.needed_fields)
 

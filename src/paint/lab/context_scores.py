@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from paint.config.schema import ConfigError, DataConfig
+from paint.config.schema import ONE_TURN, ConfigError, DataConfig
 from paint.core.display import Display
 from paint.core.settings import require_count
 from paint.data.contexts import Attempt, Contexts, GradedCompletion, attempts_of
@@ -33,7 +33,8 @@ from paint.evaluation.grade import grade, grade_of
 from paint.evaluation.metrics import GradedSamples
 from paint.evaluation.store import PURPOSE, Store, recorded_engines
 from paint.grading.graders import open_grader
-from paint.inference.engine import Completion, derive_seed, sampling_from
+from paint.inference.conversations import read_conversation
+from paint.inference.engine import Completion, TurnPart, derive_seed, sampling_from
 from paint.inference.machine import find_machine
 from paint.models.policy import Policy
 from paint.models.teacher import open_teacher
@@ -46,7 +47,7 @@ from paint.objective.loss import token_log_probs
 from paint.objective.solution import anchors_of, written
 from paint.resolve.check import Resolved, resolve_evaluation
 from paint.training.drift import KL
-from paint.training.rollouts import Rollout
+from paint.training.rollouts import Rollout, rollout_of
 from paint.training.teacher_views import teacher_view
 from paint.training.token_log import token_bytes
 from strictgrade.text import normalize
@@ -73,18 +74,20 @@ class GradedRollouts:
             [GradedCompletion(r.row, r.problem.id, r.text, r.grade) for r in self.rollouts]
         )
 
-    def teacher_prompts(
+    def taught(
         self, policy: Policy, run: Resolved, contexts: Contexts, rows: Sequence[Rollout]
-    ) -> tuple[list[list[int]], list[dict[str, float]]]:
-        """The teacher's prompts of some of the rollouts, and their overlaps."""
-        prompts, measured = [], []
+    ) -> tuple[list[Rollout], list[dict[str, float]]]:
+        """Some of the rollouts with the teacher's prompts, and their overlaps."""
+        taught, measured = [], []
         for row in rows:
             seed = derive_seed(run.config.train.seed, 0, row.row)  # as in the first step
             attempt = self.attempts[row.row]
-            view, metrics = teacher_view(policy, run, contexts, row.problem, seed, attempt)
-            prompts.append(view.prompt)
+            view, metrics = teacher_view(
+                policy, run, contexts, row.problem, seed, attempt, row.completion.conversation
+            )
+            taught.append(replace(row, teacher_prompt=view))
             measured.append(metrics)
-        return prompts, measured
+        return taught, measured
 
 
 def load_student(run: Resolved, folder: Path, display: Display) -> tuple[Policy, Resolved, bool]:
@@ -103,7 +106,12 @@ def load_student(run: Resolved, folder: Path, display: Display) -> tuple[Policy,
             resolved.falls_back,
         )
     with display.working("loading the model"):
-        policy = load_eval_policy(model, run.rollout, prompts=run.config.prompts)
+        policy = load_eval_policy(
+            model,
+            run.rollout,
+            prompts=run.config.prompts,
+            conversation=run.config.conversation,
+        )
     return policy, run, falls_back
 
 
@@ -143,9 +151,17 @@ def collect(
 
     The arguments are those of ``collect_samples``. The folders are locked in the block.
     """
-    grading = run.config.grading
+    grading, conversation = run.config.grading, run.config.conversation
     with collect_samples(
-        policy, run.config.model, run.rollout, tasks, folder, display, falls_back=falls_back
+        policy,
+        run.config.model,
+        run.rollout,
+        tasks,
+        folder,
+        display,
+        falls_back=falls_back,
+        # Stored conversations are answered already.
+        conversation=ONE_TURN if run.engine.is_stored else conversation,
     ) as stores:
         with open_grader(grading, folder) as grader:
             graded = [grade(store, grader, grading, display) for store in stores]
@@ -160,16 +176,15 @@ def _rollouts(policy: Policy, task: EvalTask, store: Store) -> list[Rollout]:
     problems = {problem.id: problem for problem in task.problems}
     rollouts = []
     for row, (sample, grades) in enumerate(store.graded()):
+        problem = problems[sample.problem_id]
+        conversation = None
+        if sample.conversation:
+            conversation = read_conversation(sample.conversation, problem)
         ids = tuple(sample.completion_ids)
-        rollout = Rollout(
-            row,
-            problems[sample.problem_id],
-            list(sample.prompt_ids),
-            Completion(ids, (), sample.truncated, sample.source),
-            policy.decode(ids),  # as in training, without a tag that the prompt opened
-            grade=grade_of(grades),
-        )
-        rollouts.append(rollout)
+        completion = Completion(ids, (), sample.truncated, sample.source, conversation)
+        # Its text is as in training, without a tag that the prompt opened.
+        rollout = rollout_of(policy, row, problem, list(sample.prompt_ids), completion)
+        rollouts.append(replace(rollout, grade=grade_of(grades)))
     return rollouts
 
 
@@ -186,8 +201,9 @@ def teacher_answers(
     samples = len(found.rollouts) // len(problems)
     student, tasks = student_task(policy, run, problems, samples, folder), []
     for name in display.track("contexts with teacher prompts", list(contexts)):
-        prompts, _ = found.teacher_prompts(policy, run, contexts[name], found.rollouts)
-        own = dict(zip(student.asked, prompts, strict=True))
+        taught, _ = found.taught(policy, run, contexts[name], found.rollouts)
+        prompts = [row.teacher_parts[0][0] for row in taught]
+        own = dict(zip(student.asked, map(list, prompts), strict=True))
         # A source may be named "folder/module.py:function".
         tasks.append(replace(student, folder=folder / quote(name, safe="@ "), own_prompts=own))
     with collect(policy, run, tasks, folder, display) as answers:
@@ -250,7 +266,9 @@ def annotate(policy: Policy, rollout: Rollout) -> TokenAnnotations:
     content = text.rfind(BOX) + len(BOX)
     # Without a box rfind gives -1, and content is below len(BOX).
     has_box = len(BOX) <= content < len(text)
-    if rollout.is_correct or not problem.answer or not has_box:
+    # In a conversation an answer follows what was said before it, not the first prompt.
+    is_one_turn = rollout.completion.conversation is None
+    if rollout.is_correct or not problem.answer or not (has_box and is_one_turn):
         return annotations
     # A token may hold the brace and the first digit: what it has before the content is kept.
     first = owners[content]
@@ -275,10 +293,11 @@ def score(
             rows = found.rollouts[start : start + ROWS_AT_ONCE]
             annotations = [annotate(policy, row) for row in rows]
             # Once for all contexts. The adapter is untrained: both views have the base's weights.
-            student = _states(policy, [row.prompt for row in rows], rows)
+            student = _states(policy, [row.student_parts for row in rows])
             for name, of_problem in contexts.items():
-                prompts, measured = found.teacher_prompts(policy, run, of_problem, rows)
-                teacher = _states(policy, prompts, rows)
+                taught, measured = found.taught(policy, run, of_problem, rows)
+                teacher = _states(policy, [row.teacher_parts for row in taught])
+                prompts = [row.teacher_parts[0][0] for row in taught]
                 leakage = _answer_leakage(policy, prompts, annotations)
                 for i, row in enumerate(rows):
                     tokens = torch.tensor(row.completion.ids, device=policy.device)
@@ -311,11 +330,10 @@ def divergence_sums(
     starts = range(0, len(found.rollouts), ROWS_AT_ONCE)
     for start in display.track("batches of rollouts scored", starts):
         rows = found.rollouts[start : start + ROWS_AT_ONCE]
-        prompts, _ = found.teacher_prompts(policy, run, contexts, rows)
-        own, ids = [row.prompt for row in rows], [row.completion.ids for row in rows]
-        student = policy.hidden_states(own, ids)
-        hidden = teacher.hidden_states(prompts, ids)
-        lengths = [len(row) for row in ids]
+        taught, _ = found.taught(policy, run, contexts, rows)
+        student = policy.hidden_states(*_split([row.student_parts for row in rows]))
+        hidden = teacher.hidden_states(*_split([row.teacher_parts for row in taught]))
+        lengths = [len(row.completion.ids) for row in rows]
         loss = fused_paint_loss(
             student, hidden, policy.lm_head, lengths, options, teacher_lm_head=teacher.lm_head
         )
@@ -344,13 +362,18 @@ def kl_of_checkpoint(
 
 
 @torch.no_grad()
-def _states(
-    policy: Policy, prompts: Sequence[Sequence[int]], rows: Sequence[Rollout]
-) -> Sequence[Tensor]:
-    """Hidden states of the completions, after these prompts."""
-    completions = [row.completion.ids for row in rows]
-    states = policy.hidden_states(prompts, completions)
-    return torch.split(states, [len(ids) for ids in completions])
+def _states(policy: Policy, rows: Sequence[Sequence[TurnPart]]) -> Sequence[Tensor]:
+    """Hidden states of the completions, each given by its prompts and what followed them."""
+    states = policy.hidden_states(*_split(rows))
+    return torch.split(states, [sum(len(ids) for _, ids in row) for row in rows])
+
+
+def _split(
+    rows: Sequence[Sequence[TurnPart]],
+) -> tuple[list[Sequence[int]], list[Sequence[int]]]:
+    """All prompts of some completions, and what was sampled after each."""
+    parts = [part for row in rows for part in row]
+    return [prompt for prompt, _ in parts], [ids for _, ids in parts]
 
 
 @torch.no_grad()
