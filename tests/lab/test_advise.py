@@ -190,9 +190,7 @@ class Once:
 def test_advice_on_conversations_scores_all_turns(tmp_path: Path) -> None:
     sections = {"conversation": {"environment": spec_of(Once)}}
     config = changed("demo-paint", {"rollout": {"max_new_tokens": 60}}, sections)
-    report = advise(
-        config, tmp_path, problems=2, samples=2, sources=("solution", "none"), ratios=(0.0,)
-    )
+    report = advised(tmp_path, config, problems=2, samples=2, sources=("solution", "none"))
     kl = row_of(report.rows, policy="solution@0", metric="kl").mean
     assert kl > row_of(report.rows, policy="none", metric="kl").mean == 0
     samples = rows_of(tmp_path / "student/completions.jsonl")

@@ -89,7 +89,7 @@ def _checked_needs(
             'rollout.engine "stored" has no answers of the teacher; leave out --answers, or choose '
             "an engine that samples"
         )
-    if answers and config.conversation.is_on:
+    if answers and run.config.conversation.is_on:
         raise ConfigError(
             "the teacher's answers are single turns, which conversation.tools and "
             "conversation.environment are not for; leave out --answers"
