@@ -18,7 +18,8 @@ from paint.data.problems import Problem
 from paint.demo.files import HELD_OUT_PROBLEMS, TRAINING_PROBLEMS
 from paint.lab.runner import ExperimentRun
 from paint.resolve.check import check_config
-from paint.training.trainer import train, with_steps
+from paint.training.step_time import with_steps
+from paint.training.trainer import train
 from runs import adapter, assert_same, assert_same_history, changed, stored, write_problems
 
 SMALL: dict[str, dict[str, Any]] = {

@@ -22,7 +22,7 @@ from paint.cli import parser
 from paint.commands import load_commands
 from paint.config.recipe import shipped_recipes
 from paint.core.credentials import redact
-from paint.core.display import LOGGER, shown_on_terminal
+from paint.core.display import LOGGER, agrees, shown_on_terminal
 from paint.core.errors import (
     ConfigError,
     Interrupted,
@@ -166,13 +166,6 @@ def _call(parsed: parser.Line, **further: Any) -> Any:
 def parse(line: Sequence[str]) -> parser.Line:
     """Parse a line by ``parser.parse_line`` with all commands."""
     return parser.parse_line(line, COMMANDS, ABOUT)
-
-
-def agrees() -> bool:
-    """Ask on a terminal whether to go on; true where nobody can answer."""
-    if sys.stdin is None or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        return True
-    return input("Go on? [y/N] ").strip().lower() in ("y", "yes")
 
 
 def _json(result: Any) -> str:

@@ -19,6 +19,7 @@ def plan(
     model: arguments.Model = None,
     gpus: Annotated[int, *within("[0, 1024]")] = 1,
     memory: Annotated[float | None, *or_none(within("[1, 10000]"))] = None,
+    seconds: bool = False,
     **sections: arguments.Sections,
 ) -> "Plan":
     """Print an estimate of memory use and the split of GPUs between training and serving.
@@ -27,11 +28,15 @@ def plan(
     (docs/how-to/large-models.md). Where problems and model are local, the longest rows are
     measured; else a prompt has data.max_prompt_tokens.
 
+    With ``--seconds`` the model is loaded, and some of its work is measured: how long a step takes
+    on this machine, in one process.
+
     Example: paint plan demo-paint --gpus 0
 
     Args:
         gpus: GPUs of the machine, in [0, 1024]; 0 is a laptop's CPU.
         memory: Memory of each GPU in GB, in [1, 10000]. None: 80, and 16 of a laptop.
+        seconds: Also estimate the seconds of a step here.
 
     Returns:
         The plan: ``memory.peak`` are bytes of a GPU that trains, and ``fits`` is whether the GPU
@@ -52,6 +57,10 @@ def plan(
     run = replace(run, longest=_longest_rows(run))
     made = plan_placement(run, Machine(gpus, memory_bytes))
     Display().note("\n".join(report.lines(made)))
+    if seconds:
+        from paint.training.step_time import estimate_config
+
+        Display().note(estimate_config(run.config, Display()))
     return made
 
 

@@ -2,6 +2,9 @@
 
 import time
 from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import arg
 
 from paint.api import arguments
 from paint.api.configure import configure, open_recipe
@@ -24,6 +27,7 @@ def train(
     data: arguments.Data = None,
     output_dir: arguments.OutputDir = None,
     callbacks: arguments.Callbacks = (),
+    confirm: Annotated[bool, arg(name="yes")] = False,
     gpus: arguments.Gpus = 0,
     split: arguments.GpuSplit = None,
     dry_run: arguments.DryRun = False,
@@ -40,6 +44,7 @@ def train(
     Args:
         output_dir: Folder of the run. None: log.folder/log.name, where no name is
             RECIPE-DATE-TIME.
+        confirm: Start what may take more than an hour, by an estimate. Otherwise a terminal asks.
 
     Raises:
         PaintError: ConfigError, DataError, RunError and others, before the first step wherever that
@@ -65,7 +70,8 @@ def train(
         config, checked = configure(config, folder, data=data)
     log = {"folder": str(folder.parent), "name": folder.name}
     note = _changes(start.path, config.changed("log", **log))
-    run_training(checked.changed("log", **log), folder, request, start.path, callbacks, note=note)
+    checked = checked.changed("log", **log)
+    run_training(checked, folder, request, start.path, callbacks, note=note, confirm=confirm)
     run = Run(folder)
     for callback in callbacks:
         callback.on_end(run)

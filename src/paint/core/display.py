@@ -134,6 +134,17 @@ def progress_lines() -> Iterator[None]:
         _lines = None
 
 
+def agrees() -> bool:
+    """Ask on the terminal of a command whether to go on; true where nobody can answer.
+
+    Nobody can in Python, where no command shows its messages.
+    """
+    streams = sys.stdin, sys.stdout
+    if _terminal_handler() is None or not all(stream and stream.isatty() for stream in streams):
+        return True
+    return input("Go on? [y/N] ").strip().lower() in ("y", "yes")
+
+
 class Display:
     """Progress of one run on one rank; silent if disabled, as on all ranks but the first."""
 

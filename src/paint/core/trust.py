@@ -152,11 +152,16 @@ def is_signed(settings: Mapping[str, Any], signature: object) -> bool:
 
 def key_path() -> Path:
     """The file of the user's key. Raises OSError where no folder for it is known."""
+    return state_folder() / "key"
+
+
+def state_folder() -> Path:
+    """The user's folder for what outlives a call. Raises OSError where none is known."""
     try:
         state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     except RuntimeError as error:  # a user without a home
         raise OSError(str(error)) from None
-    return Path(state) / "paint" / "key"
+    return Path(state) / "paint"
 
 
 def _signature(settings: Mapping[str, Any], key: bytes) -> str:

@@ -193,12 +193,14 @@ def run_training(
     callbacks: Sequence[Callback],
     *,
     note: str = "",
+    confirm: bool = True,
 ) -> None:
     """Train in this process, or on the GPUs of a request.
 
     Args:
         recipe: the file that the run starts from; None resumes the run in the folder.
         note: printed at the start of a run in this process.
+        confirm: start what may take more than an hour; else a terminal asks.
 
     Raises:
         RanksEnded: ranks were started, and failed.
@@ -222,6 +224,7 @@ def run_training(
             resume=recipe is None,
             callbacks=callbacks,
             note=note,
+            confirm=confirm,
         )
 
     if not request.gpus:

@@ -1,6 +1,5 @@
 """The trainer: set-up, the loop over steps, checkpoints and logs."""
 
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -24,7 +23,7 @@ from paint.config.run_folder import (
     step_paths,
 )
 from paint.config.schema import ONE_TURN, Config, TrainConfig
-from paint.core.display import Clock, Display
+from paint.core.display import Clock, Display, agrees
 from paint.core.distributed import (
     all_gather_objects,
     any_rank_signal,
@@ -55,7 +54,7 @@ from paint.inference.local import LocalEngine
 from paint.inference.machine import find_machine
 from paint.models.conventions import today
 from paint.models.policy import Policy, load_policy, load_tokenizer
-from paint.models.teacher import open_teacher
+from paint.models.teacher import Teacher, open_teacher
 from paint.models.weights import model_digests
 from paint.objective.fused import require_loss
 from paint.resolve.algorithm import Algorithm, needs_of
@@ -90,6 +89,7 @@ from paint.training.prompt_filter import (
 )
 from paint.training.rollouts import OFF_POLICY_KL_WARNING, ON_POLICY, ScoredRollout
 from paint.training.step_checks import require_step
+from paint.training.step_time import LONG, StepTime, describe_taken, estimate, with_steps
 from paint.training.teacher_views import prompt_limit
 from paint.training.token_log import write_tokens
 from paint.training.train_step import (
@@ -111,12 +111,14 @@ def train(
     display: Display | None = None,
     callbacks: Sequence[Callback] = (),
     note: str = "",
+    confirm: bool = True,
 ) -> Path:
     """Train in ``folder``, or resume there, and return the last checkpoint.
 
     Settings, data and files are refused before the first step wherever that is possible. SIGINT and
     SIGTERM raise Interrupted when the step under way is finished and saved. Callbacks are called on
-    the first rank. The note is printed first.
+    the first rank. The note is printed first. Without ``confirm``, a terminal asks before what may
+    take more than an hour.
     ``checked`` is what ``check_training`` made of the config, where it was called before.
     """
     began = monotonic()
@@ -177,6 +179,12 @@ def train(
             warn_template_mismatch(display, policy)
         display.notes(filter(None, [describe_missing_answers(run, problems)]))
 
+        expected = None
+        if ranks == 1:  # the parts of several differ
+            expected = _expect_time(
+                policy, teacher, run, problems, folder, display, confirm=confirm
+            )
+
         def enter_folder() -> None:
             with display.working("digests of model and problems"):
                 facts = _facts(policy, problems, contexts, run.algorithm)
@@ -211,24 +219,34 @@ def train(
         loop(setup, validation, folder, display, done, signals)
     if is_main:
         prices = run.config.grading.prices
-        _describe_end(folder, done, monotonic() - began, display, prices)
+        _describe_end(folder, done, monotonic() - began, display, prices, expected)
     return latest_checkpoint(folder) or folder
 
 
-def with_steps(run: Resolved, problems: Sequence[Problem], display: Display) -> Resolved:
-    """The run with the steps of ``train.epochs``, which they take the place of. Raises ConfigError.
+def _expect_time(
+    policy: Policy,
+    teacher: Teacher,
+    run: Resolved,
+    problems: Sequence[Problem],
+    folder: Path,
+    display: Display,
+    *,
+    confirm: bool,
+) -> StepTime | None:
+    """Say how long the steps that are left take; a terminal asks before a long run.
 
-    run.json has the steps, as it has what other settings became.
+    Raises PaintError where the answer is no.
     """
-    train = run.config.train
-    if train.epochs is None:
-        return run
-    at_once = train.batch_size // run.rollout.samples_per_problem
-    steps = math.ceil(train.epochs * len(problems) / at_once)
-    display.note(
-        f"train.epochs {train.epochs:g}: {steps:,} steps of {at_once} of {len(problems):,} problems"
-    )
-    return run.changed("train", steps=steps, epochs=None)
+    last = latest_checkpoint(folder)
+    steps = run.config.train.steps - (step_of(last) if last else 0)
+    with display.working("measuring how long a step takes"):
+        expected = estimate(policy, teacher, run, problems, steps)
+    if expected is None or not steps:
+        return None
+    display.note(str(expected))
+    if expected.total >= LONG and not confirm and not agrees():
+        raise PaintError("not started; fewer train.steps or shorter completions take less time")
+    return expected
 
 
 def _longest_rows(run: Resolved, problems: Sequence[Problem]) -> LongestRows | None:
@@ -329,7 +347,12 @@ def _open_engine(
 
 
 def _describe_end(
-    folder: Path, done: int, seconds: float, display: Display, prices: Sequence[float]
+    folder: Path,
+    done: int,
+    seconds: float,
+    display: Display,
+    prices: Sequence[float],
+    expected: StepTime | None,
 ) -> None:
     """Print the summary of the validations, the time of steps after ``done``, and what changed.
 
@@ -339,7 +362,10 @@ def _describe_end(
     if validations:
         summarise(validations, folder / "validation", display)
     steps = read_metrics(folder)
-    display.note(run_log.describe_phases(steps[done:], seconds))
+    times = run_log.describe_phases(steps[done:], seconds)
+    if expected is not None and steps[done:]:
+        times += f"; {describe_taken(expected, steps[done:])}"
+    display.note(times)
     validated = graded_validation(folder, display)
     # Of the complete run, what was done before it was resumed included.
     costs = [*map(Cost.of, steps), *(graded.cost for graded in validated.values())]
