@@ -570,7 +570,9 @@ def log_step(
     run_log.write_rollouts(folder, step_number, records)
     write_tokens(folder, step_number, scored, log.token_rows, setup.policy.tokenizer)
     run_log.append_metrics(folder, metrics)
-    setup.accelerator.log(metrics, step=step_number)
+    # The step is the axis; trackio warns of a value by that name.
+    tracked = {name: value for name, value in metrics.items() if name != "step"}
+    setup.accelerator.log(tracked, step=step_number)
     display.step(metrics)
     answers = [callback.on_step(step_number, metrics, records) for callback in setup.callbacks]
     return any(answers)

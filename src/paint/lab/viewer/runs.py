@@ -97,10 +97,10 @@ def _names(runs: Sequence[Path], targets: Sequence[Path]) -> list[str]:
     names = []
     for run in runs:
         above = [target for target in targets if target in run.parents]
-        names.append(str(run.relative_to(above[0])) if above else run.resolve().name)
+        names.append(str(run.relative_to(above[0])) if above else run.absolute().name)
     if len(set(names)) == len(names):
         return names
     # Folders of one name, such as seed-0, are told apart by those above them.
-    places = [run.resolve() for run in runs]
+    places = [run.absolute() for run in runs]
     common = os.path.commonpath([place.parent for place in places])
     return [str(place.relative_to(common)) for place in places]
