@@ -29,8 +29,15 @@ MISTRAL_V3 = f"""{TOOLS}{LOOP}{USER}
 MISTRAL_SMALL = f"""{TOOLS}{LOOP}{USER}
 {{%- elif m.role == 'tool' %}}{{{{- '[TOOL_RESULTS]' + m.content + '[/TOOL_RESULTS]' }}}}
 {{%- else %}}{{{{- m.content or '' }}}}{{%- for c in m.tool_calls or [] %}}
-{{{{- '[TOOL_CALLS]' + c.function.name + '[ARGS]' + c.function.arguments | tojson }}}}{END}
-{{{{- '</s>' }}}}{END_IF}{END}"""
+{{%- if not c.id or c.id | length != 9 %}}{{{{- raise_exception('{NINE}') }}}}{END_IF}
+{{{{- '[TOOL_CALLS]' + c.function.name + '[CALL_ID]' + c.id + '[ARGS]' }}}}
+{{{{- c.function.arguments | tojson }}}}{END}{{{{- '</s>' }}}}{END_IF}{END}"""
+
+# A call as a text with its name and arguments, in the style of no model that is known.
+CALLING = """{%- for m in messages %}{{- '<|im_start|>' + m.role + '\\n' }}
+{%- if m.tool_calls %}{%- for c in m.tool_calls %}{%- set f = c.function %}CALL{%- endfor %}
+{%- endif %}{{- m.content + '<|im_end|>\\n' }}{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}""".replace("\n", "")
 MISTRAL = {
     "mistral_v3": MISTRAL_V3.replace("\n", ""),
     "mistral_small": MISTRAL_SMALL.replace("\n", ""),

@@ -1,5 +1,6 @@
 """Prompts with tools: calls and results are written as the template takes them, or refused."""
 
+from copy import copy
 from typing import Any
 
 import pytest
@@ -75,6 +76,18 @@ def test_encode_calls_are_written_as_the_template_takes_them() -> None:
     assert [text.count(each) for each in ("call00000", "call_0a1b2c")] == [2, 0]
     text = rendered("mistral_v3", calls({"text": "a"}, id="AbCdEf123"), RESULT)
     assert text.count("AbCdEf123") == 2
+
+
+@needs_trl
+def test_encode_with_tools_takes_the_template_that_a_model_has_for_them() -> None:
+    tokenizer = copy(tokenizer_with("qwen2_5"))
+    templates = tool_templates()
+    tokenizer.chat_template = {"default": templates["phi3"], "tool_use": templates["qwen2_5"]}
+    chat = [ASKED, calls(ARGUMENTS), RESULT]
+    expected = encode(tokenizer_with("qwen2_5"), chat, thinking=True, tools=SCHEMAS)
+    assert encode(tokenizer, chat, thinking=True, tools=SCHEMAS) == expected
+    with pytest.raises(PromptError, match=r"leaves out the call of look_up"):
+        encode(tokenizer, chat, thinking=True)
 
 
 @needs_trl

@@ -138,6 +138,7 @@ def render_prompt(
         tuple((message["role"], len(message.get("tool_calls") or ())) for message in chat),
         thinking=thinking,
         day=day,
+        has_tools=bool(tools),  # a model may have a template of its own for chats with tools
     )
     for number, message in enumerate(chat):
         if number >= len(chat) - said and number not in unwritten:
@@ -309,6 +310,7 @@ def _unwritten_turns(
     *,
     thinking: bool,
     day: str | None,
+    has_tools: bool,
 ) -> tuple[int, ...]:
     """The turns of a chat of which the template writes nothing, by their numbers.
 
@@ -325,7 +327,8 @@ def _unwritten_turns(
     try:
         trial = _with_tool_turns(tokenizer, chat, "")
         # A template may write in capitals.
-        found = _Options(thinking, day).render(tokenizer, trial).lower()
+        options = _Options(thinking, day, (TRIAL_TOOL,) * has_tools)
+        found = options.render(tokenizer, trial).lower()
     except RENDERING_ERRORS:
         return ()  # a template that refuses these texts refuses the chat's own, or reads them
     return tuple(

@@ -117,8 +117,10 @@ def answer_calls(style: CallStyle, reply: Reply, results: Sequence[str]) -> list
     faults = [f"A call cannot be read: {fault}." for fault in reply.faults]
     if not reply.calls:
         return [{"role": "user", "content": "\n".join(faults)}] if faults else []
-    texts = [*results[:-1], "\n".join([*results[-1:], *faults])]
-    return [tool_message(style, call, text) for call, text in zip(reply.calls, texts, strict=True)]
+    answered = zip(reply.calls, results, strict=True)
+    turns = [tool_message(style, call, result) for call, result in answered]
+    turns[-1] = tool_message(style, reply.calls[-1], "\n".join([results[-1], *faults]))
+    return turns
 
 
 class _Group(NamedTuple):
