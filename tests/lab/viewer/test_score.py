@@ -3,20 +3,24 @@
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import paint.lab.viewer.run
+from conftest import SHOWN
 from paint.config.run_folder import RunError, read_run
 from paint.config.schema import ConfigError
 from paint.core.display import Display
+from paint.core.extensions import spec_of
 from paint.core.storage import CorruptFileError, write_jsonl
 from paint.lab.viewer.run import PageSpec, choose, run_data, spread
 from paint.lab.viewer.score import Scorer
 from paint.resolve.check import read_resolved
 from paint.training.token_log import read_tokens, tokens_path
-from runs import rows_of, stored
+from paint.training.trainer import train
+from runs import changed, rows_of, stored
 
 
 def test_scorer_uses_checkpoint_before_step(run: Path) -> None:
@@ -27,7 +31,7 @@ def test_scorer_uses_checkpoint_before_step(run: Path) -> None:
         scorer.become_student(step)
         kept = read_tokens(tokens_path(run, step))
         rollout = stored(run, step)[0]
-        found = scorer.score(rollout, rollout["teacher_prompt_ids"]).values
+        found = scorer.score(rollout, [rollout["teacher_prompt_ids"]]).values
         moved = np.abs(found["student_log_prob"] - kept[0]["student_log_prob"]).max()
         if bound is None:
             assert moved > 1e-5
@@ -46,6 +50,29 @@ def test_run_data_names_student_and_exactness(run: Path) -> None:
     assert [row["is_kept"] for row in every["steps"][0]["rows"]] == [True] * 4 + [False] * 2
     alone = run_data(run, PageSpec(again=False), Display(enabled=False))
     assert not any("entries" in row for step in alone["steps"] for row in step["rows"])
+
+
+class Once:
+    """Asks for a check once."""
+
+    def step(self, messages: list[Any], completion: str) -> str | None:
+        return None if len(messages) > 2 else "Check it."
+
+
+@pytest.mark.slow
+def test_run_data_of_conversations_is_scored_turn_by_turn(tmp_path: Path) -> None:
+    short: dict[str, dict[str, Any]] = {
+        "train": {"steps": 1, "checkpoint_every": 1},
+        "validation": {"path": ""},
+    }
+    conversation = {"conversation": {"environment": spec_of(Once)}}
+    train(changed("demo-paint", SHOWN, short, conversation), tmp_path)
+    wanted = PageSpec(contexts=("solution", "none"))
+    rows = run_data(tmp_path, wanted, Display(enabled=False))["steps"][0]["rows"]
+    assert 2 in [len(row["conversation"]["turns"]) for row in stored(tmp_path)]
+    for row in rows:
+        assert row["moved"] < 1e-4
+        assert row["contexts"]["solution"]["is_the_runs"]
 
 
 def test_run_data_contexts_match_training(run: Path) -> None:

@@ -308,7 +308,8 @@ def row_data(
         "is_kept": logged is not None,
     }
     if scorer is not None and is_rescored:
-        found = scorer.score(rollout, rollout["teacher_prompt_ids"])
+        later = rollout.get("later_teacher_prompt_ids", [])
+        found = scorer.score(rollout, [rollout["teacher_prompt_ids"], *later])
         if logged is None:
             values = dict(found.values)
             # The engine's own log-probs: the page compares them with the trainer's.
@@ -349,7 +350,7 @@ def _contexts_of(
         view = scorer.view(problem, source, step, rollout)
         if view is None:
             continue
-        values = scorer.score(rollout, view.prompt).values
+        values = scorer.score(rollout, [view.prompt, *view.later]).values
         changing = {name: values[name] for name in CONTEXT_VALUES}
         contexts[source] = {
             "context": view.context,

@@ -7,6 +7,7 @@ checkpoint, the last earlier one is used, and ``Scorer.become_student`` returns 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from paint.data.contexts import Attempt, Contexts, with_source
 from paint.data.problems import DataError, Problem, problems_digest, read_problems
 from paint.grading.contract import Grade
 from paint.inference.adapter_sync_check import set_trained
+from paint.inference.conversations import read_conversation, with_tools
 from paint.inference.engine import derive_seed
 from paint.models.policy import Policy, load_policy
 from paint.models.teacher import Teacher, open_teacher
@@ -52,9 +54,10 @@ class Scorer:
         # Gradients end at the logits (paint.objective.detail): layers save nothing.
         model = replace(config.model, gradient_checkpointing=False)
         with display.working("loading the model"):
-            self.policy = load_policy(
+            policy = load_policy(
                 model, seed=config.train.seed, device=own_device(), prompts=config.prompts
             )
+            self.policy = with_tools(policy, config.conversation)
         if model_digests(self.policy) != read_run_json(run)["model"]:
             raise RunError(
                 f"{config.model.path} holds another model than {run} was trained from, so its "
@@ -87,16 +90,21 @@ class Scorer:
         self._at = done
         return done
 
-    def score(self, rollout: Mapping[str, Any], teacher_prompt: Sequence[int]) -> Detail:
-        """Score a stored rollout under the loaded student and a teacher with this prompt."""
-        options = self.resolved.objective
-        prompt, completion = rollout["prompt_ids"], rollout["completion_ids"]
+    def score(self, rollout: Mapping[str, Any], teacher: Sequence[Sequence[int]]) -> Detail:
+        """Score a stored rollout under the loaded student and a teacher with these prompts.
+
+        There is one, or one for each turn of a conversation.
+        """
+        options, ids = self.resolved.objective, rollout["completion_ids"]
+        turns = rollout.get("conversation", {}).get("turns", ())
+        prompts = [turn["prompt"] for turn in turns] or [rollout["prompt_ids"]]
+        parts = split_at(ids, [turn["length"] for turn in turns] or [len(ids)])
         with torch.no_grad():
-            student = self.policy.hidden_states([prompt], [completion])
-            teacher = self.teacher.hidden_states([teacher_prompt], [completion])
-            tokens = torch.tensor(completion, device=student.device)
+            student = self.policy.hidden_states(prompts, parts)
+            states = self.teacher.hidden_states(teacher, parts)
+            tokens = torch.tensor(ids, device=student.device)
         heads = self.policy.lm_head, self.teacher.lm_head
-        return detail(student, teacher, heads, tokens, options)
+        return detail(student, states, heads, tokens, options)
 
     def view(
         self, problem: Problem, shown: str, step: int, rollout: Mapping[str, Any]
@@ -121,7 +129,17 @@ class Scorer:
             raise
         if contexts.reads_feedback and context.text is None:
             return None
-        return view_with_context(self.policy, problem, context)
+        conversation = None
+        if "conversation" in rollout:
+            conversation = read_conversation(rollout["conversation"], problem)
+            problem = conversation.problem
+        return view_with_context(self.policy, problem, context, conversation=conversation)
+
+
+def split_at(ids: Sequence[int], lengths: Sequence[int]) -> list[Sequence[int]]:
+    """Token ids in parts of these lengths."""
+    ends = list(accumulate(lengths))
+    return [ids[end - length : end] for end, length in zip(ends, lengths, strict=True)]
 
 
 def read_training_problems(
