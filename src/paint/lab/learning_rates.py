@@ -19,7 +19,6 @@ from paint.core.display import Display
 from paint.core.storage import FolderInUse, lock_folder
 from paint.lab.context_scores import kl_of_checkpoint
 from paint.lab.runner import ExperimentRun, train_run
-from paint.resolve.check import check_config
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ def with_chosen_rates(
 
 def judge(run: ExperimentRun, search: RateSearch, folder: Path, display: Display) -> float:
     """Train, and return KL(teacher || student) a token on rollouts that the student samples."""
-    resolved, place = run.checked(), folder / f"seed-{run.seed}"
+    resolved, place = run.checked, folder / f"seed-{run.seed}"
     train_run(replace(run, config=resolved.config), place, display)
     checkpoint = latest_checkpoint(place)
     assert checkpoint is not None
@@ -91,8 +90,7 @@ def judge(run: ExperimentRun, search: RateSearch, folder: Path, display: Display
 
 def _is_searched(cell: ExperimentRun) -> bool:
     """Whether a rate is chosen: there is a teacher, and what it reads is known beforehand."""
-    run = check_config(cell.config)
-    return run.algorithm.needs_context and not run.feedback
+    return cell.checked.algorithm.needs_context and not cell.checked.feedback
 
 
 def _candidates(cell: ExperimentRun, search: RateSearch) -> dict[float, ExperimentRun]:

@@ -15,6 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from time import monotonic
 from typing import IO
@@ -104,6 +105,7 @@ class ExperimentRun:
         earlier = range(train.checkpoint_every, train.steps, train.checkpoint_every)
         return [*(earlier if every_checkpoint else ()), train.steps]
 
+    @cached_property
     def checked(self) -> Resolved:
         """What it resolves to, with the engine that ``auto`` is on this machine."""
         return resolve_engine(check_training(self.config), find_machine())
@@ -138,9 +140,7 @@ def run_experiment(
     resolved = resolve_evaluation(protocol.rollout, machine, is_full=is_full)
     display.notes(resolved.notes)
     protocol = replace(protocol, rollout=resolved.rollout)
-    seeded = _seeded_runs(
-        [replace(run, config=run.checked().config) for run in runs], seeds, folder
-    )
+    seeded = _seeded_runs([replace(run, config=run.checked.config) for run in runs], seeds, folder)
     steps = _evaluated_steps(seeded, every_checkpoint=every_checkpoint)
     benchmark, grader = protocol.benchmark, open_grader(seeded[0].config.grading)
     announce_benchmark(grader, benchmark, display.note)
