@@ -221,8 +221,9 @@ def graded_samples(store: Store) -> GradedSamples:
     # Verdicts are rewards, too, where some row has no answer to compare with.
     if "reward" in rows[0] or any(row["correct"] is None for row in rows):
         rewards = table([grade_of(row).reward for row in rows]).astype(float)
-        for name in rows[0].get("rewards", {}):
-            values = table([row["rewards"][name] for row in rows]).astype(float)
+        # A function that says parts of its reward says none where it failed.
+        for name in dict.fromkeys(name for row in rows for name in row.get("rewards", {})):
+            values = table([row.get("rewards", {}).get(name) for row in rows]).astype(float)
             if not np.isnan(values).all():  # which a grader that did not grade gives
                 parts[name] = values
     if any("answer" in row for row in rows):

@@ -426,7 +426,8 @@ class Judge(Grader):
     def of(self, text: str) -> Grade:
         if text == "fails":
             return Grade(None, "HTTP 429", failed=True)
-        return Grade(len(text) / 20, "judged", feedback=f"{len(text)} letters. {HOSTILE}")
+        remark, parts = f"{len(text)} letters. {HOSTILE}", {"tone": Grade(0.25)}
+        return Grade(len(text) / 20, "judged", feedback=remark, parts=parts)
 
 
 def judged(policy: Policy, folder: Path) -> Path:
@@ -477,9 +478,18 @@ def test_page_of_a_judge_shows_chats_remarks_and_rewards_as_their_table(
         assert "</script><script>" in at.locator("#answers .turn").nth(1).inner_text()
         first = at.locator("#answers [data-policy=trained] details").first
         assert "reward 0.5" in first.locator("summary").inner_text()
+        assert "tone 0.25" in first.locator("summary").inner_text()
         assert first.locator(".remark").inner_text().startswith("Remark\n10 letters.")
         assert "✗" not in at.inner_text("#answers")
         assert "gold" not in at.inner_text("#answers")
+        at.evaluate("""() => {
+          const [problem] = set.problems;
+          problem.answers.base[0].turns = [["assistant", "calls"], ["tool", "</script>42"]];
+          choose(problem);
+        }""")
+        spoken = at.locator("#answers [data-policy=base] details").first.locator(".turn")
+        assert [turn.get_attribute("data-role") for turn in spoken.all()] == ["assistant", "tool"]
+        assert "</script>42" in spoken.last.inner_text()
         at.select_option("select[name=kind]", "ungraded")
         assert at.locator("#problems tbody tr").count() == 1
         at.click("#problems tbody tr")

@@ -12,7 +12,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paint.lab.viewer.page import ASSETS, PAGES, as_json, packed, places_of, render, text_of
+from paint.lab.viewer.page import (
+    ASSETS,
+    PAGES,
+    as_json,
+    packed,
+    places_of,
+    render,
+    text_of,
+    turns_of,
+)
 
 HOSTILE = "</script><!-- & ‮ \u2028 \x1b[31m \ud800 \x00"
 
@@ -68,6 +77,21 @@ def test_scripts_of_pages_have_no_undefined_and_no_unused_name(tmp_path: Path) -
     line = [linter, "--config", str(config), "-A", "all", *rules, str(script)]
     found = subprocess.run(line, capture_output=True, text=True)
     assert found.returncode == 0, found.stdout
+
+
+def test_turns_of_a_conversation_have_text_and_calls() -> None:
+    call = {"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
+    messages = [
+        {"role": "assistant", "content": "I add.", "tool_calls": [call]},
+        {"role": "tool", "name": "add", "content": "2"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+    ]
+    assert turns_of({"messages": messages}) == [
+        ("assistant", f"I add.\n{json.dumps(call)}"),
+        ("tool", "2"),
+        ("assistant", json.dumps(call)),
+    ]
+    assert turns_of(None) == []
 
 
 def test_as_json_non_finite_numbers_are_null() -> None:

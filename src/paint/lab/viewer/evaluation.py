@@ -11,6 +11,7 @@ from paint.evaluation.grade import graded_samples, policy_names, stored_in
 from paint.evaluation.metrics import GradedSamples
 from paint.evaluation.store import Sample, Store, reopen_store
 from paint.evaluation.summary import main_metric, summary_report
+from paint.lab.viewer.page import turns_of
 
 TEXT_CHARACTERS = 6_000_000
 """Maximum characters of all samples on a page; longer samples lose their middle."""
@@ -107,6 +108,9 @@ def _answer_data(row: Mapping[str, Any], sample: Sample, max_characters: int) ->
         "tokens": sample.tokens,
         "truncated": sample.truncated,
         "text": shortened(sample.text, max_characters),
+        "turns": [
+            (role, shortened(text, max_characters)) for role, text in turns_of(sample.conversation)
+        ],
     }
 
 

@@ -59,6 +59,16 @@ def packed(values: Any) -> dict[str, str]:
     return {kind: base64.b64encode(little.tobytes()).decode()}
 
 
+def turns_of(conversation: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """Role and text of each message of a stored conversation, with calls of tools as JSON."""
+    turns = []
+    for message in conversation["messages"] if conversation else ():
+        calls = [json.dumps(call, ensure_ascii=False) for call in message.get("tool_calls") or ()]
+        text = "\n".join(filter(None, [message.get("content"), *calls]))
+        turns.append((str(message["role"]), text))
+    return turns
+
+
 def write_page(path: Path, kind: str, title: str, data: Mapping[str, Any]) -> int:
     """Write a page and return its size in bytes. Raises OSError if that fails."""
     page = render(kind, title, data).encode("utf-8", "replace")

@@ -37,7 +37,7 @@ from paint.evaluation.change import describe_change, graded_validation
 from paint.evaluation.grade import is_repetitive
 from paint.evaluation.metrics import GradedSamples, compute_metrics
 from paint.grading.graders import needs_answer
-from paint.lab.viewer.page import PAGE, packed, places_of, text_of
+from paint.lab.viewer.page import PAGE, packed, places_of, text_of, turns_of
 from paint.lab.viewer.run_evaluations import evaluations_of, link_to
 from paint.lab.viewer.score import Scorer
 from paint.models.policy import load_tokenizer
@@ -303,6 +303,7 @@ def row_data(
         data["boxed"] = boxed(rollout["text"])
     data |= {
         "looping": is_repetitive(rollout["text"]),
+        "turns": turns_of(rollout.get("conversation")),
         "ids": packed(places_of(ids, vocabulary)),
         "prompts": prompts_of(rollout, tokenizer),
         "is_kept": logged is not None,

@@ -222,6 +222,14 @@ function tabs(title, subtitle, views) {
   return show;
 }
 
+// A conversation, role by role.
+function turnsOf(turns) {
+  const shown = turns.map(([role, text]) =>
+    el("div.turn", { "data-role": role }, el("b", {}, role), el("div.text", {}, readable(text))),
+  );
+  return el("div.chat", {}, shown);
+}
+
 // What evaluations say of a run, each with a link to its page, or how to make that.
 function evaluationLinks(evaluations) {
   return evaluations.flatMap(({ text, folder, link }) => [

@@ -126,7 +126,10 @@ function isBetter(problem, policy, other) {
 // A problem's answers in the list: a square for each verdict, or the mean of rewards.
 function cells(answers) {
   if (!answers) return "";
-  if (set.has_numbers) return number(scoreOf(answers), 2);
+  if (set.has_numbers) {
+    const score = scoreOf(answers);
+    return score === null ? "\u2013" : fixed(score, 2);
+  }
   const squares = answers.map((a) =>
     el(["i", a.correct && "yes", a.truncated && "cut"].filter(Boolean).join("."), {
       title: a.reason,
@@ -143,7 +146,9 @@ const isNamed = (problem, text) =>
   has(problem.id, text) ||
   has(problem.problem, text) ||
   problem.turns.some((turn) => has(turn[1], text)) ||
-  Object.values(problem.answers).some((answers) => answers.some((a) => has(a.text, text)));
+  Object.values(problem.answers)
+    .flat()
+    .some((a) => has(a.text, text) || a.turns.some((turn) => has(turn[1], text)));
 
 function drawProblems() {
   const text = wanted.text.toLowerCase(),
@@ -206,18 +211,6 @@ function drawProblems() {
   );
 }
 
-// A chat role by role; another problem as its text.
-function conversation(problem) {
-  if (!problem.turns.length) return el("div.text", {}, readable(problem.problem));
-  return el(
-    "div.chat",
-    {},
-    problem.turns.map(([role, text]) =>
-      el("div.turn", { "data-role": role }, el("b", {}, role), el("div.text", {}, readable(text))),
-    ),
-  );
-}
-
 function choose(problem, { move = true } = {}) {
   chosen = problem;
   for (const line of body.children)
@@ -239,7 +232,7 @@ function choose(problem, { move = true } = {}) {
   const shown = pair[0] === pair[1] ? [pair[0]] : pair;
   answersBox.replaceChildren(
     el("h2", {}, "Problem ", readable(problem.id)),
-    conversation(problem),
+    problem.turns.length ? turnsOf(problem.turns) : el("div.text", {}, readable(problem.problem)),
     el(
       "div.facts",
       {},
@@ -333,10 +326,10 @@ function answerPanel(answer, i) {
     isExplained
       ? el("p.soft.reason", {}, "Why: ", readable(why), why.endsWith(".") ? "" : ".")
       : null,
+    answer.turns.length ? turnsOf(answer.turns) : el("pre", {}, readable(answer.text)),
     answer.feedback
       ? el("div.remark", {}, el("b", {}, "Remark"), el("div.text", {}, readable(answer.feedback)))
       : null,
-    el("pre", {}, readable(answer.text)),
   );
 }
 

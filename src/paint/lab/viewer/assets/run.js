@@ -507,6 +507,14 @@ function drawRollout() {
             el("pre", {}, readable(row.feedback)),
           )
         : null,
+      row.turns.length
+        ? el(
+            "details.panel",
+            { open: true, id: "conversation" },
+            el("summary", {}, "The conversation"),
+            turnsOf(row.turns),
+          )
+        : null,
       origin(row),
       el(
         "div.bar-row",
