@@ -27,6 +27,14 @@ def test_record_of_a_pattern_is_found_and_reserved() -> None:
     assert record_of("of_my_own") is None
 
 
+def test_metrics_of_chart_are_logged_ones_and_those_of_each_source() -> None:
+    logged = ["sources/a/kl", "accuracy", "sources/a/accuracy", "sources/b/accuracy"]
+    assert metrics_of_chart("accuracy", logged) == ["accuracy"]
+    expected = ["sources/a/accuracy", "sources/b/accuracy"]
+    assert metrics_of_chart("source_accuracy", logged) == expected
+    assert metrics_of_chart("source_reward", logged) == []
+
+
 def test_charts_have_metrics_and_metrics_known_charts() -> None:
     names = [metric.name for metric in METRICS]
     assert all(metrics_of_chart(name, names) for name in CHARTS)

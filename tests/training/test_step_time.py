@@ -28,6 +28,11 @@ SMALL: dict[str, Any] = {
 
 
 @pytest.fixture
+def unmeasured() -> None:
+    """In place of the fixture of all tests: here, time is measured."""
+
+
+@pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A user's state folder in which nothing was measured."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))

@@ -42,7 +42,7 @@ from paint.training.prompt_filter import filter_problems
 LONG = 3600.0
 """Seconds of a run from which the command line asks before it starts."""
 
-ENOUGH = 0.3  # seconds of a measurement after which no larger one is made
+ENOUGH = 0.1  # seconds of a measurement after which no larger one is made
 SHORT_PROMPT = 8  # tokens of a prompt before decode steps that are timed
 DECODED = 4  # tokens of a completion in the longer of two timings, whose difference counts
 FILE = "step_times.json"  # in the user's state folder
@@ -243,7 +243,7 @@ class _Work:
         count = 1
         while count < rows:
             yield self._part(count, 1)
-            count *= 2
+            count *= 4
         yield self._part(rows, 1)
 
     def _part(self, rows: int, divisor: int) -> "_Work":
