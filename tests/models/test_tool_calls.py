@@ -123,6 +123,7 @@ UNREAD = [
         '} is missing before \'"y"',
     ),
     ("<tool_call>f(x=1)</tool_call>", "{ is missing"),
+    ("<tool_call><|im_start|>f</tool_call>", "{ is missing before"),
     ('<tool_call>{"name": "f", "parameters": {}}</tool_call>', 'it has no "arguments"'),
     ('<tool_call>{"arguments": {}}</tool_call>', 'it has no "name"'),
     ('<tool_call>{"name": " ", "arguments": {}}</tool_call>', "its name is empty"),
@@ -183,6 +184,10 @@ def test_read_reply_call_in_a_thought_is_none() -> None:
         reply = read_reply(style, f"A <think>B</think> C {call} D <think>{call}")
         assert len(reply.calls) == 1
     assert (reply.thought, reply.content) == (f"B\n\n{call}", "A  C D")
+    quoted = read_reply(
+        style, f'<tool_call>{{"name": "f", "arguments": {{"x": "<think>"}}}}A {call}'
+    )
+    assert (len(quoted.calls), quoted.thought, quoted.content) == (2, None, "A")
     assert reply.message()["reasoning_content"] == reply.thought
 
 
