@@ -112,6 +112,7 @@ def test_show_of_a_list_and_of_a_folder_write_the_page_of_runs(runs: Path) -> No
         paint.show(runs.parent / "evals/mine", watch=True, open=False)
 
 
+@pytest.mark.slow
 def test_page_of_runs_draws_hides_smooths_and_adds(browser: Any, runs: Path) -> None:
     with opened(browser, show_targets([runs], QUIET)) as at:
         kl = at.locator("figure[data-chart=kl]")
@@ -175,6 +176,7 @@ def test_page_server_answers_this_machine_alone(served: PageServer) -> None:
     assert answer_of(served, "/run.json", f"127.0.0.1:{served.port}") == 404
 
 
+@pytest.mark.slow
 def test_page_server_appends_steps_and_makes_the_page_anew(
     browser: Any, runs: Path, served: PageServer
 ) -> None:
