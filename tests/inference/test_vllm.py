@@ -21,11 +21,13 @@ import torch
 from conftest import DEMO, move
 from paint.cli import main
 from paint.config.run_folder import read_metrics
-from paint.config.schema import Config, RolloutConfig
+from paint.config.schema import Config, ConversationConfig, RolloutConfig
 from paint.core.display import Display
+from paint.core.extensions import spec_of
 from paint.data.problems import Problem
 from paint.demo.files import MODEL
 from paint.inference.adapter_sync_check import trainer_log_probs
+from paint.inference.conversations import open_conversations
 from paint.inference.engine import EngineError, Sampling
 from paint.inference.local import LocalEngine
 from paint.inference.vllm.client import VllmServer
@@ -86,6 +88,29 @@ def test_vllm_greedy_rollouts_match_local_engine(
     plain = LocalEngine(base, batch_size=48).generate(prompts, GREEDY, range(48))
     # The adapter was in it.
     assert sum(a.ids != b.ids for a, b in zip(plain, remote, strict=True)) > 12
+
+
+class Once:
+    """Asks for a check once."""
+
+    def step(self, messages: list[Any], completion: str) -> str | None:
+        return None if len(messages) > 2 else "Check it."
+
+
+def test_vllm_conversations_match_those_of_the_local_engine(
+    engine: VllmEngine, trained: Policy, problems: list[Problem]
+) -> None:
+    chosen, settings = problems[:12], ConversationConfig(environment=spec_of(Once))
+    local = LocalEngine(trained, batch_size=12)
+    with open_conversations(trained, settings, 900) as conversations:
+        assert conversations is not None
+        found, expected = (
+            conversations.generate(one, chosen, GREEDY, range(12)) for one in (engine, local)
+        )
+    assert [c.ids for c in found] == [c.ids for c in expected]
+    assert 2 in [len(c.conversation.turns) for c in found if c.conversation]
+    for one, other in zip(found, expected, strict=True):
+        assert one.log_probs == pytest.approx(other.log_probs, abs=1e-4)
 
 
 def test_vllm_log_probs_are_before_temperature_top_k_and_top_p(
