@@ -9,9 +9,11 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from playwright.sync_api import Page, sync_playwright
 
+from paint import train
 from paint.config.run_folder import read_metrics
 from paint.core.display import Display, shown_on_terminal
 from paint.lab.viewer.run import PageSpec
@@ -43,7 +45,9 @@ def main() -> None:
     evaluation_page = show_targets([evals], display, out=options.work / "evaluation.html")
     advice = options.advice or advised(options.work)
     advice_page = show_targets([advice], display, out=options.work / "advice.html")
-    take(run_page, evaluation_page, advice_page, options.docs, options.name)
+    conversations = conversed(options.work)
+    turns_page = show_targets([conversations], display, out=options.work / "turns.html")
+    take(run_page, evaluation_page, advice_page, turns_page, options.docs, options.name)
 
 
 def trained(work: Path) -> Path:
@@ -69,11 +73,26 @@ def advised(work: Path) -> Path:
     return work / "advice"
 
 
+class CheckTwice:
+    """Asks once for a check."""
+
+    def step(self, messages: list[dict[str, Any]], completion: str) -> str | None:
+        return None if len(messages) > 2 else "Check your answer, and give it again."
+
+
+def conversed(work: Path) -> Path:
+    run = work / "conversations"
+    shutil.rmtree(run, ignore_errors=True)
+    small = {"steps": 2, "batch_size": 8}
+    train("demo-paint", output_dir=run, train=small, conversation={"environment": CheckTwice})
+    return run
+
+
 def paint(*arguments: str) -> None:
     subprocess.run([sys.executable, "-m", "paint.cli", *arguments], check=True)
 
 
-def take(run: Path, evaluation: Path, advice: Path, docs: Path, name: str) -> None:
+def take(run: Path, evaluation: Path, advice: Path, turns: Path, docs: Path, name: str) -> None:
     """A picture of each view, of at most MOST_BYTES."""
     binary = shutil.which("chromium") or shutil.which("google-chrome")
     with sync_playwright() as driver:
@@ -118,6 +137,7 @@ def take(run: Path, evaluation: Path, advice: Path, docs: Path, name: str) -> No
 
         shot("accuracy", opened(evaluation, "view=figures"))
         shot("advice", opened(advice, "view=advice"))
+        shot("conversation", opened(turns, "view=rollouts"))
         browser.close()
 
 
