@@ -260,9 +260,10 @@ def test_conversation_sampled_ahead_of_its_answers_is_refused() -> None:
         check_config(small({"rollout": {"off_policy_steps": 1}}))
 
 
+# The first turn begins as the tag of a thought does.
 CHAT = [
     {"role": "user", "content": "Add 2 and 3."},
-    {"role": "assistant", "content": "It is 6."},
+    {"role": "assistant", "content": "<t> It is 6."},
     {"role": "user", "content": "Check it."},
     {"role": "assistant", "content": "It is 5."},
 ]
@@ -289,6 +290,13 @@ def test_sft_on_conversations_learns_from_all_turns_of_the_assistant(
         logits = logits_alone(policy.model, prompt, ids)
         losses += (-logits.log_softmax(-1)[range(len(ids)), ids]).tolist()
     assert row["loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-4)
+
+
+def test_data_chat_with_calls_names_the_setting_that_reads_them(tmp_path: Path) -> None:
+    called = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add"}}]}
+    path = write_problems(tmp_path / "chats.jsonl", [{"messages": [*CHAT[:1], called]}])
+    with pytest.raises(DataError, match=r"data\.turns all"):
+        read_problems(DataConfig(path=path), needs={})
 
 
 @pytest.mark.parametrize(

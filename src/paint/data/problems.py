@@ -466,7 +466,8 @@ def read_chat(messages: Sequence[Mapping[str, Any]], name: str) -> list[tuple[st
         given = [key for key, value in message.items() if value is not None and value != []]
         if not (is_text(role) and is_text(content) and len(given) == 2):
             detail = f": message {number} is {shorten(message)}; it must be a role and a content"
-            raise BadRow(f'field "{name}" is no chat', f"{detail}, both text")
+            hint = "; calls of tools are read with data.turns all" if "tool_calls" in given else ""
+            raise BadRow(f'field "{name}" is no chat', f"{detail}, both text{hint}")
         _require_unicode(content, name)
         turns.append((role, content))
     return turns

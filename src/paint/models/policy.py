@@ -355,24 +355,27 @@ class Policy:
             is_reply=True,
         )
         begun, end = self.decode(prompt, special=True), self.conventions.end_of_turn.strip()
-        same = common_length(begun, written)
-        # A prompt without thinking may end in an empty thought, which earlier turns do not have.
-        if not self._is_empty_thought(begun[same:]):
+        # A prompt without thinking may end in an empty thought, which written turns do not have.
+        heads = [
+            head for head in (begun, self._without_empty_thought(begun)) if written.startswith(head)
+        ]
+        if not heads:
             raise PromptError(
                 f"problem {problem.name}: the chat template writes an assistant's turn otherwise "
                 f"than behind its prompt; set model.student_thinking to {not self.student_thinking}"
             )
-        text = written[same:]
+        text = written[len(heads[0]) :]
         if end and end in text:
             text = text[: text.rindex(end)]
         return prompt, [*self.tokenizer.encode(text, add_special_tokens=False), *self._ending]
 
-    def _is_empty_thought(self, text: str) -> bool:
-        """Whether a text is an empty thought, or nothing."""
-        bare = "".join(text.split())
-        return not bare or any(
-            bare == f"{tags.opening}{tags.closing}" for tags in self.conventions.tags
-        )
+    def _without_empty_thought(self, text: str) -> str:
+        """A text without the empty thought at its end, if it has one."""
+        for tags in self.conventions.tags:
+            before, opening, inner = text.rpartition(tags.opening)
+            if opening and not inner.replace(tags.closing, "").strip():
+                return before
+        return text
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
         """The text of token ids, with or without special tokens."""
