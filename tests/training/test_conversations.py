@@ -244,11 +244,22 @@ def test_train_on_conversations_in_parts_is_bitwise_equal(tmp_path: Path) -> Non
         assert sum(turn["length"] for turn in turns) == len(row["completion_ids"])
 
 
-def test_train_on_stored_conversations_is_as_sampling_them(tmp_path: Path) -> None:
+class Begins(CheckAgain):
+    """Begins the conversation in its own words."""
+
+    def reset(self, row: Mapping[str, Any], seed: int) -> list[dict[str, str]]:  # type: ignore[override]
+        super().reset(row, seed)
+        return [{"role": "user", "content": f"Problem: {row['problem']} Be quick."}]
+
+
+@pytest.mark.parametrize("environment", [CheckAgain, Begins])
+def test_train_on_stored_conversations_is_as_sampling_them(
+    environment: Any, tmp_path: Path
+) -> None:
     once = {"train": {"steps": 1, "checkpoint_every": 1}}
-    train(small(once), tmp_path / "sampled")
+    train(small(once, environment=environment), tmp_path / "sampled")
     later = {"rollout": {"engine": "stored", "stored": str(tmp_path / "sampled")}}
-    train(small(once, later), tmp_path / "stored")
+    train(small(once, later, environment=environment), tmp_path / "stored")
     assert_same(adapter(tmp_path / "sampled"), adapter(tmp_path / "stored"))
     sampled, again = stored(tmp_path / "sampled"), stored(tmp_path / "stored")
     assert [row["conversation"] for row in again] == [row["conversation"] for row in sampled]

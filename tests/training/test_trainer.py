@@ -179,6 +179,18 @@ SPLIT: dict[str, tuple[str, dict[str, Any]]] = {
     "off policy": ("demo-paint", {"rollout": {"off_policy_steps": 1}, "train": TWO_STEPS}),
     "off policy, server": ("demo-paint", {"rollout": AHEAD, "train": TWO_STEPS}),
     "sft": ("demo-sft", {"train": TWELVE}),
+    # Conversations have one to three turns, so that a rank waits for the other's.
+    "conversations": (
+        "demo-paint",
+        {
+            "train": TWELVE,
+            "rollout": {"max_new_tokens": 60},
+            "conversation": {
+                "environment": "extensions.check_answer:CheckAnswer",
+                "options": {"tries": 3},
+            },
+        },
+    ),
     # The second of three groups lies on both of two ranks. With seed 0, one weight's gradient is so
     # near 0 that Adam's ratio turns its rounding into 3e-6 on some CPUs.
     "kept": (

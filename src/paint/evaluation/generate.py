@@ -48,6 +48,9 @@ from paint.resolve.engines import LOCAL, engine_of
 from paint.resolve.plan import SLOW, Machine, describe_slow, dtype_on
 from paint.resolve.structure import position_limit
 
+PROMPT_TOKENS = cfg.DataConfig().max_prompt_tokens
+"""Most tokens of a prompt of a conversation in an evaluation."""
+
 CONVERSATIONS_AT_ONCE = 256
 """Conversations of an evaluation that are sampled together, and lost together by a kill."""
 
@@ -180,6 +183,9 @@ def collect_samples(
     """
     # Of all tasks: their server starts once, with one --max-model-len.
     max_tokens = max(require_context_length(policy, task) for task in tasks)
+    if conversation.is_on:  # later prompts are longer
+        longest = max(task.protocol.sampling.max_new_tokens for task in tasks) + PROMPT_TOKENS
+        max_tokens = int(min(max(longest, max_tokens), position_limit(policy.base.config)))
     with wrap_errors(folder, StoreError, "choose another place (--output-dir)"):
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -213,10 +219,9 @@ def collect_samples(
                 problems,
                 falls_back=falls_back,
             )
-            limit = position_limit(policy.base.config) - rollout.max_new_tokens
             with (
                 open_engine(setup) as engine,
-                open_conversations(policy, conversation, limit) as conversations,
+                open_conversations(policy, conversation, PROMPT_TOKENS) as conversations,
             ):
                 if setup.has_fallen_back(engine):
                     for store in stores:

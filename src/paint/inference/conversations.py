@@ -31,6 +31,7 @@ from paint.models.prompts import student_chat
 from paint.models.special_tokens import drop_special_text
 from paint.models.tool_calls import Reply, answer_calls, read_reply
 from paint.models.tool_schemas import check_call, tool_schemas
+from paint.resolve.structure import position_limit
 
 
 @dataclass
@@ -109,7 +110,8 @@ class Conversations:
     """Samples whole conversations from an engine.
 
     Args:
-        limit: most tokens of a prompt; a conversation whose next one is longer ends.
+        limit: most tokens of a prompt. A conversation ends where the next one is longer, or leaves
+            a turn no room in the model's positions.
     """
 
     def __init__(
@@ -133,13 +135,15 @@ class Conversations:
         the same conversation where tools and environment answer the same.
         """
         talks = self._begin(problems, seeds, thinking)
+        room = position_limit(self._policy.base.config) - sampling.max_new_tokens
+        limit = min(self._limit, room)
         try:
             active = [talk for talk in talks if not talk.ended]
             while any(all_gather_objects([bool(active)])):
                 completions = engine.generate(
                     [talk.prompt for talk in active], sampling, [talk.next_seed for talk in active]
                 )
-                self._answer(active, completions, thinking)
+                self._answer(active, completions, limit, thinking)
                 active = [talk for talk in active if not talk.ended]
         finally:
             self._episodes.end([talk.episode for talk in talks])
@@ -173,7 +177,11 @@ class Conversations:
         return replace(problem, problem=turns[-1][1], turns=tuple(turns))
 
     def _answer(
-        self, talks: Sequence[_Talk], completions: Sequence[Completion], thinking: bool | None
+        self,
+        talks: Sequence[_Talk],
+        completions: Sequence[Completion],
+        limit: float,
+        thinking: bool | None,
     ) -> None:
         """Add a turn to each conversation, and what tools and environment answer to it."""
         replies = [
@@ -183,7 +191,7 @@ class Conversations:
         self._call_tools(talks, replies)
         self._step(talks, replies)
         for talk in talks:
-            self._go_on(talk, thinking)
+            self._go_on(talk, limit, thinking)
 
     def _add_turn(self, talk: _Talk, completion: Completion) -> Reply:
         turn = Turn(talk.prompt, len(completion.ids), len(talk.messages))
@@ -243,7 +251,7 @@ class Conversations:
             else:
                 talk.messages += map(self._clean, answer.messages)
 
-    def _go_on(self, talk: _Talk, thinking: bool | None) -> None:
+    def _go_on(self, talk: _Talk, limit: float, thinking: bool | None) -> None:
         """Make the next turn's prompt, unless the conversation has reached a limit."""
         if talk.ended:
             return
@@ -251,7 +259,7 @@ class Conversations:
             talk.ended = "max_turns"
             return
         prompt = self._policy.student_prompt(talk.problem, thinking=thinking, then=talk.messages)
-        if len(prompt) > self._limit:
+        if len(prompt) > limit:
             talk.ended = "prompt"
             return
         talk.prompt = prompt

@@ -69,6 +69,8 @@ class StoredEngine(Engine):
             key = row.values.get("problem") or row.values.get("problem_id")
             if not isinstance(key, str):
                 raise DataError(f'{row.place} has no text in "problem" or "problem_id"; add one')
+            if key not in by_key:  # of a conversation that its environment began otherwise
+                key = row.values.get("problem_id")
             if key in by_key:
                 by_key[key].append(row)
         by_prompt: dict[Prompt, list[Stored]] = {}
@@ -148,6 +150,11 @@ def _completion(
 ) -> Completion:
     """The completion of a stored row, after the prompt that the student is given now."""
     values = row.values
+    record = values.get("conversation")
+    with wrap_errors(row.place, DataError, "correct the row, or leave it out"):
+        conversation = read_conversation(record, problem) if record else None
+    if conversation and conversation.problem is not problem:  # its environment began it otherwise
+        prompt = policy.student_prompt(conversation.problem)
     if values.get("prompt_ids", prompt) != prompt:
         raise DataError(
             f"{row.place}: the completion of problem {problem.name} follows another prompt than "
@@ -169,8 +176,6 @@ def _completion(
             else:
                 ids = _tokens(policy, values["text"], prompt, truncated)
             log_probs = tuple(values.get("engine_log_probs") or ())
-            record = values.get("conversation")
-            conversation = read_conversation(record, problem) if record else None
             completion = Completion(ids, log_probs, truncated, STORED, conversation)
             if conversation:
                 limit *= len(conversation.turns)

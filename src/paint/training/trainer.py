@@ -90,7 +90,6 @@ from paint.training.prompt_filter import (
 from paint.training.rollouts import OFF_POLICY_KL_WARNING, ON_POLICY, ScoredRollout
 from paint.training.step_checks import require_step
 from paint.training.step_time import LONG, StepTime, describe_taken, estimate, with_steps
-from paint.training.teacher_views import prompt_limit
 from paint.training.token_log import write_tokens
 from paint.training.train_step import (
     NothingGradedError,
@@ -163,7 +162,7 @@ def train(
         # Stored conversations are answered already.
         answering = ONE_TURN if run.engine.is_stored else run.config.conversation
         conversations = stack.enter_context(
-            open_conversations(policy, answering, prompt_limit(policy, run))
+            open_conversations(policy, answering, run.config.data.max_prompt_tokens)
         )
         # Before a checkpoint is restored: it is made of the weights of the start.
         teacher = open_teacher(policy, run.teacher)
