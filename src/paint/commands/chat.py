@@ -2,12 +2,20 @@
 
 import signal
 import sys
-from typing import Annotated
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
 
 from paint.api import arguments
+from paint.api.configure import with_sections
 from paint.api.results import path_of
+from paint.config.recipe import executables_of, to_table
+from paint.config.run_folder import read_run, run_of
+from paint.config.schema import Config, ConversationConfig
 from paint.core.errors import ConfigError, wrap_errors
 from paint.core.settings import within
+from paint.core.trust import require_trusted, trust_records
 
 
 def chat(
@@ -19,11 +27,16 @@ def chat(
     top_p: Annotated[float, *within("[0.001, 1]")] = 0.95,
     max_new_tokens: arguments.Count = 1024,
     seed: arguments.Seed = 0,
+    tools: Sequence[Any] | None = None,
+    environment: str | type | None = None,
+    trust: arguments.Trust = False,
 ) -> bool:
     """Let the base and the trained model answer your problems side by side.
 
     Type a problem and press enter; an empty line ends it. Each problem is sent alone, in the
-    prompt of training. Where input is not a terminal, every line is a problem.
+    prompt of training. Where input is not a terminal, every line is a problem. Tools and
+    environment of a run's `conversation` answer the turns, as in training, and what they say is
+    shown.
 
     Example: paint chat demo --max-new-tokens 40
 
@@ -36,6 +49,10 @@ def chat(
         top_p: Nucleus sampling: share of probability kept, in [0.001, 1].
         max_new_tokens: Longest answer, in tokens.
         seed: Seed of sampling; every model has the same.
+        tools: Functions that the models may call, each as module:function; in Python also
+            functions. Default: those of the run.
+        environment: Class that answers turns without calls, as module:Class; in Python also a
+            class. Default: that of the run.
 
     Returns:
         True after the last problem; false if nobody reads the answers, as in ``... | head``.
@@ -47,7 +64,10 @@ def chat(
     from paint.evaluation.chat import open_chat
     from paint.inference.engine import Sampling
 
-    opened, console = open_chat(str(path_of(target))), Terminal()
+    if trust:
+        trust_records()
+    path = path_of(target)
+    opened, console = open_chat(str(path), _conversation(path, tools, environment)), Terminal()
     sampling = Sampling(temperature, top_p, -1, max_new_tokens)
     while problem := _ask("problem"):
         solution = (_ask("reference") or None) if context else None
@@ -63,6 +83,24 @@ def chat(
         if console.quiet:
             return False
     return True
+
+
+def _conversation(
+    target: Path, tools: Sequence[Any] | None, environment: str | type | None
+) -> ConversationConfig:
+    """What answers the turns: that of the target's run, with what is named in its place."""
+    run = run_of(target)
+    own = read_run(run).conversation if run else ConversationConfig()
+    given: dict[str, Any] = {}
+    if tools is not None:
+        given["tools"] = list(tools)
+    if environment is not None:
+        own = replace(own, options=ConversationConfig().options)
+        given["environment"] = environment
+    config = with_sections(Config(conversation=own), {"conversation": given})
+    code = executables_of({"conversation": to_table(config)["conversation"]})
+    require_trusted(code, "name tools and environment with --tools and --environment")
+    return config.conversation
 
 
 def status(is_read: bool) -> int:

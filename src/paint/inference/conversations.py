@@ -7,7 +7,7 @@ and each turn is scored after the ids that it was sampled after: nothing that wa
 tokenised again. The turns of all conversations are sampled together, one round after the other.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -32,6 +32,12 @@ from paint.models.special_tokens import drop_special_text
 from paint.models.tool_calls import Reply, answer_calls, read_reply
 from paint.models.tool_schemas import check_call, tool_schemas
 from paint.resolve.structure import position_limit
+
+WritePrompt = Callable[..., list[int]]
+"""The prompt of a problem, as ``Policy.student_prompt`` writes it."""
+
+Speak = Callable[[list[int], int], Iterator[int]]
+"""Token ids of a turn after a prompt, by a seed, each as it is drawn."""
 
 
 @dataclass
@@ -112,13 +118,19 @@ class Conversations:
     Args:
         limit: most tokens of a prompt. A conversation ends where the next one is longer, or leaves
             a turn no room in the model's positions.
+        write: writes the prompts; None: ``policy.student_prompt``.
     """
 
     def __init__(
-        self, policy: Policy, settings: ConversationConfig, episodes: Episodes, limit: float
+        self,
+        policy: Policy,
+        settings: ConversationConfig,
+        episodes: Episodes,
+        limit: float,
+        write: WritePrompt | None = None,
     ) -> None:
         self._policy, self._settings, self._episodes = policy, settings, episodes
-        self._limit = limit
+        self._limit, self._write = limit, write or policy.student_prompt
 
     def generate(
         self,
@@ -149,6 +161,42 @@ class Conversations:
             self._episodes.end([talk.episode for talk in talks])
         return [talk.completion() for talk in talks]
 
+    def stream(self, speak: Speak, problem: Problem, seed: int) -> Generator[str, None, None]:
+        """Yield one conversation as text: after each token, and after each answer to a turn.
+
+        Turns are as they were sampled. What tools and environment say stands around them, each
+        after its role and name, and at the end the reward and what cut the conversation.
+
+        Args:
+            speak: samples a turn.
+            seed: as in ``generate``.
+        """
+        [talk] = self._begin([problem], [seed], None)
+        has_begun = talk.problem is not problem  # the environment has
+        said = list(map(_line_of, talk.opening)) if has_begun else []
+        try:
+            while not talk.ended:
+                ids: list[int] = []
+                for token in speak(talk.prompt, talk.next_seed):
+                    ids.append(token)
+                    turn = self._policy.transcript(talk.prompt, ids)
+                    yield "\n\n".join([*said, turn])
+                answered_from = len(talk.messages) + 1
+                truncated = ids[-1] not in self._policy.end_ids
+                self._answer([talk], [Completion(tuple(ids), (), truncated)], self._limit, None)
+                said += [turn, *map(_line_of, talk.messages[answered_from:])]
+                if not talk.ended:
+                    yield "\n\n".join(said)
+        finally:
+            self._episodes.end([talk.episode])
+        notes = []
+        if self._settings.is_on and talk.ended not in ("end", "error"):
+            notes.append(f"ended by {talk.ended}")
+        if talk.episode.grade is not None:
+            notes.append(f"environment: {talk.episode.grade.reason}")
+        if notes:
+            yield "\n\n".join([*said, *notes])
+
     def _begin(
         self, problems: Sequence[Problem], seeds: Sequence[int], thinking: bool | None
     ) -> list[_Talk]:
@@ -156,7 +204,7 @@ class Conversations:
         opened = self._episodes.open([row_of(problem) for problem in problems], seeds)
         for problem, seed, (episode, opening) in zip(problems, seeds, opened, strict=True):
             begun = self._opened(problem, opening)
-            prompt = self._policy.student_prompt(begun, thinking=thinking)
+            prompt = self._write(begun, thinking=thinking)
             chat = student_chat(self._policy.prompts, begun)
             talks.append(_Talk(begun, prompt, seed, episode, chat))
         return talks
@@ -258,7 +306,7 @@ class Conversations:
         if len(talk.turns) == self._settings.max_turns:
             talk.ended = "max_turns"
             return
-        prompt = self._policy.student_prompt(talk.problem, thinking=thinking, then=talk.messages)
+        prompt = self._write(talk.problem, thinking=thinking, then=talk.messages)
         if len(prompt) > limit:
             talk.ended = "prompt"
             return
@@ -273,6 +321,12 @@ class Conversations:
         if isinstance(value, list | tuple):
             return [self._clean(item) for item in value]
         return value
+
+
+def _line_of(message: ChatMessage) -> str:
+    """A message after its role and name, such as "tool add: 5"."""
+    speaker = " ".join(filter(None, [message["role"], message.get("name")]))
+    return f"{speaker}: {message['content']}"
 
 
 def written_conversation(
