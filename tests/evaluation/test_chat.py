@@ -128,6 +128,7 @@ def test_chat_of_teacher_keeps_the_reference_in_its_later_prompts(
     assert [name for name, text in last.items() if "A" in text] == ["base"]
     read = [chat.policy.decode(prompt, special=True) for prompt in prompts]
     assert ["Two and three." in text for text in read] == [False, True, False, True]
+    assert ["This is wrong." in text for text in read] == [False, False, True, True]
     assert not left
 
 
@@ -151,7 +152,9 @@ def test_chat_command_of_run_has_its_own_conversation_once_it_is_trusted(
         return main(["chat", str(sent), *flags])
 
     assert chat() == 2
-    assert '"sent_desk:Desk"' in capsys.readouterr().err
+    refusal = capsys.readouterr().err
+    assert '"sent_desk:Desk"' in refusal
+    assert "--environment" in refusal
     assert "sent_desk" not in sys.modules
     assert len(left) == 4
     assert chat("--trust") == 0
