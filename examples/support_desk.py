@@ -30,7 +30,7 @@ def row(seed: int) -> dict[str, str]:
 
 
 class Customer:
-    """Rewards 1 for the number at once, 0.5 for a later one, and 0 after three replies."""
+    """Rewards 1 for the number at once, 0.5 for it in the second reply, and 0 after two replies."""
 
     def reset(self, row: Mapping[str, Any], seed: int) -> None:
         self.row, self.replies = row, 0
@@ -40,7 +40,7 @@ class Customer:
         if self.row["answer"] in re.findall(r"\d+", completion):
             self.reward = 1.0 if self.replies == 1 else 0.5
             return None
-        if self.replies == 3:
+        if self.replies == 2:
             self.reward, self.feedback = 0.0, f"The order is {self.row['answer']}."
             return None
         if "?" in completion:
