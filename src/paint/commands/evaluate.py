@@ -26,8 +26,10 @@ NAME = "eval"
 CONTINUES = True
 
 ADAPTER = "adapter_config.json"
-SECTIONS = ("rollout", "conversation", "grading")
 """File of a folder that holds an adapter."""
+
+SECTIONS = ("rollout", "conversation", "grading")
+"""Sections of an evaluation."""
 
 
 def evaluate(
