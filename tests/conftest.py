@@ -51,13 +51,28 @@ DEMO = cfg.ModelConfig(
 )
 
 
+LONGEST = (
+    *("inference/test_vllm.py", "examples/test_real.py", "training/test_several_ranks.py"),
+    *("robustness/test_pairs.py", "training/test_trainer.py", "test_notebook.py"),
+    *("training/test_slurm.py", "training/test_launcher.py", "examples/test_examples.py"),
+    *("models/test_sharding.py", "benchmarks/test_gpu.py", "test_documents.py", "test_wheel.py"),
+)
+"""The files whose slow tests take longest, the longest first. A worker runs whole files."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files of slow tests first, so that quick ones are left where a worker would have no work."""
+    """The longest files first, then by their share of slow tests: quick ones are left for the end,
+    where a worker would have no work.
+    """
+    here = Path(__file__).parent
+    longest = {here / name: place for place, name in enumerate(LONGEST)}
     slow, tests = Counter[Path](), Counter[Path]()
     for item in items:
         tests[item.path] += 1
         slow[item.path] += item.get_closest_marker("slow") is not None
-    items.sort(key=lambda item: -slow[item.path] / tests[item.path])
+    items.sort(
+        key=lambda item: (longest.get(item.path, len(LONGEST)), -slow[item.path] / tests[item.path])
+    )
 
 
 @pytest.fixture(autouse=True)

@@ -179,16 +179,13 @@ SPLIT: dict[str, tuple[str, dict[str, Any]]] = {
     "off policy": ("demo-paint", {"rollout": {"off_policy_steps": 1}, "train": TWO_STEPS}),
     "off policy, server": ("demo-paint", {"rollout": AHEAD, "train": TWO_STEPS}),
     "sft": ("demo-sft", {"train": TWELVE}),
-    # Conversations have one to three turns, so that a rank waits for the other's.
+    # Conversations have one or two turns, so that a rank waits for the other's.
     "conversations": (
         "demo-paint",
         {
             "train": TWELVE,
             "rollout": {"max_new_tokens": 60},
-            "conversation": {
-                "environment": "extensions.check_answer:CheckAnswer",
-                "options": {"tries": 3},
-            },
+            "conversation": {"environment": "extensions.check_answer:CheckAnswer"},
         },
     ),
     # The second of three groups lies on both of two ranks. With seed 0, one weight's gradient is so
