@@ -146,6 +146,31 @@ def test_episodes_class_of_trl_has_its_methods_as_tools() -> None:
         assert episode.grade.reward == 1.0
 
 
+def test_episodes_calls_of_one_conversation_are_made_in_order() -> None:
+    class Counter:
+        def __init__(self) -> None:
+            self.total = 0
+
+        def reset(self, **row: Any) -> None:
+            self.total = row["start"]
+
+        def add(self, x: int) -> int:
+            """Adds.
+
+            Args:
+                x: A number.
+            """
+            before = self.total
+            time.sleep(0.02)
+            self.total = before + x
+            return self.total
+
+    with Episodes(settings(environment=Counter)) as episodes:
+        opened = [episode for episode, _ in episodes.open([{"start": 0}, {"start": 10}], [0, 1])]
+        found = episodes.call([(e, "add", {"x": x}) for e in opened for x in (1, 2, 3)])
+    assert [result.text for result in found] == ["1", "3", "6", "11", "13", "16"]
+
+
 def test_episodes_tools_that_fail_are_answered_by_their_error() -> None:
     with Episodes(settings(broken, slow, leaves, double, timeout=0.3)) as episodes:
         [(episode, _)] = episodes.open([{}], [0])

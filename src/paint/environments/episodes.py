@@ -10,6 +10,7 @@ import json
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from math import isfinite
 from typing import Any
 
@@ -105,8 +106,13 @@ class Episodes:
         return list(zip(episodes, begun, strict=True))
 
     def call(self, calls: Sequence[tuple[Episode, str, Mapping[str, Any]]]) -> list[ToolResult]:
-        """The results of calls of tools: episode, name and arguments of each."""
-        return self._at_once([self._tool(*call) for call in calls])
+        """The results of calls of tools: episode, name and arguments of each.
+
+        Those of one conversation, which follow each other, are made one after the other.
+        """
+        by_episode = [list(group) for _, group in groupby(calls, key=lambda call: id(call[0]))]
+        found = self._at_once([self._tools(group) for group in by_episode])
+        return [result for results in found for result in results]
 
     def step(self, turns: Sequence[tuple[Episode, Sequence[ChatMessage], str]]) -> list[Answer]:
         """The answers to turns: episode, conversation so far, and the turn's text, of each."""
@@ -172,6 +178,11 @@ class Episodes:
         except Exception as error:
             episode.error = f"{SETTING}: step failed: {describe_error(error)}"
             return Answer(None, episode.error)
+
+    async def _tools(
+        self, calls: Sequence[tuple[Episode, str, Mapping[str, Any]]]
+    ) -> list[ToolResult]:
+        return [await self._tool(*call) for call in calls]
 
     async def _tool(self, episode: Episode, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         try:
