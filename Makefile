@@ -50,8 +50,7 @@ test: setup  ## what covers every module in a few minutes
 	$(PYTEST) -m "not slow"
 
 test-slow: setup  ## the others: kills, real servers, TRL, the kernels' interpreter and compilation
-	@# They often wait for processes that start: one worker more than there are cores.
-	$(PYTEST) -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) -m slow
+	$(PYTEST) -m slow
 
 lint: setup
 	$(BIN)/ruff format --check

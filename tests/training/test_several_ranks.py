@@ -146,7 +146,7 @@ def judged_by_ranks(folder: Path, method: str, **environment: str) -> subprocess
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["demo-paint", "demo-grpo"])
+@pytest.mark.parametrize("method", ["demo-grpo"])
 def test_ranks_each_grades_its_own_completions(method: str, tmp_path: Path) -> None:
     process = judged_by_ranks(tmp_path, method)
     output, _ = process.communicate(timeout=300)

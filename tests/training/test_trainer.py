@@ -224,10 +224,10 @@ def by_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_train_result_does_not_depend_on_micro_batches_or_processes(
     by_two_ranks: Path, tmp_path: Path, case: str
 ) -> None:
-    for size in (1, 3, 12):
+    for size in (3, 12):
         train(split_config(case, size), tmp_path / str(size))
     expected = read_metrics(tmp_path / "12")
-    for run in (tmp_path / "1", tmp_path / "3", by_two_ranks / case):
+    for run in (tmp_path / "3", by_two_ranks / case):
         assert_same(adapter(run), adapter(tmp_path / "12"), tolerance=2e-6)
         found = read_metrics(run)
         # Adam would hide a gradient that is a mean over ranks instead of a sum.
