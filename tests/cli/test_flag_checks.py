@@ -43,7 +43,7 @@ def test_values_and_positional_arguments_are_as_they_were() -> None:
     )
     assert line.options.config.model.gradient_checkpointing is True
     assert not line.options.config.model.liger
-    assert parse(["show", "--no-open", "runs/1_0"]).options.targets == ("runs/1_0",)
+    assert parse(["show", "--no-open", "runs/1_0"]).options.targets == (("runs/1_0",),)
     resumed = parse(
         ["resume", "run", "--server-gpus", "cpu", "cpu", "--urls", "http://a", "http://b"]
     )

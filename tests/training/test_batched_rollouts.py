@@ -76,7 +76,8 @@ def test_batched_completions_use_adapter_of_groups_start(
 
 @pytest.mark.usefixtures("run")
 def test_batched_engine_samples_all_rows_of_group_in_one_call(calls: list[tuple[int, int]]) -> None:
-    assert calls == [(24, 24), (16, 24)]  # the last group is cut at the run's end
+    # The last group is cut at the run's end. Before them, a run measures how long a step takes.
+    assert calls[-2:] == [(24, 24), (16, 24)]
 
 
 def test_batched_metrics_show_lag_and_time_of_sampling(run: Path) -> None:
