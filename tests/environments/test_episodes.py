@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 
 from paint.config.schema import ConversationConfig
+from paint.core.credentials import read_references
 from paint.core.errors import ConfigError
 from paint.core.extensions import OptionTable, spec_of
 from paint.environments.episodes import Answer, Episode, Episodes, Opening, read_messages, tools_of
@@ -202,6 +204,44 @@ def test_episodes_environment_that_fails_leaves_no_reward() -> None:
             assert episode.grade is not None
             assert (episode.grade.reward, episode.grade.failed) == (None, True)
             assert fault in episode.grade.reason
+
+
+def test_episodes_reward_of_an_array_of_one_number_is_that_number() -> None:
+    class Odd:
+        def step(self, messages: Any, completion: str) -> None:
+            self.reward = np.float32(0.25)
+
+    with Episodes(settings(environment=Odd)) as episodes:
+        [(episode, _)] = episodes.open([{}], [0])
+        episodes.step([(episode, [USER], "")])
+        assert grade_of(episode) == (0.25, "")
+
+
+def test_episodes_hide_secrets_in_all_that_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DESK_KEY", "s3cr3t-value")
+    key = read_references("env:DESK_KEY")
+
+    def look() -> str:
+        """Looks."""
+        return f"the key is {key}"
+
+    class Leaky:
+        reward = 0.0
+        feedback = f"feedback {key}"
+
+        def reset(self, row: Any, seed: int) -> str:
+            return f"opening {key}"
+
+        def step(self, messages: Any, completion: str) -> list[dict[str, str]]:
+            return [{"role": "user", "content": f"answer {key}"}]
+
+    with Episodes(settings(look, environment=Leaky)) as episodes:
+        [(episode, opening)] = episodes.open([{}], [0])
+        [answer] = episodes.step([(episode, [USER], "")])
+        [result] = episodes.call([(episode, "look", {})])
+        kept = [opening.messages, answer.messages, result.text, grade_of(episode)]
+    assert "s3cr3t" not in str(kept)
+    assert str(kept).count("env:DESK_KEY") == 4
 
 
 @pytest.mark.parametrize("reward", ["one", float("nan"), [1.0]])

@@ -77,14 +77,16 @@ class Script(Engine):
         pass
 
 
-def converse(texts: Sequence[str], **settings: Any) -> tuple[Completion, Script]:
+def converse(
+    texts: Sequence[str], *, limit: int = 4000, template: str = HERMES, **settings: Any
+) -> tuple[Completion, Script]:
     """The conversation of a script about one problem."""
     policy = load_policy(DEMO, seed=0)
-    policy.tokenizer.chat_template = HERMES
+    policy.tokenizer.chat_template = template
     config = ConversationConfig(**({"tools": (spec_of(add),)} | settings))
     policy = with_tools(policy, config)
     engine = Script(policy, texts)
-    with open_conversations(policy, config, 4000) as conversations:
+    with open_conversations(policy, config, limit) as conversations:
         assert conversations is not None
         problem = Problem("Add 2 and 3.", "", "5", "a")
         [found] = conversations.generate(engine, [problem], Sampling(1.0, 1.0, -1, 100), [7])
@@ -139,6 +141,68 @@ def test_conversation_that_calls_without_end_is_truncated() -> None:
     assert found.conversation is not None
     assert (found.conversation.ended, found.truncated) == ("max_turns", True)
     assert len(found.conversation.turns) == 3
+
+
+def test_conversation_whose_next_prompt_is_over_the_limit_ends_truncated() -> None:
+    once = call("add", '{"a": 2, "b": 3}')
+    found, engine = converse([once], limit=10)
+    assert found.conversation is not None
+    assert (found.conversation.ended, found.truncated) == ("prompt", True)
+    assert len(engine.prompts) == 1
+
+
+CLOSED: list[str] = []
+
+
+class Dead:
+    """Fails in one of its methods, and tells that it was closed."""
+
+    fails = "step"
+    reward = 1.0
+
+    def __init__(self) -> None:
+        if self.fails == "init":
+            raise OSError("gone")
+
+    def reset(self, row: Any, seed: int) -> None:
+        if self.fails == "reset":
+            raise OSError("gone")
+
+    def step(self, messages: Any, completion: str) -> None:
+        raise OSError("gone")
+
+    def close(self) -> None:
+        CLOSED.append(self.fails)
+
+
+@pytest.mark.parametrize("fails", ["init", "reset", "step"])
+def test_conversation_whose_environment_fails_ends_without_a_reward(
+    fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Dead, "fails", fails)
+    CLOSED.clear()
+    found, _ = converse(["It is 5."], tools=(), environment=spec_of(Dead))
+    assert found.conversation is not None
+    assert (found.conversation.ended, found.truncated) == ("error", False)
+    grade = found.conversation_grade
+    assert grade is not None
+    assert (grade.reward, grade.failed) == (None, True)
+    assert "OSError: gone" in grade.reason
+    assert [fails] * (fails != "init") == CLOSED
+
+
+def test_conversation_environment_is_closed_where_the_template_refuses_its_messages() -> None:
+    class Odd(Dead):
+        def reset(self, row: Any, seed: int) -> Any:
+            return [{"role": "user", "content": ""}, {"role": "nobody", "content": "x"}]
+
+    CLOSED.clear()
+    template = (
+        "{% for m in messages %}{{ raise_exception('no') if m.role == 'nobody' }}{% endfor %}"
+    )
+    with pytest.raises(PolicyError, match="no"):
+        converse([], tools=(), environment=spec_of(Odd), template=template)
+    assert CLOSED == ["step"]
 
 
 def test_conversation_control_text_of_a_result_is_dropped() -> None:

@@ -104,6 +104,10 @@ def test_sweep_reads_options_by_the_types_of_the_method_that_is_swept_too() -> N
         ("train 1", "train is a section"),
         ("data.limit 1 2", "data.limit cannot differ between rows: all rows train on the same"),
         ("grading.deadline 1 2", "grading.deadline cannot differ between rows: one grader"),
+        (
+            "conversation.max_turns 1 2",
+            "conversation.max_turns cannot differ between rows: one",
+        ),
         ("model.path a b", "model.path cannot differ between rows: all rows have the same base"),
         ("train.seed 1 2", "train.seed cannot differ between rows"),
         ("log.name a b", "log.name cannot differ between rows"),
@@ -207,6 +211,7 @@ def test_compare_configs_have_folders_and_seeds_of_the_comparison(
     [
         (DEMO.changed("data", limit=5), r"^data\.limit of limit=5 is 5, and that of limit=none"),
         (DEMO.changed("grading", grader=("exact",)), r"^grading\.grader of grader=exact is"),
+        (DEMO.changed("conversation", max_turns=2), r"^conversation of max_turns=2 is"),
         ({"trian": {"steps": 3}}, "unknown section trian; did you mean train"),
         ({"train": {"steps": 0}}, "train.steps must be at least 1, got 0"),
     ],

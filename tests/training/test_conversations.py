@@ -11,6 +11,9 @@ from accelerate import Accelerator
 
 from conftest import logits_alone, move
 from paint.algorithms.paint import add_teacher_prompts, score_rollouts
+from paint.algorithms.variants.contrast import Contrast
+from paint.algorithms.variants.reason_first import ReasonFirst
+from paint.algorithms.variants.u_opsd import UOpsd
 from paint.config.schema import Config, ConfigError, DataConfig
 from paint.core.extensions import spec_of
 from paint.data.problems import DataError, Problem, read_problems
@@ -22,6 +25,7 @@ from paint.models.policy import Policy, load_policy
 from paint.models.rows import joined_rows
 from paint.models.teacher import open_teacher
 from paint.objective.loss import paint_loss
+from paint.resolve.algorithm import Algorithm
 from paint.resolve.check import check_config
 from paint.training.load_balancing import micro_batches, token_passes
 from paint.training.rollouts import items_of, rollout_of
@@ -34,6 +38,7 @@ from runs import (
     changed,
     stored,
     train_in_parts,
+    variant,
     write_problems,
 )
 
@@ -264,6 +269,20 @@ def test_train_on_stored_conversations_is_as_sampling_them(
     sampled, again = stored(tmp_path / "sampled"), stored(tmp_path / "stored")
     assert [row["conversation"] for row in again] == [row["conversation"] for row in sampled]
     assert [row["reward"] for row in again] == [row["reward"] for row in sampled]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", [ReasonFirst, UOpsd, Contrast])
+def test_train_variant_on_conversations_has_a_teacher_prompt_for_every_turn(
+    algorithm: type[Algorithm], tmp_path: Path
+) -> None:
+    few = {"rollout": {"samples_per_problem": 4}, "train": {"steps": 1, "batch_size": 8}}
+    train(small(few, variant(algorithm)), tmp_path)
+    rows = [row for row in stored(tmp_path) if "teacher_prompt_ids" in row]
+    turns = [len(row["conversation"]["turns"]) for row in rows]
+    assert max(turns) > 1
+    later = [row.get("later_teacher_prompt_ids", []) for row in rows]
+    assert [len(prompts) + 1 for prompts in later] == turns
 
 
 def test_conversation_sampled_ahead_of_its_answers_is_refused() -> None:

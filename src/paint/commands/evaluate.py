@@ -74,7 +74,8 @@ def evaluate(
     for path in paths:
         _require_target(path)
     evaluation = _configured(paths[0], benchmarks, settings)
-    require_trusted(executables_of(_sections_of(evaluation)), "name a grader with --grading.grader")
+    named = executables_of(_sections_of(evaluation))
+    require_trusted(named, "name your own with --grading.grader and --conversation.tools")
     check_engine(evaluation.rollout)
     run = run_of(Path(paths[0]))
     for spec in evaluation.benchmarks:

@@ -9,18 +9,19 @@ import inspect
 import json
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
-from math import isfinite
 from typing import Any
 
 from paint.config.schema import ConversationConfig
 from paint.core.background import Background
+from paint.core.credentials import hide_values
 from paint.core.errors import ConfigError
 from paint.core.extensions import build_options, load_object, of_type
 from paint.environments.environment import ChatMessage
 from paint.grading.contract import Grade
-from paint.grading.processes import describe_error
+from paint.grading.functions import to_grade
+from paint.grading.processes import CallResult, describe_error, to_plain
 
 SETTING = "conversation.environment"
 TOOLS = "conversation.tools"
@@ -32,7 +33,6 @@ class Opening:
 
     messages: tuple[ChatMessage, ...] | None = None  # in place of the row's own
     note: str = ""  # text for the end of the last message, of a class of TRL's
-    error: str = ""  # why it could not begin
 
 
 @dataclass(frozen=True)
@@ -68,13 +68,14 @@ class Episode:
         if self.error:
             return Grade(None, self.error, failed=True)
         reward = getattr(self.environment, "reward", None)
-        feedback = str(getattr(self.environment, "feedback", "") or "")
         if reward is None or callable(reward):
             return None
-        if not isinstance(reward, int | float) or not isfinite(reward):
-            fault = f"{SETTING}: its reward is an object {of_type(reward)}, and no finite number"
-            return Grade(None, fault, failed=True)
-        return Grade(float(reward), f"reward {reward:g}", feedback=feedback)
+        given = {"reward": reward, "feedback": getattr(self.environment, "feedback", "")}
+        # Through JSON, as what a grader's function returns: the same types are a reward.
+        grade = to_grade(CallResult(json.loads(json.dumps(given, default=to_plain))), SETTING)
+        if grade.reward is None:
+            return grade
+        return replace(grade, reason=f"reward {grade.reward:g}")
 
 
 class Episodes:
@@ -130,12 +131,17 @@ class Episodes:
     def _new(self) -> Episode:
         if self._class is None:
             return Episode(None, self._functions)
-        environment = self._class()
         options = build_options(
             self._class, self._settings.options, "conversation.options", _whose(self._settings)
         )
-        if options is not None:
-            environment.options = options
+        try:
+            environment = self._class()
+            if options is not None:
+                environment.options = options
+        except Exception as error:
+            episode = Episode(None, self._functions)
+            episode.error = f"{SETTING}: it cannot be made: {describe_error(error)}"
+            return episode
         tools = dict(self._functions)
         if not hasattr(self._class, "step"):
             for name in methods_of(self._class):
@@ -163,10 +169,10 @@ class Episodes:
                 found = await self._limited(reset, dict(row), seed)
                 return Opening(None if found is None else read_messages(found))
             note = await self._limited(lambda: reset(**row))
-            return Opening(note="" if note is None else str(note))
+            return Opening(note="" if note is None else hide_values(str(note)))
         except Exception as error:
             episode.error = f"{SETTING}: reset failed: {describe_error(error)}"
-            return Opening(error=episode.error)
+            return Opening()
 
     async def _step(self, episode: Episode, messages: Sequence[ChatMessage], text: str) -> Answer:
         step = getattr(episode.environment, "step", None)
@@ -187,7 +193,8 @@ class Episodes:
     async def _tool(self, episode: Episode, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         try:
             found = await self._limited(lambda: episode.tools[name](**arguments))
-            return ToolResult(found if isinstance(found, str) else json.dumps(found, default=str))
+            text = found if isinstance(found, str) else json.dumps(found, default=str)
+            return ToolResult(hide_values(text))
         except Exception as error:
             return ToolResult(f"Error: {describe_error(error)}", failed=True)
 
@@ -304,7 +311,7 @@ def read_messages(found: Any) -> tuple[ChatMessage, ...]:
     Raises ValueError for anything else.
     """
     if isinstance(found, str):
-        return ({"role": "user", "content": found},)
+        found = {"role": "user", "content": found}
     if isinstance(found, Mapping):
         found = [found]
     if not isinstance(found, list | tuple):
@@ -313,7 +320,8 @@ def read_messages(found: Any) -> tuple[ChatMessage, ...]:
         is_message = isinstance(message, Mapping) and isinstance(message.get("role"), str)
         if not is_message or not isinstance(message.get("content"), str):
             raise ValueError("it returned a message without a role and a content, which are texts")
-    return tuple(dict(message) for message in found)
+    # The model reads them, and files keep them.
+    return tuple({**message, "content": hide_values(message["content"])} for message in found)
 
 
 def _whose(settings: ConversationConfig) -> str:

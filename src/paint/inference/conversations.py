@@ -146,10 +146,11 @@ class Conversations:
         ``thinking`` is that of ``Policy.student_prompt``. The same problem, seed and weights give
         the same conversation where tools and environment answer the same.
         """
-        talks = self._begin(problems, seeds, thinking)
         room = position_limit(self._policy.base.config) - sampling.max_new_tokens
         limit = min(self._limit, room)
+        opened = self._episodes.open([row_of(problem) for problem in problems], seeds)
         try:
+            talks = self._begin(problems, seeds, opened, thinking)
             active = [talk for talk in talks if not talk.ended]
             while any(all_gather_objects([bool(active)])):
                 completions = engine.generate(
@@ -158,7 +159,7 @@ class Conversations:
                 self._answer(active, completions, limit, thinking)
                 active = [talk for talk in active if not talk.ended]
         finally:
-            self._episodes.end([talk.episode for talk in talks])
+            self._episodes.end([episode for episode, _ in opened])
         return [talk.completion() for talk in talks]
 
     def stream(self, speak: Speak, problem: Problem, seed: int) -> Generator[str, None, None]:
@@ -171,10 +172,11 @@ class Conversations:
             speak: samples a turn.
             seed: as in ``generate``.
         """
-        [talk] = self._begin([problem], [seed], None)
-        has_begun = talk.problem is not problem  # the environment has
-        said = list(map(_line_of, talk.opening)) if has_begun else []
+        opened = self._episodes.open([row_of(problem)], [seed])
         try:
+            [talk] = self._begin([problem], [seed], opened, None)
+            has_begun = talk.problem is not problem  # the environment has
+            said = list(map(_line_of, talk.opening)) if has_begun else []
             while not talk.ended:
                 ids: list[int] = []
                 for token in speak(talk.prompt, talk.next_seed):
@@ -188,7 +190,7 @@ class Conversations:
                 if not talk.ended:
                     yield "\n\n".join(said)
         finally:
-            self._episodes.end([talk.episode])
+            self._episodes.end([episode for episode, _ in opened])
         notes = []
         if self._settings.is_on and talk.ended not in ("end", "error"):
             notes.append(f"ended by {talk.ended}")
@@ -198,10 +200,13 @@ class Conversations:
             yield "\n\n".join([*said, *notes])
 
     def _begin(
-        self, problems: Sequence[Problem], seeds: Sequence[int], thinking: bool | None
+        self,
+        problems: Sequence[Problem],
+        seeds: Sequence[int],
+        opened: Sequence[tuple[Episode, Opening]],
+        thinking: bool | None,
     ) -> list[_Talk]:
         talks = []
-        opened = self._episodes.open([row_of(problem) for problem in problems], seeds)
         for problem, seed, (episode, opening) in zip(problems, seeds, opened, strict=True):
             begun = self._opened(problem, opening)
             prompt = self._write(begun, thinking=thinking)
@@ -216,12 +221,9 @@ class Conversations:
         chat: Sequence[ChatMessage] = opening.messages or student_chat(
             self._policy.prompts, problem
         )
-        turns = [
-            (str(m["role"]), drop_special_text(self._policy.tokenizer, m["content"])) for m in chat
-        ]
-        if opening.note:
-            role, text = turns[-1]
-            turns[-1] = role, f"{text}{drop_special_text(self._policy.tokenizer, opening.note)}"
+        turns = [(message["role"], self._clean(message["content"])) for message in chat]
+        role, text = turns[-1]
+        turns[-1] = role, text + self._clean(opening.note)
         return replace(problem, problem=turns[-1][1], turns=tuple(turns))
 
     def _answer(

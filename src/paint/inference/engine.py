@@ -90,9 +90,12 @@ class Completion:
         """What was sampled after each of some prompts: one, or one for each turn."""
         if self.conversation is None:
             return [(prompts[0], self.ids)]
+        turns = self.conversation.turns
+        if len(prompts) != len(turns):
+            raise ValueError(f"{len(prompts)} prompts for a conversation of {len(turns)} turns")
         parts: list[TurnPart] = []
         start = 0
-        for prompt, turn in zip(prompts, self.conversation.turns, strict=True):
+        for prompt, turn in zip(prompts, turns, strict=True):
             parts.append((prompt, self.ids[start : start + turn.length]))
             start += turn.length
         return parts

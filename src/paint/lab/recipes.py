@@ -31,6 +31,7 @@ SHARED = (
         "grading.weights",
         "grading.options",
     ),
+    "conversation",  # its environment may reward, and tools help
 )
 """Settings that all rows of a comparison share: their scores could not be compared otherwise."""
 
@@ -83,7 +84,7 @@ def require_shared(runs: Sequence[tuple[str, Config]]) -> None:
             if mine != others:
                 raise ConfigError(
                     f"{setting} of {name} is {mine!r}, and that of {first_name} {others!r}; runs "
-                    f"of an experiment have the same model, date, problems and grader"
+                    f"of an experiment have the same model, date, problems, grader and environment"
                 )
 
 

@@ -19,6 +19,7 @@ from paint.core.trust import vouch_for
 FIXED = {
     "data": "all rows train on the same problems",
     "grading": "one grader says what is right in all rows",
+    "conversation": "one environment rewards, and the same tools answer, in all rows",
     "log": "runs of a comparison have their own folders; set --output-dir",
     "validation": "all rows are evaluated on the same problems; set --benchmark and --samples",
     "model.path": "all rows have the same base model",

@@ -267,11 +267,12 @@ def _of_distillation(setting: str) -> Rule:
 
 
 def _lacks_grader(run: Resolved) -> bool:
+    if not run.config.grading.is_off:
+        return False
+    if run.config.validation.path:
+        return True
     # An environment may give the reward.
-    is_needed = (run.needs_grades and not run.config.conversation.environment) or (
-        run.config.validation.path
-    )
-    return bool(is_needed) and run.config.grading.is_off
+    return bool(run.needs_grades) and not run.config.conversation.environment
 
 
 def _learns_without_feedback(run: Resolved) -> bool:

@@ -280,6 +280,8 @@ def _facts(
         "model": model_digests(policy),
         "conventions": policy.conventions.table(),
         "needs": needs_of(algorithm),
+        # As data: a page writes prompts with them where their functions are not importable.
+        "tools": list(policy.tools),
     }
 
 

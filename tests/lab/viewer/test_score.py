@@ -14,7 +14,7 @@ from paint.config.run_folder import RunError, read_run
 from paint.config.schema import ConfigError
 from paint.core.display import Display
 from paint.core.extensions import spec_of
-from paint.core.storage import CorruptFileError, write_jsonl
+from paint.core.storage import CorruptFileError, read_json, write_json, write_jsonl
 from paint.lab.viewer.run import PageSpec, choose, run_data, spread
 from paint.lab.viewer.score import Scorer
 from paint.resolve.check import read_resolved
@@ -73,6 +73,24 @@ def test_run_data_of_conversations_is_scored_turn_by_turn(tmp_path: Path) -> Non
     for row in rows:
         assert row["moved"] < 1e-4
         assert row["contexts"]["solution"]["is_the_runs"]
+
+
+@pytest.mark.slow
+def test_run_data_of_tools_needs_none_of_their_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short: dict[str, dict[str, Any]] = {
+        "train": {"steps": 1, "checkpoint_every": 1},
+        "validation": {"path": ""},
+        "conversation": {"tools": ("extensions.calculator:calculate",)},
+    }
+    train(changed("demo-paint", SHOWN, short), tmp_path)
+    moved = read_json(tmp_path / "run.json", "")
+    moved["config"]["conversation"]["tools"] = ["nowhere:calculate"]
+    write_json(tmp_path / "run.json", moved)
+    wanted = PageSpec(contexts=("solution",))
+    rows = run_data(tmp_path, wanted, Display(enabled=False))["steps"][0]["rows"]
+    assert all(row["contexts"]["solution"]["is_the_runs"] for row in rows)
 
 
 def test_run_data_contexts_match_training(run: Path) -> None:

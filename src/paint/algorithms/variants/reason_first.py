@@ -77,7 +77,10 @@ class ReasonFirst(Variant):
             rationale = policy.decode(completion.ids).strip()
             # As generated text, which it may be: special tokens that a model spelled are dropped.
             shown = Context(context, is_complete, names={"completion": r.text})
-            view = view_with_context(policy, r.problem, shown, rationale, request)
+            conversation = r.completion.conversation
+            view = view_with_context(
+                policy, r.problem, shown, rationale, request, conversation=conversation
+            )
             require_prompt_fits(view.prompt, r.problem, policy, setup.resolved)
             metrics = {**r.metrics, "rationale_tokens": len(completion.ids)}
             by_row[r.row] = replace(r, teacher_prompt=view, metrics=metrics)

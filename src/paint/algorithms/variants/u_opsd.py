@@ -66,7 +66,8 @@ def lesson_view(policy: Policy, rollout: Rollout, text: str | None) -> TeacherPr
     """The teacher's prompt of a completion, with the completion that it is compared with."""
     # With a name the text counts as generated: special tokens that a model spelled are dropped.
     shown = Context(text, complete=text is not None, names={"completion": rollout.text})
-    return view_with_context(policy, rollout.problem, shown)
+    conversation = rollout.completion.conversation
+    return view_with_context(policy, rollout.problem, shown, conversation=conversation)
 
 
 def lesson(group: Sequence[Rollout], threshold: float) -> tuple[str | None, int | None]:

@@ -29,7 +29,7 @@ from paint.data.contexts import Attempt, Contexts, with_source
 from paint.data.problems import DataError, Problem, problems_digest, read_problems
 from paint.grading.contract import Grade
 from paint.inference.adapter_sync_check import set_trained
-from paint.inference.conversations import read_conversation, with_tools
+from paint.inference.conversations import read_conversation
 from paint.inference.engine import derive_seed
 from paint.models.policy import Policy, load_policy
 from paint.models.teacher import Teacher, open_teacher
@@ -57,7 +57,7 @@ class Scorer:
             policy = load_policy(
                 model, seed=config.train.seed, device=own_device(), prompts=config.prompts
             )
-            self.policy = with_tools(policy, config.conversation)
+            self.policy = replace(policy, tools=tuple(read_run_json(run).get("tools", ())))
         if model_digests(self.policy) != read_run_json(run)["model"]:
             raise RunError(
                 f"{config.model.path} holds another model than {run} was trained from, so its "
