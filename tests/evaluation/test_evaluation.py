@@ -345,7 +345,7 @@ def test_eval_full_tuning_checkpoints_share_base_with_adapters(
 
 @pytest.mark.parametrize(
     "changes",
-    [{"use_rslora": True}, {"alpha_pattern": {"q_proj": 160}}, {"target_modules": "all-linear"}],
+    [{"lora_bias": True}, {"alpha_pattern": {"q_proj": 160}}, {"target_modules": "all-linear"}],
 )
 def test_resolve_unsupported_adapter_kind_is_refused(
     policy: Policy, tmp_path: Path, changes: dict[str, Any]
@@ -353,7 +353,7 @@ def test_resolve_unsupported_adapter_kind_is_refused(
     save_trained(policy, tmp_path)
     path = tmp_path / "adapter_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-    with pytest.raises(PolicyError, match="plain LoRA adapter"):
+    with pytest.raises(PolicyError, match="LoRA adapters of one rank"):
         resolve_targets(EvaluationConfig(), [str(tmp_path)])
 
 

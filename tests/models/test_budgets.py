@@ -34,7 +34,8 @@ from paint.grading.mathematics import MathGrader
 from paint.inference.engine import Completion, Sampling
 from paint.inference.local import LocalEngine, _Sampler
 from paint.models import layers
-from paint.models.policy import Policy, _with_adapter, load_tokenizer
+from paint.models.adapters import add_adapter
+from paint.models.policy import Policy, load_tokenizer
 from paint.models.teacher import open_teacher
 from paint.objective import fused
 from paint.resolve.check import check_config
@@ -58,7 +59,7 @@ def large(size: str) -> Policy:
     config = Qwen3Config(**settings_of(shape), attn_implementation="sdpa")
     with torch.device("meta"):
         base = Qwen3ForCausalLM(config).to(torch.bfloat16)
-        model = _with_adapter(base, cfg.ModelConfig(path="large"), seed=0)
+        model = add_adapter(base, cfg.ModelConfig(path="large"), seed=0)
     return Policy(model, load_tokenizer("demo"), base.get_output_embeddings(), False, True)
 
 

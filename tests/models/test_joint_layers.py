@@ -47,6 +47,21 @@ def own_policy() -> Policy:
     return policy
 
 
+def test_joint_layers_of_dora_and_rslora_give_states_of_layers_and_of_teacher() -> None:
+    policy = load_policy(dataclasses.replace(DEMO, use_dora=True, use_rslora=True), seed=0)
+    layers = JointLayers(policy.base)
+    for seed in (1, 2):
+        move_adapters(policy, seed)
+        expected = states(policy)
+        layers.refresh()
+        with layers.used():
+            torch.testing.assert_close(states(policy), expected, rtol=1e-5, atol=1e-5)
+    with open_teacher(policy, TeacherConfig()).view():
+        expected = states(policy)
+        with layers.used():
+            torch.testing.assert_close(states(policy), expected, rtol=1e-5, atol=1e-5)
+
+
 def test_joint_layers_give_states_of_layers_before_and_after_update(own_policy: Policy) -> None:
     layers = JointLayers(own_policy.base)
     for seed in (1, 2):
@@ -141,12 +156,16 @@ FAMILIES: dict[str, tuple[Callable[[], PreTrainedModel], list[str], list[int]]] 
 
 
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out")
+@pytest.mark.parametrize("use_dora", [False, True])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_joint_layers_of_families_give_states_of_layers(policy: Policy, family: str) -> None:
+def test_joint_layers_of_families_give_states_of_layers(
+    policy: Policy, family: str, use_dora: bool
+) -> None:
     make, targets, sizes = FAMILIES[family]
     torch.manual_seed(0)
     model = get_peft_model(
-        make().eval(), LoraConfig(r=3, target_modules=targets, init_lora_weights=False)
+        make().eval(),
+        LoraConfig(r=3, target_modules=targets, init_lora_weights=False, use_dora=use_dora),
     )
     own = dataclasses.replace(policy, model=model)
     layers = JointLayers(own.base)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from conftest import DEMO, move
 from paint.config.schema import Dtype, TeacherConfig
-from paint.models import policy as policies
+from paint.models import adapters
 from paint.models.layers import BFloat16Lora, Float32Lora
 from paint.models.policy import Policy, load_policy
 from paint.models.teacher import open_teacher
@@ -46,7 +46,7 @@ def passed(policy: Policy) -> tuple[list[Tensor], int]:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 def test_memory_efficient_lora_equals_peft(dtype: Dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     lean, lean_bytes = passed(loaded(dtype))
-    monkeypatch.setattr(policies, "MemoryEfficientLoraLinear", peft.tuners.lora.Linear)
+    monkeypatch.setattr(adapters, "MemoryEfficientLoraLinear", peft.tuners.lora.Linear)
     plain, plain_bytes = passed(loaded(dtype))
     assert len(lean) == len(plain) > 1
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(lean, plain, strict=True))

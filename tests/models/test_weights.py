@@ -50,8 +50,9 @@ def test_adapter_digest_depends_on_weights_and_shape(trained: Policy, tmp_path: 
     shape["target_modules"].reverse()
     path.write_text(json.dumps(shape | {"base_model_name_or_path": "moved/elsewhere"}))
     assert checkpoint_digest(tmp_path) == before
-    path.write_text(json.dumps(shape | {"lora_alpha": 17}))
-    assert checkpoint_digest(tmp_path) != before
+    for change in ({"lora_alpha": 17}, {"use_rslora": True}, {"use_dora": True}):
+        path.write_text(json.dumps(shape | change))
+        assert checkpoint_digest(tmp_path) != before
     path.write_text(json.dumps(shape))
     with torch.no_grad():
         trained.trainable[0].view(-1)[3] += 1e-4
@@ -65,7 +66,7 @@ def test_adapter_digest_depends_on_weights_and_shape(trained: Policy, tmp_path: 
         ("", "Expecting value"),
         ("{}", "KeyError: 'target_modules'"),
         ({"peft_type": "IA3"}, "peft_type is 'IA3'"),
-        ({"use_dora": True}, "use_dora is True"),
+        ({"lora_bias": True}, "lora_bias is True"),
         ({"r": "16"}, "lora_rank"),
         ({"target_modules": "all-linear"}, "'all-linear'"),
         ({"base_model_name_or_path": "nowhere/at-all"}, "nowhere/at-all: "),

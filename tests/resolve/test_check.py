@@ -144,12 +144,52 @@ def test_resolve_engine_auto_is_vllm_for_long_completions_where_it_is_installed(
 def test_resolve_engine_ranks_and_full_weights_generate_themselves() -> None:
     ranks = replace(GPU, ranks=8)
     assert resolve_engine(check_training(configured(**LONG)), ranks).rollout.engine == "local"
-    full = configured(**LONG).changed("model", train_mode="full", dtype="float32")
-    assert resolve_engine(check_training(full), GPU).rollout.engine == "local"
-    long = RolloutConfig(**LONG)
-    assert resolve_evaluation(long, GPU, is_full=True).rollout.engine == "local"
-    assert resolve_evaluation(long, GPU, is_full=False).rollout.engine == "vllm"
-    assert resolve_evaluation(RolloutConfig(), GPU, is_full=False).rollout.engine == "local"
+    config, long = configured(**LONG), RolloutConfig(**LONG)
+    assert resolve_evaluation(long, GPU, config.model).rollout.engine == "vllm"
+    assert resolve_evaluation(RolloutConfig(), GPU, config.model).rollout.engine == "local"
+
+
+@pytest.mark.parametrize(
+    ("changes", "setting", "why", "instead"),
+    [
+        (
+            {"train_mode": "full", "dtype": "float32"},
+            'model.train_mode "full"',
+            "servers receive adapters",
+            "/model`",
+        ),
+        ({"use_dora": True}, "model.use_dora", "vLLM refuses DoRA", "--merged"),
+    ],
+)
+def test_resolve_engine_what_servers_cannot_take_is_sampled_locally_and_else_refused(
+    found: Any, changes: dict[str, Any], setting: str, why: str, instead: str
+) -> None:
+    machine = found(H100, ["vllm"])
+    config = configured(**LONG).changed("model", **changes)
+    run = resolve_engine(check_training(config), machine)
+    assert run.rollout.engine == "local"
+    assert run.notes[0].startswith(f"engine: local, since {why}")
+    served = config.changed("rollout", engine="vllm")
+    with pytest.raises(ConfigError, match=f'"local" with {setting}, got "vllm" .{why}'):
+        check_training(served)
+    assert resolve_evaluation(config.rollout, machine, config.model).rollout.engine == "local"
+    with pytest.raises(ConfigError, match=f'"local" with {setting}, got "vllm" .{why}.*{instead}'):
+        resolve_evaluation(served.rollout, machine, config.model)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train_mode": "full", "use_dora": True}, 'model.use_dora must be False with .* "full"'),
+        ({"train_mode": "full", "use_rslora": True}, "model.use_rslora must be False"),
+        ({"shard": True, "use_dora": True}, "model.shard must be False with model.use_dora"),
+    ],
+)
+def test_check_training_kinds_of_adapters_that_do_not_fit_are_refused(
+    changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_training(configured().changed("model", **changes))
 
 
 def test_resolve_notes_settings_without_effect() -> None:

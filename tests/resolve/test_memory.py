@@ -33,8 +33,9 @@ from paint.config.schema import (
 from paint.core.distributed import MESSAGE_NUMBERS
 from paint.core.extensions import OptionTable
 from paint.inference.decoders import StaticDecoder
+from paint.models.adapters import add_adapter
 from paint.models.layers import checkpoint_layers
-from paint.models.policy import _with_adapter, load_policy
+from paint.models.policy import load_policy
 from paint.resolve.check import check_config
 from paint.resolve.memory import (
     MESSAGE,
@@ -105,7 +106,7 @@ def fake_decoder(shape: Shape, model: ModelConfig) -> Iterator[tuple[Counted, An
     )
     with torch.device("meta"):
         base = kind(settings(**settings_of(shape))).to(getattr(torch, model.dtype))
-        policy: Any = _with_adapter(base, model, 0) if model.train_mode == "lora" else base
+        policy: Any = add_adapter(base, model, 0) if model.train_mode == "lora" else base
 
     with FakeTensorMode(), Counted() as counted:
         give_fake_weights(policy)
@@ -148,6 +149,8 @@ LAYERS = 3
         (QWEN, replace(LORA, lora_rank=16, lora_targets=("q_proj", "v_proj")), SEVERAL),
         (SHAPES["Qwen/Qwen3-32B"], CHECKPOINTED, LONG),
         (LLAMA, LORA, SEVERAL),
+        (QWEN, replace(LORA, use_dora=True), SEVERAL),
+        (shape_of("demo"), replace(WIDE, use_dora=True), SEVERAL),
         (shape_of("demo"), WIDE, SEVERAL),
         (SHAPES["Qwen/Qwen3-1.7B"], FULL, SEVERAL),
     ],

@@ -170,6 +170,12 @@ class ModelConfig(Section):
     lora_alpha: int = setting(128, POSITIVE, "paper: 128")
     """LoRA scale: an adapter's update is multiplied by alpha / rank (paper: Experimental Details,
     128)."""
+    use_rslora: bool = False
+    """Multiply an adapter's update by alpha / sqrt(rank) in place of alpha / rank, as peft's
+    rsLoRA (arXiv 2312.03732; the paper: off)."""
+    use_dora: bool = False
+    """Train a magnitude for each output of an adapted layer, too, as peft's DoRA (arXiv 2402.09353;
+    the paper: off). vLLM does not serve such adapters (docs/how-to/adapters.md)."""
     lora_targets: tuple[str, ...] = setting(
         ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
         [

@@ -54,10 +54,10 @@ from paint.grading.graders import open_grader
 from paint.inference.engine import sampling_from
 from paint.inference.machine import find_machine
 from paint.models.policy import Policy
-from paint.models.weights import own_dtype, read_adapter_shape, trained_in
+from paint.models.weights import ADAPTER_KINDS, own_dtype, read_adapter_shape, trained_in
 from paint.resolve.check import resolve_evaluation
 
-ADAPTER_SHAPE = ["lora_rank", "lora_alpha", "lora_targets"]
+ADAPTER_SHAPE = ["lora_rank", "lora_alpha", "lora_targets", *ADAPTER_KINDS]
 APART = "evaluate them in two calls, then compare with `paint grade`"
 RATE = "tokens_per_second_rollout"  # metric of a run
 RUNS = LogConfig().folder  # name of the folder that runs lie in
@@ -106,21 +106,14 @@ def evaluate(
             (folder / target.name / benchmark.name, target, benchmark) for benchmark in benchmarks
         )
 
-    is_full = model.train_mode == "full"
     resolved = resolve_evaluation(
         evaluation.rollout,
         find_machine(),
-        is_full=is_full,
+        model,
         earlier=recorded_engines(place for place, _, _ in places),
     )
     display.notes(resolved.notes)
     evaluation = replace(evaluation, rollout=resolved.rollout)
-    if is_full and resolved.engine.is_remote:
-        raise ConfigError(
-            f'rollout.engine must be "local" for runs of model.train_mode "full", got '
-            f'"{evaluation.rollout.engine}": servers load adapters only. A checkpoint\'s model/ '
-            f"folder is a complete model: `paint eval RUN/checkpoints/step-.../model`"
-        )
 
     # Before the model is loaded: what may take hours is confirmed first.
     missing = 0

@@ -39,6 +39,8 @@ from paint.models.policy import Policy, PolicyError, load_policy, load_tokenizer
 from paint.models.special_tokens import REASON, special_text_finder
 from paint.models.weights import (
     ADAPTER,
+    ADAPTER_KINDS,
+    adapter_targets,
     linear_layers_of,
     load_trained,
     read_lora,
@@ -104,6 +106,8 @@ def base_as_rank1_adapter(model: cfg.ModelConfig) -> cfg.ModelConfig:
         train_mode="lora",
         lora_rank=1,
         lora_alpha=1,
+        use_rslora=False,
+        use_dora=False,
         # One layer of rank 1 is enough for an identity, and the cheapest to serve.
         lora_targets=linear_layers_of(model.path)[:1],
         gradient_checkpointing=False,
@@ -413,5 +417,6 @@ def checkpoint_digest(trained: Path) -> str:
     shape: list[object] = []
     if ADAPTER in weights:
         lora = read_lora(trained)
-        shape = [lora["r"], lora["lora_alpha"], sorted(lora["target_modules"])]
+        shape = [lora["r"], lora["lora_alpha"], adapter_targets(lora)]
+        shape += [kind for kind in ADAPTER_KINDS if lora.get(kind)]
     return digest(json.dumps([weights, shape], sort_keys=True))[:16]

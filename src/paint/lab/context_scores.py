@@ -98,8 +98,8 @@ def load_student(run: Resolved, folder: Path, display: Display) -> tuple[Policy,
     """
     model, falls_back = run.config.model, False
     if not run.engine.is_stored:
-        is_full, earlier = model.train_mode == "full", recorded_engines([folder / STUDENT])
-        resolved = resolve_evaluation(run.rollout, find_machine(), is_full=is_full, earlier=earlier)
+        earlier = recorded_engines([folder / STUDENT])
+        resolved = resolve_evaluation(run.rollout, find_machine(), model, earlier=earlier)
         display.notes(resolved.notes)
         run, falls_back = (
             run.changed("rollout", engine=resolved.rollout.engine),

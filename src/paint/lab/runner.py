@@ -135,9 +135,9 @@ def run_experiment(
     ``every_checkpoint``, all checkpoints of each run are evaluated, in order, not the last alone.
     """
     require_count("samples", protocol.samples)
-    is_full = any(run.config.model.train_mode == "full" for run in runs)
     machine = find_machine()
-    resolved = resolve_evaluation(protocol.rollout, machine, is_full=is_full)
+    models = [run.config.model for run in runs]
+    resolved = resolve_evaluation(protocol.rollout, machine, *models)
     display.notes(resolved.notes)
     protocol = replace(protocol, rollout=resolved.rollout)
     seeded = _seeded_runs([replace(run, config=run.checked.config) for run in runs], seeds, folder)

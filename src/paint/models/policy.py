@@ -10,7 +10,6 @@ start, and neither padding nor the other rows of a batch change a row.
 
 import re
 import sys
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -45,6 +44,7 @@ from paint.core.storage import verify_export
 from paint.data.problems import Problem
 from paint.demo.files import model_path
 from paint.models import prompts as views
+from paint.models.adapters import add_adapter
 from paint.models.call_styles import CallStyle, call_style
 from paint.models.chat_template import PolicyError as PolicyError
 from paint.models.chat_template import PromptError, encode, render_prompt, require_no_control
@@ -57,17 +57,13 @@ from paint.models.conventions import (
     today,
 )
 from paint.models.joint_layers import JointLayers
-from paint.models.layers import (
-    MemoryEfficientLoraLinear,
-    checkpoint_layers,
-    fuse_norms,
-)
+from paint.models.layers import checkpoint_layers, fuse_norms
 from paint.models.liger import use_liger
 from paint.models.references import Reference, fit_reference
 from paint.models.rows import joined_rows
 from paint.models.sharding import digest_of_weights, is_sharded, ranks_here, shard
 from paint.models.special_tokens import drop_special_text
-from paint.models.targets import describe_adapters, target_modules
+from paint.models.targets import describe_adapters
 from paint.objective.messages import student_messages
 from paint.resolve.plan import Machine, dtype_on
 from paint.resolve.structure import rope_range
@@ -464,7 +460,7 @@ def load_policy(
     is_shared = config.shard and ranks_here() > 1
     base, tokenizer = _load_base(config, device, is_shared=is_shared)
     kernels = _use_kernels(base, config, device)  # before sharding: each weight is one tensor
-    model = _with_adapter(base, config, seed) if config.train_mode == "lora" else base
+    model = add_adapter(base, config, seed) if config.train_mode == "lora" else base
     if is_shared:  # after adding adapters, which take their shapes from unsharded weights
         shard(base, device)
     with _loading(config.path):
@@ -728,25 +724,3 @@ def _declared_ends(model: Any, tokenizer: PreTrainedTokenizerBase) -> list[Any]:
     ids = own if isinstance(own, list) else [own]
     ends: list[Any] = [i for i in [*ids, tokenizer.eos_token_id] if i is not None]
     return ends
-
-
-def _with_adapter(base: PreTrainedModel, config: cfg.ModelConfig, seed: int) -> peft.PeftModel:
-    # peft draws A from the global generator. With one seed, all ranks have the same A.
-    torch.manual_seed(seed)
-    place = f"model.lora_targets {config.lora_targets}, model.lora_rank {config.lora_rank}"
-    with (
-        wrap_errors(place, PolicyError, "change model.lora_targets or model.lora_rank"),
-        warnings.catch_warnings(),
-    ):
-        # peft sets it by the kind of each layer: a Conv1D stores its weight transposed.
-        warnings.filterwarnings("ignore", "fan_in_fan_out is set to", UserWarning)
-        adapter = peft.LoraConfig(
-            r=config.lora_rank,
-            lora_alpha=config.lora_alpha,
-            # docs/fidelity.md, C28: the scored policy must be the one that sampled.
-            lora_dropout=0.0,
-            target_modules=target_modules(base, config.lora_targets),
-            task_type="CAUSAL_LM",
-        )
-        adapter._register_custom_module({nn.Linear: MemoryEfficientLoraLinear})
-        return peft.get_peft_model(base, adapter)

@@ -32,6 +32,7 @@ from transformers.pytorch_utils import Conv1D
 
 from paint.config import schema as cfg
 from paint.core.errors import wrap_errors
+from paint.models.adapters import adapter_update
 from paint.models.policy import Policy, PolicyError
 
 FILE = "teacher.safetensors"
@@ -129,11 +130,11 @@ def open_teacher(policy: Policy, config: cfg.TeacherConfig) -> Teacher:
 
 
 def student_weights(policy: Policy) -> Iterator[tuple[str, Tensor]]:
-    """Yield every parameter, or every adapted layer's ΔW = (alpha / r) B A."""
+    """Yield every parameter, or every adapted layer's ΔW, as ``adapter_update`` has it."""
     if policy.tuning == "full":
         yield from policy.model.named_parameters()
     for name, layer in policy.adapted.items():
-        yield name, layer.get_delta_weight("default")
+        yield name, adapter_update(layer)
 
 
 def _head(policy: Policy, own: Mapping[str, Tensor]) -> nn.Linear:

@@ -25,14 +25,17 @@ from paint.resolve.structure import linear_layers
 
 ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
-_NOT_PLAIN = ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "modules_to_save")
+ADAPTER_KINDS = ("use_rslora", "use_dora")
+"""Switches of adapter_config.json, which are settings of the model section, too."""
+
+_NOT_PLAIN = ("rank_pattern", "alpha_pattern", "modules_to_save", "lora_bias")
 
 
 class NonFiniteWeights(PolicyError):
     """Stored weights have values that are not finite; the message names the first tensor."""
 
 
-PLAIN_LORA = "only plain LoRA adapters can be evaluated"
+ONE_SHAPE = "only LoRA adapters of one rank and alpha can be evaluated"
 
 
 def own_dtype(path: str) -> cfg.Dtype:
@@ -56,7 +59,7 @@ def linear_layers_of(path: str) -> tuple[str, ...]:
 
 
 def read_adapter_shape(folder: Path) -> cfg.ModelConfig:
-    """Read base model and shape of a saved adapter. Raises PolicyError unless it is plain LoRA."""
+    """Read base model and shape of a saved adapter. Raises PolicyError as ``read_lora``."""
     adapter = read_lora(folder)
     base = str(adapter["base_model_name_or_path"])
     try:
@@ -65,16 +68,21 @@ def read_adapter_shape(folder: Path) -> cfg.ModelConfig:
             dtype=own_dtype(base),
             lora_rank=adapter["r"],
             lora_alpha=adapter["lora_alpha"],
-            lora_targets=tuple(sorted(adapter["target_modules"])),
+            lora_targets=tuple(adapter_targets(adapter)),
+            use_rslora=bool(adapter.get("use_rslora")),
+            use_dora=bool(adapter.get("use_dora")),
         )
     except (PaintError, TypeError) as error:
         raise PolicyError(f"{folder / ADAPTER_CONFIG}: {error}") from error
 
 
 def read_lora(folder: Path) -> Mapping[str, Any]:
-    """Read a saved adapter_config.json. Raises PolicyError unless it is of a plain LoRA adapter."""
+    """Read a saved adapter_config.json.
+
+    Raises PolicyError unless it is of a LoRA adapter of one rank and alpha, rsLoRA or DoRA.
+    """
     path = folder / ADAPTER_CONFIG
-    with wrap_errors(path, PolicyError, PLAIN_LORA):
+    with wrap_errors(path, PolicyError, ONE_SHAPE):
         adapter: dict[str, Any] = parse_json(path.read_bytes())
         plain = {"peft_type": "LORA", "bias": "none"} | dict.fromkeys(_NOT_PLAIN)
         for name, value in plain.items():
@@ -85,6 +93,11 @@ def read_lora(folder: Path) -> Mapping[str, Any]:
             raise ValueError(f"target_modules is {adapter['target_modules']!r}, no list of names")
         _ = adapter["r"], adapter["lora_alpha"], adapter["base_model_name_or_path"]
     return adapter
+
+
+def adapter_targets(adapter: Mapping[str, Any]) -> list[str]:
+    """Names of the layers and of the experts' matrices in an adapter_config.json, sorted."""
+    return sorted([*adapter["target_modules"], *(adapter.get("target_parameters") or [])])
 
 
 def model_digests(policy: Policy) -> dict[str, str]:
@@ -119,9 +132,10 @@ def save_trained(policy: Policy, folder: Path) -> None:
         save_model(policy, folder, plain_weights(policy))
         return
     policy.model.save_pretrained(folder)
-    # peft writes the target modules in the arbitrary order of a set.
+    # peft writes the targets in the arbitrary order of a set.
     shape = json.loads((folder / ADAPTER_CONFIG).read_bytes())
-    shape["target_modules"].sort()
+    for key in ("target_modules", "target_parameters"):
+        shape[key] = sorted(shape[key]) if shape[key] else shape[key]
     storage.write_atomic(folder / ADAPTER_CONFIG, json.dumps(shape, indent=2, sort_keys=True))
 
 

@@ -23,6 +23,7 @@ from paint.config.schema import (
     CPU_TOKENS,
     Config,
     LossSettings,
+    ModelConfig,
     RolloutConfig,
     TeacherConfig,
 )
@@ -296,10 +297,23 @@ NOT_DRAWN = (
 )
 SAMPLES_NOTHING = "it samples nothing; `paint eval RUN` evaluates checkpoints"
 NO_BASE = "the base model is not kept; set teacher.weights frozen, or train_mode lora"
+NO_ADAPTER = 'False with model.train_mode "full"'
 FULL = "with model.train_mode full and teacher.weights {teacher.weights}"
 
 RULES = (
     *ENGINE_RULES,
+    Rule(
+        lambda run: run.config.model.use_rslora and _trains_all(run),
+        "model.use_rslora",
+        NO_ADAPTER,
+        "it scales adapters",
+    ),
+    Rule(
+        lambda run: run.config.model.use_dora and _trains_all(run),
+        "model.use_dora",
+        NO_ADAPTER,
+        "it is a kind of adapter",
+    ),
     Rule(
         lambda run: len(run.config.data.weights) not in (0, max(len(run.config.data.paths), 1)),
         "data.weights",
@@ -417,6 +431,31 @@ def _trains_all(run: Resolved) -> bool:
     return run.config.model.train_mode == "full"
 
 
+class Unserved(NamedTuple):
+    """Why servers cannot take what is trained."""
+
+    setting: str
+    why: str
+    instead: str  # what they can load
+
+
+MERGED = "`paint export RUN OUTPUT --merged` writes a complete model"
+
+
+def unserved(model: ModelConfig) -> Unserved | None:
+    """Why servers cannot take what is trained of a model; None where they can."""
+    if model.train_mode == "full":
+        return Unserved(
+            'model.train_mode "full"',
+            "servers receive adapters, and full training has none",
+            "a checkpoint's model/ folder is a complete model: `paint eval "
+            "RUN/checkpoints/step-.../model`",
+        )
+    if model.use_dora:
+        return Unserved("model.use_dora", "vLLM refuses DoRA", MERGED)
+    return None
+
+
 def _updates_weights(run: Resolved) -> bool:
     """Whether the model's own weights change, or a teacher's copy of them."""
     return _trains_all(run) or run.config.teacher.weights == "ema"
@@ -436,6 +475,12 @@ TRAINING_RULES = (
         "it splits frozen weights only",
     ),
     Rule(
+        lambda run: run.config.model.shard and run.config.model.use_dora,
+        "model.shard",
+        "False with model.use_dora",
+        "it computes norms of whole weights",
+    ),
+    Rule(
         lambda run: (
             run.config.model.quantization == "nf4"
             and (run.config.model.shard or _updates_weights(run))
@@ -445,10 +490,10 @@ TRAINING_RULES = (
         "nf4 stores weights that cannot be updated",
     ),
     Rule(
-        lambda run: _trains_all(run) and run.engine.is_remote,
+        lambda run: run.engine.is_remote and unserved(run.config.model) is not None,
         "rollout.engine",
-        '"local" with model.train_mode "full"',
-        "servers receive adapters, and full training has none",
+        '"local" with {unserved.setting}',
+        "{unserved.why}",
     ),
     Rule(
         lambda run: run.engine.is_stored and not Path(run.rollout.stored).exists(),
@@ -707,7 +752,7 @@ def resolve_engine(run: Resolved, machine: Machine) -> Resolved:
         return run
 
     falls_back = _may_fall_back(run.rollout) and machine.ranks == 1
-    engine, why = _choose(run.rollout, machine, is_full=_trains_all(run))
+    engine, why = _choose(run.rollout, machine, run.config.model)
     chosen = run.changed("rollout", engine=engine)
     if _shares_gpu(chosen, machine):
         problem = _sharing_problem(chosen, machine)
@@ -731,15 +776,18 @@ def enable_servers(run: Resolved) -> Resolved:
     """The same with an engine on servers, where it is auto and servers can generate for it."""
     engine = run.engine.server_engine
     is_open = run.rollout.engine == AUTO or run.engine.is_remote
-    if engine and is_open and run.generates and not _trains_all(run):
+    if engine and is_open and run.generates and not unserved(run.config.model):
         return run.changed("rollout", engine=engine)
     return run
 
 
 def resolve_evaluation(
-    rollout: RolloutConfig, machine: Machine, *, is_full: bool, earlier: Collection[str] = ()
+    rollout: RolloutConfig,
+    machine: Machine,
+    *models: ModelConfig,
+    earlier: Collection[str] = (),
 ) -> ResolvedRollout:
-    """Choose the engine of an evaluation or advice; servers do not take fully trained weights.
+    """Choose the engine of an evaluation or advice, for what is trained of these models.
 
     ``auto`` is the engine of earlier calls that stored samples in the same place, if there are any.
     """
@@ -748,7 +796,13 @@ def resolve_evaluation(
             f'rollout.engine must not be "{rollout.engine}" here, where completions are sampled; '
             f"`paint grade` grades stored samples"
         )
-    engine, why = _choose(rollout, machine, is_full=is_full)
+    engine, why = _choose(rollout, machine, *models)
+    for model in models if engine_of(replace(rollout, engine=engine)).is_remote else ():
+        if found := unserved(model):
+            raise ConfigError(
+                f'rollout.engine must be "local" with {found.setting}, got "{engine}" '
+                f"({found.why}; {found.instead})"
+            )
     if rollout.engine != AUTO:
         return ResolvedRollout(rollout, engine_of(rollout))
     if earlier:
@@ -759,14 +813,15 @@ def resolve_evaluation(
     return ResolvedRollout(rollout, engine_of(rollout), falls_back, (f"engine: {engine}, {why}",))
 
 
-def _choose(rollout: RolloutConfig, machine: Machine, *, is_full: bool) -> tuple[str, str]:
+def _choose(rollout: RolloutConfig, machine: Machine, *models: ModelConfig) -> tuple[str, str]:
     """The engine, and why ``auto`` became it."""
     if rollout.engine != AUTO:
         return rollout.engine, ""
     if rollout.urls or rollout.server_gpus:
         return VLLM, "since servers are named"
-    if is_full:
-        return LOCAL, "since all weights are trained, and servers take adapters"
+    for model in models:
+        if found := unserved(model):
+            return LOCAL, f"since {found.why} ({found.setting})"
     if not machine.gpus:
         return LOCAL, "since torch sees no GPU"
     if machine.ranks > 1:
@@ -842,4 +897,5 @@ def _words(run: Resolved) -> dict[str, Any]:
         "needs_grades": run.needs_grades or "validation.path",
         "feedback": run.feedback,
         "min_samples": run.algorithm.min_samples,
+        "unserved": unserved(run.config.model),
     }

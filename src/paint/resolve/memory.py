@@ -123,7 +123,7 @@ def training_memory(
     width = WIDTHS[model.dtype]
     trained, adapters = shape.parameters, 0.0
     if model.train_mode == "lora":
-        trained = shape.adapters(model.lora_rank, model.lora_targets)
+        trained = shape.adapters(model.lora_rank, model.lora_targets, dora=model.use_dora)
         adapters = WIDE * trained
     read = rows.rows * (rows.prompt + rows.completion)
     views, taught = 1, 0
@@ -147,6 +147,7 @@ def training_memory(
         gathered = 2 * width * shape.weights / shape.layers
     elif model.quantization == "nf4":
         gathered = width * max(layer.inputs * layer.outputs for layer in shape.linear)
+    gathered += dora_products(model, shape)
     message = min(trained, MESSAGE) if ranks > 1 else 0
     return Memory(
         kept=kept,
@@ -210,8 +211,34 @@ def saved_by_layer(config: Config, shape: Shape, kernels: Kernels = "cpu") -> fl
     # Adapters save their inner vector, in float32 unless they multiply in bfloat16.
     adapters = sum(layer.number for layer in shape.targeted(targets)) / shape.layers
     has_short_products = kernels != "cpu" and model.dtype in ("bfloat16", "auto")
-    inner_width = width if has_short_products else WIDE
-    return norms + attention + activation + inputs + inner_width * model.lora_rank * adapters
+    inner_width = width if has_short_products and not model.use_dora else WIDE
+    inner = inner_width * model.lora_rank * adapters
+    return norms + attention + activation + inputs + inner + saved_by_dora(model, shape)
+
+
+def saved_by_dora(model: ModelConfig, shape: Shape) -> float:
+    """Bytes per token that the magnitudes of one layer save for their gradients."""
+    if not model.use_dora:
+        return 0.0
+    layers = shape.targeted(model.lora_targets)
+    outputs = sum(layer.number * layer.outputs for layer in layers) / shape.layers
+    saved = (WIDE + WIDTHS[model.dtype]) * outputs  # what adapter and frozen layer give
+    if WIDTHS[model.dtype] < WIDE:  # each layer keeps its input in float32 alone, for itself
+        saved += WIDE * sum(layer.number * layer.inputs for layer in layers) / shape.layers
+        saved -= WIDTHS[model.dtype] * shape.adapter_inputs(model.lora_targets)
+    return saved
+
+
+def dora_products(model: ModelConfig, shape: Shape) -> float:
+    """Bytes of the matrices by which a layer's pass computes the norms of its DoRA."""
+    if not model.use_dora:
+        return 0.0
+    layers = shape.targeted(model.lora_targets)
+    # The identity, its product with A, that with B, the weights, and their sum.
+    return max(
+        WIDE * (layer.inputs * (layer.inputs + model.lora_rank) + 4 * layer.inputs * layer.outputs)
+        for layer in layers
+    )
 
 
 def logits_of_chunk(config: Config, shape: Shape, rows: Rows, views: int) -> float:

@@ -121,10 +121,16 @@ class Shape:
         """Numbers of one token's keys and values in all layers."""
         return 2 * self.layers * self.keys
 
-    def adapters(self, rank: int, targets: Iterable[str]) -> int:
-        """A: number of weights in the LoRA adapters, rank · (inputs + outputs) for each target."""
-        targeted = self.targeted(targets)
-        return rank * sum(layer.number * (layer.inputs + layer.outputs) for layer in targeted)
+    def adapters(self, rank: int, targets: Iterable[str], *, dora: bool = False) -> int:
+        """A: number of weights in the LoRA adapters, rank · (inputs + outputs) for each target.
+
+        With DoRA, a magnitude for each output besides.
+        """
+        weights = 0
+        for layer in self.targeted(targets):
+            magnitudes = layer.outputs if dora else 0
+            weights += layer.number * (rank * (layer.inputs + layer.outputs) + magnitudes)
+        return weights
 
     def adapter_inputs(self, targets: Iterable[str]) -> float:
         """Width of all inputs of a block's adapters; where known, one that several read is once."""
