@@ -19,7 +19,6 @@ from torch.nn.functional import cross_entropy
 from conftest import DEMO, logits_alone, move
 from paint.algorithms import grpo
 from paint.algorithms.grpo import advantages, grpo_terms, reward, score_group
-from paint.algorithms.sft import reference, score_reference
 from paint.config.run_folder import latest_checkpoint, read_metrics
 from paint.config.schema import Config, Reduction
 from paint.data.problems import Problem, batch_indices
@@ -33,6 +32,7 @@ from paint.objective.loss_options import Objective
 from paint.resolve.check import check_config
 from paint.training.rollouts import Rollout
 from paint.training.run_log import step_metrics
+from paint.training.solutions import reference, score_reference
 from paint.training.train_step import Setup, accumulate, add_grades, update
 from paint.training.trainer import train
 from runs import adapter, assert_same, changed, stored, write_problems

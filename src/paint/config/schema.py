@@ -23,6 +23,7 @@ from paint.config.context_sources import SOURCES, context_source, sources_help
 from paint.core.errors import ConfigError as ConfigError
 from paint.core.errors import format_value
 from paint.core.extensions import NO_OPTIONS, OptionTable, options_of
+from paint.core.schedules import linear
 from paint.core.settings import MAX_COUNT as MAX_COUNT
 from paint.core.settings import (
     NOT_NEGATIVE,
@@ -133,6 +134,7 @@ GRADERS = [
     ),
     Check("none alone, or other graders", lambda names: "none" not in names or len(names) == 1),
 ]
+NOT_NEGATIVE_NUMBER = within("[0, inf)")
 PRICES = [Check("two numbers from 0 on, of prompts and completions, or none", _are_prices)]
 DEADLINE = within("[0.01, 86400]"), "seconds; default: 5"
 
@@ -519,8 +521,27 @@ class ObjectiveConfig(LossSettings):
     )
     """Temperature T of both views' distributions, in [0.001, 1000]; None is the rollout temperature
     (ours)."""
+    sft_weight: float = setting(0.0, NOT_NEGATIVE_NUMBER, "default: 0, off")
+    """Weight of the loss of sft on the reference solutions beside the method's own loss, in one
+    update, at least 0 (ms-swift's sft_alpha; docs/how-to/variants.md)."""
+    sft_weight_end: float | None = setting(
+        None, or_none(NOT_NEGATIVE_NUMBER), "None: sft_weight in all steps"
+    )
+    """Weight after objective.sft_weight_steps steps, to which it goes linearly from sft_weight in
+    the first one; None is sft_weight in all steps (ours)."""
+    sft_weight_steps: int = setting(50, POSITIVE, "steps; default: 50")
+    """Steps from sft_weight to sft_weight_end, at least 1 (ours)."""
     options: OptionTable = field(default=NO_OPTIONS, metadata=options_of("divergence"))
     """Options that a divergence of your own declares, by name (docs/how-to/extend.md)."""
+
+    @property
+    def has_sft(self) -> bool:
+        """Whether the reference solutions are learned from beside what the method learns from."""
+        return bool(self.sft_weight or self.sft_weight_end)
+
+    def sft_weight_of(self, step_index: int) -> float:
+        """The weight of the reference solutions in a step, counted from 0."""
+        return linear(step_index, self.sft_weight, self.sft_weight_end, self.sft_weight_steps)
 
 
 @dataclass(frozen=True, slots=True)

@@ -300,6 +300,21 @@ METRICS = (
     ),
     # What the run computes
     Metric(
+        name="sft_loss",
+        unit="nats",
+        meaning="with `objective.sft_weight`: −log p_S of the reference solutions' tokens, which "
+        "the update has with the step's weight; `loss` is without it",
+        of_run=True,
+        line="solutions {:.4f}",
+        charts=("loss",),
+    ),
+    Metric(
+        name="sft_weight",
+        unit="–",
+        meaning="with `objective.sft_weight`: its value in this step; with 0 there is no sft_loss",
+        of_run=True,
+    ),
+    Metric(
         name="drift",
         unit="nats",
         meaning="with `health.drift_path`: KL(base ‖ student) a token after the step's update, on "

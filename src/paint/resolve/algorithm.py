@@ -124,6 +124,14 @@ class Grpo(_BuiltIn):
     def needs_teacher(self) -> bool:
         return self.options.kl > 0
 
+    def check(self, config: Config) -> None:
+        if self.options.iterations > 1 and config.objective.has_sft:
+            raise ConfigError(
+                f"objective.sft_weight must be 0, and objective.sft_weight_end None, with "
+                f"train.options.iterations {self.options.iterations}: the solutions are learned "
+                f"from in one update a step; set iterations 1"
+            )
+
 
 class Sft(_BuiltIn):
     """Maximum likelihood of the reference solutions (paper: 'SFT')."""

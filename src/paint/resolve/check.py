@@ -161,11 +161,18 @@ class Resolved:
         return next((source for source in sources if context_source(source).shows_feedback), "")
 
     @property
+    def learns_solutions(self) -> str:
+        """The setting by which it learns from the reference solutions; empty if it does not."""
+        if not self.algorithm.needs_rollouts:
+            return self.method
+        return "objective.sft_weight above 0" if self.config.objective.has_sft else ""
+
+    @property
     def needed_fields(self) -> dict[str, str]:
         """Fields that every problem needs in addition to its text, each with what needs it."""
         needed: dict[str, str] = {}
-        if not self.algorithm.needs_rollouts:
-            needed["solution"] = self.method
+        if self.learns_solutions:
+            needed["solution"] = self.learns_solutions
         if self.algorithm.needs_rollouts and "code" in self.config.grading.grader:
             tests = self.config.grading.options.get("tests_field", CodeOptions.tests_field)
             needed[str(tests)] = 'grading.grader "code"'
@@ -404,6 +411,12 @@ RULES = (
         "objective.skip_tokens",
         "below rollout.max_new_tokens = {rollout.max_new_tokens}",
         "others have no token in the loss",
+    ),
+    Rule(
+        lambda run: run.config.objective.has_sft and not run.algorithm.needs_rollouts,
+        "objective.sft_weight",
+        "0, and objective.sft_weight_end None, with {method}",
+        "its own loss is that of the solutions",
     ),
     Rule(
         lambda run: run.config.train.batch_size % run.rollout.samples_per_problem != 0,
@@ -716,6 +729,12 @@ def _without_effect(run: Resolved) -> Iterator[str]:
             "samples limit max_new_tokens",
             bool(run.config.validation.path),
             "validation.path is empty",
+        ),
+        (
+            "objective",
+            "sft_weight_steps",
+            run.config.objective.sft_weight_end is not None,
+            "objective.sft_weight_end is None",
         ),
         ("rollout", "server server_args", run.owns_servers, "the run starts no server"),
         ("rollout", "server_timeout colocate", run.engine.is_remote, "no server samples"),

@@ -70,6 +70,7 @@ class Memory:
     backward: float  # working memory of the student's backward pass
     update: float  # sums over ranks, and working memory of the optimizer step
     cache: float  # keys and values beyond those kept, and working memory of sampling
+    solutions: float = 0.0  # passes of the reference solutions with objective.sft_weight
 
     @property
     def resident(self) -> float:
@@ -85,6 +86,7 @@ class Memory:
             "teacher forward": self.teacher,
             "loss": self.saved + self.states + self.logits,
             "backward": self.saved + self.states + self.backward,
+            "solutions": self.solutions,
             "update": self.update,
         }
 

@@ -280,21 +280,32 @@ class Plan:
         config, positions, longest = self.config, self.shape.positions, self.longest
         most = config.data.max_prompt_tokens
         prompt = min(longest.prompt if longest else PROBLEM, most, positions - 1)
-        if self.algorithm.needs_rollouts:
-            completion = min(config.rollout.max_new_tokens, positions - prompt)
-            if longest and longest.teacher_prompt is not None:
-                most = min(most, longest.teacher_prompt)
-            teacher_prompt = min(most, positions - completion)
-        else:  # prompt and reference together have the limit of a prompt
-            teacher_prompt = prompt
-            completion = max(min(most, positions) - prompt, 1)
-            if longest:
-                completion = min(completion, longest.reference)
-        return Rows(1, prompt, teacher_prompt, completion)
+        if not self.algorithm.needs_rollouts:
+            return self._longest_solution
+        completion = min(config.rollout.max_new_tokens, positions - prompt)
+        if longest and longest.teacher_prompt is not None:
+            most = min(most, longest.teacher_prompt)
+        return Rows(1, prompt, min(most, positions - completion), completion)
+
+    @property
+    def _longest_solution(self) -> Rows:
+        """A longest prompt with its reference solution."""
+        positions, longest = self.shape.positions, self.longest
+        # Prompt and reference together have the limit of a prompt.
+        most = min(self.config.data.max_prompt_tokens, positions)
+        prompt = min(longest.prompt if longest else PROBLEM, most, positions - 1)
+        completion = max(most - prompt, 1)
+        if longest:
+            completion = min(completion, longest.reference)
+        return Rows(1, prompt, prompt, completion)
 
     def rows(self) -> Rows:
         """The longest micro-batch that the config allows, of the longest rows."""
-        row, train = self._longest_row, self.chosen.train
+        return self._micro_batch(self._longest_row)
+
+    def _micro_batch(self, row: Rows) -> Rows:
+        """As many of a row as a micro-batch may have."""
+        train = self.chosen.train
         fit = train.token_limit // _length(row)
         return replace(row, rows=min(train.row_limit, max(fit, 1), self._rows_of_rank))
 
@@ -310,6 +321,14 @@ class Plan:
 
     def memory_of(self, rows: Rows) -> Memory:
         """Estimate the memory of a training GPU for a micro-batch."""
+        memory = self._memory_of(rows, has_teacher=self.algorithm.needs_teacher)
+        if not self.config.objective.has_sft:
+            return memory
+        # The solutions have micro-batches of their own, after the student's prompt alone.
+        alone = self._memory_of(self._micro_batch(self._longest_solution), has_teacher=False)
+        return replace(memory, solutions=max(alone.phases["loss"], alone.phases["backward"]))
+
+    def _memory_of(self, rows: Rows, *, has_teacher: bool) -> Memory:
         split, config = self.split, self.chosen
         is_local = not split.servers and not config.rollout.urls and self.algorithm.needs_rollouts
         kernels: Kernels = "cpu"
@@ -322,7 +341,7 @@ class Plan:
             config,
             self.shape,
             rows,
-            has_teacher=self.algorithm.needs_teacher,
+            has_teacher=has_teacher,
             state_bytes=self.optimizer.state_bytes,
             shards=self.shards,
             ranks=split.trainers,

@@ -107,7 +107,7 @@ def _note_prompts(
         display.note(describe_replaced(replaced, len(problems)))
     if run.algorithm.needs_context:
         note_unmasked(contexts, problems, display)
-    if not run.algorithm.needs_rollouts:
+    if run.learns_solutions:
         display.notes(describe_changes([policy.reference(problem) for problem in problems]))
 
 
@@ -186,20 +186,24 @@ class _PromptCheck:
 
     def _rendered(self, problem: Problem, other_tokens: int) -> list[tuple[list[str], int]]:
         policy, algorithm = self.policy, self.run.algorithm
+        learned: list[tuple[list[str], int]] = []
+        if self.run.learns_solutions:
+            [prompt] = policy.prompt_texts(problem, (), complete=False)
+            # Both are read as one row.
+            reference, end = policy.reference(problem), len(policy.solution_ids(""))
+            learned = [([prompt, *filter(None, [reference.lead]), reference.text], end)]
+        if not algorithm.needs_rollouts:
+            return learned
         if not algorithm.needs_context:
             [prompt] = policy.prompt_texts(problem, (), complete=False)
-            if algorithm.needs_rollouts:
-                return [([prompt], 0)]
-            # SFT reads both as one row.
-            reference, end = policy.reference(problem), len(policy.solution_ids(""))
-            return [([prompt, *filter(None, [reference.lead]), reference.text], end)]
+            return [([prompt], 0), *learned]
 
         # The longest view hides next to nothing, and has the marker on top.
         contexts = [self.contexts.longest(problem)]
         if other_tokens:
             own = self.contexts.of_own_row(problem).values()
             contexts.append("\n\n".join([*own, MARKER]))
-        rows: list[tuple[list[str], int]] = []
+        rows = learned
         # The paper's wording of a complete solution is the shorter one.
         for complete in {False, bool(policy.prompts.teacher_complete)}:
             texts = policy.prompt_texts(problem, contexts, complete=complete)
@@ -209,8 +213,11 @@ class _PromptCheck:
 
     def _refuse(self, problem: Problem, length: int) -> None:
         algorithm, data = self.run.algorithm, self.run.config.data
-        kind = "prompt" if algorithm.needs_rollouts else "prompt with its solution"
-        kind = "teacher prompt" if algorithm.needs_context else kind
+        kind = "teacher prompt" if algorithm.needs_context else "prompt"
+        if not algorithm.needs_rollouts:
+            kind = "prompt with its solution"
+        elif self.run.learns_solutions:
+            kind = f"{kind}, or a prompt with its solution,"
         raise DataError(
             f"{self.place(problem)} makes a {kind} of {length} tokens, over the "
             f"limit of {self.limit} (data.max_prompt_tokens {data.max_prompt_tokens}, or the "

@@ -19,7 +19,7 @@ from functools import partial
 import torch
 
 from paint.config.recipe import to_table
-from paint.config.schema import Config
+from paint.config.schema import Config, TrainConfig
 from paint.core.device import own_device, to_device, wait_for_device
 from paint.core.display import Display, format_duration
 from paint.core.errors import is_out_of_memory
@@ -178,6 +178,7 @@ class _Work:
     completions: list[list[int]]  # as long as they are taken to be
     longest: float = 0.0  # tokens that a completion may have
     assumed: str = ""
+    solution: float = 0.0  # mean tokens of solutions beside the method; 0: not learned from
 
     @classmethod
     def of(cls, policy: Policy, run: Resolved, problems: Sequence[Problem]) -> "_Work":
@@ -196,18 +197,19 @@ class _Work:
                 ids = policy.tokenizer.encode(texts[1], add_special_tokens=False)
                 teacher_prompts.append(ids)
         limit = config.rollout.max_new_tokens
+        references = [policy.reference_ids(row) for row in rows] if run.learns_solutions else []
+        solution = _mean_length(references) if references else 0.0
         if not algorithm.needs_rollouts:
-            completions = [policy.reference_ids(row) for row in rows]
-            longest = _mean_length(completions)
-            assumed = f"of solutions of {longest:,.0f} tokens"
-            return cls(prompts, teacher_prompts, completions, longest, assumed)
+            assumed = f"of solutions of {solution:,.0f} tokens"
+            return cls(prompts, teacher_prompts, references, solution, assumed)
         if all(row.solution for row in rows):
             completions = [policy.solution_ids(row.solution)[:limit] for row in rows]
             length = f"as long as the solutions, {_mean_length(completions):,.0f} tokens"
         else:
             completions = [policy.end_ids[:1] * limit for _ in rows]
             length = f"of all of their {limit:,} tokens"
-        return cls(prompts, teacher_prompts, completions, limit, f"for completions {length}")
+        assumed = f"for completions {length}"
+        return cls(prompts, teacher_prompts, completions, limit, assumed, solution)
 
     @property
     def mean(self) -> float:
@@ -225,15 +227,23 @@ class _Work:
         """A step's seconds where completions have so many tokens."""
         train = run.config.train
         rows, width = train.batch_size, _mean_length(self.teacher_prompts or self.prompts)
-        micros = max(
-            math.ceil(rows / train.row_limit),
-            math.ceil(rows * (width + completion) / train.token_limit),
-        )
-        seconds = min(micros, rows) * speed.fixed + rows * self.passes(completion) * speed.token
+        micros = self._micro_batches(train, rows, width + completion)
+        seconds = micros * speed.fixed + rows * self.passes(completion) * speed.token
+        if self.solution:
+            length = _mean_length(self.prompts) + self.solution
+            problems = rows // run.config.rollout.samples_per_problem
+            seconds += self._micro_batches(train, problems, length) * speed.fixed
+            seconds += problems * 2 * length * speed.token
         if speed.decode:
             seconds += rows * _mean_length(self.prompts) * speed.token
             seconds += math.ceil(rows / speed.rows) * completion * speed.decode
         return seconds
+
+    @staticmethod
+    def _micro_batches(train: TrainConfig, rows: int, length: float) -> int:
+        """Micro-batches of so many rows of a mean length."""
+        by_tokens = math.ceil(rows * length / train.token_limit)
+        return min(max(math.ceil(rows / train.row_limit), by_tokens), rows)
 
     def parts(self, row_limit: int) -> Iterator["_Work"]:
         """Ever larger parts of a micro-batch: a fraction of a row, a row, and several."""

@@ -88,6 +88,7 @@ from paint.training.prompt_filter import (
     warn_template_mismatch,
 )
 from paint.training.rollouts import OFF_POLICY_KL_WARNING, ON_POLICY, ScoredRollout
+from paint.training.solutions import add_gradient_of_solutions
 from paint.training.step_checks import require_step
 from paint.training.step_time import LONG, StepTime, describe_taken, estimate, with_steps
 from paint.training.token_log import write_tokens
@@ -451,15 +452,18 @@ def _take_step(
         extension_errors("train.method", setup.config.train.method),
     ):
         setup.ungraded.clear()
+        of_solutions = add_gradient_of_solutions(setup, batch, step_index, clock)
         try:
             scored, gradient_norm = setup.resolved.algorithm.step(setup, batch, step_index, clock)
         except NothingGradedError:  # raised on all ranks, before any update
             scored, gradient_norm = [], 0.0
+        if of_solutions:  # a step that learns from no completion updates nothing, and leaves it
+            setup.optimizer.zero_grad()
         left_out = gather_on_rank0([ScoredRollout(r, {}) for r in setup.ungraded])
         scored = sorted([*scored, *left_out], key=lambda s: s.rollout.row)
         if setup.accelerator.is_main_process:
             require_step(setup.config, scored, float(gradient_norm))
-    further = {"gradient_norm": float(gradient_norm), **grading_cost(setup)}
+    further = {"gradient_norm": float(gradient_norm), **of_solutions, **grading_cost(setup)}
     if setup.drift is not None:
         with clock("drift"):  # on all ranks, which may share layers
             further["drift"] = setup.drift.measure()
