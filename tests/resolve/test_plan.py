@@ -193,6 +193,33 @@ def test_chosen_rows_leave_room_for_keys_that_the_local_engine_keeps() -> None:
     assert local.peak(typical_rows(rows)) <= local.headroom < local.peak(typical_rows(rows + 1))
 
 
+def test_plan_with_solutions_has_the_passes_of_sft_beside_those_of_the_method() -> None:
+    config = of_model("Qwen/Qwen3-1.7B", gradient_checkpointing=False)
+    config = config.changed("train", micro_batch_size=4, micro_batch_tokens=9000)
+    config = config.changed("rollout", engine="local")
+    alone = plan_of(config).memory
+    beside = plan_of(config.changed("objective", sft_weight=0.1)).memory
+    of_sft = plan_of(config.changed("train", method="sft")).memory
+    assert alone.solutions == 0
+    assert beside == replace(alone, solutions=beside.solutions)
+    assert beside.solutions == max(of_sft.phases["loss"], of_sft.phases["backward"])
+    # A prompt and its solution have up to 8,192 tokens, a prompt and a completion 1,274.
+    assert beside.peak == beside.resident + beside.solutions > alone.peak
+
+
+def test_chosen_micro_batch_with_solutions_leaves_room_for_their_passes() -> None:
+    config = of_model("Qwen/Qwen3-1.7B").changed("objective", sft_weight_end=0.1)
+    plan = planned(config, 80e9)
+    train = plan.chosen.train
+    assert plan.fits
+    assert train.token_limit < planned(of_model("Qwen/Qwen3-1.7B"), 80e9).chosen.train.token_limit
+    one_more = config.changed("train", micro_batch_size=train.row_limit)
+    one_more = one_more.changed("train", micro_batch_tokens=train.token_limit + 8192)
+    checkpointing = plan.chosen.model.gradient_checkpointing
+    one_more = one_more.changed("model", gradient_checkpointing=checkpointing)
+    assert not planned(one_more, 80e9).fits
+
+
 def test_plan_of_all_linear_is_that_of_its_layers_by_name(tmp_path: Path) -> None:
     tiny_config("phi3").save_pretrained(tmp_path)
     config = of_model(str(tmp_path), lora_targets=("all-linear",))

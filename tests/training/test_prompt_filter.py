@@ -61,16 +61,27 @@ def kept(config: Config) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize(("recipe", "solution"), [("demo-grpo", LONG), ("demo-sft", "It is 12.")])
-def test_prompt_filter_limit_is_of_learnt_text(tmp_path: Path, recipe: str, solution: str) -> None:
-    """GRPO reads no solution; SFT reads the problem with its solution."""
-    rows = [("What?", solution)]
+@pytest.mark.parametrize(
+    ("recipe", "weight", "solution"),
+    [("demo-grpo", 0.0, LONG), ("demo-sft", 0.0, "It is 12."), ("demo-grpo", 0.1, "It is 12.")],
+)
+def test_prompt_filter_limit_is_of_learnt_text(
+    tmp_path: Path, recipe: str, weight: float, solution: str
+) -> None:
+    """GRPO reads no solution; SFT, or GRPO beside it, reads the problem with its solution."""
+    rows, objective = [("What?", solution)], {"sft_weight": weight}
     policy = load_policy(of_rows(tmp_path, recipe, rows, {}).model, seed=0)
     length = len(policy.student_prompt("What?"))
-    length += len(policy.solution_ids(solution)) if recipe == "demo-sft" else 0
-    assert kept(of_rows(tmp_path, recipe, rows, {"max_prompt_tokens": length})) == ["1"]
+    if recipe == "demo-sft" or weight:
+        length += len(policy.solution_ids(solution))
+
+    def limited(tokens: int) -> list[str]:
+        data = {"max_prompt_tokens": tokens}
+        return kept(of_rows(tmp_path, recipe, rows, data, objective=objective))
+
+    assert limited(length) == ["1"]
     with pytest.raises(DataError, match=rf"problem 1 .* of {length} tokens.* {length - 1} "):
-        kept(of_rows(tmp_path, recipe, rows, {"max_prompt_tokens": length - 1}))
+        limited(length - 1)
 
 
 def test_prompt_filter_limit_is_at_most_positions(tmp_path: Path) -> None:

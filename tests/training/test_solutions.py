@@ -100,7 +100,7 @@ def test_solutions_beside_distillation_match_the_reference_in_float64(
         figures = add_gradient_of_solutions(setup, batch, 1, Clock(Display()))
         rollouts = add_teacher_prompts(setup, rollouts, 1)
         accumulate(setup, rollouts, partial(score_rollouts, setup))
-    gradient = [p.grad.clone() for p in policy.trainable]
+    gradient = [p.grad for p in policy.trainable]
     for p in policy.trainable:
         p.grad = None
 
@@ -118,9 +118,9 @@ def test_solutions_beside_distillation_match_the_reference_in_float64(
     )
     losses = []
     for problem in chosen:
-        ids = policy.solution_ids(problem.solution)
-        logits = logits_alone(policy.model, policy.student_prompt(problem), ids)
-        losses.append(cross_entropy(logits, torch.tensor(ids), reduction="none")[skip:])
+        solution = policy.solution_ids(problem.solution)
+        logits = logits_alone(policy.model, policy.student_prompt(problem), solution)
+        losses.append(cross_entropy(logits, torch.tensor(solution), reduction="none")[skip:])
     learned = torch.cat(losses).mean()
     if reduction == "completion":
         learned = torch.stack([loss.mean() for loss in losses]).mean()

@@ -162,7 +162,7 @@ def test_train_kernels_that_cannot_be_built_are_named_once_before_the_run(
 TWO_STEPS, TWELVE = {"steps": 2}, {"steps": 1, "batch_size": 12}
 OF = "paint.algorithms.variants"
 AHEAD = {"engine": "own_server:OwnServer", "off_policy_steps": 1}
-BY_TOKEN = {"reduction": "token", "skip_tokens": 9}
+BY_TOKEN = {"reduction": "token", "skip_tokens": 9, "sft_weight": 0.3}
 SPLIT: dict[str, tuple[str, dict[str, Any]]] = {
     "paint": ("demo-paint", {"train": TWO_STEPS}),
     "on correct": ("demo-paint", {"train": TWELVE | {"method": f"{OF}.on_correct:OnCorrect"}}),
@@ -174,7 +174,11 @@ SPLIT: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "rewarded": (
         "demo-paint",
-        {"rollout": FOUR, "train": TWELVE | {"method": f"{OF}.rewarded:Rewarded"}},
+        {
+            "rollout": FOUR,
+            "objective": {"sft_weight": 0.3},  # three solutions on two ranks
+            "train": TWELVE | {"method": f"{OF}.rewarded:Rewarded"},
+        },
     ),
     "off policy": ("demo-paint", {"rollout": {"off_policy_steps": 1}, "train": TWO_STEPS}),
     "off policy, server": ("demo-paint", {"rollout": AHEAD, "train": TWO_STEPS}),
@@ -231,7 +235,7 @@ def test_train_result_does_not_depend_on_micro_batches_or_processes(
         assert_same(adapter(run), adapter(tmp_path / "12"), tolerance=2e-6)
         found = read_metrics(run)
         # Adam would hide a gradient that is a mean over ranks instead of a sum.
-        for key in ("loss", "gradient_norm", "first_kl", "reward", *COUNTS):
+        for key in ("loss", "sft_loss", "gradient_norm", "first_kl", "reward", *COUNTS):
             values = [[row.get(key, 0.0) for row in rows] for rows in (found, expected)]
             assert values[0] == pytest.approx(values[1], rel=1e-4, abs=1e-7)
         # Rows were dealt, and are written in the order of the minibatch all the same.
