@@ -5,26 +5,33 @@
     python examples/qwen/run.py --rehearse --model FOLDER --data FOLDER      every stage, in minutes
 
     runs/qwen/
+      tasks/                         a file for each task that is done, or that failed
       data/                          rows: train less validation, validation, wrong ends, test
-      wordings/, contexts/  `paint advise`: what a context repairs, before any training
-      protocol.json                  the wording and the learning rates that were chosen
+      wordings/, contexts/           `paint advise`: what a context repairs, before any training
+      rates/                         three learning rates of PAINT, and their KL on validation rows
       gsm8k/, wrong-ends/, mbpp/     an experiment each, as paint.lab.runner writes it
-        rates/                       three learning rates a method, and their KL on validation rows
-      transfer/EXPERIMENT/seed-0/    the same policies on MATH-500 and HumanEval
+      transfer/seed-0/               GSM8K's policies on MATH-500 and HumanEval
 
-Seed 0 of every part comes first, so that what is cut short leaves tables. What is done is not done
-again: the same command continues, and several at once share the runs.
+Each process takes the first task that is free and whose needs are there: seed 0 of every part comes
+first, so that what is cut short leaves tables. What is done is not done again: the same command
+continues, and several at once share the tasks. One that fails is named, and the others go on.
 
 Nothing is chosen on a test problem. The teacher's wording is the one with the largest accuracy
-gradient on training problems. Learning rates are those whose student is closest to its teacher on
-validation rows, which are cut from the end of the training data.
+gradient on training problems. The learning rate of OPSD, PAINT and its controls is the one of PAINT
+whose student is closest to its teacher on validation rows, which are cut from the end of the
+training data; GRPO, SFT and sdpo have their recipes'.
 """
 
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,9 +43,10 @@ from paint.config.schema import Config, DataConfig, PromptsConfig, RolloutConfig
 from paint.core import storage
 from paint.core.display import Display, shown_on_terminal
 from paint.core.errors import Interrupted, PaintError
-from paint.core.storage import lock_folder
+from paint.core.storage import FolderInUse, lock_folder
 from paint.data.benchmarks import PUBLISHED, load_benchmark
 from paint.data.problems import read_problems, to_row
+from paint.lab.checkpoint_results import read_results
 from paint.lab.comparison_report import publish
 from paint.lab.eval_protocols import EvalProtocol
 from paint.lab.learning_rates import RateSearch, with_chosen_rates
@@ -50,6 +58,8 @@ HERE = Path(__file__).parent
 BASE = str(HERE / "recipes" / "qwen.toml")
 
 Part = Literal["contexts", "gsm8k", "wrong-ends", "mbpp"]
+PARTS: tuple[Part, ...] = ("gsm8k", "wrong-ends", "mbpp")
+"""The experiments, by importance."""
 
 VALIDATION = 256
 """Rows that are cut from the end of the training data."""
@@ -101,7 +111,18 @@ METHODS: dict[Part, tuple[str, ...]] = {
     ),
 }
 RATES = (1, 3, 10)
-"""Learning rates that are tried, as multiples of the paper's."""
+"""Learning rates of PAINT that are tried, as multiples of the paper's."""
+
+TRANSFER = {"humaneval": "code", "math500": "math"}
+"""Benchmarks on which the policies of GSM8K are evaluated, and their graders."""
+
+OWN_RATE = ("sft", "grpo", "sdpo")
+"""Methods that keep the learning rate of their recipe."""
+
+HELPER = "QWEN_HELPER"
+"""Set in the environment of the further processes."""
+
+AS_IN_PAPER = "paint-as-worded-in-the-paper"
 
 CONTROLS: dict[Part, tuple[str, ...]] = {"gsm8k": ("none", "other", "answer")}
 
@@ -116,7 +137,7 @@ class Options:
     """Folder with gsm8k_train.jsonl, gsm8k_test.jsonl, math500.jsonl, humaneval.jsonl,
     mbpp_train.jsonl and mbpp_test.jsonl; None: the hub's data sets."""
     parts: tuple[Part, ...] = ("contexts", "gsm8k", "wrong-ends", "mbpp")
-    """What is done, in this order."""
+    """What is done."""
     seeds: int = 3
     """Trainings of each method, with the seeds 0, 1, ..."""
     steps: int = 50
@@ -147,6 +168,9 @@ def main() -> None:
     if options.rehearse:
         options = replace(options, seeds=1, steps=2, batch_size=8)
     options.folder.mkdir(parents=True, exist_ok=True)
+    if HELPER not in os.environ:
+        for path in (options.folder / "tasks").glob("*.failed"):
+            path.unlink()  # tried again
     helpers = start_helpers(options)
     try:
         run(options)
@@ -164,23 +188,121 @@ def start_helpers(options: Options) -> list[subprocess.Popen[bytes]]:
     for number in range(1, options.processes):
         log = (options.folder / f"process-{number}.txt").open("ab")
         command = [sys.executable, __file__, *arguments]
-        helpers.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT))
+        helpers.append(
+            subprocess.Popen(
+                command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, HELPER: "1"}
+            )
+        )
     return helpers
 
 
+# --- tasks ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Task:
+    """A piece of the work, which one process does.
+
+    Attributes:
+        name: of its lock, and of its file once it is done or has failed.
+        do: does it; what was interrupted is resumed.
+        needs: names of the tasks that must be done before.
+    """
+
+    name: str
+    do: Callable[[], object]
+    needs: tuple[str, ...] = ()
+
+
 def run(options: Options) -> None:
-    """All parts with seed 0, and then with all seeds."""
+    """Do the tasks that no other process does, and write the tables."""
     display = Display()
     with lock_folder(options.folder, ".lock-data", waiting=display.note):
         write_rows(options)
-    wording = "paper"
+    share(tasks_of(options, display), options.folder / "tasks", display)
+    with lock_folder(options.folder, ".lock-tables", waiting=display.note):
+        for part in PARTS:
+            if part in options.parts:
+                write_tables(part, options, display)
+
+
+def share(tasks: Sequence[Task], folder: Path, display: Display) -> None:
+    """Do each task whose needs are done and that no other process does; wait for the others'."""
+    folder.mkdir(exist_ok=True)
+    left = list(tasks)
+    while left:
+        left = [task for task in left if not is_over(task, folder)]
+        for task in left:
+            if all((folder / f"{need}.done").exists() for need in task.needs):
+                with suppress(FolderInUse), lock_folder(folder, f".lock-{task.name}"):
+                    if not is_over(task, folder):  # another process may have just done it
+                        do(task, folder, display)
+                    break  # an earlier task may be ready now
+        else:
+            time.sleep(1)
+
+
+def is_over(task: Task, folder: Path) -> bool:
+    """Whether the task is done, or failed, or needs one that failed."""
+    if any((folder / f"{task.name}.{end}").exists() for end in ("done", "failed")):
+        return True
+    return any((folder / f"{need}.failed").exists() for need in task.needs)
+
+
+def do(task: Task, folder: Path, display: Display) -> None:
+    """Do a task, and write its file. An error is written there: the others go on."""
+    began = time.monotonic()
+    display.note(f"task {task.name}")
+    try:
+        task.do()
+    except Interrupted:
+        raise
+    except Exception:
+        (folder / f"{task.name}.failed").write_text(traceback.format_exc())
+        display.warn(f"task {task.name} failed:\n{traceback.format_exc()}")
+    else:
+        took = f"{time.monotonic() - began:.0f} s"
+        (folder / f"{task.name}.done").write_text(took + "\n")
+        display.note(f"task {task.name} took {took}")
+
+
+def tasks_of(options: Options, display: Display) -> list[Task]:
+    """All tasks in the order in which they are taken."""
+    tasks = []
+    wordings: tuple[str, ...] = ()
     if "contexts" in options.parts:
-        with lock_folder(options.folder, ".lock-contexts", waiting=display.note):
-            wording = measure_contexts(options, display)
-    for seeds in (1, options.seeds):
-        for part in options.parts:
-            if part != "contexts":
-                run_part(part, wording, range(seeds), options, display)
+        wordings = tuple(f"wording-{name}" for name in WORDINGS)
+        tasks += [
+            Task(f"wording-{name}", partial(measure_wording, name, options)) for name in WORDINGS
+        ]
+    rates = []
+    for factor in RATES[:1] if options.rehearse else RATES:
+        do_rate = partial(search_rate, (factor,), options, display)
+        rates.append(Task(f"rate-{factor}", do_rate, wordings))
+    needs = (*wordings, *(task.name for task in rates))
+
+    for seed in range(options.seeds):
+        free: list[Task] = []
+        taught: list[Task] = []
+        transfers: list[Task] = []
+        for part in (part for part in PARTS if part in options.parts):
+            trained = []
+            for name in names_of(part):
+                do_run = partial(train_and_evaluate, part, name, seed, options, display)
+                has_rate = name not in OWN_RATE
+                task = Task(f"{part}-{name}-{seed}", do_run, needs if has_rate else ())
+                (taught if has_rate else free).append(task)
+                trained.append(task.name)
+            if part == "gsm8k":
+                for benchmark, grader in TRANSFER.items():
+                    do_transfer = partial(transfer, benchmark, grader, seed, options)
+                    task = Task(f"transfer-{benchmark}-{seed}", do_transfer, tuple(trained))
+                    transfers.append(task)
+        # The rates wait for the wordings: what needs neither comes between.
+        tasks += [*free, *(rates if seed == 0 else []), *taught, *transfers]
+        if seed == 0 and wordings:
+            tasks.append(Task("contexts", partial(measure_contexts, options), wordings))
+    return tasks
 
 
 # --- rows ----------------------------------------------------------------------------------------
@@ -250,27 +372,31 @@ def rows_of(part: Part, split: str, options: Options) -> str:
 # --- what a context repairs ----------------------------------------------------------------------
 
 
-def measure_contexts(options: Options, display: Display) -> str:
-    """Compare wordings on training problems, and contexts under the chosen one; return its name.
+def measure_wording(name: str, options: Options) -> paint.Result:
+    """What the solution repairs in a wording, whole and with 0.35 masked."""
+    place = options.folder / "wordings" / name
+    return advise(place, WORDINGS[name], ("solution",), (0.0, 0.35), options)
 
-    The wording is the one with the largest accuracy gradient of the solution with 0.35 masked.
-    """
-    path = options.folder / "protocol.json"
-    if path.exists():
-        return str(storage.read_json(path, "delete it")["wording"])
+
+def wording_of(options: Options) -> str:
+    """The wording with the largest accuracy gradient of the solution with 0.35 masked."""
+    if "contexts" not in options.parts:
+        return "paper"
     gradients = {}
-    for name, prompts in WORDINGS.items():
-        found = advise(f"wordings/{name}", prompts, ("solution",), (0.0, 0.35), options)
+    for name in WORDINGS:
+        found = paint.Result(options.folder / "wordings" / name)
         gradients[name] = gradient_of(found, "solution@0.35")
-    chosen = max(gradients, key=lambda name: gradients[name])
-    found = advise(f"contexts/{chosen}", WORDINGS[chosen], CONTEXTS, (0.0, 0.35), options)
-    display.note(f"the teacher's wording: {chosen}, of accuracy gradients {gradients}")
-    storage.write_json(path, {"wording": chosen, "accuracy_gradients": gradients})
-    return chosen
+    return max(gradients, key=lambda name: gradients[name])
+
+
+def measure_contexts(options: Options) -> paint.Result:
+    """What each context repairs, in the chosen wording."""
+    wording = WORDINGS[wording_of(options)]
+    return advise(options.folder / "contexts", wording, CONTEXTS, (0.0, 0.35), options)
 
 
 def advise(
-    name: str,
+    place: Path,
     prompts: PromptsConfig,
     contexts: Sequence[str],
     ratios: tuple[float, ...],
@@ -281,7 +407,7 @@ def advise(
         BASE,
         model=options.model,
         data=rows_of("gsm8k", "train", options),
-        output_dir=options.folder / name,
+        output_dir=place,
         problems=4 if options.rehearse else (300 if len(contexts) > 1 else 100),
         samples=2,
         contexts=contexts,
@@ -303,26 +429,62 @@ def gradient_of(found: paint.Result, context: str) -> float:
 # --- experiments ---------------------------------------------------------------------------------
 
 
-def run_part(
-    part: Part, wording: str, seeds: Sequence[int], options: Options, display: Display
-) -> None:
-    """Choose learning rates, train and evaluate the methods of a part, and print its tables."""
-    folder = options.folder / part
-    cells = cells_of(part, wording, options)
-    data = replace(cells[0].config.data, path=rows_of(part, "validation", options))
-    search = RateSearch(
-        replace(data, limit=2 if options.rehearse else 128), folder / "rates", factors=RATES
+def names_of(part: Part) -> list[str]:
+    """The runs of a part, in the order in which they are taken."""
+    names = {
+        "gsm8k": ["grpo", "paint", "opsd", "paint-other", "sft", "paint-none", "paint-answer"],
+        "wrong-ends": ["paint", "opsd", "sft"],
+        "mbpp": ["grpo", "paint", "opsd", "sdpo", "sft"],
+    }
+    found = names[part]
+    return [*found, AS_IN_PAPER] if part == "gsm8k" else found
+
+
+def search_rate(factors: Sequence[float], options: Options, display: Display) -> float:
+    """The learning rate of PAINT on GSM8K, of these multiples of the paper's."""
+    cell = next(
+        cell for cell in cells_of("gsm8k", wording_of(options), options) if cell.name == "paint"
     )
+    data = replace(
+        cell.config.data,
+        path=rows_of("gsm8k", "validation", options),
+        limit=2 if options.rehearse else 128,
+    )
+    search = RateSearch(data, options.folder / "rates", factors=tuple(factors))
     if options.rehearse:
-        search = replace(search, factors=(1,), steps=1, samples=1)
-    cells = with_chosen_rates(cells, search, display)
-    results = run_experiment(cells, seeds, folder, exam_of(part, options), display)
-    with lock_folder(folder, ".lock-tables", waiting=display.note):
-        names = [cell.name for cell in cells]
+        search = replace(search, steps=1, samples=1)
+    return with_chosen_rates([cell], search, display)[0].config.train.learning_rate
+
+
+def train_and_evaluate(
+    part: Part, name: str, seed: int, options: Options, display: Display
+) -> None:
+    """Train a method of a part, and evaluate it and the base."""
+    # Methods without a teacher do not wait for the wording.
+    wording = "paper" if name in OWN_RATE else wording_of(options)
+    cells = {cell.name: cell for cell in cells_of(part, wording, options)}
+    if name not in cells:  # the paper's wording was chosen
+        return
+    cell = cells[name]
+    if name not in OWN_RATE:
+        factors = RATES[:1] if options.rehearse else RATES
+        rate = search_rate(factors, options, display)
+        cell = replace(cell, config=cell.config.changed("train", learning_rate=rate))
+    run_experiment([cell], [seed], options.folder / part, exam_of(part, options), display)
+
+
+def write_tables(part: Part, options: Options, display: Display) -> None:
+    """The tables of a part, of the seeds that have all its runs, or of seed 0 with what it has."""
+    folder = options.folder / part
+    found = read_results(folder) if folder.exists() else []
+    names = [cell.name for cell in cells_of(part, wording_of(options), options)]
+    trained = {seed: {result.run for result in found if result.seed == seed} for seed in range(99)}
+    whole = [seed for seed, runs in trained.items() if {"base", *names} <= runs] or [0]
+    results = [result for result in found if result.seed in whole]
+    names = [name for name in names if name in {result.run for result in results}]
+    if len(names) > 1:
         publish(side_by_side(f"Qwen2.5-Coder-0.5B, {part}", names), results, folder, display)
         paint.grade(folder / "evaluation")
-        if part == "gsm8k":
-            transfer(folder, names, seeds, options)
 
 
 def cells_of(part: Part, wording: str, options: Options) -> list[ExperimentRun]:
@@ -343,13 +505,8 @@ def cells_of(part: Part, wording: str, options: Options) -> list[ExperimentRun]:
     read = read_recipes(METHODS[part], base=BASE, controls=CONTROLS.get(part, ()), change=shared)
     cells = [ExperimentRun(name, run.config) for name, run in read]
     if part != "mbpp" and wording != "paper":
-        name, config = read[-1][0], read[-1][1].config
-        cells.insert(
-            -1,
-            ExperimentRun(
-                f"{name}-as-worded-in-the-paper", replace(config, prompts=PromptsConfig())
-            ),
-        )
+        config = replace(read[-1][1].config, prompts=PromptsConfig())
+        cells.insert(-1, ExperimentRun(AS_IN_PAPER, config))
     return cells
 
 
@@ -372,28 +529,28 @@ def exam_of(part: Part, options: Options) -> EvalProtocol:
     return EvalProtocol(benchmark, samples=1, thinking=False, rollout=rollout)
 
 
-def transfer(folder: Path, names: Sequence[str], seeds: Sequence[int], options: Options) -> None:
-    """The same policies on MATH-500, and on HumanEval, which training may make them forget."""
-    data = options.folder / "data"
-    for seed in seeds:
-        runs = [folder / name / f"seed-{seed}" for name in names]
-        for benchmark, grader in (("math500", "math"), ("humaneval", "code")):
-            paint.evaluate(
-                runs,
-                benchmarks=str(data / f"{benchmark}.jsonl"),
-                samples=1,
-                limit=options.limit,
-                grading={"grader": (grader,)},
-                rollout={
-                    "temperature": 0.7,
-                    "top_p": 0.95,
-                    "top_k": -1,
-                    "max_new_tokens": options.tokens if options.rehearse else 512,
-                    "batch_size": 256,
-                },
-                output_dir=options.folder / "transfer" / folder.name / f"seed-{seed}" / benchmark,
-                confirm=True,
-            )
+def transfer(benchmark: str, grader: str, seed: int, options: Options) -> None:
+    """The policies of GSM8K on MATH-500, or on HumanEval, which training may make them forget."""
+    runs = [
+        options.folder / "gsm8k" / cell.name / f"seed-{seed}"
+        for cell in cells_of("gsm8k", wording_of(options), options)
+    ]
+    paint.evaluate(
+        runs,
+        benchmarks=str(options.folder / "data" / f"{benchmark}.jsonl"),
+        samples=1,
+        limit=options.limit,
+        grading={"grader": (grader,)},
+        rollout={
+            "temperature": 0.7,
+            "top_p": 0.95,
+            "top_k": -1,
+            "max_new_tokens": options.tokens if options.rehearse else 512,
+            "batch_size": 256,
+        },
+        output_dir=options.folder / "transfer" / f"seed-{seed}" / benchmark,
+        confirm=True,
+    )
 
 
 if __name__ == "__main__":
