@@ -161,7 +161,9 @@ def test_train_kernels_that_cannot_be_built_are_named_once_before_the_run(
 
 TWO_STEPS, TWELVE = {"steps": 2}, {"steps": 1, "batch_size": 12}
 OF = "paint.algorithms.variants"
+OF_RIGHT = {"method": f"{OF}.oasis:Oasis"}
 AHEAD = {"engine": "own_server:OwnServer", "off_policy_steps": 1}
+AGAIN = {"samples_per_problem": 2, "max_attempts": 3, "temperature": 1.25}
 BY_TOKEN = {"reduction": "token", "skip_tokens": 9, "sft_weight": 0.3}
 SPLIT: dict[str, tuple[str, dict[str, Any]]] = {
     "paint": ("demo-paint", {"train": TWO_STEPS}),
@@ -181,7 +183,10 @@ SPLIT: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "off policy": ("demo-paint", {"rollout": {"off_policy_steps": 1}, "train": TWO_STEPS}),
-    "off policy, server": ("demo-paint", {"rollout": AHEAD, "train": TWO_STEPS}),
+    "off policy, server": (
+        "demo-paint",
+        {"rollout": AHEAD | AGAIN, "train": TWO_STEPS | OF_RIGHT},
+    ),
     "sft": ("demo-sft", {"train": TWELVE}),
     # Conversations have one or two turns, so that a rank waits for the other's.
     "conversations": (
@@ -196,7 +201,10 @@ SPLIT: dict[str, tuple[str, dict[str, Any]]] = {
     # near 0 that Adam's ratio turns its rounding into 3e-6 on some CPUs.
     "kept": (
         "demo-paint",
-        {"rollout": FOUR, "train": {"batch_size": 12, "seed": 2, "method": f"{OF}.oasis:Oasis"}},
+        {
+            "rollout": FOUR | {"max_attempts": 2},
+            "train": {"batch_size": 12, "seed": 2} | OF_RIGHT,
+        },
     ),
     "grpo": ("demo-grpo", GROUPS | {"train": UPDATES | TWELVE}),
     "failed calls": (
@@ -206,7 +214,14 @@ SPLIT: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-COUNTS = ("kept_completions", "grader_failures", "frac_reward_zero_std")
+COUNTS = (
+    "kept_completions",
+    "grader_failures",
+    "frac_reward_zero_std",
+    "attempts",
+    "solved_frac",
+    "rollout_tokens",
+)
 
 
 def split_config(case: str, size: int) -> Config:
@@ -286,11 +301,18 @@ def test_step_metrics_are_averaged_like_loss() -> None:
 
 FIVE_STEPS = {"steps": 5, "checkpoint_every": 2}
 CASES = {
-    "before the first checkpoint": (1, small(train=FIVE_STEPS)),
+    # With several attempts at a problem, on policy as off policy.
+    "before the first checkpoint": (1, small(rollout=AGAIN, train=FIVE_STEPS | OF_RIGHT)),
     # That takes milliseconds: more of them, to meet one.
     "while one is written": (0, small(train=FIVE_STEPS | {"checkpoint_every": 1})),
-    "off policy": (4, small(rollout={"off_policy_steps": 2}, train=FIVE_STEPS)),
-    "off policy, server": (3, small(rollout=AHEAD | {"off_policy_steps": 2}, train=FIVE_STEPS)),
+    "off policy": (
+        4,
+        small(rollout=AGAIN | {"off_policy_steps": 2}, train=FIVE_STEPS | OF_RIGHT),
+    ),
+    "off policy, server": (
+        3,
+        small(rollout=AGAIN | AHEAD | {"off_policy_steps": 2}, train=FIVE_STEPS | OF_RIGHT),
+    ),
 }
 
 

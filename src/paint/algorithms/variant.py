@@ -12,7 +12,7 @@ from torch import Tensor
 from paint.algorithms.grpo import reward
 from paint.algorithms.paint import add_teacher_prompts, score_rollouts, teacher_hidden_states
 from paint.core.display import Clock
-from paint.resolve.algorithm import Algorithm
+from paint.resolve.algorithm import Algorithm, LearnsFrom
 from paint.training import train_step as ts
 from paint.training.rollouts import Rollout
 
@@ -46,6 +46,7 @@ class RewardedVariant(Variant):
 
     needs_grades = True
     min_samples = 2
+    learns_from: LearnsFrom = "differences"
     uses_policy_gradient = True
 
     def rollouts(

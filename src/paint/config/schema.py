@@ -316,6 +316,10 @@ class RolloutConfig(Section):
     samples_per_problem: int = setting(1, POSITIVE, "completions a problem; default: 1")
     """Completions of each problem in a step; train.batch_size is a multiple of it (paper:
     Algorithm 1, 1; grpo: Main Results, 8)."""
+    max_attempts: int = setting(1, within("[1, 64]"), "attempts; default: 1")
+    """How often a problem is drawn in a step, at most, until one of its completions is right, in
+    [1, 64]; for methods that need right ones: grpo and its variants, oasis, on_correct, and
+    context.source rollout (ours; docs/how-to/rollouts.md)."""
     batch_size: int = setting(32, POSITIVE, "rows; default: 32")
     """Most rows generated at once: by a rank, which halves them where memory runs out, or by a vLLM
     server; changes speed and memory only."""
@@ -857,6 +861,7 @@ class EvaluationConfig(Section):
         for key, value, note in (
             ("off_policy_steps", 0, "an evaluation has no training steps"),
             ("samples_per_problem", 1, "`--samples` is the number"),
+            ("max_attempts", 1, "every answer counts"),
         ):
             require(rollout, key, getattr(rollout, key) == value, format_value(value), note)
         is_graded = not self.grading.is_off

@@ -481,8 +481,21 @@ METRICS = (
     Metric(
         name="rollout_tokens",
         unit="tokens",
-        meaning="tokens that the step sampled from the student, over all ranks; sft: 0",
+        meaning="tokens that the step sampled from the student, over all ranks and attempts; "
+        "sft: 0",
         of_run=True,
+    ),
+    Metric(
+        name="attempts",
+        unit="number",
+        meaning="how often a problem of the step was drawn, mean over problems "
+        "(`rollout.max_attempts` above 1 only, as the next)",
+        line="{:.1f} attempts",
+    ),
+    Metric(
+        name="solved_frac",
+        unit="fraction",
+        meaning="problems of which a completion is right after all attempts",
     ),
     Metric(
         name="lenient_accuracy",

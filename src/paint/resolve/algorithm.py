@@ -17,12 +17,14 @@ This module does not import torch: settings are checked by it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from paint.config.schema import Config, TrainConfig
 from paint.core.errors import ConfigError, format_short, wrap_errors
 from paint.core.extensions import build_options, load_object, of_type
 from paint.core.settings import POSITIVE, setting, within
+
+LearnsFrom = Literal["all", "right", "differences"]
 
 
 class Algorithm:
@@ -51,6 +53,14 @@ class Algorithm:
     def needs_teacher(self) -> bool:
         """Whether it scores under the teacher's weights; without, no copy of them is kept."""
         return self.needs_context
+
+    @property
+    def learns_from(self) -> LearnsFrom:
+        """What of a problem's completions it learns from: right ones, or differences of rewards.
+
+        A problem without is drawn again, up to ``rollout.max_attempts`` times in all.
+        """
+        return "all"
 
     def generates(self, config: Config) -> bool:
         """Whether a run samples completions: to learn from them, or to validate."""
@@ -117,6 +127,7 @@ class Grpo(_BuiltIn):
     needs_grades = True
     # An advantage compares a completion with others of its problem.
     min_samples = 2
+    learns_from: LearnsFrom = "differences"
     uses_policy_gradient = True
     options: GrpoOptions
 

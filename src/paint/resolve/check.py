@@ -36,7 +36,7 @@ from paint.grading.code.unit_tests import CodeOptions
 from paint.grading.graders import needs_answer
 from paint.objective.divergences import FORWARD_KL, Divergence, find_divergence
 from paint.objective.loss_options import Objective
-from paint.resolve.algorithm import Algorithm, RecordedAlgorithm, find_algorithm
+from paint.resolve.algorithm import Algorithm, LearnsFrom, RecordedAlgorithm, find_algorithm
 from paint.resolve.engines import AUTO, ENGINES, LOCAL, VLLM, EngineType, engine_of
 from paint.resolve.optimizer import AdamW, OptimizerFactory, find_optimizer, learning_rate
 from paint.resolve.plan import (
@@ -148,11 +148,25 @@ class Resolved:
         return any(map(needs_answer, self.config.grading.grader))
 
     @property
+    def learns_from(self) -> LearnsFrom:
+        """What the method, or else what its teacher reads, needs of a problem's completions."""
+        shows_right = self.algorithm.needs_context and any(
+            context_source(source).grade == "verdict" for source in self.config.context.source
+        )
+        # A completion is not shown to its own teacher.
+        if shows_right and self.rollout.samples_per_problem > 1:
+            return "right" if self.algorithm.learns_from == "all" else self.algorithm.learns_from
+        return self.algorithm.learns_from
+
+    @property
     def needs_grades(self) -> str:
         """The setting by which the training needs grades; empty if it needs none."""
         if self.algorithm.needs_grades:
             return self.method
-        return f"context.source {format_value(self.feedback)}" if self.feedback else ""
+        if self.feedback:
+            return f"context.source {format_value(self.feedback)}"
+        attempts = self.rollout.max_attempts
+        return f"rollout.max_attempts {attempts}" if attempts > 1 else ""
 
     @property
     def feedback(self) -> str:
@@ -435,6 +449,19 @@ RULES = (
         "rollout.samples_per_problem",
         "1 with {method}",
         "it samples nothing",
+    ),
+    Rule(
+        lambda run: run.rollout.max_attempts > 1 and run.engine.is_stored,
+        "rollout.max_attempts",
+        '1 with rollout.engine "{rollout.engine}"',
+        "it samples nothing",
+    ),
+    Rule(
+        lambda run: run.rollout.max_attempts > 1 and run.learns_from == "all",
+        "rollout.max_attempts",
+        "1 with {method} and these settings",
+        "it needs no right completion; grpo, oasis and on_correct do, and context.source rollout "
+        "with several samples a problem",
     ),
 )
 """Rules of every run, in the order in which they are applied."""

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +17,7 @@ from torch import Tensor
 from paint.core.display import Clock
 from paint.core.distributed import all_gather_objects
 from paint.inference.adapter_sync_check import restoring, set_trained, trainer_log_probs
-from paint.inference.engine import Completion, Engine, Sampling
+from paint.inference.engine import Completion, Engine, PendingCompletions, Sampling
 from paint.models.policy import Policy
 from paint.training.rollouts import Rollout
 
@@ -29,11 +28,16 @@ Request = tuple[list[list[int]], Sampling, list[int]]
 """Prompts, sampling settings and seeds of this rank's rows of a step."""
 
 
+Finish = Callable[[Engine, Sequence[int], list[Completion], Clock], list[Rollout]]
+"""Rollouts from this rank's completions of some steps, with the engine that sampled them."""
+
+
 class OffPolicyRollouts(ABC):
-    """The completions of the steps to come. All ranks call each method together.
+    """The rollouts of the steps to come. All ranks call each method together.
 
     Args:
         request: the request of a step, by its index.
+        finish: makes rollouts; it may sample again (``rollout.max_attempts``).
         behind: k, how many updates old completions may be (``rollout.off_policy_steps``).
         steps: of the run; no completions are requested beyond them.
         measured: rows of a step, on each rank, that are scored under the behavior policy.
@@ -44,19 +48,20 @@ class OffPolicyRollouts(ABC):
         policy: Policy,
         engine: Engine,
         request: Callable[[int], Request],
+        finish: Finish,
         *,
         behind: int,
         steps: int,
         measured: int,
     ) -> None:
-        self.policy, self.engine, self._request = policy, engine, request
+        self.policy, self.engine = policy, engine
+        self._request, self._finish = request, finish
         self._behind, self._steps, self._measured = behind, steps, measured
         self._behavior_adapters: dict[int, list[Tensor]] = {}  # by step
-        self._completions: dict[int, Any] = {}  # by step, sampled or pending
 
     @abstractmethod
-    def get(self, step: int, clock: Clock) -> list[Completion]:
-        """Return this rank's completions of a step, and request those that are due."""
+    def get(self, step: int, clock: Clock) -> list[Rollout]:
+        """Return this rank's rollouts of a step, and request those that are due."""
 
     @abstractmethod
     def pending(self, done: int) -> range:
@@ -111,12 +116,17 @@ class AsyncRollouts(OffPolicyRollouts):
     """
 
     @cached_property
+    def _pending(self) -> dict[int, PendingCompletions]:
+        """What servers sample now, by step."""
+        return {}
+
+    @cached_property
     def _engines(self) -> list[Engine]:
         """A client for each pending step."""
         # A client has one adapter. The client of step t is free again for step t + k.
         return [self.engine.fork() for _ in range(self._behind)]
 
-    def get(self, step: int, clock: Clock) -> list[Completion]:
+    def get(self, step: int, clock: Clock) -> list[Rollout]:
         with clock("wait"):
             for early in self.pending(step):
                 if early not in self._behavior_adapters:  # the first steps of a run
@@ -125,11 +135,14 @@ class AsyncRollouts(OffPolicyRollouts):
             self._behavior_adapters = {
                 s: adapter for s, adapter in self._behavior_adapters.items() if s >= step
             }
-            completions: list[Completion] = self._completions.pop(step)()
+            completions = self._pending.pop(step)()
+        # The step's client still has the adapter that sampled them.
+        engine = self._engines[step % self._behind]
+        rollouts = self._finish(engine, [step], completions, clock)
         with clock("submit"):
             # Before this step's update: the completions are then exactly k updates old.
             self._submit(step + self._behind)
-        return completions
+        return rollouts
 
     def pending(self, done: int) -> range:
         return range(done, done + self._behind)
@@ -150,7 +163,7 @@ class AsyncRollouts(OffPolicyRollouts):
         if step < self._steps:
             engine = self._engines[step % self._behind]
             engine.sync_weights()
-            self._completions[step] = engine.submit(*self._request(step))
+            self._pending[step] = engine.submit(*self._request(step))
 
 
 class BatchedRollouts(OffPolicyRollouts):
@@ -162,8 +175,13 @@ class BatchedRollouts(OffPolicyRollouts):
     within a group samples the same rows in one call again.
     """
 
-    def get(self, step: int, clock: Clock) -> list[Completion]:
-        if step not in self._completions:
+    @cached_property
+    def _rollouts(self) -> dict[int, list[Rollout]]:
+        """Those of the group that are sampled, by step."""
+        return {}
+
+    def get(self, step: int, clock: Clock) -> list[Rollout]:
+        if step not in self._rollouts:
             group = self._group_of(step)
             if step == group.start:
                 self._behavior_adapters = dict.fromkeys(group, self._copy_adapter())
@@ -172,8 +190,7 @@ class BatchedRollouts(OffPolicyRollouts):
                 with restoring(self.policy):
                     set_trained(self.policy, self._behavior_adapters[step])
                     self._sample(group, clock)
-        completions: list[Completion] = self._completions.pop(step)
-        return completions
+        return self._rollouts.pop(step)
 
     def score_under_behavior_policy(self, rollouts: Sequence[Rollout], step: int) -> list[Rollout]:
         if step == self._group_of(step).start:  # the policy itself sampled them
@@ -209,8 +226,9 @@ class BatchedRollouts(OffPolicyRollouts):
         # The phase has sampled all steps of the group: its tokens per second are of them all.
         tokens = sum(len(completion.ids) for completion in completions)
         clock.tokens["rollout"] = sum(all_gather_objects([tokens]))
-        self._completions = {}
+        rollouts = self._finish(self.engine, steps, completions, clock)
+        self._rollouts.clear()
         start = 0
         for step, count in zip(steps, counts, strict=True):
-            self._completions[step] = completions[start : start + count]
+            self._rollouts[step] = rollouts[start : start + count]
             start += count

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from paint.data.problems import Problem, item_of
 from paint.grading.contract import Grade, Item
@@ -18,6 +19,13 @@ ON_POLICY = {"off_policy_kl": 0.0, "off_policy_ess": 1.0, "off_policy_max": 1.0}
 """Off-policy metrics of a step whose completions the trained policy itself sampled."""
 
 
+class Draws(NamedTuple):
+    """What came of drawing a problem several times."""
+
+    tokens: tuple[int, ...]  # of the row's completion in each attempt
+    solved: bool  # whether one of the problem's completions is right
+
+
 @dataclass(frozen=True)
 class Rollout:
     """A problem, one completion, and what a method computes from them before its loss."""
@@ -31,6 +39,12 @@ class Rollout:
     metrics: Mapping[str, float] = field(default_factory=dict)  # overlap, mask_ratio, ...
     behavior_log_probs: tuple[float, ...] | None = None  # in nats; None: on-policy, (): unknown
     grade: Grade | None = None  # None before grading, and with grading.grader "none"
+    draws: Draws | None = None  # None with rollout.max_attempts 1
+
+    @property
+    def sampled_tokens(self) -> int:
+        """Tokens that were sampled for the row, those of other attempts included."""
+        return sum(self.draws.tokens) if self.draws else len(self.completion.ids)
 
     @property
     def student_parts(self) -> list[TurnPart]:

@@ -199,7 +199,13 @@ def step_metrics(
     metrics["completion_tokens"] = tokens / len(scored)
     completions = [s.rollout.completion for s in scored]
     sampled = [completion for completion in completions if completion.source != "reference"]
-    metrics["rollout_tokens"] = sum(len(completion.ids) for completion in sampled)
+    metrics["rollout_tokens"] = sum(
+        s.rollout.sampled_tokens for s in scored if s.rollout.completion.source != "reference"
+    )
+    draws = [s.rollout.draws for s in scored if s.rollout.draws]
+    if draws:  # a problem has as many rows as any other
+        metrics["attempts"] = sum(len(d.tokens) for d in draws) / len(draws)
+        metrics["solved_frac"] = sum(d.solved for d in draws) / len(draws)
     if sampled:
         gaps = logprob_mismatches(scored)
         metrics["truncated_frac"] = sum(c.truncated for c in sampled) / len(sampled)
@@ -399,6 +405,8 @@ def record(scored: ScoredRollout) -> dict[str, object]:
     row["prompt_ids"] = rollout.prompt
     row["completion_ids"] = completion.ids
     row["engine_log_probs"] = completion.log_probs
+    if rollout.draws:
+        row["attempt_tokens"] = rollout.draws.tokens
     if completion.conversation is not None:
         row["conversation"] = conversation_record(completion.conversation)
     if grade:

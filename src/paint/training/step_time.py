@@ -116,6 +116,8 @@ def estimate(
     assumed = work.assumed
     if run.algorithm.needs_rollouts and not speed.decode:
         assumed += ", without rollouts, which are not made here"
+    if run.rollout.max_attempts > 1:
+        assumed += ", each problem drawn once"
     return StepTime(seconds, work.mean, most, work.longest, steps, assumed)
 
 

@@ -5,7 +5,8 @@ The loss does not depend on micro-batches or ranks.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
+from typing import NamedTuple
 
 import torch
 from accelerate import Accelerator
@@ -22,7 +23,7 @@ from paint.data.problems import Problem
 from paint.grading.contract import Grader, require_some_grade
 from paint.grading.graders import grade_items
 from paint.inference.conversations import Conversations
-from paint.inference.engine import Engine, Sampling, derive_seed, sampling_from
+from paint.inference.engine import Completion, Engine, Sampling, derive_seed, sampling_from
 from paint.models.policy import Policy
 from paint.models.sharding import is_sharded, passes_missing
 from paint.models.teacher import Teacher
@@ -34,6 +35,7 @@ from paint.training.drift import Drift
 from paint.training.load_balancing import balance_rows, micro_batches, token_passes
 from paint.training.off_policy_rollouts import OffPolicyRollouts
 from paint.training.prompt_filter import FirstPrompts
+from paint.training.redraws import draw_until_right
 from paint.training.rollouts import (
     Rollout,
     ScoredRollout,
@@ -98,6 +100,15 @@ The rollouts are those of all ranks on the first rank, and a rank's own on the o
 """
 
 
+class Place(NamedTuple):
+    """Where a completion belongs, and the prompt that it is sampled after."""
+
+    step: int  # from 0
+    row: int  # in the minibatch
+    problem: Problem
+    prompt: list[int]
+
+
 class NothingGradedError(PaintError):
     """No completion of a step has a reward, and the algorithm learns from rewards."""
 
@@ -110,31 +121,15 @@ def generate_rollouts(setup: Setup, batch: Batch, step_index: int, clock: Clock)
     Source: Algorithm 1, 'Sample one student rollout'. Raises GradingError as ``add_grades``, and
     NothingGradedError where no completion is left.
     """
-    policy, off_policy = setup.policy, setup.off_policy_rollouts
-    request = generation_request(setup, batch, step_index)
-    prompts = request[0]
-
+    off_policy = setup.off_policy_rollouts
     if off_policy is None:
+        places = places_of(setup, batch, step_index)
         with clock("sync"):  # first, so that a failing engine leaves no partial step
             setup.engine.sync_weights()
-        with clock("rollout", len(prompts) * setup.config.rollout.max_new_tokens):
-            if setup.conversations is None:
-                completions = setup.engine.generate(*request)
-            else:
-                problems = [problem for _, problem in batch]
-                completions = setup.conversations.generate(setup.engine, problems, *request[1:])
+        completions = sample(setup, setup.engine, places, clock)
+        rollouts = rollouts_of(setup, setup.engine, places, completions, clock)
     else:
-        completions = off_policy.get(step_index, clock)
-
-    # Stored completions have their engine's log-probs, if any: the behavior policy is not here.
-    is_stored = setup.resolved.engine.is_stored
-    rollouts = []
-    for (row, problem), prompt, completion in zip(batch, prompts, completions, strict=True):
-        behavior = completion.log_probs if is_stored else None
-        rollouts.append(
-            rollout_of(policy, row, problem, prompt, completion, behavior_log_probs=behavior)
-        )
-    if off_policy is not None:
+        rollouts = off_policy.get(step_index, clock)
         with clock("behavior"):
             rollouts = off_policy.score_under_behavior_policy(rollouts, step_index)
     if setup.config.grading.is_off and setup.conversations is None:
@@ -146,15 +141,78 @@ def generate_rollouts(setup: Setup, batch: Batch, step_index: int, clock: Clock)
     return set_ungraded_aside(setup, rollouts)
 
 
+def places_of(setup: Setup, batch: Batch, step_index: int) -> list[Place]:
+    """The places of a step's rows."""
+    write = setup.policy.student_prompt
+    return [Place(step_index, row, problem, write(problem)) for row, problem in batch]
+
+
 def generation_request(
-    setup: Setup, batch: Batch, step_index: int
+    setup: Setup, places: Sequence[Place], attempt: int = 1
 ) -> tuple[list[list[int]], Sampling, list[int]]:
-    """Prompts, sampling settings and seeds of a step's request to the engine."""
+    """Prompts, sampling settings and seeds of a request to the engine."""
     config = setup.config
-    prompts = [setup.policy.student_prompt(problem) for _, problem in batch]
     # docs/fidelity.md, C15: a completion depends on no batch and on no rank.
-    seeds = [derive_seed(config.train.seed, step_index, row) for row, _ in batch]
-    return prompts, sampling_from(config.rollout), seeds
+    again = () if attempt == 1 else (attempt,)
+    seeds = [derive_seed(config.train.seed, place.step, place.row, *again) for place in places]
+    return [place.prompt for place in places], sampling_from(config.rollout), seeds
+
+
+def sample(
+    setup: Setup, engine: Engine, places: Sequence[Place], clock: Clock, attempt: int = 1
+) -> list[Completion]:
+    """The completions of this rank's places, by the weights that the engine has."""
+    request = generation_request(setup, places, attempt)
+    with clock("rollout", len(places) * setup.config.rollout.max_new_tokens):
+        if setup.conversations is None:
+            completions = engine.generate(*request)
+        else:
+            problems = [place.problem for place in places]
+            completions = setup.conversations.generate(engine, problems, *request[1:])
+    tokens = sum(len(completion.ids) for completion in completions)
+    # Of all attempts, and with off-policy steps of all rows that are sampled now.
+    clock.tokens["rollout"] = clock.tokens.get("rollout", 0) + sum(all_gather_objects([tokens]))
+    return completions
+
+
+def rollouts_of(
+    setup: Setup,
+    engine: Engine,
+    places: Sequence[Place],
+    completions: Sequence[Completion],
+    clock: Clock,
+) -> list[Rollout]:
+    """The rollouts of the first completions of these places, or of those of another attempt.
+
+    The engine still has the weights that sampled. With ``rollout.max_attempts`` above 1 the
+    rollouts are graded.
+    """
+    settings = setup.config.rollout
+    rollouts = list(map(partial(_rollout, setup), places, completions))
+    if settings.max_attempts == 1:
+        return rollouts
+
+    def draw(chosen: Sequence[int], attempt: int) -> list[Rollout]:
+        again = [places[i] for i in chosen]
+        drawn = sample(setup, engine, again, clock, attempt)
+        return list(map(partial(_rollout, setup), again, drawn))
+
+    def grade(drawn: Sequence[Rollout]) -> list[Rollout]:
+        with clock("reward"):
+            return graded(setup, drawn)
+
+    # Neighbouring rows of a step are completions of one problem.
+    size = settings.samples_per_problem
+    problems = [(place.step, place.row // size) for place in places]
+    needed = setup.resolved.learns_from
+    return draw_until_right(rollouts, problems, draw, grade, needed, settings.max_attempts)
+
+
+def _rollout(setup: Setup, place: Place, completion: Completion) -> Rollout:
+    # Stored completions have their engine's log-probs, if any: the behavior policy is not here.
+    behavior = completion.log_probs if setup.resolved.engine.is_stored else None
+    _, row, problem, prompt = place
+    return rollout_of(setup.policy, row, problem, prompt, completion, behavior_log_probs=behavior)
 
 
 def student_hidden_states(setup: Setup, rollouts: Sequence[Rollout]) -> Tensor:
@@ -185,15 +243,12 @@ def add_grades(setup: Setup, rollouts: Sequence[Rollout], step_index: int) -> li
     ``grading.stop_on_failure`` is off.
     """
     needs_answer, grading = setup.resolved.needs_answer, setup.config.grading
-    ungraded = [r for r in rollouts if r.grade is None]
-    items = items_of(setup.policy, ungraded)
-    found = iter(grade_items(setup.grader, items, needs_answer=needs_answer))
-    grades = [r.grade or next(found) for r in rollouts]  # an environment may have graded before
+    found = graded(setup, rollouts)
     if grading.stop_on_failure and not grading.is_off:
         asked = []
-        for r, grade in zip(rollouts, grades, strict=True):
-            if r.problem.answers or r.grade or not needs_answer:
-                asked.append((grade, r.problem.id))
+        for before, r in zip(rollouts, found, strict=True):
+            if r.grade and (r.problem.answers or before.grade or not needs_answer):
+                asked.append((r.grade, r.problem.id))
         every = all_gather_objects(asked)
         require_some_grade(
             [grade for grade, _ in every],
@@ -201,7 +256,14 @@ def add_grades(setup: Setup, rollouts: Sequence[Rollout], step_index: int) -> li
             grading.grader,
             f"step {step_index + 1}",
         )
-    return [replace(r, grade=grade) for r, grade in zip(rollouts, grades, strict=True)]
+    return found
+
+
+def graded(setup: Setup, rollouts: Sequence[Rollout]) -> list[Rollout]:
+    """The rollouts with their grades; those that an environment graded before keep theirs."""
+    items = items_of(setup.policy, [r for r in rollouts if r.grade is None])
+    grades = iter(grade_items(setup.grader, items, needs_answer=setup.resolved.needs_answer))
+    return [replace(r, grade=r.grade or next(grades)) for r in rollouts]
 
 
 def set_ungraded_aside(setup: Setup, rollouts: Sequence[Rollout]) -> list[Rollout]:

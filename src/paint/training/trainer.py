@@ -48,7 +48,7 @@ from paint.grading.contract import describe_failures
 from paint.grading.cost import Cost
 from paint.grading.graders import open_grader
 from paint.inference.conversations import open_conversations, with_tools
-from paint.inference.engine import Engine, derive_seed
+from paint.inference.engine import Completion, Engine, derive_seed
 from paint.inference.factory import EngineSetup, open_engine
 from paint.inference.local import LocalEngine
 from paint.inference.machine import find_machine
@@ -87,15 +87,18 @@ from paint.training.prompt_filter import (
     print_first_prompts,
     warn_template_mismatch,
 )
-from paint.training.rollouts import OFF_POLICY_KL_WARNING, ON_POLICY, ScoredRollout
+from paint.training.rollouts import OFF_POLICY_KL_WARNING, ON_POLICY, Rollout, ScoredRollout
 from paint.training.solutions import add_gradient_of_solutions
 from paint.training.step_checks import require_step
 from paint.training.step_time import LONG, StepTime, describe_taken, estimate, with_steps
 from paint.training.token_log import write_tokens
 from paint.training.train_step import (
     NothingGradedError,
+    Place,
     Setup,
     generation_request,
+    places_of,
+    rollouts_of,
 )
 
 START_SECONDS = 600
@@ -586,16 +589,26 @@ def log_step(
 def _open_off_policy_rollouts(setup: Setup, last: Path | None) -> OffPolicyRollouts:
     """Rollouts of the steps to come, with those that were pending at the last checkpoint."""
 
-    def request(step_index: int) -> Request:
+    def places(step_index: int) -> list[Place]:
         rows = minibatch(setup, step_index)
         with setup.accelerator.split_between_processes(rows) as batch:
-            return generation_request(setup, batch, step_index)
+            return places_of(setup, batch, step_index)
+
+    def request(step_index: int) -> Request:
+        return generation_request(setup, places(step_index))
+
+    def finish(
+        engine: Engine, steps: Sequence[int], completions: list[Completion], clock: Clock
+    ) -> list[Rollout]:
+        every = [place for step_index in steps for place in places(step_index)]
+        return rollouts_of(setup, engine, every, completions, clock)
 
     kind = AsyncRollouts if setup.resolved.engine.is_remote else BatchedRollouts
     rollouts = kind(
         setup.policy,
         setup.engine,
         request,
+        finish,
         behind=setup.config.rollout.off_policy_steps,
         steps=setup.config.train.steps,
         # One micro-batch, so that the measurement is one forward pass.

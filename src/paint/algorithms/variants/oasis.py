@@ -19,6 +19,7 @@ from paint.algorithms.paint import score_rollouts
 from paint.algorithms.variant import Variant
 from paint.core.display import Clock
 from paint.core.distributed import all_gather_objects
+from paint.resolve.algorithm import LearnsFrom
 from paint.training.rollouts import Rollout
 from paint.training.train_step import Batch, Setup, StepResult
 from paint.training.weighting import learn_from
@@ -40,6 +41,10 @@ class Oasis(Variant):
 
     needs_grades = True
     options: Options
+
+    @property
+    def learns_from(self) -> LearnsFrom:
+        return "all" if self.options.keep == "wrong" else "right"
 
     def step(self, setup: Setup, batch: Batch, step_index: int, clock: Clock) -> StepResult:
         rollouts = self.rollouts(setup, batch, step_index, clock)
