@@ -100,8 +100,8 @@ The rollouts are those of all ranks on the first rank, and a rank's own on the o
 """
 
 
-class Place(NamedTuple):
-    """Where a completion belongs, and the prompt that it is sampled after."""
+class PromptedRow(NamedTuple):
+    """A row of a step, and the prompt that its completion is sampled after."""
 
     step: int  # from 0
     row: int  # in the minibatch
@@ -123,11 +123,11 @@ def generate_rollouts(setup: Setup, batch: Batch, step_index: int, clock: Clock)
     """
     off_policy = setup.off_policy_rollouts
     if off_policy is None:
-        places = places_of(setup, batch, step_index)
+        rows = prompted_rows(setup, batch, step_index)
         with clock("sync"):  # first, so that a failing engine leaves no partial step
             setup.engine.sync_weights()
-        completions = sample(setup, setup.engine, places, clock)
-        rollouts = rollouts_of(setup, setup.engine, places, completions, clock)
+        completions = sample(setup, setup.engine, rows, clock)
+        rollouts = rollouts_of(setup, setup.engine, rows, completions, clock)
     else:
         rollouts = off_policy.get(step_index, clock)
         with clock("behavior"):
@@ -141,33 +141,33 @@ def generate_rollouts(setup: Setup, batch: Batch, step_index: int, clock: Clock)
     return set_ungraded_aside(setup, rollouts)
 
 
-def places_of(setup: Setup, batch: Batch, step_index: int) -> list[Place]:
-    """The places of a step's rows."""
+def prompted_rows(setup: Setup, batch: Batch, step_index: int) -> list[PromptedRow]:
+    """A step's rows with the student's prompts."""
     write = setup.policy.student_prompt
-    return [Place(step_index, row, problem, write(problem)) for row, problem in batch]
+    return [PromptedRow(step_index, row, problem, write(problem)) for row, problem in batch]
 
 
 def generation_request(
-    setup: Setup, places: Sequence[Place], attempt: int = 1
+    setup: Setup, rows: Sequence[PromptedRow], attempt: int = 1
 ) -> tuple[list[list[int]], Sampling, list[int]]:
     """Prompts, sampling settings and seeds of a request to the engine."""
     config = setup.config
     # docs/fidelity.md, C15: a completion depends on no batch and on no rank.
     again = () if attempt == 1 else (attempt,)
-    seeds = [derive_seed(config.train.seed, place.step, place.row, *again) for place in places]
-    return [place.prompt for place in places], sampling_from(config.rollout), seeds
+    seeds = [derive_seed(config.train.seed, one.step, one.row, *again) for one in rows]
+    return [one.prompt for one in rows], sampling_from(config.rollout), seeds
 
 
 def sample(
-    setup: Setup, engine: Engine, places: Sequence[Place], clock: Clock, attempt: int = 1
+    setup: Setup, engine: Engine, rows: Sequence[PromptedRow], clock: Clock, attempt: int = 1
 ) -> list[Completion]:
-    """The completions of this rank's places, by the weights that the engine has."""
-    request = generation_request(setup, places, attempt)
-    with clock("rollout", len(places) * setup.config.rollout.max_new_tokens):
+    """The completions of this rank's rows, by the weights that the engine has."""
+    request = generation_request(setup, rows, attempt)
+    with clock("rollout", len(rows) * setup.config.rollout.max_new_tokens):
         if setup.conversations is None:
             completions = engine.generate(*request)
         else:
-            problems = [place.problem for place in places]
+            problems = [one.problem for one in rows]
             completions = setup.conversations.generate(engine, problems, *request[1:])
     tokens = sum(len(completion.ids) for completion in completions)
     # Of all attempts, and with off-policy steps of all rows that are sampled now.
@@ -178,22 +178,22 @@ def sample(
 def rollouts_of(
     setup: Setup,
     engine: Engine,
-    places: Sequence[Place],
+    rows: Sequence[PromptedRow],
     completions: Sequence[Completion],
     clock: Clock,
 ) -> list[Rollout]:
-    """The rollouts of the first completions of these places, or of those of another attempt.
+    """The rollouts of the first completions of these rows, or of those of another attempt.
 
     The engine still has the weights that sampled. With ``rollout.max_attempts`` above 1 the
     rollouts are graded.
     """
     settings = setup.config.rollout
-    rollouts = list(map(partial(_rollout, setup), places, completions))
+    rollouts = list(map(partial(_rollout, setup), rows, completions))
     if settings.max_attempts == 1:
         return rollouts
 
     def draw(chosen: Sequence[int], attempt: int) -> list[Rollout]:
-        again = [places[i] for i in chosen]
+        again = [rows[i] for i in chosen]
         drawn = sample(setup, engine, again, clock, attempt)
         return list(map(partial(_rollout, setup), again, drawn))
 
@@ -203,15 +203,15 @@ def rollouts_of(
 
     # Neighbouring rows of a step are completions of one problem.
     size = settings.samples_per_problem
-    problems = [(place.step, place.row // size) for place in places]
+    problems = [(one.step, one.row // size) for one in rows]
     needed = setup.resolved.learns_from
     return draw_until_right(rollouts, problems, draw, grade, needed, settings.max_attempts)
 
 
-def _rollout(setup: Setup, place: Place, completion: Completion) -> Rollout:
+def _rollout(setup: Setup, one: PromptedRow, completion: Completion) -> Rollout:
     # Stored completions have their engine's log-probs, if any: the behavior policy is not here.
     behavior = completion.log_probs if setup.resolved.engine.is_stored else None
-    _, row, problem, prompt = place
+    _, row, problem, prompt = one
     return rollout_of(setup.policy, row, problem, prompt, completion, behavior_log_probs=behavior)
 
 

@@ -94,10 +94,10 @@ from paint.training.step_time import LONG, StepTime, describe_taken, estimate, w
 from paint.training.token_log import write_tokens
 from paint.training.train_step import (
     NothingGradedError,
-    Place,
+    PromptedRow,
     Setup,
     generation_request,
-    places_of,
+    prompted_rows,
     rollouts_of,
 )
 
@@ -589,18 +589,18 @@ def log_step(
 def _open_off_policy_rollouts(setup: Setup, last: Path | None) -> OffPolicyRollouts:
     """Rollouts of the steps to come, with those that were pending at the last checkpoint."""
 
-    def places(step_index: int) -> list[Place]:
+    def rows_of(step_index: int) -> list[PromptedRow]:
         rows = minibatch(setup, step_index)
         with setup.accelerator.split_between_processes(rows) as batch:
-            return places_of(setup, batch, step_index)
+            return prompted_rows(setup, batch, step_index)
 
     def request(step_index: int) -> Request:
-        return generation_request(setup, places(step_index))
+        return generation_request(setup, rows_of(step_index))
 
     def finish(
         engine: Engine, steps: Sequence[int], completions: list[Completion], clock: Clock
     ) -> list[Rollout]:
-        every = [place for step_index in steps for place in places(step_index)]
+        every = [row for step_index in steps for row in rows_of(step_index)]
         return rollouts_of(setup, engine, every, completions, clock)
 
     kind = AsyncRollouts if setup.resolved.engine.is_remote else BatchedRollouts
