@@ -1,5 +1,6 @@
 """Estimates of a step's time: what is measured, assumed, kept, said and asked."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from paint.core import display
 from paint.core.trust import state_folder
 from paint.data.mixtures import draw_problems
 from paint.data.problems import Problem
+from paint.inference.engine import Sampling
 from paint.models.policy import Policy
 from paint.models.teacher import open_teacher
 from paint.resolve.check import check_config
@@ -96,6 +98,32 @@ def test_estimate_adds_up_decode_steps_and_passes(
     assert without is not None
     assert without.tokens == 40
     assert without.seconds == pytest.approx(expected[40])
+
+
+@pytest.mark.parametrize("at_once", [1, 8])
+def test_decode_seconds_are_those_of_a_step_however_many_run_at_once(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    # On a GPU, completions of one token and of five both take eight steps.
+    def seconds(work: Callable[[], Any], _: torch.device) -> float:
+        [sampling] = [part for part in work.args if isinstance(part, Sampling)]  # type: ignore[attr-defined]
+        return 1.0 + 0.5 * math.ceil(sampling.max_new_tokens / at_once) * at_once
+
+    monkeypatch.setattr(step_time.LocalEngine, "steps_at_once", at_once)
+    monkeypatch.setattr(step_time, "_timed", seconds)
+    run = check_config(changed("demo-paint", SMALL)).changed("rollout", engine="local")
+    assert step_time._decode_seconds(policy, run, [5] * 20, 4) == 0.5
+
+
+@pytest.mark.parametrize(("device", "runs", "found"), [("cpu", 1, 9.0), ("cuda", 2, 1.0)])
+def test_timed_work_on_a_gpu_is_the_second_run_without_what_is_compiled(
+    monkeypatch: pytest.MonkeyPatch, device: str, runs: int, found: float
+) -> None:
+    clock = iter([0.0, 9.0, 9.0, 10.0])
+    done: list[int] = []
+    monkeypatch.setattr(step_time.time, "perf_counter", lambda: next(clock))
+    assert step_time._timed(lambda: done.append(1), torch.device(device)) == found
+    assert len(done) == runs
 
 
 def test_describe_taken_compares_at_the_length_there_was() -> None:

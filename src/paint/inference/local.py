@@ -57,6 +57,12 @@ class LocalEngine(Engine):
         rows = rollout.batch_size * (1 + rollout.off_policy_steps)  # of the steps drawn at once
         return cls(setup.policy, batch_size=rows, display=setup.display)
 
+    @property
+    def steps_at_once(self) -> int:
+        """Steps between two looks of the host; completions are sampled in multiples of them."""
+        # On a CPU a look costs no wait, and without one a row that has ended would be decoded on.
+        return STEPS if self.policy.device.type == "cuda" else 1
+
     def sync_weights(self) -> None:
         """Do nothing: the weights are shared."""
 
@@ -91,8 +97,6 @@ class LocalEngine(Engine):
         waiting = deque(sorted(rows, key=lambda row: (-len(row.prompt), row.prompt)))
         beginning = _common_beginning([row.prompt for row in rows])
         end_ids = set(self.policy.end_ids)
-        # On a CPU a look costs no wait, and without one a row that has ended would be decoded on.
-        steps = STEPS if self.policy.device.type == "cuda" else 1
         finished_tokens = 0
         sampler: _Sampler | None = None
         while waiting or (sampler and sampler.slots.longest):
@@ -100,7 +104,7 @@ class LocalEngine(Engine):
                 if sampler is None:
                     sampler = self._sampler(sampling, waiting)
                 sampler.refill(waiting, beginning)
-                ended = sampler.run(steps)
+                ended = sampler.run(self.steps_at_once)
             except torch.OutOfMemoryError as error:
                 # A row continues where it was: its text is read like a prompt.
                 unfinished = sampler.slots.take_all() if sampler else []

@@ -44,7 +44,7 @@ LONG = 3600.0
 
 ENOUGH = 0.1  # seconds of a measurement after which no larger one is made
 SHORT_PROMPT = 8  # tokens of a prompt before decode steps that are timed
-DECODED = 4  # tokens of a completion in the longer of two timings, whose difference counts
+DECODED = 4  # looks of the engine by which two timed completions differ
 FILE = "step_times.json"  # in the user's state folder
 MOST_KEPT = 200  # measurements in it
 MOST_ROWS = 32  # rows of the first step whose lengths stand for those of all steps
@@ -286,7 +286,7 @@ def _measure(policy: Policy, teacher: Teacher, run: Resolved, work: _Work) -> Sp
             if not times:
                 _learn(policy, teacher, run, part)  # the first pass is slower than others
             sizes.append(part.passes(part.mean) * len(part.prompts))
-            times.append(_timed(partial(_learn, policy, teacher, run, part)))
+            times.append(_timed(partial(_learn, policy, teacher, run, part), policy.device))
             if times[-1] > ENOUGH and len(times) > 1:
                 break
     # A line through the last two sizes, of which a small one is mostly what every pass takes.
@@ -298,14 +298,15 @@ def _measure(policy: Policy, teacher: Teacher, run: Resolved, work: _Work) -> Sp
 
 
 def _decode_seconds(policy: Policy, run: Resolved, prompt: Sequence[int], rows: int) -> float:
-    """Seconds of a step of so many rows: of completions of some tokens, less those of one."""
+    """Seconds of a step of so many rows: by how much longer a longer completion takes."""
     engine, sampling = LocalEngine(policy, batch_size=rows), sampling_from(run.rollout)
     prompts, seeds = [prompt[-SHORT_PROMPT:]] * rows, list(range(rows))
+    at_once = engine.steps_at_once  # a completion of one token takes as many steps
     times = []
-    for count in (1, 1 + DECODED):
-        few = replace(sampling, max_new_tokens=count)
-        times.append(_timed(partial(engine.generate, prompts, few, seeds)))
-    return max(times[1] - times[0], 0.0) / DECODED
+    for looks in (1, 1 + DECODED):
+        few = replace(sampling, max_new_tokens=looks * at_once)
+        times.append(_timed(partial(engine.generate, prompts, few, seeds), policy.device))
+    return max(times[1] - times[0], 0.0) / (DECODED * at_once)
 
 
 def _learn(policy: Policy, teacher: Teacher, run: Resolved, part: _Work) -> None:
@@ -332,16 +333,17 @@ def _learn(policy: Policy, teacher: Teacher, run: Resolved, part: _Work) -> None
         parameter.grad = None
 
 
-def _timed(work: Callable[[], object]) -> float:
+def _timed(work: Callable[[], object], device: torch.device) -> float:
     """Seconds of some work; of two runs the shorter, where the first took little."""
     times = []
-    for _ in range(2):  # a GPU compiles kernels in the first
+    for _ in range(2):
         wait_for_device()
         began = time.perf_counter()
         work()
         wait_for_device()
         times.append(time.perf_counter() - began)
-        if times[0] > 3 * ENOUGH:
+        # A GPU's first run compiles kernels for these shapes, and captures graphs.
+        if times[0] > 3 * ENOUGH and device.type != "cuda":
             break
     return min(times)
 
