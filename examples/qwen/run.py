@@ -146,6 +146,12 @@ class Options:
     """Completions of a step."""
     problems: int | None = None
     """Test problems of each set, from the first; None: all."""
+    methods: tuple[str, ...] = ()
+    """Runs of each part that are made, in this order; empty: all."""
+    wording: Literal["paper", "explain", "example"] | None = None
+    """The teacher's wording; None: the one with the largest accuracy gradient."""
+    rate: float | None = None
+    """Learning rate of the methods with a teacher; None: searched."""
     rehearse: bool = False
     """Every stage, small: two steps of eight completions, four problems, one seed."""
     processes: int = 1
@@ -276,10 +282,10 @@ def tasks_of(options: Options, display: Display) -> list[Task]:
             Task(f"wording-{name}", partial(measure_wording, name, options)) for name in WORDINGS
         ]
     rates = []
-    for factor in RATES[:1] if options.rehearse else RATES:
+    for factor in () if options.rate else RATES[:1] if options.rehearse else RATES:
         do_rate = partial(search_rate, (factor,), options, display)
         rates.append(Task(f"rate-{factor}", do_rate, wordings))
-    needs = (*wordings, *(task.name for task in rates))
+    needs = (*(() if options.wording else wordings), *(task.name for task in rates))
 
     for seed in range(options.seeds):
         free: list[Task] = []
@@ -287,13 +293,13 @@ def tasks_of(options: Options, display: Display) -> list[Task]:
         transfers: list[Task] = []
         for part in (part for part in PARTS if part in options.parts):
             trained = []
-            for name in names_of(part):
+            for name in options.methods or names_of(part):
                 do_run = partial(train_and_evaluate, part, name, seed, options, display)
                 has_rate = name not in OWN_RATE
                 task = Task(f"{part}-{name}-{seed}", do_run, needs if has_rate else ())
                 (taught if has_rate else free).append(task)
                 trained.append(task.name)
-            if part == "gsm8k":
+            if part == "gsm8k" and not options.methods:
                 for benchmark, grader in TRANSFER.items():
                     do_transfer = partial(transfer, benchmark, grader, seed, options)
                     task = Task(f"transfer-{benchmark}-{seed}", do_transfer, tuple(trained))
@@ -380,6 +386,8 @@ def measure_wording(name: str, options: Options) -> paint.Result:
 
 def wording_of(options: Options) -> str:
     """The wording with the largest accuracy gradient of the solution with 0.35 masked."""
+    if options.wording is not None:
+        return options.wording
     if "contexts" not in options.parts:
         return "paper"
     gradients = {}
@@ -432,7 +440,7 @@ def gradient_of(found: paint.Result, context: str) -> float:
 def names_of(part: Part) -> list[str]:
     """The runs of a part, in the order in which they are taken."""
     names = {
-        "gsm8k": ["grpo", "paint", "opsd", "paint-other", "sft", "paint-none", "paint-answer"],
+        "gsm8k": ["grpo", "paint", "opsd", "paint-other", "paint-none", "sft", "paint-answer"],
         "wrong-ends": ["paint", "opsd", "sft"],
         "mbpp": ["grpo", "paint", "opsd", "sdpo", "sft"],
     }
@@ -468,7 +476,7 @@ def train_and_evaluate(
     cell = cells[name]
     if name not in OWN_RATE:
         factors = RATES[:1] if options.rehearse else RATES
-        rate = search_rate(factors, options, display)
+        rate = options.rate or search_rate(factors, options, display)
         cell = replace(cell, config=cell.config.changed("train", learning_rate=rate))
     run_experiment([cell], [seed], options.folder / part, exam_of(part, options), display)
 
