@@ -16,6 +16,7 @@ from paint.core.trust import state_folder
 from paint.data.mixtures import draw_problems
 from paint.data.problems import Problem
 from paint.inference.engine import Sampling
+from paint.inference.local import LocalEngine
 from paint.models.policy import Policy
 from paint.models.teacher import open_teacher
 from paint.resolve.check import check_config
@@ -109,7 +110,7 @@ def test_decode_seconds_are_those_of_a_step_however_many_run_at_once(
         [sampling] = [part for part in work.args if isinstance(part, Sampling)]  # type: ignore[attr-defined]
         return 1.0 + 0.5 * math.ceil(sampling.max_new_tokens / at_once) * at_once
 
-    monkeypatch.setattr(step_time.LocalEngine, "steps_at_once", at_once)
+    monkeypatch.setattr(LocalEngine, "steps_at_once", at_once)
     monkeypatch.setattr(step_time, "_timed", seconds)
     run = check_config(changed("demo-paint", SMALL)).changed("rollout", engine="local")
     assert step_time._decode_seconds(policy, run, [5] * 20, 4) == 0.5
@@ -121,7 +122,7 @@ def test_timed_work_on_a_gpu_is_the_second_run_without_what_is_compiled(
 ) -> None:
     clock = iter([0.0, 9.0, 9.0, 10.0])
     done: list[int] = []
-    monkeypatch.setattr(step_time.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
     assert step_time._timed(lambda: done.append(1), torch.device(device)) == found
     assert len(done) == runs
 
