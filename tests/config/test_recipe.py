@@ -32,10 +32,13 @@ KINDS = ["anchored", "answer", "by-verdict", "contrast", "entropy-gap", "on-corr
 KINDS += ["reason-first", "refreshed", "rewarded"]
 VARIANTS = [f"paint-{kind}" for kind in KINDS]
 PAPERS = [
+    "beta-opsd",
+    "concise",
     "e2-opsd",
     "oasis",
     "og-opsd",
     "rlsd",
+    "sdar",
     "sdpo",
     "semi-opd",
     "sipo",

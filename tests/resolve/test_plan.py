@@ -193,8 +193,11 @@ def test_chosen_rows_leave_room_for_keys_that_the_local_engine_keeps() -> None:
     assert local.peak(typical_rows(rows)) <= local.headroom < local.peak(typical_rows(rows + 1))
 
 
-def test_plan_with_solutions_has_the_passes_of_sft_beside_those_of_the_method() -> None:
-    config = of_model("Qwen/Qwen3-1.7B", gradient_checkpointing=False)
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_plan_with_solutions_has_the_passes_of_sft_beside_those_of_the_method(
+    checkpointing: bool,
+) -> None:
+    config = of_model("Qwen/Qwen3-1.7B", gradient_checkpointing=checkpointing)
     config = config.changed("train", micro_batch_size=4, micro_batch_tokens=9000)
     config = config.changed("rollout", engine="local")
     alone = plan_of(config).memory
