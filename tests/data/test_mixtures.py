@@ -13,7 +13,7 @@ from paint.cli.main import parse
 from paint.config.recipe import find_recipe, from_table, read_recipe, to_table
 from paint.config.schema import ConfigError, DataConfig
 from paint.data.benchmarks import require_distinct
-from paint.data.mixtures import describe_mixture, draw_problems
+from paint.data.mixtures import describe_mixture, draw_problems, first_problems
 from paint.data.problems import (
     DataError,
     Problem,
@@ -216,3 +216,15 @@ def test_configure_takes_sources_as_paths_or_dicts_and_rows_as_rows(tmp_path: Pa
     assert not (tmp_path / "run").exists()
     data = configure(recipe, tmp_path / "run", data=rows("a", 2))[0].data
     assert len(Path(data.place).read_text().splitlines()) == 2
+
+
+def test_first_problems_are_those_of_a_run_in_the_shares_of_a_mixture_each_once() -> None:
+    problems, data = mixed((40, 3), (3.0, 1.0))
+    first = first_problems(problems, data, 20, 7)
+    drawn = [problems[i] for i in draw_problems(problems, data, 20, 0, 7)]
+    assert first == list(dict.fromkeys(drawn))
+    # 15 of the first; the three of the second, which come again in a run, once each.
+    assert [len([row for row in first if row.source == name]) for name in "ab"] == [15, 3]
+    alone = DataConfig(path="a")
+    of_one = first_problems(problems[:40], alone, 99, 7)
+    assert of_one == [problems[i] for i in batch_indices(40, 40, 0, 7)]

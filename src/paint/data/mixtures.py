@@ -38,6 +38,17 @@ def draw_problems(
     return drawn
 
 
+def first_problems(
+    problems: Sequence[Problem], data: DataConfig, count: int, seed: int
+) -> list[Problem]:
+    """The first ``count`` problems that a run draws, or all, each once.
+
+    They are fewer where a small source of a mixture comes again before others are through.
+    """
+    drawn = draw_problems(problems, data, min(count, len(problems)), 0, seed)
+    return [problems[i] for i in dict.fromkeys(drawn)]
+
+
 def describe_mixture(problems: Sequence[Problem], data: DataConfig, drawn: int) -> list[str]:
     """A line for each source of a mixture: its share of the ``drawn`` problems of a run."""
     if len(data.sources) < 2:

@@ -27,7 +27,8 @@ from paint.config.schema import ConfigError, ContextConfig
 from paint.core.display import Display
 from paint.core.distributed import require_one_process
 from paint.data.contexts import Contexts, with_source
-from paint.data.problems import Problem, batch_indices, problems_digest, read_problems
+from paint.data.mixtures import first_problems
+from paint.data.problems import Problem, problems_digest, read_problems
 from paint.evaluation.frame import (
     Chart,
     Measurement,
@@ -151,9 +152,7 @@ def advise(
     policy, run, falls_back = load_student(run, folder, display)
     candidates = read_problems(config.data, needs=needs)
     trained_on = filter_problems(policy, run, candidates, display)
-    # As the first batch would have them.
-    drawn = batch_indices(len(trained_on), min(problems, len(trained_on)), 0, config.train.seed)
-    chosen = [trained_on[i] for i in drawn]
+    chosen = first_problems(trained_on, config.data, problems, config.train.seed)
     sources = sources or default_sources(config.context, trained_on)
     # One object for all rollouts: it reads a file once, and measures similar problems once.
     contexts = {}
