@@ -11,7 +11,7 @@ from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from conftest import DEMO
 from paint.models.policy import PolicyError, load_policy
-from paint.models.targets import describe_adapters, target_modules
+from paint.models.targets import describe_adapters, find_targets
 from paint.models.weights import load_trained, read_adapter_shape, save_trained
 from paint.resolve.structure import last_part, linear_layers, linear_modules
 from tiny_models import save_tiny, tiny_config, tiny_model
@@ -26,12 +26,12 @@ def experts() -> Any:
     )
 
 
-def test_target_modules_of_experts_are_refused_unless_all_are_linear_layers() -> None:
+def test_find_targets_of_experts_are_refused_unless_they_are_named() -> None:
     model = experts()
-    assert target_modules(model, ["q_proj", "o_proj"]) == ["q_proj", "o_proj"]
-    for targets in (["q_proj", "gate_proj"], ["all-linear"]):
-        with pytest.raises(ValueError, match=r"experts \(experts.gate_up_proj, experts.down_proj"):
-            target_modules(model, targets)
+    assert find_targets(model, ["q_proj", "o_proj"]).modules == ["q_proj", "o_proj"]
+    for targets in (["q_proj", "gate_proj"], ["all-linear"], ["experts.up_proj"]):
+        with pytest.raises(ValueError, match=r"experts are experts.gate_up_proj, .*down_proj"):
+            find_targets(model, targets)
     assert "without adapters: experts.down_proj, experts.gate_up_proj, k_proj" in describe_adapters(
         model
     )

@@ -154,6 +154,11 @@ ALL_LINEAR = "all-linear"
 """Target of adapters that stands for every linear layer but the head."""
 
 
+def names_experts(target: str) -> bool:
+    """Whether a target of adapters names matrices of experts, such as experts.down_proj."""
+    return target.split(".")[-2:-1] == ["experts"]
+
+
 @dataclass(frozen=True, slots=True)
 class ModelConfig(Section):
     """Model, its number format and its adapters."""
@@ -189,7 +194,8 @@ class ModelConfig(Section):
         "paper: seven",
     )
     """Names of the linear layers that get an adapter, or all-linear for all but the head (paper:
-    Experimental Details, these seven)."""
+    Experimental Details, these seven). Matrices of experts are named with them, as
+    experts.down_proj (docs/how-to/adapters.md)."""
     gradient_checkpointing: bool | Literal["auto"] = "auto"
     """Recompute activations in the backward pass: less memory, more time, the same result. auto: on
     a GPU on which one longest row does not fit without it (ours)."""

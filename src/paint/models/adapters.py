@@ -4,7 +4,8 @@
     rsLoRA   W + s B A             with s = alpha / sqrt(rank)
     DoRA     g (W + s B A)         with g = m / |W + s B A|, a number for each output
 
-The magnitudes m are trained. They start at |W|, so that every adapter starts at no update.
+Experts, tensors of three axes, have the update of LoRA or rsLoRA, with an A and a B for each. The
+magnitudes m are trained. They start at |W|, so that every adapter starts at no update.
 """
 
 import warnings
@@ -20,7 +21,7 @@ from paint.config import schema as cfg
 from paint.core.errors import wrap_errors
 from paint.models.chat_template import PolicyError
 from paint.models.layers import MemoryEfficientLoraLinear
-from paint.models.targets import target_modules
+from paint.models.targets import find_targets, require_adapters
 
 NAME = "default"
 """peft's name of the one adapter of a policy."""
@@ -40,6 +41,8 @@ def add_adapter(base: PreTrainedModel, config: cfg.ModelConfig, seed: int) -> pe
     ):
         # peft sets it by the kind of each layer: a Conv1D stores its weight transposed.
         warnings.filterwarnings("ignore", "fan_in_fan_out is set to", UserWarning)
+        warnings.simplefilter("ignore", RuntimeWarning)  # of what require_adapters refuses
+        targets = find_targets(base, config.lora_targets)
         adapter = peft.LoraConfig(
             r=config.lora_rank,
             lora_alpha=config.lora_alpha,
@@ -47,11 +50,13 @@ def add_adapter(base: PreTrainedModel, config: cfg.ModelConfig, seed: int) -> pe
             lora_dropout=0.0,
             use_rslora=config.use_rslora,
             use_dora=config.use_dora,
-            target_modules=target_modules(base, config.lora_targets),
+            target_modules=targets.modules,
+            target_parameters=targets.parameters or None,
             task_type="CAUSAL_LM",
         )
         adapter._register_custom_module({nn.Linear: MemoryEfficientLoraLinear})
         model = peft.get_peft_model(base, adapter)
+        require_adapters(base, targets)
     for layer in model.modules():
         if isinstance(layer, LoraLayer) and is_dora(layer):
             _start_at_norms(layer)

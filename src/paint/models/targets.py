@@ -1,41 +1,79 @@
-"""Which layers get an adapter, and which do not."""
+"""Which layers and experts get an adapter, and which do not."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from peft.tuners.lora import LoraLayer
 
-from paint.config.schema import ALL_LINEAR
+from paint.config.schema import ALL_LINEAR, names_experts
 from paint.resolve.structure import last_part, linear_layers, linear_modules
 
 
-def target_modules(base: Any, targets: Sequence[str]) -> list[str]:
-    """The layers that get an adapter, by names that peft takes.
+class Targets(NamedTuple):
+    """What gets an adapter: names that peft takes, and full names of all that they stand for."""
 
-    all-linear is every linear layer but the head. Raises ValueError for a target that is no linear
-    layer, and for all-linear with experts, whose weights adapters do not train.
+    modules: list[str]  # peft's target_modules
+    parameters: list[str]  # peft's target_parameters
+    names: set[str]
+
+
+def find_targets(base: Any, targets: Sequence[str]) -> Targets:
+    """The linear layers and the experts' matrices that get an adapter.
+
+    all-linear is every linear layer but the head. Raises ValueError for a target that is none of
+    them, and for all-linear with experts, which are to be named.
     """
-    linear, layers, experts = linear_modules(base), linear_layers(base), _experts(base)
+    linear, layers, experts = linear_modules(base), linear_layers(base), expert_matrices(base)
     if ALL_LINEAR in targets and not experts:
         targets = layers
-    unknown = [target for target in targets if not any(matches(name, target) for name in linear)]
+    parameters = [target for target in targets if names_experts(target)]
+    modules = [target for target in targets if not names_experts(target)]
+    unknown = [target for target in modules if not _any_matches(linear, target)]
+    unknown += [target for target in parameters if not _any_matches(experts, target)]
     if unknown:
         all_of_them = f", or {ALL_LINEAR} for all of them"
         if experts:
-            all_of_them = f"; adapters do not train the model's experts ({', '.join(experts)})"
+            matrices = dict.fromkeys(_last_two(name) for name in experts)
+            all_of_them = f"; its experts are {', '.join(matrices)}"
         raise ValueError(
             f"{', '.join(unknown)} is no linear layer of the model before its head; those are "
             f"{', '.join(layers)}{all_of_them}"
         )
 
-    names = []
-    for name, _ in base.named_modules():
-        if any(matches(name, target) for target in targets):
-            names.append(name)
-    if all(name in linear for name in names):
-        return list(targets)
-    # Full names, since peft would also take the head, or another module, of a target's name.
-    return [name for name in names if name in linear]
+    found = {name for name, _ in base.named_modules() if _is_targeted(name, modules)}
+    names = {name for name in found if name in linear}
+    if names != found:
+        # Full names, since peft would also take the head, or another module, of a target's name.
+        modules = [name for name in linear if name in names]
+    names |= {name for name in experts if _is_targeted(name, parameters)}
+    return Targets(modules, parameters, names)
+
+
+def require_adapters(base: Any, targets: Targets) -> None:
+    """Raise ValueError unless these layers and experts, and no others, have an adapter."""
+    # For adapters of transformers 4, peft takes the names of some families' linear layers, such as
+    # down_proj of DeepSeek-V3, for those of their experts, in files, too.
+    adapted = adapted_names(base)
+    for fault, names in (
+        ("gives no adapter to", targets.names - adapted),
+        ("also gives one to", adapted - targets.names),
+    ):
+        if names:
+            raise ValueError(
+                f"peft {fault} {min(names)} ({len(names)} in all): of models of type "
+                f"{base.config.model_type} it takes some of these names for those of experts; "
+                f"leave them out"
+            )
+
+
+def adapted_names(base: Any) -> set[str]:
+    """Full names of the linear layers and of the experts' matrices that have an adapter."""
+    names = set()
+    for name, module in base.named_modules():
+        if isinstance(module, LoraLayer):
+            matrix = getattr(module, "parameter_name", "")
+            names.add(f"{name}.{matrix}".rstrip(".").replace(".base_layer", ""))
+    return names
 
 
 def matches(name: str, target: str) -> bool:
@@ -44,25 +82,36 @@ def matches(name: str, target: str) -> bool:
 
 
 def describe_adapters(base: Any) -> str:
-    """Which linear layers have adapters, and which of them and of the experts have none."""
+    """Which linear layers and experts have adapters, and which have none."""
     trained = sum(p.numel() for p in base.parameters() if p.requires_grad)
-    adapters = {name for name, module in base.named_modules() if isinstance(module, LoraLayer)}
-    adapted, frozen = set(), {*_experts(base)}
-    for name in linear_modules(base):
-        if name in adapters:
-            adapted.add(last_part(name))
-        else:
-            frozen.add(last_part(name))
+    adapters, experts = adapted_names(base), expert_matrices(base)
+    adapted: set[str] = set()
+    frozen: set[str] = set()
+    for name in [*linear_modules(base), *experts]:
+        short = _last_two(name) if name in experts else last_part(name)
+        (adapted if name in adapters else frozen).add(short)
     without = "every linear layer has one"
     if frozen:
         without = f"without adapters: {', '.join(sorted(frozen))}"
     return f"adapters: {trained / 1e6:.3g} M weights of {', '.join(sorted(adapted))}; {without}"
 
 
-def _experts(base: Any) -> list[str]:
-    """Weights of experts, tensors of three axes, by the last two parts of their names."""
-    names = []
-    for name, weights in base.named_parameters():
-        if weights.dim() == 3 and "expert" in name:
-            names.append(".".join(name.split(".")[-2:]))
-    return list(dict.fromkeys(names))
+def expert_matrices(base: Any) -> list[str]:
+    """Full names of the weights of experts, tensors of three axes."""
+    return [
+        name.replace(".base_layer", "")
+        for name, weights in base.named_parameters()
+        if weights.dim() == 3 and "expert" in name
+    ]
+
+
+def _last_two(name: str) -> str:
+    return ".".join(name.split(".")[-2:])
+
+
+def _is_targeted(name: str, targets: Sequence[str]) -> bool:
+    return any(matches(name, target) for target in targets)
+
+
+def _any_matches(names: Any, target: str) -> bool:
+    return any(matches(name, target) for name in names)

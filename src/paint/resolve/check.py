@@ -26,6 +26,7 @@ from paint.config.schema import (
     ModelConfig,
     RolloutConfig,
     TeacherConfig,
+    names_experts,
 )
 from paint.core.errors import ConfigError, did_you_mean, format_short, format_value
 from paint.core.extensions import complete_options
@@ -471,6 +472,10 @@ def _trains_all(run: Resolved) -> bool:
     return run.config.model.train_mode == "full"
 
 
+def _adapts_experts(model: ModelConfig) -> bool:
+    return model.train_mode == "lora" and any(map(names_experts, model.lora_targets))
+
+
 class Unserved(NamedTuple):
     """Why servers cannot take what is trained."""
 
@@ -493,6 +498,9 @@ def unserved(model: ModelConfig) -> Unserved | None:
         )
     if model.use_dora:
         return Unserved("model.use_dora", "vLLM refuses DoRA", MERGED)
+    if _adapts_experts(model):
+        why = "what vLLM makes of adapters of experts was not held against peft's"
+        return Unserved("experts in model.lora_targets", why, MERGED)
     return None
 
 
@@ -501,7 +509,24 @@ def _updates_weights(run: Resolved) -> bool:
     return _trains_all(run) or run.config.teacher.weights == "ema"
 
 
+def _of_experts(setting: str, values: Sequence[object], why: str) -> Rule:
+    """Refuse a setting other than these values where experts have adapters."""
+    section, _, key = setting.partition(".")
+
+    def refuses(run: Resolved) -> bool:
+        value = getattr(getattr(run.config, section), key)
+        return _adapts_experts(run.config.model) and value not in values
+
+    must_be = " or ".join(map(format_value, values))
+    return Rule(refuses, setting, f"{must_be} with experts in model.lora_targets", why)
+
+
 TRAINING_RULES = (
+    _of_experts("model.dtype", ["float32", "auto"], "16 bits round small updates away"),
+    _of_experts("model.use_dora", [False], "peft has no DoRA of them"),
+    _of_experts("model.shard", [False], "they are adapted as whole tensors"),
+    _of_experts("model.quantization", ["none"], "they are not stored in 4 bits"),
+    _of_experts("teacher.weights", ["frozen", "live"], "averages are of linear layers"),
     Rule(
         lambda run: _trains_all(run) and run.config.model.dtype not in ("float32", "auto"),
         "model.dtype",
