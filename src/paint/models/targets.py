@@ -9,7 +9,7 @@ from paint.config.schema import ALL_LINEAR, names_experts
 from paint.resolve.structure import last_part, linear_layers, linear_modules
 
 
-class Targets(NamedTuple):
+class LoraTargets(NamedTuple):
     """What gets an adapter: names that peft takes, and full names of all that they stand for."""
 
     modules: list[str]  # peft's target_modules
@@ -17,7 +17,7 @@ class Targets(NamedTuple):
     names: set[str]
 
 
-def find_targets(base: Any, targets: Sequence[str]) -> Targets:
+def find_targets(base: Any, targets: Sequence[str]) -> LoraTargets:
     """The linear layers and the experts' matrices that get an adapter.
 
     all-linear is every linear layer but the head. Raises ValueError for a target that is none of
@@ -46,10 +46,10 @@ def find_targets(base: Any, targets: Sequence[str]) -> Targets:
         # Full names, since peft would also take the head, or another module, of a target's name.
         modules = [name for name in linear if name in names]
     names |= {name for name in experts if _is_targeted(name, parameters)}
-    return Targets(modules, parameters, names)
+    return LoraTargets(modules, parameters, names)
 
 
-def require_adapters(base: Any, targets: Targets) -> None:
+def require_adapters(base: Any, targets: LoraTargets) -> None:
     """Raise ValueError unless these layers and experts, and no others, have an adapter."""
     # For adapters of transformers 4, peft takes the names of some families' linear layers, such as
     # down_proj of DeepSeek-V3, for those of their experts, in files, too.
