@@ -60,7 +60,6 @@ def simulated(rng: np.random.Generator, skills: np.ndarray, k: int) -> np.ndarra
         pytest.param(30, 0.5, 0.5, marks=pytest.mark.slow),
         pytest.param(30, 0.1, 3, marks=pytest.mark.slow),
         pytest.param(60, 0.2, 2, marks=pytest.mark.slow),
-        pytest.param(500, 2, 1, marks=pytest.mark.slow),
     ],
 )
 def test_avg_at_k_and_pass_at_k_intervals_cover_truth(problems: int, a: float, b: float) -> None:

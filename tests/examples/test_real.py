@@ -20,7 +20,6 @@ from paint.inference.engine import Sampling
 from paint.inference.local import LocalEngine
 from paint.models.policy import Policy, load_policy, load_tokenizer
 from paint.training.trainer import train
-from real_vllm import needs_vllm, scored_by, serving
 from run import in_cache, recipe_of, write_problems
 from runs import changed, stored
 
@@ -98,20 +97,3 @@ def test_smollm2_two_steps_learn_with_small_logprob_mismatch(run: Path) -> None:
     assert all(row["gradient_norm"] > 0 for row in metrics)
     for rollout in stored(run, 1):
         assert rollout["context"].endswith("...(omitted)...")
-
-
-@needs_vllm
-def test_smollm2_vllm_serves_trained_adapter_with_trainer_log_probs(
-    run: Path, cache: Path, tmp_path: Path
-) -> None:
-    """The second step's completions are of the adapter that the first step trained."""
-    adapter = run / "checkpoints/step-000001/adapter"
-    flags = ["--enable-lora", "--max-lora-rank", "64", "--lora-modules", f"trained={adapter}"]
-    with serving(cache / "base", flags, tmp_path / "log") as url:
-        for row in stored(run, 2):
-            prompt, ids = row["prompt_ids"], row["completion_ids"]
-            trained, base = (
-                scored_by(url, name, prompt, ids) for name in ("trained", str(cache / "base"))
-            )
-            assert trained == pytest.approx(row["engine_log_probs"], abs=1e-3)
-            assert trained != pytest.approx(base, abs=1e-3)
