@@ -422,7 +422,7 @@ def advise(
         ratios=ratios,
         answers=True,
         prompts={"teacher": prompts.teacher},
-        rollout={"max_new_tokens": options.tokens},
+        rollout={"max_new_tokens": options.tokens, "batch_size": 256},
     )
 
 
