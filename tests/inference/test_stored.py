@@ -1,11 +1,14 @@
 """Training on stored completions: of a run, of an evaluation, of a file."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from paint.algorithms.variants.stored_teacher import StoredTeacher
 from paint.cli.main import main
 from paint.config.run_folder import read_metrics
 from paint.config.schema import ConfigError
@@ -13,12 +16,13 @@ from paint.core.display import Display
 from paint.core.storage import CorruptFileError, read_jsonl
 from paint.data.problems import DataError, Problem
 from paint.inference.engine import Completion, EngineError, Sampling
+from paint.inference.factory import EngineSetup
 from paint.inference.local import LocalEngine
 from paint.inference.stored import StoredEngine
 from paint.models.policy import load_policy
 from paint.resolve.check import check_config
 from paint.training.trainer import train
-from runs import adapter, assert_same, changed, stored, write_problems
+from runs import adapter, assert_same, changed, stored, variant, write_problems
 
 SMALL: dict[str, dict[str, Any]] = {
     "model": {"lora_rank": 4, "lora_alpha": 8},
@@ -186,6 +190,90 @@ def test_train_on_unusable_rollouts_is_refused(first: Path, tmp_path: Path, case
     with pytest.raises(DataError, match=message):
         train(arm(source, {"train": {"steps": 1}}), tmp_path / "run")
     assert not list((tmp_path / "run/rollouts").iterdir())
+
+
+TEACHER = {
+    "completion_ids": [5, 6],
+    "engine_log_probs": None,
+    "teacher_ids": [[5, 7], [6, 8]],
+    "teacher_log_probs": [[-0.1, -3.0], [-0.2, -2.5]],
+}
+OF_NO_TEACHER: dict[str, tuple[dict[str, Any], str]] = {
+    "one token": ({"teacher_ids": [[5, 7]]}, "row 1: .* a list for each of 2 tokens"),
+    "no log-probs": ({"teacher_log_probs": None}, "row 1: .* a list for each of 2 tokens"),
+    "ragged": ({"teacher_ids": [[5, 7], [6]]}, "row 1: .* all of one length"),
+    "foreign": ({"teacher_ids": [[5, 7], [6, 770]]}, r"teacher_ids must be token ids in \[0, 770"),
+    "text": ({"teacher_ids": [["5", "7"], ["6", "8"]]}, "teacher_ids must be token ids"),
+    "twice": ({"teacher_ids": [[5, 5], [6, 8]]}, "teacher_ids must be distinct"),
+    "more log-probs": ({"teacher_log_probs": [[-1, -2, -3]] * 2}, "one for each of teacher_ids"),
+    "no number": ({"teacher_log_probs": [[-1, math.nan]] * 2}, "probabilities sum to 1"),
+    "too much": ({"teacher_log_probs": [[-0.1, -0.1]] * 2}, "probabilities sum to 1"),
+    "cold": ({"teacher_temperature": 0}, "teacher_temperature must be above 0, got 0"),
+}
+
+
+def test_stored_engine_reads_what_is_stored_of_a_teacher(
+    tmp_path: Path, problems: list[Problem]
+) -> None:
+    config = arm(tmp_path / "rows.jsonl")
+    policy = load_policy(config.model, seed=0)
+
+    def engine_on(rows: list[dict[str, Any]]) -> StoredEngine:
+        few = problems[: len(rows)]
+        named = [row | {"problem": p.problem} for row, p in zip(rows, few, strict=True)]
+        write_problems(tmp_path / "rows.jsonl", named)
+        display = Display(enabled=False)
+        setup = EngineSetup(policy, config.model, config.rollout, tmp_path, display, 200, few)
+        return StoredEngine.from_setup(setup)
+
+    engine = engine_on([TEACHER | {"teacher_temperature": 1.5}])
+    [[(_, completion)]] = engine.by_prompt.values()
+    top = completion.teacher_top
+    assert top is not None
+    assert top.temperature == 1.5
+    assert top.ids.tolist() == TEACHER["teacher_ids"]
+    assert top.log_probs.tolist() == [pytest.approx([-0.1, -3.0]), pytest.approx([-0.2, -2.5])]
+
+    for change, message in OF_NO_TEACHER.values():
+        with pytest.raises(DataError, match=message):
+            engine_on([TEACHER | change])
+    one = {"teacher_ids": [[5], [6]], "teacher_log_probs": [[-0.1], [-0.2]]}
+    with pytest.raises(DataError, match=r"different numbers of a teacher's entries .* \(1, 2\)"):
+        engine_on([TEACHER, TEACHER | one])
+
+
+@pytest.mark.slow
+def test_train_on_stored_teacher_of_whole_vocabulary_is_training_on_the_teacher(
+    first: Path, tmp_path: Path
+) -> None:
+    one: dict[str, dict[str, Any]] = {"train": {"steps": 1}, "objective": {"temperature": 1.0}}
+    train(arm(first, one), tmp_path / "teacher", display=Display(enabled=False))
+    policy = load_policy(arm(first).model, seed=0)
+    rows = []
+    for row in stored(first):
+        with torch.no_grad():
+            prompt, ids = row["teacher_prompt_ids"], row["completion_ids"]
+            logits = policy.lm_head(policy.hidden_states([prompt], [ids]))
+        top = logits.log_softmax(-1).topk(logits.shape[1])
+        found = {"teacher_ids": top.indices.tolist(), "teacher_log_probs": top.values.tolist()}
+        rows.append(row | found)
+    source = Path(write_problems(tmp_path / "scored.jsonl", rows))
+    by_file = arm(source, one, variant(StoredTeacher))
+    train(by_file, tmp_path / "stored", display=Display(enabled=False))
+    [found], [expected] = (read_metrics(tmp_path / name) for name in ("stored", "teacher"))
+    names = ("loss", "gradient_norm", "kl", "clip_frac", "student_entropy", "teacher_entropy")
+    for name in (*names, "unclipped_mass", "selected_kl", "first_kl", "off_policy_kl"):
+        assert found[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-7), name
+
+    with pytest.raises(DataError, match=r"at temperature 1, and the loss is at 1\.1; pass --obj"):
+        train(by_file.changed("objective", temperature=None), tmp_path / "hot")
+    with pytest.raises(DataError, match=r"has no teacher_ids and no teacher_log_probs; score it"):
+        train(arm(first, one, variant(StoredTeacher)), tmp_path / "none")
+
+
+def test_config_stored_teacher_without_stored_rollouts_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r'rollout\.engine must be "stored" with .*StoredTeacher'):
+        check_config(changed("demo-paint", variant(StoredTeacher)))
 
 
 def test_train_on_absent_source_is_refused_before_anything_is_written(tmp_path: Path) -> None:

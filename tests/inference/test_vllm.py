@@ -5,6 +5,7 @@ One server is shared by all tests but those of the server that a run owns.
 
 import dataclasses
 import os
+import runpy
 import shutil
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -266,6 +268,19 @@ def test_train_off_policy_killed_and_resumed_is_bitwise_equal(url: str, tmp_path
     assert max(row["attempts"] for row in metrics) > 1
     assert max(row["logprob_mismatch_mean"] for row in metrics) < 1e-4
     assert metrics[0]["off_policy_kl"] < 1e-7 < min(row["off_policy_kl"] for row in metrics[1:])
+
+
+def test_teacher_scores_by_server_are_those_of_the_model(url: str) -> None:
+    """A served teacher's likeliest entries (examples/teacher_scores.py)."""
+    scores = runpy.run_path("examples/teacher_scores.py")
+    teacher = load_policy(recipe(urls=[url]).model, seed=0)
+    prompt = teacher.student_prompt("What is $2+3$?")
+    ids = teacher.solution_ids(r"It is $\boxed{5}$.")
+    served = scores["served"](url, str(MODEL), prompt, ids)
+    local = scores["local"](teacher, prompt, ids)
+    assert served[0] == local[0]
+    assert np.array(served[1]) == pytest.approx(np.array(local[1]), abs=1e-4)
+    assert np.array(served[1]).shape == (len(ids), 16)
 
 
 def test_eval_by_server_gives_local_accuracy(url: str, trained: Policy, tmp_path: Path) -> None:

@@ -8,8 +8,11 @@ ids that are trained on. This module imports neither torch nor transformers.
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
 
 from paint.config import schema as cfg
 from paint.core.errors import PaintError, format_short
@@ -69,6 +72,14 @@ TurnPart = tuple[Sequence[int], Sequence[int]]
 """Token ids of a prompt, and of what was sampled after it."""
 
 
+class TeacherTop(NamedTuple):
+    """Entries of a teacher's distribution at each token of a completion, usually the likeliest."""
+
+    ids: npt.NDArray[np.int32]  # (n, k), distinct at a token
+    log_probs: npt.NDArray[np.float32]  # (n, k), over the whole vocabulary
+    temperature: float
+
+
 @dataclass(frozen=True)
 class Completion:
     """A completion sampled from the policy; of a conversation, all turns of the student."""
@@ -80,6 +91,7 @@ class Completion:
     truncated: bool  # cut at ``max_new_tokens`` without an end token
     source: str = "local"  # a server's address, "local", "stored"; "reference": a solution
     conversation: Conversation | None = None
+    teacher_top: TeacherTop | None = field(default=None, compare=False)  # of stored completions
 
     @property
     def conversation_grade(self) -> Grade | None:

@@ -6,10 +6,13 @@ different ones as long as there are any. Token ids are used as they are stored, 
 tokenized once.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from paint.config.run_folder import read_run, step_of, step_paths
 from paint.core.distributed import all_gather_slice
@@ -20,6 +23,7 @@ from paint.data.problems import DataError, Problem, read_conversation_messages
 from paint.data.readers import not_text
 from paint.inference.conversations import read_conversation, written_conversation
 from paint.inference.engine import (
+    LOG_PROB_ROUNDING,
     STORED,
     Completion,
     Engine,
@@ -27,6 +31,7 @@ from paint.inference.engine import (
     OnCompletion,
     Prompts,
     Sampling,
+    TeacherTop,
     completion_fault,
     derive_seed,
 )
@@ -99,6 +104,7 @@ class StoredEngine(Engine):
             f"engine: {len(used)} stored rollouts of {len(by_prompt)} problems, from {source}"
             + (f"; {texts} are texts, which were tokenized again" if texts else "")
             + (f"; {unknown} have no log-probs, and off_policy_* are without" if unknown else "")
+            + _describe_teacher([c for rows in by_prompt.values() for _, c in rows], source)
         )
         return cls(by_prompt)
 
@@ -176,7 +182,8 @@ def _completion(
             else:
                 ids = _tokens(policy, values["text"], prompt, truncated)
             log_probs = tuple(values.get("engine_log_probs") or ())
-            completion = Completion(ids, log_probs, truncated, STORED, conversation)
+            teacher = _teacher_top(values, len(ids), policy.lm_head.out_features)
+            completion = Completion(ids, log_probs, truncated, STORED, conversation, teacher)
             if conversation:
                 limit *= len(conversation.turns)
             fault = completion_fault(completion, policy.lm_head.out_features)
@@ -187,6 +194,51 @@ def _completion(
     except PolicyError as control:  # text that the chat format reads as a special token
         raise DataError(f"{row.place}: {control}") from None
     return completion
+
+
+def _teacher_top(values: Mapping[str, Any], tokens: int, vocabulary: int) -> TeacherTop | None:
+    """What a row holds of a teacher, if anything. Raises ValueError for what is no distribution."""
+    given: list[Any] = [values.get("teacher_ids"), values.get("teacher_log_probs")]
+    if given == [None, None]:
+        return None
+    for table in given:
+        is_table = isinstance(table, list) and all(isinstance(row, list) for row in table)
+        if not is_table or len(table) != tokens or len({len(row) for row in table}) != 1:
+            raise ValueError(
+                f"teacher_ids and teacher_log_probs must hold a list for each of {tokens} tokens, "
+                f"all of one length"
+            )
+    ids, log_probs = map(np.array, given)
+    if (
+        ids.dtype.kind != "i"
+        or ids.ndim != 2
+        or ids.size == 0
+        or not 0 <= ids.min() <= ids.max() < vocabulary
+    ):
+        raise ValueError(f"teacher_ids must be token ids in [0, {vocabulary:,})")
+    if (np.diff(np.sort(ids)) == 0).any():
+        raise ValueError("teacher_ids must be distinct at each token")
+    if log_probs.dtype.kind not in "if" or log_probs.shape != ids.shape:
+        raise ValueError("teacher_log_probs must be numbers, one for each of teacher_ids")
+    if not (np.exp(log_probs.astype(float)).sum(axis=1) <= math.exp(LOG_PROB_ROUNDING)).all():
+        raise ValueError("teacher_log_probs must be log-probs whose probabilities sum to 1 at most")
+    temperature = values.get("teacher_temperature", 1.0)
+    if type(temperature) not in (int, float) or not 0 < temperature < math.inf:
+        raise ValueError(f"teacher_temperature must be above 0, got {temperature!r}")
+    return TeacherTop(ids.astype(np.int32), log_probs.astype(np.float32), float(temperature))
+
+
+def _describe_teacher(completions: Sequence[Completion], source: Path) -> str:
+    """A clause on what is stored of a teacher; "" for nothing. Raises DataError for several k."""
+    tops = [completion.teacher_top for completion in completions]
+    sizes = {0 if top is None else top.ids.shape[1] for top in tops}
+    if len(sizes) > 1:
+        found = ", ".join(map(str, sorted(sizes)))
+        raise DataError(
+            f"{source}: its rollouts have different numbers of a teacher's entries at a token "
+            f"({found}); score all of them with one k"
+        )
+    return f"; with {max(sizes)} entries of a teacher at each token" if any(sizes) else ""
 
 
 def _written(policy: Policy, row: StoredRow, problem: Problem, messages: Any) -> Completion:
