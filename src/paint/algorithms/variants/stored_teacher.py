@@ -40,25 +40,24 @@ class StoredTeacher(Algorithm):
         self, setup: ts.Setup, batch: ts.Batch, step_index: int, clock: Clock
     ) -> ts.StepResult:
         rollouts = ts.generate_rollouts(setup, batch, step_index, clock)
-        return ts.learn(setup, rollouts, partial(score, setup), step_index, clock)
+        return ts.learn(setup, rollouts, partial(self.score, setup), step_index, clock)
 
-
-def score(setup: ts.Setup, rollouts: Sequence[Rollout]) -> ts.Scores:
-    """The loss of a micro-batch, and values of its tokens by name."""
-    tops = [_teacher_of(rollout, setup.config) for rollout in rollouts]
-    student = ts.student_hidden_states(setup, rollouts)
-    ids = torch.from_numpy(np.concatenate([top.ids for top in tops])).long()
-    log_probs = torch.from_numpy(np.concatenate([top.log_probs for top in tops]))
-    loss = top_k_loss(
-        student,
-        setup.policy.lm_head,
-        ts.completion_lengths(rollouts),
-        ids.to(student.device),
-        log_probs.to(student.device),
-        setup.resolved.objective,
-        tokens=ts.completion_ids(rollouts, student.device),
-    )
-    return loss.value, {"loss": loss.per_token, **loss.stats}
+    def score(self, setup: ts.Setup, rollouts: Sequence[Rollout]) -> ts.Scores:
+        """The loss of a micro-batch, and values of its tokens by name."""
+        tops = [_teacher_of(rollout, setup.config) for rollout in rollouts]
+        student = ts.student_hidden_states(setup, rollouts)
+        ids = torch.from_numpy(np.concatenate([top.ids for top in tops])).long()
+        log_probs = torch.from_numpy(np.concatenate([top.log_probs for top in tops]))
+        loss = top_k_loss(
+            student,
+            setup.policy.lm_head,
+            ts.completion_lengths(rollouts),
+            ids.to(student.device),
+            log_probs.to(student.device),
+            setup.resolved.objective,
+            tokens=ts.completion_ids(rollouts, student.device),
+        )
+        return loss.value, {"loss": loss.per_token, **loss.stats}
 
 
 def _teacher_of(rollout: Rollout, config: Config) -> TeacherTop:
