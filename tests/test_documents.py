@@ -1,5 +1,6 @@
 """Commands in documents parse, and Python blocks run, on the demo in place of other models."""
 
+import json
 import re
 import shlex
 import shutil
@@ -34,8 +35,8 @@ COMMANDS = [
     )
 ]
 
-# test_notebook.py and test_extend_page.py run these; the reference has signatures.
-OTHERS = ("notebook.md", "extend.md", "python-api.md", "log.md")
+# Tests of their own run these; the reference has signatures.
+OTHERS = ("notebook.md", "extend.md", "forgetting.md", "python-api.md", "log.md")
 BLOCKS = [
     pytest.param(block, id=document.stem)
     for document in DOCUMENTS
@@ -52,6 +53,28 @@ def test_documented_command_parses(command: str, monkeypatch: pytest.MonkeyPatch
     # Recipes that the reader writes stand for any other.
     command = re.sub(r"(?<![\w/-])(RECIPE|[\w-]+\.toml)(?= |$)", "demo-paint", command)
     parse(shlex.split(command.partition(" > ")[0], comments=True))
+
+
+def test_table_of_forgetting_pairs_the_rows_of_lm_eval(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (ROOT / "docs/how-to/forgetting.md").read_text()
+    [block] = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    metrics = {"ifeval": "prompt_level_strict_acc", "hellaswag": "acc_norm"}
+    for name, right in (("base", 30), ("trained", 10)):
+        folder = tmp_path / "forgetting" / name / "model"
+        folder.mkdir(parents=True)
+        for task, metric in metrics.items():
+            rows = [{"doc_id": i, metric: float(i < right)} for i in reversed(range(40))]
+            text = "\n".join(map(json.dumps, rows))
+            (folder / f"samples_{task}_2026-11-27T18-22-53.671708.jsonl").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    exec(block, {})
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:4] for line in lines] == [
+        [t, "75.0%", "25.0%", "-50.0%"] for t in metrics
+    ]
+    assert re.search(r"\(-6\d\.\d% to -3\d\.\d%\)$", lines[0])
 
 
 def test_documented_commands_are_found() -> None:
