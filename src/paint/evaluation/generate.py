@@ -185,11 +185,7 @@ def collect_samples(
         folder: for the engine's log and adapters.
         falls_back: generate here if servers do not start, unless they have stored samples.
     """
-    # Of all tasks: their server starts once, with one --max-model-len.
-    max_tokens = max(require_context_length(policy, task) for task in tasks)
-    if conversation.is_on:  # later prompts are longer
-        longest = max(task.protocol.sampling.max_new_tokens for task in tasks) + PROMPT_TOKENS
-        max_tokens = int(min(max(longest, max_tokens), position_limit(policy.base.config)))
+    max_tokens = _most_tokens(policy, tasks, conversation)
     with wrap_errors(folder, StoreError, "choose another place (--output-dir)"):
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -238,6 +234,21 @@ def collect_samples(
                     for task, store in group:
                         generate(policy, engine, task, store, display, conversations)
         yield stores
+
+
+def _most_tokens(
+    policy: Policy, tasks: Sequence[EvalTask], conversation: cfg.ConversationConfig
+) -> int:
+    """The most tokens of a prompt and its completion in all tasks, which one server is started for.
+
+    Raises EvalError where a task needs more than the model has.
+    """
+    most = max(require_context_length(policy, task) for task in tasks)
+    if not conversation.is_on:
+        return most
+    # Later prompts are longer.
+    longest = max(task.protocol.sampling.max_new_tokens for task in tasks) + PROMPT_TOKENS
+    return int(min(max(longest, most), position_limit(policy.base.config)))
 
 
 def generate(

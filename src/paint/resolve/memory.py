@@ -143,19 +143,12 @@ def training_memory(
         sampled = buffered(sampled)
         # More than this share is released; but rows may end early, and leave less.
         kept = min(generating * sampled * width * shape.cache, KEPT * capacity)
-
-    gathered = 0.0
-    if shards > 1:
-        gathered = 2 * width * shape.weights / shape.layers
-    elif model.quantization == "nf4":
-        gathered = width * max(layer.inputs * layer.outputs for layer in shape.linear)
-    gathered += dora_products(model, shape)
     message = min(trained, MESSAGE) if ranks > 1 else 0
     return Memory(
         kept=kept,
         layers=frozen_bytes(model, shape) / shards,
         ends=width * (shape.parameters - shape.weights),
-        gathered=gathered,
+        gathered=gathered_bytes(model, shape, shards) + dora_products(model, shape),
         adapters=adapters,
         gradients=WIDE * trained,
         optimizer=state_bytes * trained,
@@ -169,6 +162,16 @@ def training_memory(
         update=2 * WIDE * message + 2 * WIDE * trained,
         cache=generating * sampled_row(model, shape, sampled) - kept,
     )
+
+
+def gathered_bytes(model: ModelConfig, shape: Shape, shards: int) -> float:
+    """Bytes of frozen layers that are whole for a moment: of shards, or rounded to 4 bits."""
+    width = WIDTHS[model.dtype]
+    if shards > 1:
+        return 2 * width * shape.weights / shape.layers
+    if model.quantization == "nf4":
+        return width * max(layer.inputs * layer.outputs for layer in shape.linear)
+    return 0.0
 
 
 def saved_by_forward(config: Config, shape: Shape, tokens: int, kernels: Kernels) -> float:

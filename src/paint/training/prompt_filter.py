@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from paint.config.context_sources import context_source
-from paint.config.schema import PAPER_PROMPTS
+from paint.config.schema import PAPER_PROMPTS, DataConfig
 from paint.core.display import Display
 from paint.data.contexts import Contexts
 from paint.data.mixtures import counts_by_source
@@ -78,13 +78,7 @@ def filter_problems(
             f"{config.data.place}: no problem is left; {count - refused} of {count} are over "
             f"{check.limit} tokens{others}"
         )
-    left = counts_by_source(problems)
-    for source in config.data.sources:
-        if source.name not in left:
-            raise DataError(
-                f"{source.path}: no problem is left, as its rows hold {REASON} or are over "
-                f"{check.limit} tokens; leave the source out, or raise data.max_prompt_tokens"
-            )
+    _require_every_source(config.data, problems, check.limit)
 
     skipped = {
         REASON: len(rows) - count,
@@ -96,6 +90,17 @@ def filter_problems(
             display.note(f"skipped {number} rows: {reason}")
     _note_prompts(policy, run, contexts, problems, display)
     return problems
+
+
+def _require_every_source(data: DataConfig, problems: Sequence[Problem], limit: int) -> None:
+    """Raise DataError for a source of a mixture without a problem of at most ``limit`` tokens."""
+    left = counts_by_source(problems)
+    for source in data.sources:
+        if source.name not in left:
+            raise DataError(
+                f"{source.path}: no problem is left, as its rows hold {REASON} or are over "
+                f"{limit} tokens; leave the source out, or raise data.max_prompt_tokens"
+            )
 
 
 def _note_prompts(

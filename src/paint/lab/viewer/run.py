@@ -106,12 +106,9 @@ def run_data(
     config, run_info = read_run(run), read_run_json(run)
     metrics = _metrics(run, display)
     chosen = choose(run, config, spec)
-    # SFT and GRPO have no teacher whose values could be computed again.
     scorer = None
     if spec.again and chosen:
-        resolved = _load_scoring(config, run_info)
-        if resolved.algorithm.needs_context:
-            scorer = Scorer(run, resolved, display)
+        scorer = _open_scorer(run, config, run_info, display)
     problems: dict[str, Problem] = {}
     if scorer is None:
         tokenizer = load_tokenizer(config.model.path)
@@ -164,6 +161,14 @@ def run_data(
         "vocabulary": list(map(text_of, token_bytes(tokenizer, vocabulary))),
         "special": [i in tokenizer.all_special_ids for i in vocabulary],
     }
+
+
+def _open_scorer(
+    run: Path, config: Config, run_info: Mapping[str, Any], display: Display
+) -> Scorer | None:
+    """What computes values again; None for SFT and GRPO, which have no teacher."""
+    resolved = _load_scoring(config, run_info)
+    return Scorer(run, resolved, display) if resolved.algorithm.needs_context else None
 
 
 def _metrics(run: Path, display: Display) -> list[dict[str, float]]:
