@@ -17,7 +17,7 @@ PHASES = {
     "teacher forward": "working memory of the teacher's pass",
     "loss": "saved by the student's pass, and a chunk's logits",
     "backward": "saved, and working memory of the backward pass",
-    "solutions": "the same of the reference solutions",
+    "solutions": "saved by their pass, or its backward pass",
     "update": "sums over ranks, and the optimizer step",
 }
 """What each resident part of the memory is, and what needs memory in each phase of a step."""

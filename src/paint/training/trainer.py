@@ -450,12 +450,12 @@ def _take_step(
 ) -> tuple[list[ScoredRollout], dict[str, float]]:
     """One step of the algorithm: its rollouts with their values, and metrics next to theirs."""
     rows = minibatch(setup, step_index)
-    with (
-        setup.accelerator.split_between_processes(rows) as batch,
-        extension_errors("train.method", setup.config.train.method),
-    ):
-        setup.ungraded.clear()
+    with ExitStack() as stack:
+        batch = stack.enter_context(setup.accelerator.split_between_processes(rows))
         of_solutions = add_gradient_of_solutions(setup, batch, step_index, clock)
+        # From here on, errors are those of the algorithm.
+        stack.enter_context(extension_errors("train.method", setup.config.train.method))
+        setup.ungraded.clear()
         try:
             scored, gradient_norm = setup.resolved.algorithm.step(setup, batch, step_index, clock)
         except NothingGradedError:  # raised on all ranks, before any update
