@@ -182,7 +182,7 @@ METRICS = (
                 "clipped",
                 rose_by(0.2),
                 "the clip takes the gradient of many tokens",
-                "raise objective.clip",
+                'raise objective.clip, or set objective.clip_mode "none"',
             ),
         ),
     ),
