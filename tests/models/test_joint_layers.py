@@ -167,6 +167,10 @@ def test_joint_layers_of_families_give_states_of_layers(
         make().eval(),
         LoraConfig(r=3, target_modules=targets, init_lora_weights=False, use_dora=use_dora),
     )
+    with torch.no_grad():  # biases start at 0, and magnitudes where they change nothing
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias") or "magnitude" in name:
+                parameter.add_(torch.rand(parameter.shape))
     own = dataclasses.replace(policy, model=model)
     layers = JointLayers(own.base)
     assert [len(layer.parts) for layer in layers.layers] == sizes * 2
