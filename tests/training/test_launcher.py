@@ -235,6 +235,15 @@ def test_serve_on_any_host_requires_key(machine: Machine, monkeypatch: pytest.Mo
         launcher.serve(LaunchRequest(1), check_config(DEMO), host="127.0.0.1", port=8000)
 
 
+def test_serve_for_what_servers_cannot_take_is_refused(machine: Machine) -> None:
+    machine(1)
+    run = check_config(DEMO.changed("model", use_dora=True))
+    with pytest.raises(
+        ConfigError, match=r"with model.use_dora \(vLLM refuses DoRA\); set rollout"
+    ):
+        launcher.serve(LaunchRequest(1, dry_run=True), run, host="127.0.0.1", port=8000)
+
+
 # A launcher whose worker is in a session of its own, as a rank of torchrun is.
 LEAVER = """
 import os, subprocess, sys, time

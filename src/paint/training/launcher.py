@@ -44,6 +44,7 @@ from paint.resolve.check import (
     require_model_folder,
     require_same_beginning,
     require_trainable,
+    unserved,
 )
 from paint.resolve.engines import resolved_engine, server_engine
 from paint.resolve.plan import (
@@ -303,6 +304,11 @@ def serve(request: LaunchRequest, run: Resolved, *, host: str, port: int) -> int
     """
     if not request.gpus:
         raise ConfigError("no GPUs to serve on; add --gpus N, those of this machine")
+    if found := unserved(run.config.model):
+        raise ConfigError(
+            f"servers cannot take what is trained with {found.setting} ({found.why}); set "
+            f'rollout.engine "local" where the training runs'
+        )
     require_model_folder(run.config)
     run = enable_servers(run)
     placement = place_ranks(request, run, (0, 0))
