@@ -123,6 +123,8 @@ HELPER = "QWEN_HELPER"
 """Set in the environment of the further processes."""
 
 AS_IN_PAPER = "paint-as-worded-in-the-paper"
+UNCLIPPED = ("opsd-without-clip", "paint-without-clip")
+"""The same losses without the paper's clip, with which both collapsed on an H200."""
 
 CONTROLS: dict[Part, tuple[str, ...]] = {"gsm8k": ("none", "other", "answer")}
 
@@ -440,7 +442,16 @@ def gradient_of(found: paint.Result, context: str) -> float:
 def names_of(part: Part) -> list[str]:
     """The runs of a part, in the order in which they are taken."""
     names = {
-        "gsm8k": ["grpo", "paint", "opsd", "paint-other", "paint-none", "sft", "paint-answer"],
+        "gsm8k": [
+            "paint",
+            "opsd",
+            *UNCLIPPED,
+            "grpo",
+            "paint-other",
+            "paint-none",
+            "sft",
+            "paint-answer",
+        ],
         "wrong-ends": ["paint", "opsd", "sft"],
         "mbpp": ["grpo", "paint", "opsd", "sdpo", "sft"],
     }
@@ -512,7 +523,13 @@ def cells_of(part: Part, wording: str, options: Options) -> list[ExperimentRun]:
 
     read = read_recipes(METHODS[part], base=BASE, controls=CONTROLS.get(part, ()), change=shared)
     cells = [ExperimentRun(name, run.config) for name, run in read]
-    if part != "mbpp" and wording != "paper":
+    if part == "gsm8k":
+        configs = {cell.name: cell.config for cell in cells}
+        for name in UNCLIPPED:
+            config = configs[name.removesuffix("-without-clip")]
+            config = config.changed("objective", clip_mode="none")
+            cells.insert(-1, ExperimentRun(name, config))
+    if part == "gsm8k" and wording != "paper":
         config = replace(read[-1][1].config, prompts=PromptsConfig())
         cells.insert(-1, ExperimentRun(AS_IN_PAPER, config))
     return cells

@@ -7,9 +7,20 @@ from typing import Any
 
 import pytest
 from qwen.contexts import NUMBER, first_step, numbers_shifted, with_wrong_numbers
-from qwen.run import Options, cells_of, with_wrong_end, write_rows
+from qwen.run import (
+    PARTS,
+    Options,
+    Part,
+    Task,
+    cells_of,
+    names_of,
+    share,
+    with_wrong_end,
+    write_rows,
+)
 
 from paint.config.schema import DataConfig
+from paint.core.display import Display
 from paint.core.storage import read_jsonl
 from paint.data.problems import read_problems
 
@@ -97,6 +108,8 @@ def test_cells_of_gsm8k_have_methods_controls_and_the_papers_wording(options: Op
         "paint-none",
         "paint-other",
         "paint-answer",
+        "opsd-without-clip",
+        "paint-without-clip",
         "paint-as-worded-in-the-paper",
         "paint",
     ]
@@ -104,7 +117,37 @@ def test_cells_of_gsm8k_have_methods_controls_and_the_papers_wording(options: Op
     assert cells["paint-as-worded-in-the-paper"].prompts.teacher == ""
     assert "Explain" in cells["opsd"].prompts.teacher
     assert cells["opsd"].context.mask_ratio_wrong == 0.0
+    unclipped = cells["paint"].changed("objective", clip_mode="none")
+    assert cells["paint-without-clip"] == unclipped
+    assert cells["opsd-without-clip"].context.mask_ratio_wrong == 0.0
     assert cells["paint-other"].context.source == ("other",)
     assert "paint-as-worded-in-the-paper" not in {
         cell.name for cell in cells_of("gsm8k", "paper", options)
     }
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_names_of_a_part_are_those_of_its_cells(part: Part, options: Options) -> None:
+    names = [cell.name for cell in cells_of(part, "explain", options)]
+    assert sorted(names_of(part)) == sorted(names)
+
+
+def test_share_does_each_task_after_its_needs_and_goes_on_after_one_that_fails(
+    tmp_path: Path,
+) -> None:
+    done: list[str] = []
+
+    def fail() -> None:
+        raise ValueError("broken")
+
+    tasks = [
+        Task("last", lambda: done.append("last"), ("first",)),
+        Task("never", lambda: done.append("never"), ("bad",)),
+        Task("bad", fail),
+        Task("first", lambda: done.append("first")),
+    ]
+    share(tasks, tmp_path, Display(enabled=False))
+    assert done == ["first", "last"]
+    assert "ValueError: broken" in (tmp_path / "bad.failed").read_text()
+    share(tasks, tmp_path, Display(enabled=False))  # nothing is done again
+    assert done == ["first", "last"]
