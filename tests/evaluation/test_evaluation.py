@@ -336,7 +336,7 @@ def test_eval_full_tuning_checkpoints_share_base_with_adapters(
     nothing = ["--output-dir", str(tmp_path / "nothing")]
     for more, message in (
         ([str(adapted)], "its train_mode is 'lora', another target's is 'full'"),
-        (["--rollout.engine", "vllm"], "A checkpoint's model/ folder is a complete model"),
+        (["--rollout.engine", "vllm"], "a checkpoint's model/ folder is a complete model"),
     ):
         assert main(["eval", str(run), *more, *flags, *nothing]) == 2
         assert message in capsys.readouterr().err

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from paint.config.context_sources import context_source
 from paint.config.schema import Config, DataConfig
-from paint.core.errors import naming
+from paint.core.errors import cut, naming, wrap_errors
 from paint.data.benchmarks import PUBLISHED, load_benchmark, require_distinct
 from paint.data.contexts import Contexts, context_function
-from paint.data.problems import read_problems
-from paint.data.readers import is_on_hub, read_rows
+from paint.data.problems import DataError, read_problems
+from paint.data.readers import NAME_IT, is_on_hub, read_rows
 from paint.demo.files import problems_path
 from paint.grading.graders import needs_answer
 
@@ -39,8 +39,8 @@ def check_sources(config: Config, needs: Mapping[str, str]) -> None:
     first = []
     # Each by itself: a problem that two sources hold is found when all rows are read.
     for source in config.data.paths:
-        if not is_on_hub(problems_path(source)):
-            with naming("data.path"):
+        with naming("data.path"):
+            if not is_on_hub(problems_path(source)):
                 first += read_problems(_first(config.data.of(source)), needs=needs).problems
     if first:
         _ = Contexts(config.context, first).file_content  # reads the file, if a source names one
@@ -77,6 +77,7 @@ def require_readable(path: str) -> None:
 
 def _first(data: DataConfig) -> DataConfig:
     path = Path(problems_path(data.place))
-    if path.exists() and path.stat().st_size <= SMALL_FILE:
-        return data
+    with wrap_errors(cut(str(path)), DataError, NAME_IT):  # a name may be too long for the system
+        if path.exists() and path.stat().st_size <= SMALL_FILE:
+            return data
     return replace(data, limit=min(data.limit or FIRST_ROWS, FIRST_ROWS))
