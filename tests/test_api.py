@@ -233,6 +233,7 @@ def test_run_with_own_rows_resumes_wherever_its_folder_lies(
     assert (moved.steps, again.steps) == ([], [1, 2, 3])
 
 
+@pytest.mark.slow
 def test_copied_run_resumes_with_moved_data_and_model_to_the_same_weights(
     demo_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -122,7 +122,7 @@ def test_read_recipe_invalid_value_is_refused_by_name(
 
 @pytest.mark.parametrize(
     "text",
-    [f"a = {'[' * 30_000}", f"a = {'{a=' * 15_000}", f"[train]\noptions.{'a.' * 30_000}a = 1\n"],
+    [f"a = {'[' * 30_000}", f"a = {'{a=' * 15_000}", f"[train]\noptions.{'a.' * 10_000}a = 1\n"],
 )
 def test_read_recipe_deep_nesting_is_refused(tmp_path: Path, text: str) -> None:
     assert "lists and objects nest deeper than 100" in refusal(tmp_path, text)

@@ -22,6 +22,7 @@ from verdicts import is_correct
 EVALUATION = Sampling(temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=96)
 
 
+@pytest.mark.slow
 def test_demo_model_accuracy_rises_with_reference(policy: Policy, problems: list[Problem]) -> None:
     some = problems[:100]
 

@@ -133,8 +133,9 @@ def test_names_of_a_part_are_those_of_its_cells(part: Part, options: Options) ->
 
 
 def test_share_does_each_task_after_its_needs_and_goes_on_after_one_that_fails(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)
     done: list[str] = []
 
     def fail() -> None:

@@ -96,6 +96,7 @@ def test_options_are_one_config_from_recipe_line_and_python(recipe: str) -> None
     assert complete(from_table(NAMES, base=read_recipe(recipe))) == of_recipe
 
 
+@pytest.mark.slow
 def test_options_are_trained_with_recorded_and_resumed(tmp_path: Path) -> None:
     own: dict[str, dict[str, Any]] = {
         "train": {"method": RewardWeighted, "options": {"baseline": 0.5}},

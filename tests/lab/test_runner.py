@@ -489,6 +489,7 @@ def test_ablation_trains_setting_shared_by_two_tables_once(
         assert all(f">{label}</text>" in drawn for label in ("base", *ABLATION_TABLES[name].rows))
 
 
+@pytest.mark.slow
 def test_ablate_feedback_shows_every_checkpoint_and_best_per_seed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

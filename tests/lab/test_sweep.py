@@ -224,6 +224,7 @@ def test_compare_row_that_cannot_be_compared_is_refused(
     assert not compared
 
 
+@pytest.mark.slow
 def test_compare_results_have_a_column_for_each_setting_that_differs(tmp_path: Path) -> None:
     small: Any = {"train": {"steps": 1, "batch_size": 2}, "rollout": {"max_new_tokens": 16}}
     small |= {"seeds": 1, "problems": 2, "samples": 1, "max_new_tokens": 8}

@@ -264,6 +264,7 @@ def test_config_of_a_strangers_run_is_not_named_by_passing_it(
         assert not isinstance(refused.value, UntrustedError)
 
 
+@pytest.mark.slow
 def test_own_run_is_evaluated_shown_and_resumed_without_a_question(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

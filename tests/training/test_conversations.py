@@ -234,6 +234,7 @@ def test_conversation_over_its_limits_is_truncated(short: list[Problem]) -> None
         assert completion.truncated
 
 
+@pytest.mark.slow
 def test_train_on_conversations_in_parts_is_bitwise_equal(tmp_path: Path) -> None:
     config = small()
     train(config, tmp_path / "whole")

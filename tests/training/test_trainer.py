@@ -565,6 +565,7 @@ def test_resume_hint_for_corrupt_file_recovers_same_run(run: Path, tmp_path: Pat
     assert_same_history(tmp_path / "whole", folder)
 
 
+@pytest.mark.slow
 def test_resume_with_other_problems_is_refused(tmp_path: Path, problems: list[Problem]) -> None:
     names = ("problem", "solution", "answer")
     rows = [{name: getattr(p, name) for name in names} for p in problems[:12]]
@@ -588,7 +589,7 @@ def test_non_finite_loss_ends_run_and_keeps_checkpoints(tmp_path: Path) -> None:
     assert latest_checkpoint(tmp_path / "run") is not None
 
 
-@pytest.mark.parametrize("value", [math.nan, -math.inf])
+@pytest.mark.parametrize("value", [math.nan, pytest.param(-math.inf, marks=pytest.mark.slow)])
 def test_weights_that_are_not_finite_are_not_saved_and_resume_repeats_the_step(
     tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch, value: float
 ) -> None:

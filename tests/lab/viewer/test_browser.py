@@ -375,6 +375,7 @@ def half(completion: str, row: dict[str, Any]) -> paint.Grade:
     return paint.Grade(0.5, "1 of 2 tests passed", feedback="This test failed: assert add(1, 2)")
 
 
+@pytest.mark.slow
 def test_page_of_own_grader_shows_reason_and_feedback_and_no_mathematics(
     browser: Any, tmp_path: Path
 ) -> None:

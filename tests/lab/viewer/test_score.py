@@ -154,6 +154,7 @@ def rescored(run: Path, spec: PageSpec) -> dict[int, list[bool]]:
     return {step["step"]: ["entries" in row for row in step["rows"]] for step in data["steps"]}
 
 
+@pytest.mark.slow
 def test_run_data_of_a_long_run_rescores_some_steps(
     long_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
