@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -135,13 +136,14 @@ def trl(method: str, path: str, options: Options, *, vllm: bool = False) -> list
     else:
         from trl import GRPOConfig, GRPOTrainer
 
-        def length(completions: Sequence[str], **_: Any) -> list[float]:
-            return [float(hash(text) % 7) for text in completions]
+        def reward(completions: Sequence[str], **_: Any) -> list[float]:
+            # Rewards that differ within a group, so that the gradient is not zero.
+            return [float(zlib.crc32(text.encode()) % 7) for text in completions]
 
         examples = Dataset.from_list([{"prompt": row["problem"]} for row in rows])
         trainer = GRPOTrainer(
             model,
-            length,
+            reward,
             GRPOConfig(num_generations=min(GROUP, options.rows), **shared),
             train_dataset=examples,
             **more,

@@ -46,6 +46,7 @@ from paint.core.errors import Interrupted, PaintError
 from paint.core.storage import FolderInUse, lock_folder
 from paint.data.benchmarks import PUBLISHED, load_benchmark
 from paint.data.problems import read_problems, to_row
+from paint.lab.checkpoint_results import BASE as BASE_MODEL
 from paint.lab.checkpoint_results import read_results
 from paint.lab.comparison_report import publish
 from paint.lab.eval_protocols import EvalProtocol
@@ -119,6 +120,9 @@ TRANSFER = {"humaneval": "code", "math500": "math"}
 OWN_RATE = ("sft", "grpo", "sdpo")
 """Methods that keep the learning rate of their recipe."""
 
+FIXED = ("model", "steps", "batch_size", "problems", "wording", "rate", "rehearse")
+"""Options on which results depend: a folder has those of its first call."""
+
 HELPER = "QWEN_HELPER"
 """Set in the environment of the further processes."""
 
@@ -164,6 +168,13 @@ class Options:
     @property
     def tokens(self) -> int:
         return 24 if self.rehearse else 320
+
+    @property
+    def rates(self) -> tuple[int, ...]:
+        """The multiples of the paper's learning rate that are tried."""
+        if self.rate is not None:
+            return ()
+        return RATES[:1] if self.rehearse else RATES
 
     @property
     def limit(self) -> int | None:
@@ -226,12 +237,25 @@ def run(options: Options) -> None:
     """Do the tasks that no other process does, and write the tables."""
     display = Display()
     with lock_folder(options.folder, ".lock-data", waiting=display.note):
+        require_same(options)
         write_rows(options)
     share(tasks_of(options, display), options.folder / "tasks", display)
     with lock_folder(options.folder, ".lock-tables", waiting=display.note):
         for part in PARTS:
             if part in options.parts:
                 write_tables(part, options, display)
+
+
+def require_same(options: Options) -> None:
+    """Exit if the folder holds results of other options: its tasks are done, and say nothing."""
+    path = options.folder / "options.json"
+    # As JSON has them, so that they compare equal with what is read.
+    fixed = {name: getattr(options, name) for name in FIXED}
+    if not path.exists():
+        storage.write_json(path, fixed)
+    held = storage.read_json(path, "delete it")
+    if held != fixed:
+        sys.exit(f"{options.folder} holds results of {held}, not of {fixed}; name another --folder")
 
 
 def share(tasks: Sequence[Task], folder: Path, display: Display) -> None:
@@ -251,10 +275,12 @@ def share(tasks: Sequence[Task], folder: Path, display: Display) -> None:
 
 
 def is_over(task: Task, folder: Path) -> bool:
-    """Whether the task is done, or failed, or needs one that failed."""
-    if any((folder / f"{task.name}.{end}").exists() for end in ("done", "failed")):
-        return True
-    return any((folder / f"{need}.failed").exists() for need in task.needs)
+    """Whether the task is done or failed. It fails with what it needs, and so do those after it."""
+    failed = folder / f"{task.name}.failed"
+    for need in task.needs:
+        if (folder / f"{need}.failed").exists():
+            failed.write_text(f"{need} failed\n")
+    return failed.exists() or (folder / f"{task.name}.done").exists()
 
 
 def do(task: Task, folder: Path, display: Display) -> None:
@@ -283,11 +309,13 @@ def tasks_of(options: Options, display: Display) -> list[Task]:
         tasks += [
             Task(f"wording-{name}", partial(measure_wording, name, options)) for name in WORDINGS
         ]
+    # A wording that is given is not waited for, though all are measured.
+    awaited = wordings if options.wording is None else ()
     rates = []
-    for factor in () if options.rate else RATES[:1] if options.rehearse else RATES:
+    for factor in options.rates:
         do_rate = partial(search_rate, (factor,), options, display)
-        rates.append(Task(f"rate-{factor}", do_rate, wordings))
-    needs = (*(() if options.wording else wordings), *(task.name for task in rates))
+        rates.append(Task(f"rate-{factor}", do_rate, awaited))
+    needs = (*awaited, *(task.name for task in rates))
 
     for seed in range(options.seeds):
         free: list[Task] = []
@@ -486,21 +514,24 @@ def train_and_evaluate(
         return
     cell = cells[name]
     if name not in OWN_RATE:
-        factors = RATES[:1] if options.rehearse else RATES
-        rate = options.rate or search_rate(factors, options, display)
+        rate = options.rate or search_rate(options.rates, options, display)
         cell = replace(cell, config=cell.config.changed("train", learning_rate=rate))
     run_experiment([cell], [seed], options.folder / part, exam_of(part, options), display)
 
 
 def write_tables(part: Part, options: Options, display: Display) -> None:
-    """The tables of a part, of the seeds that have all its runs, or of seed 0 with what it has."""
+    """The tables of a part: of the seeds with all of its runs, or else of seed 0."""
     folder = options.folder / part
     found = read_results(folder) if folder.exists() else []
-    names = [cell.name for cell in cells_of(part, wording_of(options), options)]
-    trained = {seed: {result.run for result in found if result.seed == seed} for seed in range(99)}
-    whole = [seed for seed, runs in trained.items() if {"base", *names} <= runs] or [0]
+    by_seed: dict[int, set[str]] = {}
+    for result in found:
+        by_seed.setdefault(result.seed, set()).add(result.run)
+    wanted = {BASE_MODEL, *(options.methods or names_of(part))} - {AS_IN_PAPER}
+    whole = [seed for seed, runs in by_seed.items() if wanted <= runs] or [0]
     results = [result for result in found if result.seed in whole]
-    names = [name for name in names if name in {result.run for result in results}]
+    made = {result.run for result in results}
+    names = [name for name in names_of(part) if name in made]
+    names.sort(key=lambda name: name == "paint")  # the last is compared with each
     if len(names) > 1:
         publish(side_by_side(f"Qwen2.5-Coder-0.5B, {part}", names), results, folder, display)
         paint.grade(folder / "evaluation")

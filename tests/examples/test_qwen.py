@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from qwen.run import (
     Task,
     cells_of,
     names_of,
+    require_same,
     share,
     with_wrong_end,
     write_rows,
@@ -144,11 +146,22 @@ def test_share_does_each_task_after_its_needs_and_goes_on_after_one_that_fails(
     tasks = [
         Task("last", lambda: done.append("last"), ("first",)),
         Task("never", lambda: done.append("never"), ("bad",)),
+        Task("nor this", lambda: done.append("nor this"), ("never",)),
         Task("bad", fail),
         Task("first", lambda: done.append("first")),
     ]
     share(tasks, tmp_path, Display(enabled=False))
     assert done == ["first", "last"]
     assert "ValueError: broken" in (tmp_path / "bad.failed").read_text()
+    assert (tmp_path / "nor this.failed").read_text() == "never failed\n"
     share(tasks, tmp_path, Display(enabled=False))  # nothing is done again
     assert done == ["first", "last"]
+
+
+def test_require_same_refuses_a_folder_of_other_options(options: Options) -> None:
+    require_same(options)
+    require_same(replace(options, seeds=1, processes=4))  # these change no result
+    with pytest.raises(SystemExit, match="name another --folder"):
+        require_same(replace(options, steps=51))
+    with pytest.raises(SystemExit, match="name another --folder"):
+        require_same(replace(options, rate=1e-5))
