@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
-from paint.demo.files import MODEL
+from paint.core.demo_files import MODEL
 
 VOCABULARY = 151_936
 

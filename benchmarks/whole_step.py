@@ -34,7 +34,7 @@ from rich.console import Console
 from rich.table import Table
 
 from models import random_qwen3
-from paint.demo.files import TRAINING_PROBLEMS
+from paint.core.demo_files import TRAINING_PROBLEMS
 from step import adapter, load, own_dtype
 from workers import chosen
 

@@ -26,11 +26,11 @@ from matplotlib.figure import Figure
 from paint.algorithms.paint import add_teacher_prompts
 from paint.config.recipe import find_recipe, read_recipe
 from paint.config.schema import Config
+from paint.core.demo_files import NAME, TRAINING_PROBLEMS
 from paint.core.display import Display, shown_on_terminal
 from paint.core.storage import read_jsonl, write_atomic, write_jsonl
 from paint.data.contexts import Contexts
 from paint.data.problems import Problem, batch_indices, read_problems
-from paint.demo.files import NAME, TRAINING_PROBLEMS
 from paint.evaluation.generate import base_as_rank1_adapter, load_eval_policy
 from paint.evaluation.intervals import compare_seeds, over_seeds, p_value_over_seeds
 from paint.inference.engine import Completion

@@ -31,8 +31,8 @@ import tyro
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 
 from demo_problems import MODULUS, Chain, Step, apply, boxed
+from paint.core.demo_files import TRAINING_PROBLEMS
 from paint.core.storage import read_jsonl, write_jsonl
-from paint.demo.files import TRAINING_PROBLEMS
 
 Kind = Literal["end", "slip", "beginning", "recovered", "other-end", "cut", "answer"]
 Row = dict[str, Any]

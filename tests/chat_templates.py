@@ -4,7 +4,7 @@ import re
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from paint.demo.files import MODEL
+from paint.core.demo_files import MODEL
 
 LOOP, END = "{%- for m in messages %}", "{%- endfor %}"
 PROMPT, END_IF = "{%- if add_generation_prompt %}", "{%- endif %}"

@@ -30,9 +30,9 @@ check_annotations_of("strictgrade")
 
 from paint.config import schema as cfg
 from paint.core import trust
+from paint.core.demo_files import HELD_OUT_PROBLEMS, MODEL
 from paint.core.display import shown_on_terminal
 from paint.data.problems import Problem, read_problems
-from paint.demo.files import HELD_OUT_PROBLEMS, MODEL
 from paint.models.policy import Policy, load_policy
 from paint.training import step_time
 

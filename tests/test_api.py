@@ -15,14 +15,14 @@ import pytest
 from datasets import Dataset
 
 import paint
-from paint.api.configure import configure
+from paint.commands.api.configure import configure
 from paint.config.recipe import differences, find_recipe, read_recipe
 from paint.config.run_folder import RunError
 from paint.config.schema import Config
+from paint.core.demo_files import problems_path
 from paint.core.errors import ConfigError, PaintError
 from paint.core.storage import read_json
 from paint.data.readers import DataError
-from paint.demo.files import problems_path
 from paint.evaluation.store import find_stores
 from runs import adapter, assert_same, rows_of, write_problems
 

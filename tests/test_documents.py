@@ -15,7 +15,7 @@ import paint
 from paint.cli.main import parse
 from paint.config.recipe import find_recipe, from_table, read_recipe, shipped_recipes
 from paint.config.schema import PAPER_PROMPTS, Config
-from paint.demo.files import HELD_OUT_PROBLEMS, MODEL
+from paint.core.demo_files import HELD_OUT_PROBLEMS, MODEL
 from paint.resolve.check import cautions_of, check_config
 from runs import tight_and_loose
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paint.demo.files import HELD_OUT_PROBLEMS, TRAINING_PROBLEMS
+from paint.core.demo_files import HELD_OUT_PROBLEMS, TRAINING_PROBLEMS
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/getting-started/notebook.md"

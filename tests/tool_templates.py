@@ -8,7 +8,7 @@ from pathlib import Path
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from chat_templates import END, END_IF, LOOP
-from paint.demo.files import MODEL
+from paint.core.demo_files import MODEL
 
 NINE = "Tool call IDs should be alphanumeric strings with length 9!"
 TOOLS = f"""{{%- if tools %}}{{{{- '[AVAILABLE_TOOLS]' + tools | tojson }}}}

@@ -15,7 +15,7 @@ from pathlib import Path
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from paint.demo.files import MODEL
+from paint.core.demo_files import MODEL
 from paint.models.call_styles import CallStyle, ToolCall, call_style
 from paint.models.chat_template import PolicyError
 from paint.models.conventions import RENDERING_ERRORS, Message, read_thinking, template_arguments

@@ -23,10 +23,10 @@ from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type
 from tyro.conf import Positional
 
 import paint
-from paint.api import arguments
 from paint.cli.main import COMMANDS
 from paint.cli.parser import command_options, description_of, parameter_helps, plain_type
 from paint.commands import Command, function_names
+from paint.commands.api import arguments
 from paint.config.context_sources import CONTROLS, FIELD, FUNCTION, SOURCES, ContextSource
 from paint.config.schema import Config, EvaluationConfig, GradingConfig
 from paint.core.extensions import OptionTable
@@ -257,7 +257,7 @@ def signature(public: Any) -> str:
 
 
 class Plain(ast.NodeTransformer):
-    """Replaces the types of paint.api.arguments, and Annotated, by the types that they annotate."""
+    """Replaces the types of commands.api.arguments, and Annotated, by what they annotate."""
 
     source = ast.parse(Path(inspect.getfile(arguments)).read_text(encoding="utf-8"))
     aliases: ClassVar = {
@@ -267,7 +267,7 @@ class Plain(ast.NodeTransformer):
     } | {"Control": ast.parse(f"Literal{list(CONTROLS)}", mode="eval").body}
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
-        """Replace the name of a type of paint.api.arguments."""
+        """Replace the name of a type of paint.commands.api.arguments."""
         alias = self.aliases.get(node.id)
         return node if alias is None else self.visit(copy.deepcopy(alias))
 

@@ -14,7 +14,7 @@ from transformers import (
 )
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from paint.demo.files import MODEL
+from paint.core.demo_files import MODEL
 from paint.resolve.structure import DROPOUT_WORDS
 
 VOCABULARY = 770

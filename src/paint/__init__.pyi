@@ -1,12 +1,12 @@
 """The public names of the package, each with its module (__init__.py reads them here)."""
 
-from paint.api.results import Evaluation as Evaluation
-from paint.api.results import Page as Page
-from paint.api.results import Result as Result
-from paint.api.results import Run as Run
-from paint.api.results import load_run as load_run
 from paint.commands.ablate import ablate as ablate
 from paint.commands.advise import advise as advise
+from paint.commands.api.results import Evaluation as Evaluation
+from paint.commands.api.results import Page as Page
+from paint.commands.api.results import Result as Result
+from paint.commands.api.results import Run as Run
+from paint.commands.api.results import load_run as load_run
 from paint.commands.bake import bake as bake
 from paint.commands.chat import chat as chat
 from paint.commands.compare import compare as compare

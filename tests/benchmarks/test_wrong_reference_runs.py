@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from paint.config.recipe import find_recipe, read_recipe
-from paint.demo.files import TRAINING_PROBLEMS
+from paint.core.demo_files import TRAINING_PROBLEMS
 from wrong_reference_runs import GROUPS
 
 PAINT = read_recipe(find_recipe("demo-paint"))

@@ -21,7 +21,7 @@ COUNT = '''
 
 from pathlib import Path
 
-from paint.api.arguments import Count
+from paint.commands.api.arguments import Count
 
 
 def count(file: str | Path, *, times: Count = 1) -> int:

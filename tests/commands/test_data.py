@@ -9,7 +9,7 @@ import pytest
 
 import paint
 from paint.cli import main
-from paint.prepare.openthoughts import make_training_data
+from paint.data.openthoughts import make_training_data
 from runs import write_problems
 
 

@@ -9,10 +9,10 @@ import pytest
 
 import paint
 from paint.config.schema import Config, ModelConfig
+from paint.core.demo_files import MODEL
 from paint.core.errors import ConfigError, PaintError
 from paint.core.hub import require_model
 from paint.core.model_folder import other_than_model
-from paint.demo.files import MODEL
 from paint.models.policy import PolicyError, load_tokenizer
 from paint.resolve.check import require_paths
 

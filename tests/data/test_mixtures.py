@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paint.api.configure import configure
 from paint.cli.main import parse
+from paint.commands.api.configure import configure
 from paint.config.recipe import find_recipe, from_table, read_recipe, to_table
 from paint.config.schema import ConfigError, DataConfig
 from paint.data.benchmarks import require_distinct

@@ -20,10 +20,10 @@ from paint.config.schema import (
     GradingConfig,
     RolloutConfig,
 )
+from paint.core.demo_files import MODEL
 from paint.core.display import Display
 from paint.core.extensions import spec_of
 from paint.data.problems import Problem
-from paint.demo.files import MODEL
 from paint.evaluation.evaluate import name_of_run, resolve_targets
 from paint.evaluation.generate import (
     EvalTask,

@@ -15,9 +15,9 @@ import pytest
 from paint.cli import main
 from paint.config.run_folder import read_run
 from paint.config.schema import Config, ConfigError, ValidationConfig
+from paint.core.demo_files import HELD_OUT_PROBLEMS
 from paint.core.display import Display, shown_on_terminal
 from paint.data.readers import DataError
-from paint.demo.files import HELD_OUT_PROBLEMS
 from paint.evaluation.frame import Report, select_rows
 from paint.evaluation.metrics import GradedSamples, compute_metrics
 from paint.evaluation.store import StoreError

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from paint.config.schema import DataConfig
+from paint.core.demo_files import MODEL
 from paint.core.display import Display
 from paint.data.formats import convert_rows
 from paint.data.problems import item_of, validate_rows
-from paint.demo.files import MODEL
 from paint.grading import functions
 from paint.grading.contract import Grade, Grader, Item
 from paint.grading.graders import find_grader

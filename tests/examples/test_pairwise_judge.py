@@ -8,7 +8,7 @@ import pairwise_judge
 import pytest
 from pairwise_judge import prefers
 
-from paint.api.results import Evaluation
+from paint.commands.api.results import Evaluation
 from paint.evaluation.store import find_stores
 from runs import rows_of
 

@@ -15,9 +15,9 @@ from conftest import DEMO
 from conversion import cut_as_trained
 from paint.config.recipe import differences, read_recipe
 from paint.config.schema import Config
+from paint.core.demo_files import MODEL
 from paint.core.display import Display
 from paint.data.problems import read_problems
-from paint.demo.files import MODEL
 from paint.lab.checkpoint_results import BASE
 from paint.lab.learning_rates import RateSearch, with_chosen_rates
 from paint.lab.runner import ExperimentRun

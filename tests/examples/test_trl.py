@@ -17,8 +17,8 @@ import paint
 from conftest import DEMO
 from paint.algorithms.paint import add_teacher_prompts, score_rollouts
 from paint.config.recipe import find_recipe, read_recipe
+from paint.core.demo_files import HELD_OUT_PROBLEMS, MODEL
 from paint.data.problems import Problem
-from paint.demo.files import HELD_OUT_PROBLEMS, MODEL
 from paint.grading.contract import Grade
 from paint.inference.engine import Completion
 from paint.models.policy import Policy

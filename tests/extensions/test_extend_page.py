@@ -9,7 +9,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from extensions.length_grader import LengthOptions, grade
-from paint.demo.files import MODEL
+from paint.core.demo_files import MODEL
 from paint.training.trainer import train
 from runs import changed, stored
 

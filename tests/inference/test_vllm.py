@@ -25,10 +25,10 @@ from paint.algorithms.variants.oasis import Oasis
 from paint.cli import main
 from paint.config.run_folder import read_metrics
 from paint.config.schema import Config, ConversationConfig, RolloutConfig
+from paint.core.demo_files import MODEL
 from paint.core.display import Display
 from paint.core.extensions import spec_of
 from paint.data.problems import Problem
-from paint.demo.files import MODEL
 from paint.inference.adapter_sync_check import trainer_log_probs
 from paint.inference.conversations import open_conversations
 from paint.inference.engine import EngineError, Sampling

@@ -10,14 +10,14 @@ import pytest
 
 from chat_templates import CHATML, LOOP, TEMPLATES, tokenizer_of
 from paint.config.schema import Config, DataConfig, ModelConfig, PromptsConfig
+from paint.core.demo_files import MODEL
 from paint.core.display import Display
 from paint.data.problems import DataError, Problem, ValidRows
-from paint.demo.files import MODEL
 from paint.evaluation.generate import deployment_prompts
+from paint.lab.validate import TURNS, check_file
 from paint.models.chat_template import PolicyError, PromptError, encode
 from paint.models.conventions import missing_header
 from paint.models.policy import Policy, load_tokenizer
-from paint.prepare.validate import TURNS, check_file
 from paint.resolve.check import check_config
 from paint.training.prompt_filter import filter_problems
 from runs import changed

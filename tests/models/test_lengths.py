@@ -14,7 +14,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from paint.demo.files import MODEL
+from paint.core.demo_files import MODEL
 from paint.models.lengths import MANY, SAMPLED, chunks, most_tokens, spaced, token_lengths
 
 CHARACTERS = [("<unk>", 0.0), ("▁", -1.0), *((chr(c), -2.0) for c in range(33, 127))]

@@ -20,9 +20,9 @@ from conftest import DEMO, move
 from own_server import OwnServer
 from paint.config.run_folder import read_metrics
 from paint.config.schema import ConfigError, RolloutConfig
+from paint.core.demo_files import MODEL
 from paint.core.display import Display
 from paint.data.problems import Problem
-from paint.demo.files import MODEL
 from paint.inference.adapter_sync_check import check_adapter_sync
 from paint.inference.engine import Engine, Sampling
 from paint.inference.factory import EngineSetup, open_engine

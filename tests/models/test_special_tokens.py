@@ -13,15 +13,15 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from paint.config import schema as cfg
 from paint.config.schema import Config
+from paint.core.demo_files import MODEL
 from paint.core.display import Display
 from paint.data.problems import DataError, Problem, ValidRows
-from paint.demo.files import MODEL
 from paint.evaluation.generate import deployment_prompts
+from paint.lab.validate import check_file
 from paint.models.chat_template import encode
 from paint.models.policy import Policy, PolicyError
 from paint.models.special_tokens import REASON, drop_special_text, special_text
 from paint.objective.messages import student_messages
-from paint.prepare.validate import check_file
 from paint.resolve.check import check_config
 from paint.training.prompt_filter import filter_problems
 

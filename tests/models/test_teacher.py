@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 from conftest import DEMO, logits_alone, move
 from paint.config.run_folder import read_metrics
 from paint.config.schema import Config, TeacherConfig
-from paint.demo.files import MODEL
+from paint.core.demo_files import MODEL
 from paint.grading.mathematics import MathGrader
 from paint.inference.engine import Sampling
 from paint.inference.local import LocalEngine

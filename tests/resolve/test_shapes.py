@@ -11,7 +11,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from paint.config.schema import ConfigError
-from paint.demo.files import MODEL
+from paint.core.demo_files import MODEL
 from paint.resolve.shapes import SHAPES, Shape, shape_of
 from paint.resolve.structure import linear_layers, linear_modules, widths
 from tiny_models import tiny_config, tiny_model

@@ -21,7 +21,7 @@ from safetensors.numpy import load_file, save_file
 
 from paint.cli import main
 from paint.config.schema import Config
-from paint.demo.files import MODEL
+from paint.core.demo_files import MODEL
 
 ASKED = ["--benchmarks", "demo", "--limit=1", "--samples=1", "--rollout.max-new-tokens=4"]
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from safetensors.torch import load_file
 
 from paint.cli import main
-from paint.demo.files import HELD_OUT_PROBLEMS
+from paint.core.demo_files import HELD_OUT_PROBLEMS
 from processes import write_recipe
 from runs import Sections, changed, rows_of, tight_and_loose, write_problems
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import strictgrade
-from paint.demo.files import MODEL
+from paint.core.demo_files import MODEL
 from strictgrade import compare, comparer, reason_for, verify
 
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ import pytest
 from transformers import Qwen3ForCausalLM
 
 from demo_problems import is_held_out, random_chains
-from paint.demo.files import MODEL
+from paint.core.demo_files import MODEL
 from paint.models.policy import Policy
 from pretrain_demo import (
     SLIP_RATE,

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from paint.api.configure import with_sections
 from paint.cli import main
 from paint.cli.main import parse
+from paint.commands.api.configure import with_sections
 from paint.config.recipe import find_recipe, flags, from_table, read_recipe, to_table
 from paint.config.run_folder import RunError, read_metrics, read_run
 from paint.config.schema import Config, ConfigError
+from paint.core.demo_files import HELD_OUT_PROBLEMS, TRAINING_PROBLEMS
 from paint.core.display import Display
 from paint.core.storage import read_jsonl
 from paint.data.problems import Problem
-from paint.demo.files import HELD_OUT_PROBLEMS, TRAINING_PROBLEMS
 from paint.lab.runner import ExperimentRun
 from paint.resolve.check import check_config
 from paint.training.step_time import with_steps

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from paint import __version__
 from paint.cli import parser
 from paint.commands import load_commands
 from paint.config.recipe import shipped_recipes
@@ -36,6 +35,7 @@ from paint.core.errors import (
     sanitize_for_terminal,
 )
 from paint.core.trust import begin_call
+from paint.core.versions import __version__
 from paint.training.launcher import RanksEnded
 
 COMMANDS = load_commands()

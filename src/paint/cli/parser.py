@@ -21,12 +21,12 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import tyro
 from tyro.conf import Positional, UseAppendAction, arg, subcommand
 
-from paint.api.arguments import ByName, SettingsOf
-from paint.api.configure import Recipe
 from paint.cli.extension_flags import CONFIG, WITHOUT_TABLES, split_options, with_options
 from paint.cli.flag_checks import flag_kinds, require_no_secrets, require_values
 from paint.cli.flag_values import with_plain_values
 from paint.commands import Command
+from paint.commands.api.arguments import ByName, SettingsOf
+from paint.commands.api.configure import Recipe
 from paint.config.recipe import (
     find_recipe,
     from_table,

@@ -1,5 +1,7 @@
 """The commands, one file each: ``train.py`` has the function ``train``, and nothing else names it.
 
+The folder ``api`` has what they take and return.
+
 Its signature and docstring are the Python API (``paint.train``), the command line (``paint train``)
 and the entries of the reference pages. Parameters before ``*`` are positional on the command line,
 the others are flags, and ``**sections`` stands for the flags of all settings. A parameter with the
@@ -39,7 +41,7 @@ class Command:
 
 def function_names() -> list[str]:
     """The names of the functions, which are those of the files in this folder."""
-    return [module.name for module in pkgutil.iter_modules(__path__)]
+    return [module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg]
 
 
 @cache

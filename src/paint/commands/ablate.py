@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from paint.api import arguments
-from paint.api.configure import configure, open_recipe
-from paint.api.results import frame_of_results
+from paint.commands.api import arguments
+from paint.commands.api.configure import configure, open_recipe
+from paint.commands.api.results import frame_of_results
 from paint.config.recipe import read_recipe
 from paint.config.schema import ConfigError
 from paint.core.settings import require_count

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from paint.api import arguments
-from paint.api.configure import configure, open_recipe
-from paint.api.results import Result
+from paint.commands.api import arguments
+from paint.commands.api.configure import configure, open_recipe
+from paint.commands.api.results import Result
 from paint.config.schema import ConfigError
 from paint.core.errors import format_value
 from paint.core.settings import require_count

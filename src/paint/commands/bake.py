@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from paint.api import arguments
-from paint.api.configure import configure, open_recipe
-from paint.api.results import Result
+from paint.commands.api import arguments
+from paint.commands.api.configure import configure, open_recipe
+from paint.commands.api.results import Result
 from paint.core.errors import ConfigError
 from paint.data.sources import check_sources
 from paint.resolve.check import require_paths

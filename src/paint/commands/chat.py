@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from paint.api import arguments
-from paint.api.configure import with_sections
-from paint.api.results import path_of
+from paint.commands.api import arguments
+from paint.commands.api.configure import with_sections
+from paint.commands.api.results import path_of
 from paint.config.recipe import executables_of, to_table
 from paint.config.run_folder import read_run, run_of
 from paint.config.schema import Config, ConversationConfig

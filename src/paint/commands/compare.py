@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paint.api import arguments
-from paint.api.configure import configure, with_sections
-from paint.api.results import frame_of_results
+from paint.commands.api import arguments
+from paint.commands.api.configure import configure, with_sections
+from paint.commands.api.results import frame_of_results
 from paint.config.recipe import find_recipe, read_recipe
 from paint.config.schema import Config, ConfigError
 from paint.core.settings import require_count

@@ -7,17 +7,17 @@ from typing import Annotated, Any
 
 from tyro.conf import arg
 
-from paint.api import arguments
-from paint.api.configure import as_named, write_rows
-from paint.api.results import Evaluation, Run, path_of
+from paint.commands.api import arguments
+from paint.commands.api.configure import as_named, write_rows
+from paint.commands.api.results import Evaluation, Run, path_of
 from paint.config.recipe import executables_of, from_table, to_table
 from paint.config.run_folder import read_run, run_of
 from paint.config.schema import Config, ConfigError, EvaluationConfig
+from paint.core.demo_files import model_path
 from paint.core.errors import naming, wrap_errors
 from paint.core.hub import require_model
 from paint.core.trust import require_trusted, trust_records, vouch_for
 from paint.data.sources import check_benchmark
-from paint.demo.files import model_path
 from paint.evaluation.defaults import defaults_of, grader_needs_answer
 from paint.resolve.check import check_config, check_engine
 from paint.training.launcher import LaunchRequest, on_gpus

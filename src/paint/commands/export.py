@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from paint.api import arguments
-from paint.api.results import Evaluation, path_of
+from paint.commands.api import arguments
+from paint.commands.api.results import Evaluation, path_of
 from paint.config.run_folder import checkpoint_of
 from paint.config.schema import Dtype
 

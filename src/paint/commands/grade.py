@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from paint.api import arguments
-from paint.api.configure import configure
-from paint.api.results import Evaluation, path_of
+from paint.commands.api import arguments
+from paint.commands.api.configure import configure
+from paint.commands.api.results import Evaluation, path_of
 from paint.config.schema import Config, ConfigError, GradingConfig
 
 

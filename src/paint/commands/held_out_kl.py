@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from paint.api import arguments
-from paint.api.configure import configure
-from paint.api.results import load_run
+from paint.commands.api import arguments
+from paint.commands.api.configure import configure
+from paint.commands.api.results import load_run
 from paint.config.recipe import executables_of, to_table
 from paint.core.trust import require_trusted, trust_records
 

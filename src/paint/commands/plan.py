@@ -4,8 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from paint.api import arguments
-from paint.api.configure import configure, open_recipe
+from paint.commands.api import arguments
+from paint.commands.api.configure import configure, open_recipe
 from paint.core.settings import or_none, within
 
 if TYPE_CHECKING:
@@ -66,10 +66,10 @@ def plan(
 
 def _longest_rows(run: "Resolved") -> "LongestRows | None":
     """The lengths of the longest rows, where problems and tokenizer are on this machine."""
+    from paint.core.demo_files import model_path, problems_path
     from paint.core.display import Display
     from paint.core.errors import PaintError
     from paint.data.readers import is_on_hub
-    from paint.demo.files import model_path, problems_path
 
     config = run.config
     data, model = map(problems_path, config.data.paths), Path(model_path(config.model.path))

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from paint.api import arguments
+from paint.commands.api import arguments
 from paint.core.settings import within
 
 if TYPE_CHECKING:
-    from paint.prepare.openthoughts import Preparation
+    from paint.data.openthoughts import Preparation
 
 NAME = "data openthoughts"
 CONTINUES = True
@@ -55,7 +55,7 @@ def prepare_openthoughts(
     """
     from paint.core.display import Display
     from paint.data.benchmarks import COMPETITIONS, load_benchmark
-    from paint.prepare.openthoughts import make_training_data, print_preparation
+    from paint.data.openthoughts import make_training_data, print_preparation
 
     if benchmarks is None:
         benchmarks = COMPETITIONS

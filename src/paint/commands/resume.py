@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from tyro.conf import arg
 
-from paint.api import arguments
-from paint.api.results import Run, load_run
+from paint.commands.api import arguments
+from paint.commands.api.results import Run, load_run
 from paint.config.recipe import executables_of, to_table
 from paint.core.trust import require_trusted, trust_records, vouch_for
 from paint.resolve.check import check_config

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from paint.api import arguments
+from paint.commands.api import arguments
 from paint.commands.compare import compare
 from paint.config.schema import ConfigError
+from paint.core.demo_files import NAME as MODEL
 from paint.core.settings import within
-from paint.demo.files import NAME as MODEL
 from paint.lab.recipes import read_recipes
 
 if TYPE_CHECKING:

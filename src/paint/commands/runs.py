@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paint.api.results import frame_of, setting_columns
+from paint.commands.api.results import frame_of, setting_columns
 from paint.config.run_folder import RunError, list_runs
 
 if TYPE_CHECKING:

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Annotated
 
-from paint.api import arguments
-from paint.api.configure import configure, open_recipe
+from paint.commands.api import arguments
+from paint.commands.api.configure import configure, open_recipe
 from paint.core.settings import within
 from paint.training import launcher
 from paint.training.launcher import LaunchRequest

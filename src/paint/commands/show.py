@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from paint.api import arguments
-from paint.api.results import Page, paths_of, write_page_of
+from paint.commands.api import arguments
+from paint.commands.api.results import Page, paths_of, write_page_of
 from paint.core.settings import NOT_NEGATIVE, or_none
 
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from paint.api import arguments
-from paint.api.configure import configure, open_recipe
+from paint.commands.api import arguments
+from paint.commands.api.configure import configure, open_recipe
 from paint.config.recipe import read_recipe, to_table, toml_of
 from paint.config.schema import Config
 

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from tyro.conf import arg
 
-from paint.api import arguments
-from paint.api.configure import configure, open_recipe
-from paint.api.results import Run
+from paint.commands.api import arguments
+from paint.commands.api.configure import configure, open_recipe
+from paint.commands.api.results import Run
 from paint.config.recipe import differences, read_recipe
 from paint.config.run_folder import RunError
 from paint.config.schema import Config

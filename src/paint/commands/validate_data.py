@@ -5,14 +5,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from paint.api import arguments
-from paint.api.configure import configure, open_recipe
+from paint.commands.api import arguments
+from paint.commands.api.configure import configure, open_recipe
 from paint.core.errors import ConfigError
 from paint.data.sources import require_readable
 from paint.resolve.check import require_paths
 
 if TYPE_CHECKING:
-    from paint.prepare.validate import FileCheck
+    from paint.lab.validate import FileCheck
 
 NAME = "data validate"
 
@@ -52,7 +52,7 @@ def validate_data(
         require_readable(source.place)
 
         from paint.data.benchmarks import load_benchmark
-        from paint.prepare.validate import check_file, print_check
+        from paint.lab.validate import check_file, print_check
 
         check = check_file(run, benchmarks=[load_benchmark(name) for name in benchmarks])
     if not is_file:

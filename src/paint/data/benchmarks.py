@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from paint.config.schema import DataConfig
+from paint.core.demo_files import HELD_OUT_PROBLEMS, NAME
 from paint.core.settings import is_folder_name
 from paint.data.problems import OTHER_COLUMNS, Problem, read_problems, with_nested
 from paint.data.readers import (
@@ -23,7 +24,6 @@ from paint.data.readers import (
     read_rows,
     shorten,
 )
-from paint.demo.files import HELD_OUT_PROBLEMS, NAME
 
 
 @dataclass(frozen=True, slots=True)

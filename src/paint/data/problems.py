@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from paint.config.schema import DataConfig
+from paint.core.demo_files import problems_path
 from paint.core.errors import cut
 from paint.core.storage import digest
 from paint.data.formats import convert_rows, describe_formats, find_column, is_chat
@@ -29,7 +30,6 @@ from paint.data.readers import (
     shorten,
 )
 from paint.data.readers import DataError as DataError
-from paint.demo.files import problems_path
 from paint.grading.contract import Item
 from strictgrade.thoughts import ThoughtTags
 

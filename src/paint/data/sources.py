@@ -10,12 +10,12 @@ from pathlib import Path
 
 from paint.config.context_sources import context_source
 from paint.config.schema import Config, DataConfig
+from paint.core.demo_files import problems_path
 from paint.core.errors import cut, naming, wrap_errors
 from paint.data.benchmarks import PUBLISHED, load_benchmark, require_distinct
 from paint.data.contexts import Contexts, context_function
 from paint.data.problems import DataError, read_problems
 from paint.data.readers import NAME_IT, is_on_hub, read_rows
-from paint.demo.files import problems_path
 from paint.grading.graders import needs_answer
 
 FIRST_ROWS = 100

@@ -16,9 +16,9 @@ from paint.config.schema import (
     GradingConfig,
     RolloutConfig,
 )
+from paint.core.demo_files import NAME
 from paint.core.errors import format_value
 from paint.data.benchmarks import Benchmark, is_competition
-from paint.demo.files import NAME
 from paint.grading.graders import needs_answer
 from paint.inference.engine import sampling_from
 

@@ -20,6 +20,7 @@ from paint.config.schema import (
     ModelConfig,
     PromptsConfig,
 )
+from paint.core.demo_files import NAME
 from paint.core.display import Display, format_duration
 from paint.core.distributed import require_one_process
 from paint.core.errors import NotConfirmed
@@ -27,7 +28,6 @@ from paint.core.storage import verify_export
 from paint.data.benchmarks import Benchmark, folder_name, load_benchmark
 from paint.data.gold_answer_checks import announce_benchmark
 from paint.data.problems import Problem
-from paint.demo.files import NAME
 from paint.evaluation.defaults import (
     default_benchmarks,
     grader_needs_answer,

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from paint.config.schema import Config, RolloutConfig
+from paint.core.demo_files import NAME
 from paint.core.display import Display
-from paint.demo.files import NAME
 from paint.lab.checkpoint_results import CheckpointResult
 from paint.lab.comparison_report import publish
 from paint.lab.eval_protocols import protocol_for

@@ -4,9 +4,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from paint.config.schema import Config, ConfigError, EvaluationConfig, RolloutConfig
+from paint.core.demo_files import NAME
 from paint.data.benchmarks import Benchmark, load_benchmark
 from paint.data.problems import problems_digest
-from paint.demo.files import NAME
 from paint.evaluation.defaults import (
     fitting_protocol,
     grader_needs_answer,

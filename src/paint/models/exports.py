@@ -24,10 +24,10 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from paint.config import schema as cfg
 from paint.core import storage
+from paint.core.demo_files import model_path
 from paint.core.errors import wrap_errors
 from paint.core.hub import local_file
 from paint.core.nesting import STORED_DEPTH, parse_json
-from paint.demo.files import model_path
 from paint.models.adapters import adapter_update
 from paint.models.policy import Policy, PolicyError, load_policy, quantization
 from paint.models.sharding import digest_of

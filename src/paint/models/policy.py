@@ -36,13 +36,13 @@ from transformers.utils.logging import disable_progress_bar
 
 from paint.config import schema as cfg
 from paint.config.recipe import require_bitsandbytes
+from paint.core.demo_files import model_path
 from paint.core.device import product_slowdown, to_device
 from paint.core.errors import format_short, format_value, wrap_errors
 from paint.core.hub import require_model
 from paint.core.model_folder import ADAPTER
 from paint.core.storage import verify_export
 from paint.data.problems import Problem
-from paint.demo.files import model_path
 from paint.models import prompts as views
 from paint.models.adapters import add_adapter
 from paint.models.call_styles import CallStyle, call_style

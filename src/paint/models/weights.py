@@ -15,10 +15,10 @@ from transformers.utils import GENERATION_CONFIG_NAME
 
 from paint.config import schema as cfg
 from paint.core import storage
+from paint.core.demo_files import model_name, model_path
 from paint.core.errors import PaintError, wrap_errors
 from paint.core.hub import local_file, require_model
 from paint.core.nesting import parse_json
-from paint.demo.files import model_name, model_path
 from paint.models.policy import Policy, PolicyError
 from paint.models.sharding import digest_of, digest_of_weights
 from paint.resolve.structure import linear_layers

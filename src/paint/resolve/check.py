@@ -28,10 +28,10 @@ from paint.config.schema import (
     TeacherConfig,
     names_experts,
 )
+from paint.core.demo_files import model_path
 from paint.core.errors import ConfigError, did_you_mean, format_short, format_value
 from paint.core.extensions import complete_options
 from paint.core.model_folder import other_than_model
-from paint.demo.files import model_path
 from paint.environments.episodes import tools_of
 from paint.grading.code.unit_tests import CodeOptions
 from paint.grading.graders import needs_answer

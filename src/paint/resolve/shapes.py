@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from paint.config.schema import ALL_LINEAR
+from paint.core.demo_files import model_path
 from paint.core.errors import ConfigError, format_value, wrap_errors
 from paint.core.hub import fetch_file, local_file
 from paint.core.model_folder import other_than_model
 from paint.core.nesting import parse_json
-from paint.demo.files import model_path
 
 WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 2}
 """Bytes of a number by its dtype; auto is bfloat16 on a GPU (paint.resolve.plan.dtype_on)."""

@@ -22,11 +22,11 @@ from pathlib import Path
 from paint.config.recipe import flags, read_recipe
 from paint.config.run_folder import RunError, unsigned_code
 from paint.config.schema import Config, ConfigError
+from paint.core.demo_files import model_path, problems_path
 from paint.core.errors import Interrupted, PaintError, format_short, wrap_errors
 from paint.core.hub import local_file
 from paint.data.readers import is_on_hub
 from paint.data.sources import check_sources
-from paint.demo.files import model_path, problems_path
 from paint.evaluation.defaults import training_tokens
 from paint.inference.vllm.process import (
     API_KEY,

@@ -23,6 +23,7 @@ from paint.config.run_folder import (
     step_paths,
 )
 from paint.config.schema import ONE_TURN, Config, TrainConfig
+from paint.core.demo_files import problems_path
 from paint.core.display import Clock, Display, agrees
 from paint.core.distributed import (
     all_gather_objects,
@@ -39,7 +40,6 @@ from paint.data.contexts import Contexts
 from paint.data.mixtures import describe_mixture, draw_problems
 from paint.data.problems import Problem, problems_digest, read_problems
 from paint.data.readers import is_on_hub
-from paint.demo.files import problems_path
 from paint.evaluation.change import describe_change, graded_validation
 from paint.evaluation.defaults import training_tokens
 from paint.evaluation.grade import summarise

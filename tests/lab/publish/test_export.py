@@ -21,9 +21,9 @@ from conftest import logits_alone
 from fake_hub import fake_hub
 from paint.config.run_folder import RunError, latest_checkpoint, read_run
 from paint.config.schema import EvaluationConfig, GradingConfig
+from paint.core.demo_files import MODEL
 from paint.core.display import Display
 from paint.core.storage import SUMS, CorruptFileError, verify_checksums, write_sums
-from paint.demo.files import MODEL
 from paint.evaluation.evaluate import resolve_targets
 from paint.evaluation.grade import grade, summarise
 from paint.evaluation.store import StoreError, reopen_store

@@ -13,9 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from paint.config import schema as cfg
+from paint.core.demo_files import model_path
 from paint.core.errors import PaintError, reason, sanitize_for_terminal, wrap_errors
 from paint.core.trust import Executable, require_trusted
-from paint.demo.files import model_path
 from paint.resolve.plan import Machine, ServerFlags, dtype_on
 
 STOP_SECONDS = 20.0  # how long to wait for the watchdog, which ends what it runs first

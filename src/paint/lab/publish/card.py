@@ -14,8 +14,8 @@ from huggingface_hub import ModelCard, ModelCardData
 
 from paint.config.recipe import differences
 from paint.config.schema import Config
+from paint.core.demo_files import model_path
 from paint.core.errors import escape_markdown_cell
-from paint.demo.files import model_path
 from paint.evaluation.frame import read_report, select_rows, to_markdown
 from paint.evaluation.generate import checkpoint_digest
 from paint.evaluation.store import StoreError, find_stores, read_settings

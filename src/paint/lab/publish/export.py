@@ -29,11 +29,11 @@ from paint.config.run_folder import (
     require_checkpoint,
     step_of,
 )
+from paint.core.demo_files import model_path
 from paint.core.display import Display
 from paint.core.errors import PaintError, wrap_errors
 from paint.core.hub import local_file
 from paint.core.storage import atomic_dir
-from paint.demo.files import model_path
 from paint.lab.publish.card import Export, find_evaluation, write_card
 from paint.models.exports import (
     Rounding,

@@ -13,15 +13,15 @@ from paint.config.schema import Config, DataConfig, GradingConfig, ModelConfig, 
 from paint.core.display import Display
 from paint.data.benchmarks import Benchmark
 from paint.data.problems import DataError, Problem, read_problems
-from paint.models import lengths
-from paint.models.policy import Policy
-from paint.objective.masking import MARKER
-from paint.prepare.validate import (
+from paint.lab.validate import (
     FileCheck,
     check_file,
     length_quantiles,
     print_check,
 )
+from paint.models import lengths
+from paint.models.policy import Policy
+from paint.objective.masking import MARKER
 from paint.resolve.check import check_config
 from paint.training.longest_rows import measure_longest
 

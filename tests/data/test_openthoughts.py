@@ -11,12 +11,12 @@ import pytest
 from paint.config.schema import DataConfig
 from paint.core.display import Display
 from paint.core.storage import FolderInUse, lock_folder
+from paint.data import openthoughts
 from paint.data.benchmarks import Benchmark
+from paint.data.openthoughts import Preparation, make_training_data, print_preparation
 from paint.data.problems import DataError, Problem, read_problems
 from paint.grading.contract import Item
 from paint.grading.mathematics import MathGrader
-from paint.prepare import openthoughts
-from paint.prepare.openthoughts import Preparation, make_training_data, print_preparation
 from runs import rows_of, write_problems
 
 KNOWN = Problem("How many of the " + "very " * 20 + "old owls sleep?", "", "3", "k1")

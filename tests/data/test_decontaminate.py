@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paint.data import decontaminate
 from paint.data.benchmarks import Benchmark
+from paint.data.decontaminate import Index, Match, build_index, contaminated
 from paint.data.problems import Problem
-from paint.prepare import decontaminate
-from paint.prepare.decontaminate import Index, Match, build_index, contaminated
 from strictgrade.text import normalize
 
 BOXES = (

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 NAME = "demo"
-MODEL = Path(__file__).parent / "model"
+MODEL = Path(__file__).parents[1] / "demo" / "model"
 TRAINING_PROBLEMS = MODEL / "train.jsonl"
 HELD_OUT_PROBLEMS = MODEL / "held_out.jsonl"
 

@@ -23,10 +23,10 @@ from paint.core import storage
 from paint.core.display import Display
 from paint.core.workspace import Workspace
 from paint.data.benchmarks import Benchmark
+from paint.data.decontaminate import Index, build_index, contaminated
 from paint.data.readers import BadRow, DataError, data_files, read_rows
 from paint.grading.contract import Grader, Item
 from paint.grading.graders import find_grader
-from paint.prepare.decontaminate import Index, build_index, contaminated
 from strictgrade.comparer import answer_text
 from strictgrade.equality import boxed
 from strictgrade.text import normalize

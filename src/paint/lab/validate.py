@@ -17,15 +17,16 @@ from rich.table import Table
 from transformers import PreTrainedTokenizerBase
 
 from paint.config.schema import Config
+from paint.core.demo_files import problems_path
 from paint.core.display import Display
 from paint.core.errors import cut
 from paint.data.benchmarks import Benchmark
 from paint.data.contexts import Contexts
+from paint.data.decontaminate import build_index, contaminated
 from paint.data.formats import convert_rows, describe_formats
 from paint.data.gold_answer_checks import gold_warnings
 from paint.data.problems import DataError, Problem, validate_rows
 from paint.data.readers import BadRow, Row, describe_separator, read_rows, shorten
-from paint.demo.files import problems_path
 from paint.grading.contract import Item
 from paint.grading.graders import find_grader
 from paint.models.chat_template import PromptError
@@ -44,7 +45,6 @@ from paint.models.prompts import (
 from paint.models.references import Reference, describe_changes, fit_reference
 from paint.models.special_tokens import REASON, special_text_finder
 from paint.objective.masking import anchors
-from paint.prepare.decontaminate import build_index, contaminated
 from paint.resolve.check import Resolved
 from paint.training.longest_rows import LONGEST, longest_views
 from paint.training.teacher_views import masked_context

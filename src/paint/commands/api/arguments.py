@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import arg
 
-from paint.api.configure import Recipe
-from paint.api.results import Evaluation, Result, Run
+from paint.commands.api.configure import Recipe
+from paint.commands.api.results import Evaluation, Result, Run
 from paint.config.context_sources import CONTROLS
 from paint.config.schema import Config, EvaluationConfig, GradingConfig
 from paint.core.settings import NOT_NEGATIVE, POSITIVE, or_none
