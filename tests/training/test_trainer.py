@@ -151,10 +151,22 @@ def test_train_kernels_that_cannot_be_built_are_named_once_before_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plain = fused.RowWork(fused.measure, fused.differentiate)
-    choice = "paint.objective.fused.choose_row_work"
-    monkeypatch.setattr(choice, lambda *_: (plain, "no C compiler"))
+    steps = []
+
+    def choose(*_: object) -> tuple[fused.RowWork, str]:
+        steps.append("build")
+        return plain, "no C compiler"
+
+    def keep(device: torch.device) -> str:
+        steps.append("keep")
+        return f"kept in the folder of {device}"
+
+    monkeypatch.setattr("paint.objective.fused.choose_row_work", choose)
+    monkeypatch.setattr("paint.training.trainer.keep_compiled", keep)
     train(small(train={"steps": 1}), tmp_path / "run")
+    assert steps[:2] == ["keep", "build"]  # the folder is known before anything is compiled
     lines = capsys.readouterr().out.splitlines()
+    assert sum(line.endswith("kept in the folder of cpu") for line in lines) == 1
     (said,) = (i for i, line in enumerate(lines) if "no C compiler" in line)
     assert said < next(i for i, line in enumerate(lines) if "student prompt" in line)
 

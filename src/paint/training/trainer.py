@@ -24,6 +24,7 @@ from paint.config.run_folder import (
 )
 from paint.config.schema import ONE_TURN, Config, TrainConfig
 from paint.core.demo_files import problems_path
+from paint.core.device import keep_compiled
 from paint.core.display import Clock, Display, agrees
 from paint.core.distributed import (
     all_gather_objects,
@@ -148,6 +149,7 @@ def train(
             candidates = read_problems(run.config.data, needs=run.needed_fields)
         contexts = Contexts(run.config.context, candidates.problems)
         file_content = contexts.file_content
+        display.notes(filter(None, [keep_compiled(accelerator.device)]))
         reason = require_loss(run.objective, accelerator.device)
         if reason and run.algorithm.needs_context:  # what the divergence applies to
             display.note(f"the loss is computed without Triton kernels: {reason}")

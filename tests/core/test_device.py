@@ -1,0 +1,88 @@
+"""Where what is compiled for a GPU is kept: the variables that torch and Triton read."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+import torch
+import triton
+from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+from paint.core import device
+from paint.core.device import INDUCTOR, TRITON, keep_compiled
+
+GPU = torch.device("cuda")
+
+
+@pytest.fixture(autouse=True)
+def variables(tmp_path: Path) -> Iterator[None]:
+    """No variable is set but the folder of caches, and none stays set."""
+    with patch.dict(os.environ, XDG_CACHE_HOME=str(tmp_path)):
+        for name in (INDUCTOR, TRITON, "TRITON_HOME"):
+            os.environ.pop(name, None)
+        yield
+
+
+def test_keep_compiled_on_gpu_is_one_lasting_folder_for_both_libraries(tmp_path: Path) -> None:
+    line = keep_compiled(GPU)
+    folder = Path(cache_dir())  # as torch has it
+    assert folder.parent == tmp_path / "paint" / "kernels"
+    assert folder.stat().st_mode & 0o777 == 0o700  # what others write there would be run
+    assert Path(triton.knobs.cache.dir) == folder / "triton"
+    assert line == f"compiled kernels are kept in {folder}"
+    before = dict(os.environ)
+    assert keep_compiled(GPU) == line
+    assert dict(os.environ) == before
+
+
+def test_keep_compiled_on_cpu_sets_and_makes_nothing(tmp_path: Path) -> None:
+    before = dict(os.environ)
+    assert keep_compiled(torch.device("cpu")) == ""
+    assert dict(os.environ) == before
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("own", "compiled", "kernels", "line"),
+    [
+        ({INDUCTOR: "/a", TRITON: "/b"}, "/a", "/b", "/a and /b"),
+        ({INDUCTOR: "/a"}, "/a", "/a/triton", "/a"),
+        ({TRITON: "/b"}, "OURS", "/b", "OURS and /b"),
+        ({"TRITON_HOME": "/h"}, "OURS", "/h/.triton/cache", "OURS and /h/.triton/cache"),
+        ({INDUCTOR: "", TRITON: ""}, "OURS", "OURS/triton", "OURS"),
+    ],
+)
+def test_keep_compiled_keeps_folders_of_the_user(
+    own: dict[str, str], compiled: str, kernels: str, line: str
+) -> None:
+    os.environ.update(own)
+    said = keep_compiled(GPU).removeprefix("compiled kernels are kept in ")
+    ours = str(next(Path(os.environ["XDG_CACHE_HOME"]).glob("paint/kernels/*"), ""))
+    found = os.environ[INDUCTOR], os.environ[TRITON], said
+    assert found == tuple(text.replace("OURS", ours) for text in (compiled, kernels, line))
+
+
+@pytest.mark.parametrize("fault", ["file", "read only", "noexec", "homeless"])
+def test_keep_compiled_without_usable_folder_leaves_defaults_and_says_so(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if fault == "file":
+        (tmp_path / "paint").write_text("")
+    if fault == "read only":  # also for root, who may write everywhere
+        monkeypatch.setattr(os, "access", lambda *_: False)
+    if fault == "noexec":
+        status = os.statvfs_result((*os.statvfs(tmp_path)[:8], os.ST_NOEXEC, 255))
+        monkeypatch.setattr(os, "statvfs", lambda _: status)
+    if fault == "homeless":
+        os.environ["XDG_CACHE_HOME"] = ""
+        monkeypatch.setattr(device.Path, "home", classmethod(_no_home))
+    line = keep_compiled(GPU)
+    assert line.startswith("compiled kernels may be lost before the next run (")
+    assert f"set {INDUCTOR} and {TRITON}" in line
+    assert not {INDUCTOR, TRITON} & os.environ.keys()
+
+
+def _no_home(_: type) -> Path:
+    raise RuntimeError("Could not determine home directory.")
