@@ -10,7 +10,6 @@ import torch
 import triton
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-from paint.core import device
 from paint.core.device import INDUCTOR, TRITON, keep_compiled
 
 GPU = torch.device("cuda")
@@ -77,7 +76,7 @@ def test_keep_compiled_without_usable_folder_leaves_defaults_and_says_so(
         monkeypatch.setattr(os, "statvfs", lambda _: status)
     if fault == "homeless":
         os.environ["XDG_CACHE_HOME"] = ""
-        monkeypatch.setattr(device.Path, "home", classmethod(_no_home))
+        monkeypatch.setattr(Path, "home", classmethod(_no_home))
     line = keep_compiled(GPU)
     assert line.startswith("compiled kernels may be lost before the next run (")
     assert f"set {INDUCTOR} and {TRITON}" in line
