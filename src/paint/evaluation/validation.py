@@ -215,17 +215,22 @@ def _validate_task(
         display.note(f"{title}: no sample has a reward")
         return tracker_metrics(graded, {})
     metrics = compute_metrics({"": graded})[""]
+    display.note(f"{title}: {_scores_text(graded, metrics, task.protocol.samples)}")
+    return tracker_metrics(graded, metrics)
+
+
+def _scores_text(graded: GradedSamples, metrics: Mapping[str, Interval], samples: int) -> str:
+    """The scores of graded samples with their interval, and how many problems have none."""
     scores = []
     if graded.rewards is not None:
         scores.append(f"mean reward {metrics['reward'].text('.3g')}")
     # 1 counts as right, which few completions of a judge reach.
     if graded.rewards is None or graded.has_right:
-        scores.append(f"Avg@{task.protocol.samples} {metrics['avg_at_k'].points()}")
+        scores.append(f"Avg@{samples} {metrics['avg_at_k'].points()}")
     left_out = ""
     if graded.ungraded:
         left_out = f"; {len(graded.ungraded)} of {len(graded.problems)} problems have no reward"
-    display.note(f"{title}: {', '.join(scores)} (95 % interval){left_out}")
-    return tracker_metrics(graded, metrics)
+    return f"{', '.join(scores)} (95 % interval){left_out}"
 
 
 def generate_batch(

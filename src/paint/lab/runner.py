@@ -175,11 +175,7 @@ def run_experiment(
                     left = _time_left(spent, len(list(filter(missing_steps, seeded))))
                     display.note(f"{number} of {len(seeded)}: {run.label}{left}")
                     began = monotonic()
-                    found = _run(run, steps_left, folder, protocol, display)
-                    # For the file alone: while this process trained, others could train, too.
-                    with lock_folder(folder, waiting=display.note):
-                        by_step([*read_results(folder), *found])  # refuses other problems
-                        append_results(folder, found)
+                    _add_results(folder, _run(run, steps_left, folder, protocol, display), display)
                     # The base is not trained: its time says nothing about that of the others.
                     if run.name != BASE:
                         spent.append(monotonic() - began)
@@ -188,6 +184,14 @@ def run_experiment(
 
     results = _stored(folder)
     return [results[run.name, run.seed, step] for run in seeded for step in steps[run.name]]
+
+
+def _add_results(folder: Path, found: Sequence[CheckpointResult], display: Display) -> None:
+    """Append results to those of the experiment; refuses those of other problems."""
+    # For the file alone: while this process trained, others could train, too.
+    with lock_folder(folder, waiting=display.note):
+        by_step([*read_results(folder), *found])
+        append_results(folder, found)
 
 
 def _stored_text(folder: Path, done: int, runs: int) -> str:

@@ -135,13 +135,7 @@ def run_data(
         "method": config.train.method,
         "change": describe_change(validation, metrics, is_evaluated=bool(evaluations)),
         "evaluations": [link_to(found, page or run / PAGE) for found in evaluations],
-        "run_info": {
-            "model": config.model.path,
-            "data": config.data.place,
-            "steps": config.train.steps,
-            "git": run_info.get("git"),
-            **run_info["versions"],
-        },
+        "run_info": _facts_of(config, run_info),
         "settings": settings_of(config),
         "objective": {
             "clip": config.objective.clip,
@@ -160,6 +154,17 @@ def run_data(
         "steps": steps,
         "vocabulary": list(map(text_of, token_bytes(tokenizer, vocabulary))),
         "special": [i in tokenizer.all_special_ids for i in vocabulary],
+    }
+
+
+def _facts_of(config: Config, run_info: Mapping[str, Any]) -> dict[str, Any]:
+    """What the page's head says of a run."""
+    return {
+        "model": config.model.path,
+        "data": config.data.place,
+        "steps": config.train.steps,
+        "git": run_info.get("git"),
+        **run_info["versions"],
     }
 
 
