@@ -13,6 +13,7 @@ from paint.models.chat_template import (
     render_prompt,
     tool_turns,
 )
+from paint.models.conventions import keeps_turns
 from paint.models.tool_schemas import tool_schemas
 from tool_templates import tokenizer_with, tool_templates
 
@@ -150,3 +151,25 @@ def test_encode_malformed_call_is_an_error(entry: Any, fault: str) -> None:
     message = {"role": "assistant", "content": "", "tool_calls": [entry]}
     with pytest.raises(PromptError, match=fault):
         rendered("qwen2_5", message)
+
+
+@needs_trl
+@pytest.mark.parametrize(
+    ("name", "on", "off"),
+    [
+        ("qwen2_5", True, True),
+        ("qwen3_instruct_2507", True, True),
+        ("qwen3", False, False),  # drops thoughts, and closes one in a prompt without thinking
+        ("lfm2_2_5", False, True),
+        ("qwen3_5_think_training", True, True),
+        ("deepseekv3", False, False),
+    ],
+)
+def test_keeps_turns_is_of_the_template_and_the_thinking_mode(
+    name: str, on: bool, off: bool
+) -> None:
+    tokenizer = tokenizer_with(name)
+    assert (keeps_turns(tokenizer, thinking=True), keeps_turns(tokenizer, thinking=False)) == (
+        on,
+        off,
+    )

@@ -12,10 +12,11 @@ import torch
 from paint.cli import main
 from paint.config.recipe import find_recipe, read_recipe
 from paint.config.schema import Config, ConfigError, TrainConfig
+from paint.core.extensions import spec_of
 from paint.inference.machine import find_machine
 from paint.resolve import plan_report as report
 from paint.resolve.check import check_config, check_training, resolve
-from paint.resolve.memory import Rows
+from paint.resolve.memory import Rows, buffered
 from paint.resolve.plan import (
     BESIDE,
     SERVER_SHARE,
@@ -428,3 +429,86 @@ def test_plan_takes_the_measured_lengths_of_rows_up_to_the_limit() -> None:
     sft = run.changed("train", method="sft")
     sft = replace(check_config(sft.config), longest=longest)
     assert make_plan(sft, Machine(1)).rows().completion == 300
+
+
+class Answers:
+    """Answers every turn."""
+
+    def step(self, messages: object, completion: str) -> str:
+        return "Go on."
+
+
+TALKING = of_model("Qwen/Qwen3-8B").changed("conversation", environment=spec_of(Answers))
+MEASURED = LongestRows(prompt=90, teacher_prompt=519, reference=300, measured=50, rows=50)
+
+
+@pytest.mark.parametrize("keeps_turns", [True, False])
+def test_plan_of_conversations_has_prompts_up_to_the_limit_in_rows_of_all_turns(
+    keeps_turns: bool,
+) -> None:
+    longest = replace(MEASURED, keeps_turns=keeps_turns)
+    run = replace(check_config(TALKING), longest=longest)
+    plan = make_plan(run, Machine(2), Split(1, 1, False, ""))
+    rows = plan.rows()
+    assert (rows.prompt, rows.teacher_prompt, rows.completion) == (8192, 8192, 1024)
+    assert (rows.turns, rows.together) == ((8, 1) if keeps_turns else (1, 8))
+    assert rows.rows >= rows.together
+    assert rows.scored == (8192 if keeps_turns else 1024)
+    assert worst_peak(plan) <= plan.headroom
+    assert server_of(plan).longest == 9216
+    words = "in one row" if keeps_turns else "as 8 rows together"
+    assert f"the 8 turns of a conversation {words}" in report.start_line(plan)
+    assert "8,192 tokens (student, of a conversation, at most: data" in report.lines(plan)[4]
+
+    # A conversation of eight rows, in a micro-batch that was planned for single turns.
+    alone = replace(check_config(SERVED.changed("model", dtype="bfloat16")), longest=MEASURED)
+    before = make_plan(alone, Machine(2), Split(1, 1, False, ""))
+    assert not before.chosen.model.gradient_checkpointing
+    tight = replace(plan, config=before.chosen)
+    peak = tight.peak(replace(rows, rows=rows.together))
+    assert (peak > plan.capacity) is not keeps_turns
+
+
+def test_plan_of_conversations_is_bound_by_positions_and_measured_for_single_prompts() -> None:
+    wide = TALKING.changed("data", max_prompt_tokens=100_000)
+    rows = plan_of(wide).rows()
+    assert (rows.prompt, rows.teacher_prompt) == (40_960 - 1024, 40_960 - 1024)
+    # The answer to the only turn is not read, but an environment may begin with any prompt.
+    assert plan_of(TALKING.changed("conversation", max_turns=1)).rows().prompt == 8192
+    tools = of_model("Qwen/Qwen3-8B").changed("conversation", tools=(spec_of(gb),), max_turns=1)
+    single = make_plan(replace(check_config(tools), longest=MEASURED), Machine(1))
+    assert (single.rows().prompt, single.rows().teacher_prompt) == (90, 519)
+    more = tools.changed("conversation", max_turns=2)
+    later = make_plan(replace(check_config(more), longest=MEASURED), Machine(1))
+    assert (later.rows().prompt, later.rows().together) == (8192, 2)
+    # GRPO has no teacher, and the local engine's cache holds the prompts of late turns.
+    grpo = of_model("Qwen/Qwen3-8B", RECIPE).changed("rollout", engine="local")
+    talking = grpo.changed("conversation", environment=spec_of(Answers))
+    split = Split(1, 0, False, "")
+    plans = [plan_of(config, 1, split=split) for config in (grpo, talking)]
+    tokens = [sum((p.rows().prompt, p.rows().completion)) for p in plans]
+    assert tokens == [250 + 1024, 8192 + 1024]
+    held = [plan.memory.cache + plan.memory.kept for plan in plans]
+    width = 2 * plans[0].shape.cache
+    at_once = plans[0].config.rollout.batch_size
+    assert held[1] - held[0] == at_once * width * (buffered(tokens[1]) - buffered(tokens[0]))
+
+
+def test_plan_of_conversations_that_fit_no_gpu_names_their_turns() -> None:
+    run = replace(check_config(TALKING), longest=MEASURED)
+    plan = make_plan(run, Machine(2, 40e9), Split(1, 1, False, ""))
+    assert plan.rows().rows == 8
+    with pytest.raises(ConfigError, match=r"lower conversation\.max_turns, rollout\.max_new"):
+        require_fit(plan)
+    fewer = TALKING.changed("conversation", max_turns=2)
+    run = replace(check_config(fewer), longest=MEASURED)
+    require_fit(make_plan(run, Machine(2, 40e9), Split(1, 1, False, "")))
+
+
+def test_plan_of_written_conversations_has_their_turns_together() -> None:
+    sft = SERVED.changed("train", method="sft")
+    longest = replace(MEASURED, turns=5)
+    for keeps_turns, together in ((True, 1), (False, 5)):
+        known = replace(longest, keeps_turns=keeps_turns)
+        rows = make_plan(replace(check_config(sft), longest=known), Machine(1)).rows()
+        assert (rows.prompt, rows.completion, rows.together) == (90, 300, together)

@@ -75,8 +75,6 @@ def _longest_rows(run: "Resolved") -> "LongestRows | None":
     data, model = map(problems_path, config.data.paths), Path(model_path(config.model.path))
     if not config.data.paths or any(map(is_on_hub, data)) or not model.is_dir():
         return None
-    if config.conversation.is_on:  # whose prompts grow up to data.max_prompt_tokens
-        return None
     # They import transformers, which takes seconds.
     from paint.data.problems import read_problems
     from paint.models.policy import load_tokenizer

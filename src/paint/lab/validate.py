@@ -9,6 +9,7 @@ import heapq
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ from paint.data.formats import convert_rows, describe_formats
 from paint.data.gold_answer_checks import gold_warnings
 from paint.data.problems import DataError, Problem, validate_rows
 from paint.data.readers import BadRow, Row, describe_separator, read_rows, shorten
+from paint.environments.episodes import tools_of
 from paint.grading.contract import Item
 from paint.grading.graders import find_grader
 from paint.models.chat_template import PromptError
@@ -44,6 +46,7 @@ from paint.models.prompts import (
 )
 from paint.models.references import Reference, describe_changes, fit_reference
 from paint.models.special_tokens import REASON, special_text_finder
+from paint.models.tool_schemas import tool_schemas
 from paint.objective.masking import anchors
 from paint.resolve.check import Resolved
 from paint.training.longest_rows import LONGEST, longest_views
@@ -244,6 +247,7 @@ def _check_prompts(
     A row whose turns the chat template does not take is bad.
     """
     contexts = Contexts(config.context, problems)
+    views_of = partial(longest_views, tools=tool_schemas(tools_of(config.conversation)))
     good: list[Problem] = []
     sizes: list[tuple[int, ...]] = []  # bytes of the problem, the solution and the teacher prompt
     with display.counting("prompts measured", len(problems)) as counter:
@@ -252,7 +256,7 @@ def _check_prompts(
             for problem in chunk:
                 try:
                     # All of the context and the marker: no step makes a longer prompt.
-                    views = longest_views(tokenizer, problem, config, contexts.longest(problem))
+                    views = views_of(tokenizer, problem, config, contexts.longest(problem))
                 except PromptError as error:
                     check.bad.setdefault(TURNS, []).append((problem.row, str(error)))
                     continue
@@ -268,7 +272,7 @@ def _check_prompts(
     for problem in good[:1]:
         # The context of the first step, before a completion.
         context, _ = masked_context(contexts, problem, config.train.seed)
-        views = longest_views(tokenizer, problem, config, context.text, complete=context.complete)
+        views = views_of(tokenizer, problem, config, context.text, complete=context.complete)
         for name, text in views.items():
             ids = tokenizer.encode(text, add_special_tokens=False)
             check.views[name] = str(tokenizer.decode(ids))
@@ -303,6 +307,7 @@ def _measure_lengths(
 ) -> None:
     """Measure the lengths of all rows, or of a sample and of the longest rows."""
     rows = range(len(problems))
+    views_of = partial(longest_views, tools=tool_schemas(tools_of(config.conversation)))
     places, longest = spaced(rows), set[int]()
     check.measured = len(places)
     if check.measured < len(rows):
@@ -311,7 +316,7 @@ def _measure_lengths(
     lengths: dict[str, list[int]] = {}
     with display.counting("lengths measured", len(places) + len(longest)) as counter:
         for chunk in chunks([problems[i] for i in (*places, *sorted(longest))]):
-            views = [longest_views(tokenizer, p, config, contexts.longest(p)) for p in chunk]
+            views = [views_of(tokenizer, p, config, contexts.longest(p)) for p in chunk]
             texts = {
                 "problem": [problem.problem for problem in chunk],
                 "solution": [problem.solution for problem in chunk],

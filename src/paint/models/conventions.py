@@ -198,6 +198,23 @@ def missing_header(tokenizer: PreTrainedTokenizerBase, day: str) -> str:
     return written.strip()
 
 
+def keeps_turns(tokenizer: PreTrainedTokenizerBase, *, thinking: bool) -> bool:
+    """Whether the prompt of a later turn begins with an earlier prompt and what followed it.
+
+    A model that thinks is taken to write a thought, which templates may drop from earlier turns.
+    """
+    template = _Template(tokenizer, today())
+    prompt, tags = template.prompt(thinking=thinking), _thought_tags(template)
+    opened, answer = "", _ANSWERS[0]
+    if thinking and tags:
+        opened = open_thought(_header(prompt), tags)
+        begun = "" if opened else f"{tags[0].opening}\n"
+        answer = f"{begun}{_THOUGHT}\n{tags[0].closing}\n\n{answer}"
+    chat = [_user(0), _assistant(0) | {"content": opened + answer}, _user(1)]
+    later = template.chat(chat, thinking=thinking, add_generation_prompt=True)
+    return later.startswith(prompt + answer)
+
+
 def template_arguments(
     tokenizer: PreTrainedTokenizerBase, *, thinking: bool, day: str | None = None
 ) -> dict[str, Any]:

@@ -191,7 +191,7 @@ class Policy:
         return encode(
             self.tokenizer,
             [*messages, *map(dict, then)],
-            tools=_tools_of(problem) or self.tools,
+            tools=tools_of_row(problem) or self.tools,
             thinking=thinking,
             day=self.conventions.date,
             place=f"problem {problem.name}" if problem.id else "",
@@ -250,7 +250,13 @@ class Policy:
         Their token ids are those of ``student_prompt`` and ``teacher_prompt``.
         """
         place = f"problem {problem.name}" if problem.id else ""
-        render = partial(render_prompt, self.tokenizer, day=self.conventions.date, place=place)
+        render = partial(
+            render_prompt,
+            self.tokenizer,
+            tools=tools_of_row(problem) or self.tools,
+            day=self.conventions.date,
+            place=place,
+        )
         chat = views.student_chat(self.prompts, problem)
         texts = [render(chat, thinking=self.student_thinking)]
         setting = views.system_setting(self.prompts)
@@ -343,7 +349,7 @@ class Policy:
         written = render_prompt(
             self.tokenizer,
             chat,
-            tools=_tools_of(problem) or self.tools,
+            tools=tools_of_row(problem) or self.tools,
             thinking=self.student_thinking,
             day=self.conventions.date,
             place=f"problem {problem.name}",
@@ -430,7 +436,7 @@ class Policy:
         return selected
 
 
-def _tools_of(problem: Problem) -> Sequence[Mapping[str, Any]]:
+def tools_of_row(problem: Problem) -> Sequence[Mapping[str, Any]]:
     """The schemas in the column ``tools`` of a row with a conversation, as TRL's data have it."""
     found = problem.fields.get("tools") if problem.conversation else None
     return found if isinstance(found, list) and all(isinstance(t, dict) for t in found) else ()

@@ -47,6 +47,13 @@ class Rows:
     prompt: int
     teacher_prompt: int
     completion: int
+    turns: int = 1  # completions in a row: turns of a conversation that goes on in it
+    together: int = 1  # rows of one conversation, which no micro-batch divides
+
+    @property
+    def scored(self) -> int:
+        """Most tokens of a row that are scored."""
+        return min(self.turns * self.completion, self.prompt + self.completion)
 
 
 @dataclass(frozen=True)
@@ -155,7 +162,7 @@ def training_memory(
         copy=copy,
         teacher=taught * working + view,
         saved=saved_by_forward(config, shape, read, kernels),
-        states=rows.rows * rows.completion * shape.hidden * (views * width + WIDE),
+        states=rows.rows * rows.scored * shape.hidden * (views * width + WIDE),
         logits=logits_of_chunk(config, shape, rows, views),
         # Gradients of gate and up, and of an adapter's input in float32.
         backward=read * (WIDE + width) * shape.intermediate + read * WIDE * shape.hidden,
@@ -248,7 +255,7 @@ def dora_products(model: ModelConfig, shape: Shape) -> float:
 
 def logits_of_chunk(config: Config, shape: Shape, rows: Rows, views: int) -> float:
     """Bytes of a chunk's logits of all views, and of their gradient in the head's dtype."""
-    chunk = min(CHUNK, rows.rows * rows.completion)
+    chunk = min(CHUNK, rows.rows * rows.scored)
     logits = chunk * shape.vocabulary * (views * WIDE + _narrow_width(config.model))
     if config.model.train_mode == "full":
         logits += WIDE * shape.head  # the head's gradient, before it is added

@@ -116,6 +116,8 @@ class LongestRows:
     reference: int  # the solution
     measured: int  # number of rows that were measured, of so many
     rows: int
+    turns: int = 1  # most turns of a solution that is a conversation
+    keeps_turns: bool = False  # whether the turns of a conversation are one row of a pass
 
     def __str__(self) -> str:
         of = f"{self.measured:,} of " if self.measured < self.rows else ""
@@ -277,13 +279,29 @@ class Plan:
         return min(longest.teacher_prompt, PROBLEM + SOLUTION) + longest.completion
 
     @property
+    def has_open_prompts(self) -> bool:
+        """Whether what is said in a conversation makes prompts longer, up to the limit."""
+        conversation = self.config.conversation
+        later = conversation.is_on and conversation.max_turns > 1
+        # An environment may begin with messages of its own.
+        return self.algorithm.needs_rollouts and (later or bool(conversation.environment))
+
+    @property
     def _longest_row(self) -> Rows:
         """A micro-batch of one longest row; what was not measured is the limit, or assumed."""
         config, positions, longest = self.config, self.shape.positions, self.longest
         most = config.data.max_prompt_tokens
-        prompt = min(longest.prompt if longest else PROBLEM, most, positions - 1)
         if not self.algorithm.needs_rollouts:
             return self._longest_solution
+        if self.has_open_prompts:
+            completion = min(config.rollout.max_new_tokens, positions - 1)
+            most = min(most, positions - completion)
+            turns = config.conversation.max_turns
+            if longest and longest.keeps_turns:
+                return Rows(1, most, most, completion, turns=turns)
+            # Each turn may be a row of its own, and all are as long as the last.
+            return Rows(1, most, most, completion, together=turns)
+        prompt = min(longest.prompt if longest else PROBLEM, most, positions - 1)
         completion = min(config.rollout.max_new_tokens, positions - prompt)
         if longest and longest.teacher_prompt is not None:
             most = min(most, longest.teacher_prompt)
@@ -299,7 +317,8 @@ class Plan:
         completion = max(most - prompt, 1)
         if longest:
             completion = min(completion, longest.reference)
-        return Rows(1, prompt, prompt, completion)
+        turns = longest.turns if longest and not longest.keeps_turns else 1
+        return Rows(1, prompt, prompt, completion, together=turns)
 
     def rows(self) -> Rows:
         """The longest micro-batch that the config allows, of the longest rows."""
@@ -309,7 +328,8 @@ class Plan:
         """As many of a row as a micro-batch may have."""
         train = self.chosen.train
         fit = train.token_limit // _length(row)
-        return replace(row, rows=min(train.row_limit, max(fit, 1), self._rows_of_rank))
+        rows = min(train.row_limit, max(fit, 1), self._rows_of_rank * row.together)
+        return replace(row, rows=max(rows, row.together))
 
     @property
     def fits(self) -> bool:
@@ -377,11 +397,12 @@ def worst_peak(plan: Plan) -> float:
     """Peak bytes of a training GPU over micro-batches of all lengths that the config allows."""
     train, longest = plan.chosen.train, plan.rows()
     # Shorter teacher prompts let more rows, and so more tokens of the student's, go together.
-    most = min(train.row_limit, math.ceil(train.batch_size / plan.split.trainers))
+    of_rank = math.ceil(train.batch_size / plan.split.trainers)
+    most = min(train.row_limit, of_rank * longest.together)
     fit = train.token_limit // (longest.prompt + longest.completion)
-    rows = max(min(most, fit), 1)
+    rows = max(min(most, fit), longest.together)
     taught = min(train.token_limit // rows - longest.completion, longest.teacher_prompt)
-    shorter = Rows(rows, longest.prompt, max(taught, longest.prompt), longest.completion)
+    shorter = replace(longest, rows=rows, teacher_prompt=max(taught, longest.prompt))
     return max(plan.peak(longest), plan.peak(shorter))
 
 
@@ -504,12 +525,13 @@ def require_fit(plan: Plan) -> None:
     if memory.peak <= available:
         return
 
+    turns = "conversation.max_turns, " if plan.rows().together > 1 else ""
     raise ConfigError(
         f"model.path {format_value(plan.config.model.path)} needs about {gb(memory.peak)} GB on "
         f"each of {plan.split.trainers} training GPUs, and {gb(available)} are available (base "
         f"{gb(memory.layers + memory.ends)}, trained weights "
         f"{gb(memory.adapters + memory.gradients + memory.optimizer)}, {peak_phase(memory)}); "
-        f"lower rollout.max_new_tokens, data.max_prompt_tokens or rollout.batch_size, set "
+        f"lower {turns}rollout.max_new_tokens, data.max_prompt_tokens or rollout.batch_size, set "
         f"model.shard on several GPUs, or use larger GPUs (`paint plan` has the details)"
     )
 

@@ -1,5 +1,6 @@
 """Text of a memory plan: the output of `paint plan` and the start line of a run."""
 
+from paint.resolve.memory import Rows
 from paint.resolve.plan import USABLE, Plan, gb, peak_phase, server_of
 
 RESIDENT = {
@@ -46,12 +47,14 @@ def start_line(plan: Plan) -> str:
 def _row_words(plan: Plan) -> str:
     rows = plan.rows()
     tokens = max(rows.prompt, rows.teacher_prompt) + rows.completion
-    return f"{tokens:,} tokens (prompt: {_limit_words(plan)})"
+    return f"{tokens:,} tokens (prompt: {_limit_words(plan)}){_turn_words(rows)}"
 
 
 def _limit_words(plan: Plan) -> str:
     """Where the length of the longest prompt comes from."""
     longest = plan.longest
+    if plan.has_open_prompts:
+        return "of a conversation, at most: data.max_prompt_tokens"
     if longest and (longest.teacher_prompt is not None or not plan.algorithm.needs_context):
         return str(longest)
     return "at most: data.max_prompt_tokens"
@@ -67,6 +70,7 @@ def lines(plan: Plan) -> list[str]:
         kind = "DoRA adapters" if model.use_dora else "adapters"
         trained = f"{kind} of rank {model.lora_rank}: {millions:,.3g} M"
     machine = f"{plan.gpus} x {plan.capacity / 1e9:.0f} GB" if plan.gpus else "a laptop's CPU"
+    student = _limit_words(plan) if plan.has_open_prompts else str(plan.longest or "assumed")
     text = [
         f"{model.path} on {machine}: an estimate, nothing was loaded",
         "",
@@ -74,8 +78,8 @@ def lines(plan: Plan) -> list[str]:
         f"weights in {model.dtype}; {trained}",
         f"GPUs     {split.trainers} to train, {split.servers} to serve: {split.reason}",
         f"rows     micro-batches of {rows.rows}; prompts of {rows.prompt:,} tokens (student, "
-        f"{plan.longest or 'assumed'}) and {rows.teacher_prompt:,} (teacher, "
-        f"{_limit_words(plan)}), completions of at most {rows.completion:,}",
+        f"{student}) and {rows.teacher_prompt:,} (teacher, {_limit_words(plan)}), completions of "
+        f"at most {rows.completion:,}{_turn_words(rows)}",
         "",
         f"GB on each training GPU, {_micro_batch_words(plan)}",
         *_memory_lines(plan),
@@ -85,6 +89,15 @@ def lines(plan: Plan) -> list[str]:
         text += [_server_words(plan), ""]
     text.append(f"fits     {_fit_words(plan)}")
     return text
+
+
+def _turn_words(rows: Rows) -> str:
+    """How the turns of a conversation are rows; "" for single turns."""
+    if rows.turns > 1:
+        return f"; the {rows.turns} turns of a conversation in one row"
+    if rows.together > 1:
+        return f"; the {rows.together} turns of a conversation as {rows.together} rows together"
+    return ""
 
 
 def _memory_lines(plan: Plan) -> list[str]:

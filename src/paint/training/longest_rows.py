@@ -5,6 +5,7 @@ The rows with the most bytes are measured in tokens, and others at equal distanc
 
 import heapq
 from collections.abc import Sequence
+from functools import partial
 
 from transformers import PreTrainedTokenizerBase
 
@@ -12,9 +13,13 @@ from paint.config.context_sources import context_source
 from paint.config.schema import Config
 from paint.data.contexts import Contexts
 from paint.data.problems import Problem
+from paint.environments.episodes import tools_of
 from paint.models.chat_template import render_prompt
+from paint.models.conventions import keeps_turns
 from paint.models.lengths import SAMPLED, SLACK, chunks, token_lengths
+from paint.models.policy import tools_of_row
 from paint.models.prompts import student_chat, system_setting, teacher_chat
+from paint.models.tool_schemas import Schema, tool_schemas
 from paint.resolve.check import Resolved
 from paint.resolve.plan import LongestRows
 
@@ -29,23 +34,22 @@ def longest_views(
     context: str | None,
     *,
     complete: bool = False,
+    tools: Sequence[Schema] = (),
 ) -> dict[str, str]:
-    """Text of the student's prompt, and of the teacher's with a context."""
+    """Text of the student's prompt, and of the teacher's with a context.
+
+    ``tools`` are the schemas of those that a row without its own tells of.
+    """
     options, setting = config.prompts, ""
     student = teacher = student_chat(options, problem)
     if context is not None:
         teacher = teacher_chat(options, problem, context, complete=complete)
         setting = system_setting(options)
     model, place = config.model, f"problem {problem.name}"
+    render = partial(render_prompt, tokenizer, tools=tools_of_row(problem) or tools, place=place)
     return {
-        "student": render_prompt(tokenizer, student, thinking=model.student_thinking, place=place),
-        "teacher": render_prompt(
-            tokenizer,
-            teacher,
-            thinking=model.teacher_thinking,
-            place=place,
-            system_setting=setting,
-        ),
+        "student": render(student, thinking=model.student_thinking),
+        "teacher": render(teacher, thinking=model.teacher_thinking, system_setting=setting),
     }
 
 
@@ -57,9 +61,10 @@ def measure_longest(
     Raises DataError or PolicyError for a row that is no prompt.
     """
     config, rows = run.config, range(len(problems))
-    contexts = Contexts(config.context, problems)
+    contexts, model = Contexts(config.context, problems), config.model
     # Other sources show another row's text, what is known of a completion, or run code.
     is_of_row = all(context_source(source).of_row for source in config.context.source)
+    tools = tool_schemas(tools_of(config.conversation))
     sizes = []
     for problem in problems:
         shown = contexts.longest(problem) if is_of_row else problem.solution
@@ -71,13 +76,45 @@ def measure_longest(
         texts: dict[str, list[str]] = {name: [] for name in most}
         for problem in chunk:
             context = contexts.longest(problem) if is_of_row else None
-            for name, text in longest_views(tokenizer, problem, config, context).items():
+            for name, text in longest_views(
+                tokenizer, problem, config, context, tools=tools
+            ).items():
                 texts[name].append(text)
-            texts["solution"].append(problem.solution)
+            texts["solution"].append(_solution(tokenizer, problem, config, tools))
         for name, written in texts.items():
             most[name] = max(most[name], *token_lengths(tokenizer, written))
     teacher = most["teacher"] if is_of_row and run.algorithm.needs_context else None
     if not run.algorithm.needs_context:
         teacher = most["student"]
     reference = most["solution"] + SLACK  # an end of the turn, and of a thought
-    return LongestRows(most["student"], teacher, reference, len(chosen), len(rows))
+    modes = {model.student_thinking, model.teacher_thinking}
+    return LongestRows(
+        most["student"],
+        teacher,
+        reference,
+        len(chosen),
+        len(rows),
+        turns=max(1, *(_turns(problem) for problem in problems)),
+        keeps_turns=all(keeps_turns(tokenizer, thinking=mode) for mode in modes),
+    )
+
+
+def _turns(problem: Problem) -> int:
+    return sum(message["role"] == "assistant" for message in problem.conversation)
+
+
+def _solution(
+    tokenizer: PreTrainedTokenizerBase, problem: Problem, config: Config, tools: Sequence[Schema]
+) -> str:
+    """A problem's solution; of a conversation, all of it with the prompt."""
+    if not problem.conversation:
+        return problem.solution
+    return render_prompt(
+        tokenizer,
+        [*student_chat(config.prompts, problem), *map(dict, problem.conversation)],
+        tools=tools_of_row(problem) or tools,
+        thinking=config.model.student_thinking,
+        place=f"problem {problem.name}",
+        said=len(problem.conversation),
+        is_reply=True,
+    )

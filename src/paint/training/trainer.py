@@ -258,8 +258,6 @@ def _longest_rows(run: Resolved, problems: Sequence[Problem]) -> LongestRows | N
     """The lengths of the longest rows of local files; None for others, as in a plan."""
     if any(is_on_hub(problems_path(path)) for path in run.config.data.paths):
         return None
-    if run.config.conversation.is_on:  # whose prompts grow up to data.max_prompt_tokens
-        return None
     # What is wrong with a row is said when all of them are measured.
     with suppress(PaintError):
         return measure_longest(run, problems, load_tokenizer(run.config.model.path))
