@@ -14,12 +14,22 @@ from paint.algorithms.paint import add_teacher_prompts, score_rollouts
 from paint.algorithms.variants.contrast import Contrast
 from paint.algorithms.variants.reason_first import ReasonFirst
 from paint.algorithms.variants.u_opsd import UOpsd
-from paint.config.schema import Config, ConfigError, DataConfig
+from paint.config.schema import Config, ConfigError, ContextConfig, DataConfig
+from paint.core.display import Display
 from paint.core.extensions import spec_of
+from paint.data.contexts import Context, Contexts
 from paint.data.problems import DataError, Problem, read_problems
 from paint.grading.graders import open_grader
-from paint.inference.conversations import open_conversations
-from paint.inference.engine import Completion, derive_seed, sampling_from
+from paint.inference.conversations import open_conversations, written_conversation
+from paint.inference.engine import (
+    Completion,
+    Engine,
+    OnCompletion,
+    Prompts,
+    Sampling,
+    derive_seed,
+    sampling_from,
+)
 from paint.inference.local import LocalEngine
 from paint.models.policy import Policy, load_policy
 from paint.models.rows import joined_rows
@@ -28,7 +38,10 @@ from paint.objective.loss import paint_loss
 from paint.resolve.algorithm import Algorithm
 from paint.resolve.check import check_config
 from paint.training.load_balancing import micro_batches, token_passes
+from paint.training.longest_rows import measure_longest
+from paint.training.prompt_filter import filter_problems
 from paint.training.rollouts import items_of, rollout_of
+from paint.training.teacher_views import count_teacher_tokens, view_with_context
 from paint.training.train_step import Setup
 from paint.training.trainer import train
 from runs import (
@@ -222,16 +235,70 @@ def test_conversation_is_graded_by_its_environment_or_by_its_last_turn(
 
 
 def test_conversation_over_its_limits_is_truncated(short: list[Problem]) -> None:
-    class Endless:
-        def step(self, messages: Sequence[Any], completion: str) -> list[dict[str, str]]:
-            return [CHECK]
-
     _, found = conversations(small(environment=Endless, max_turns=2), short[:2], thinking=True)
     for completion in found:
         assert completion.conversation is not None
         ended = completion.conversation.ended
         assert ended in ("max_turns", "max_new_tokens")
         assert completion.truncated
+
+
+class Endless:
+    def step(self, messages: Sequence[Any], completion: str) -> list[dict[str, str]]:
+        return [CHECK]
+
+
+class SaysOne(Engine):
+    """Says 1 to every prompt."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.ids = tuple(policy.solution_ids("1"))
+
+    def stream(
+        self, prompts: Prompts, sampling: Sampling, seeds: Sequence[int], finished: OnCompletion
+    ) -> None:
+        for index in range(len(prompts)):
+            finished(index, Completion(self.ids, (), truncated=False))
+
+    def sync_weights(self) -> None:
+        pass
+
+
+def test_conversation_ends_where_the_teachers_prompt_would_be_over_the_limit(
+    short: list[Problem], policy: Policy
+) -> None:
+    config, contexts = small(environment=Endless, max_turns=40), Contexts(ContextConfig(), short)
+    for teacher in (None, count_teacher_tokens(policy, contexts)):
+        with open_conversations(policy, config.conversation, 300) as opened:
+            assert opened is not None
+            sampling = sampling_from(config.rollout)
+            [found] = opened.generate(SaysOne(policy), short[:1], sampling, [3], teacher=teacher)
+        talk = found.conversation
+        assert talk is not None
+        assert talk.ended == "prompt"
+        context = Context(contexts.longest(short[0]), complete=False)
+        view = view_with_context(policy, short[0], context, conversation=talk)
+        assert max(len(turn.prompt) for turn in talk.turns) <= 300
+        assert (len(view.later[-1]) <= 300) is (teacher is not None)
+
+
+def test_conversation_that_its_environment_begins_over_the_limit_is_an_error(
+    short: list[Problem],
+) -> None:
+    class Long(CheckAgain):
+        def reset(self, row: Mapping[str, Any], seed: int) -> list[dict[str, str]]:  # type: ignore[override]
+            super().reset(row, seed)
+            return [{"role": "user", "content": "so " * 1000}]
+
+    few = {"rollout": {"max_new_tokens": 8}}
+    _, [found] = conversations(small(few, environment=Long), short[:1], thinking=True)
+    talk = found.conversation
+    assert talk is not None
+    assert (talk.ended, len(talk.turns)) == ("error", 1)
+    assert talk.grade is not None
+    assert talk.grade.failed
+    # The demo's model has 1,024 positions.
+    assert "a prompt of 2,006 tokens, over the limit of 1,016 (data.max_p" in talk.grade.reason
 
 
 @pytest.mark.slow
@@ -321,6 +388,45 @@ def test_sft_on_conversations_learns_from_all_turns_of_the_assistant(
         logits = logits_alone(policy.model, prompt, ids)
         losses += (-logits.log_softmax(-1)[range(len(ids)), ids]).tolist()
     assert row["loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-4)
+
+
+def test_written_conversation_over_the_limit_is_refused_with_all_that_its_rows_hold(
+    tmp_path: Path,
+) -> None:
+    asked = {"role": "user", "content": "Add 1 and 4."}
+    long = [asked, CHAT[1], {"role": "user", "content": "so " * 60}, CHAT[3]]
+    chats = {"a": CHAT, "b": long}
+    rows = [{"id": name, "messages": chat, "answer": "5"} for name, chat in chats.items()]
+    path = write_problems(tmp_path / "chats.jsonl", rows)
+    data = {"path": path, "turns": "all", "max_prompt_tokens": 120}
+    config = changed("demo-sft", SMALL, {"data": data})
+    policy, run = load_policy(config.model, seed=0), check_config(config)
+    rows_of_file = read_problems(config.data)
+    with pytest.raises(DataError, match="problem b makes a prompt with its solution of 1"):
+        filter_problems(policy, run, rows_of_file, Display())
+    wider = run.changed("data", max_prompt_tokens=500)
+    assert len(filter_problems(policy, wider, rows_of_file, Display())) == 2
+    longest = measure_longest(wider, rows_of_file.problems, policy.tokenizer)
+    written = written_conversation(policy, rows_of_file.problems[1], long[1:], "reference")
+    assert written.conversation is not None
+    last = written.conversation.turns[-1]
+    assert 0 <= longest.reference - (len(last.prompt) + last.length) <= 20
+    assert (longest.turns, longest.keeps_turns) == (2, False)  # without thinking
+
+
+def test_stored_conversation_with_a_turn_over_the_limit_is_refused(tmp_path: Path) -> None:
+    rows = [{"problem_id": "a", "messages": CHAT}]
+    stored = write_problems(tmp_path / "stored.jsonl", rows)
+    problems = [{"id": "a", "problem": CHAT[0]["content"], "solution": "It is 5.", "answer": "5"}]
+    path = write_problems(tmp_path / "problems.jsonl", problems)
+    sections: dict[str, dict[str, Any]] = {
+        "data": {"path": path, "max_prompt_tokens": 40},
+        "rollout": {"engine": "stored", "stored": stored, "max_new_tokens": 8},
+        "train": {"steps": 1, "batch_size": 1, "method": "distillation"},
+    }
+    config = changed("demo-opsd", SMALL, sections)
+    with pytest.raises(DataError, match=r"row 1: a turn of problem a has \d+ tokens .* over 48 "):
+        train(config, tmp_path / "run")
 
 
 def test_data_chat_with_calls_names_the_setting_that_reads_them(tmp_path: Path) -> None:

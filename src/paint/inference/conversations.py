@@ -10,13 +10,20 @@ tokenised again. The turns of all conversations are sampled together, one round 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from paint.config.schema import ConversationConfig
 from paint.core.distributed import all_gather_objects
 from paint.data.problems import Problem, row_of
 from paint.environments.environment import ChatMessage
-from paint.environments.episodes import Episode, Episodes, Opening, ToolResult, tools_of
+from paint.environments.episodes import (
+    SETTING,
+    Episode,
+    Episodes,
+    Opening,
+    ToolResult,
+    tools_of,
+)
 from paint.grading.contract import Grade
 from paint.inference.engine import (
     Completion,
@@ -36,8 +43,19 @@ from paint.resolve.structure import position_limit
 WritePrompt = Callable[..., list[int]]
 """The prompt of a problem, as ``Policy.student_prompt`` writes it."""
 
+CountTokens = Callable[[Problem, Sequence[ChatMessage]], int]
+"""Tokens of a prompt about a problem, behind messages of its conversation."""
+
 Speak = Callable[[list[int], int], Iterator[int]]
 """Token ids of a turn after a prompt, by a seed, each as it is drawn."""
+
+
+class _Prompts(NamedTuple):
+    """How the prompts of a call are written, and how long they may be."""
+
+    thinking: bool | None
+    limit: float  # tokens
+    teacher: CountTokens | None = None  # of the teacher's, which has the same limit
 
 
 @dataclass
@@ -140,23 +158,25 @@ class Conversations:
         seeds: Sequence[int],
         *,
         thinking: bool | None = None,
+        teacher: CountTokens | None = None,
     ) -> list[Completion]:
         """One conversation about each problem, in their order. All ranks call it together.
 
         ``thinking`` is that of ``Policy.student_prompt``. The same problem, seed and weights give
-        the same conversation where tools and environment answer the same.
+        the same conversation where tools and environment answer the same. With ``teacher``, the
+        teacher's prompts have the limit, too.
         """
         room = position_limit(self._policy.base.config) - sampling.max_new_tokens
-        limit = min(self._limit, room)
+        prompts = _Prompts(thinking, min(self._limit, room), teacher)
         opened = self._episodes.open([row_of(problem) for problem in problems], seeds)
         try:
-            talks = self._begin(problems, seeds, opened, thinking)
+            talks = self._begin(problems, seeds, opened, prompts)
             active = [talk for talk in talks if not talk.ended]
             while any(all_gather_objects([bool(active)])):
                 completions = engine.generate(
                     [talk.prompt for talk in active], sampling, [talk.next_seed for talk in active]
                 )
-                self._answer(active, completions, limit, thinking)
+                self._answer(active, completions, prompts)
                 active = [talk for talk in active if not talk.ended]
         finally:
             self._episodes.end([episode for episode, _ in opened])
@@ -173,8 +193,9 @@ class Conversations:
             seed: as in ``generate``.
         """
         opened = self._episodes.open([row_of(problem)], [seed])
+        prompts = _Prompts(None, self._limit)
         try:
-            [talk] = self._begin([problem], [seed], opened, None)
+            [talk] = self._begin([problem], [seed], opened, prompts)
             has_begun = talk.problem is not problem  # the environment has
             said = list(map(_line_of, talk.opening)) if has_begun else []
             while not talk.ended:
@@ -185,7 +206,7 @@ class Conversations:
                     yield "\n\n".join([*said, turn])
                 answered_from = len(talk.messages) + 1
                 truncated = ids[-1] not in self._policy.end_ids
-                self._answer([talk], [Completion(tuple(ids), (), truncated)], self._limit, None)
+                self._answer([talk], [Completion(tuple(ids), (), truncated)], prompts)
                 said += [turn, *map(_line_of, talk.messages[answered_from:])]
                 if not talk.ended:
                     yield "\n\n".join(said)
@@ -204,12 +225,19 @@ class Conversations:
         problems: Sequence[Problem],
         seeds: Sequence[int],
         opened: Sequence[tuple[Episode, Opening]],
-        thinking: bool | None,
+        prompts: _Prompts,
     ) -> list[_Talk]:
         talks = []
         for problem, seed, (episode, opening) in zip(problems, seeds, opened, strict=True):
             begun = self._opened(problem, opening)
-            prompt = self._write(begun, thinking=thinking)
+            prompt, longest = self._prompt(begun, (), prompts)
+            if begun is not problem and longest > prompts.limit:
+                episode.error = (
+                    f"{SETTING}: reset makes a prompt of {longest:,} tokens, over the limit of "
+                    f"{prompts.limit:,} (data.max_prompt_tokens, or the model's positions)"
+                )
+                begun = problem
+                prompt, _ = self._prompt(begun, (), prompts)
             chat = student_chat(self._policy.prompts, begun)
             talks.append(_Talk(begun, prompt, seed, episode, chat))
         return talks
@@ -230,8 +258,7 @@ class Conversations:
         self,
         talks: Sequence[_Talk],
         completions: Sequence[Completion],
-        limit: float,
-        thinking: bool | None,
+        prompts: _Prompts,
     ) -> None:
         """Add a turn to each conversation, and what tools and environment answer to it."""
         replies = [
@@ -241,7 +268,7 @@ class Conversations:
         self._call_tools(talks, replies)
         self._step(talks, replies)
         for talk in talks:
-            self._go_on(talk, limit, thinking)
+            self._go_on(talk, prompts)
 
     def _add_turn(self, talk: _Talk, completion: Completion) -> Reply:
         turn = Turn(talk.prompt, len(completion.ids), len(talk.messages))
@@ -301,18 +328,27 @@ class Conversations:
             else:
                 talk.messages += map(self._clean, answer.messages)
 
-    def _go_on(self, talk: _Talk, limit: float, thinking: bool | None) -> None:
+    def _go_on(self, talk: _Talk, prompts: _Prompts) -> None:
         """Make the next turn's prompt, unless the conversation has reached a limit."""
         if talk.ended:
             return
         if len(talk.turns) == self._settings.max_turns:
             talk.ended = "max_turns"
             return
-        prompt = self._write(talk.problem, thinking=thinking, then=talk.messages)
-        if len(prompt) > limit:
+        prompt, longest = self._prompt(talk.problem, talk.messages, prompts)
+        if longest > prompts.limit:
             talk.ended = "prompt"
             return
         talk.prompt = prompt
+
+    def _prompt(
+        self, problem: Problem, messages: Sequence[ChatMessage], prompts: _Prompts
+    ) -> tuple[list[int], int]:
+        """The next turn's prompt, and the tokens of the longest view of it."""
+        prompt = self._write(problem, thinking=prompts.thinking, then=messages)
+        if prompts.teacher is None:
+            return prompt, len(prompt)
+        return prompt, max(len(prompt), prompts.teacher(problem, messages))
 
     def _clean(self, value: Any) -> Any:
         """A message without text that a chat format takes for control."""

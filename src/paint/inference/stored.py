@@ -89,7 +89,9 @@ class StoredEngine(Engine):
                 missing.append(problem.id)
             for row in rows:
                 limit = setup.rollout.max_new_tokens
-                stored.append((row.seed, _completion(policy, row, problem, prompt, limit)))
+                completion = _completion(policy, row, problem, prompt, limit)
+                _require_room(completion, row, problem, setup.max_tokens)
+                stored.append((row.seed, completion))
                 used.append(row.values)
         if missing:
             raise DataError(
@@ -194,6 +196,18 @@ def _completion(
     except PolicyError as control:  # text that the chat format reads as a special token
         raise DataError(f"{row.place}: {control}") from None
     return completion
+
+
+def _require_room(completion: Completion, row: StoredRow, problem: Problem, limit: int) -> None:
+    """Raise DataError for a conversation with a turn that ends behind so many tokens."""
+    turns = completion.conversation.turns if completion.conversation else ()
+    longest = max((len(turn.prompt) + turn.length for turn in turns), default=0)
+    if longest > limit:
+        raise DataError(
+            f"{row.place}: a turn of problem {problem.name} has {longest:,} tokens with its "
+            f"prompt, over {limit:,} (data.max_prompt_tokens and rollout.max_new_tokens together); "
+            f"raise one of them, or leave the row out"
+        )
 
 
 def _teacher_top(values: Mapping[str, Any], tokens: int, vocabulary: int) -> TeacherTop | None:

@@ -12,6 +12,7 @@ from paint.core.display import Display
 from paint.data.contexts import Contexts
 from paint.data.mixtures import counts_by_source
 from paint.data.problems import DataError, Problem, ValidRows
+from paint.inference.conversations import written_conversation
 from paint.models.chat_template import PromptError
 from paint.models.lengths import chunks, most_tokens, spaced, token_lengths
 from paint.models.policy import Policy
@@ -192,7 +193,11 @@ class _PromptCheck:
     def _rendered(self, problem: Problem, other_tokens: int) -> list[tuple[list[str], int]]:
         policy, algorithm = self.policy, self.run.algorithm
         learned: list[tuple[list[str], int]] = []
-        if self.run.learns_solutions:
+        if self.run.learns_solutions and problem.conversation:
+            written = written_conversation(policy, problem, problem.conversation, "reference")
+            turns = written.conversation.turns if written.conversation else ()
+            learned = [([], len(turn.prompt) + turn.length) for turn in turns]
+        elif self.run.learns_solutions:
             [prompt] = policy.prompt_texts(problem, (), complete=False)
             # Both are read as one row.
             reference, end = policy.reference(problem), len(policy.solution_ids(""))

@@ -7,11 +7,13 @@ Training, advice and pages have it from here, so that equal seeds make equal pro
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from paint.core.errors import ConfigError
 from paint.data.contexts import NO_ATTEMPT, Attempt, Context, Contexts
 from paint.data.problems import DataError, Problem
+from paint.inference.conversations import CountTokens
 from paint.inference.engine import Conversation
 from paint.models.policy import Policy
 from paint.resolve.check import Resolved
@@ -48,13 +50,32 @@ def teacher_view(
     """
     context, metrics = masked_context(contexts, problem, seed, attempt)
     view = view_with_context(policy, problem, context, conversation=conversation)
-    is_over = len(view.prompt) > prompt_limit(policy, run)
+    longest = max([view.prompt, *view.later], key=len)
+    is_over = len(longest) > prompt_limit(policy, run)
     if is_over and contexts.reads_feedback and run.algorithm.passes_over:
         nothing = Context(None, complete=False)
         without = view_with_context(policy, problem, nothing, conversation=conversation)
-        return replace(without, refused_tokens=len(view.prompt)), metrics
-    require_prompt_fits(view.prompt, problem, policy, run)
+        return replace(without, refused_tokens=len(longest)), metrics
+    require_prompt_fits(longest, problem, policy, run)
     return view, metrics
+
+
+def count_teacher_tokens(policy: Policy, contexts: Contexts) -> CountTokens:
+    """Counts the tokens of the teacher's longest prompt behind a conversation so far.
+
+    Its context is all that the problem's own row gives.
+    """
+    longest: dict[str, str] = {}
+    # The paper's wording of a complete solution is the shorter one.
+    wordings = {False, bool(policy.prompts.teacher_complete)}
+
+    def count(problem: Problem, messages: Sequence[Mapping[str, Any]]) -> int:
+        if problem.id not in longest:
+            longest[problem.id] = contexts.longest(problem)
+        write = partial(policy.teacher_prompt, problem, longest[problem.id], then=messages)
+        return max(len(write(complete=complete)) for complete in wordings)
+
+    return count
 
 
 def masked_context(

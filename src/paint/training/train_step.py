@@ -44,6 +44,7 @@ from paint.training.rollouts import (
     rollout_of,
 )
 from paint.training.step_checks import require_finite, require_scores
+from paint.training.teacher_views import count_teacher_tokens
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,12 @@ def sample(
             completions = engine.generate(*request)
         else:
             problems = [one.problem for one in rows]
-            completions = setup.conversations.generate(engine, problems, *request[1:])
+            teacher = None
+            if setup.resolved.algorithm.needs_context:
+                teacher = count_teacher_tokens(setup.policy, setup.contexts)
+            completions = setup.conversations.generate(
+                engine, problems, *request[1:], teacher=teacher
+            )
     tokens = sum(len(completion.ids) for completion in completions)
     # Of all attempts, and with off-policy steps of all rows that are sampled now.
     clock.tokens["rollout"] = clock.tokens.get("rollout", 0) + sum(all_gather_objects([tokens]))
