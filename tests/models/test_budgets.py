@@ -35,6 +35,7 @@ from paint.inference.engine import Completion, Sampling
 from paint.inference.local import LocalEngine, _Sampler
 from paint.models import layers
 from paint.models.adapters import add_adapter
+from paint.models.joint_layers import share_inputs
 from paint.models.policy import Policy, load_tokenizer
 from paint.models.teacher import open_teacher
 from paint.objective import fused
@@ -90,6 +91,8 @@ class Kernels(TorchDispatchMode):
             tensors = {id(leaf): leaf for leaf in leaves if isinstance(leaf, Tensor)}
             self.number += 1
             self.bytes += sum(map(_bytes, tensors.values()))
+            if func.overloadpacket.__name__.endswith("_"):  # in place: read, and written
+                self.bytes += _bytes(args[0])
         return out
 
 
@@ -100,8 +103,21 @@ def _bytes(tensor: Tensor) -> int:
     return number
 
 
-def attention(module: Any, query: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
-    return query.transpose(1, 2) * 1.0, None
+class Attention(torch.autograd.Function):
+    """Attention's shapes, by one kernel each way."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        ctx.save_for_backward(query, key, value)
+        return query.transpose(1, 2) * 1.0
+
+    @staticmethod
+    def backward(ctx: Any, _: Tensor) -> tuple[Tensor, ...]:
+        return tuple(torch._foreach_mul(ctx.saved_tensors, 1.0))
+
+
+def attention(_: Any, query: Tensor, key: Tensor, value: Tensor, *__: Any, **___: Any) -> Any:
+    return Attention.apply(query, key, value), None  # type: ignore[no-untyped-call]
 
 
 @contextmanager
@@ -118,6 +134,7 @@ def on_fake_gpu(policy: Policy) -> Iterator[tuple[Policy, Kernels]]:
             patch.dict(ALL_ATTENTION_FUNCTIONS._local_mapping, {"sdpa": attention}),
         ):
             layers.fuse_norms(policy.base, CPU)
+            share_inputs(policy.base)
             kernels.number = kernels.bytes = 0
             yield policy, kernels
 
@@ -139,7 +156,10 @@ def test_student_passes_of_one_row_take_kernels_and_bytes_of_documents(size: str
     assert row
     after = re.findall(r"→ ([\d,.]+)", row[0])
     assert after[:4] == [f"{n:,}" for n, _ in found] + [f"{gb:.1f}" for _, gb in found]
-    assert size != "1.7B" or (found[0][0] <= 1_900 and found[0][1] <= 24)
+    if size == "1.7B":
+        for (kernels_of_pass, gb), most in zip(found, ((1_900, 24), (1_600, 23)), strict=True):
+            assert kernels_of_pass <= most[0]
+            assert gb <= most[1]
 
 
 SAMPLING = Sampling(1.1, 0.95, 20, 1024)  # the paper's

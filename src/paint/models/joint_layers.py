@@ -164,6 +164,17 @@ class JointLayers:
                     del part.layer.forward
 
 
+def share_inputs(base: PreTrainedModel) -> None:
+    """Let adapters of layers that read one input share products in training, too.
+
+    They are those of ``paint.models.layers.BFloat16Lora``. Collective if the model is sharded.
+    """
+    for parts in _groups(base):
+        layers = tuple(part.layer for part in parts if part.rank and not part.is_dora)
+        for layer in layers:
+            layer.group = layers
+
+
 def _groups(base: PreTrainedModel) -> list[list[Part]]:
     """Linear layers of the decoder that are called one after another on the same input."""
     decoder = base.get_decoder()

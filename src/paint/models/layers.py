@@ -6,6 +6,7 @@ it. Here the input is saved in its own dtype and converted to float32 again in t
 On CUDA with bfloat16 weights, the adapter's products take operands in bfloat16, as vLLM serves it,
 and accumulate in float32. The adapter and its gradients stay in float32. Float32 products would
 take longer than the layer itself, and the layer's output, rounded to bfloat16, is no more exact.
+There, layers that read one input, such as q, k and v, share products (paint.models.joint_layers).
 
 RMS norms take one kernel on CUDA in place of transformers' eight, and round once in place of twice:
 a product with the weight by itself would be a second kernel, which PyTorch does not vectorise.
@@ -16,6 +17,7 @@ and router jitter. Here the layers checkpoint in evaluation mode, in which all o
 """
 
 import inspect
+from collections.abc import Sequence
 from copy import deepcopy
 from functools import cache
 from types import MethodType
@@ -25,6 +27,7 @@ import torch
 from jaxtyping import Float
 from peft.tuners.lora import Linear
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear, rms_norm
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
@@ -34,6 +37,10 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 class MemoryEfficientLoraLinear(Linear):  # type: ignore[misc]
     """peft's layer with a smaller backward state; falls back to peft if nothing would be cast."""
 
+    group: "tuple[MemoryEfficientLoraLinear, ...]" = ()
+    """Layers that read this layer's input, in the order of their calls; () for this one alone."""
+    _pending: tuple[Tensor, tuple[Tensor, ...]] | None = None  # of a group's first layer
+
     def forward(self, x: Tensor, *args: Any, **options: Any) -> Tensor:
         adapters = self.active_adapters
         is_plain = len(adapters) == 1 and not (self.disable_adapters or self.merged or options)
@@ -42,11 +49,31 @@ class MemoryEfficientLoraLinear(Linear):  # type: ignore[misc]
             output: Tensor = super().forward(x, *args, **options)
             return output
 
+        if _multiplies_bfloat16(x):
+            return self._output_of_group(x, adapters[0])
         a, b = self.lora_A[adapters[0]].weight, self.lora_B[adapters[0]].weight
-        function = BFloat16Lora if x.is_cuda and x.dtype == torch.bfloat16 else Float32Lora
         scale = self.scaling[adapters[0]]
-        result: Tensor = function.apply(self.base_layer(x), x, a, b, scale)  # type: ignore[no-untyped-call]
+        result: Tensor = Float32Lora.apply(self.base_layer(x), x, a, b, scale)  # type: ignore[no-untyped-call]
         return result
+
+    def _output_of_group(self, x: Tensor, name: str) -> Tensor:
+        """This layer's output. The first layer that is called computes those of its group."""
+        group = self.group or (self,)
+        first = group[0]
+        # By identity: the layers of a group are called with one tensor.
+        if first._pending is None or first._pending[0] is not x:
+            adapters = [side[name].weight for one in group for side in (one.lora_A, one.lora_B)]
+            frozen = [one.base_layer for one in group]
+            outputs = BFloat16Lora.apply(x, frozen, self.scaling[name], *adapters)  # type: ignore[no-untyped-call]
+            first._pending = x, outputs
+        output = first._pending[1][group.index(self)]
+        if self is group[-1]:  # all have been read
+            first._pending = None
+        return output
+
+
+def _multiplies_bfloat16(x: Tensor) -> bool:
+    return x.is_cuda and x.dtype == torch.bfloat16
 
 
 class Float32Lora(torch.autograd.Function):
@@ -73,28 +100,51 @@ class Float32Lora(torch.autograd.Function):
 
 
 class BFloat16Lora(torch.autograd.Function):
-    """y + s B A x, added to y in place, by products in the dtype of y."""
+    """W x + s B A x of linear layers that read one x, by products in its dtype.
+
+    The products with A, and what they give to the gradient of x, are one for all layers. That
+    gradient is a sum in one tensor: autograd would write each summand, and read it again.
+    """
 
     @staticmethod
-    def forward(ctx: Any, y: Tensor, x: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
-        low = linear(x, a.to(x.dtype)).flatten(0, -2)
-        ctx.save_for_backward(x, low, a, b)
-        ctx.scale = scale
-        # y is the layer's new output, which nothing else reads yet.
-        ctx.mark_dirty(y)
-        y.view(-1, y.shape[-1]).addmm_(low, b.to(y.dtype).T, alpha=scale)
-        return y
+    def forward(
+        ctx: Any, x: Tensor, frozen: Sequence[nn.Linear], scale: float, *adapters: Tensor
+    ) -> tuple[Tensor, ...]:
+        rows = x.flatten(0, -2)
+        a = torch.cat(adapters[::2]) if len(frozen) > 1 else adapters[0]
+        a = a.to(x.dtype)
+        short = [b.to(x.dtype) for b in adapters[1::2]]
+        # The scale in the product, before it is rounded; with beta 0 nothing is read.
+        low = rows.new_empty(len(rows), len(a))
+        torch.addmm(low, rows, a.T, beta=0, alpha=scale, out=low)
+        ctx.save_for_backward(x, low, a, *short)
+        ctx.frozen, ctx.scale = frozen, scale
+        ctx.ranks = [b.shape[1] for b in short]
+        outputs = [
+            linear(rows, layer.weight, layer.bias).addmm_(part, b.T)
+            for layer, part, b in zip(frozen, low.split(ctx.ranks, 1), short, strict=True)
+        ]
+        return tuple(y.view(*x.shape[:-1], -1) for y in outputs)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:
-        x, low, a, b = ctx.saved_tensors
-        of_y = gradient.flatten(0, -2)
-        # The scale in the product, before it is rounded; with beta 0 ``low`` is not read.
-        of_low = torch.addmm(low, of_y, b.to(of_y.dtype), beta=0, alpha=ctx.scale)
-        of_b = _float32_product(of_y.T, low).mul_(ctx.scale)
-        of_a = _float32_product(of_low.T, x.flatten(0, -2))
-        of_x = (of_low @ a.to(x.dtype)).view(x.shape)
-        return gradient, of_x, of_a, of_b, None
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        x, low, a, *short = ctx.saved_tensors
+        of_y = [gradient.flatten(0, -2) for gradient in gradients]
+        of_low, of_adapters = low.new_empty(low.shape), []
+        parts = zip(of_low.split(ctx.ranks, 1), low.split(ctx.ranks, 1), of_y, short, strict=True)
+        for of_part, part, of_one, b in parts:
+            torch.addmm(of_part, of_one, b, beta=0, alpha=ctx.scale, out=of_part)
+            of_adapters.append(_float32_product(of_one.T, part))  # low has the scale
+        of_a = _float32_product(of_low.T, x.flatten(0, -2)).split(ctx.ranks)
+        of_x = None
+        if ctx.needs_input_grad[0]:
+            of_x = of_low @ a
+            for of_one, layer in zip(of_y, ctx.frozen, strict=True):
+                of_x.addmm_(of_one, layer.weight)
+            of_x = of_x.view(x.shape)
+        pairs = zip(of_a, of_adapters, strict=True)
+        return of_x, None, None, *(gradient for pair in pairs for gradient in pair)
 
 
 def _float32_product(a: Float[Tensor, "n k"], b: Float[Tensor, "k m"]) -> Float[Tensor, "n m"]:

@@ -56,7 +56,7 @@ from paint.models.conventions import (
     template_arguments,
     today,
 )
-from paint.models.joint_layers import JointLayers
+from paint.models.joint_layers import JointLayers, share_inputs
 from paint.models.layers import checkpoint_layers, fuse_norms
 from paint.models.liger import use_liger
 from paint.models.references import Reference, fit_reference
@@ -472,6 +472,8 @@ def load_policy(
     with _loading(config.path):
         base.to(device)
     _require_usable(base, tokenizer, config)
+    if config.train_mode == "lora" and torch.device(device).type == "cuda":
+        share_inputs(base)
     # Also while it trains: dropout and its like stay off (C28).
     model.eval()
     digest = digest_of_weights(base) if is_sharded(base) else None
