@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+import paint
 from paint.cli import main
 from paint.config.run_folder import latest_checkpoint, read_run
 from paint.config.schema import (
@@ -296,6 +297,70 @@ def test_eval_run_compares_checkpoints_with_base(
     capsys.readouterr()
     assert main(["eval", str(adapted), *flags, "--rollout.temperature", "0.6"]) == 2
     assert "temperature: 1.1 -> 0.6" in capsys.readouterr().err
+
+
+def always_right(completion: str, row: dict[str, Any]) -> float:
+    return 1.0
+
+
+class Again:
+    """Asks for one more turn."""
+
+    def step(self, messages: Sequence[Any], completion: str) -> str | None:
+        return "Again." if len(messages) < 3 else None
+
+
+@pytest.fixture
+def answered(adapted: Path, tmp_path: Path) -> Path:
+    """The same run, as if an environment had answered its turns."""
+    other = tmp_path / "runs/other"
+    shutil.copytree(adapted, other)
+    recorded = json.loads((other / "run.json").read_text())
+    recorded["config"]["conversation"]["environment"] = spec_of(Again)
+    (other / "run.json").write_text(json.dumps(recorded))
+    return other
+
+
+@pytest.mark.parametrize("first", ["run", "other", "model"])
+def test_eval_targets_of_different_conversations_are_refused_unless_one_is_named(
+    adapted: Path,
+    answered: Path,
+    tmp_path: Path,
+    first: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    targets = {
+        "run": [str(adapted), str(answered)],
+        "other": [str(answered), str(adapted / "checkpoints/step-000001")],
+        "model": ["demo", str(answered)],
+    }[first]
+    few = ["--samples", "1", "--limit", "1", "--rollout.max-new-tokens", "8", "--no-base"]
+    flags = [*few, "--benchmarks", "demo", "--output-dir", str(tmp_path / "evals")]
+    assert main(["eval", *targets, *flags]) == 2
+    said = capsys.readouterr().err
+    own = ['""', f'"{spec_of(Again)}"']
+    its, theirs = own if first == "other" else own[::-1]
+    assert f"{targets[1]} has conversation.environment {its}, and {targets[0]}, which" in said
+    assert f"{theirs}: all targets" in said
+    assert not (tmp_path / "evals").exists()
+    with pytest.raises(ConfigError, match=r"name it with --conversation\.environment"):
+        paint.evaluate(targets, benchmarks="demo", output_dir=tmp_path / "evals")
+    if first == "other":
+        return
+    named = ["--conversation.environment", spec_of(Again)]
+    assert main(["eval", *targets, *flags, *named]) == 0
+    stores = list((tmp_path / "evals").rglob("completions.jsonl"))
+    assert {len(lines_of(store.parent)[0]["conversation"]["turns"]) for store in stores} <= {1, 2}
+
+
+def test_eval_run_of_another_grader_is_refused(adapted: Path, tmp_path: Path) -> None:
+    other = tmp_path / "runs/graded"
+    shutil.copytree(adapted, other)
+    recorded = json.loads((other / "run.json").read_text())
+    recorded["config"]["grading"]["grader"] = [spec_of(always_right)]
+    (other / "run.json").write_text(json.dumps(recorded))
+    with pytest.raises(ConfigError, match=r"graded has grading\.grader .*always_right"):
+        paint.evaluate([adapted, other], benchmarks="demo", output_dir=tmp_path)
 
 
 @pytest.mark.slow

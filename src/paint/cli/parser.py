@@ -73,6 +73,9 @@ class Line:
         config = given.pop(CONFIG, None)
         if isinstance(config, EvaluationConfig):
             given |= values_of(config)
+            # What is not named may differ between targets, which is refused.
+            named = given_settings(config, self.words)
+            given |= {section: named.get(section, {}) for section in ("conversation", "grading")}
         elif config is not None and RECIPES in given:
             given |= given_settings(config, self.words)
         elif config is not None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +15,7 @@ from paint.config.recipe import executables_of, from_table, to_table
 from paint.config.run_folder import read_run, run_of
 from paint.config.schema import Config, ConfigError, EvaluationConfig
 from paint.core.demo_files import model_path
-from paint.core.errors import naming, wrap_errors
+from paint.core.errors import format_value, naming, wrap_errors
 from paint.core.hub import require_model
 from paint.core.trust import require_trusted, trust_records, vouch_for
 from paint.data.sources import check_benchmark
@@ -30,6 +31,10 @@ ADAPTER = "adapter_config.json"
 
 SECTIONS = ("rollout", "conversation", "grading")
 """Sections of an evaluation."""
+
+CONVERSATION = tuple(f"conversation.{k}" for k in ("tools", "environment", "options", "max_turns"))
+GRADING = tuple(f"grading.{key}" for key in ("grader", "weights", "options"))
+"""Settings by which a policy is measured, so that all targets share them."""
 
 
 def evaluate(
@@ -74,6 +79,9 @@ def evaluate(
     for path in paths:
         _require_target(path)
     evaluation = _configured(paths[0], benchmarks, settings)
+    for path in paths[1:]:
+        if run_of(Path(path)) is not None:
+            _require_shared(paths[0], evaluation, path, _configured(path, benchmarks, settings))
     named = executables_of(_sections_of(evaluation))
     require_trusted(named, "name your own with --grading.grader and --conversation.tools")
     check_engine(evaluation.rollout)
@@ -110,6 +118,26 @@ def _require_target(path: str) -> None:
         return
     with wrap_errors(path, ConfigError, "name a run, a checkpoint, an adapter or a model"):
         require_model(model_path(path))
+
+
+def _require_shared(
+    first: str, evaluation: EvaluationConfig, target: str, own: EvaluationConfig
+) -> None:
+    """Raise ConfigError for a run with other tools, environment or grader than the evaluation.
+
+    What the command names is that of all targets, in ``own``, too.
+    """
+    settings = GRADING
+    if evaluation.conversation.is_on or own.conversation.is_on:
+        settings = (*CONVERSATION, *GRADING)
+    for setting in settings:
+        theirs, its = (attrgetter(setting)(one) for one in (evaluation, own))
+        if theirs != its:
+            raise ConfigError(
+                f"{target} has {setting} {format_value(its)}, and {first}, which is named first, "
+                f"{format_value(theirs)}: all targets of an evaluation have one task; name it with "
+                f"--{setting.replace('_', '-')}, or evaluate them in two calls"
+            )
 
 
 def _configured(target: str, benchmarks: Any, settings: Mapping[str, Any]) -> EvaluationConfig:

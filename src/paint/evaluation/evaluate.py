@@ -121,8 +121,7 @@ def evaluate(
         missing += count_missing(place, benchmark.problems, evaluation.samples)
     if missing:
         note_cost(evaluation, run, missing, display, confirm=confirm)
-    if trained is not None:
-        note_differences(evaluation, trained, display)
+    note_differences(evaluation, targets, display)
     model = with_date(model, folder)
     with display.working("loading the model"):
         policy = load_eval_policy(
@@ -236,11 +235,15 @@ def note_cost(
     display.note(line)
 
 
-def note_differences(evaluation: EvaluationConfig, trained: Config, display: Display) -> None:
-    """Note what differs from the training of the first target."""
-    changes = protocol_differences(trained, protocol_of(evaluation))
-    if changes:
-        display.note(f"not sampled as in training: {changes}")
+def note_differences(
+    evaluation: EvaluationConfig, targets: Sequence[str], display: Display
+) -> None:
+    """Note what differs from the trainings of runs."""
+    for run in dict.fromkeys(filter(None, map(run_of, map(Path, targets)))):
+        changes = protocol_differences(read_run(run), protocol_of(evaluation))
+        if changes:
+            whose = f"{run}: " if len(targets) > 1 else ""
+            display.note(f"{whose}not sampled as in training: {changes}")
 
 
 def note_benchmarks(
