@@ -1,15 +1,19 @@
 """Conversations with tools: what a scripted model calls, and what it reads of the results."""
 
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from conftest import DEMO
 from paint.config.schema import ConversationConfig
+from paint.core.display import Display
 from paint.core.extensions import spec_of
-from paint.data.problems import Problem
+from paint.data.problems import DataError, Problem, read_problems
 from paint.inference.conversations import open_conversations, with_tools
 from paint.inference.engine import (
     Completion,
@@ -19,6 +23,9 @@ from paint.inference.engine import (
     Sampling,
 )
 from paint.models.policy import Policy, PolicyError, load_policy
+from paint.resolve.check import check_config
+from paint.training.prompt_filter import filter_problems
+from runs import changed, write_problems
 
 # As Qwen2.5's, shorter. Jinja2 drops the line ends here.
 HERMES = """
@@ -77,8 +84,23 @@ class Script(Engine):
         pass
 
 
+def sub(a: int, b: int) -> int:
+    """Subtracts.
+
+    Args:
+        a: The first number.
+        b: The second number.
+    """
+    return a - b
+
+
 def converse(
-    texts: Sequence[str], *, limit: int = 4000, template: str = HERMES, **settings: Any
+    texts: Sequence[str],
+    *,
+    limit: int = 4000,
+    template: str = HERMES,
+    row: Mapping[str, Any] | None = None,
+    **settings: Any,
 ) -> tuple[Completion, Script]:
     """The conversation of a script about one problem."""
     policy = load_policy(DEMO, seed=0)
@@ -88,7 +110,7 @@ def converse(
     engine = Script(policy, texts)
     with open_conversations(policy, config, limit) as conversations:
         assert conversations is not None
-        problem = Problem("Add 2 and 3.", "", "5", "a")
+        problem = Problem("Add 2 and 3.", "", "5", "a", fields=row or {})
         [found] = conversations.generate(engine, [problem], Sampling(1.0, 1.0, -1, 100), [7])
     assert not engine.texts
     return found, engine
@@ -232,6 +254,73 @@ def test_conversation_environment_reads_what_tools_did() -> None:
     assert roles == ["assistant", "tool", "assistant", "user", "assistant", "tool", "assistant"]
     assert found.conversation_grade is not None
     assert found.conversation_grade.reward == 2.0
+
+
+BOTH = spec_of(add), spec_of(sub)
+SCHEMA = {"type": "function", "function": {"name": "sub", "parameters": {}}}
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({}, ["add", "sub"]),
+        ({"tools": None}, ["add", "sub"]),
+        ({"tools": ["sub"]}, ["sub"]),
+        ({"tools": ["sub", "add"]}, ["add", "sub"]),
+        ({"tools": [SCHEMA]}, ["sub"]),
+        ({"tools": json.dumps([SCHEMA])}, ["sub"]),
+        ({"tools": []}, []),
+    ],
+)
+def test_conversation_is_told_of_the_tools_that_its_row_names(
+    row: dict[str, Any], told: list[str]
+) -> None:
+    wrong = call("add", '{"a": 2, "b": 3}')
+    texts = [wrong, "Done."] if told else [wrong]
+    found, engine = converse(texts, row=row, tools=BOTH)
+    assert re.findall(r'"name": "(\w+)", "desc', engine.prompts[0]) == told
+    turns = said(found)
+    if not told:  # what looks like a call is the answer
+        assert turns == [("assistant", wrong)]
+    elif "add" in told:
+        assert turns[1:] == [("tool", "5"), ("assistant", "Done.")]
+    else:
+        assert turns[1] == ("tool", "Error: there is no tool add; the tools are sub")
+
+
+@pytest.mark.parametrize(
+    ("value", "named", "tools"),
+    [
+        (["subtract"], '"subtract"', BOTH),
+        ([SCHEMA], '"sub"', BOTH[:1]),
+        ([SCHEMA], '"sub"', ()),
+        ("sub", '"sub"', BOTH),
+        (7, "7", BOTH),
+        ([{"type": "function"}], '""', BOTH),
+    ],
+)
+def test_row_with_unknown_tools_is_refused_with_file_and_row(
+    tmp_path: Path, value: Any, named: str, tools: tuple[str, ...]
+) -> None:
+    rows = [
+        {"id": "a", "problem": "2 + 3", "solution": "It is 5.", "answer": "5", "tools": None},
+        {"id": "b", "problem": "2 - 3", "solution": "It is -1.", "answer": "-1", "tools": value},
+    ]
+    path = write_problems(tmp_path / "rows.jsonl", rows)
+    settings = {"environment": spec_of(Dead), "tools": tools}
+    config = changed("demo-grpo", {"data": {"path": path}, "conversation": settings})
+    policy = load_policy(DEMO, seed=0)
+    policy.tokenizer.chat_template = HERMES
+    policy = with_tools(policy, config.conversation)
+    message = rf"rows\.jsonl: problem b: its tools name {named}, and those of conversation\.tools"
+    with pytest.raises(DataError, match=message):
+        filter_problems(policy, check_config(config), read_problems(config.data), Display())
+
+
+def test_row_with_a_column_of_other_tools_is_as_without(tmp_path: Path) -> None:
+    policy = load_policy(DEMO, seed=0)
+    problem = Problem("Name two.", "", "", "a", fields={"tools": ["hammer", "saw"]})
+    assert policy.student_prompt(problem) == policy.student_prompt("Name two.")
 
 
 def test_with_tools_template_without_tools_is_refused() -> None:

@@ -37,7 +37,7 @@ from paint.models.policy import Policy
 from paint.models.prompts import student_chat
 from paint.models.special_tokens import drop_special_text
 from paint.models.tool_calls import Reply, answer_calls, read_reply
-from paint.models.tool_schemas import check_call, tool_schemas
+from paint.models.tool_schemas import Schema, check_call, tool_schemas
 from paint.resolve.structure import position_limit
 
 WritePrompt = Callable[..., list[int]]
@@ -67,6 +67,7 @@ class _Talk:
     seed: int
     episode: Episode
     opening: Sequence[ChatMessage]  # of the first prompt
+    tools: Sequence[Schema]  # that the prompts tell of
     turns: list[Turn] = field(default_factory=list)
     completions: list[Completion] = field(default_factory=list)
     messages: list[ChatMessage] = field(default_factory=list)
@@ -239,7 +240,8 @@ class Conversations:
                 begun = problem
                 prompt, _ = self._prompt(begun, (), prompts)
             chat = student_chat(self._policy.prompts, begun)
-            talks.append(_Talk(begun, prompt, seed, episode, chat))
+            tools = self._policy.tools_for(begun)
+            talks.append(_Talk(begun, prompt, seed, episode, chat, tools))
         return talks
 
     def _opened(self, problem: Problem, opening: Opening) -> Problem:
@@ -272,7 +274,7 @@ class Conversations:
 
     def _add_turn(self, talk: _Talk, completion: Completion) -> Reply:
         turn = Turn(talk.prompt, len(completion.ids), len(talk.messages))
-        reply = self._read(talk.prompt, completion)
+        reply = self._read(talk, completion)
         talk.turns.append(turn)
         talk.completions.append(completion)
         talk.messages.append(self._clean(reply.message()))
@@ -282,12 +284,11 @@ class Conversations:
             talk.ended = "error"
         return reply
 
-    def _read(self, prompt: list[int], completion: Completion) -> Reply:
+    def _read(self, talk: _Talk, completion: Completion) -> Reply:
         """The student's turn, with its calls."""
-        policy = self._policy
-        text = policy.transcript(prompt, completion.ids)
-        if policy.tools:
-            return read_reply(policy.call_style, text, policy.tools)
+        text = self._policy.transcript(talk.prompt, completion.ids)
+        if talk.tools:
+            return read_reply(self._policy.call_style, text, talk.tools)
         return Reply(text, None)
 
     def _call_tools(self, talks: Sequence[_Talk], replies: Sequence[Reply]) -> None:
@@ -298,7 +299,7 @@ class Conversations:
                 asked += [
                     (talk.episode, call.name, call.arguments)
                     for call in reply.calls
-                    if check_call(self._policy.tools, call) is None
+                    if check_call(talk.tools, call) is None
                 ]
         results = iter(self._episodes.call(asked))
         for talk, reply in zip(talks, replies, strict=True):
@@ -306,7 +307,7 @@ class Conversations:
                 continue
             answers = []
             for call in reply.calls:
-                fault = check_call(self._policy.tools, call)
+                fault = check_call(talk.tools, call)
                 answers.append(
                     ToolResult(f"Error: {fault}", failed=True) if fault else next(results)
                 )

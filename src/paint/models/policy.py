@@ -11,7 +11,7 @@ start, and neither padding nor the other rows of a batch change a row.
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -41,6 +41,7 @@ from paint.core.device import keep_compiled, product_slowdown, to_device
 from paint.core.errors import format_short, format_value, wrap_errors
 from paint.core.hub import require_model
 from paint.core.model_folder import ADAPTER
+from paint.core.nesting import parse_json
 from paint.core.storage import verify_export
 from paint.data.problems import Problem
 from paint.models import prompts as views
@@ -64,6 +65,7 @@ from paint.models.rows import joined_rows
 from paint.models.sharding import digest_of_weights, is_sharded, ranks_here, shard
 from paint.models.special_tokens import drop_special_text
 from paint.models.targets import describe_adapters
+from paint.models.tool_schemas import Schema, name_of_schema
 from paint.objective.messages import student_messages
 from paint.resolve.plan import Machine, dtype_on
 from paint.resolve.structure import rope_range
@@ -179,6 +181,10 @@ class Policy:
         messages = views.student_chat(self.prompts, problem)
         return self._encode(messages, thinking=thinking, problem=problem, then=then)
 
+    def tools_for(self, problem: Problem) -> Sequence[Schema]:
+        """The schemas that the prompts of a problem tell of. Raises PromptError as tools_of_row."""
+        return tools_of_row(problem, self.tools)
+
     def _encode(
         self,
         messages: views.Messages,
@@ -191,7 +197,7 @@ class Policy:
         return encode(
             self.tokenizer,
             [*messages, *map(dict, then)],
-            tools=tools_of_row(problem) or self.tools,
+            tools=self.tools_for(problem),
             thinking=thinking,
             day=self.conventions.date,
             place=f"problem {problem.name}" if problem.id else "",
@@ -253,7 +259,7 @@ class Policy:
         render = partial(
             render_prompt,
             self.tokenizer,
-            tools=tools_of_row(problem) or self.tools,
+            tools=self.tools_for(problem),
             day=self.conventions.date,
             place=place,
         )
@@ -349,7 +355,7 @@ class Policy:
         written = render_prompt(
             self.tokenizer,
             chat,
-            tools=tools_of_row(problem) or self.tools,
+            tools=self.tools_for(problem),
             thinking=self.student_thinking,
             day=self.conventions.date,
             place=f"problem {problem.name}",
@@ -436,10 +442,35 @@ class Policy:
         return selected
 
 
-def tools_of_row(problem: Problem) -> Sequence[Mapping[str, Any]]:
-    """The schemas in the column ``tools`` of a row with a conversation, as TRL's data have it."""
-    found = problem.fields.get("tools") if problem.conversation else None
-    return found if isinstance(found, list) and all(isinstance(t, dict) for t in found) else ()
+def tools_of_row(problem: Problem, tools: Sequence[Schema]) -> Sequence[Schema]:
+    """The schemas that a problem's prompts tell of: those that its row names, or else all.
+
+    The column ``tools`` of a row is a list of names, or of schemas as TRL's data have them, also as
+    a JSON text. Schemas of a written conversation need not be of known tools.
+
+    Raises PromptError for a name that is none of the tools.
+    """
+    given = problem.fields.get("tools")
+    if isinstance(given, str):
+        with suppress(ValueError):
+            given = parse_json(given)
+    listed = given if isinstance(given, list) else []
+    are_schemas = bool(listed) and all(isinstance(one, Mapping) for one in listed)
+    if problem.conversation and (are_schemas or not listed):
+        return listed or tools
+    # Without tools, a column of names may be about anything.
+    if given in (None, "") or not (tools or are_schemas):
+        return tools
+    known = {name_of_schema(schema): schema for schema in tools}
+    named = [name_of_schema(one) if isinstance(one, Mapping) else one for one in listed]
+    wrong = [name for name in named if name not in known] if isinstance(given, list) else [given]
+    if wrong:
+        raise PromptError(
+            f"problem {problem.name}: its tools name {format_short(wrong[0])}, and those of "
+            f"conversation.tools are {', '.join(known) or 'none'}; correct the row, which must "
+            f"hold a list of such names, or name the function in conversation.tools"
+        )
+    return [schema for name, schema in known.items() if name in named]
 
 
 def _problem_of(problem: Problem | str) -> Problem:

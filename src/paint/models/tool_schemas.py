@@ -31,6 +31,12 @@ def tool_schemas(functions: Sequence[Callable[..., Any]]) -> list[dict[str, Any]
     return schemas
 
 
+def name_of_schema(schema: Schema) -> str:
+    """The name of a schema's function; "" without one. Some write the function alone."""
+    function = schema.get("function", schema)
+    return str(function.get("name", "")) if isinstance(function, Mapping) else ""
+
+
 def _schema(function: Callable[..., Any]) -> dict[str, Any]:
     name = getattr(function, "__name__", "")
     if not name.isidentifier():

@@ -46,7 +46,7 @@ def longest_views(
         teacher = teacher_chat(options, problem, context, complete=complete)
         setting = system_setting(options)
     model, place = config.model, f"problem {problem.name}"
-    render = partial(render_prompt, tokenizer, tools=tools_of_row(problem) or tools, place=place)
+    render = partial(render_prompt, tokenizer, tools=tools_of_row(problem, tools), place=place)
     return {
         "student": render(student, thinking=model.student_thinking),
         "teacher": render(teacher, thinking=model.teacher_thinking, system_setting=setting),
@@ -112,7 +112,7 @@ def _solution(
     return render_prompt(
         tokenizer,
         [*student_chat(config.prompts, problem), *map(dict, problem.conversation)],
-        tools=tools_of_row(problem) or tools,
+        tools=tools_of_row(problem, tools),
         thinking=config.model.student_thinking,
         place=f"problem {problem.name}",
         said=len(problem.conversation),

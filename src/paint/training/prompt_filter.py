@@ -3,8 +3,9 @@
 A prompt is never truncated: a solution without its end would be another experiment.
 """
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from paint.config.context_sources import context_source
 from paint.config.schema import PAPER_PROMPTS, DataConfig
@@ -15,7 +16,7 @@ from paint.data.problems import DataError, Problem, ValidRows
 from paint.inference.conversations import written_conversation
 from paint.models.chat_template import PromptError
 from paint.models.lengths import chunks, most_tokens, spaced, token_lengths
-from paint.models.policy import Policy
+from paint.models.policy import Policy, tools_of_row
 from paint.models.prompts import describe_replaced, replaced_system_turns
 from paint.models.references import describe_changes
 from paint.models.special_tokens import REASON, special_text_finder
@@ -30,6 +31,9 @@ from paint.training.teacher_views import (
     reserved_tokens,
     view_with_context,
 )
+
+MARKS = 64
+"""Tokens that a chat template adds to a message, at most (assumed)."""
 
 
 def filter_problems(
@@ -192,11 +196,12 @@ class _PromptCheck:
 
     def _rendered(self, problem: Problem, other_tokens: int) -> list[tuple[list[str], int]]:
         policy, algorithm = self.policy, self.run.algorithm
+        if algorithm.needs_rollouts and not self.run.engine.is_stored:
+            # What answers calls are functions, whatever a written conversation had.
+            tools_of_row(replace(problem, conversation=()), policy.tools)
         learned: list[tuple[list[str], int]] = []
         if self.run.learns_solutions and problem.conversation:
-            written = written_conversation(policy, problem, problem.conversation, "reference")
-            turns = written.conversation.turns if written.conversation else ()
-            learned = [([], len(turn.prompt) + turn.length) for turn in turns]
+            learned = [([], self._longest_turn(problem))]
         elif self.run.learns_solutions:
             [prompt] = policy.prompt_texts(problem, (), complete=False)
             # Both are read as one row.
@@ -220,6 +225,18 @@ class _PromptCheck:
             beside = (0, 0, other_tokens)
             rows += [([text], further) for text, further in zip(texts, beside, strict=False)]
         return rows
+
+    def _longest_turn(self, problem: Problem) -> int:
+        """Tokens of the longest turn of a written conversation with its prompt, or a bound."""
+        policy = self.policy
+        texts = policy.prompt_texts(problem, (), complete=False)
+        texts += [json.dumps(message, ensure_ascii=False) for message in problem.conversation]
+        bound = sum(most_tokens(policy.tokenizer, text) + MARKS for text in texts)
+        if bound <= self.limit:
+            return bound
+        written = written_conversation(policy, problem, problem.conversation, "reference")
+        turns = written.conversation.turns if written.conversation else ()
+        return max(len(turn.prompt) + turn.length for turn in turns)
 
     def _refuse(self, problem: Problem, length: int) -> None:
         algorithm, data = self.run.algorithm, self.run.config.data
