@@ -1,8 +1,10 @@
 """The wheel, installed in an environment of its own, elsewhere."""
 
+import re
 import subprocess
 import sys
 import sysconfig
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,8 @@ import pytest
 import paint
 
 ROOT = Path(__file__).parents[1]
+
+BUILT = re.compile(r"__pycache__|\.egg-info")
 
 FIVE_LINES = """
 import paint
@@ -33,6 +37,10 @@ def test_wheel_in_bare_environment_runs_demo_and_five_lines(tmp_path: Path) -> N
     done(sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path, ROOT)
     assert {path.suffix for path in tmp_path.glob("paint_distill-*")} == {".gz", ".whl"}
     [wheel] = tmp_path.glob("*.whl")
+    sources = [path for path in (ROOT / "src").rglob("*") if path.is_file()]
+    shipped = {str(path.relative_to(ROOT / "src")) for path in sources}
+    built = zipfile.ZipFile(wheel).namelist()
+    assert {name for name in shipped.difference(built) if not BUILT.search(name)} == set()
     done(sys.executable, "-m", "venv", "--without-pip", tmp_path / "env")
     python = tmp_path / "env/bin/python"
     pip: list[str | Path] = [sys.executable, "-m", "pip", "--python", python]

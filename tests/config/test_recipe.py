@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,13 +11,16 @@ import pytest
 from paint.config.recipe import (
     differences,
     find_recipe,
+    find_recipes,
     from_table,
     read_recipe,
+    shipped_folders,
     shipped_recipes,
     to_table,
 )
 from paint.config.schema import Config, ConfigError, ContextConfig
 from paint.lab.recipes import read_recipes
+from paint.objective.masking import Placement
 from paint.resolve.check import check_config, require_paths
 
 METHODS = {"paint": "distillation", "opsd": "distillation", "grpo": "grpo", "sft": "sft"}
@@ -265,6 +269,115 @@ def test_read_recipe_on_base_changes_only_what_the_file_names() -> None:
         ),
     ):
         assert differences(base, read_recipe(find_recipe(name), base)) == changes
+
+
+# Paper, section 'Ablation Studies': tables mask_ratio_ablation, mask_strategy_ablation,
+# interpolation_ablation. Rows: rho_correct, rho_wrong, placement, k_base, f_top; the last is the
+# one that the others are compared with.
+ABLATIONS: dict[str, dict[str, tuple[float, float, Placement, float, float]]] = {
+    "ablations/interpolation": {
+        "0.01-1.00": (0.4, 0.3, "suffix", 0.01, 1),
+        "0.03-0.01": (0.4, 0.3, "suffix", 0.03, 0.01),
+        "0.03-0.03": (0.4, 0.3, "suffix", 0.03, 0.03),
+        "0.03-0.05": (0.4, 0.3, "suffix", 0.03, 0.05),
+        "0.03-1.00": (0.4, 0.3, "suffix", 0.03, 1),
+        "0.05-1.00": (0.4, 0.3, "suffix", 0.05, 1),
+        "no-interpolation": (0.4, 0.3, "suffix", 0, 0),
+    },
+    "ablations/mask-placement": {
+        "middle": (0.4, 0.3, "middle", 0, 0),
+        "prefix": (0.4, 0.3, "prefix", 0, 0),
+        "random": (0.4, 0.3, "random", 0, 0),
+        "suffix": (0.4, 0.3, "suffix", 0, 0),
+    },
+    "ablations/mask-ratio": {
+        "0.25-0.25": (0.25, 0.25, "suffix", 0, 0),
+        "0.40-0.30": (0.4, 0.3, "suffix", 0, 0),
+        "0.50-0.25": (0.5, 0.25, "suffix", 0, 0),
+        "0.50-0.30": (0.5, 0.3, "suffix", 0, 0),
+        "0.50-0.50": (0.5, 0.5, "suffix", 0, 0),
+        "0.75-0.75": (0.75, 0.75, "suffix", 0, 0),
+        "nothing-masked": (0, 0, "suffix", 0, 0),
+    },
+}
+
+
+@pytest.mark.parametrize("base", ["demo-paint", "opsd", "sdpo"])
+def test_ablation_folders_are_the_papers_tables_whatever_the_base(base: str) -> None:
+    assert shipped_folders() == list(ABLATIONS)
+    start = shipped(base)
+    for folder, rows in ABLATIONS.items():
+        found = {path.stem: read_recipe(path, start) for path in find_recipes(folder)}
+        assert list(found) == list(rows)
+        for name, (correct, wrong, placement, mix, share) in rows.items():
+            settings = {
+                "context": {
+                    "source": "solution",
+                    "placement": placement,
+                    "mask_ratio_correct": correct,
+                    "mask_ratio_wrong": wrong,
+                },
+                "objective": {"interpolation_weight": mix, "top_fraction": share},
+            }
+            assert found[name] == from_table(settings, base=start)
+
+
+def test_find_recipes_folder_is_its_toml_files_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    own, empty = tmp_path / "mine", tmp_path / "empty"
+    (own / "more.toml").mkdir(parents=True)
+    empty.mkdir()
+    for name in ("a-b.toml", "a.toml", "B.toml", "._a.toml", "README.md"):
+        (own / name).touch()
+    names = [Path("mine") / name for name in ("B.toml", "a.toml", "a-b.toml")]
+    assert find_recipes("mine") == find_recipes("mine/") == find_recipes("./mine") == names
+    assert find_recipes(str(own)) == [tmp_path / name for name in names]
+    assert find_recipes("mine/a.toml") == [Path("mine/a.toml")]
+    assert find_recipes("demo-paint") == [find_recipe("demo-paint")]
+    one = "ablations/mask-placement/suffix"
+    assert find_recipes(one) == [find_recipe(one)] == find_recipes("ablations/mask-placement/")[-1:]
+    # A shipped name stays one, whatever is in the working directory.
+    (tmp_path / "ablations/mask-ratio").mkdir(parents=True)
+    (tmp_path / "demo-paint").mkdir()
+    assert len(find_recipes("ablations/mask-ratio")) == 7
+    assert find_recipes("demo-paint")[0].is_file()
+    with pytest.raises(ConfigError, match=r"^\./ablations/mask-ratio is a folder without recipes"):
+        find_recipes("./ablations/mask-ratio")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("ablations", "there are ablations/interpolation, ablations/mask-placement, ablations/m"),
+        ("mask-ratio", r"did you mean ablations/mask-ratio\?"),
+        ("ablations/mask-ratios", r"did you mean ablations/mask-ratio\?"),
+        ("ablations/mask-placement/sufix", r"did you mean ablations/mask-placement/suffix\?"),
+        ("frobnicate", r"there are bake, .*, ablations/mask-ratio \("),
+    ],
+)
+def test_find_recipes_unknown_name_is_refused_with_the_nearest(name: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^unknown recipe {name}; {message}"):
+        find_recipes(name)
+
+
+def test_find_recipe_folder_is_refused_with_one_of_its_files(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"here name one of them, such as .*/mask-ratio/0\.25-0"):
+        find_recipe("ablations/mask-ratio")
+    (tmp_path / "mine.toml").touch()
+    with pytest.raises(ConfigError, match=rf"such as {tmp_path}/mine\.toml"):
+        find_recipe(str(tmp_path))
+
+
+@pytest.mark.parametrize("base", ["demo-grpo", "demo-sft"])
+@pytest.mark.parametrize("folder", shipped_folders())
+def test_read_recipes_that_differ_in_what_no_teacher_reads_are_refused(
+    folder: str, base: str
+) -> None:
+    with pytest.raises(ConfigError, match="has no teacher that reads a context"):
+        read_recipes([folder], base=base)
+    assert len(read_recipes([folder, base], base="demo-paint")) == len(ABLATIONS[folder]) + 1
 
 
 def test_read_recipes_share_paths_rollouts_and_controls() -> None:

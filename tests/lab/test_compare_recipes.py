@@ -10,7 +10,6 @@ from paint.cli import main
 from paint.config.schema import ConfigError
 from paint.evaluation.frame import select_rows
 from paint.inference.engine import sampling_from
-from paint.lab.ablations import controls_of_text
 from paint.lab.checkpoint_results import read_results
 from paint.lab.compare import title_of
 from paint.lab.eval_protocols import protocol_for
@@ -62,10 +61,6 @@ def test_controls_of_a_text_are_none_and_other_text(tmp_path: Path) -> None:
         "brief-other-text": (("other_text",), "Be brief."),
         "brief": (("text",), "Be brief."),
     }
-    rows = controls_of_text("text").rows.values()
-    shown = [row.of(runs["brief"]).context for row in rows]
-    assert [context.source for context in shown] == [("none",), ("other_text",), ("text",)]
-    assert len({row.name for row in rows}) == 3
 
 
 def test_protocol_of_own_task_needs_its_benchmark_and_samples_as_trained(tmp_path: Path) -> None:
@@ -122,6 +117,35 @@ def test_compare_settings_are_those_of_all_recipes(
         assert (config.context.mask_ratio_wrong, config.data.path) == (0.1, rows)
 
 
+def test_compare_folder_is_its_recipes_and_their_last_decides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    def compared(recipes: Any, *_: Any, against_last: bool, **__: Any) -> list[Any]:
+        seen.append(([(name, run.config) for name, run in recipes], against_last))
+        return []
+
+    monkeypatch.setattr("paint.lab.compare.compare", compared)
+    line = "compare ablations/mask-placement --base demo-paint --against-last --train.steps 7"
+    assert main(line.split()) == 0
+    train = {"steps": 7}
+    paint.compare("ablations/mask-placement", base="demo-paint", against_last=True, train=train)
+    own = tmp_path / "mine"
+    own.mkdir()
+    for name in ("suffix", "random", "prefix", "middle"):
+        (own / f"{name}.toml").write_text(
+            f'[context]\nplacement = "{name}"\n[objective]\n'
+            "interpolation_weight = 0.0\ntop_fraction = 0.0\n"
+        )
+    paint.compare(own, base="demo-paint", against_last=True, train=train)
+    assert seen[0] == seen[1] == seen[2]
+    rows, against_last = seen[0]
+    assert against_last
+    assert [name for name, _ in rows] == ["middle", "prefix", "random", "suffix"]
+    assert {config.train.steps for _, config in rows} == {7}
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -138,14 +162,21 @@ def test_compare_setting_that_a_recipe_cannot_have_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_compare_feedback_with_that_of_another_completion(tmp_path: Path) -> None:
-    small = "--train.steps 1 --train.batch-size 4 --rollout.max-new-tokens 24 --data.limit 20"
+def test_compare_feedback_with_that_of_another_completion_at_every_checkpoint(
+    tmp_path: Path,
+) -> None:
+    small = "--train.steps 2 --train.batch-size 4 --rollout.max-new-tokens 24 --data.limit 20"
     line = f"compare demo-paint --controls other_feedback --context.source feedback {small}"
     few = f"--problems 1 --samples 1 --max-new-tokens 8 --seeds 1 --output-dir {tmp_path}"
-    assert main([*line.split(), *few.split()]) == 0
-    assert [result.run for result in read_results(tmp_path)] == [
-        *("base", "demo-paint-other-feedback", "demo-paint")
-    ]
+    every = "--every-checkpoint --train.checkpoint-every 1 --against-last"
+    assert main([*line.split(), *few.split(), *every.split()]) == 0
+    names = ["demo-paint-other-feedback", "demo-paint"]
+    results = [(result.run, result.steps) for result in read_results(tmp_path)]
+    assert results == [("base", 0), *((name, step) for name in names for step in (1, 2))]
+    rows = report_in(tmp_path, "results").rows
+    for name in names:
+        found = [row.step for row in rows if row.policy == name and row.metric == "seconds"]
+        assert found == [None, 1, 2]
     rollouts = paint.load_run(tmp_path / "demo-paint/seed-0").rollouts()
     assert set(rollouts["context"]) == {"truncated"}  # of the mathematics grader
 

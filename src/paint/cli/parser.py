@@ -29,6 +29,7 @@ from paint.commands.api.arguments import ByName, SettingsOf
 from paint.commands.api.configure import Recipe
 from paint.config.recipe import (
     find_recipe,
+    find_recipes,
     from_table,
     may_name_code,
     read_recipe,
@@ -407,7 +408,7 @@ def _default(command: Command, kind: type[Any], words: Sequence[str]) -> Any:
         if not recipes:
             return None
         # Options of extensions have the types that the last recipe's have.
-        return kind(recipes=recipes, config=read_recipe(find_recipe(recipes[-1])))
+        return kind(recipes=recipes, config=read_recipe(find_recipes(recipes[-1])[-1]))
     parameters = _until_recipe(command)
     if not parameters:
         fields = dataclasses.fields(kind)

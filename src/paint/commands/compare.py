@@ -54,11 +54,15 @@ def compare(
 
     With a sweep, a recipe is compared with itself with other settings (docs/how-to/sweeps.md).
 
+    A folder of recipes is a table: ablations/mask-ratio, ablations/mask-placement and
+    ablations/interpolation are the paper's (docs/how-to/paper-tables.md).
+
     Example: paint compare demo-opsd demo-paint --seeds 1 --problems 4 --samples 2
 
     Args:
-        recipes: Recipes to compare, one or several: shipped ones, or TOML files; in Python also a
-            paint.Config, or a dict of sections. On the command line they stand before the flags.
+        recipes: Recipes to compare, one or several: shipped ones, TOML files, or folders, which
+            stand for their TOML files in the order of names; in Python also a paint.Config, or a
+            dict of sections. On the command line they stand before the flags.
         base: Recipe whose settings the others have where they name none; empty: the paper's.
         thinking: Thinking mode of the evaluation; None: as trained, on published benchmarks on
             (paper), and for the embedded model off.

@@ -43,21 +43,86 @@ _OF_A_CLASS = ("train.method", "train.optimizer", "objective.divergence", "rollo
 
 
 def shipped_recipes() -> list[str]:
-    """List the names of the recipes that come with the package, sorted."""
-    return sorted(path.stem for path in _RECIPES.glob("*.toml"))
+    """List the names of the recipes that come with the package, sorted, without folders'."""
+    return [name for name in _shipped() if "/" not in name]
+
+
+def shipped_folders() -> list[str]:
+    """List the names of the folders of recipes that come with the package, sorted."""
+    return sorted({name.rpartition("/")[0] for name in _shipped() if "/" in name})
+
+
+def find_recipes(name: str) -> list[Path]:
+    """The path of a recipe, or those of the TOML files of a folder, in the order of their names.
+
+    A folder is a shipped one by name, such as ablations/mask-ratio, or a path.
+
+    Raises:
+        ConfigError: there is no such recipe, or the folder has none or cannot be read.
+    """
+    folder = _folder_of(name)
+    if folder is None:
+        return [find_recipe(name)]
+    with wrap_errors(f"{name} cannot be read", ConfigError, "name a folder of recipes"):
+        files = [path for path in folder.iterdir() if path.suffix == ".toml" and not path.is_dir()]
+    # Hidden files are copies that editors and systems keep.
+    recipes = [path for path in files if not path.name.startswith(".")]
+    if not recipes:
+        raise ConfigError(f"{name} is a folder without recipes; name a TOML file, or their folder")
+    return sorted(recipes, key=lambda path: path.stem)
 
 
 def find_recipe(name: str) -> Path:
-    """The path of a recipe: a file (ends in .toml or has a slash) or a shipped recipe, by name."""
-    if name.endswith(".toml") or "/" in name or "\\" in name:
-        return Path(name)
-    shipped = shipped_recipes()
-    if name not in shipped:
-        close = difflib.get_close_matches(name, shipped, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(shipped)}"
-        raise ConfigError(f"unknown recipe {name}; {hint} (give a file with its ending, .toml)")
+    """The path of one recipe: a shipped one by name, or a file (ends in .toml or has a slash).
 
-    return _RECIPES / f"{name}.toml"
+    Raises ConfigError for an unknown name, and for a folder.
+    """
+    shipped = _shipped()
+    if name in shipped:
+        return shipped[name]
+    if _folder_of(name) is not None:
+        first = find_recipes(name)[0]
+        named = {path: shipped_name for shipped_name, path in shipped.items()}
+        raise ConfigError(
+            f"{name} is a folder of recipes, which `paint compare` trains; here name one of them, "
+            f"such as {named.get(first, first)}"
+        )
+    return _file_of(name)
+
+
+def _shipped() -> dict[str, Path]:
+    """The recipes that come with the package by name, sorted, those of folders as FOLDER/NAME."""
+    paths = {
+        path.relative_to(_RECIPES).as_posix().removesuffix(".toml"): path
+        for path in _RECIPES.rglob("*.toml")
+    }
+    return dict(sorted(paths.items()))
+
+
+def _folder_of(name: str) -> Path | None:
+    """The folder of recipes that a name stands for; None for any other name."""
+    plain = name.rstrip("/")
+    if plain in shipped_folders():
+        return _RECIPES / plain
+    with wrap_errors(f"{name} cannot be read", ConfigError, "name a recipe, a TOML file"):
+        is_folder = bool(plain) and plain not in _shipped() and Path(name).is_dir()
+    return Path(name) if is_folder else None
+
+
+def _file_of(name: str) -> Path:
+    """The path of a file that is no shipped recipe; raise ConfigError for what may be misspelt."""
+    is_path = "/" in name or "\\" in name
+    if name.endswith(".toml") or (is_path and Path(name).exists()):
+        return Path(name)
+    folders = shipped_folders()
+    inside = [folder for folder in folders if folder.startswith(f"{name.rstrip('/')}/")]
+    close = difflib.get_close_matches(name, [*folders, *_shipped()], n=1)
+    if is_path and not (inside or close):
+        return Path(name)
+    hint = f"there are {', '.join(inside or [*shipped_recipes(), *folders])}"
+    if close and not inside:
+        hint = f"did you mean {close[0]}?"
+    raise ConfigError(f"unknown recipe {name}; {hint} (give a file with its ending, .toml)")
 
 
 def read_recipe(path: str | Path, base: Config | None = None) -> Config:

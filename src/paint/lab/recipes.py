@@ -7,8 +7,8 @@ from itertools import combinations
 from operator import attrgetter
 from typing import Any
 
-from paint.config.recipe import find_recipe, read_recipe, settings_by_name
-from paint.config.schema import Config, LogConfig
+from paint.config.recipe import find_recipe, find_recipes, read_recipe, settings_by_name
+from paint.config.schema import Config, ContextConfig, LogConfig
 from paint.core.errors import ConfigError
 from paint.data.contexts import with_source
 from paint.lab.sweep import (
@@ -37,7 +37,7 @@ SHARED = (
 
 
 def read_recipes(
-    recipes: Sequence[str | Config],  # shipped recipes, TOML files, or configs
+    recipes: Sequence[str | Config],  # shipped recipes, TOML files, folders of them, or configs
     *,
     base: str = "",  # a recipe whose settings take the place of those that the others omit
     stored: str = "",  # ``rollout.stored`` of those that can learn from another policy
@@ -72,6 +72,7 @@ def read_recipes(
     configs = [(name, run.config) for name, run in runs]
     require_shared(configs)
     _require_different(configs)
+    _require_effect(runs)
     return runs
 
 
@@ -100,9 +101,9 @@ def _read_all(
             unnamed.append(config)
             read.append(("", config))
         else:
-            path = find_recipe(recipe)
-            with _of_recipe(path.stem):
-                read.append((path.stem, change(read_recipe(path, base))))
+            for path in find_recipes(recipe):
+                with _of_recipe(path.stem):
+                    read.append((path.stem, change(read_recipe(path, base))))
     names = iter(names_of(unnamed))
     return [(name or next(names), config) for name, config in read]
 
@@ -144,6 +145,23 @@ def _require_different(runs: Sequence[tuple[str, Config]]) -> None:
             raise ConfigError(
                 f"{name} and {other_name} have the same settings, so their rows would be equal; "
                 f"leave one out"
+            )
+
+
+def _require_effect(runs: Sequence[tuple[str, Resolved]]) -> None:
+    """Raise ConfigError for two rows that differ in settings of a teacher which neither has."""
+    unread = {"interpolation_weight": 0.0, "top_fraction": 0.0}
+    rows = [
+        (name, replace(run.config, context=ContextConfig()).changed("objective", **unread), run)
+        for name, run in runs
+        if not run.algorithm.needs_context
+    ]
+    for (name, config, run), (other_name, other, _) in combinations(rows, 2):
+        if config == other:
+            raise ConfigError(
+                f"{name} and {other_name} differ in what a teacher reads or how it is "
+                f"interpolated, and {run.method} has no teacher that reads a context, so their "
+                f"rows would be equal; name another method or base"
             )
 
 
