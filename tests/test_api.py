@@ -398,21 +398,6 @@ def test_held_out_kl_folder_is_no_evaluation_and_of_one_student(
         paint.held_out_kl(other, **options)
 
 
-@pytest.mark.slow
-def test_ablate_trains_each_row_of_table(tmp_path: Path) -> None:
-    few: dict[str, Any] = {
-        "data": ROWS,
-        "train": {"steps": 1, "batch_size": 2},
-        "rollout": {"max_new_tokens": 32},
-    }
-    counts: dict[str, Any] = {"seeds": 1, "seed": 1, "problems": 2, "samples": 1}
-    place = tmp_path / "ablation"
-    frame = paint.ablate("mask-placement", "demo-paint", output_dir=place, **few, **counts)
-    assert list(frame["seed"]) == [1] * len(frame)
-    placements = ["base", "prefix", "middle", "random", "suffix"]
-    assert [name.split("-")[0] for name in frame["run"]] == placements
-
-
 def test_show_row_that_no_step_has_is_refused(run: paint.Run, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="has no row 99"):
         paint.show(run, row=99, out=tmp_path / "show.html")

@@ -51,7 +51,7 @@ from paint.lab.checkpoint_results import read_results
 from paint.lab.comparison_report import publish
 from paint.lab.eval_protocols import EvalProtocol
 from paint.lab.learning_rates import RateSearch, with_chosen_rates
-from paint.lab.plots import side_by_side
+from paint.lab.plots import Layout
 from paint.lab.recipes import read_recipes
 from paint.lab.runner import ExperimentRun, run_experiment
 
@@ -533,7 +533,7 @@ def write_tables(part: Part, options: Options, display: Display) -> None:
     names = [name for name in names_of(part) if name in made]
     names.sort(key=lambda name: name == "paint")  # the last is compared with each
     if len(names) > 1:
-        publish(side_by_side(f"Qwen2.5-Coder-0.5B, {part}", names), results, folder, display)
+        publish(Layout(f"Qwen2.5-Coder-0.5B, {part}", names), results, folder, display)
         paint.grade(folder / "evaluation")
 
 

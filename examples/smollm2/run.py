@@ -49,7 +49,7 @@ from paint.lab.checkpoint_results import CheckpointResult
 from paint.lab.comparison_report import publish
 from paint.lab.eval_protocols import EvalProtocol
 from paint.lab.learning_rates import RateSearch, with_chosen_rates
-from paint.lab.plots import side_by_side
+from paint.lab.plots import Layout
 from paint.lab.runner import ExperimentRun, run_experiment, train_run
 from paint.models.exports import export_merged
 from paint.models.policy import load_policy
@@ -158,7 +158,7 @@ def run_smollm2(recipes: Sequence[Path], options: Options) -> list[CheckpointRes
         display,
         every_checkpoint=options.every_checkpoint,
     )
-    publish(side_by_side(TITLE, [cell.name for cell in cells]), results, folder, display)
+    publish(Layout(TITLE, [cell.name for cell in cells]), results, folder, display)
     return results
 
 

@@ -1,6 +1,5 @@
 """The public names of the package, each with its module (__init__.py reads them here)."""
 
-from paint.commands.ablate import ablate as ablate
 from paint.commands.advise import advise as advise
 from paint.commands.api.results import Evaluation as Evaluation
 from paint.commands.api.results import Page as Page

@@ -103,7 +103,6 @@ def test_interrupted_command_that_continues_says_so(
 
 def test_commands_that_continue_are_those_of_the_documents() -> None:
     assert {name for name, command in COMMANDS.items() if command.continues} == {
-        "ablate",
         "advise",
         "bake",
         "compare",

@@ -57,7 +57,9 @@ def test_help_shows_defaults_of_recipe(capsys: pytest.CaptureFixture[str]) -> No
 
     assert default_of("train demo-paint", "--train.steps") == "20"
     assert default_of("train", "--train.steps") == "100"
-    assert default_of("ablate controls demo-paint", "--model.path") == "demo"
+    assert default_of("compare demo-grpo demo-paint", "--model.path") == "demo"
+    assert default_of("compare ablations/mask-placement", "--context.mask-ratio-wrong") == "0.3"
+    assert default_of("compare ablations/mask-ratio", "--context.mask-ratio-wrong") == "0.0"
     assert default_of("eval", "--rollout.max-new-tokens") == "38912"
 
 

@@ -95,7 +95,7 @@ def test_refusals_without_model_do_not_import_torch(tmp_path: Path) -> None:
         "train demo-grpo --grading.grader none",
         "train paint --data.path demo",
         "advise demo-paint --data.path nowhere.jsonl",
-        "ablate mask-ratio demo-paint --data.path nowhere.jsonl",
+        "compare ablations/mask-ratio --base demo-paint --data.path nowhere.jsonl",
         "compare demo-paint --data.path nowhere.jsonl",
         "bake nowhere.md demo demo-bake",
         "eval demo --benchmarks nowhere.jsonl",

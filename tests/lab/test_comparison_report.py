@@ -40,13 +40,11 @@ from paint.lab.plots import (
     INK,
     Layout,
     save_plot,
-    side_by_side,
 )
 from reports import row_of
 
 SAMPLES = 4
-LABELS = {"few": "Few", "many": "Many", "never": "Never", "off": "Off"}
-LAYOUT = Layout("results", "The demo", LABELS, {}, "", reference_run="few")
+LAYOUT = Layout("The demo", ["off", "never", "many", "few"], all_pairs=False)
 
 
 def trained(
@@ -106,7 +104,7 @@ def interval_of(row: Measurement) -> Interval:
 
 @pytest.mark.parametrize("all_pairs", [True, False])
 def test_comparison_rows_compare_pairs_with_corrected_p(all_pairs: bool) -> None:
-    layout = side_by_side("", ["never", "many", "few"], all_pairs=all_pairs)
+    layout = Layout("", ["never", "many", "few"], all_pairs=all_pairs)
     rows = [row for row in comparison_rows(layout, RESULTS) if row.p is not None]
     names = [*([("never", "many")] if all_pairs else []), ("never", "few"), ("many", "few")]
     ends = {name: SCORES[name, 2 if name == "few" else 8] for name in ("never", "many", "few")}
@@ -119,13 +117,13 @@ def test_comparison_rows_compare_pairs_with_corrected_p(all_pairs: bool) -> None
 
 
 def test_comparison_tables_have_the_settings_that_differ() -> None:
-    layout = side_by_side("", ["never", "many", "few"])
+    layout = Layout("", ["never", "many", "few"])
     settings = comparison_report(layout, RESULTS).tables[2]
     assert settings.rows == [[name, "train.steps: 2 -> 8"] for name in ("never", "many")]
 
 
 def test_comparison_tables_have_every_row_in_its_column() -> None:
-    layout = side_by_side("", ["never", "many", "few"])
+    layout = Layout("", ["never", "many", "few"])
     main, pairs, _, seeds, *_ = comparison_report(layout, RESULTS).tables
     heads = ["Avg@4", "pass@4", "gain over base", "rollout tokens", "training time"]
     assert main.columns == ["", "train.steps", *heads, "tokens an answer"]
@@ -157,7 +155,7 @@ def test_comparison_tables_have_every_row_in_its_column() -> None:
 
 def test_comparison_report_of_a_sweep_names_the_best_row_and_that_it_was_chosen() -> None:
     # Means over both seeds: never 16 of 24, many 19, few 18.
-    layout = replace(side_by_side("", ["never", "few", "many"]), is_sweep=True)
+    layout = Layout("", ["never", "few", "many"], is_sweep=True)
     report = comparison_report(layout, RESULTS)
     lead = compare_seeds(SCORES["few", 2], SCORES["many", 8])
     [line] = report.lines
@@ -165,7 +163,7 @@ def test_comparison_report_of_a_sweep_names_the_best_row_and_that_it_was_chosen(
     assert "chosen on these problems, as the best of 3 rows, so its score is optimistic" in line
     assert not any(table.title.startswith("Settings") for table in report.tables)
     assert comparison_report(replace(layout, is_sweep=False), RESULTS).lines == []
-    alone = replace(side_by_side("", ["many"]), is_sweep=True)
+    alone = Layout("", ["many"], is_sweep=True)
     assert comparison_report(alone, RESULTS).lines == []
 
 
@@ -173,7 +171,7 @@ def test_comparison_report_of_a_sweep_with_a_clear_lead_does_not_doubt_it() -> N
     results = [
         replace(r, problems=[str(n) for n in range(12)], right=[*r.right[:1]] * 12) for r in RESULTS
     ]
-    layout = replace(side_by_side("", ["off", "many"]), is_sweep=True)
+    layout = Layout("", ["off", "many"], is_sweep=True)
     [line] = comparison_report(layout, results).lines
     assert line.startswith("Best Avg@4: many, ")
     assert "0 is in the interval" not in line
@@ -181,7 +179,7 @@ def test_comparison_report_of_a_sweep_with_a_clear_lead_does_not_doubt_it() -> N
 
 def test_comparison_report_of_a_sweep_without_a_best_row_names_none() -> None:
     twin = [replace(r, run="twin") for r in RESULTS if r.run == "few"]
-    layout = replace(side_by_side("", ["off", "twin", "few"]), is_sweep=True)
+    layout = Layout("", ["off", "twin", "few"], is_sweep=True)
     [line] = comparison_report(layout, [*RESULTS, *twin]).lines
     assert line.startswith("No row is best: twin, few have the same Avg@4, 75.0")
 
@@ -192,7 +190,7 @@ def test_comparison_tables_have_more_than_three_settings_in_a_table_of_their_own
         replace(r, config={"train": {**r.config["train"], **other}}) if r.run == "never" else r
         for r in RESULTS
     ]
-    layout = replace(side_by_side("", ["never", "few"]), is_sweep=True)
+    layout = Layout("", ["never", "few"], is_sweep=True)
     main, _, settings, *_ = comparison_report(layout, results).tables
     assert "train.learning_rate" not in main.columns
     names = [row[1].split(":")[0] for row in settings.rows]
@@ -204,7 +202,7 @@ def test_step_rows_checkpoint_has_score_cost_and_lead() -> None:
     end, base = SCORES["few", 2], SCORES["base", 0]
     costs = {("many", 4): (404, 2), ("off", 8): (0, 4)}
     for (cell, step), (tokens, seconds) in costs.items():
-        found = {"policy": LABELS[cell], "step": step}
+        found = {"policy": cell, "step": step}
         scores = SCORES[cell, step]
         score = interval_of(row_of(rows, **found, metric="avg_at_k"))
         assert score == over_seeds(scores, bounds=(0, 1))
@@ -212,16 +210,16 @@ def test_step_rows_checkpoint_has_score_cost_and_lead() -> None:
         assert interval_of(gain) == compare_seeds(base, scores)
         assert row_of(rows, **found, metric="rollout_tokens").mean == tokens
         assert row_of(rows, **found, metric="seconds").mean == seconds
-        lead = row_of(rows, step=step, metric=LEAD, group=LABELS[cell], against=LABELS[cell])
+        lead = row_of(rows, step=step, metric=LEAD, group=cell, against=cell)
         assert interval_of(lead) == compare_seeds(scores, end)
-    assert not select_rows(rows, metric=LEAD, group="Few", against="Few", step=2)
+    assert not select_rows(rows, metric=LEAD, group="few", against="few", step=2)
     assert [row.metric for row in select_rows(rows, policy="base")] == ["avg_at_k"]
 
 
 def test_step_tables_have_a_line_for_each_checkpoint() -> None:
     by_step = comparison_report(LAYOUT, RESULTS).tables[-2]
     assert by_step.columns[2] == "Avg@4"
-    steps = {"base": "0", "Few": "12", "Many": "248", "Never": "48", "Off": "8"}
+    steps = {"base": "0", "off": "8", "never": "48", "many": "248", "few": "12"}
     lines = [(name, f"step {step}") for name, numbers in steps.items() for step in numbers]
     assert [(row[0], row[1]) for row in by_step.rows] == lines
 
@@ -231,10 +229,10 @@ def test_step_tables_best_checkpoint_is_marked_as_no_result() -> None:
     assert best.title.startswith("Not a result: Avg@4 of each seed's best checkpoint")
     assert best.columns == ["", "last", "best of 1 to 3", "its step, by seed"]
     assert best.rows == [
-        ["Few", "75.0", "79.2", "1, 2"],  # 10 and 9 of 12
-        ["Many", "79.2", "79.2", "4, 8"],  # of equal ones the first
-        ["Never", "66.7", "70.8", "4, 4"],
-        ["Off", "4.2", "4.2", "8, 8"],
+        ["off", "4.2", "4.2", "8, 8"],
+        ["never", "66.7", "70.8", "4, 4"],
+        ["many", "79.2", "79.2", "4, 8"],  # of equal ones the first
+        ["few", "75.0", "79.2", "1, 2"],  # 10 and 9 of 12
     ]
 
 
@@ -271,16 +269,15 @@ def require_line(drawn: Sequence[float], values: Sequence[float], sign: int) -> 
 
 
 def test_save_plot_draws_means_seeds_and_intervals_at_their_values(tmp_path: Path) -> None:
-    labels = {"few": "A", "many": "B"}
-    report = Layout("results", "Title", labels, {"many": ("few", "many")}, "few less the row's")
+    report = Layout("Title", ["many", "few"])
     results = [r for r in RESULTS if r.is_last]
     save_plot(tmp_path / "plot.svg", report, results)
     text = (tmp_path / "plot.svg").read_text()
-    for word in ("base", "A", "B", "Avg@4, %", "Avg@4: few less the row's, points"):
+    for word in ("base", "many", "few", "Avg@4, %", "Avg@4: few less the row's, points"):
         assert f">{word}</text>" in text, word
 
     base, few, many = (SCORES[key] for key in (("base", 0), ("few", 2), ("many", 8)))
-    levels = [(over_seeds(scores, bounds=(0, 1)), scores) for scores in (base, few, many)]
+    levels = [(over_seeds(scores, bounds=(0, 1)), scores) for scores in (base, many, few)]
     gaps = [(compare_seeds(many, few), few - many)]
     for marks, rows in zip(marks_of(text), (levels, gaps), strict=True):
         found: dict[tuple[str, float], list[float]] = {}
@@ -297,14 +294,13 @@ def test_save_plot_draws_means_seeds_and_intervals_at_their_values(tmp_path: Pat
 
 @pytest.mark.parametrize("name", ["$\\frac$", "a\x1b[31m <b>"])
 def test_save_plot_name_with_markup_is_drawn_verbatim(name: str, tmp_path: Path) -> None:
-    pairs = {"few": ("few", "base")}
-    report = Layout("results", name, {"few": name}, pairs, name, reference_run="few")
-    results = [r for r in RESULTS if r.run in ("base", "few") and r.is_last]
-    save_plot(tmp_path / "plot.svg", report, results)
+    ends = [r for r in RESULTS if r.run in ("base", "few") and r.is_last]
+    results = [r if r.run == "base" else replace(r, run=name) for r in ends]
+    save_plot(tmp_path / "plot.svg", Layout(name, [name]), results)
     shown = name.replace("\x1b", "\\x1b").replace("<", "&lt;").replace(">", "&gt;")
     plot = (tmp_path / "plot.svg").read_text()
     assert plot.count(f">{shown}</text>") == 2  # title and row
-    assert f">Avg@4: {shown}, points</text>" in plot
+    assert f">Avg@4: {shown} less the row's, points</text>" in plot
 
 
 def test_results_leave_out_samples_and_problems_that_were_not_graded() -> None:
@@ -326,7 +322,7 @@ def test_results_leave_out_samples_and_problems_that_were_not_graded() -> None:
 
 
 def test_comparison_report_of_a_judge_has_mean_rewards_and_no_share_of_ones() -> None:
-    layout = replace(side_by_side("", ["never", "many", "few"]), is_sweep=True)
+    layout = Layout("", ["never", "many", "few"], is_sweep=True)
     report = comparison_report(layout, judged())
     main, pairs, seeds, by_step, best = report.tables
     assert main.columns[2:4] == ["Mean reward", "gain over base"]
@@ -359,7 +355,7 @@ def test_comparison_report_of_a_judge_has_mean_rewards_and_no_share_of_ones() ->
 def test_comparison_report_of_rewards_that_reach_one_has_avg_at_k_beside_them() -> None:
     results = [replace(r, right=plain.right) for r, plain in zip(judged(), RESULTS, strict=True)]
     main = comparison_report(LAYOUT, results).tables[0]
-    [few] = [row for row in main.rows if row[0] == "Few"]
+    [few] = [row for row in main.rows if row[0] == "few"]
     places = [main.columns.index(name) for name in ("Mean reward", "Avg@4", "pass@4")]
     scores = SCORES["few", 2]
     assert [few[place] for place in places] == [
@@ -370,7 +366,7 @@ def test_comparison_report_of_rewards_that_reach_one_has_avg_at_k_beside_them() 
 
 
 def test_comparison_of_rewards_beyond_one_shows_them_and_compares_nothing(tmp_path: Path) -> None:
-    layout = replace(side_by_side("", ["never", "many", "few"]), is_sweep=True)
+    layout = Layout("", ["never", "many", "few"], is_sweep=True)
     results = judged(has_shares=False)
     report = comparison_report(layout, results)
     assert [row for row in report.rows if row.against] == []
@@ -387,7 +383,7 @@ def test_comparison_of_rewards_beyond_one_shows_them_and_compares_nothing(tmp_pa
 
 
 def test_results_without_rewards_of_all_rows_are_compared_by_right_samples() -> None:
-    layout = side_by_side("", ["never", "many", "few"])
+    layout = Layout("", ["never", "many", "few"])
     mixed = [replace(RESULTS[0], rewards=[0.3, 0.4, 0.5]), *RESULTS[1:]]
     assert comparison_report(layout, mixed) == comparison_report(layout, RESULTS)
 

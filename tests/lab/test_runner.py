@@ -21,7 +21,6 @@ from paint.config.run_folder import RunError, step_folder
 from paint.config.schema import Config, ConfigError, ModelConfig
 from paint.core.display import Display
 from paint.evaluation.generate import checkpoint_digest
-from paint.lab.ablations import ABLATION_TABLES, AblationRow, ablate
 from paint.lab.checkpoint_results import (
     CheckpointResult,
     by_run,
@@ -30,10 +29,8 @@ from paint.lab.checkpoint_results import (
 from paint.lab.eval_protocols import protocol_for
 from paint.lab.runner import ExperimentRun, describe_collapse, run_experiment
 from paint.models.weights import trained_in
-from paint.resolve.check import check_config
 from paint.training.run_log import new_run
 from processes import until
-from reports import report_in
 from runs import Sections, rows_of, tight_and_loose
 
 PROBLEMS, SAMPLES = 5, 3
@@ -390,46 +387,7 @@ def test_experiment_stopped_and_killed_experiment_matches_undisturbed_one(tmp_pa
     assert (killed / adapter).read_bytes() == (tmp_path / "undisturbed" / adapter).read_bytes()
 
 
-def test_grids_match_paper() -> None:
-    # Paper, section 'Ablation Studies': tables mask_ratio_ablation, mask_strategy_ablation,
-    # interpolation_ablation.
-    fixed = AblationRow(correct=0.40, wrong=0.30, placement="suffix", mix=0.0, top_fraction=0.0)
-    ratios = [(0, 0), (0.25, 0.25), (0.5, 0.5), (0.75, 0.75), (0.5, 0.25), (0.5, 0.3), (0.4, 0.3)]
-    mixes = [(0, 0), (0.01, 1), (0.03, 1), (0.05, 1), (0.03, 0.01), (0.03, 0.03), (0.03, 0.05)]
-    papers = {
-        "mask-ratio": [replace(fixed, correct=correct, wrong=wrong) for correct, wrong in ratios],
-        "mask-placement": [
-            replace(fixed, placement=name) for name in ("prefix", "middle", "random", "suffix")
-        ],
-        "interpolation": [replace(fixed, mix=mix, top_fraction=share) for mix, share in mixes],
-    }
-    assert {name: list(ABLATION_TABLES[name].rows.values()) for name in papers} == papers
-    baselines = {name: table.rows[table.baseline] for name, table in ABLATION_TABLES.items()}
-    assert [baselines[name] for name in papers] == [papers["mask-ratio"][0], fixed, fixed]
-
-
-def test_grid_point_changes_only_varied_settings() -> None:
-    recipe = read_recipe(find_recipe("paint-qwen3-1.7b"))
-    interpolation = ABLATION_TABLES["interpolation"]
-    assert interpolation.rows["0.03/0.03"].of(recipe) == recipe  # the paper's main setting
-    point = ABLATION_TABLES["mask-ratio"].rows["0.50/0.25"].of(recipe)
-    context = point.context
-    ratios = (context.mask_ratio_correct, context.mask_ratio_wrong, context.placement)
-    assert ratios == (0.5, 0.25, "suffix")
-    assert (point.objective.interpolation_weight, point.objective.top_fraction) == (0, 0)
-    restored = replace(point.objective, interpolation_weight=0.03, top_fraction=0.03)
-    assert replace(point, context=recipe.context, objective=restored) == recipe
-    other = ABLATION_TABLES["controls"].rows["another problem's solution"].of(recipe)
-    assert other == recipe.changed("context", source=("other",))
-    assert ABLATION_TABLES["controls"].rows["its own solution"].of(recipe) == recipe
-
-    # Suffix masking without interpolation stands in all three of the paper's tables; controls add
-    # four to its main setting, and feedback has four of its own.
-    names = [point.name for grid in ABLATION_TABLES.values() for point in grid.rows.values()]
-    assert (len(names), len(set(names))) == (27, 24)
-
-
-def test_ablation_of_model_uses_paper_evaluation_and_recipe_engine(tmp_path: Path) -> None:
+def test_protocol_of_model_is_paper_evaluation_with_recipe_engine(tmp_path: Path) -> None:
     problems = tmp_path / "copy.jsonl"
     # As many rows as AIME 2024 has, of which the first is used.
     rows = [f'{{"problem": "1+{i}?", "answer": "{1 + i}"}}\n' for i in range(30)]
@@ -447,83 +405,3 @@ def test_ablation_of_model_uses_paper_evaluation_and_recipe_engine(tmp_path: Pat
     own = protocol_for(config, str(problems), 1, 12).table
     trained = {"thinking": False, "temperature": 1.1, "top_k": 20, "max_new_tokens": 1024}
     assert own.items() >= trained.items()
-
-
-@pytest.fixture
-def two_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A recipe, and of two tables the row that they share and one that is compared with it."""
-    kept = {"mask-placement": ("middle", "suffix"), "interpolation": ("0.00/0.00", "0.05/1.00")}
-    for name, labels in kept.items():
-        table = ABLATION_TABLES[name]
-        points = {label: table.rows[label] for label in labels}
-        monkeypatch.setitem(ABLATION_TABLES, name, replace(table, rows=points))
-    return Path(write_recipes(tmp_path, steps=2, batch_size=2)[1])
-
-
-@pytest.mark.slow
-def test_ablation_trains_setting_shared_by_two_tables_once(
-    two_rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / "ablate"
-    shared = folder / "suffix-0.40-0.30-mix-0.00-0.00"
-
-    def run(table: str) -> list[CheckpointResult]:
-        config = read_recipe(two_rows)
-        return ablate(
-            table, check_config(config), folder, seeds=[0], benchmark=None, problems=2, samples=2
-        )
-
-    assert len(run("mask-placement")) == 3
-    before = bytes_in(shared)
-    assert len(before) > 5
-    assert len(run("interpolation")) == 3
-    assert bytes_in(shared) == before
-    assert len(read_results(folder)) == 4
-    said = capsys.readouterr().out
-    _, is_said, second = said.partition("2 of 3 are in")
-    assert is_said
-    assert "of 3: suffix-0.40-0.30-mix-0.00-0.00" not in second
-    assert "0.05/1.00 less 0.00/0.00" in (folder / "interpolation.md").read_text()
-    for name in ("mask-placement", "interpolation"):
-        drawn = (folder / f"{name}.svg").read_text()
-        assert all(f">{label}</text>" in drawn for label in ("base", *ABLATION_TABLES[name].rows))
-
-
-@pytest.mark.slow
-def test_ablate_feedback_shows_every_checkpoint_and_best_per_seed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table = ABLATION_TABLES["feedback"]
-    kept = ("feedback on another completion", "feedback on its own completion")
-    points = {label: table.rows[label] for label in kept}
-    monkeypatch.setitem(ABLATION_TABLES, "feedback", replace(table, rows=points))
-    recipe, folder = write_recipes(tmp_path, steps=2)[1], tmp_path / "ablate"
-    flags = ["--problems", "2", "--samples", "2", "--seeds", "1", "--every-checkpoint"]
-    flags += ["--context.source", "feedback", "--output-dir", str(folder)]
-    assert main(["ablate", "feedback", recipe, *flags]) == 0
-
-    names = [point.name for point in points.values()]
-    results = [(result.run, result.steps) for result in read_results(folder)]
-    assert results == [("base", 0), *((name, step) for name in names for step in (1, 2))]
-    rollouts = rows_of(folder / names[1] / "seed-0/rollouts/step-000001.jsonl")
-    assert {row["context"] for row in rollouts if not row["correct"]} == {"wrong"}
-    rows = report_in(folder, "feedback").rows
-    for label in points:
-        found = [row.step for row in rows if row.policy == label and row.metric == "seconds"]
-        assert found == [None, 1, 2]
-    text = (folder / "feedback.md").read_text()
-    assert "Not a result: Avg@2 of each seed's best checkpoint" in text
-
-
-def test_ablation_of_another_kind_of_context_is_refused(tmp_path: Path) -> None:
-    config = read_recipe(find_recipe("demo-paint")).changed("context", source=("feedback",))
-    with pytest.raises(ConfigError, match=r"mask-ratio is for .* context\.source solution, and"):
-        ablate(
-            "mask-ratio",
-            check_config(config),
-            tmp_path,
-            seeds=[0],
-            benchmark=None,
-            problems=1,
-            samples=1,
-        )

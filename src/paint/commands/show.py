@@ -23,14 +23,14 @@ def show(
     """Write one HTML file that opens anywhere, without a server and without a network.
 
     It shows a run with its rollouts token by token, several runs in the same charts, evaluations
-    with every answer and its verdict, or the charts and tables of `paint advise`, `compare`,
-    `ablate` and `bake` (docs/how-to/inspect-rollouts.md).
+    with every answer and its verdict, or the charts and tables of `paint advise`, `compare`
+    and `bake` (docs/how-to/inspect-rollouts.md).
 
     Example: paint show runs/first --no-rescore --no-open
 
     Args:
         targets: A run; several runs, or folders that hold runs; or one or several of what
-            `paint eval`, `advise`, `compare`, `ablate` or `bake` made.
+            `paint eval`, `advise`, `compare` or `bake` made.
         steps: Of a run: steps whose rollouts are shown, all rows of each. None named: as many steps
             as fit, with the rows of log.token_rows.
         row: Of a run: one row of each step, from 0.

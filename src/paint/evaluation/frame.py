@@ -1,8 +1,8 @@
 """The one table of results: measured values, and how they are shown.
 
 A result is a list of ``Measurement``: one row of a policy, a benchmark and a metric, or of the
-difference of two policies. Evaluation, comparison, ablation, advice and bake all make such rows,
-and a ``Report`` of them. A report is shown on a terminal, as Markdown, as JSON and on a page:
+difference of two policies. Evaluation, comparison, advice and bake all make such rows, and a
+``Report`` of them. A report is shown on a terminal, as Markdown, as JSON and on a page:
 
     NAME.json    all rows, unrounded; the tables, charts and lines of the page
     NAME.md      the tables

@@ -15,7 +15,7 @@ from paint.core.display import Display
 from paint.lab.checkpoint_results import CheckpointResult
 from paint.lab.comparison_report import publish
 from paint.lab.eval_protocols import protocol_for
-from paint.lab.plots import side_by_side
+from paint.lab.plots import Layout
 from paint.lab.runner import ExperimentRun, run_experiment
 from paint.resolve.check import Resolved
 from paint.resolve.engines import server_engine
@@ -64,8 +64,8 @@ def compare(
         runs, seeds, folder, protocol, display, every_checkpoint=every_checkpoint
     )
     title = title_of(recipes[-1][1].config, protocol.benchmark.name)
-    layout = side_by_side(title, names, all_pairs=not against_last)
-    publish(replace(layout, is_sweep=is_sweep), results, folder, display)
+    layout = Layout(title, names, all_pairs=not against_last, is_sweep=is_sweep)
+    publish(layout, results, folder, display)
     return results
 
 

@@ -1,6 +1,6 @@
 """Rows and tables of an experiment, made from its results.
 
-    NAME.json, .md    rows, and tables of the last checkpoints, and of earlier ones if evaluated
+    results.json, .md    rows, and tables of the last checkpoints, and of earlier ones if evaluated
 
 The main results are those of the last checkpoints. The table of best checkpoints is biased by their
 selection, and labelled so.
@@ -59,6 +59,8 @@ from paint.lab.sweep import value_text
 SETTING_COLUMNS = 3
 """Most settings that are columns of the first table, which would be too wide with more."""
 
+RESULTS = "results"  # name of the files
+
 LEAD = "lead"  # metric: how far the last checkpoint of the reference run is ahead
 
 # Columns of a run's gain and cost: head and unit.
@@ -70,16 +72,16 @@ COSTS: dict[str, tuple[str, Unit]] = {
 
 
 def publish(layout: Layout, results: Results, folder: Path, display: Display) -> None:
-    """Print the tables, write them to NAME.json and NAME.md, and plot them to NAME.svg."""
+    """Print the tables, write results.json and results.md, and plot them to results.svg."""
     report = comparison_report(layout, results)
     to_terminal(report.tables, display.console)
     display.notes(report.lines)
-    write_report(folder, layout.name, report, RunError)
-    plot = folder / f"{layout.name}.svg"
+    write_report(folder, RESULTS, report, RunError)
+    plot = folder / f"{RESULTS}.svg"
     with wrap_errors(plot, RunError, "results.jsonl is complete"):
         save_plot(plot, layout, results)
     display.note(
-        f"in {folder}: {layout.name}.md and {plot.name}, made from results.jsonl; page: `paint "
+        f"in {folder}: {RESULTS}.md and {plot.name}, made from results.jsonl; page: `paint "
         f"show {folder}`"
     )
 
@@ -95,18 +97,18 @@ def comparison_report(layout: Layout, results: Results) -> Report:
     levels = Chart(score.name, score.metric, score.unit, evaluation_name(results))
     same = "on the same seeds and problems"
     pairs = Chart("Differences", score.metric, "points", same, is_difference=True)
-    lines = [describe_best(layout, results)] if layout.is_sweep and len(layout.labels) > 1 else []
+    lines = [describe_best(layout, results)] if layout.is_sweep and len(layout.names) > 1 else []
     return Report(rows, tables, [levels, pairs], lines)
 
 
 def describe_best(layout: Layout, results: Results) -> str:
     """Name the row with the highest score of at least two, and warn that it was chosen by it."""
     last, score = by_run(results), score_of(results)
-    means = {name: float(score.values(last[name]).mean()) for name in layout.labels}
+    means = {name: float(score.values(last[name]).mean()) for name in layout.names}
     # Of equal rows the first stays first.
     best, second, *_ = sorted(means, key=lambda name: -means[name])
     if means[best] == means[second]:
-        equal = [layout.labels[name] for name in means if means[name] == means[best]]
+        equal = [name for name in means if means[name] == means[best]]
         return (
             f"No row is best: {', '.join(equal)} have the same {score.name}, "
             f"{100 * means[best]:.1f}; take more problems or samples"
@@ -119,8 +121,8 @@ def describe_best(layout: Layout, results: Results) -> str:
         lead = f"{100 * (means[best] - means[second]):+.1f}"
         verdict = "; rewards beyond 0 and 1 are not compared"
     return (
-        f"Best {score.name}: {layout.labels[best]}, {lead} {score.points} over "
-        f"{layout.labels[second]}{verdict}. It was chosen on these problems, as the best of "
+        f"Best {score.name}: {best}, {lead} {score.points} over "
+        f"{second}{verdict}. It was chosen on these problems, as the best of "
         f"{len(means)} rows, so its score is optimistic: evaluate it on other problems (`paint "
         f"eval`), and report that"
     )
@@ -130,18 +132,18 @@ def comparison_rows(layout: Layout, results: Results) -> list[Measurement]:
     """Score, cost, gain, paired differences and score by seed of the last checkpoints."""
     last, score = by_run(results), score_of(results)
     rows: list[Measurement] = []
-    for name, label in layout.rows.items():
-        rows += _rows_of(label, last[name], last[BASE], score)
-    for name, label in layout.rows.items():
+    for name in layout.rows:
+        rows += _rows_of(name, last[name], last[BASE], score)
+    for name in layout.rows:
         for result in last[name]:
             mean = float(score.values([result]).mean())
             group = f"seed {result.seed}"
-            rows += to_measurement(label, benchmark_name(results), score.metric, mean, group=group)
+            rows += to_measurement(name, benchmark_name(results), score.metric, mean, group=group)
     return rows + (_pair_rows(layout, last, score) if score.is_compared else [])
 
 
 def _rows_of(
-    label: str, group: Results, base: Results, score: ComparisonScore, step: int | None = None
+    name: str, group: Results, base: Results, score: ComparisonScore, step: int | None = None
 ) -> list[Measurement]:
     """Score, cost, and gain over the base, of one checkpoint of a run."""
     benchmark, n = benchmark_name(group), len(group[0].problems)
@@ -161,9 +163,9 @@ def _rows_of(
         values["rollout_tokens"], values["seconds"] = mean_cost(group)
         if score.is_compared:
             gain = compare_seeds(score.values(base), score.values(group))
-            rows += to_measurement(label, benchmark, score.metric, gain, n, step=step, against=BASE)
+            rows += to_measurement(name, benchmark, score.metric, gain, n, step=step, against=BASE)
     for metric, value in values.items():
-        rows += to_measurement(label, benchmark, metric, value, n, step=step)
+        rows += to_measurement(name, benchmark, metric, value, n, step=step)
     return rows
 
 
@@ -171,21 +173,21 @@ def _pair_rows(
     layout: Layout, last: Mapping[str, Results], score: ComparisonScore
 ) -> list[Measurement]:
     """The differences that the report is about, with p-values corrected for all of them."""
-    pairs = [(before, after) for after, before in layout.pairs.values()]
+    pairs = [(other, layout.last) for other in layout.others]
     if layout.all_pairs:
-        pairs = list(combinations(layout.labels, 2))
+        pairs = list(combinations(layout.names, 2))
     # Holm's correction is for all pairs of the table, whichever of them is looked at.
     values = {name: score.values(group) for name, group in last.items()}
     p_values = [p_value_over_seeds(values[before], values[after]) for before, after in pairs]
     rows = []
     for (before, after), p, corrected in zip(pairs, p_values, holm(p_values), strict=True):
         rows += to_measurement(
-            layout.rows[after],
+            after,
             benchmark_name(last[after]),
             score.metric,
             compare_seeds(values[before], values[after]),
             len(last[after][0].problems),
-            against=layout.rows[before],
+            against=before,
             p=p,
             corrected_p=corrected,
         )
@@ -193,22 +195,26 @@ def _pair_rows(
 
 
 def step_rows(layout: Layout, results: Results) -> list[Measurement]:
-    """The same of every checkpoint, and how far the last one of the reference run is ahead."""
+    """The same of every checkpoint, and how far the last one of the last run is ahead."""
     groups, score = by_step(results), score_of(results)
     # The untrained model has one checkpoint, at step 0.
     [base] = groups[BASE].values()
-    reference = layout.reference_run
-    end = groups[reference][max(groups[reference])] if reference else []
+    end = groups[layout.last][max(groups[layout.last])]
     rows: list[Measurement] = []
-    for name, label in layout.rows.items():
+    for name in layout.rows:
         for step, group in groups[name].items():
-            rows += _rows_of(label, group, base, score, step)
-            if reference and group is not end and score.is_compared:
+            rows += _rows_of(name, group, base, score, step)
+            if group is not end and score.is_compared:
                 # Labelled by the checkpoint that is compared, so that it stands in its line.
                 lead = compare_seeds(score.values(group), score.values(end))
-                ahead = layout.rows[reference]
                 rows += to_measurement(
-                    ahead, benchmark_name(group), LEAD, lead, step=step, group=label, against=label
+                    layout.last,
+                    benchmark_name(group),
+                    LEAD,
+                    lead,
+                    step=step,
+                    group=name,
+                    against=name,
                 )
     return rows
 
@@ -260,39 +266,35 @@ def _column(row: Measurement) -> str:
 
 
 def _varied_settings(layout: Layout, results: Results) -> dict[str, list[Any]]:
-    """The settings in which the rows differ, with the value of each; none without a reference."""
-    if not layout.reference_run:
-        return {}
+    """The settings in which the rows differ, with the value of each."""
     return varied_settings(list(_configs(layout, results).values()))
 
 
 def _configs(layout: Layout, results: Results) -> dict[str, Config]:
     """The config of each row: of its first seed, as others differ in train.seed alone."""
     last = by_run(results)
-    return {name: from_table(last[name][0].config) for name in layout.labels}
+    return {name: from_table(last[name][0].config) for name in layout.names}
 
 
 def _with_columns(table: Table, layout: Layout, varied: Mapping[str, Sequence[Any]]) -> Table:
     """The table with a column for each setting, empty for the base model."""
     cells = {
-        label: [value_text(values[i]) for values in varied.values()]
-        for i, label in enumerate(layout.labels.values())
+        name: [value_text(values[i]) for values in varied.values()]
+        for i, name in enumerate(layout.names)
     }
     rows = [[row[0], *cells.get(row[0], [""] * len(varied)), *row[1:]] for row in table.rows]
     return replace(table, columns=["", *varied, *table.columns[1:]], rows=rows)
 
 
 def _settings_table(layout: Layout, results: Results) -> Table:
-    """The settings of the reference run that differ in others."""
-    assert layout.reference_run
+    """The settings of the last run that differ in others."""
     configs = _configs(layout, results)
     rows = [
-        [layout.labels[name], line]
+        [name, line]
         for name, config in configs.items()
-        for line in differences(configs[layout.reference_run], config)
+        for line in differences(configs[layout.last], config)
     ]
-    reference = layout.labels[layout.reference_run]
-    title = f"Settings of {reference} -> those of the others where they differ"
+    title = f"Settings of {layout.last} -> those of the others where they differ"
     return Table(title, ["", "setting"], rows)
 
 
@@ -301,8 +303,7 @@ def step_tables(layout: Layout, rows: list[Measurement], results: Results) -> li
     groups, score = by_step(results), score_of(results)
     by_checkpoint = [row for row in rows if row.step is not None]
     columns: dict[str, tuple[str, Unit]] = {score.metric: (score.name, score.unit), **COSTS}
-    if layout.reference_run:
-        columns[LEAD] = (f"last of {layout.labels[layout.reference_run]} less this", "points")
+    columns[LEAD] = (f"last of {layout.last} less this", "points")
     by_step_table = table_of(
         by_checkpoint,
         f"{score.name} by step, in {score.unit}{interval_note(by_checkpoint)}",
@@ -317,14 +318,14 @@ def _best_checkpoints(layout: Layout, groups: BySteps, score: ComparisonScore) -
     """The paper's rule ("best checkpoints within 100 steps", Main Results), for every seed."""
     # Of equal checkpoints argmax takes the first.
     rows, counts = [], set()
-    for name, label in layout.labels.items():
+    for name in layout.names:
         found = [score.values(group).mean(axis=1) for group in groups[name].values()]
         means = np.array(found)
         steps = list(groups[name])
         chosen = [str(steps[row]) for row in means.argmax(axis=0)]
         last = f"{100 * means[-1].mean():.1f}"
         best = f"{100 * means.max(axis=0).mean():.1f}"
-        rows.append([label, last, best, ", ".join(chosen)])
+        rows.append([name, last, best, ", ".join(chosen)])
         counts.add(len(means))
     title = (
         f"Not a result: {score.name} of each seed's best checkpoint, biased upwards, since the "

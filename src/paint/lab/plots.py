@@ -1,6 +1,6 @@
 """The plot of an experiment, made from its results: score and paired difference of each run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,33 +25,25 @@ INK, FAINT, GRID = "#1a1a1a", "#8c8c8c", "#dddddd"
 
 @dataclass(frozen=True)
 class Layout:
-    """Layout of the tables and plots."""
+    """What tables and plots show. All checkpoints and settings are compared with the last run's."""
 
-    name: str  # name of the files, without extension
     title: str
-    labels: Mapping[str, str]  # of each run's row, in order, after the base model's
-    pairs: Mapping[str, tuple[str, str]]  # the difference in each run's row: of a run, to another
-    pairing: str  # the plot's axis title for these differences
-    reference_run: str | None = None  # compared with all checkpoints and settings of the others
-    all_pairs: bool = False  # a table of all differences, not of ``pairs`` alone
+    names: Sequence[str]  # of the runs, in order; the base model's row stands before them
+    all_pairs: bool = True  # a table of all differences, not of those with the last run alone
     is_sweep: bool = False  # one recipe with other settings, of which the best is looked for
 
     @property
-    def rows(self) -> dict[str, str]:
-        """The labels, with the base model's first."""
-        return {BASE: BASE} | dict(self.labels)
+    def rows(self) -> list[str]:
+        return [BASE, *self.names]
 
+    @property
+    def last(self) -> str:
+        return self.names[-1]
 
-def side_by_side(title: str, names: Sequence[str], *, all_pairs: bool = True) -> Layout:
-    """The layout for these runs: of all pairs, or of the last one with each, as in the plot."""
-    *others, last = names
-    pairs = {}
-    for other in others or [BASE]:
-        pairs[other] = (last, other)
-    labels = {}
-    for name in names:
-        labels[name] = name
-    return Layout("results", title, labels, pairs, f"{last} less the row's", last, all_pairs)
+    @property
+    def others(self) -> list[str]:
+        """The rows that have a difference to the last run; of one run alone, the base model's."""
+        return list(self.names[:-1]) or [BASE]
 
 
 def save_plot(path: Path, layout: Layout, results: Results) -> None:
@@ -59,7 +51,7 @@ def save_plot(path: Path, layout: Layout, results: Results) -> None:
 
     Raises OSError if PATH cannot be written.
     """
-    last, labels, score = by_run(results), list(layout.rows.values()), score_of(results)
+    last, score = by_run(results), score_of(results)
     ticks = "; ticks: single seeds" if len(last[BASE]) > 1 else ""
     title = f"{layout.title}\n{evaluation_name(results)}; bars: 95 % intervals{ticks}"
     # Text stays text. Ids come from the salt, so equal results give equal files.
@@ -67,26 +59,28 @@ def save_plot(path: Path, layout: Layout, results: Results) -> None:
         {"svg.fonttype": "none", "svg.hashsalt": "paint", "font.size": 9, "text.parse_math": False}
     ):
         # Without pyplot, which keeps every figure and may look for a screen.
-        figure = Figure(figsize=(9.9, 0.36 * len(labels) + 1.6), layout="constrained")
+        figure = Figure(figsize=(9.9, 0.36 * len(layout.rows) + 1.6), layout="constrained")
         levels, gaps = figure.subplots(1, 2, sharey=True)
         for row, name in enumerate(layout.rows):
             values = score.values(last[name])
             _add_row(levels, row, over_seeds(values, bounds=score.bounds), values)
-            if name in layout.pairs and score.is_compared:
-                after, before = (score.values(last[cell]) for cell in layout.pairs[name])
-                _add_row(gaps, row, compare_seeds(before, after), after - before)
+            if name in layout.others and score.is_compared:
+                end = score.values(last[layout.last])
+                _add_row(gaps, row, compare_seeds(values, end), end - values)
         # Where two runs do not differ.
         gaps.axvline(0, color=INK, linewidth=0.8, linestyle=":")
         levels.set_xlabel(f"{score.name}, {score.unit}")
-        gaps.set_xlabel(sanitize_for_terminal(f"{score.name}: {layout.pairing}, {score.points}"))
+        difference = f"{score.name}: {layout.last} less the row's, {score.points}"
+        gaps.set_xlabel(sanitize_for_terminal(difference))
         for axis in (levels, gaps):
             axis.grid(axis="x", color=GRID, linewidth=0.6)
             axis.set_axisbelow(True)
             axis.tick_params(axis="y", length=0)
             axis.spines[["top", "right", "left"]].set_visible(False)
-        levels.set_yticks(range(len(labels)), [sanitize_for_terminal(label) for label in labels])
+        names = [sanitize_for_terminal(name) for name in layout.rows]
+        levels.set_yticks(range(len(names)), names)
         # An axis counts upwards, and the first row is on top.
-        levels.set_ylim(len(labels) - 0.5, -0.5)
+        levels.set_ylim(len(names) - 0.5, -0.5)
         # Names are the user's: control characters are shown, and nothing is read as mathematics.
         figure.suptitle(sanitize_for_terminal(title), fontsize=10)
         figure.savefig(path, metadata={"Date": None})  # the same file for the same results

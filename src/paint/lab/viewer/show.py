@@ -118,7 +118,7 @@ def _is_scorable(source: ContextSource) -> bool:
 
 
 def tables_data(folders: Sequence[Path]) -> dict[str, Any]:
-    """The tables and charts in some folders: of `paint advise`, `compare`, `ablate` and `bake`.
+    """The tables and charts in some folders: of `paint advise`, `compare` and `bake`.
 
     Raises CorruptFileError for a file that cannot be read.
     """
