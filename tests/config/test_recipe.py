@@ -380,6 +380,11 @@ def test_read_recipes_that_differ_in_what_no_teacher_reads_are_refused(
     assert len(read_recipes([folder, base], base="demo-paint")) == len(ABLATIONS[folder]) + 1
 
 
+def test_read_recipes_error_of_a_recipe_on_a_base_names_both() -> None:
+    with pytest.raises(ConfigError, match=r"^middle on demo-bake: .*middle\.toml: context\.file"):
+        read_recipes(["ablations/mask-placement"], base="demo-bake")
+
+
 def test_read_recipes_share_paths_rollouts_and_controls() -> None:
     names = ["demo-sft", "demo-grpo", "demo-opsd", "demo-paint"]
 

@@ -57,7 +57,7 @@ def read_recipes(
     """
     if not recipes:
         raise ConfigError("nothing to compare; name recipes, before the flags")
-    named = _read_all(recipes, read_recipe(find_recipe(base)) if base else None, change)
+    named = _read_all(recipes, base, change)
     # All of them, before the first is trained.
     runs = [(name, _checked(name, config, stored)) for name, config in _swept(named, sweep)]
 
@@ -90,9 +90,10 @@ def require_shared(runs: Sequence[tuple[str, Config]]) -> None:
 
 
 def _read_all(
-    recipes: Sequence[str | Config], base: Config | None, change: Callable[[Config], Config]
+    recipes: Sequence[str | Config], base: str, change: Callable[[Config], Config]
 ) -> list[tuple[str, Config]]:
     """The recipes with their shared settings, and their names; configs are named by settings."""
+    start = read_recipe(find_recipe(base)) if base else None
     read, unnamed = [], []
     for recipe in recipes:
         if isinstance(recipe, Config):
@@ -102,8 +103,9 @@ def _read_all(
             read.append(("", config))
         else:
             for path in find_recipes(recipe):
-                with _of_recipe(path.stem):
-                    read.append((path.stem, change(read_recipe(path, base))))
+                # A setting of the recipe may not go with one that the base alone has.
+                with _of_recipe(f"{path.stem} on {base}" if base else path.stem):
+                    read.append((path.stem, change(read_recipe(path, start))))
     names = iter(names_of(unnamed))
     return [(name or next(names), config) for name, config in read]
 
