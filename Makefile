@@ -70,14 +70,14 @@ bench-loss: setup  ## the loss beside its matrix products, Liger and TRL
 
 bench-step: setup  ## a whole training step beside TRL's and OPSD's; SMOLLM2=FOLDER: on that model, too
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[bench]'
-	$(BIN)/python benchmarks/step.py $(if $(SMOLLM2),--smollm2 $(SMOLLM2))
+	$(BIN)/python benchmarks/step.py $(if $(SMOLLM2),--smollm2 $(SMOLLM2)) $(if $(ONLY),--only $(ONLY))
 
 bench-update: setup  ## a whole update of a random Qwen3-1.7B (without a GPU: of the demo's model)
 	$(BIN)/python benchmarks/update.py
 
 # Installs nothing: a machine with a GPU may have no network, and has a torch of its own.
 gpu:  ## all that only a GPU can show, in eight minutes (docs/dev/benchmarks.md); without one, a rehearsal
-	$(or $(wildcard $(BIN)/python),$(PYTHON)) benchmarks/gpu.py $(if $(OUT),--folder $(OUT)) $(if $(SMOLLM2),--smollm2 $(SMOLLM2))
+	$(or $(wildcard $(BIN)/python),$(PYTHON)) benchmarks/gpu.py $(if $(OUT),--folder $(OUT)) $(if $(SMOLLM2),--smollm2 $(SMOLLM2)) $(if $(ONLY),--only $(ONLY))
 
 clean:
 	rm -rf .venv* build dist runs .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -105,6 +105,20 @@ class Decoded:
 
 
 @dataclass(frozen=True)
+class Long:
+    """Long completions: one step of them."""
+
+    rows: int
+    prompt: int
+    teacher_prompt: int
+    completion: int
+    lengths: tuple[int, ...]
+    """Tokens that a text has when the decoding of its next ones is timed."""
+    steps: tuple[int, int]
+    """Tokens of the two calls whose difference is timed."""
+
+
+@dataclass(frozen=True)
 class Scale:
     """How large everything is."""
 
@@ -126,6 +140,11 @@ class Scale:
     tests: tuple[str, ...]
     loss: tuple[str, ...]
     """Further arguments of benchmarks/loss.py."""
+    peers: tuple[str, ...]
+    """Further arguments of benchmarks/whole_step.py."""
+    long: Long
+    started: tuple[int, int, int]
+    """As ``trained``, of the training that is started twice."""
 
 
 FULL = Scale(
@@ -149,6 +168,10 @@ FULL = Scale(
     real_steps=200,
     tests=("tests/objective/test_fused.py", "tests/objective/test_loss.py"),
     loss=("--repeat", "3"),
+    # transformers generates some 344 tokens a second, so 1,024 tokens would take 95 s a step.
+    peers=("--tokens", "512", "--steps", "3", "--limit", "105"),
+    long=Long(8, 250, 8192, 16_384, (250, 4096, 8192, 16_384), (8, 136)),
+    started=(3, 32, 64),
 )
 
 _TINY = Shape(2, 32, 2, 64, tied=True, kv_heads=1, head_size=16, vocabulary=800)
@@ -165,6 +188,9 @@ REHEARSAL = Scale(
     real_steps=1,
     tests=("tests/objective/test_loss.py", "-k", "entropy"),
     loss=("--repeat", "1", "--completion", "8", "--vocabulary", "300", "--memory", "1"),
+    peers=("--rows", "2", "--tokens", "4", "--steps", "2", "--only", "paint", "trl sdft"),
+    long=Long(2, 4, 8, 12, (4, 12), (2, 4)),
+    started=(2, 2, 4),
 )
 
 
@@ -222,10 +248,42 @@ def start_eval(scale: Scale, say: Say, place: Place) -> None:
     _start("evaluate the demo", command, say, place)
 
 
-def start_model(scale: Scale, say: Say, place: Place) -> None:
-    """A step of short completions by a random 1.7B."""
-    command = _training(scale.model, (1, 4, 32), "local", "start", place)
-    _start("train 1.7B", command, say, place)
+def first_step(scale: Scale, say: Say, place: Place) -> None:
+    """Start and first step of a random 1.7B, with caches that are empty at first, then once more.
+
+    They are the folders of compiled kernels, whose new files are counted, and of measured times.
+    """
+    from paint.config.run_folder import read_metrics
+
+    caches = Path(tempfile.mkdtemp())  # not in shared memory, which may run no code
+    own = {"XDG_CACHE_HOME": str(caches), "XDG_STATE_HOME": str(caches / "state")}
+    named = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TRITON_HOME")
+    environment = {n: v for n, v in os.environ.items() if n not in named} | own
+    before = 0
+    for name in ("cold", "warm"):
+        command = _training(scale.model, scale.started, "local", name, place)
+        with row_of_its_own(say, "First step", caches=name):
+            began = time.time()
+            seconds = _paint(command, place, environment)
+            steps = [
+                sum(s for n, s in row.items() if n.startswith("seconds_") and n != "seconds_left")
+                for row in read_metrics(place.folder / name)
+            ]
+            # The first step's rollouts are stored at its end.
+            end = (place.folder / name / "rollouts" / "step-000001.jsonl").stat().st_mtime
+            files = sum(path.is_file() for path in (caches / "paint").rglob("*"))
+            say(
+                "First step",
+                caches=name,
+                seconds_to_first_step=end - began - steps[0],
+                first_step=steps[0],
+                usual_step=_median(steps[1:]),
+                beyond_usual=steps[0] - _median(steps[1:]),
+                command=seconds,
+                new_files=files - before,
+            )
+            before = files
+    shutil.rmtree(caches)
 
 
 def _start(name: str, command: Sequence[str], say: Say, place: Place) -> None:
@@ -247,8 +305,10 @@ def _training(
     )
 
 
-def _paint(command: Sequence[str], place: Place) -> float:
-    """Run a command of paint; return its seconds.
+def _paint(
+    command: Sequence[str], place: Place, environment: Mapping[str, str] | None = None
+) -> float:
+    """Run a command of paint, in this environment; return its seconds.
 
     Raises:
         RuntimeError: it failed, or the part's time is over; the message has its last line.
@@ -258,7 +318,10 @@ def _paint(command: Sequence[str], place: Place) -> float:
     output = place.folder / "command.txt"
     with output.open("w") as file:
         process = subprocess.Popen(
-            [sys.executable, "-m", "paint.cli", *command], stdout=file, stderr=subprocess.STDOUT
+            [sys.executable, "-m", "paint.cli", *command],
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env=environment,
         )
         try:
             ended = f"ended with {process.wait(max(place.ends - time.time() - 3, 1))}"
@@ -405,6 +468,37 @@ def loss(scale: Scale, say: Say, place: Place) -> None:
                 )
 
     _benchmark("loss.py", [*scale.loss, "--only", *only], place, rows)
+
+
+def peers(scale: Scale, say: Say, place: Place) -> None:
+    """benchmarks/whole_step.py: a whole step of ours and of TRL's trainers."""
+    from whole_step import summary
+
+    if not _has("trl"):
+        say(note="TRL's trainers fail: the package trl is not installed")
+
+    def rows(found: dict[str, Any]) -> None:
+        for name, figures in found.items():
+            say("A whole step", contender=name, **summary(figures))
+
+    seconds = place.ends - time.time() - 10
+    arguments = [*scale.peers, "--model", _random_model(scale.model, place.folder)]
+    if on_gpu() and _has("vllm"):
+        arguments.append("--vllm")
+    _benchmark("whole_step.py", [*arguments, "--seconds", str(seconds)], place, rows)
+
+
+def decode_steps(scale: Scale, say: Say, place: Place) -> None:
+    """benchmarks/decode.py, where there is one: a decode step, plain and compiled."""
+    if not (HERE / "decode.py").exists():
+        raise Skipped("there is no benchmarks/decode.py")
+
+    def rows(found: dict[str, Any]) -> None:
+        for row in found["rows"]:
+            say("Decode steps", **row)
+
+    tiny = [] if scale is FULL else ["--tiny"]
+    _benchmark("decode.py", tiny, place, rows)
 
 
 def _benchmark(
@@ -787,6 +881,96 @@ def _gaps(policy: Any, prompts: Sequence[list[int]], completions: Sequence[Any])
     return (torch.cat(scored).cpu() - torch.tensor(engine)).abs()
 
 
+def long_completions(scale: Scale, say: Say, place: Place) -> None:
+    """A step of long completions: its rollouts by the local engine, its update, and the rule.
+
+    Decoding is timed at a few lengths; the seconds of a whole completion are the area below the
+    line through them.
+    """
+    from paint.config import schema as cfg
+    from paint.inference.machine import find_machine
+    from paint.models.policy import load_policy
+    from paint.resolve.check import resolve_engine
+
+    long = scale.long
+    rollout = cfg.RolloutConfig(max_new_tokens=long.completion)
+    run = resolve_engine(check_config(Config(rollout=rollout)), find_machine())
+    for note in run.notes:
+        say(note=f"completions of {long.completion:,} tokens: {note}")
+    path = _random_model(scale.model, place.folder)
+    setting = cfg.ModelConfig(path=path, dtype="bfloat16", gradient_checkpointing=False)
+    policy = load_policy(setting, seed=0, device=device())
+    seconds = []
+    for length in long.lengths:
+        with row_of_its_own(say, "Decoding", rows=long.rows, length=length):
+            before = _start_peak()
+            seconds.append(_seconds_a_step(policy, long, length))
+            say(
+                "Decoding",
+                rows=long.rows,
+                length=length,
+                ms_a_step=1e3 * seconds[-1],
+                tokens_per_second=long.rows / seconds[-1],
+                peak_GB=_peak_gb(before),
+            )
+        _forget(policy)
+    rollouts = float("nan")
+    if len(seconds) == len(long.lengths):
+        pairs = zip(long.lengths, seconds, long.lengths[1:], seconds[1:], strict=False)
+        rollouts = sum((end - begin) * (a + b) / 2 for begin, a, end, b in pairs)
+        say("A step of long completions", phase="rollouts, by the line", seconds=rollouts)
+    with row_of_its_own(say, "A step of long completions", phase="update"):
+        update_seconds, peak = _long_update(policy, long)
+        say(
+            "A step of long completions",
+            phase=f"update, {long.rows} micro-batches of a row",
+            seconds=update_seconds,
+            share=update_seconds / (update_seconds + rollouts),
+            peak_GB=peak,
+        )
+
+
+def _seconds_a_step(policy: Any, long: Long, length: int) -> float:
+    """Of one token of every row whose text has this length."""
+    from paint.inference.engine import Sampling
+    from paint.inference.local import LocalEngine
+
+    generator = torch.Generator().manual_seed(1)
+    prompts = torch.randint(0, 250, (long.rows, length), generator=generator).tolist()
+    engine = LocalEngine(policy, batch_size=long.rows)
+    taken: dict[int, float] = {}
+    for tokens in (*long.steps, *long.steps):  # the first of each prepares
+        sampling = Sampling(temperature=1.1, top_p=0.95, top_k=20, max_new_tokens=tokens)
+        run = partial(engine.generate, prompts, sampling, range(long.rows))
+        taken[tokens] = seconds_of(run)
+    few, many = long.steps
+    return (taken[many] - taken[few]) / (many - few)
+
+
+def _long_update(policy: Any, long: Long) -> tuple[float, float]:
+    """Seconds of an update by rows one after the other, and the peak of memory in GB."""
+    from paint.core.display import Clock, Display
+    from paint.resolve.optimizer import AdamW, open_optimizer
+    from update import Options
+    from update import update as one_update
+
+    optimizer = open_optimizer(AdamW(), policy.trainable, TrainConfig())
+    options = Options(
+        batch_size=1,
+        micro_batch_size=1,
+        prompt=long.prompt,
+        teacher_prompt=long.teacher_prompt,
+        completion=long.completion,
+    )
+    clock = Clock(Display(enabled=False))
+    one_update(policy, optimizer, options, clock)  # compiles
+    _start_peak()
+    seconds = seconds_of(
+        partial(one_update, policy, optimizer, replace(options, batch_size=long.rows), clock)
+    )
+    return seconds, _peak_gb(0)
+
+
 # --- resuming ------------------------------------------------------------------------------------
 
 
@@ -957,10 +1141,13 @@ PARTS = {
     "update": Part("Updates of a random 1.7B", 90, update),
     "layers": Part("Layers by PyTorch and by Liger", 40, layers),
     "start-demo": Part("The first commands", 60, start_demo),
-    "start-1.7B": Part("A first step of a random 1.7B", 50, start_model),
     "start-eval": Part("A first evaluation", 40, start_eval),
     "loss": Part("The loss beside its matrix products and its peers", 110, loss),
     "train-local": Part("Training by the local engine", 100, partial(train, "local")),
+    "decode-steps": Part("Decode steps, plain and compiled", 75, decode_steps),
+    "peers": Part("A whole step beside TRL's", 250, peers),
+    "long": Part("Long completions", 75, long_completions),
+    "first-step": Part("Start and first step, with cold and warm caches", 90, first_step),
     "resume": Part("Resuming on the GPU", 60, resume),
     "tests": Part("Tests on the GPU", 75, tests),
     "train-vllm": Part("Training by vLLM", 220, partial(train, "vllm")),
@@ -1009,6 +1196,7 @@ def main(options: Options, parts: Mapping[str, Part] = PARTS) -> dict[str, Any]:
             for row in found["rows"]:
                 print(json.dumps(row))
             print(f"{name}: {found['status']}, {found['seconds']:.0f} s", flush=True)
+    print(markdown(report))
     print(f"written to {options.folder}: gpu-report.md, gpu-report.json")
     return report
 

@@ -1,7 +1,12 @@
 """The report of what a GPU shows, rehearsed on a CPU; the formula of an update's memory."""
 
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -98,13 +103,77 @@ def test_run_part_keeps_rows_if_it_fails(name: str, limit: float, status: str, f
     assert found["rows"] == [{"table": "Rows", "value": 1}]
 
 
+Rows = list[tuple[str, dict[str, Any]]]
+
+
+@pytest.fixture
+def said() -> Rows:
+    """What a part has written."""
+    return []
+
+
+@pytest.fixture
+def say(said: Rows) -> Callable[..., None]:
+    return lambda table="", **cells: said.append((table, cells))
+
+
+def test_first_step_starts_twice_and_counts_what_is_compiled_anew(
+    said: Rows, say: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def paint(command: Sequence[str], _: Any, environment: dict[str, str]) -> float:
+        run = tmp_path / command[command.index("--log.name") + 1]
+        (run / "rollouts").mkdir(parents=True)
+        rows = [{"seconds_rollout": s, "seconds_loss": 1, "seconds_left": 99} for s in (6, 1, 2)]
+        (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        rollouts = run / "rollouts" / "step-000001.jsonl"
+        rollouts.touch()
+        os.utime(rollouts, (time.time() + 17, time.time() + 17))  # the end of the first step
+        assert "TRITON_CACHE_DIR" not in environment
+        kernel = Path(environment["XDG_CACHE_HOME"]) / "paint" / "kernel"
+        kernel.parent.mkdir(exist_ok=True)
+        kernel.touch()
+        return 30.0
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/theirs")
+    monkeypatch.setattr(gpu, "_paint", paint)
+    monkeypatch.setattr(gpu, "_random_model", lambda *_: "model")
+    gpu.first_step(gpu.REHEARSAL, say, gpu.Place(tmp_path, 0, ""))
+    assert [cells["caches"] for _, cells in said] == ["cold", "warm"]
+    for (_, cells), new in zip(said, (1, 0), strict=True):
+        assert cells["seconds_to_first_step"] == pytest.approx(10, abs=1)
+        assert (cells["first_step"], cells["usual_step"], cells["beyond_usual"]) == (7, 3, 4)
+        assert (cells["command"], cells["new_files"]) == (30, new)
+
+
+def test_peers_pass_on_the_time_that_is_left_and_write_each_contender(
+    said: Rows, say: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = {"seconds": 3.0, "rollouts": 2.0, "peak_bytes": None}
+    asked: list[str] = []
+
+    def benchmark(script: str, arguments: Sequence[str], _: Any, rows: Callable[..., None]) -> None:
+        asked.extend((script, *arguments))
+        rows({"paint": {"steps": [step]}, "trl sdft": {"steps": [], "error": "late"}})
+
+    monkeypatch.setattr(gpu, "_benchmark", benchmark)
+    monkeypatch.setattr(gpu, "_random_model", lambda *_: "model")
+    gpu.peers(gpu.FULL, say, gpu.Place(tmp_path, time.time() + 100, ""))
+    assert (asked[0], asked[asked.index("--model") + 1]) == ("whole_step.py", "model")
+    assert float(asked[asked.index("--seconds") + 1]) == pytest.approx(90, abs=2)
+    assert [cells for table, cells in said if table] == [
+        {"contender": "paint"}
+        | {"seconds": 3.0, "rollouts": 2.0, "update": 1.0, "first": 3.0, "steps": 1}
+        | {"peak_GB": None},
+        {"contender": "trl sdft", "failed": "late"},
+    ]
+
+
 @pytest.mark.slow
 def test_main_rehearsal_completes_its_parts(tmp_path: Path) -> None:
     # Without the parts that run commands and tests that other tests run, too.
-    parts = ("decode", "update", "loss", "train-local", "train-vllm", "smollm2")
+    parts = ("decode", "update", "loss", "train-local", "long", "train-vllm")
     report = main(Options(folder=tmp_path, only=parts, rehearse=True, seconds=1800))
     statuses = {name: part["status"] for name, part in report["parts"].items()}
-    assert statuses.pop("smollm2") == "skipped: Skipped: --smollm2 names no folder"
     assert "there is no GPU, or no vLLM" in statuses.pop("train-vllm")
     assert set(statuses.values()) == {"done"}
     for name in statuses:

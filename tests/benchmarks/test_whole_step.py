@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from whole_step import Options, main, measure
+from whole_step import Options, main, measure, summary
 
 
 @pytest.mark.slow
@@ -14,12 +14,29 @@ def test_main_measures_the_steps_of_a_trainer_of_trl(tmp_path: Path) -> None:
     )
     found = main(options)["trl sdft"]
     assert len(found["steps"]) == 2, found
-    assert min(found["steps"]) > 0
+    for step in found["steps"]:
+        assert step["seconds"] > step["rollouts"] > 0
 
 
 def test_measure_of_a_contender_that_fails_or_takes_too_long_is_its_error(tmp_path: Path) -> None:
     missing = measure("paint", str(tmp_path / "none"), Options(tiny=True, limit=0.01))
-    assert missing == {"error": "stopped after 0 s"}
+    assert missing == {"steps": [], "error": "stopped after 0 s"}
+    assert summary(missing) == {"failed": "stopped after 0 s"}
+
+
+def test_summary_leaves_the_first_step_out_unless_it_is_the_only_one() -> None:
+    steps = [
+        {"seconds": seconds, "rollouts": seconds - 1, "peak_bytes": 2e9} for seconds in (9, 4, 2)
+    ]
+    whole = {"rollouts": 2, "update": 1, "seconds": 3, "first": 9, "steps": 3, "peak_GB": 2}
+    assert summary({"steps": steps}) == whole
+    cut = {"rollouts": 8, "update": 1, "seconds": 9, "first": 9, "steps": 1, "peak_GB": 2}
+    assert summary({"steps": steps[:1], "error": "late"}) == cut | {"ended": "late"}
+
+
+def test_main_without_time_left_says_so(tmp_path: Path) -> None:
+    options = Options(only=("paint",), tiny=True, seconds=0, json=tmp_path / "a.json")
+    assert main(options)["paint"]["error"] == "no time was left"
 
 
 def test_contenders_are_found_by_name() -> None:
