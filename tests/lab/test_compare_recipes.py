@@ -162,6 +162,7 @@ def test_compare_setting_that_a_recipe_cannot_have_is_refused(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_compare_feedback_with_that_of_another_completion_at_every_checkpoint(
     tmp_path: Path,
 ) -> None:
