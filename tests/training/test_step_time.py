@@ -66,6 +66,9 @@ def test_estimate_is_measured_once_and_leaves_the_policy_as_it_was(
     monkeypatch.setattr(step_time, "_measure", measure)
     assert estimate(policy, teacher, run, problems, 5) == found
     assert not measured
+    talking = estimate(policy, teacher, run.changed("conversation", tools=("a:b",)), problems, 5)
+    assert talking is not None
+    assert talking.assumed == f"{found.assumed}, each conversation of one turn"
     # Other shapes and damaged files are measured anew.
     estimate(policy, teacher, run.changed("train", batch_size=16), problems, 5)
     assert len(measured) == 1

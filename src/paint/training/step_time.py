@@ -118,6 +118,8 @@ def estimate(
         assumed += ", without rollouts, which are not made here"
     if run.rollout.max_attempts > 1:
         assumed += ", each problem drawn once"
+    if run.config.conversation.is_on:
+        assumed += ", each conversation of one turn"
     return StepTime(seconds, work.mean, most, work.longest, steps, assumed)
 
 
