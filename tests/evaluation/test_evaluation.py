@@ -24,8 +24,9 @@ from paint.config.schema import (
 from paint.core.demo_files import MODEL
 from paint.core.display import Display
 from paint.core.extensions import spec_of
-from paint.data.problems import Problem
-from paint.evaluation.evaluate import name_of_run, resolve_targets
+from paint.data.benchmarks import Benchmark
+from paint.data.problems import DataError, Problem
+from paint.evaluation.evaluate import EvalTarget, make_tasks, name_of_run, resolve_targets
 from paint.evaluation.generate import (
     EvalTask,
     SamplingProtocol,
@@ -351,6 +352,16 @@ def test_eval_targets_of_different_conversations_are_refused_unless_one_is_named
     assert main(["eval", *targets, *flags, *named]) == 0
     stores = list((tmp_path / "evals").rglob("completions.jsonl"))
     assert {len(lines_of(store.parent)[0]["conversation"]["turns"]) for store in stores} <= {1, 2}
+
+
+def test_make_tasks_row_with_unknown_tools_is_refused_with_the_benchmarks_name(
+    policy: Policy,
+) -> None:
+    schemas = [{"type": "function", "function": {"name": "look_up"}}]
+    row = Problem("What is it?", "", "5", "q1", fields={"tools": schemas})
+    place = Path("mine"), EvalTarget("base", None), Benchmark("mine", [row])
+    with pytest.raises(DataError, match='benchmark mine: problem q1: its tools name "look_up"'):
+        make_tasks(policy, [place], PROTOCOL, QUIET)
 
 
 def test_eval_run_of_another_grader_is_refused(adapted: Path, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from paint.core.errors import NotConfirmed
 from paint.core.storage import verify_export
 from paint.data.benchmarks import Benchmark, folder_name, load_benchmark
 from paint.data.gold_answer_checks import announce_benchmark
-from paint.data.problems import Problem
+from paint.data.problems import DataError, Problem
 from paint.evaluation.defaults import (
     default_benchmarks,
     grader_needs_answer,
@@ -53,6 +53,7 @@ from paint.grading.contract import Grader
 from paint.grading.graders import open_grader
 from paint.inference.engine import sampling_from
 from paint.inference.machine import find_machine
+from paint.models.chat_template import PromptError
 from paint.models.policy import Policy
 from paint.models.weights import ADAPTER_KINDS, own_dtype, read_adapter_shape, trained_in
 from paint.resolve.check import resolve_evaluation
@@ -170,7 +171,10 @@ def make_tasks(
     for folder, target, benchmark in places:
         name, problems = benchmark.name, benchmark.problems
         if name not in prompts:
-            prompts[name] = deployment_prompts(policy, problems, thinking=protocol.thinking)
+            try:
+                prompts[name] = deployment_prompts(policy, problems, thinking=protocol.thinking)
+            except PromptError as error:
+                raise DataError(f"benchmark {name}: {error}") from error
             fitted[name] = fit_to_context(policy, protocol, name, prompts[name], display)
         tasks.append(EvalTask(folder, problems, prompts[name], fitted[name], target.checkpoint))
     return tasks
