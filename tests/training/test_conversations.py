@@ -17,8 +17,9 @@ from paint.algorithms.variants.u_opsd import UOpsd
 from paint.config.schema import Config, ConfigError, ContextConfig, DataConfig
 from paint.core.display import Display
 from paint.core.extensions import spec_of
-from paint.data.contexts import Context, Contexts
+from paint.data.contexts import Attempt, Context, Contexts
 from paint.data.problems import DataError, Problem, read_problems
+from paint.grading.contract import Grade
 from paint.grading.graders import open_grader
 from paint.inference.conversations import open_conversations, written_conversation
 from paint.inference.engine import (
@@ -41,7 +42,7 @@ from paint.training.load_balancing import micro_batches, token_passes
 from paint.training.longest_rows import measure_longest
 from paint.training.prompt_filter import filter_problems
 from paint.training.rollouts import items_of, rollout_of
-from paint.training.teacher_views import count_teacher_tokens, view_with_context
+from paint.training.teacher_views import count_teacher_tokens, teacher_view, view_with_context
 from paint.training.train_step import Setup
 from paint.training.trainer import train
 from runs import (
@@ -280,6 +281,24 @@ def test_conversation_ends_where_the_teachers_prompt_would_be_over_the_limit(
         view = view_with_context(policy, short[0], context, conversation=talk)
         assert max(len(turn.prompt) for turn in talk.turns) <= 300
         assert (len(view.later[-1]) <= 300) is (teacher is not None)
+
+
+def test_feedback_that_makes_a_later_prompt_too_long_is_passed_over(
+    short: list[Problem], policy: Policy
+) -> None:
+    context = {"source": ("feedback",)}
+    config = small({"context": context, "data": {"max_prompt_tokens": 300}}, environment=Endless)
+    with open_conversations(policy, config.conversation, 300) as opened:
+        assert opened is not None
+        sampling = sampling_from(config.rollout)
+        [found] = opened.generate(SaysOne(policy), short[:1], sampling, [3])
+    run, contexts = check_config(config), Contexts(config.context, short)
+    for words, is_over in ((1, False), (80, True)):
+        attempt = Attempt("1", Grade(0.0, "wrong", feedback="so " * words))
+        view, _ = teacher_view(policy, run, contexts, short[0], 0, attempt, found.conversation)
+        assert (view.context is None) is is_over
+        assert (view.refused_tokens > 300) is is_over
+        assert max(map(len, [view.prompt, *view.later])) <= 300
 
 
 def test_conversation_that_its_environment_begins_over_the_limit_is_an_error(

@@ -56,7 +56,8 @@ def teacher_view(
         nothing = Context(None, complete=False)
         without = view_with_context(policy, problem, nothing, conversation=conversation)
         return replace(without, refused_tokens=len(longest)), metrics
-    require_prompt_fits(longest, problem, policy, run)
+    # Later prompts had the limit when the conversation was sampled, with what its own row gives.
+    require_prompt_fits(view.prompt, problem, policy, run)
     return view, metrics
 
 
