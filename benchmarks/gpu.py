@@ -654,7 +654,7 @@ def _update_of_load(
     measured = torch.cuda.max_memory_allocated() if on_gpu() else float("nan")
     middle = sorted(range(len(walls)), key=lambda i: walls[i])[len(walls) // 2]
     wall, seconds = walls[middle], clocks[middle].seconds
-    work_ms, launches = _kernels_of(partial(one_update, policy, optimizer, options, Clock(quiet)))
+    work_ms, launches = kernels_of(partial(one_update, policy, optimizer, options, Clock(quiet)))
 
     flops = update_flops(scale.model, setting, load)
     peak = peak_flops(torch.cuda.get_device_name()) if on_gpu() else None
@@ -675,7 +675,7 @@ def _update_of_load(
     )
 
 
-def _kernels_of(run: Callable[[], Any]) -> tuple[float, int]:
+def kernels_of(run: Callable[[], Any]) -> tuple[float, int]:
     """Milliseconds that the GPU works in a run, and its kernels; nan and 0 without a GPU."""
     if not on_gpu():
         return float("nan"), 0
@@ -839,7 +839,7 @@ def _decode_rows(policy: Any, decoded: Decoded, say: Say) -> None:
     second, seconds = written(engine)
     peak = _peak_gb(before)
     tokens = sum(len(completion.ids) for completion in second)
-    gaps = _gaps(policy, prompts[:32], second[:32])
+    gaps = gaps_to_trainer(policy, prompts[:32], second[:32])
     cells = {
         "rows": decoded.rows,
         "tokens": tokens,
@@ -866,7 +866,9 @@ def _same(some: Sequence[Any], others: Sequence[Any]) -> str:
     return f"{count} of {len(some)}"
 
 
-def _gaps(policy: Any, prompts: Sequence[list[int]], completions: Sequence[Any]) -> torch.Tensor:
+def gaps_to_trainer(
+    policy: Any, prompts: Sequence[list[int]], completions: Sequence[Any]
+) -> torch.Tensor:
     """How far the trainer's log-probs of the tokens are from the engine's, in nats."""
     drawn = [list(completion.ids) for completion in completions]
     with torch.no_grad():

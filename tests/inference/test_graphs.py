@@ -14,7 +14,8 @@ from torch import Tensor
 
 from paint.config.schema import TeacherConfig
 from paint.data.problems import Problem
-from paint.inference import graphs, local
+from paint.inference import compiled, graphs, local
+from paint.inference.compiled import CompiledStep
 from paint.inference.decoders import StaticDecoder
 from paint.inference.engine import Sampling
 from paint.inference.graphs import GraphedStep
@@ -56,8 +57,10 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
 
     def on_gpu(self: Any, *arguments: Any, **options: Any) -> None:
         sampler(self, *arguments, **options)
+        options = {"compiled": False, **options}
         state = (*self.slots.state, self.too_few)
         self.step = GraphedStep(state, arguments[4], enabled=True)
+        self.compiled = CompiledStep(self.step, arguments[0].base, enabled=options["compiled"])
 
         def tensors() -> list[Tensor]:
             buffers = [b for layer in self.decoder.cache.layers for b in layer.buffers]
@@ -185,6 +188,49 @@ def test_generate_by_graphs_gives_eager_completions(
     )
 
 
+def test_generate_of_long_completions_by_compiled_steps_gives_eager_completions(
+    captured: list[Graph], trained: Policy, problems: list[Problem], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before and after an update; a chat is not compiled."""
+    sampling = dataclasses.replace(SAMPLING, max_new_tokens=10)
+    made: list[str] = []
+
+    def compile(graph: Any, _: Any) -> Any:
+        made.append(graph.code)
+        return graph
+
+    monkeypatch.setattr(local, "KEPT", 1.0)
+    monkeypatch.setattr(local, "LONG", 10)
+    monkeypatch.setattr(compiled, "compile_by_inductor", compile)
+    monkeypatch.setattr(compiled, "_functions", {})
+    prompts = prompts_of(trained, problems, 3)
+    engine = LocalEngine(trained, batch_size=2)
+    counts = []
+    for _ in range(2):
+        plain = LocalEngine(trained, batch_size=2, compiled=False)
+        expected = plain.generate(prompts, sampling, range(3))
+        assert engine.generate(prompts, sampling, range(3)) == expected
+        counts.append(len(made))
+        with torch.no_grad():
+            for parameter in trained.trainable:
+                parameter.mul_(1.5)
+    # No new code: the buffers are as large as they became in the first call.
+    assert counts[0] == counts[1] > 2
+    with torch.no_grad():
+        assert len([*engine.tokens(prompts[0], sampling, 0)]) > 0
+    assert len(made) == counts[1]
+
+
+def test_generate_of_short_completions_compiles_nothing(
+    captured: list[Graph], policy: Policy
+) -> None:
+    engine = LocalEngine(policy, batch_size=2)
+    rows = [SlotRow(0, (5, 6), 0)]
+    for tokens, is_compiled in ((local.LONG - 1, False), (local.LONG, True)):
+        sampling = dataclasses.replace(SAMPLING, max_new_tokens=tokens)
+        assert engine._sampler(sampling, rows).compiled.enabled == is_compiled
+
+
 def test_generate_by_kept_graphs_follows_weights_and_teacher_view(
     captured: list[Graph], trained: Policy, problems: list[Problem], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,6 +278,6 @@ def test_generate_drops_graphs_when_a_prefill_moves_buffers(
 def test_agreement_allows_rounding_of_log_probs_only() -> None:
     ids, log_probs = torch.tensor([3, 5]), torch.tensor([-1.0, -2.0])
     step = GraphedStep([ids, log_probs], print, enabled=False)
-    assert step._agrees([ids, log_probs + graphs.ATOL / 2])
-    assert not step._agrees([ids, log_probs + 2 * graphs.ATOL])
-    assert not step._agrees([ids + torch.tensor([0, 1]), log_probs])
+    assert step.agrees([ids, log_probs + graphs.ATOL / 2])
+    assert not step.agrees([ids, log_probs + 2 * graphs.ATOL])
+    assert not step.agrees([ids + torch.tensor([0, 1]), log_probs])

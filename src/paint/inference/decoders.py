@@ -201,14 +201,16 @@ class StaticDecoder(Decoder):
 
     def _masks(self, positions: Int[Tensor, " b"]) -> Any:
         """Masks of the tokens that every row has in the cache, one for each kind of layer."""
-        age = positions[:, None] - torch.arange(self.layout.width, device=self.device)
+        # Of all positions, and cut: so that what computes it has no width in it.
+        age = positions[:, None] - torch.arange(self.layout.capacity, device=self.device)
         masks = {}
         for kind, window in self.windows.items():
             is_seen = age >= 0
             if window is not None:
                 is_seen &= age < window
             # Numbers, which are added: torch would convert a boolean mask again in every layer.
-            masks[kind] = torch.where(is_seen, 0.0, -torch.inf).to(self.dtype)[:, None, None]
+            mask = torch.where(is_seen, 0.0, -torch.inf).to(self.dtype)
+            masks[kind] = mask[:, None, None, : self.layout.width]
         # Models with one kind of layer take one mask, others a mask for each kind.
         if len(masks) == 1:
             return masks.popitem()[1]

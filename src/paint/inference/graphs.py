@@ -7,11 +7,14 @@ and stays eager, as does one whose graph computes something else.
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from paint.core.errors import format_short
+
+Step = Callable[[], object]
 
 ATOL = 1e-3  # largest difference of a float between a graph and the eager step
 
@@ -40,7 +43,7 @@ class GraphedStep:
         self.graphs.clear()
 
     # The step is an argument, since its owner has this object: a cycle would keep both in memory.
-    def run(self, step: Callable[[], None], shape: Hashable) -> None:
+    def run(self, step: Step, shape: Hashable) -> None:
         """Do one step of this shape."""
         if not self.enabled:
             step()
@@ -49,18 +52,16 @@ class GraphedStep:
         else:
             self._first(step, shape)
 
-    def _first(self, step: Callable[[], None], shape: Hashable) -> None:
+    def _first(self, step: Step, shape: Hashable) -> None:
         """Do the step eagerly and by a new graph, and keep the graph if both agree."""
-        before = self._copy()
+        before = self.copy()
         try:
             # First eagerly: what libraries set up at their first call cannot be captured.
             with self._on_side_stream():
                 step()
-            eager = self._copy()
-            self._restore(before)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
-                step()
+            eager = self.copy()
+            self.restore(before)
+            graph = self.capture(step)
             # A capture only records.
             graph.replay()
         # A RuntimeError, too, but no reason against graphs: the engine continues with fewer rows.
@@ -70,15 +71,22 @@ class GraphedStep:
             if isinstance(error.__context__, torch.OutOfMemoryError):  # it ended the capture
                 raise error.__context__ from error
             self._disable(f"a step cannot be captured ({format_short(str(error))})")
-            self._restore(before)
+            self.restore(before)
             step()
             return
 
-        if self._agrees(eager):
+        if self.agrees(eager):
             self.graphs[shape] = graph
         else:
             self._disable("a graph's tokens or log-probs differ from those of the eager step")
-            self._restore(eager)
+            self.restore(eager)
+
+    def capture(self, step: Step) -> Any:
+        """A graph of a step, which is not done. Raises RuntimeError if it waits for the device."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
+            step()
+        return graph
 
     @contextmanager
     def _on_side_stream(self) -> Iterator[None]:
@@ -100,14 +108,16 @@ class GraphedStep:
         self.graphs.clear()
         self.note(f"engine: no CUDA graphs, since {reason}; decoding is several times slower")
 
-    def _copy(self) -> list[Tensor]:
+    def copy(self) -> list[Tensor]:
+        """The state as it is."""
         return [part.clone() for part in self.state]
 
-    def _restore(self, values: Sequence[Tensor]) -> None:
+    def restore(self, values: Sequence[Tensor]) -> None:
+        """Set the state to an earlier one."""
         for part, value in zip(self.state, values, strict=True):
             part.copy_(value)
 
-    def _agrees(self, expected: Sequence[Tensor]) -> bool:
+    def agrees(self, expected: Sequence[Tensor]) -> bool:
         """Whether the state is the expected one: integers exactly, floats within ATOL."""
         for part, value in zip(self.state, expected, strict=True):
             if not torch.allclose(part, value, rtol=0, atol=ATOL, equal_nan=True):

@@ -11,9 +11,12 @@ from contextlib import AbstractContextManager, nullcontext
 from itertools import takewhile
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from paint.core.display import Display
 from paint.core.errors import NonFiniteError
+from paint.inference.compiled import CompiledStep
 from paint.inference.decoders import Text, open_decoder
 from paint.inference.engine import Completion, Engine, EngineError, OnCompletion, Prompts, Sampling
 from paint.inference.factory import EngineSetup
@@ -28,6 +31,7 @@ WORTH_SHARING = 16  # minimum length of a common prefix that is prefilled separa
 REFILL = 4  # rows are prefilled once 1 / REFILL of the slots is free; one by one would be slow
 STEPS = 8  # steps on a GPU between two looks of the host, which wait for it
 FEWEST = 32  # slots on a GPU below which a step is not faster with fewer
+LONG = 512  # tokens of a completion from which on compiling a step takes less than it saves
 
 
 class LocalEngine(Engine):
@@ -40,15 +44,18 @@ class LocalEngine(Engine):
         batch_size: int,
         display: Display | None = None,
         graphs: bool = True,
+        compiled: bool = True,
     ) -> None:
         """An engine of at most ``batch_size`` rows at once.
 
         On a GPU, steps are repeated as CUDA graphs; without ``graphs``, each is launched by itself.
+        For completions of 512 tokens and more, the graphs are ``compiled`` to fewer kernels.
         """
         self.policy = policy
         self.batch_size = batch_size
         self.display = display or Display(enabled=False)
         self.graphs = graphs
+        self.compiled = compiled
         self._kept: _Sampler | None = None  # of the last call, with its buffers and graphs
 
     @classmethod
@@ -81,7 +88,7 @@ class LocalEngine(Engine):
         """
         longest = len(prompt) + sampling.max_new_tokens
         self.policy.require_rope_range(longest)
-        sampler = self._new_sampler(sampling, 1, longest)
+        sampler = self._new_sampler(sampling, 1, longest, compiled=False)
         sampler.fill([SlotRow(0, tuple(prompt), seed)], ())
         while not sampler.slots.free:
             sampler.run(1)
@@ -119,8 +126,10 @@ class LocalEngine(Engine):
                 completion = Completion(tuple(row.ids), tuple(row.log_probs), truncated)
                 finished(row.index, completion)
             self.display.writing(finished_tokens, sum(sampler.slots.lengths))
-        if sampler and sampler.can_be_kept:
-            self._kept = sampler
+        if sampler:
+            self.compiled &= not sampler.compiled.failed  # it would fail again
+            if sampler.can_be_kept:
+                self._kept = sampler
 
     def _sampler(self, sampling: Sampling, waiting: Sequence[SlotRow]) -> "_Sampler":
         """The kept sampler, or a new one where it does not fit."""
@@ -131,11 +140,22 @@ class LocalEngine(Engine):
             kept.use_again()
             return kept
         del kept  # before the memory of another
-        return self._new_sampler(sampling, count, longest)
+        # By what is asked alone, so that a resumed run computes as one that was not stopped.
+        is_long = sampling.max_new_tokens >= LONG
+        return self._new_sampler(sampling, count, longest, compiled=self.compiled and is_long)
 
-    def _new_sampler(self, sampling: Sampling, count: int, longest: int) -> "_Sampler":
-        note = self.display.note
-        return _Sampler(self.policy, sampling, count, longest, note, graphs=self.graphs)
+    def _new_sampler(
+        self, sampling: Sampling, count: int, longest: int, *, compiled: bool
+    ) -> "_Sampler":
+        return _Sampler(
+            self.policy,
+            sampling,
+            count,
+            longest,
+            self.display.note,
+            graphs=self.graphs,
+            compiled=compiled,
+        )
 
     def _halve(self, rows: int, error: torch.OutOfMemoryError) -> None:
         """Continue with half the rows that ran out of memory."""
@@ -162,6 +182,7 @@ class _Sampler:
         note: Callable[[str], None],
         *,
         graphs: bool,
+        compiled: bool = False,
     ) -> None:
         self.policy = policy
         self.sampling = sampling
@@ -182,6 +203,9 @@ class _Sampler:
         # Hooks, with which a teacher changes what layers compute, see nothing of joint layers.
         is_joint = is_on_gpu and not _has_hooks(policy)
         self.joint = policy.joint_layers if is_joint else None
+        self.compiled = CompiledStep(
+            self.step, policy.base, enabled=compiled and self.step.enabled and is_joint
+        )
         self.layers: Callable[[], AbstractContextManager[None]] = nullcontext
         if self.joint:
             self.layers = self.joint.used
@@ -220,12 +244,14 @@ class _Sampler:
         _, capacity = self.decoder.shape
         if capacity != self.capacity:  # the buffers have moved, be it here or in a prefill
             self.step.clear()
+            self.compiled.clear()
         self.capacity = capacity
         # For a repetition with more candidates, which writes over all else.
         before = [part.clone() for part in (slots.tokens, slots.counts, slots.ended)]
         with self.layers():
+            step = self.compiled.step(self._logits, self._append, self._shape)
             for _ in range(steps):
-                self.step.run(self._step, self._shape)
+                self.step.run(step, self._shape)
 
         is_finite = slots.log_probs.isfinite().all()
         flags = torch.stack((self.too_few, is_finite))
@@ -259,12 +285,20 @@ class _Sampler:
         width, _ = self.decoder.shape
         return self.slots.size, width, self.candidates
 
-    def _step(self) -> None:
-        """Append a token to every row, without waiting for the device."""
+    # Neither half of a step waits for the device.
+    def _logits(self) -> Tensor:
+        """Logits of every row's next token."""
         slots = self.slots
-        tokens = slots.tokens[: slots.size]
+        logits: Tensor = self.policy.lm_head(
+            self.decoder.states(slots.tokens[: slots.size], slots.positions())
+        )
+        return logits
+
+    def _append(self, logits: Float[Tensor, "b v"]) -> None:
+        """Draw every row's next token, and append it."""
+        slots = self.slots
         # A sum over the vocabulary loses its digits in 16 bits.
-        logits = self.policy.lm_head(self.decoder.states(tokens, slots.positions())).float()
+        logits = logits.float()
         drawn, too_few = draw(logits, slots.next_uniforms(), self.sampling, self.candidates)
         self.too_few |= (too_few & ~slots.ended[: slots.size]).any()
         log_probs = logits.log_softmax(-1).gather(1, drawn[:, None])[:, 0]
@@ -287,6 +321,7 @@ class _Sampler:
     def use_again(self) -> None:
         """Take the weights as they are now, and forget what was computed with others."""
         self.decoder.forget()
+        self.compiled.use_again()
         if self.joint:
             self.joint.refresh()
 
