@@ -199,7 +199,7 @@ def test_step_of_local_engine_takes_kernels_of_documents_and_does_not_wait() -> 
     row = f"| as it is | {found:,} | {gigabytes:.2f} |"
     assert row in DOCUMENT.read_text()
     assert found <= 900
-    assert gigabytes <= 5
+    assert gigabytes <= 5.2
     # Sums of sampling move to the device of float64, which CUDA is itself.
     assert syncs.calls == ["to"] * 5
 
