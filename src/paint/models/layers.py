@@ -111,13 +111,12 @@ class BFloat16Lora(torch.autograd.Function):
         ctx: Any, x: Tensor, frozen: Sequence[nn.Linear], scale: float, *adapters: Tensor
     ) -> tuple[Tensor, ...]:
         rows = x.flatten(0, -2)
-        a = torch.cat(adapters[::2]) if len(frozen) > 1 else adapters[0]
-        a = a.to(x.dtype)
-        short = [b.to(x.dtype) for b in adapters[1::2]]
+        a, short = _rounded(adapters, x.dtype)
         # The scale in the product, before it is rounded; with beta 0 nothing is read.
         low = rows.new_empty(len(rows), len(a))
         torch.addmm(low, rows, a.T, beta=0, alpha=scale, out=low)
-        ctx.save_for_backward(x, low, a, *short)
+        # Not the rounded adapters, which would take memory until the backward pass.
+        ctx.save_for_backward(x, low, *adapters)
         ctx.frozen, ctx.scale = frozen, scale
         ctx.ranks = [b.shape[1] for b in short]
         outputs = [
@@ -129,7 +128,8 @@ class BFloat16Lora(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-        x, low, a, *short = ctx.saved_tensors
+        x, low, *adapters = ctx.saved_tensors
+        a, short = _rounded(adapters, x.dtype)
         of_y = [gradient.flatten(0, -2) for gradient in gradients]
         of_low, of_adapters = low.new_empty(low.shape), []
         parts = zip(of_low.split(ctx.ranks, 1), low.split(ctx.ranks, 1), of_y, short, strict=True)
@@ -145,6 +145,16 @@ class BFloat16Lora(torch.autograd.Function):
             of_x = of_x.view(x.shape)
         pairs = zip(of_a, of_adapters, strict=True)
         return of_x, None, None, *(gradient for pair in pairs for gradient in pair)
+
+
+def _rounded(adapters: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, list[Tensor]]:
+    """A of all layers as one matrix, and each B, in the dtype of their products; by one kernel."""
+    a, b = adapters[::2], adapters[1::2]
+    ranks = [len(one) for one in a]
+    joint = a[0].new_empty(sum(ranks), a[0].shape[1], dtype=dtype)
+    short = [torch.empty_like(one, dtype=dtype) for one in b]
+    torch._foreach_copy_([*joint.split(ranks), *short], [*a, *b])
+    return joint, short
 
 
 def _float32_product(a: Float[Tensor, "n k"], b: Float[Tensor, "k m"]) -> Float[Tensor, "n m"]:
