@@ -140,6 +140,8 @@ class Scale:
     tests: tuple[str, ...]
     loss: tuple[str, ...]
     """Further arguments of benchmarks/loss.py."""
+    decode_steps: tuple[str, ...]
+    """Further arguments of benchmarks/decode.py."""
     peers: tuple[str, ...]
     """Further arguments of benchmarks/whole_step.py."""
     long: Long
@@ -168,10 +170,12 @@ FULL = Scale(
     real_steps=200,
     tests=("tests/objective/test_fused.py", "tests/objective/test_loss.py"),
     loss=("--repeat", "3"),
+    decode_steps=("--rows", "32", "128"),
     # transformers generates some 344 tokens a second, so 1,024 tokens would take 95 s a step.
-    peers=("--tokens", "512", "--steps", "3", "--limit", "105"),
-    long=Long(8, 250, 8192, 16_384, (250, 4096, 8192, 16_384), (8, 136)),
-    started=(3, 32, 64),
+    peers=("--tokens", "512", "--steps", "3", "--limit", "80"),
+    # 512 tokens and more are decoded by compiled steps.
+    long=Long(8, 250, 8192, 16_384, (250, 8192, 16_384), (8, 512)),
+    started=(2, 32, 512),
 )
 
 _TINY = Shape(2, 32, 2, 64, tied=True, kv_heads=1, head_size=16, vocabulary=800)
@@ -188,6 +192,7 @@ REHEARSAL = Scale(
     real_steps=1,
     tests=("tests/objective/test_loss.py", "-k", "entropy"),
     loss=("--repeat", "1", "--completion", "8", "--vocabulary", "300", "--memory", "1"),
+    decode_steps=("--rows", "2", "--prompt", "6", "--tokens", "4"),
     peers=("--rows", "2", "--tokens", "4", "--steps", "2", "--only", "paint", "trl sdft"),
     long=Long(2, 4, 8, 12, (4, 12), (2, 4)),
     started=(2, 2, 4),
@@ -489,20 +494,20 @@ def peers(scale: Scale, say: Say, place: Place) -> None:
 
 
 def decode_steps(scale: Scale, say: Say, place: Place) -> None:
-    """benchmarks/decode.py, where there is one: a decode step, plain and compiled."""
-    if not (HERE / "decode.py").exists():
-        raise Skipped("there is no benchmarks/decode.py")
+    """benchmarks/decode.py: a decode step as it is and compiled."""
 
-    def rows(found: dict[str, Any]) -> None:
-        for row in found["rows"]:
+    def rows(found: list[dict[str, Any]]) -> None:
+        for row in found:
+            for note in row.pop("notes"):
+                say(note=f"{row['rows']} rows, {row['step']}: {note}")
             say("Decode steps", **row)
 
-    tiny = [] if scale is FULL else ["--tiny"]
-    _benchmark("decode.py", tiny, place, rows)
+    model = _random_model(scale.model, place.folder)
+    _benchmark("decode.py", [*scale.decode_steps, "--model", model], place, rows)
 
 
 def _benchmark(
-    script: str, arguments: Sequence[str], place: Place, rows: Callable[[dict[str, Any]], None]
+    script: str, arguments: Sequence[str], place: Place, rows: Callable[[Any], None]
 ) -> None:
     """Run another benchmark; what it had stored counts, even if it did not get to its end."""
     path = place.folder / f"{script}.json"
@@ -941,9 +946,10 @@ def _seconds_a_step(policy: Any, long: Long, length: int) -> float:
     prompts = torch.randint(0, 250, (long.rows, length), generator=generator).tolist()
     engine = LocalEngine(policy, batch_size=long.rows)
     taken: dict[int, float] = {}
-    for tokens in (*long.steps, *long.steps):  # the first of each prepares
+    for tokens in long.steps:
         sampling = Sampling(temperature=1.1, top_p=0.95, top_k=20, max_new_tokens=tokens)
         run = partial(engine.generate, prompts, sampling, range(long.rows))
+        run()  # has all that is prepared once
         taken[tokens] = seconds_of(run)
     few, many = long.steps
     return (taken[many] - taken[few]) / (many - few)
@@ -1146,10 +1152,10 @@ PARTS = {
     "start-eval": Part("A first evaluation", 40, start_eval),
     "loss": Part("The loss beside its matrix products and its peers", 110, loss),
     "train-local": Part("Training by the local engine", 100, partial(train, "local")),
-    "decode-steps": Part("Decode steps, plain and compiled", 75, decode_steps),
-    "peers": Part("A whole step beside TRL's", 250, peers),
-    "long": Part("Long completions", 75, long_completions),
-    "first-step": Part("Start and first step, with cold and warm caches", 90, first_step),
+    "decode-steps": Part("Decode steps as they are and compiled", 105, decode_steps),
+    "peers": Part("A whole step beside TRL's", 190, peers),
+    "long": Part("Long completions", 65, long_completions),
+    "first-step": Part("Start and first step, with cold and warm caches", 105, first_step),
     "resume": Part("Resuming on the GPU", 60, resume),
     "tests": Part("Tests on the GPU", 75, tests),
     "train-vllm": Part("Training by vLLM", 220, partial(train, "vllm")),
