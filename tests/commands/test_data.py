@@ -13,6 +13,7 @@ from paint.data.openthoughts import make_training_data
 from runs import write_problems
 
 
+@pytest.mark.slow
 def test_openthoughts_sample_is_valid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     row = {"problem": "What is 1+2?", "deepseek_reasoning": "hm", "domain": "math"}
     row |= {"deepseek_solution": "It is \\boxed{6/2}.", "ground_truth_solution": "\\boxed{3}"}

@@ -115,7 +115,7 @@ def test_macro_average_interval_covers_truth() -> None:
     assert 0.93 <= hits / RUNS <= 0.99
 
 
-@pytest.mark.parametrize("leap", [False, True])
+@pytest.mark.parametrize("leap", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_paired_difference_interval_covers_rare_gains(leap: bool) -> None:
     """Nearly all problems are solved before, and few gain anything, or much."""
     rng, hits = np.random.default_rng(23), 0

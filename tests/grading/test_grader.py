@@ -358,8 +358,8 @@ def test_grader_accepts_arbitrary_text(
     [
         r"\boxed{" * 150_000,
         r"\boxed word " * 80_000,
-        r"\boxed{" + "{" * 1_000_000,
-        "<think></think>" * 70_000,
+        pytest.param(r"\boxed{" + "{" * 1_000_000, marks=pytest.mark.slow),
+        pytest.param("<think></think>" * 70_000, marks=pytest.mark.slow),
     ],
     ids=lambda text: text[:12],
 )

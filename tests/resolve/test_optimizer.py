@@ -158,6 +158,7 @@ def test_learning_rate_rises_linearly_and_then_follows_schedule(
 LION = "extensions.lion:LionFactory"
 
 
+@pytest.mark.slow
 def test_find_optimizer_lion_trains_and_resumes_bitwise(tmp_path: Path) -> None:
     config = changed("demo-paint", small(steps=2, optimizer=LION))
     train(config, tmp_path / "whole")

@@ -114,6 +114,7 @@ if child:
 """
 
 
+@pytest.mark.slow
 def test_verify_in_a_fork_has_workers_of_its_own() -> None:
     line = [sys.executable, "-c", IN_A_FORK]
     run = subprocess.run(line, capture_output=True, text=True, timeout=60)

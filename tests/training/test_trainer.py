@@ -601,7 +601,8 @@ def test_non_finite_loss_ends_run_and_keeps_checkpoints(tmp_path: Path) -> None:
     assert latest_checkpoint(tmp_path / "run") is not None
 
 
-@pytest.mark.parametrize("value", [math.nan, pytest.param(-math.inf, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
 def test_weights_that_are_not_finite_are_not_saved_and_resume_repeats_the_step(
     tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch, value: float
 ) -> None:
