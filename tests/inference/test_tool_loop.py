@@ -323,6 +323,20 @@ def test_row_with_a_column_of_other_tools_is_as_without(tmp_path: Path) -> None:
     assert policy.student_prompt(problem) == policy.student_prompt("Name two.")
 
 
+def test_policy_warns_of_a_mark_of_calls_that_its_head_cannot_tell_from_others() -> None:
+    policy = load_policy(DEMO, seed=0)
+    policy.tokenizer.chat_template = HERMES.replace("<tool_call>", "<|endoftext|>")
+    policy = with_tools(policy, ConversationConfig(tools=BOTH))
+    assert policy.call_warning == ""
+    rows = policy.lm_head.weight.data
+    row = rows[policy.tokenizer.convert_tokens_to_ids("<|endoftext|>")]
+    rows[700], rows[701], rows[702] = row, 1.009 * row, 1.011 * row
+    assert "can hardly write <|endoftext|>, a mark of the calls" in policy.call_warning
+    assert "nearly the same row for 2 other tokens" in policy.call_warning
+    assert policy.call_warning in policy.notes
+    assert replace(policy, tools=()).call_warning == ""
+
+
 def test_with_tools_template_without_tools_is_refused() -> None:
     policy = load_policy(DEMO, seed=0)
     policy.tokenizer.chat_template = (

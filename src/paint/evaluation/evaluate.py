@@ -132,8 +132,8 @@ def evaluate(
             conversation=evaluation.conversation,
         )
     display.note(policy.conventions.line())
-    for warning in policy.conventions.warnings(thinking=evaluation.thinking):
-        display.note(warning)
+    warnings = policy.conventions.warnings(thinking=evaluation.thinking)
+    display.notes(filter(None, [*warnings, policy.call_warning]))
     protocol = SamplingProtocol(
         evaluation.samples, evaluation.thinking, sampling_from(evaluation.rollout), evaluation.seed
     )

@@ -79,6 +79,10 @@ LOGIT_SCALES = (
 )
 """Settings of config.json by which a family scales or caps its logits."""
 
+NEAR = 0.01
+"""Distance of two tokens' rows of the head, as a share of the norm, below which a model cannot tell
+the tokens apart (assumed)."""
+
 
 @dataclass(frozen=True)
 class Policy:
@@ -100,6 +104,27 @@ class Policy:
         """How the chat template spells a call of a tool."""
         return call_style(self.tokenizer)
 
+    @property
+    def call_warning(self) -> str:
+        """A line where the model cannot write a mark of its template's calls; "" if it can.
+
+        A token that no text of its training had may have the row of an unused one in the head, as
+        <tool_call> of Qwen2.5-Coder-0.5B-Instruct. An adapter leaves the head as it is.
+        """
+        if not self.tools or is_sharded(self.base):
+            return ""
+        style, known = self.call_style, self.tokenizer.added_tokens_decoder
+        marks = "".join([style.before, style.opening, style.closing, style.after])
+        for token in self.tokenizer.encode(marks, add_special_tokens=False):
+            others = _near_rows(self.lm_head.weight.detach(), token) if token in known else 0
+            if others:
+                return (
+                    f"tools: the model can hardly write {known[token]}, a mark of the calls of its "
+                    f"chat template: its head has nearly the same row for {others:,} other tokens; "
+                    f"set model.train_mode full, use another model, or a template with other marks"
+                )
+        return ""
+
     @cached_property
     def conventions(self) -> Conventions:
         """What its template, tokenizer and generation settings say of turns and thoughts."""
@@ -112,6 +137,7 @@ class Policy:
         """What a run prints of it: conventions, their warnings, adapters and kernels."""
         thinking = self.student_thinking and self.teacher_thinking
         notes = [self.conventions.line(), *self.conventions.warnings(thinking=thinking)]
+        notes += filter(None, [self.call_warning])
         if self.tuning == "lora":
             notes.append(describe_adapters(self.base))
         if self.kernels:
@@ -471,6 +497,13 @@ def tools_of_row(problem: Problem, tools: Sequence[Schema]) -> Sequence[Schema]:
             f"hold a list of such names, or name the function in conversation.tools"
         )
     return [schema for name, schema in known.items() if name in named]
+
+
+def _near_rows(rows: Tensor, place: int) -> int:
+    """The number of other rows that are within NEAR of a row's norm."""
+    row = rows[place].float()
+    near = [(part.float() - row).norm(dim=1) <= NEAR * row.norm() for part in rows.split(4096)]
+    return int(torch.cat(near).sum()) - 1
 
 
 def _problem_of(problem: Problem | str) -> Problem:
