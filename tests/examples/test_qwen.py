@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from qwen.contexts import NUMBER, first_step, numbers_shifted, with_wrong_numbers
+from qwen.python_tool import in_blocks, python, use_of, written
 from qwen.run import (
     PARTS,
     Options,
@@ -25,6 +26,9 @@ from paint.config.schema import DataConfig
 from paint.core.display import Display
 from paint.core.storage import read_jsonl
 from paint.data.problems import read_problems
+from paint.models.call_styles import call_style
+from paint.models.tool_calls import read_reply
+from tool_templates import tokenizer_with
 
 SOLUTION = "She sold 48/2 = 24 clips.\n48+24 = 72 in all.\nThe answer is \\boxed{72}."
 
@@ -165,3 +169,42 @@ def test_require_same_refuses_a_folder_of_other_options(options: Options) -> Non
         require_same(replace(options, steps=51))
     with pytest.raises(SystemExit, match="name another --folder"):
         require_same(replace(options, rate=1e-5))
+
+
+def test_python_tool_computes_lines_and_runs_nothing() -> None:
+    assert python("a = 3 * 4\n\nprint(a + 2)") == "14"
+    assert python("round(7 / 2, 1) - max(1, -2) // 1 + 5 % 3") == "4.5"
+    for code in ("__import__('os')", "a.b", "2 ** 9", "while 1: 2", "x", "9" * 20, "abs()", "'a'"):
+        with pytest.raises(ValueError, match=r"is no|beyond"):
+            python(code)
+    with pytest.raises(ValueError, match="no line"):
+        python("# nothing")
+
+
+def test_written_chat_has_the_formulas_that_give_the_answer() -> None:
+    row = {"solution": "She sold 48/2 = 24.\n48+24 = $72.\nThe answer is \\boxed{72}."}
+    call, result, last = written(row | {"answer": "72"})
+    assert call["tool_calls"][0]["function"]["arguments"] == {"code": "48/2\n48+24"}
+    assert (result["content"], last["content"]) == ("72", "The answer is \\boxed{72}.")
+    assert written(row | {"answer": "71"}) == []
+    # A use counts where a later turn has the result.
+    turns = [call, result, last]
+    other = [call, {"role": "tool", "content": "Error: x"}, last]
+    records = [
+        {"calls": 1, "failed_calls": 0, "messages": turns},
+        {"calls": 1, "failed_calls": 1, "messages": other},
+        {"calls": 0, "failed_calls": 0, "messages": [last]},
+    ]
+    assert list(use_of(records).values()) == [3, 2, 2, 1, 1, 1]
+
+
+def test_template_in_blocks_is_read_and_another_one_is_refused() -> None:
+    pytest.importorskip("trl")
+    tokenizer = tokenizer_with("qwen2_5")
+    tokenizer.chat_template = in_blocks(tokenizer.chat_template)
+    style = call_style(tokenizer)
+    assert (style.opening.strip(), style.closing.strip()) == ("```json", "```")
+    reply = read_reply(style, '```json\n{"name": "python", "arguments": {"code": "1"}}\n```')
+    assert [call.arguments for call in reply.calls] == [{"code": "1"}]
+    with pytest.raises(ValueError, match="none of Qwen2"):
+        in_blocks("{{ messages }}")
