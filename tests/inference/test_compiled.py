@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from paint.config import schema as cfg
 from paint.inference import compiled
 from paint.inference.compiled import CompiledStep, compile_by_inductor
+from paint.inference.decoders import StaticDecoder, open_decoder
 from paint.inference.engine import Sampling
 from paint.inference.graphs import GraphedStep
 from paint.inference.local import _Sampler
@@ -102,6 +103,21 @@ def test_recorded_step_is_repeated_with_equal_pieces_of_layers(
         assert sampler.decoder.shape == (128, 128)
         record(sampler, compiler)
         assert len(compiler.codes) == 3
+
+
+@pytest.mark.parametrize(("memory", "capacity"), [(10**9, 1280), (10**5, 512)])
+def test_buffers_that_may_be_kept_grow_once(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch, memory: int, capacity: int
+) -> None:
+    """So that a step is compiled for one size of them."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (memory, memory))
+    decoder = open_decoder(policy.base, 2, 1274)
+    assert isinstance(decoder, StaticDecoder)
+    with torch.no_grad():
+        decoder.read([(5, 6)] * 2, [0, 1], ())
+    decoder.device = torch.device("cuda")  # from here on, for the sizes alone
+    decoder.reserve(258)
+    assert decoder.shape == (512, capacity)
 
 
 def test_step_without_attention_of_torch_or_with_waits_is_unsuitable(policy: Policy) -> None:

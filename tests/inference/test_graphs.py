@@ -14,7 +14,7 @@ from torch import Tensor
 
 from paint.config.schema import TeacherConfig
 from paint.data.problems import Problem
-from paint.inference import compiled, graphs, local
+from paint.inference import compiled, decoders, graphs, local
 from paint.inference.compiled import CompiledStep
 from paint.inference.decoders import StaticDecoder
 from paint.inference.engine import Sampling
@@ -178,7 +178,7 @@ def test_generate_by_graphs_gives_eager_completions(
     prompts = prompts_of(policy, problems, 9)
     eager = LocalEngine(policy, batch_size=4)
     expected = eager.generate(prompts, SAMPLING, range(9))
-    monkeypatch.setattr(local, "KEPT", 1.0)
+    monkeypatch.setattr(decoders, "KEPT", 1.0)
     engine = LocalEngine(policy, batch_size=4)
     assert engine.generate(prompts, SAMPLING, range(9)) == expected
     count = len(captured)
@@ -199,7 +199,7 @@ def test_generate_of_long_completions_by_compiled_steps_gives_eager_completions(
         made.append(graph.code)
         return graph
 
-    monkeypatch.setattr(local, "KEPT", 1.0)
+    monkeypatch.setattr(decoders, "KEPT", 1.0)
     monkeypatch.setattr(local, "LONG", 10)
     monkeypatch.setattr(compiled, "compile_by_inductor", compile)
     monkeypatch.setattr(compiled, "_functions", {})
@@ -234,7 +234,7 @@ def test_generate_of_short_completions_compiles_nothing(
 def test_generate_by_kept_graphs_follows_weights_and_teacher_view(
     captured: list[Graph], trained: Policy, problems: list[Problem], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "KEPT", 1.0)
+    monkeypatch.setattr(decoders, "KEPT", 1.0)
     prompts = prompts_of(trained, problems, 4)
     engine = LocalEngine(trained, batch_size=4)
     first = engine.generate(prompts, SAMPLING, range(4))

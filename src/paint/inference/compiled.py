@@ -34,6 +34,7 @@ OPTIONS = {
     "combo_kernels": True,  # of queries, keys and values, which do not depend on each other
     "deterministic": True,  # a choice by timing could change sums from run to run
     "shape_padding": False,  # is chosen by timing
+    "triton.autotune_pointwise": False,  # so are its sizes
     "compile_threads": 1,  # other processes would outlive the compilation
 }
 """Options of inductor, of which a version of torch may lack some."""

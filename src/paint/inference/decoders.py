@@ -22,6 +22,7 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from paint.core.device import to_device
 from paint.models.attention import masked_decode
+from paint.resolve.memory import KEPT
 
 Text = tuple[int, ...]
 
@@ -86,6 +87,11 @@ class Decoder(ABC):
                 input_ids=ids, attention_mask=mask, use_cache=True, **options
             ).last_hidden_state
         return states
+
+
+def may_be_kept(nbytes: int) -> bool:
+    """Whether buffers of this size may stay on the GPU until the next call of an engine."""
+    return nbytes <= KEPT * torch.cuda.mem_get_info()[1]
 
 
 def open_decoder(base: PreTrainedModel, slots: int, longest: int) -> Decoder:
@@ -222,7 +228,11 @@ class StaticDecoder(Decoder):
         layout.width = min(self._bucket(positions), most)
         if layout.width > layout.capacity:
             # At least doubled, since growing copies everything.
-            layout.capacity = min(max(layout.width, 2 * layout.capacity), most)
+            grown = max(layout.width, 2 * layout.capacity)
+            if self.device.type == "cuda" and self.nbytes:
+                # And steps are captured and compiled anew: once, where the largest are kept anyway.
+                grown = most if may_be_kept(self.nbytes // layout.capacity * most) else grown
+            layout.capacity = min(grown, most)
             for layer in self.cache.layers:
                 layer.grow(layout.capacity)
 

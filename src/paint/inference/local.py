@@ -17,7 +17,7 @@ from torch import Tensor
 from paint.core.display import Display
 from paint.core.errors import NonFiniteError
 from paint.inference.compiled import CompiledStep
-from paint.inference.decoders import Text, open_decoder
+from paint.inference.decoders import Text, may_be_kept, open_decoder
 from paint.inference.engine import Completion, Engine, EngineError, OnCompletion, Prompts, Sampling
 from paint.inference.factory import EngineSetup
 from paint.inference.graphs import GraphedStep
@@ -25,7 +25,6 @@ from paint.inference.sampling import LIKELIEST, WIDER, draw
 from paint.inference.slots import SlotRow, Slots
 from paint.models.policy import Policy
 from paint.models.sharding import gather_parameters, is_sharded
-from paint.resolve.memory import KEPT
 
 WORTH_SHARING = 16  # minimum length of a common prefix that is prefilled separately
 REFILL = 4  # rows are prefilled once 1 / REFILL of the slots is free; one by one would be slow
@@ -309,7 +308,7 @@ class _Sampler:
         """Whether there are graphs that are worth the memory of the buffers until the next call."""
         if not self.step.enabled or _has_hooks(self.policy):
             return False
-        return self.decoder.nbytes <= KEPT * torch.cuda.mem_get_info()[1]
+        return may_be_kept(self.decoder.nbytes)
 
     def fits(self, sampling: Sampling, count: int, longest: int) -> bool:
         """Whether it can sample other rows, with the weights as they are now."""
