@@ -3,8 +3,8 @@
     python benchmarks/decode.py [--model FOLDER] [--rows 32 128] [--tokens 512]
 
 The model is a random Qwen3-1.7B, or that of --model, with a changed adapter. Each engine writes the
-same prompts four times. In the first call graphs are captured and steps compiled, in the second both
-are made again, the third is timed, and the fourth is profiled: milliseconds of GPU time and
+same prompts four times. In the first call graphs are captured and steps compiled, in the second
+they are made again, the third is timed, and the fourth is profiled: milliseconds of GPU time and
 launches of a step. The table has also the gap of the log-probs to the trainer's, and how far the
 tokens of both engines agree. Notes say if a step was not compiled.
 
