@@ -1,7 +1,6 @@
 """Compiled steps compute what the steps do, and anything else leaves the steps as they were."""
 
 import dataclasses
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,7 +13,7 @@ from transformers import PreTrainedModel
 
 from paint.config import schema as cfg
 from paint.inference import compiled
-from paint.inference.compiled import CompiledStep, compile_by_inductor
+from paint.inference.compiled import CompiledStep
 from paint.inference.decoders import StaticDecoder, open_decoder
 from paint.inference.engine import Sampling
 from paint.inference.graphs import GraphedStep
@@ -53,6 +52,12 @@ def decoding(policy: Policy, sampling: Sampling = SAMPLING) -> Iterator[_Sampler
         sampler.slots.take([1])
         with sampler.layers():
             yield sampler
+
+
+def buffers_of(sampler: _Sampler) -> list[Tensor]:
+    """Keys and values of all layers."""
+    assert isinstance(sampler.decoder, StaticDecoder)
+    return [buffer for layer in sampler.decoder.cache.layers for buffer in layer.buffers]
 
 
 class Compiler:
@@ -265,26 +270,29 @@ def test_switch_of_torch_leaves_steps_uncompiled(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler on a CPU")
-def test_step_compiled_by_inductor_gives_values_and_tokens_of_step(policy: Policy) -> None:
-    """In float64: norms, rotary positions and the sampling's softmax stay in float32 in both."""
-    from torch._inductor import config, cpp_builder
+@pytest.mark.skipif(torch.cuda.is_available(), reason="Triton interprets where there is no GPU")
+@pytest.mark.filterwarnings("ignore")
+def test_step_by_kernels_for_a_gpu_gives_values_and_tokens_of_step(policy: Policy) -> None:
+    """Inductor's kernels for an H100 in the interpreter: those of layers, and those that draw."""
+    pytest.importorskip("triton")
+    from inductor_for_cuda import interpreted
 
-    model = tiny_model(tiny_config("qwen3", num_hidden_layers=1)).double()
-    quick: Any = patch.object(
-        cpp_builder, "_get_optimization_cflags", lambda *_, **__: (["O0"], [])
-    )
-    with (
-        quick,
-        config.patch({"cpp.vec_isa_ok": False}),
-        decoding(with_adapter(policy, model)) as sampler,
-    ):
-        replay = record(sampler, compile_by_inductor)
-        for _ in range(4):
-            before = sampler.step.copy()
-            logits = sampler._logits()
-            sampler._append(logits)
-            expected = sampler.step.copy()
-            sampler.step.restore(before)
-            torch.testing.assert_close(replay(), logits, rtol=0, atol=1e-6)
-            assert sampler.step.agrees(expected)
+    model = tiny_model(tiny_config("qwen3", num_hidden_layers=3, vocab_size=40))
+    with patch.object(compiled, "_functions", {}), decoding(with_adapter(policy, model)) as sampler:
+        with patch.object(compiled, "compile_by_inductor", interpreted):
+            replay = record(sampler, compiled.compiled)
+        assert len(compiled._functions) == 3
+        before = sampler.step.copy()
+        logits = sampler._logits()
+        sampler._append(logits)
+        expected = sampler.step.copy()
+        written = [buffer.clone() for buffer in buffers_of(sampler)]
+        sampler.step.restore(before)
+        places = sampler.decoder.layout.places  # type: ignore[attr-defined]
+        for buffer in buffers_of(sampler):
+            # What the step wrote, it writes again.
+            buffer.view(-1, *buffer.shape[2:])[places] = 0
+        torch.testing.assert_close(replay(), logits, rtol=0, atol=1e-5)
+        assert sampler.step.agrees(expected)
+        for buffer, values in zip(buffers_of(sampler), written, strict=True):
+            torch.testing.assert_close(buffer, values, rtol=0, atol=1e-5)

@@ -205,8 +205,10 @@ def test_step_of_local_engine_takes_kernels_of_documents_and_does_not_wait() -> 
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="an H100 is stood in for")
 @pytest.mark.filterwarnings("ignore")
 def test_compiled_step_takes_kernels_and_bytes_of_documents() -> None:
+    pytest.importorskip("triton")
     from inductor_for_cuda import Launches, launches  # takes seconds
 
     with (
