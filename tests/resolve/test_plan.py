@@ -456,7 +456,7 @@ def test_plan_of_conversations_has_prompts_up_to_the_limit_in_rows_of_all_turns(
     assert rows.scored == (8192 if keeps_turns else 1024)
     assert worst_peak(plan) <= plan.headroom
     assert server_of(plan).longest == 9216
-    words = "in one row" if keeps_turns else "as 8 rows together"
+    words = "in one row" if keeps_turns else "as up to 8 rows together"
     assert f"the 8 turns of a conversation {words}" in report.start_line(plan)
     assert "8,192 tokens (student, of a conversation, at most: data" in report.lines(plan)[4]
 

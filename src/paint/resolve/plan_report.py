@@ -96,7 +96,9 @@ def _turn_words(rows: Rows) -> str:
     if rows.turns > 1:
         return f"; the {rows.turns} turns of a conversation in one row"
     if rows.together > 1:
-        return f"; the {rows.together} turns of a conversation as {rows.together} rows together"
+        return (
+            f"; the {rows.together} turns of a conversation as up to {rows.together} rows together"
+        )
     return ""
 
 
