@@ -67,18 +67,33 @@ def compiled(graph: fx.GraphModule, tensors: Sequence[Tensor]) -> Function:
 
 
 def compile_by_inductor(graph: fx.GraphModule, tensors: Sequence[Tensor]) -> Function:
-    """The function of a graph, by few kernels."""
+    """The function of a graph, by few kernels; from inductor's cache on disk if it is there."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they advise on how inductor and its parts are written
         # Here, since they take seconds to import.
+        from torch._guards import TracingContext, detect_fake_mode, tracing
         from torch._inductor import config
         from torch._inductor.compile_fx import compile_fx
-        from torch._inductor.decomposition import select_decomp_table
+        from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+        from torch.fx.experimental.proxy_tensor import make_fx
+        from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
         options = {name: value for name, value in OPTIONS.items() if hasattr(config, name)}
-        table = {**select_decomp_table(), **get_decompositions([aten._fused_rms_norm.default])}
+        # The cache needs a context with an environment of shapes, and inductor's own table of
+        # decompositions: so those of this module are applied before.
+        mode = detect_fake_mode(tensors) or FakeTensorMode(
+            shape_env=ShapeEnv(),
+            allow_non_fake_inputs=True,  # constants of the graph
+        )
+        fakes = [
+            x if isinstance(x, FakeTensor) else mode.from_tensor(x, static_shapes=True)
+            for x in tensors
+        ]
+        table: dict[Any, Any] = get_decompositions([aten._fused_rms_norm.default])
         table[aten.addmm.default] = _product_and_sum
-        function: Any = compile_fx(graph, [*tensors], config_patches=options, decompositions=table)
+        graph = make_fx(graph, decomposition_table=table)(*fakes)
+        with tracing(TracingContext(mode)):
+            function: Any = compile_fx(graph, fakes, config_patches=options)
     return cast(Function, function)
 
 
