@@ -105,12 +105,13 @@ class LocalEngine(Engine):
         end_ids = set(self.policy.end_ids)
         finished_tokens = 0
         sampler: _Sampler | None = None
+        steps = self.steps_at_once
         while waiting or (sampler and sampler.slots.longest):
             try:
                 if sampler is None:
                     sampler = self._sampler(sampling, waiting)
                 sampler.refill(waiting, beginning)
-                ended = sampler.run(self.steps_at_once)
+                ended = sampler.run(steps)
             except torch.OutOfMemoryError as error:
                 # A row continues where it was: its text is read like a prompt.
                 unfinished = sampler.slots.take_all() if sampler else []

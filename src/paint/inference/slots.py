@@ -130,6 +130,8 @@ class Slots:
 
     def take(self, slots: Sequence[int]) -> list[SlotRow]:
         """Take rows out of their slots, with the tokens of ``lengths``."""
+        if not slots:  # in most steps
+            return []
         index = torch.tensor(slots, device=self.device, dtype=torch.long)
         ids, log_probs = self.ids[index].tolist(), self.log_probs[index].tolist()
         taken = []
