@@ -3,18 +3,20 @@
     python benchmarks/decode.py [--model FOLDER] [--rows 32 128] [--tokens 512]
 
 The model is a random Qwen3-1.7B, or that of --model, with a changed adapter. Each engine writes the
-same prompts four times. In the first call graphs are captured and steps compiled, in the second
-they are made again, the third is timed, and the fourth is profiled: milliseconds of GPU time and
-launches of a step. The table has also the gap of the log-probs to the trainer's, and how far the
-tokens of both engines agree. Notes say if a step was not compiled.
+same prompts three times. In the first call graphs are captured and steps compiled, in the second
+they are made again, and the third is timed. Some steps of a fourth are profiled: milliseconds of
+GPU time, launches, and the kernels that take most. The table has also the gap of the log-probs to
+the trainer's, and how far the tokens of both engines agree. Notes say if a step was not compiled.
 
 Without a GPU nothing is compiled: a rehearsal with the demo's model, whose figures mean nothing.
 """
 
+import itertools
 import json
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
@@ -25,17 +27,22 @@ import torch
 import tyro
 from rich.console import Console
 from rich.table import Table
+from torch.profiler import ProfilerActivity, profile
 
-from gpu import device, gaps_to_trainer, kernels_of, on_gpu
+from gpu import device, gaps_to_trainer, kernels_in, on_gpu
 from models import random_qwen3
 from paint.config.schema import ModelConfig
 from paint.core.device import wait_for_device
 from paint.core.display import Display
 from paint.inference.engine import Completion, Sampling
-from paint.inference.local import LONG, LocalEngine
+from paint.inference.local import LONG, STEPS, LocalEngine
 from paint.models.policy import Policy, load_policy
 
 SAMPLING = Sampling(temperature=1.1, top_p=0.95, top_k=20, max_new_tokens=LONG)
+
+
+BEFORE, PROFILED = 24, 8
+"""Looks of the engine before the profile, and in it."""
 
 
 @dataclass(frozen=True)
@@ -54,23 +61,63 @@ class Options:
     """File for the figures."""
 
 
-class Notes(Display):
-    """Keeps notes and shows nothing."""
+class Looks(Display):
+    """Keeps notes, and does something at each look of the engine."""
 
     def __init__(self) -> None:
         super().__init__(enabled=False)
         self.texts: list[str] = []
+        self.look: Callable[[], None] = lambda: None
 
     def note(self, text: str) -> None:
         self.texts.append(text)
+
+    def writing(self, finished: int, under_way: int) -> None:
+        self.look()
+
+
+class Profiled(Exception):
+    """Ends a call when its steps are profiled."""
+
+
+def profile_steps(display: Looks, write: Callable[[], Any]) -> dict[str, Any]:
+    """GPU time and launches of a step in the middle of a call, and what takes most of it."""
+    found: dict[str, Any] = {"gpu_ms_a_step": float("nan"), "launches_a_step": 0, "kernels": {}}
+    if not on_gpu():
+        return found
+    profiler = profile(activities=[ProfilerActivity.CUDA])
+    looks = itertools.count()
+
+    def look() -> None:
+        number = next(looks)
+        if number == BEFORE:
+            torch.cuda.synchronize()
+            profiler.start()
+        elif number == BEFORE + PROFILED:
+            torch.cuda.synchronize()
+            profiler.stop()
+            raise Profiled
+
+    display.look = look
+    with suppress(Profiled):
+        write()
+        return found  # it ended before
+    steps = STEPS * PROFILED
+    events = sorted(kernels_in(profiler), key=lambda event: -event.device_time_total)
+    found["gpu_ms_a_step"] = sum(event.device_time_total for event in events) / 1e3 / steps
+    found["launches_a_step"] = sum(event.count for event in events) / steps
+    for event in events[:12]:
+        cell = f"{event.count / steps:.1f} x {event.device_time_total / event.count:.1f} us"
+        found["kernels"][event.key[:100]] = cell
+    return found
 
 
 def measure(
     policy: Policy, prompts: Sequence[list[int]], sampling: Sampling, *, compiled: bool
 ) -> tuple[dict[str, Any], list[Completion]]:
     """The figures of an engine, and what it wrote in its third call."""
-    notes = Notes()
-    engine = LocalEngine(policy, batch_size=len(prompts), display=notes, compiled=compiled)
+    looks = Looks()
+    engine = LocalEngine(policy, batch_size=len(prompts), display=looks, compiled=compiled)
     write = partial(engine.generate, prompts, sampling, range(len(prompts)))
     seconds = []
     for _ in range(3):
@@ -79,7 +126,6 @@ def measure(
         completions = write()
         wait_for_device()
         seconds.append(time.perf_counter() - began)
-    work, launches = kernels_of(write)
     steps = max(len(completion.ids) for completion in completions)
     gaps = gaps_to_trainer(policy, prompts[:32], completions[:32])
     figures = {
@@ -90,11 +136,10 @@ def measure(
         "third_s": seconds[2],
         "tokens_per_s": sum(len(completion.ids) for completion in completions) / seconds[2],
         "ms_a_step": 1e3 * seconds[2] / steps,
-        "gpu_ms_a_step": work / steps,
-        "launches_a_step": launches / steps,
+        **profile_steps(looks, write),
         "mean_gap": float(gaps.mean()),
         "largest_gap": float(gaps.max()),
-        "notes": notes.texts,
+        "notes": looks.texts,
     }
     return figures, completions
 
@@ -144,13 +189,16 @@ def main(options: Options) -> list[dict[str, Any]]:
             options.json.parent.mkdir(parents=True, exist_ok=True)
             options.json.write_text(json.dumps(figures, indent=1))
     table = Table(title="A decode step", title_justify="left")
-    names = list(dict.fromkeys(name for row in figures for name in row if name != "notes"))
+    names = list(dict.fromkeys(name for row in figures for name in row))
+    names = [name for name in names if name not in ("notes", "kernels")]
     for name in names:
         table.add_column(name.replace("_", " "))
     for row in figures:
         cells = (row.get(name, "") for name in names)
         table.add_row(*(f"{x:.4g}" if isinstance(x, float) else str(x) for x in cells))
     Console(width=200).print(table)
+    for row in figures:
+        print(*(f"{key}: {cell}" for key, cell in row["kernels"].items()), sep="\n")
     for note in dict.fromkeys(note for row in figures for note in row["notes"]):
         print(note)
     return figures

@@ -500,6 +500,10 @@ def decode_steps(scale: Scale, say: Say, place: Place) -> None:
         for row in found:
             for note in row.pop("notes"):
                 say(note=f"{row['rows']} rows, {row['step']}: {note}")
+            for name, cell in row.pop("kernels").items():
+                say(
+                    "Kernels of a step", rows=row["rows"], step=row["step"], kernel=name, takes=cell
+                )
             say("Decode steps", **row)
 
     model = _random_model(scale.model, place.folder)
@@ -689,13 +693,17 @@ def kernels_of(run: Callable[[], Any]) -> tuple[float, int]:
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         run()
         torch.cuda.synchronize()
-    events = [
+    events = kernels_in(profiler)
+    return sum(event.device_time_total for event in events) / 1e3, sum(e.count for e in events)
+
+
+def kernels_in(profiler: Any) -> list[Any]:
+    """The profiler's averages of everything that the GPU did: kernels and copies."""
+    return [
         event
         for event in profiler.key_averages()
         if str(event.device_type).endswith("CUDA") and "Optimizer" not in event.key
     ]
-    work = sum(event.device_time_total for event in events)
-    return work / 1e3, sum(event.count for event in events)
 
 
 def forward_flops(shape: Shape, adapters: int, tokens: int) -> float:

@@ -200,7 +200,7 @@ def test_compiled_step_steps_once_a_call_and_is_checked_again_in_its_second_use(
                 assert all(map(torch.equal, sampler.step.state, expected))
         assert found[0] is found[1] is not found[2] is found[3] is found[4]
         assert len(compiler.codes) == len(compiled._functions) == 3
-        assert not steps.notes
+        assert steps.notes == ["engine: compiling decode steps, which takes longest in a first run"]
 
 
 def fails(*_: Any) -> Function:
@@ -257,7 +257,7 @@ def test_compiled_step_that_fails_or_differs_leaves_step_and_is_noted_once(
             expected = after_plain_step(sampler)
             steps.step()()
             assert all(map(torch.equal, sampler.step.state, expected))
-        [note] = steps.notes
+        [_, note] = steps.notes
         assert reason in note
         assert steps.steps.failed
 

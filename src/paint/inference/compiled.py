@@ -136,6 +136,8 @@ class CompiledStep:
         return self.replays.get(shape, lambda: write(read()))
 
     def _prepare(self, read: Read, write: Write, shape: Hashable) -> None:
+        if not _functions:
+            self.graphed.note("engine: compiling decode steps, which takes longest in a first run")
         before = self.graphed.copy()
         try:
             replay = self._checked(read, write, before)
