@@ -216,7 +216,7 @@ def test_compiled_step_takes_kernels_and_bytes_of_documents() -> None:
         patch.object(compiled, "compile_by_inductor", launches),
         decoding_on_fake_gpu(32, {}) as (sampler, _),
     ):
-        with Recording() as recording:
+        with layers.as_written(sampler.policy.base), Recording() as recording:
             logits = sampler._logits()
             sampler._append(logits)
         pieces = recording.pieces(logits, compiled.compiled)

@@ -32,8 +32,8 @@ from transformers import (
 
 from paint.config import schema as cfg
 from paint.models import liger, policy
-from paint.models.layers import checkpoint_layers
-from paint.models.liger import use_liger, without_liger
+from paint.models.layers import as_written, checkpoint_layers
+from paint.models.liger import use_liger
 from paint.models.policy import _use_kernels
 
 SMALL = {
@@ -186,7 +186,7 @@ def doubled(layer: nn.Linear, x: Tensor) -> Tensor:
     return nn.functional.linear(x, layer.weight) * 2
 
 
-def test_without_liger_computes_by_torch_within_the_block(calls: Counter[str]) -> None:
+def test_layers_with_liger_compute_as_written_within_the_block(calls: Counter[str]) -> None:
     """Bit for bit as a model without Liger; other replaced layers, such as joint ones, stay."""
     plain, model = small("qwen3"), small("qwen3")
     use_liger(model)
@@ -195,7 +195,7 @@ def test_without_liger_computes_by_torch_within_the_block(calls: Counter[str]) -
         down.forward = partial(doubled, down)
     expected = passes(model, None)
     count = sum(calls.values())
-    with without_liger(model):
+    with as_written(model):
         assert all(map(torch.equal, passes(model, None), passes(plain, None)))
     assert sum(calls.values()) == count > 0
     assert all(map(torch.equal, passes(model, None), expected))

@@ -26,7 +26,7 @@ from transformers import PreTrainedModel
 from paint.core.errors import format_short
 from paint.inference.graphs import GraphedStep, Step
 from paint.inference.recording import Function, Recording, Unsuitable, storage_of
-from paint.models.liger import without_liger
+from paint.models.layers import as_written
 
 aten = torch.ops.aten
 
@@ -68,6 +68,7 @@ def compiled(graph: fx.GraphModule, tensors: Sequence[Tensor]) -> Function:
 
 def compile_by_inductor(graph: fx.GraphModule, tensors: Sequence[Tensor]) -> Function:
     """The function of a graph, by few kernels; from inductor's cache on disk if it is there."""
+    _take_sums_apart(graph)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they advise on how inductor and its parts are written
         # Here, since they take seconds to import.
@@ -80,7 +81,7 @@ def compile_by_inductor(graph: fx.GraphModule, tensors: Sequence[Tensor]) -> Fun
 
         options = {name: value for name, value in OPTIONS.items() if hasattr(config, name)}
         # The cache needs a context with an environment of shapes, and inductor's own table of
-        # decompositions: so those of this module are applied before.
+        # decompositions: so that of the norm is applied before.
         mode = detect_fake_mode(tensors) or FakeTensorMode(
             shape_env=ShapeEnv(),
             allow_non_fake_inputs=True,  # constants of the graph
@@ -90,19 +91,29 @@ def compile_by_inductor(graph: fx.GraphModule, tensors: Sequence[Tensor]) -> Fun
             for x in tensors
         ]
         table: dict[Any, Any] = get_decompositions([aten._fused_rms_norm.default])
-        table[aten.addmm.default] = _product_and_sum
         graph = make_fx(graph, decomposition_table=table)(*fakes)
         with tracing(TracingContext(mode)):
             function: Any = compile_fx(graph, fakes, config_patches=options)
     return cast(Function, function)
 
 
-def _product_and_sum(y: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    """y + a b, with the sum in the kernel that reads it; addmm would copy y first."""
-    product = torch.mm(a, b)
-    if alpha != 1:
-        product = product * alpha
-    return product + (y if beta == 1 else y * beta)
+def _take_sums_apart(graph: fx.GraphModule) -> None:
+    """Replace addmm, which copies y first, by a product and a sum in the kernel that reads it."""
+    for node in graph.graph.nodes:
+        is_sum = node.target in (aten.addmm.default, aten.addmm_.default)
+        if not is_sum or node.kwargs.get("beta", 1) != 1:
+            continue
+        y, a, b = node.args
+        call = graph.graph.call_function
+        with graph.graph.inserting_before(node):
+            product = call(aten.mm.default, (a, b))
+            scaled = call(aten.mul.Tensor, (product, node.kwargs.get("alpha", 1)))
+            total = call(aten.add.Tensor, (scaled, y))
+            if node.target == aten.addmm_.default:
+                total = call(aten.copy_.default, (y, total))
+        node.replace_all_uses_with(total)
+        graph.graph.erase_node(node)
+    graph.recompile()
 
 
 class CompiledStep:
@@ -153,7 +164,7 @@ class CompiledStep:
 
     def _checked(self, read: Read, write: Write, before: Sequence[Tensor]) -> Step:
         """A compiled step that computes what the step does. Raises Unsuitable."""
-        with without_liger(self.base), Recording() as recording:
+        with as_written(self.base), Recording() as recording:
             logits = read()
             write(logits)
         replay: Callable[[], Tensor] = recording.replay(logits, compiled)

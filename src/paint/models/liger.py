@@ -11,8 +11,6 @@ Llama's, word by word.
 
 import inspect
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from importlib.util import find_spec
 from types import FunctionType, MethodType
@@ -62,24 +60,12 @@ def use_liger(model: PreTrainedModel) -> str:
             replaced["rotary positions"] = True
         else:
             continue
-        part.has_liger = True
+        part.has_kernels = True
     names = [name for name, is_replaced in replaced.items() if is_replaced]
     if not names:
         family = model.config.model_type
         return f"kernels: PyTorch's; the layers of {family} are not Llama's, which Liger computes"
     return f"kernels: Liger's for {', '.join(names)} (--model.no-liger for PyTorch's)"
-
-
-@contextmanager
-def without_liger(model: nn.Module) -> Iterator[None]:
-    """Within the block, this model computes by PyTorch, whose operations can be recorded."""
-    parts = [part for part in model.modules() if hasattr(part, "has_liger")]
-    replaced = [(part, vars(part).pop("forward")) for part in parts]
-    try:
-        yield
-    finally:
-        for part, forward in replaced:
-            part.forward = forward
 
 
 @lru_cache
