@@ -1,7 +1,5 @@
 """The commands, one file each: ``train.py`` has the function ``train``, and nothing else names it.
 
-The folder ``api`` has what they take and return.
-
 Its signature and docstring are the Python API (``paint.train``), the command line (``paint train``)
 and the entries of the reference pages. Parameters before ``*`` are positional on the command line,
 the others are flags, and ``**sections`` stands for the flags of all settings. A parameter with the
@@ -15,6 +13,8 @@ A module may also have
 - ``CONTINUES``: true where the same command continues after an interruption;
 - ``report(result)``: the text that the command line prints for the result, or JSON with ``--json``;
 - ``status(result)``: the exit status, where it is not always 0.
+
+The folder ``api`` has what commands take and return.
 """
 
 import pkgutil
