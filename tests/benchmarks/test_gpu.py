@@ -171,13 +171,19 @@ def test_peers_pass_on_the_time_that_is_left_and_write_each_contender(
 def test_decode_steps_write_a_row_for_each_engine_and_its_notes(
     said: Rows, say: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = [{"rows": 32, "step": "compiled", "ms_a_step": 2.8, "notes": ["not compiled"]}]
+    notes, kernels = ["not compiled"], {"gemm": "60 x 0.5 ms"}
+    row = {"rows": 32, "step": "compiled", "ms_a_step": 2.8}
+    found = [{**row, "notes": notes, "kernels": kernels}]
     monkeypatch.setattr(gpu, "_benchmark", lambda *given: given[-1](found))
     monkeypatch.setattr(gpu, "_random_model", lambda *_: "model")
     gpu.decode_steps(gpu.FULL, say, gpu.Place(tmp_path, 0, ""))
     assert said == [
         ("", {"note": "32 rows, compiled: not compiled"}),
-        ("Decode steps", {"rows": 32, "step": "compiled", "ms_a_step": 2.8}),
+        (
+            "Kernels of a step",
+            {"rows": 32, "step": "compiled", "kernel": "gemm", "takes": "60 x 0.5 ms"},
+        ),
+        ("Decode steps", row),
     ]
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -200,7 +201,7 @@ def test_written_chat_has_the_formulas_that_give_the_answer() -> None:
 
 def test_template_in_blocks_is_read_and_another_one_is_refused() -> None:
     pytest.importorskip("trl")
-    tokenizer = tokenizer_with("qwen2_5")
+    tokenizer = copy(tokenizer_with("qwen2_5"))
     tokenizer.chat_template = in_blocks(tokenizer.chat_template)
     style = call_style(tokenizer)
     assert (style.opening.strip(), style.closing.strip()) == ("```json", "```")

@@ -148,9 +148,8 @@ def on_fake_gpu(policy: Policy, stand_ins: Any = STAND_INS) -> Iterator[tuple[Po
             yield policy, kernels
 
 
-@pytest.mark.parametrize(
-    "size", ["1.7B", *(pytest.param(size, marks=pytest.mark.slow) for size in ("4B", "8B"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("size", ["1.7B", "4B", "8B"])
 def test_student_passes_of_one_row_take_kernels_and_bytes_of_documents(size: str) -> None:
     found = []
     with on_fake_gpu(large(size)) as (policy, kernels):
@@ -190,6 +189,7 @@ def decoding_on_fake_gpu(
             yield sampler, kernels
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Accessing the data pointer")
 def test_step_of_local_engine_takes_kernels_of_documents_and_does_not_wait() -> None:
     with decoding_on_fake_gpu(32) as (sampler, kernels), Syncs() as syncs:
