@@ -58,7 +58,7 @@ def tool_templates() -> dict[str, str]:
 
 @cache
 def tokenizer_with(name: str) -> PreTrainedTokenizerBase:
-    """The demo's tokenizer with a template, whose marks are special tokens; copy it to change it."""
+    """The demo's tokenizer with a template, whose marks are special tokens; change a copy of it."""
     tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
         MODEL, trust_remote_code=False
     )

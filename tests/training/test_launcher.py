@@ -325,7 +325,7 @@ def train_line(folder: Path, name: str, split: str, *more: str) -> list[str]:
 @pytest.mark.slow
 def test_train_two_ranks_killed_is_bitwise_equal(start: Start, tmp_path: Path) -> None:
     """SIGKILL of the launcher; the run is resumed. test_several_ranks.py kills a rank."""
-    run, line = tmp_path / "broken", train_line(tmp_path, "broken", "2+0", "--train.steps", "12")
+    run, line = tmp_path / "broken", train_line(tmp_path, "broken", "2+0", "--train.steps", "8")
     resumed = [*PAINT, "resume", str(run), "--gpus", "2", "--split", "2+0"]
 
     process = start(line)
@@ -333,7 +333,7 @@ def test_train_two_ranks_killed_is_bitwise_equal(start: Start, tmp_path: Path) -
     process.kill()
     until(lambda: all_gone(processes), 60)
 
-    whole = train_line(tmp_path, "whole", "2+0", "--train.steps", "12")
+    whole = train_line(tmp_path, "whole", "2+0", "--train.steps", "8")
     for line in (resumed, whole):
         process = start(line)
         output, _ = process.communicate(timeout=280)
