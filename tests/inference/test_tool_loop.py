@@ -297,6 +297,7 @@ def test_conversation_is_told_of_the_tools_that_its_row_names(
         ("sub", '"sub"', BOTH),
         (7, "7", BOTH),
         ([{"type": "function"}], '""', BOTH),
+        ([["sub"]], r"\['sub'\]", BOTH),
     ],
 )
 def test_row_with_unknown_tools_is_refused_with_file_and_row(

@@ -484,12 +484,17 @@ def tools_of_row(problem: Problem, tools: Sequence[Schema]) -> Sequence[Schema]:
     are_schemas = bool(listed) and all(isinstance(one, Mapping) for one in listed)
     if problem.conversation and (are_schemas or not listed):
         return listed or tools
+    if given in (None, ""):
+        return tools
     # Without tools, a column of names may be about anything.
-    if given in (None, "") or not (tools or are_schemas):
+    if not tools and not are_schemas:
         return tools
     known = {name_of_schema(schema): schema for schema in tools}
     named = [name_of_schema(one) if isinstance(one, Mapping) else one for one in listed]
-    wrong = [name for name in named if name not in known] if isinstance(given, list) else [given]
+    # In a list, since a row may hold what has no hash.
+    wrong = [name for name in named if name not in [*known]]
+    if not isinstance(given, list):
+        wrong = [given]
     if wrong:
         raise PromptError(
             f"problem {problem.name}: its tools name {format_short(wrong[0])}, and those of "
