@@ -243,7 +243,10 @@ def note_differences(
     evaluation: EvaluationConfig, targets: Sequence[str], display: Display
 ) -> None:
     """Note what differs from the trainings of runs."""
-    for run in dict.fromkeys(filter(None, map(run_of, map(Path, targets)))):
+    runs = [run_of(Path(target)) for target in targets]
+    for run in dict.fromkeys(runs):
+        if run is None:  # a model or an adapter
+            continue
         changes = protocol_differences(read_run(run), protocol_of(evaluation))
         if changes:
             whose = f"{run}: " if len(targets) > 1 else ""
