@@ -279,7 +279,7 @@ def test_grpo_loss_gradient_and_advantages_match_trl(
         first = accumulate(setup, rollouts, partial(score, {}))
         gradients(ours.model)
         move(ours, 2, by=0.02)
-        old = {s.rollout.row: s.tokens["tempered_log_prob"] for s in first}
+        old = {s.row: s.tokens["tempered_log_prob"] for s in first}
         scored = accumulate(setup, rollouts, partial(score, old))
 
     assert [r.metrics["reward"] for r in rollouts] == [1, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]

@@ -16,8 +16,7 @@ from paint.data.contexts import (
     Attempt,
     Context,
     Contexts,
-    GradedCompletion,
-    attempts_of,
+    with_others,
     with_source,
 )
 from paint.data.problems import DataError, Problem
@@ -228,8 +227,8 @@ def test_attempts_hold_what_was_said_of_others() -> None:
     failed, ungraded = Grade(0.0, "no answer of the judge", failed=True), Grade(None, "no answer")
     rows = [("p", wrong), ("p", same), ("p", Grade(0.5, "b")), ("p", good), ("q", Grade(0.0, "c"))]
     rows += [("q", failed), ("r", ungraded), ("s", Grade(0.0, "d"))]
-    completions = [GradedCompletion(i, id_, str(i), g) for i, (id_, g) in enumerate(rows)]
-    found = attempts_of(completions)
+    completions = [Attempt(str(i), g, i, id_) for i, (id_, g) in enumerate(rows)]
+    found = with_others(completions)
     assert [found[i].comment for i in found] == ["a", "a", "b", "", "c", "", "", "d"]
     assert [found[i].peers for i in found] == [["3"], ["3"], ["3"], [], [], [], [], []]
     assert found[0].other_comments == ["b"]  # "a" is what was said of it, too
@@ -237,7 +236,7 @@ def test_attempts_hold_what_was_said_of_others() -> None:
     assert found[7].other_comments == ["a", "a", "b", "c"]  # of a single completion: other problems
 
 
-def test_attempts_of_many_completions_are_those_of_all_pairs() -> None:
+def test_attempts_with_others_of_many_completions_are_those_of_all_pairs() -> None:
     asked: list[str] = []
 
     class Counted(Grade):
@@ -250,11 +249,10 @@ def test_attempts_of_many_completions_are_those_of_all_pairs() -> None:
     grades = [None, Counted(1.0, "ok"), *(Counted(0.0, text) for text in ["", *"abc"])]
     for count, samples in ((1, 1), (40, 1), (40, 4), (40, 40), (400, 8)):
         completions = [
-            GradedCompletion(i, f"p{i // samples}", f"t{i}", rng.choice(grades))
-            for i in range(count)
+            Attempt(f"t{i}", rng.choice(grades), i, f"p{i // samples}") for i in range(count)
         ]
         asked.clear()
-        found = attempts_of(completions)
+        found = with_others(completions)
         assert len(asked) <= 2 * count  # not once for every pair
         for mine in completions:
             others = [one for one in completions if one.row != mine.row]

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from paint.core.extensions import spec_of
-from paint.data.contexts import GradedCompletion, attempts_of
+from paint.data.contexts import Attempt, with_others
 from paint.grading.contract import Grade, GradingError, Item, require_some_grade
 from paint.grading.functions import read_grade
 from paint.grading.graders import WeightedGrader, find_grader
@@ -185,8 +185,8 @@ def test_none_is_never_read_as_a_text() -> None:
     assert Grade(None, "not graded").comment == ""
     assert Grade(None, "not graded", feedback="Shorter.").comment == "Shorter."
     assert Grade(0.0, "429", failed=True, feedback="x").comment == ""
-    graded = [GradedCompletion(row, "p", "text", silent) for row in range(2)]
-    assert [attempt.comment for attempt in attempts_of(graded).values()] == ["wrong"] * 2
+    graded = [Attempt("text", silent, row, "p") for row in range(2)]
+    assert [attempt.comment for attempt in with_others(graded).values()] == ["wrong"] * 2
 
 
 def fixed(grade: Grade) -> Any:

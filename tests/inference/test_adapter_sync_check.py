@@ -17,7 +17,6 @@ from paint.models.policy import Policy
 from paint.models.weights import load_trained
 from paint.training.rollouts import (
     Rollout,
-    ScoredRollout,
     check_logprob_mismatch,
     logprob_mismatches,
 )
@@ -121,9 +120,7 @@ def test_mismatch_of_completions_without_log_probs_is_none() -> None:
     rows = [Rollout(0, Problem("p", "s", "1", "1"), [1], unscored, "")]
     for behavior in (None, (-0.5, -0.5)):
         scored = [
-            ScoredRollout(
-                replace(row, behavior_log_probs=behavior), {"student_log_prob": [-0.1, -0.2]}
-            )
+            replace(row, behavior_log_probs=behavior, tokens={"student_log_prob": [-0.1, -0.2]})
             for row in rows
         ]
         assert logprob_mismatches(scored) == []
@@ -139,11 +136,11 @@ def test_sync_check_of_completions_without_log_probs_is_refused(policy: Policy) 
 def test_require_agreement_mismatch_is_refused_with_hint() -> None:
     completion = Completion((5, 6), (-1.0, -1.5), truncated=False)
     rollout = Rollout(0, Problem("p", "s", "7", "1"), [], completion, "")
-    scored = [ScoredRollout(rollout, {"student_log_prob": [-1.0, -1.1]})]
+    scored = [replace(rollout, tokens={"student_log_prob": [-1.0, -1.1]})]
     check_logprob_mismatch(scored, 0.21, 7)
     wanted = r"step 7: .* by 0\.2 nats .*mismatch 0\.19; nothing was updated.*--dtype"
     with pytest.raises(LogprobMismatchError, match=wanted):
         check_logprob_mismatch(scored, 0.19, 7)
-    broken = [ScoredRollout(rollout, {"student_log_prob": [float("nan"), -1.1]})]
+    broken = [replace(rollout, tokens={"student_log_prob": [float("nan"), -1.1]})]
     with pytest.raises(LogprobMismatchError):
         check_logprob_mismatch(broken, 1e9, 7)

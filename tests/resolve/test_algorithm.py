@@ -15,7 +15,7 @@ from paint.core.errors import ConfigError, NonFiniteError
 from paint.core.extensions import OptionTable, spec_of
 from paint.resolve.algorithm import ALGORITHMS, Algorithm, find_algorithm
 from paint.training import train_step as ts
-from paint.training.rollouts import ScoredRollout
+from paint.training.rollouts import Rollout
 from paint.training.step_checks import require_scores
 from paint.training.trainer import train
 from runs import adapter, changed, stored
@@ -78,7 +78,7 @@ def test_find_algorithm_outside_of_contract_is_refused(kind: type[Algorithm], me
 class Changed(RewardWeighted):
     """RewardWeighted with another result of its step."""
 
-    result: ClassVar[Callable[[list[ScoredRollout], float], Any]]
+    result: ClassVar[Callable[[list[Rollout], float], Any]]
 
     def step(self, setup, batch, step_index, clock):  # type: ignore[no-untyped-def]
         scored, norm = super().step(setup, batch, step_index, clock)  # type: ignore[no-untyped-call]

@@ -18,7 +18,7 @@ from paint.inference.local import LocalEngine
 from paint.models.policy import load_policy
 from paint.models.weights import load_trained
 from paint.resolve.check import check_config
-from paint.training.rollouts import Rollout, ScoredRollout, logprob_mismatches, off_policy_metrics
+from paint.training.rollouts import Rollout, logprob_mismatches, off_policy_metrics
 from paint.training.trainer import train
 from runs import adapter, assert_same, assert_same_history, changed, stored
 
@@ -77,10 +77,17 @@ def test_off_policy_metrics_separate_mismatch_and_staleness(run: Path) -> None:
 
 
 def test_staleness_counts_tokens_scored_twice() -> None:
-    def scored(engine: float, now: float, then: tuple[float, ...] | None) -> ScoredRollout:
+    def scored(engine: float, now: float, then: tuple[float, ...] | None) -> Rollout:
         completion = Completion((5,), (engine,), truncated=False)
-        rollout = Rollout(0, Problem("a", "b", "c", "d"), [1], completion, "", None, {}, then)
-        return ScoredRollout(rollout, {"student_log_prob": [now]})
+        return Rollout(
+            row=0,
+            problem=Problem("a", "b", "c", "d"),
+            prompt=[1],
+            completion=completion,
+            text="",
+            behavior_log_probs=then,
+            tokens={"student_log_prob": [now]},
+        )
 
     rows = [scored(-1.0, math.log(0.5), (math.log(0.25),)), scored(-1.0, -1.0, (-1.0,))]
     unscored = scored(-9.0, -1.0, ())

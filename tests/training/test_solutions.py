@@ -26,7 +26,7 @@ from paint.models.teacher import open_teacher
 from paint.objective.loss import paint_loss
 from paint.resolve.algorithm import Algorithm
 from paint.resolve.check import check_config
-from paint.training.rollouts import Rollout, ScoredRollout
+from paint.training.rollouts import Rollout
 from paint.training.solutions import add_gradient_of_solutions
 from paint.training.train_step import Batch, Setup, accumulate
 from paint.training.trainer import train
@@ -141,8 +141,7 @@ class LearnsNothing(Algorithm):
     def step(self, setup: Setup, batch: Batch, step_index: int, clock: Any) -> Any:
         gradients = [p.grad for p in setup.policy.trainable if p.grad is not None]
         self.found.append(math.sqrt(sum(float((g * g).sum()) for g in gradients)))
-        scored = [ScoredRollout(r, {}) for r in written(setup.policy, [p for _, p in batch], 1)]
-        return scored, 0.0
+        return written(setup.policy, [p for _, p in batch], 1), 0.0
 
 
 def test_solutions_gradient_of_a_step_without_update_is_not_kept(tmp_path: Path) -> None:

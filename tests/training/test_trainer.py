@@ -43,7 +43,7 @@ from paint.objective.loss import paint_loss, token_log_probs
 from paint.objective.loss_options import Objective
 from paint.objective.masking import mask_ratio, mask_solution, overlap, overlap_metrics
 from paint.resolve.structure import linear_layers
-from paint.training.rollouts import Rollout, ScoredRollout
+from paint.training.rollouts import Rollout
 from paint.training.run_log import append_metrics, describe_phases, step_metrics
 from paint.training.train_step import Batch, Setup, StepResult
 from paint.training.trainer import log_step, train
@@ -272,9 +272,7 @@ def test_train_result_does_not_depend_on_micro_batches_or_processes(
 
 
 def test_step_metrics_are_averaged_like_loss() -> None:
-    def scored(
-        loss: list[float], selected: list[float], truncated: bool, text: str
-    ) -> ScoredRollout:
+    def scored(loss: list[float], selected: list[float], truncated: bool, text: str) -> Rollout:
         n = len(loss)
         names = ("clipped", "unclipped_mass", "student_entropy", "teacher_entropy")
         tokens = {"loss": loss, "kl": [2 * x for x in loss], "selected": selected}
@@ -283,7 +281,7 @@ def test_step_metrics_are_averaged_like_loss() -> None:
         problem = Problem("p", "s", "7", "1")
         grade = Grade(0.0) if truncated else Grade(1.0)
         rollout = Rollout(0, problem, [], completion, text, metrics={"overlap": 0.5}, grade=grade)
-        return ScoredRollout(rollout, tokens)
+        return replace(rollout, tokens=tokens)
 
     rows = [
         scored([1.0, 3.0], [1.0, 0.0], True, "no answer"),

@@ -19,7 +19,7 @@ from paint.core.display import Clock
 from paint.core.distributed import all_gather_objects
 from paint.objective.loss import weighted_sum
 from paint.resolve.algorithm import GrpoOptions
-from paint.training.rollouts import Rollout, ScoredRollout, check_logprob_mismatch
+from paint.training.rollouts import Rollout, check_logprob_mismatch
 from paint.training.train_step import (
     Batch,
     Setup,
@@ -38,7 +38,7 @@ SPREAD_FLOOR = 1e-4
 
 def grpo_step(
     setup: Setup, batch: Batch, step_index: int, clock: Clock
-) -> tuple[list[ScoredRollout], float]:
+) -> tuple[list[Rollout], float]:
     """One batch of groups of completions of one problem, and its updates (paper: 'GRPO')."""
     options = setup.resolved.algorithm.options
     rollouts = generate_rollouts(setup, batch, step_index, clock)
@@ -46,10 +46,10 @@ def grpo_step(
     with clock("reward"):
         rollouts = reward(setup, rollouts)
 
-    first: list[ScoredRollout] = []
+    first: list[Rollout] = []
     for _ in range(options.iterations):
         with clock("loss"):
-            old = {s.rollout.row: s.tokens["tempered_log_prob"] for s in first}
+            old = {s.row: s.tokens["tempered_log_prob"] for s in first}
             scored = accumulate(setup, rollouts, partial(score_group, setup, options, old), clock)
             # Later updates move the policy away from the one that sampled, as they should.
             if not first:

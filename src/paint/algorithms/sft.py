@@ -9,14 +9,14 @@ section 'Compared post-training recipes').
 from functools import partial
 
 from paint.core.display import Clock
-from paint.training.rollouts import ScoredRollout
+from paint.training.rollouts import Rollout
 from paint.training.solutions import reference, score_reference
 from paint.training.train_step import Batch, Setup, learn
 
 
 def sft_step(
     setup: Setup, batch: Batch, step_index: int, clock: Clock
-) -> tuple[list[ScoredRollout], float]:
+) -> tuple[list[Rollout], float]:
     """One update towards the reference solutions of a minibatch: off policy (paper: 'SFT')."""
     references = [reference(setup, row, problem) for row, problem in batch]
     return learn(setup, references, partial(score_reference, setup), step_index, clock)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from paint.config.context_sources import SOURCES, context_source
 from paint.config.schema import ConfigError, ContextConfig
@@ -35,21 +35,13 @@ COMPLETION_ARGUMENTS = {"completion", "grade"}
 """Further arguments of a function whose context depends on the completion."""
 
 
-class GradedCompletion(NamedTuple):
-    """A completion of a step."""
-
-    row: int
-    problem_id: str
-    text: str
-    grade: Grade | None
-
-
 @dataclass(frozen=True)
 class Attempt:
     """A completion, and what other completions of its step add to what the teacher may read.
 
     Attributes:
         grade: None where nothing is graded.
+        row: of the completion in its step.
         peers: verified completions of the problem in other rows.
         other_comments: what the grader said of other completions of the problem, apart from what it
             said of this one; of other problems' where there is nothing else.
@@ -57,6 +49,8 @@ class Attempt:
 
     text: str = ""
     grade: Grade | None = None
+    row: int = 0
+    problem_id: str = ""
     peers: Sequence[str] = ()
     other_comments: Sequence[str] = ()
 
@@ -103,8 +97,8 @@ class Without(Sequence[str]):
         return end - left_out + bisect_left(self._in_both, end)
 
 
-def attempts_of(completions: Sequence[GradedCompletion]) -> dict[int, Attempt]:
-    """The attempts of all completions of a step, by row; in time linear in their number."""
+def with_others(completions: Sequence[Attempt]) -> dict[int, Attempt]:
+    """All completions of a step by row, each with what the others add; in linear time."""
     comments: list[str] = []  # of the step, in the order of the rows
     of_problem: defaultdict[str, list[str]] = defaultdict(list)
     right: defaultdict[str, list[str]] = defaultdict(list)
@@ -115,7 +109,7 @@ def attempts_of(completions: Sequence[GradedCompletion]) -> dict[int, Attempt]:
     in_problem: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
     peer_of: defaultdict[int, list[int]] = defaultdict(list)  # a row's place in ``right``
     for one in completions:
-        problem, comment = one.problem_id, one.grade.comment if one.grade else ""
+        problem, comment = one.problem_id, one.comment
         if comment:
             by_problem[problem].append(len(comments))
             by_text[comment].append(len(comments))
@@ -129,14 +123,14 @@ def attempts_of(completions: Sequence[GradedCompletion]) -> dict[int, Attempt]:
 
     attempts = {}
     for one in completions:
-        problem, own = one.problem_id, one.grade.comment if one.grade else ""
+        problem, own = one.problem_id, one.comment
         peers = Without(right[problem], peer_of[one.row])
         # A remark that is made of both is no control.
         others = Without(of_problem[problem], in_problem[problem, own])
         if not others:
             groups = by_problem[problem], by_text[own]
             others = Without(comments, *groups, in_both=by_both[problem, own])
-        attempts[one.row] = Attempt(one.text, one.grade, peers, others)
+        attempts[one.row] = replace(one, peers=peers, other_comments=others)
     return attempts
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from paint.config.schema import ONE_TURN, ConfigError, DataConfig
 from paint.core.display import Display
 from paint.core.settings import require_count
-from paint.data.contexts import Attempt, Contexts, GradedCompletion, attempts_of
+from paint.data.contexts import Attempt, Contexts, with_others
 from paint.data.problems import Problem, read_problems
 from paint.evaluation.generate import (
     EvalTask,
@@ -70,9 +70,7 @@ class GradedRollouts:
     @cached_property
     def attempts(self) -> dict[int, Attempt]:
         """By row, what the teacher may read of the rollouts."""
-        return attempts_of(
-            [GradedCompletion(r.row, r.problem.id, r.text, r.grade) for r in self.rollouts]
-        )
+        return with_others([r.attempt for r in self.rollouts])
 
     def taught(
         self, policy: Policy, run: Resolved, contexts: Contexts, rows: Sequence[Rollout]

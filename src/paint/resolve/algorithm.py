@@ -80,7 +80,7 @@ class Algorithm:
             clock: ``with clock("loss"):`` times a phase.
 
         Returns:
-            The list of ``ScoredRollout`` of all ranks (on other ranks than the first: their own),
+            The list of ``Rollout`` of all ranks (on other ranks than the first: their own),
             and the norm of the gradient.
         """
         raise NotImplementedError

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from paint.data.contexts import Attempt
 from paint.data.problems import Problem, item_of
 from paint.grading.contract import Grade, Item
 from paint.inference.adapter_sync_check import CAUSES, LogprobMismatchError
@@ -28,7 +29,7 @@ class Draws(NamedTuple):
 
 @dataclass(frozen=True)
 class Rollout:
-    """A problem, one completion, and what a method computes from them before its loss."""
+    """A problem, one completion, and what a method computes from them."""
 
     row: int  # index in the minibatch
     problem: Problem
@@ -40,6 +41,8 @@ class Rollout:
     behavior_log_probs: tuple[float, ...] | None = None  # in nats; None: on-policy, (): unknown
     grade: Grade | None = None  # None before grading, and with grading.grader "none"
     draws: Draws | None = None  # None with rollout.max_attempts 1
+    # The loss's values at every token, by name; none before it, and if it is not learned from.
+    tokens: dict[str, list[float]] = field(default_factory=dict)
 
     @property
     def sampled_tokens(self) -> int:
@@ -58,6 +61,11 @@ class Rollout:
         """The same after the teacher's prompts; [] without a teacher."""
         view = self.teacher_prompt
         return self.completion.after([view.prompt, *view.later]) if view else []
+
+    @property
+    def attempt(self) -> Attempt:
+        """What the teacher's context may depend on, without what other completions add."""
+        return Attempt(self.text, self.grade, self.row, self.problem.id)
 
     @property
     def is_correct(self) -> bool:
@@ -120,25 +128,17 @@ def items_of(policy: Policy, rollouts: Sequence[Rollout]) -> list[Item]:
     ]
 
 
-@dataclass(frozen=True)
-class ScoredRollout:
-    """A rollout after the loss, with its values at every token; none if it is not learned from."""
-
-    rollout: Rollout
-    tokens: dict[str, list[float]]
-
-
-def logprob_mismatches(scored: Sequence[ScoredRollout]) -> list[float]:
+def logprob_mismatches(scored: Sequence[Rollout]) -> list[float]:
     """|log p_engine − log p_trainer| of the sampled tokens at temperature 1, in nats, sorted.
 
     Uses every token; off-policy, only tokens with behavior log-probs. Of stored completions, none:
     the trainer does not have the policy that sampled them; nor of an engine without log-probs.
     """
     gaps: list[float] = []
-    for s in (s for s in scored if s.rollout.completion.source != STORED):
-        behavior = s.rollout.behavior_log_probs
+    for s in (s for s in scored if s.completion.source != STORED):
+        behavior = s.behavior_log_probs
         trainer = s.tokens.get("student_log_prob", ()) if behavior is None else behavior
-        sampled = s.rollout.completion.log_probs
+        sampled = s.completion.log_probs
         # () is a row that was not scored under its behavior policy.
         if trainer and sampled:
             pairs = zip(sampled, trainer, strict=True)
@@ -146,7 +146,7 @@ def logprob_mismatches(scored: Sequence[ScoredRollout]) -> list[float]:
     return sorted(gaps)
 
 
-def off_policy_metrics(scored: Sequence[ScoredRollout]) -> dict[str, float]:
+def off_policy_metrics(scored: Sequence[Rollout]) -> dict[str, float]:
     """Distance of the trained policy p from the behavior policy p', from the ratios w = p / p'.
 
     off_policy_kl   mean of w − 1 − log w, an estimate of KL(p' ‖ p) in nats that is never negative
@@ -157,10 +157,8 @@ def off_policy_metrics(scored: Sequence[ScoredRollout]) -> dict[str, float]:
     """
     logs = []
     for s in scored:
-        if s.tokens and s.rollout.behavior_log_probs:
-            for now, then in zip(
-                s.tokens["student_log_prob"], s.rollout.behavior_log_probs, strict=True
-            ):
+        if s.tokens and s.behavior_log_probs:
+            for now, then in zip(s.tokens["student_log_prob"], s.behavior_log_probs, strict=True):
                 logs.append(now - then)
     if not logs:
         return {}
@@ -173,13 +171,13 @@ def off_policy_metrics(scored: Sequence[ScoredRollout]) -> dict[str, float]:
     }
 
 
-def check_logprob_mismatch(scored: Sequence[ScoredRollout], bound: float, step: int) -> None:
+def check_logprob_mismatch(scored: Sequence[Rollout], bound: float, step: int) -> None:
     """Raise LogprobMismatchError if an engine's mean log-prob mismatch exceeds ``bound`` nats.
 
     Each source of completions is checked separately, so that one wrong server among many is found.
     """
-    for source in sorted({s.rollout.completion.source for s in scored}):
-        gaps = logprob_mismatches([s for s in scored if s.rollout.completion.source == source])
+    for source in sorted({s.completion.source for s in scored}):
+        gaps = logprob_mismatches([s for s in scored if s.completion.source == source])
         if not gaps:
             continue
         mean, p99 = sum(gaps) / len(gaps), gaps[int(0.99 * (len(gaps) - 1))]

@@ -41,7 +41,7 @@ from paint.evaluation.grade import is_repetitive
 from paint.grading.contract import Grade
 from paint.inference.conversations import conversation_record
 from paint.objective.loss_options import Objective
-from paint.training.rollouts import ScoredRollout, logprob_mismatches, off_policy_metrics
+from paint.training.rollouts import Rollout, logprob_mismatches, off_policy_metrics
 
 OF_SOURCES = ("reward", "accuracy", "kl", "loss")
 """Metrics of a step that are also computed of each source of a mixture."""
@@ -183,7 +183,7 @@ def append_metrics(folder: Path, metrics: Mapping[str, float]) -> None:
 
 
 def step_metrics(
-    scored: Sequence[ScoredRollout], options: Objective, *, gives_answers: bool = False
+    scored: Sequence[Rollout], options: Objective, *, gives_answers: bool = False
 ) -> dict[str, float]:
     """Compute the metrics of a step from all its rollouts (docs/reference/metrics.md).
 
@@ -195,23 +195,23 @@ def step_metrics(
     metrics = loss_metrics(kept, options) if kept else {}
     if len(kept) < len(scored):
         metrics["kept_completions"] = len(kept)
-    tokens = sum(len(s.rollout.completion.ids) for s in scored)
+    tokens = sum(len(s.completion.ids) for s in scored)
     metrics["completion_tokens"] = tokens / len(scored)
-    completions = [s.rollout.completion for s in scored]
+    completions = [s.completion for s in scored]
     sampled = [completion for completion in completions if completion.source != "reference"]
     metrics["rollout_tokens"] = sum(
-        s.rollout.sampled_tokens for s in scored if s.rollout.completion.source != "reference"
+        s.sampled_tokens for s in scored if s.completion.source != "reference"
     )
-    draws = [s.rollout.draws for s in scored if s.rollout.draws]
+    draws = [s.draws for s in scored if s.draws]
     if draws:  # a problem has as many rows as any other
         metrics["attempts"] = sum(len(d.tokens) for d in draws) / len(draws)
         metrics["solved_frac"] = sum(d.solved for d in draws) / len(draws)
     if sampled:
         gaps = logprob_mismatches(scored)
         metrics["truncated_frac"] = sum(c.truncated for c in sampled) / len(sampled)
-        repetitive = sum(is_repetitive(s.rollout.text) for s in scored)
+        repetitive = sum(is_repetitive(s.text) for s in scored)
         metrics["repetitive_frac"] = repetitive / len(sampled)
-        grades = [s.rollout.grade for s in scored if s.rollout.grade]
+        grades = [s.grade for s in scored if s.grade]
         # An environment's reward is a number, whatever the grader gives.
         gives_answers = gives_answers and not any(c.conversation_grade for c in sampled)
         metrics |= grade_metrics(grades, gives_answers=gives_answers)
@@ -223,18 +223,18 @@ def step_metrics(
 
 
 def source_metrics(
-    scored: Sequence[ScoredRollout], options: Objective, *, gives_answers: bool
+    scored: Sequence[Rollout], options: Objective, *, gives_answers: bool
 ) -> dict[str, float]:
     """The metrics of a mixture's step by source; {} where there is one source."""
-    parts: dict[str, list[ScoredRollout]] = {}
+    parts: dict[str, list[Rollout]] = {}
     for s in scored:
-        if s.rollout.problem.source:
-            parts.setdefault(s.rollout.problem.source, []).append(s)
+        if s.problem.source:
+            parts.setdefault(s.problem.source, []).append(s)
     metrics: dict[str, float] = {}
     for source, part in parts.items():
         kept = [s for s in part if s.tokens]
         found = loss_metrics(kept, options) if kept else {}
-        grades = [s.rollout.grade for s in part if s.rollout.grade]
+        grades = [s.grade for s in part if s.grade]
         found |= grade_metrics(grades, gives_answers=gives_answers)
         metrics[f"sources/{source}/completions"] = len(part)
         for name in OF_SOURCES:
@@ -277,7 +277,7 @@ def reward_metrics(grades: Sequence[Grade]) -> dict[str, float]:
     return metrics
 
 
-def loss_metrics(kept: Sequence[ScoredRollout], options: Objective) -> dict[str, float]:
+def loss_metrics(kept: Sequence[Rollout], options: Objective) -> dict[str, float]:
     """Compute the metrics of the rollouts that are trained on, with the weights of the loss."""
 
     def mean(name: str) -> float:
@@ -301,8 +301,8 @@ def loss_metrics(kept: Sequence[ScoredRollout], options: Objective) -> dict[str,
                 if is_selected:
                     selected_kl.append(kl)
         metrics["selected_kl"] = sum(selected_kl) / max(len(selected_kl), 1)
-    for name in kept[0].rollout.metrics:
-        metrics[name] = sum(s.rollout.metrics[name] for s in kept) / len(kept)
+    for name in kept[0].metrics:
+        metrics[name] = sum(s.metrics[name] for s in kept) / len(kept)
     return metrics
 
 
@@ -384,9 +384,9 @@ def stop_signals(signals: list[int]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def record(scored: ScoredRollout) -> dict[str, object]:
+def record(rollout: Rollout) -> dict[str, object]:
     """A rollout as it is stored (docs/reference/run-folder.md)."""
-    rollout, completion, grade = scored.rollout, scored.rollout.completion, scored.rollout.grade
+    completion, grade = rollout.completion, rollout.grade
     row: dict[str, object] = {
         "problem_id": rollout.problem.id,
         **({SOURCE: rollout.problem.source} if rollout.problem.source else {}),
@@ -398,10 +398,10 @@ def record(scored: ScoredRollout) -> dict[str, object]:
         row["correct"] = grade.correct
     row["truncated"] = completion.truncated
     row["source"] = completion.source
-    row["kept"] = bool(scored.tokens)
+    row["kept"] = bool(rollout.tokens)
     row |= rollout.metrics
-    if scored.tokens:
-        row["loss"] = sum(scored.tokens["loss"]) / len(completion.ids)
+    if rollout.tokens:
+        row["loss"] = sum(rollout.tokens["loss"]) / len(completion.ids)
     row["prompt_ids"] = rollout.prompt
     row["completion_ids"] = completion.ids
     row["engine_log_probs"] = completion.log_probs

@@ -11,7 +11,7 @@ from torch import Tensor
 from paint.config.schema import Config, ConfigError
 from paint.core.errors import NonFiniteError
 from paint.core.metric_records import is_of_run
-from paint.training.rollouts import ScoredRollout
+from paint.training.rollouts import Rollout
 from paint.training.token_log import ABOUT
 
 
@@ -38,9 +38,9 @@ def require_finite(config: Config, columns: Iterable[tuple[str, Sequence[float]]
             )
 
 
-def require_step(config: Config, scored: Sequence[ScoredRollout], norm: float) -> None:
+def require_step(config: Config, scored: Sequence[Rollout], norm: float) -> None:
     """Raise ConfigError unless a step returned all rows in order, and a finite norm."""
-    rows = [s.rollout.row for s in scored]
+    rows = [s.row for s in scored]
     if rows != list(range(config.train.batch_size)):
         raise ConfigError(
             f"train.method {config.train.method}: step returned the rows {rows}, not each of 0 to "
@@ -52,7 +52,7 @@ def require_step(config: Config, scored: Sequence[ScoredRollout], norm: float) -
             f"finite number; correct the class"
         )
     for s in scored:
-        _require_names(config, s.rollout.metrics)
+        _require_names(config, s.metrics)
 
 
 def _require_names(config: Config, names: Iterable[str]) -> None:

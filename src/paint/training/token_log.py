@@ -21,7 +21,7 @@ from paint.config.run_folder import RunError, step_folder, step_of
 from paint.core import storage
 from paint.core.errors import wrap_errors
 from paint.core.storage import CorruptFileError
-from paint.training.rollouts import ScoredRollout
+from paint.training.rollouts import Rollout
 
 FLAGS = ("selected", "clipped")  # values that are 0 or 1
 
@@ -36,12 +36,12 @@ def tokens_path(folder: Path, step: int) -> Path:
 def write_tokens(
     folder: Path,
     step: int,
-    scored: Sequence[ScoredRollout],
+    scored: Sequence[Rollout],
     rows: int | Literal["all"],
     tokenizer: PreTrainedTokenizerBase,
 ) -> None:
     """Write the token values of a step's first ``rows`` rows, of those that are trained on."""
-    kept = [s for s in scored if s.tokens and (rows == "all" or s.rollout.row < rows)]
+    kept = [s for s in scored if s.tokens and (rows == "all" or s.row < rows)]
     if not kept:
         return
 
@@ -102,15 +102,15 @@ _BYTES = {letter: bytes([byte]) for byte, letter in bytes_to_unicode().items()}
 """The byte of each character of a byte-level vocabulary."""
 
 
-def _table(kept: Sequence[ScoredRollout], tokenizer: PreTrainedTokenizerBase) -> pa.Table:
+def _table(kept: Sequence[Rollout], tokenizer: PreTrainedTokenizerBase) -> pa.Table:
     ids: list[int] = []
     rows: list[int] = []
     problems: list[str] = []
     positions: list[int] = []
     engine: list[float] = []
     values: dict[str, list[float]] = {name: [] for name in kept[0].tokens}
-    for scored in kept:
-        rollout, completion = scored.rollout, scored.rollout.completion
+    for rollout in kept:
+        completion = rollout.completion
         length = len(completion.ids)
         ids += completion.ids
         rows += [rollout.row] * length
@@ -119,7 +119,7 @@ def _table(kept: Sequence[ScoredRollout], tokenizer: PreTrainedTokenizerBase) ->
         # A reference has no log-probs of an engine.
         engine += completion.log_probs or [float("nan")] * length
         for name in values:
-            values[name] += scored.tokens[name]
+            values[name] += rollout.tokens[name]
 
     # A token may be a part of a character.
     texts = [text.decode("utf-8", "backslashreplace") for text in token_bytes(tokenizer, ids)]

@@ -18,7 +18,7 @@ from paint.core.display import Clock
 from paint.core.distributed import all_gather_objects, barrier, gather_on_rank0, sum_gradients
 from paint.core.errors import NonFiniteError, PaintError
 from paint.core.extensions import extension_errors
-from paint.data.contexts import Attempt, Contexts, GradedCompletion, attempts_of
+from paint.data.contexts import Attempt, Contexts, with_others
 from paint.data.problems import Problem
 from paint.grading.contract import Grader, require_some_grade
 from paint.grading.graders import grade_items
@@ -38,7 +38,6 @@ from paint.training.prompt_filter import FirstPrompts
 from paint.training.redraws import draw_until_right
 from paint.training.rollouts import (
     Rollout,
-    ScoredRollout,
     check_logprob_mismatch,
     items_of,
     rollout_of,
@@ -94,7 +93,7 @@ The tokens of all completions are concatenated.
 Score = Callable[[Sequence[Rollout]], Scores]
 """Scores a micro-batch."""
 
-StepResult = tuple[list[ScoredRollout], float]
+StepResult = tuple[list[Rollout], float]
 """The scored rollouts in the order of their rows, and the norm of the gradient.
 
 The rollouts are those of all ranks on the first rank, and a rank's own on the others.
@@ -295,16 +294,16 @@ def set_ungraded_aside(setup: Setup, rollouts: Sequence[Rollout]) -> list[Rollou
 
 def attempts_by_row(setup: Setup, rollouts: Sequence[Rollout]) -> dict[int, Attempt]:
     """By row, what the teacher may read of the step's completions; those of all ranks count."""
+    mine = [r.attempt for r in rollouts]
     if not setup.contexts.needs_attempts:
-        return {r.row: Attempt(r.text, r.grade) for r in rollouts}
-    mine = [GradedCompletion(r.row, r.problem.id, r.text, r.grade) for r in rollouts]
+        return {one.row: one for one in mine}
     # By row: they come in the order of ranks, which differs with their number.
-    return attempts_of(sorted(all_gather_objects(mine), key=lambda graded: graded.row))
+    return with_others(sorted(all_gather_objects(mine), key=lambda one: one.row))
 
 
 def accumulate(
     setup: Setup, rollouts: Sequence[Rollout], score: Score, clock: Clock | None = None
-) -> list[ScoredRollout]:
+) -> list[Rollout]:
     """Add up the gradient of the step's loss over micro-batches, with rows balanced over ranks.
 
     The clock is told which share of the work is done. Returns the scored rollouts in the order of
@@ -320,7 +319,7 @@ def accumulate(
     # With reduction "token" it is 0 where all tokens are among objective.skip_tokens.
     total = max(int(accelerator.reduce(count, "sum")), 1)  # |B| of Algorithm 1, over all ranks
 
-    scored: list[ScoredRollout] = []
+    scored: list[Rollout] = []
     passes, done = list(map(token_passes, micros)), 0.0
     for micro, own in zip(micros, passes, strict=True):
         scores = score(micro)
@@ -337,10 +336,10 @@ def accumulate(
 
     for _ in range(missing):  # sharded layers: every rank takes part in every pass
         accelerator.backward(0 * score(micros[-1])[0])
-    return sorted(gather_on_rank0(scored), key=lambda item: item.rollout.row)
+    return sorted(gather_on_rank0(scored), key=lambda r: r.row)
 
 
-def split_scores(config: Config, micro: Sequence[Rollout], scores: Scores) -> list[ScoredRollout]:
+def split_scores(config: Config, micro: Sequence[Rollout], scores: Scores) -> list[Rollout]:
     """Move the values of a micro-batch to the host, and give each rollout its own."""
     loss, values = scores
     lengths = completion_lengths(micro)
@@ -350,14 +349,14 @@ def split_scores(config: Config, micro: Sequence[Rollout], scores: Scores) -> li
     table = torch.stack([column.detach().to(kind) for column in columns]).tolist()
     require_finite(config, zip([*values, "loss"], table, strict=True))
 
-    scored: list[ScoredRollout] = []
+    scored: list[Rollout] = []
     start = 0
     for rollout, length in zip(micro, lengths, strict=True):
         rows = zip(values, table[:-1], strict=True)
         tokens = {}
         for name, row in rows:
             tokens[name] = row[start : start + length]
-        scored.append(ScoredRollout(rollout, tokens))
+        scored.append(replace(rollout, tokens=tokens))
         start += length
     return scored
 

@@ -88,7 +88,7 @@ from paint.training.prompt_filter import (
     print_first_prompts,
     warn_template_mismatch,
 )
-from paint.training.rollouts import OFF_POLICY_KL_WARNING, ON_POLICY, Rollout, ScoredRollout
+from paint.training.rollouts import OFF_POLICY_KL_WARNING, ON_POLICY, Rollout
 from paint.training.solutions import add_gradient_of_solutions
 from paint.training.step_checks import require_step
 from paint.training.step_time import LONG, StepTime, describe_taken, estimate, with_steps
@@ -447,7 +447,7 @@ def loop(
 
 def _take_step(
     setup: Setup, step_index: int, clock: Clock
-) -> tuple[list[ScoredRollout], dict[str, float]]:
+) -> tuple[list[Rollout], dict[str, float]]:
     """One step of the algorithm: its rollouts with their values, and metrics next to theirs."""
     rows = minibatch(setup, step_index)
     with ExitStack() as stack:
@@ -462,8 +462,8 @@ def _take_step(
             scored, gradient_norm = [], 0.0
         if of_solutions:  # a step that learns from no completion updates nothing, and leaves it
             setup.optimizer.zero_grad()
-        left_out = gather_on_rank0([ScoredRollout(r, {}) for r in setup.ungraded])
-        scored = sorted([*scored, *left_out], key=lambda s: s.rollout.row)
+        left_out = gather_on_rank0(setup.ungraded)
+        scored = sorted([*scored, *left_out], key=lambda s: s.row)
         if setup.accelerator.is_main_process:
             require_step(setup.config, scored, float(gradient_norm))
     further = {"gradient_norm": float(gradient_norm), **of_solutions, **grading_cost(setup)}
@@ -529,7 +529,7 @@ def log_step(
     setup: Setup,
     folder: Path,
     display: Display,
-    scored: Sequence[ScoredRollout],
+    scored: Sequence[Rollout],
     further: Mapping[str, float],
     clock: Clock,
     step_number: int,
@@ -537,18 +537,17 @@ def log_step(
     """Log a step, from 1, with ``further`` metrics; return whether a callback ends the run."""
     if setup.first_prompts and step_number == 1:
         shown = next((s for s in scored if s.tokens), scored[0])
-        print_first_completion(display, setup.policy, shown.rollout, setup.first_prompts)
+        print_first_completion(display, setup.policy, shown, setup.first_prompts)
 
     def note(text: str) -> None:
         display.note(f"step {step_number}: {text}")
 
     options, rollout, log = setup.resolved.objective, setup.config.rollout, setup.config.log
-    rollouts = [s.rollout for s in scored]
     metrics: dict[str, float] = {"step": step_number}
     metrics |= run_log.step_metrics(scored, options, gives_answers=setup.grader.gives_answers)
-    if rollout.off_policy_steps and all(r.behavior_log_probs is None for r in rollouts):
+    if rollout.off_policy_steps and all(r.behavior_log_probs is None for r in scored):
         metrics |= ON_POLICY
-    metrics |= clock.rates(sum(len(r.completion.ids) for r in rollouts))
+    metrics |= clock.rates(sum(len(r.completion.ids) for r in scored))
     metrics |= further
     optimizer = setup.resolved.optimizer
     metrics["learning_rate"] = learning_rate(optimizer, setup.config.train, step_number - 1)
@@ -563,14 +562,14 @@ def log_step(
             f"the completions are off-policy: off_policy_kl is {kl:.2g} nats, over "
             f"{OFF_POLICY_KL_WARNING:g}; lower {lag}train.learning_rate"
         )
-    graded = [(r.grade, r.problem.name) for r in rollouts if r.grade]
+    graded = [(r.grade, r.problem.name) for r in scored if r.grade]
     failures = describe_failures([grade for grade, _ in graded], [name for _, name in graded])
     if failures:
         note(failures)
-    long = [r for r in rollouts if r.teacher_prompt and r.teacher_prompt.refused_tokens]
+    long = [r for r in scored if r.teacher_prompt and r.teacher_prompt.refused_tokens]
     if long and long[0].teacher_prompt:
         note(
-            f"the feedback on {len(long)} of {len(rollouts)} completions makes a teacher prompt "
+            f"the feedback on {len(long)} of {len(scored)} completions makes a teacher prompt "
             f"over the limit, and they are passed over; first on problem {long[0].problem.id}: "
             f"{long[0].teacher_prompt.refused_tokens:,} tokens (data.max_prompt_tokens)"
         )

@@ -13,7 +13,7 @@ from paint.config.schema import ObjectiveConfig
 from paint.core.display import Clock
 from paint.core.distributed import all_gather_objects, gather_on_rank0
 from paint.core.errors import ConfigError
-from paint.training.rollouts import Rollout, ScoredRollout
+from paint.training.rollouts import Rollout
 from paint.training.train_step import (
     Scores,
     Setup,
@@ -106,14 +106,13 @@ def learn_from(
     # Each rank needs a row for its passes: where there are too few, others fill up with weight 0.
     spare = others[: max(setup.accelerator.num_processes - len(rows), 0)]
     used = [r for r in rollouts if r.row in rows.union(spare)]
-    scored: list[ScoredRollout] = []
+    scored: list[Rollout] = []
     norm = 0.0
     # All ranks have the same set, and pass over the collectives together. An optimizer step without
     # a gradient would move the weights by its momentum.
     if rows:
         weights = mean_one(used, lambda r: float(r.row in rows), setup.config.objective)
         scored, norm = learn(setup, used, lambda micro: score(micro, weights), step_index, clock)
-    left_out = [ScoredRollout(r, {}) for r in rollouts if r.row not in rows]
-    learned = [s for s in scored if s.rollout.row in rows]
-    every = [*learned, *gather_on_rank0(left_out)]
-    return sorted(every, key=lambda s: s.rollout.row), norm
+    left_out = gather_on_rank0([r for r in rollouts if r.row not in rows])
+    learned = [r for r in scored if r.row in rows]
+    return sorted([*learned, *left_out], key=lambda r: r.row), norm
