@@ -124,16 +124,34 @@ def _table(kept: Sequence[Rollout], tokenizer: PreTrainedTokenizerBase) -> pa.Ta
     # A token may be a part of a character.
     texts = [text.decode("utf-8", "backslashreplace") for text in token_bytes(tokenizer, ids)]
     columns: dict[str, pa.Array] = {
-        "row": pa.array(rows, pa.int32()),
-        "problem_id": pa.array(problems),
-        "position": pa.array(positions, pa.int32()),
-        "token_id": pa.array(ids, pa.int32()),
-        "token": pa.array(texts, pa.string()),
-        "engine_log_prob": pa.array(engine, pa.float32()),
+        "row": _numbers(rows, np.int32),
+        "problem_id": _strings(problems),
+        "position": _numbers(positions, np.int32),
+        "token_id": _numbers(ids, np.int32),
+        "token": _strings(texts),
+        "engine_log_prob": _numbers(engine, np.float32),
     }
     for name, numbers in values.items():
-        if name in FLAGS:
-            columns[name] = pa.array([number != 0 for number in numbers])
-        else:
-            columns[name] = pa.array(numbers, pa.float32())
+        columns[name] = _flags(numbers) if name in FLAGS else _numbers(numbers, np.float32)
     return pa.table(columns)
+
+
+# Columns are made of bytes: pa.array imports pandas, which takes 0.4 s of every run.
+
+
+def _numbers(values: Sequence[float], dtype: type[np.number[Any]]) -> pa.Array:
+    numbers = np.array(values, dtype)
+    kind = pa.from_numpy_dtype(numbers.dtype)
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
+
+
+def _flags(values: Sequence[float]) -> pa.Array:
+    bits = np.packbits(np.array(values) != 0, bitorder="little")
+    return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(bits)])
+
+
+def _strings(values: Sequence[str]) -> pa.Array:
+    encoded = [value.encode("utf-8") for value in values]
+    ends = np.cumsum([0, *map(len, encoded)]).astype(np.int32)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))]
+    return pa.Array.from_buffers(pa.string(), len(values), buffers)
