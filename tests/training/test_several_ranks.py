@@ -42,7 +42,7 @@ def step(self, setup, batch, index, clock):
     return take_step(self, setup, batch, index, clock)
 
 take_step, Distillation.step = Distillation.step, step
-sys.exit(cli.main(sys.argv[1:]))
+sys.exit(cli.main())
 """
 
 

@@ -22,6 +22,7 @@ from paint.commands import load_commands
 from paint.config.recipe import shipped_recipes
 from paint.core.credentials import redact
 from paint.core.display import LOGGER, agrees, shown_on_terminal
+from paint.core.entry_points import run_as_process
 from paint.core.errors import (
     ConfigError,
     Interrupted,
@@ -57,12 +58,14 @@ Recipes: take demo-paint first; on a GPU paint-qwen3-1.7b; for another model pai
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; errors are one message on stderr.
+    """Run one command, by default the process's; errors are one message on stderr.
 
     Returns:
         0; 1 from `paint data validate` and `paint doctor`; 2 for what the user can fix; 70 for an
         unexpected error, whose traceback is printed; 128 + n where signal n ended the work.
     """
+    if arguments is None:
+        return run_as_process(lambda: main(sys.argv[1:]))
     sys.stdout = sys.stdout or io.StringIO()  # None where the shell closed it
     sys.stderr = sys.stderr or io.StringIO()
     for stream in (sys.stdout, sys.stderr):
@@ -72,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _spin_briefly()
     # Where it is installed, peft imports it, and it warns of a missing kernel for CPUs.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
-    line = list(sys.argv[1:] if arguments is None else arguments)
+    line = list(arguments)
     first_words = {name.partition(" ")[0] for name in COMMANDS}
     name = f"paint {line[0]}" if line and line[0] in first_words else "paint"
     try:

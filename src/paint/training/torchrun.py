@@ -10,6 +10,8 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from paint.core.entry_points import run_as_process
+
 SHUTDOWN_SECONDS = 3600
 """Seconds that a step may take to finish after a signal; TORCH_ELASTIC_SHUTDOWN_TIMEOUT wins."""
 
@@ -60,4 +62,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_as_process(main))
