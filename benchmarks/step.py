@@ -49,11 +49,10 @@ from paint.algorithms.paint import score_rollouts
 from paint.config import schema as cfg
 from paint.data.problems import Problem
 from paint.inference.engine import Completion
+from paint.inference.rollouts import Rollout, TeacherPrompt
 from paint.models.policy import load_policy
 from paint.models.teacher import open_teacher
 from paint.resolve.check import check_config
-from paint.training.rollouts import Rollout
-from paint.training.teacher_views import TeacherPrompt
 from paint.training.train_step import Setup, accumulate, update
 from workers import Worker, answers_alone, chosen, cpu_seconds_of, seconds_of, serve
 

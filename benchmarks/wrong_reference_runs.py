@@ -34,6 +34,7 @@ from paint.data.problems import Problem, batch_indices, read_problems
 from paint.evaluation.generate import base_as_rank1_adapter, load_eval_policy
 from paint.evaluation.intervals import compare_seeds, over_seeds, p_value_over_seeds
 from paint.inference.engine import Completion
+from paint.inference.rollouts import Rollout
 from paint.lab.checkpoint_results import (
     BASE,
     CheckpointResult,
@@ -48,7 +49,6 @@ from paint.lab.runner import ExperimentRun, run_experiment
 from paint.models.policy import Policy
 from paint.resolve.check import check_config
 from paint.training.prompt_filter import filter_problems
-from paint.training.rollouts import Rollout
 from wrong_references import Corruption, corrupt_rows, parse_chain
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # Okabe & Ito 2008

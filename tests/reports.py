@@ -10,8 +10,8 @@ from paint.data.problems import Problem
 from paint.evaluation.frame import Measurement, Report, read_report, select_rows
 from paint.evaluation.generate import EvalTask, SamplingProtocol, deployment_prompts, open_task
 from paint.evaluation.metrics import GradedSamples
-from paint.evaluation.store import Sample
-from paint.inference.engine import Sampling
+from paint.inference.engine import Completion, Sampling
+from paint.inference.rollouts import Rollout
 from paint.models.policy import Policy
 
 
@@ -44,10 +44,11 @@ def evaluated(
     prompts = deployment_prompts(policy, problems, thinking=False)
     protocol = SamplingProtocol(samples, False, Sampling(1.0, 1.0, -1, 80))
     task = EvalTask(folder, problems, prompts, protocol)
+    by_id = {problem.id: problem for problem in problems}
     with open_task(policy, task, model="demo", engine="local") as store:
         for (problem, number), text in reversed(texts.items()):
-            prompt, ids, is_cut = prompts[problem], [1] * len(text), text.endswith("...")
-            store.add(Sample(problem, number, prompt, ids, text, is_cut, "local"))
+            completion = Completion((1,) * len(text), (), truncated=text.endswith("..."))
+            store.add(Rollout(number, by_id[problem], prompts[problem], completion, text))
     return folder
 
 

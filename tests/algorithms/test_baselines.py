@@ -25,12 +25,12 @@ from paint.data.problems import Problem, batch_indices
 from paint.grading.mathematics import MathGrader
 from paint.inference.engine import Completion
 from paint.inference.local import LocalEngine
+from paint.inference.rollouts import Rollout
 from paint.models.policy import Policy, load_policy
 from paint.models.teacher import open_teacher
 from paint.objective.loss import weighted_sum
 from paint.objective.loss_options import Objective
 from paint.resolve.check import check_config
-from paint.training.rollouts import Rollout
 from paint.training.run_log import step_metrics
 from paint.training.solutions import reference, score_reference
 from paint.training.train_step import Setup, accumulate, add_grades, update

@@ -47,12 +47,13 @@ from paint.evaluation.grade import (
     summarise,
 )
 from paint.evaluation.metrics import GradedSamples, compute_metrics
-from paint.evaluation.store import Sample, Store, StoreError, reopen_store
+from paint.evaluation.store import Store, StoreError, reopen_store
 from paint.grading.contract import Grade
 from paint.grading.graders import open_grader
 from paint.grading.mathematics import MathGrader
 from paint.inference.engine import Completion, OnCompletion, Sampling
 from paint.inference.local import LocalEngine
+from paint.inference.rollouts import Rollout
 from paint.models.policy import Policy, PolicyError, load_policy
 from paint.models.weights import save_trained
 from reports import compared_in, evaluated, policies_of, report_in
@@ -262,9 +263,9 @@ def test_store_other_weights_under_same_path_are_refused(
     task = task_of(policy, tmp_path, problems[:2])
     first = task.problems[0]
     with opened(policy, task) as store:
-        prompt = task.prompts[first.id]
+        completion = Completion((1,) * 5, (), truncated=False)
         # A folder without samples takes other settings.
-        store.add(Sample(first.id, 0, prompt, [1] * 5, "text", False, "local"))
+        store.add(Rollout(0, first, task.prompts[first.id], completion, "text"))
     with torch.no_grad():
         next(iter(policy.model.get_base_model().parameters())).mul_(1.01)
     with pytest.raises(StoreError, match="weights: "), opened(policy, task):

@@ -12,13 +12,14 @@ import pytest
 from paint.core import storage
 from paint.data.problems import Problem
 from paint.evaluation.store import (
-    Sample,
     Store,
     StoreError,
     find_stores,
     open_store,
     reopen_store,
 )
+from paint.inference.engine import Completion
+from paint.inference.rollouts import Rollout
 
 PROBLEMS = [Problem(f"What is {i}+{i}?", "", str(2 * i), str(i)) for i in range(3)]
 PROMPTS = [[1, 2, i] for i in range(3)]
@@ -47,8 +48,12 @@ def fresh(folder: Path, **changes: Any) -> AbstractContextManager[Store]:
     return opened(folder, ASKED | changes)
 
 
-def sample_of(problem: str = "0", sample: int = 0, text: str = "\\boxed{0}") -> Sample:
-    return Sample(problem, sample, PROMPTS[int(problem)], [1] * 5, text, False, "local")
+def sample_of(
+    problem: str = "0", sample: int = 0, text: str = "\\boxed{0}", prompt: list[int] | None = None
+) -> Rollout:
+    place = int(problem)
+    completion = Completion((1,) * 5, (), truncated=False)
+    return Rollout(sample, PROBLEMS[place], prompt or PROMPTS[place], completion, text)
 
 
 STORED = ("settings.json", "problems.jsonl", "completions.jsonl", "grades.jsonl")
@@ -70,7 +75,7 @@ def grade(opened: AbstractContextManager[Store]) -> None:
         rows = []
         for s in store.samples():
             of = store.graded_digest(s)
-            rows.append({"problem_id": s.problem_id, "sample": s.sample, "of": of})
+            rows.append({"problem_id": s.problem.id, "sample": s.row, "of": of})
         store.write_grades({"grader": "mine"}, rows)
 
 
@@ -141,8 +146,7 @@ def test_store_samples_of_other_prompts_are_refused(tmp_path: Path) -> None:
     elsewhere = opened(tmp_path / "other", ASKED, PROBLEMS, [[7, i] for i in range(3)])
     with elsewhere as store:
         for problem, number in store.missing:
-            prompt = [7, int(problem.id)]
-            store.add(Sample(problem.id, number, prompt, [1] * 5, "text", False, "local"))
+            store.add(sample_of(problem.id, number, prompt=[7, int(problem.id)]))
     shutil.copy(tmp_path / "other/completions.jsonl", tmp_path / "mine/completions.jsonl")
     (tmp_path / "mine/SHA256SUMS").unlink()
     assert "problem 0: its prompt has changed" in refusal(fresh(tmp_path / "mine"))
@@ -255,7 +259,7 @@ def test_store_that_replaces_drops_samples_of_other_prompts_alone(tmp_path: Path
         assert [(p.id, k) for p, k in store.missing] == [("1", 0), ("1", 1)]
         assert {s.key for s in store.samples()} == {(i, k) for i in "02" for k in (0, 1)}
         for number in (0, 1):
-            store.add(Sample("1", number, [9, 9], [1], "anew", False, "local"))
+            store.add(sample_of("1", number, prompt=[9, 9]))
     assert missing(opened(tmp_path, prompts=other)) == []
 
 

@@ -14,7 +14,7 @@ from paint.config.schema import DataConfig
 from paint.core.demo_files import MODEL
 from paint.core.display import Display
 from paint.data.formats import convert_rows
-from paint.data.problems import item_of, validate_rows
+from paint.data.problems import row_of, validate_rows
 from paint.grading import functions
 from paint.grading.contract import Grade, Grader, Item
 from paint.grading.graders import find_grader
@@ -184,7 +184,7 @@ def test_judge_reads_all_turns_of_a_chat_and_no_reference(alone: Endpoint, colum
     row = {column: turns if column != "prompt" else CHAT, "completion": "We send another."}
     [problem] = validated([row])
     with find_grader(SPEC, table=alone.options) as grader:
-        grader.grade([item_of(problem, "Sorry!", truncated=False)])
+        grader.grade([Item("Sorry!", problem.answers, row=row_of(problem))])
     [request] = alone.requests
     asked = request["messages"][0]["content"].partition("=== Request ===\n")[2]
     assert asked == (

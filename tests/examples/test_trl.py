@@ -21,10 +21,10 @@ from paint.core.demo_files import HELD_OUT_PROBLEMS, MODEL
 from paint.data.problems import Problem
 from paint.grading.contract import Grade
 from paint.inference.engine import Completion
+from paint.inference.rollouts import Rollout
 from paint.models.policy import Policy
 from paint.models.teacher import open_teacher
 from paint.resolve.check import check_config
-from paint.training.rollouts import Rollout
 from paint.training.train_step import Setup
 from paint.training.weighting import rows_with_context
 from runs import changed

@@ -13,13 +13,10 @@ from paint.inference import adapter_sync_check
 from paint.inference.adapter_sync_check import LogprobMismatchError, _mismatches, check_adapter_sync
 from paint.inference.engine import Completion, Sampling
 from paint.inference.local import LocalEngine
+from paint.inference.rollouts import Rollout
 from paint.models.policy import Policy
 from paint.models.weights import load_trained
-from paint.training.rollouts import (
-    Rollout,
-    check_logprob_mismatch,
-    logprob_mismatches,
-)
+from paint.training.log_probs import check_logprob_mismatch, logprob_mismatches
 
 SAMPLING = Sampling(temperature=1.1, top_p=0.95, top_k=20, max_new_tokens=12)
 

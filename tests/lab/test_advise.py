@@ -25,6 +25,7 @@ from paint.evaluation.intervals import Interval
 from paint.evaluation.store import StoreError
 from paint.grading.contract import Grade
 from paint.inference.engine import Completion
+from paint.inference.rollouts import Rollout
 from paint.lab.advise import (
     ContextMetrics,
     advise,
@@ -46,7 +47,6 @@ from paint.lab.viewer.show import tables_data
 from paint.models.policy import Policy
 from paint.objective.divergences import FORWARD_KL, REVERSE_KL, Divergence
 from paint.resolve.check import check_config
-from paint.training.rollouts import Rollout
 from paint.training.token_log import read_tokens, tokens_path
 from paint.training.trainer import train
 from reports import of_rewards, report_in, row_of

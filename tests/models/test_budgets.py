@@ -36,6 +36,7 @@ from paint.inference import compiled
 from paint.inference.engine import Completion, Sampling
 from paint.inference.local import LocalEngine, _Sampler
 from paint.inference.recording import Recording
+from paint.inference.rollouts import Rollout, TeacherPrompt
 from paint.models import layers
 from paint.models.adapters import add_adapter
 from paint.models.joint_layers import share_inputs
@@ -44,8 +45,6 @@ from paint.models.teacher import open_teacher
 from paint.objective import fused
 from paint.resolve.check import check_config
 from paint.resolve.shapes import SHAPES
-from paint.training.rollouts import Rollout
-from paint.training.teacher_views import TeacherPrompt
 from paint.training.train_step import Setup, accumulate
 
 DOCUMENT = Path(__file__).parents[2] / "docs/dev/benchmarks.md"

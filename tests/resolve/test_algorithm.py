@@ -13,9 +13,9 @@ from paint.config.run_folder import read_metrics, read_run
 from paint.config.schema import TrainConfig
 from paint.core.errors import ConfigError, NonFiniteError
 from paint.core.extensions import OptionTable, spec_of
+from paint.inference.rollouts import Rollout
 from paint.resolve.algorithm import ALGORITHMS, Algorithm, find_algorithm
 from paint.training import train_step as ts
-from paint.training.rollouts import Rollout
 from paint.training.step_checks import require_scores
 from paint.training.trainer import train
 from runs import adapter, changed, stored

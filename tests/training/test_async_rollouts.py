@@ -15,10 +15,11 @@ from paint.config.schema import Config, ConfigError
 from paint.data.problems import Problem, batch_indices
 from paint.inference.engine import Completion, derive_seed, sampling_from
 from paint.inference.local import LocalEngine
+from paint.inference.rollouts import Rollout
 from paint.models.policy import load_policy
 from paint.models.weights import load_trained
 from paint.resolve.check import check_config
-from paint.training.rollouts import Rollout, logprob_mismatches, off_policy_metrics
+from paint.training.log_probs import logprob_mismatches, off_policy_metrics
 from paint.training.trainer import train
 from runs import adapter, assert_same, assert_same_history, changed, stored
 

@@ -32,6 +32,7 @@ from paint.inference.engine import (
     sampling_from,
 )
 from paint.inference.local import LocalEngine
+from paint.inference.rollouts import rollout_of, transcript_of
 from paint.models.policy import Policy, load_policy
 from paint.models.rows import joined_rows
 from paint.models.teacher import open_teacher
@@ -41,8 +42,11 @@ from paint.resolve.check import check_config
 from paint.training.load_balancing import micro_batches, token_passes
 from paint.training.longest_rows import measure_longest
 from paint.training.prompt_filter import filter_problems
-from paint.training.rollouts import items_of, rollout_of
-from paint.training.teacher_views import count_teacher_tokens, teacher_view, view_with_context
+from paint.training.teacher_views import (
+    count_teacher_tokens,
+    view_with_context,
+    with_teacher_prompt,
+)
 from paint.training.train_step import Setup
 from paint.training.trainer import train
 from runs import (
@@ -228,10 +232,10 @@ def test_conversation_is_graded_by_its_environment_or_by_its_last_turn(
         assert rollout.grade.feedback == f"It is {short[row].answer}."
     policy, found = conversations(small(environment=Silent), short[:3], thinking=True)
     rollouts = [rollout_of(policy, 0, p, [], c) for p, c in zip(short, found, strict=False)]
-    for rollout, item in zip(rollouts, items_of(policy, rollouts), strict=True):
+    for rollout in rollouts:
         assert rollout.grade is None
         first, last = (policy.decode(ids) for _, ids in rollout.student_parts)
-        assert item.text.startswith(last)
+        assert transcript_of(policy, rollout).startswith(last)
         assert rollout.text == f"{first}\n\n{last}"
 
 
@@ -295,7 +299,9 @@ def test_feedback_that_makes_a_later_prompt_too_long_is_passed_over(
     run, contexts = check_config(config), Contexts(config.context, short)
     for words, is_over in ((1, False), (80, True)):
         attempt = Attempt("1", Grade(0.0, "wrong", feedback="so " * words))
-        view, _ = teacher_view(policy, run, contexts, short[0], 0, attempt, found.conversation)
+        rollout = rollout_of(policy, 0, short[0], [], found)
+        view = with_teacher_prompt(policy, run, contexts, rollout, attempt, 0).teacher_prompt
+        assert view is not None
         assert (view.context is None) is is_over
         assert (view.refused_tokens > 300) is is_over
         assert max(map(len, [view.prompt, *view.later])) <= 300

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from paint.config.schema import TrainConfig
 from paint.data.problems import Problem
 from paint.inference.engine import Completion
+from paint.inference.rollouts import Rollout, TeacherPrompt
 from paint.training import load_balancing
 from paint.training.load_balancing import assign_rows, balance_rows, micro_batches, token_passes
-from paint.training.rollouts import Rollout
-from paint.training.teacher_views import TeacherPrompt
 
 
 def rollout(row: int, prompt: int, completion: int, teacher: int | None = None) -> Rollout:

@@ -15,10 +15,10 @@ from paint.config.schema import ConfigError
 from paint.data.problems import Problem
 from paint.grading.contract import Grade
 from paint.inference.engine import Completion
+from paint.inference.rollouts import Rollout
 from paint.resolve.algorithm import LearnsFrom
 from paint.resolve.check import check_config
 from paint.training.redraws import draw_until_right
-from paint.training.rollouts import Rollout
 from paint.training.trainer import train
 from runs import changed, stored, variant
 

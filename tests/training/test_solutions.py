@@ -21,12 +21,12 @@ from paint.data.problems import DataError, Problem, read_problems
 from paint.grading.mathematics import MathGrader
 from paint.inference.engine import Completion
 from paint.inference.local import LocalEngine
+from paint.inference.rollouts import Rollout
 from paint.models.policy import Policy, load_policy
 from paint.models.teacher import open_teacher
 from paint.objective.loss import paint_loss
 from paint.resolve.algorithm import Algorithm
 from paint.resolve.check import check_config
-from paint.training.rollouts import Rollout
 from paint.training.solutions import add_gradient_of_solutions
 from paint.training.train_step import Batch, Setup, accumulate
 from paint.training.trainer import train

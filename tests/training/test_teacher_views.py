@@ -11,10 +11,11 @@ from paint.core.extensions import spec_of
 from paint.data.contexts import Attempt, Contexts
 from paint.data.problems import DataError, Problem, read_problems
 from paint.grading.contract import Grade
-from paint.inference.engine import derive_seed
+from paint.inference.engine import Completion
+from paint.inference.rollouts import Rollout, read_rollout
 from paint.models.policy import Policy, load_policy
 from paint.resolve.check import check_config
-from paint.training.teacher_views import masked_context, prompt_limit, teacher_view
+from paint.training.teacher_views import masked_context, prompt_limit, with_teacher_prompt
 from paint.training.trainer import train
 from runs import changed, stored, variant
 
@@ -42,17 +43,13 @@ def test_teacher_view_of_a_stored_completion_is_that_of_its_step(tmp_path: Path)
     by_id = {problem.id: problem for problem in problems}
     rows = stored(tmp_path)
     for place, row in enumerate(rows):
-        seed = derive_seed(config.train.seed, 0, place)
-        view, metrics = teacher_view(
-            policy,
-            run,
-            Contexts(config.context, problems),
-            by_id[row["problem_id"]],
-            seed,
-            Attempt(row["text"]),
-        )
-        assert view.prompt == row["teacher_prompt_ids"]
-        assert metrics == {name: row[name] for name in metrics}
+        rollout = read_rollout(row, by_id[row["problem_id"]], place)
+        contexts = Contexts(config.context, problems)
+        taught = with_teacher_prompt(policy, run, contexts, rollout, Attempt(row["text"]), 0)
+        assert taught.teacher_prompt is not None
+        assert taught.teacher_prompt.prompt == row["teacher_prompt_ids"]
+        assert taught.metrics == {name: row[name] for name in taught.metrics}
+        assert "mask_ratio" in taught.metrics
     assert len({row["context"] for row in rows}) > 2  # by the seeds
 
 
@@ -77,7 +74,10 @@ def test_teacher_view_over_the_limit_is_without_what_a_completion_brought(
     config = small(source, data={"max_prompt_tokens": 200})
     attempt = Attempt("It is $3$.", Grade(0.0, feedback=long(None, None, 0, "")))
     contexts = Contexts(config.context, PROBLEMS)
-    view, _ = teacher_view(policy, check_config(config), contexts, PROBLEMS[0], 0, attempt)
+    rollout = Rollout(0, PROBLEMS[0], [1], Completion((1,), (), truncated=False), attempt.text)
+    taught = with_teacher_prompt(policy, check_config(config), contexts, rollout, attempt, 0)
+    view = taught.teacher_prompt
+    assert view is not None
     assert (view.context, view.complete) == (None, False)
     assert view.refused_tokens > prompt_limit(policy, check_config(config)) >= len(view.prompt)
 
@@ -88,7 +88,9 @@ def test_teacher_view_over_the_limit_is_refused_where_nothing_is_passed_over(
     limit = {"data": {"max_prompt_tokens": 200}}
     text = small("text", **limit, context={"text": long(None, None, 0, "")})
     learning = small(spec_of(long), **limit, **variant(Anchored))
+    completion = Completion((1,), (), truncated=False)
+    rollout = Rollout(0, PROBLEMS[0], [1], completion, "It is $3$.")
     for config in (text, learning):
         run, contexts = check_config(config), Contexts(config.context, PROBLEMS)
         with pytest.raises(DataError, match=r"problem 1: .* teacher prompt of \d+ tokens, over"):
-            teacher_view(policy, run, contexts, PROBLEMS[0], 0, Attempt("It is $3$."))
+            with_teacher_prompt(policy, run, contexts, rollout, rollout.attempt, 0)

@@ -37,13 +37,13 @@ from paint.grading.contract import Grade
 from paint.inference.adapter_sync_check import LogprobMismatchError
 from paint.inference.engine import Completion, EngineError
 from paint.inference.local import LocalEngine
+from paint.inference.rollouts import Rollout
 from paint.models.policy import load_policy
 from paint.objective import fused
 from paint.objective.loss import paint_loss, token_log_probs
 from paint.objective.loss_options import Objective
 from paint.objective.masking import mask_ratio, mask_solution, overlap, overlap_metrics
 from paint.resolve.structure import linear_layers
-from paint.training.rollouts import Rollout
 from paint.training.run_log import append_metrics, describe_phases, step_metrics
 from paint.training.train_step import Batch, Setup, StepResult
 from paint.training.trainer import log_step, train

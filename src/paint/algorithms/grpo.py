@@ -17,9 +17,10 @@ from torch import Tensor
 
 from paint.core.display import Clock
 from paint.core.distributed import all_gather_objects
+from paint.inference.rollouts import Rollout
 from paint.objective.loss import weighted_sum
 from paint.resolve.algorithm import GrpoOptions
-from paint.training.rollouts import Rollout, check_logprob_mismatch
+from paint.training.log_probs import check_logprob_mismatch
 from paint.training.train_step import (
     Batch,
     Setup,

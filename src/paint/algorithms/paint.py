@@ -7,18 +7,16 @@ step, row). Variants of the step are in paint.algorithms.variants.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 from jaxtyping import Float
 from torch import Tensor
 
 from paint.core.display import Clock
-from paint.inference.engine import derive_seed
+from paint.inference.rollouts import Rollout
 from paint.objective.fused import fused_paint_loss
 from paint.training import train_step as ts
-from paint.training.rollouts import Rollout
-from paint.training.teacher_views import teacher_view
+from paint.training.teacher_views import with_teacher_prompt
 from paint.training.train_step import Setup
 from paint.training.weighting import Weights, factors, learn_from, rows_with_context
 
@@ -38,28 +36,11 @@ def add_teacher_prompts(
     setup: Setup, rollouts: Sequence[Rollout], step_index: int
 ) -> list[Rollout]:
     """The rollouts with overlap, mask ratio and teacher prompt (paper: 'Overlap-Adaptive ...')."""
-    contexts = setup.contexts
-    by_row = ts.attempts_by_row(setup, rollouts)
-    with_prompts = []
-    for rollout in rollouts:
-        seed = derive_seed(setup.config.train.seed, step_index, rollout.row)
-        # α = |{a ∈ A(y*): a ⊆ Norm(ŷ)}| / |A(y*)|,   ρ = ρ_wrong + (ρ_correct − ρ_wrong) α,
-        # ỹ* = M_tail(y*; ρ), and the prompt (x, ỹ*)
-        attempt = by_row[rollout.row]
-        view, measured = teacher_view(
-            setup.policy,
-            setup.resolved,
-            contexts,
-            rollout.problem,
-            seed,
-            attempt,
-            rollout.completion.conversation,
-        )
-        metrics = {**rollout.metrics, **measured}
-        if contexts.needs_peers:
-            metrics["verified_peers"] = len(attempt.peers)
-        with_prompts.append(replace(rollout, teacher_prompt=view, metrics=metrics))
-    return with_prompts
+    attempts = ts.attempts_by_row(setup, rollouts)
+    # α = |{a ∈ A(y*): a ⊆ Norm(ŷ)}| / |A(y*)|,   ρ = ρ_wrong + (ρ_correct − ρ_wrong) α,
+    # ỹ* = M_tail(y*; ρ), and the prompt (x, ỹ*)
+    write = partial(with_teacher_prompt, setup.policy, setup.resolved, setup.contexts)
+    return [write(rollout, attempts[rollout.row], step_index) for rollout in rollouts]
 
 
 def score_rollouts(

@@ -9,7 +9,7 @@ section 'Compared post-training recipes').
 from functools import partial
 
 from paint.core.display import Clock
-from paint.training.rollouts import Rollout
+from paint.inference.rollouts import Rollout
 from paint.training.solutions import reference, score_reference
 from paint.training.train_step import Batch, Setup, learn
 

@@ -12,9 +12,9 @@ from torch import Tensor
 from paint.algorithms.grpo import reward
 from paint.algorithms.paint import add_teacher_prompts, score_rollouts, teacher_hidden_states
 from paint.core.display import Clock
+from paint.inference.rollouts import Rollout
 from paint.resolve.algorithm import Algorithm, LearnsFrom
 from paint.training import train_step as ts
-from paint.training.rollouts import Rollout
 
 
 class Variant(Algorithm):

@@ -30,8 +30,6 @@ from paint.data.readers import (
     shorten,
 )
 from paint.data.readers import DataError as DataError
-from paint.grading.contract import Item
-from strictgrade.thoughts import ThoughtTags
 
 ROLES = ("id", "problem", "solution", "answer")
 LABELS = ("level", "subject")
@@ -299,13 +297,6 @@ def row_of(problem: Problem) -> dict[str, Any]:
         "answers": list(problem.answers),
         **dict(problem.labels),
     }
-
-
-def item_of(
-    problem: Problem, text: str, *, truncated: bool, tags: Sequence[ThoughtTags] = ()
-) -> Item:
-    """The grader's item of a completion; ``tags`` are those of the model's thoughts."""
-    return Item(text, problem.answers, truncated, row_of(problem), tags)
 
 
 def batch_indices(count: int, batch_size: int, step: int, seed: int) -> list[int]:

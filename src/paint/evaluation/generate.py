@@ -25,15 +25,11 @@ from paint.core.storage import SUMS, digest, digest_of_file, lock_folder, read_j
 from paint.core.versions import versions
 from paint.core.workspace import SETTINGS
 from paint.data.problems import DataError, Problem
-from paint.evaluation.store import Sample, SampleKey, Store, StoreError, open_store
-from paint.inference.conversations import (
-    Conversations,
-    conversation_record,
-    open_conversations,
-    with_tools,
-)
+from paint.evaluation.store import SampleKey, Store, StoreError, open_store
+from paint.inference.conversations import Conversations, open_conversations, with_tools
 from paint.inference.engine import Completion, Engine, Sampling, derive_seed
 from paint.inference.factory import EngineSetup, open_engine
+from paint.inference.rollouts import Rollout, transcript_of
 from paint.models.conventions import reads_clock, today
 from paint.models.policy import Policy, PolicyError, load_policy, load_tokenizer
 from paint.models.special_tokens import REASON, special_text_finder
@@ -310,24 +306,12 @@ def sample_seeds(protocol: SamplingProtocol, rows: Sequence[tuple[Problem, int]]
 
 def sample_of(
     policy: Policy, task: EvalTask, problem: Problem, number: int, completion: Completion
-) -> Sample:
-    """Convert a completion to the record that is stored."""
+) -> Rollout:
+    """The rollout of a sample, as it is stored."""
     prompt = task.asked[problem.id, number]
-    conversation = completion.conversation
-    prompts = [turn.prompt for turn in conversation.turns] if conversation else [prompt]
-    last = completion.after(prompts)[-1]
-    return Sample(
-        problem.id,
-        number,
-        prompt,
-        completion.ids,
-        # With the tag that the prompt opened: else an answer in a thought that was cut off would
-        # count.
-        policy.transcript(*last),
-        completion.truncated,
-        completion.source,
-        conversation_record(conversation) if conversation else None,
-    )
+    rollout = Rollout(number, problem, prompt, completion, "", grade=completion.conversation_grade)
+    # With the tag that the prompt opened: else an answer in a thought that was cut off would count.
+    return replace(rollout, text=transcript_of(policy, rollout))
 
 
 def open_task(

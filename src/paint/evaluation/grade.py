@@ -16,7 +16,6 @@ from paint.config.recipe import to_table
 from paint.config.schema import Config, GradingConfig
 from paint.core.display import Display
 from paint.core.errors import ConfigError, cut
-from paint.data.problems import item_of
 from paint.evaluation.defaults import grader_needs_answer
 from paint.evaluation.frame import to_terminal, write_report
 from paint.evaluation.metrics import GradedSamples
@@ -33,8 +32,8 @@ from paint.evaluation.store import (
 from paint.evaluation.summary import SUMMARY, summary_report
 from paint.grading.contract import Grade, Grader, require_some_grade
 from paint.grading.cost import Cost
-from paint.grading.graders import NoGrader, code_digest, grade_items, open_grader
-from paint.inference.conversations import given_grade
+from paint.grading.graders import NoGrader, code_digest, open_grader
+from paint.inference.rollouts import grade_rollouts, is_asked
 from strictgrade.text import normalize
 from strictgrade.thoughts import ThoughtTags
 
@@ -147,31 +146,23 @@ def _grade_others(
     tags = [ThoughtTags(**pair) for pair in store.settings.get("conventions", {}).get("tags", ())]
     left = [s for s in store.samples() if s.key not in rows]
     # An environment's reward is a number, whatever the grader gives.
-    is_given = any("grade" in (s.conversation or {}) for s in left)
+    is_given = any(s.grade for s in left)
     gives_answers = grader.gives_answers and not is_given
     with display.counting(f"grading {store.folder.name}", len(left), 0) as count:
         for start in range(0, len(left), GRADED_AT_ONCE):
             chunk = left[start : start + GRADED_AT_ONCE]
-            items = []
-            for s in chunk:
-                problem = store.problems_by_id[s.problem_id]
-                items.append(item_of(problem, s.text, truncated=s.truncated, tags=tags))
-            given = [given_grade(s.conversation or {}) for s in chunk]
-            asked = [item for item, grade in zip(items, given, strict=True) if grade is None]
-            answers = iter(grade_items(grader, asked, needs_answer=needs_answer))
-            # An environment may have graded the conversation.
-            found = [grade or next(answers) for grade in given]
+            texts = [s.text for s in chunk]
+            grades = grade_rollouts(grader, chunk, texts, tags=tags, needs_answer=needs_answer)
+            graded = list(zip(chunk, grades, strict=True))
             # At the first chunk: a judge that is down is found before it was asked for all samples.
             if stops and not start:
-                told = [
-                    i for i, item in enumerate(items) if item.gold or given[i] or not needs_answer
-                ]
-                grades, ids = [found[i] for i in told], [chunk[i].problem_id for i in told]
-                require_some_grade(grades, ids, grading.grader, store.folder.name)
-            for s, verdict in zip(chunk, found, strict=True):
+                told = [pair for pair in graded if is_asked(pair[0], needs_answer=needs_answer)]
+                ids = [s.problem.id for s, _ in told]
+                require_some_grade([g for _, g in told], ids, grading.grader, store.folder.name)
+            for s, verdict in graded:
                 rows[s.key] = {
-                    "problem_id": s.problem_id,
-                    "sample": s.sample,
+                    "problem_id": s.problem.id,
+                    "sample": s.row,
                     "of": store.graded_digest(s),
                     **_grade_columns(verdict, gives_answers=gives_answers),
                     "looping": is_repetitive(s.text),
@@ -236,8 +227,8 @@ def graded_samples(store: Store) -> GradedSamples:
         problems=[problem_digest(problem) for problem in store.problems],
         correct=table([bool(row["correct"]) for row in rows]),
         votes=votes,
-        tokens=table([sample.tokens for sample, _ in graded]),
-        truncated=table([sample.truncated for sample, _ in graded]),
+        tokens=table([len(sample.completion.ids) for sample, _ in graded]),
+        truncated=table([sample.completion.truncated for sample, _ in graded]),
         unboxed=unboxed,
         repetitive=table([row["looping"] for row in rows]),
         rewards=rewards,

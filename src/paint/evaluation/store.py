@@ -19,7 +19,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from paint.core import storage
 from paint.core.errors import PaintError, cut, wrap_errors
 from paint.core.workspace import SETTINGS, Workspace, refuse_differences
 from paint.data.problems import Problem, from_row, to_row
+from paint.inference.rollouts import Rollout, read_rollout, rollout_row
 
 COST = "grading_cost"  # in settings.json: what the grades took, as metrics
 
@@ -40,6 +41,9 @@ COMPLETIONS = "completions.jsonl"
 PROBLEMS = "problems.jsonl"
 GRADES = "grades.jsonl"
 
+COLUMNS = "problem_id", "sample", "text", "truncated", "source", "prompt_ids", "completion_ids"
+"""What every row of completions.jsonl has."""
+
 
 SampleKey = tuple[str, int]
 """The id of a problem, and the number of a sample of it."""
@@ -47,34 +51,6 @@ SampleKey = tuple[str, int]
 
 class StoreError(PaintError, RuntimeError):
     """A store cannot be read, written or continued; the message has the file and a hint."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One stored completion, by the names that the rollouts of a run have."""
-
-    problem_id: str
-    sample: int  # number among the problem's k samples, from 0
-    prompt_ids: Sequence[int]
-    completion_ids: Sequence[int]
-    text: str  # think tags included, also one that the prompt opened
-    truncated: bool  # it reached the token limit
-    source: str  # a server's address, or "local"
-    # Of several turns, of which the ids are all and the text is the last.
-    conversation: Mapping[str, Any] | None = None
-
-    @property
-    def tokens(self) -> int:
-        """Length of the completion."""
-        return len(self.completion_ids)
-
-    @property
-    def key(self) -> SampleKey:
-        """What identifies it among the samples of a store."""
-        return self.problem_id, self.sample
-
-
-GradedSample = tuple[Sample, dict[str, Any]]  # with its row of grades.jsonl
 
 
 @dataclass(frozen=True)
@@ -103,11 +79,9 @@ class Store:
                 missing.append((problem, sample))
         return missing
 
-    def add(self, sample: Sample) -> None:
+    def add(self, sample: Rollout) -> None:
         """Append a sample, which then survives a kill. Raises StoreError if that fails."""
-        row = asdict(sample)
-        if sample.conversation is None:
-            del row["conversation"]
+        row = {"sample": sample.row, **rollout_row(sample)}
         evaluation_workspace(self.folder).append(row)
         self.written.add(sample.key)
 
@@ -125,13 +99,17 @@ class Store:
                 names.append(GRADES)
             evaluation_workspace(self.folder).finish(*names)
 
-    def samples(self) -> Iterator[Sample]:
+    def samples(self) -> Iterator[Rollout]:
         """Iterate over the stored samples of ``rows``, in order of completion."""
-        rows = set()
-        for problem, sample in self.rows:
-            rows.add((problem.id, sample))
-        # Samples of other problems and numbers may be stored, too.
-        return (s for s in _samples(self.folder) if s.key in rows)
+        asked = {(problem.id, number) for problem, number in self.rows}
+        hint = evaluation_workspace(self.folder).hint
+        for place, row in _rows(self.folder):
+            # Samples of other problems and numbers may be stored, too.
+            if key_of(row) in asked:
+                problem = self.problems_by_id[row["problem_id"]]
+                with wrap_errors(place, storage.CorruptFileError, hint):
+                    sample = read_rollout(row, problem, row["sample"])
+                yield sample
 
     def write_grades(self, grading: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> None:
         """Write grades.jsonl, one row per sample, and what graded them. Raises StoreError."""
@@ -147,10 +125,10 @@ class Store:
     def problems_by_id(self) -> dict[str, Problem]:
         return {problem.id: problem for problem in self.problems}
 
-    def graded_digest(self, sample: Sample) -> str:
+    def graded_digest(self, sample: Rollout) -> str:
         """Digest of what a grade is of, as stored with it: the problem's row and the completion."""
         # All fields of the row: a grader of the user's own may read any of them.
-        row = to_row(self.problems_by_id[sample.problem_id])
+        row = to_row(sample.problem)
         return storage.digest(json.dumps(row, sort_keys=True), sample.text)[:16]
 
     def stored_grades(self) -> dict[SampleKey, dict[str, Any]]:
@@ -158,21 +136,21 @@ class Store:
         grades: dict[SampleKey, dict[str, Any]] = {}
         hint = f"`paint grade {self.folder}` writes it again"
         for row in storage.read_growing_jsonl(self.folder / GRADES, hint):
-            grades[row["problem_id"], row["sample"]] = row
+            grades[key_of(row)] = row
         return grades
 
-    def graded(self) -> list[GradedSample]:
-        """The samples of ``rows``, in order, each with its stored grade.
+    def graded(self) -> list[tuple[Rollout, dict[str, Any]]]:
+        """The samples of ``rows``, in order, each with its row of grades.jsonl.
 
         Raises StoreError where a sample has none, or one of another text or row.
         """
         grades = self.stored_grades()
-        by_row: dict[SampleKey, GradedSample] = {}
+        by_row: dict[SampleKey, tuple[Rollout, dict[str, Any]]] = {}
         for sample in self.samples():
             row = grades.get(sample.key)
             if row is not None and row.get("of") == self.graded_digest(sample):
                 by_row[sample.key] = sample, row
-        found: list[GradedSample] = []
+        found: list[tuple[Rollout, dict[str, Any]]] = []
         for problem, number in self.rows:
             if (problem.id, number) not in by_row:
                 raise StoreError(
@@ -210,9 +188,9 @@ def open_store(
         before = workspace.require_same(settings, CHANGEABLE_SETTINGS)
         # Samples of problems that are not asked for now may stay.
         changed = {
-            sample.key
-            for sample in _samples(folder)
-            if prompts.get(sample.key, sample.prompt_ids) != sample.prompt_ids
+            key_of(row)
+            for _, row in _rows(folder)
+            if prompts.get(key_of(row), row["prompt_ids"]) != row["prompt_ids"]
         }
         if not replaces:
             _refuse_other_prompts(folder, changed)
@@ -225,7 +203,7 @@ def open_store(
             # Gold answers may have been corrected; each grade names the row that it is of.
             storage.write_jsonl(folder / PROBLEMS, map(to_row, problems))
             if changed:
-                kept = (asdict(s) for s in _samples(folder) if s.key not in changed)
+                kept = (row for _, row in _rows(folder) if key_of(row) not in changed)
                 storage.write_jsonl(folder / COMPLETIONS, kept)
         store = _opened(folder)
         store.write_sums()  # a kill may have come between the last sample and the sums
@@ -243,7 +221,7 @@ def reopen_store(folder: Path) -> Iterator[Store]:
 
 def stored_samples(folder: Path) -> set[SampleKey]:
     """The problems' ids and numbers of the samples that a store holds; none where there is none."""
-    return {sample.key for sample in _samples(folder)}
+    return {key_of(row) for _, row in _rows(folder)}
 
 
 def recorded_engines(folders: Iterable[Path]) -> set[str]:
@@ -306,14 +284,21 @@ def _opened(folder: Path) -> Store:
     return Store(folder, read_settings(folder), problems, stored_samples(folder))
 
 
-def _samples(folder: Path) -> Iterator[Sample]:
-    """Iterate over all stored samples, in order of completion."""
+def key_of(row: Mapping[str, Any]) -> SampleKey:
+    """What identifies the sample of a row of completions.jsonl or grades.jsonl."""
+    return row["problem_id"], row["sample"]
+
+
+def _rows(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Iterate over the rows of all stored samples with their places, in order of completion."""
     workspace = evaluation_workspace(folder)
     for number, row in enumerate(workspace.rows(), start=1):
         place = f"{workspace.rows_path} line {number}"
         with wrap_errors(place, storage.CorruptFileError, workspace.hint):
-            sample = Sample(**row)
-        yield sample
+            missing = [name for name in COLUMNS if name not in row]
+            if missing:
+                raise ValueError(f"it has no {', '.join(missing)}")
+        yield place, row
 
 
 def _refuse_other_prompts(folder: Path, changed: Iterable[SampleKey]) -> None:

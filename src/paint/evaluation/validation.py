@@ -40,7 +40,6 @@ from paint.evaluation.intervals import Interval
 from paint.evaluation.metrics import GradedSamples, compute_metrics
 from paint.evaluation.store import (
     GRADES,
-    Sample,
     Store,
     StoreError,
     find_stores,
@@ -50,6 +49,7 @@ from paint.evaluation.store import (
 from paint.grading.contract import Grader
 from paint.inference.conversations import Conversations
 from paint.inference.engine import Engine, sampling_from
+from paint.inference.rollouts import Rollout
 from paint.models.policy import Policy
 from paint.models.weights import trained_in
 
@@ -200,7 +200,7 @@ def _validate_task(
                 for store in stores:
                     for sample in samples:
                         store.add(sample)
-                        count.add(sample.tokens)
+                        count.add(len(sample.completion.ids))
                 stop()
         for store in stores:
             store.write_sums()
@@ -240,7 +240,7 @@ def generate_batch(
     task: EvalTask,
     rows: list[tuple[Problem, int]],
     conversations: Conversations | None = None,
-) -> list[Sample]:
+) -> list[Rollout]:
     """Generate the samples of some rows, each rank its share; all ranks get all samples."""
     # A rank without rows calls the engine all the same: engines on servers are called by all ranks
     # together.

@@ -2,7 +2,7 @@
 
 If the log-probs of the engine that drew tokens differ from those of the trainer that scores them,
 training is off-policy: a stale adapter, merged weights, another model, ... Every step compares them
-again (paint.training.rollouts).
+again (paint.training.log_probs).
 """
 
 from collections.abc import Iterator, Sequence

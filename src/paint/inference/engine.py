@@ -212,6 +212,15 @@ class RemoteEngine(Engine, Protocol):
         ...
 
 
+def row_seed(seed: int, step_index: int, row: int, attempt: int = 1) -> int:
+    """The seed of a row of a step, both from 0: of its completion, and of what its teacher reads.
+
+    It depends on no batch and on no rank (docs/fidelity.md, C15).
+    """
+    again = () if attempt == 1 else (attempt,)
+    return derive_seed(seed, step_index, row, *again)
+
+
 def derive_seed(*place: int | str) -> int:
     """Derive a seed from a key such as (seed, step, row); equal on every rank and resume."""
     # random.Random hashes a text by itself, the same in every process. 62 bits fit in the signed

@@ -33,7 +33,7 @@ from paint.inference.engine import (
     Sampling,
     TeacherTop,
     completion_fault,
-    derive_seed,
+    row_seed,
 )
 from paint.inference.factory import EngineSetup
 from paint.models.policy import Policy, PolicyError
@@ -136,7 +136,7 @@ def stored_rows(source: Path) -> Iterator[StoredRow]:
         for path in step_paths(source / "rollouts", ".jsonl"):
             for row, values in enumerate(read_jsonl(path, HINT)):
                 # Files count steps from 1, seeds from 0.
-                sampled_with = derive_seed(seed, step_of(path) - 1, row)
+                sampled_with = row_seed(seed, step_of(path) - 1, row)
                 yield StoredRow(f"{path} line {row + 1}", values, sampled_with)
     elif (source / "completions.jsonl").exists():
         if (source / SUMS).exists():

@@ -7,7 +7,7 @@ continues, grades are kept, and the engine "stored" reads them.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -33,9 +33,9 @@ from paint.evaluation.grade import grade, grade_of
 from paint.evaluation.metrics import GradedSamples
 from paint.evaluation.store import PURPOSE, Store, recorded_engines
 from paint.grading.graders import open_grader
-from paint.inference.conversations import read_conversation
-from paint.inference.engine import Completion, TurnPart, derive_seed, sampling_from
+from paint.inference.engine import TurnPart, sampling_from
 from paint.inference.machine import find_machine
+from paint.inference.rollouts import Rollout, rollout_of
 from paint.models.policy import Policy
 from paint.models.teacher import open_teacher
 from paint.models.weights import load_trained, trained_in
@@ -47,8 +47,7 @@ from paint.objective.loss import token_log_probs
 from paint.objective.solution import anchors_of, written
 from paint.resolve.check import Resolved, resolve_evaluation
 from paint.training.drift import KL
-from paint.training.rollouts import Rollout, rollout_of
-from paint.training.teacher_views import teacher_view
+from paint.training.teacher_views import with_teacher_prompt
 from paint.training.token_log import token_bytes
 from strictgrade.text import normalize
 
@@ -74,18 +73,10 @@ class GradedRollouts:
 
     def taught(
         self, policy: Policy, run: Resolved, contexts: Contexts, rows: Sequence[Rollout]
-    ) -> tuple[list[Rollout], list[dict[str, float]]]:
-        """Some of the rollouts with the teacher's prompts, and their overlaps."""
-        taught, measured = [], []
-        for row in rows:
-            seed = derive_seed(run.config.train.seed, 0, row.row)  # as in the first step
-            attempt = self.attempts[row.row]
-            view, metrics = teacher_view(
-                policy, run, contexts, row.problem, seed, attempt, row.completion.conversation
-            )
-            taught.append(replace(row, teacher_prompt=view))
-            measured.append(metrics)
-        return taught, measured
+    ) -> list[Rollout]:
+        """Some of the rollouts with the teacher's prompts and overlaps, as in a first step."""
+        write = partial(with_teacher_prompt, policy, run, contexts)
+        return [write(row, self.attempts[row.row], 0) for row in rows]
 
 
 def load_student(run: Resolved, folder: Path, display: Display) -> tuple[Policy, Resolved, bool]:
@@ -174,14 +165,12 @@ def _rollouts(policy: Policy, task: EvalTask, store: Store) -> list[Rollout]:
     problems = {problem.id: problem for problem in task.problems}
     rollouts = []
     for row, (sample, grades) in enumerate(store.graded()):
-        problem = problems[sample.problem_id]
-        conversation = None
-        if sample.conversation:
-            conversation = read_conversation(sample.conversation, problem)
-        ids = tuple(sample.completion_ids)
-        completion = Completion(ids, (), sample.truncated, sample.source, conversation)
+        problem = problems[sample.problem.id]
         # Its text is as in training, without a tag that the prompt opened.
-        rollout = rollout_of(policy, row, problem, list(sample.prompt_ids), completion)
+        rollout = rollout_of(policy, row, problem, sample.prompt, sample.completion)
+        if sample.completion.conversation:
+            # Its environment may have begun it otherwise. JSON has not all values of the fields.
+            rollout = replace(rollout, problem=replace(rollout.problem, fields=problem.fields))
         rollouts.append(replace(rollout, grade=grade_of(grades)))
     return rollouts
 
@@ -199,7 +188,7 @@ def teacher_answers(
     samples = len(found.rollouts) // len(problems)
     student, tasks = student_task(policy, run, problems, samples, folder), []
     for name in display.track("contexts with teacher prompts", list(contexts)):
-        taught, _ = found.taught(policy, run, contexts[name], found.rollouts)
+        taught = found.taught(policy, run, contexts[name], found.rollouts)
         prompts = [row.teacher_parts[0][0] for row in taught]
         own = dict(zip(student.asked, map(list, prompts), strict=True))
         # A source may be named "folder/module.py:function".
@@ -293,14 +282,14 @@ def score(
             # Once for all contexts. The adapter is untrained: both views have the base's weights.
             student = _states(policy, [row.student_parts for row in rows])
             for name, of_problem in contexts.items():
-                taught, measured = found.taught(policy, run, of_problem, rows)
+                taught = found.taught(policy, run, of_problem, rows)
                 teacher = _states(policy, [row.teacher_parts for row in taught])
                 prompts = [row.teacher_parts[0][0] for row in taught]
                 leakage = _answer_leakage(policy, prompts, annotations)
                 for i, row in enumerate(rows):
                     tokens = torch.tensor(row.completion.ids, device=policy.device)
                     terms = detail(student[i], teacher[i], heads, tokens, run.objective).values
-                    values = {**measured[i], **rollout_metrics(terms, annotations[i])}
+                    values = {**taught[i].metrics, **rollout_metrics(terms, annotations[i])}
                     scores[name].append({**values, "answer_leakage": leakage[i]})
                     counter.add(len(row.completion.ids))
     return scores
@@ -328,7 +317,7 @@ def divergence_sums(
     starts = range(0, len(found.rollouts), ROWS_AT_ONCE)
     for start in display.track("batches of rollouts scored", starts):
         rows = found.rollouts[start : start + ROWS_AT_ONCE]
-        taught, _ = found.taught(policy, run, contexts, rows)
+        taught = found.taught(policy, run, contexts, rows)
         student = policy.hidden_states(*_split([row.student_parts for row in rows]))
         hidden = teacher.hidden_states(*_split([row.teacher_parts for row in taught]))
         lengths = [len(row.completion.ids) for row in rows]

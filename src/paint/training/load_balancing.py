@@ -12,8 +12,8 @@ from accelerate import Accelerator
 from paint.config.schema import TrainConfig
 from paint.core.distributed import all_gather_objects
 from paint.inference.engine import TurnPart
+from paint.inference.rollouts import Rollout
 from paint.models.rows import joined_rows
-from paint.training.rollouts import Rollout
 
 
 def balance_rows(

@@ -18,8 +18,8 @@ from paint.core.display import Clock
 from paint.core.distributed import all_gather_objects
 from paint.inference.adapter_sync_check import restoring, set_trained, trainer_log_probs
 from paint.inference.engine import Completion, Engine, PendingCompletions, Sampling
+from paint.inference.rollouts import Rollout
 from paint.models.policy import Policy
-from paint.training.rollouts import Rollout
 
 BEHAVIOR_ADAPTERS = "behind.pt"
 """The file of a checkpoint with the behavior adapters of the pending steps, by step."""

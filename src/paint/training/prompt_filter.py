@@ -14,6 +14,7 @@ from paint.data.contexts import Contexts
 from paint.data.mixtures import counts_by_source
 from paint.data.problems import DataError, Problem, ValidRows
 from paint.inference.conversations import written_conversation
+from paint.inference.rollouts import Rollout, TeacherPrompt
 from paint.models.chat_template import PromptError
 from paint.models.lengths import chunks, most_tokens, spaced, token_lengths
 from paint.models.policy import Policy, tools_of_row
@@ -23,9 +24,7 @@ from paint.models.special_tokens import REASON, special_text_finder
 from paint.objective.masking import MARKER
 from paint.resolve.check import Resolved
 from paint.resolve.structure import position_limit
-from paint.training.rollouts import Rollout
 from paint.training.teacher_views import (
-    TeacherPrompt,
     masked_context,
     prompt_limit,
     reserved_tokens,

@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from paint.core.distributed import all_gather_objects
+from paint.inference.rollouts import Draws, Rollout
 from paint.resolve.algorithm import LearnsFrom
-from paint.training.rollouts import Draws, Rollout
 
 Grades = Callable[[list[Rollout]], list[Rollout]]
 """Grades rollouts."""

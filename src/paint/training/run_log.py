@@ -39,9 +39,9 @@ from paint.core.versions import versions
 from paint.data.problems import SOURCE
 from paint.evaluation.grade import is_repetitive
 from paint.grading.contract import Grade
-from paint.inference.conversations import conversation_record
+from paint.inference.rollouts import Rollout, rollout_row
 from paint.objective.loss_options import Objective
-from paint.training.rollouts import Rollout, logprob_mismatches, off_policy_metrics
+from paint.training.log_probs import logprob_mismatches, off_policy_metrics
 
 OF_SOURCES = ("reward", "accuracy", "kl", "loss")
 """Metrics of a step that are also computed of each source of a mixture."""
@@ -386,29 +386,20 @@ def stop_signals(signals: list[int]) -> Iterator[None]:
 
 def record(rollout: Rollout) -> dict[str, object]:
     """A rollout as it is stored (docs/reference/run-folder.md)."""
-    completion, grade = rollout.completion, rollout.grade
-    row: dict[str, object] = {
-        "problem_id": rollout.problem.id,
-        **({SOURCE: rollout.problem.source} if rollout.problem.source else {}),
-        "problem": rollout.problem.problem,
-        "answer": rollout.problem.answer,
-        "text": rollout.text,
-    }
-    if grade and grade.reward is not None:
-        row["correct"] = grade.correct
-    row["truncated"] = completion.truncated
-    row["source"] = completion.source
+    problem, completion, grade = rollout.problem, rollout.completion, rollout.grade
+    row: dict[str, object] = {"problem": problem.problem, "answer": problem.answer}
+    if problem.source:
+        row[SOURCE] = problem.source
+    row |= rollout_row(rollout)
+    row["engine_log_probs"] = completion.log_probs
     row["kept"] = bool(rollout.tokens)
     row |= rollout.metrics
     if rollout.tokens:
         row["loss"] = sum(rollout.tokens["loss"]) / len(completion.ids)
-    row["prompt_ids"] = rollout.prompt
-    row["completion_ids"] = completion.ids
-    row["engine_log_probs"] = completion.log_probs
     if rollout.draws:
         row["attempt_tokens"] = rollout.draws.tokens
-    if completion.conversation is not None:
-        row["conversation"] = conversation_record(completion.conversation)
+    if grade and grade.reward is not None:
+        row["correct"] = grade.correct
     if grade:
         row |= {"reward": grade.reward, "failed": grade.failed, **grade.columns}
     # "answer" is the gold one.

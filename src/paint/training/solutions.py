@@ -12,8 +12,8 @@ from paint.core.display import Clock
 from paint.data.problems import Problem
 from paint.inference.conversations import written_conversation
 from paint.inference.engine import Completion
+from paint.inference.rollouts import Rollout, rollout_of
 from paint.objective.loss import weighted_sum
-from paint.training.rollouts import Rollout, rollout_of
 from paint.training.run_log import loss_metrics
 from paint.training.train_step import (
     Batch,

@@ -11,7 +11,7 @@ from torch import Tensor
 from paint.config.schema import Config, ConfigError
 from paint.core.errors import NonFiniteError
 from paint.core.metric_records import is_of_run
-from paint.training.rollouts import Rollout
+from paint.inference.rollouts import Rollout
 from paint.training.token_log import ABOUT
 
 

@@ -6,7 +6,7 @@ Training, advice and pages have it from here, so that equal seeds make equal pro
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,51 +14,48 @@ from paint.core.errors import ConfigError
 from paint.data.contexts import NO_ATTEMPT, Attempt, Context, Contexts
 from paint.data.problems import DataError, Problem
 from paint.inference.conversations import CountTokens
-from paint.inference.engine import Conversation
+from paint.inference.engine import Conversation, row_seed
+from paint.inference.rollouts import Rollout, TeacherPrompt
 from paint.models.policy import Policy
 from paint.resolve.check import Resolved
 from paint.resolve.structure import position_limit
 
 
-@dataclass(frozen=True)
-class TeacherPrompt:
-    """The teacher's prompt and the context in it."""
-
-    context: str | None  # the (masked) reference in the prompt; None if there is none
-    complete: bool  # whether the prompt announces the context as a complete solution
-    prompt: list[int]  # token ids of the privileged prompt
-    rationale: str | None = None  # the teacher's own text about the context, if it writes one
-    refused_tokens: int = 0  # of a prompt over the limit, in whose place this one has no context
-    later: tuple[list[int], ...] = ()  # prompts of a conversation's later turns, with all before
-
-
-def teacher_view(
+def with_teacher_prompt(
     policy: Policy,
     run: Resolved,
     contexts: Contexts,
-    problem: Problem,
-    seed: int,
+    rollout: Rollout,
     attempt: Attempt,
-    conversation: Conversation | None = None,
-) -> tuple[TeacherPrompt, dict[str, float]]:
-    """The teacher's prompt of a completion, and the overlap and mask ratio that made it.
+    step_index: int,
+) -> Rollout:
+    """The rollout with its teacher's prompt; overlap and mask ratio are among its metrics.
 
     Of a conversation, all turns have the context of the first one.
+
+    Args:
+        attempt: the completion, with what others of its step add to what the teacher may read.
 
     Feedback that makes it too long counts as none was given: one remark does not end a run, and no
     prompt is cut. Raises DataError for other contexts that do.
     """
-    context, metrics = masked_context(contexts, problem, seed, attempt)
+    problem, conversation = rollout.problem, rollout.completion.conversation
+    seed = row_seed(run.config.train.seed, step_index, rollout.row)
+    context, measured = masked_context(contexts, problem, seed, attempt)
+    metrics = {**rollout.metrics, **measured}
+    if contexts.needs_peers:
+        metrics["verified_peers"] = len(attempt.peers)
     view = view_with_context(policy, problem, context, conversation=conversation)
     longest = max([view.prompt, *view.later], key=len)
     is_over = len(longest) > prompt_limit(policy, run)
     if is_over and contexts.reads_feedback and run.algorithm.passes_over:
         nothing = Context(None, complete=False)
         without = view_with_context(policy, problem, nothing, conversation=conversation)
-        return replace(without, refused_tokens=len(longest)), metrics
+        view = replace(without, refused_tokens=len(longest))
+        return replace(rollout, teacher_prompt=view, metrics=metrics)
     # Later prompts had the limit when the conversation was sampled, with what its own row gives.
     require_prompt_fits(view.prompt, problem, policy, run)
-    return view, metrics
+    return replace(rollout, teacher_prompt=view, metrics=metrics)
 
 
 def count_teacher_tokens(policy: Policy, contexts: Contexts) -> CountTokens:

@@ -21,7 +21,7 @@ from paint.config.run_folder import RunError, step_folder, step_of
 from paint.core import storage
 from paint.core.errors import wrap_errors
 from paint.core.storage import CorruptFileError
-from paint.training.rollouts import Rollout
+from paint.inference.rollouts import Rollout
 
 FLAGS = ("selected", "clipped")  # values that are 0 or 1
 

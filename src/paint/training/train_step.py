@@ -21,9 +21,9 @@ from paint.core.extensions import extension_errors
 from paint.data.contexts import Attempt, Contexts, with_others
 from paint.data.problems import Problem
 from paint.grading.contract import Grader, require_some_grade
-from paint.grading.graders import grade_items
 from paint.inference.conversations import Conversations
-from paint.inference.engine import Completion, Engine, Sampling, derive_seed, sampling_from
+from paint.inference.engine import Completion, Engine, Sampling, row_seed, sampling_from
+from paint.inference.rollouts import Rollout, grade_rollouts, is_asked, rollout_of, transcript_of
 from paint.models.policy import Policy
 from paint.models.sharding import is_sharded, passes_missing
 from paint.models.teacher import Teacher
@@ -33,15 +33,10 @@ from paint.resolve.optimizer import learning_rate, set_learning_rate
 from paint.training.callbacks import Callback
 from paint.training.drift import Drift
 from paint.training.load_balancing import balance_rows, micro_batches, token_passes
+from paint.training.log_probs import check_logprob_mismatch
 from paint.training.off_policy_rollouts import OffPolicyRollouts
 from paint.training.prompt_filter import FirstPrompts
 from paint.training.redraws import draw_until_right
-from paint.training.rollouts import (
-    Rollout,
-    check_logprob_mismatch,
-    items_of,
-    rollout_of,
-)
 from paint.training.step_checks import require_finite, require_scores
 from paint.training.teacher_views import count_teacher_tokens
 
@@ -152,9 +147,7 @@ def generation_request(
 ) -> tuple[list[list[int]], Sampling, list[int]]:
     """Prompts, sampling settings and seeds of a request to the engine."""
     config = setup.config
-    # docs/fidelity.md, C15: a completion depends on no batch and on no rank.
-    again = () if attempt == 1 else (attempt,)
-    seeds = [derive_seed(config.train.seed, one.step, one.row, *again) for one in rows]
+    seeds = [row_seed(config.train.seed, one.step, one.row, attempt) for one in rows]
     return [one.prompt for one in rows], sampling_from(config.rollout), seeds
 
 
@@ -250,10 +243,11 @@ def add_grades(setup: Setup, rollouts: Sequence[Rollout], step_index: int) -> li
     needs_answer, grading = setup.resolved.needs_answer, setup.config.grading
     found = graded(setup, rollouts)
     if grading.stop_on_failure and not grading.is_off:
-        asked = []
-        for before, r in zip(rollouts, found, strict=True):
-            if r.grade and (r.problem.answers or before.grade or not needs_answer):
-                asked.append((r.grade, r.problem.id))
+        asked = [
+            (r.grade, r.problem.id)
+            for before, r in zip(rollouts, found, strict=True)
+            if r.grade and is_asked(before, needs_answer=needs_answer)
+        ]
         every = all_gather_objects(asked)
         require_some_grade(
             [grade for grade, _ in every],
@@ -266,9 +260,14 @@ def add_grades(setup: Setup, rollouts: Sequence[Rollout], step_index: int) -> li
 
 def graded(setup: Setup, rollouts: Sequence[Rollout]) -> list[Rollout]:
     """The rollouts with their grades; those that an environment graded before keep theirs."""
-    items = items_of(setup.policy, [r for r in rollouts if r.grade is None])
-    grades = iter(grade_items(setup.grader, items, needs_answer=setup.resolved.needs_answer))
-    return [replace(r, grade=r.grade or next(grades)) for r in rollouts]
+    grades = grade_rollouts(
+        setup.grader,
+        rollouts,
+        [transcript_of(setup.policy, r) for r in rollouts],
+        tags=setup.policy.conventions.tags,
+        needs_answer=setup.resolved.needs_answer,
+    )
+    return [replace(r, grade=grade) for r, grade in zip(rollouts, grades, strict=True)]
 
 
 def set_ungraded_aside(setup: Setup, rollouts: Sequence[Rollout]) -> list[Rollout]:

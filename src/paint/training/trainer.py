@@ -49,10 +49,11 @@ from paint.grading.contract import describe_failures
 from paint.grading.cost import Cost
 from paint.grading.graders import open_grader
 from paint.inference.conversations import open_conversations, with_tools
-from paint.inference.engine import Completion, Engine, derive_seed
+from paint.inference.engine import Completion, Engine, row_seed
 from paint.inference.factory import EngineSetup, open_engine
 from paint.inference.local import LocalEngine
 from paint.inference.machine import find_machine
+from paint.inference.rollouts import Rollout
 from paint.models.conventions import today
 from paint.models.policy import Policy, load_policy, load_tokenizer
 from paint.models.teacher import Teacher, open_teacher
@@ -73,6 +74,7 @@ from paint.training import checkpoint, run_log
 from paint.training.callbacks import Callback
 from paint.training.drift import open_drift
 from paint.training.health import Health
+from paint.training.log_probs import OFF_POLICY_KL_WARNING, ON_POLICY
 from paint.training.longest_rows import measure_longest
 from paint.training.off_policy_rollouts import (
     AsyncRollouts,
@@ -88,7 +90,6 @@ from paint.training.prompt_filter import (
     print_first_prompts,
     warn_template_mismatch,
 )
-from paint.training.rollouts import OFF_POLICY_KL_WARNING, ON_POLICY, Rollout
 from paint.training.solutions import add_gradient_of_solutions
 from paint.training.step_checks import require_step
 from paint.training.step_time import LONG, StepTime, describe_taken, estimate, with_steps
@@ -304,7 +305,7 @@ def _print_first_prompts(setup: Setup, display: Display) -> FirstPrompts:
     """Print the prompts of the first row, before anything is sampled."""
     row, problem = minibatch(setup, 0)[0]
     contexts = setup.contexts if setup.resolved.algorithm.needs_context else None
-    seed = derive_seed(setup.config.train.seed, 0, row)
+    seed = row_seed(setup.config.train.seed, 0, row)
     return print_first_prompts(display, setup.policy, contexts, problem, seed)
 
 

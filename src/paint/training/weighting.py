@@ -13,7 +13,7 @@ from paint.config.schema import ObjectiveConfig
 from paint.core.display import Clock
 from paint.core.distributed import all_gather_objects, gather_on_rank0
 from paint.core.errors import ConfigError
-from paint.training.rollouts import Rollout
+from paint.inference.rollouts import Rollout
 from paint.training.train_step import (
     Scores,
     Setup,

@@ -11,8 +11,8 @@ from paint.algorithms.variants.u_opsd import UOpsd, lesson, lesson_view
 from paint.config.run_folder import read_metrics
 from paint.data.problems import Problem
 from paint.inference.engine import Completion
+from paint.inference.rollouts import Rollout
 from paint.models.policy import Policy
-from paint.training.rollouts import Rollout
 from paint.training.trainer import train
 from runs import changed, stored, variant, write_problems
 

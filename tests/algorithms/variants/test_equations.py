@@ -22,11 +22,11 @@ from paint.data.problems import Problem
 from paint.grading.mathematics import MathGrader
 from paint.inference.engine import Completion
 from paint.inference.local import LocalEngine
+from paint.inference.rollouts import Rollout
 from paint.models.policy import load_policy
 from paint.models.teacher import open_teacher
 from paint.resolve.check import check_config
 from paint.training import train_step
-from paint.training.rollouts import Rollout
 from paint.training.train_step import Setup
 from runs import changed, variant
 

@@ -11,8 +11,8 @@ from paint.core.display import Display
 from paint.data.problems import Problem
 from paint.grading.contract import Grade
 from paint.inference.engine import Completion
+from paint.inference.rollouts import Rollout
 from paint.models.policy import load_policy
-from paint.training.rollouts import Rollout
 from paint.training.token_log import read_tokens, tokens_path
 from paint.training.trainer import train
 from runs import adapter, changed, stored, variant, write_problems

@@ -18,9 +18,9 @@ from paint.config.schema import Config, ConfigError, ObjectiveConfig
 from paint.data.problems import Problem
 from paint.grading.contract import Grade
 from paint.inference.engine import Completion
+from paint.inference.rollouts import Rollout
 from paint.resolve.check import check_config
 from paint.training import train_step
-from paint.training.rollouts import Rollout
 from paint.training.token_log import read_tokens, tokens_path
 from paint.training.train_step import Setup
 from paint.training.trainer import train

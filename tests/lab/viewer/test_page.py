@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -81,17 +82,16 @@ def test_scripts_of_pages_have_no_undefined_and_no_unused_name(tmp_path: Path) -
 
 def test_turns_of_a_conversation_have_text_and_calls() -> None:
     call = {"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"role": "assistant", "content": "I add.", "tool_calls": [call]},
         {"role": "tool", "name": "add", "content": "2"},
         {"role": "assistant", "content": None, "tool_calls": [call]},
     ]
-    assert turns_of({"messages": messages}) == [
+    assert turns_of(messages) == [
         ("assistant", f"I add.\n{json.dumps(call)}"),
         ("tool", "2"),
         ("assistant", json.dumps(call)),
     ]
-    assert turns_of(None) == []
 
 
 def test_as_json_non_finite_numbers_are_null() -> None:

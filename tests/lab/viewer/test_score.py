@@ -15,6 +15,8 @@ from paint.config.schema import ConfigError
 from paint.core.display import Display
 from paint.core.extensions import spec_of
 from paint.core.storage import CorruptFileError, read_json, write_json, write_jsonl
+from paint.data.problems import Problem
+from paint.inference.rollouts import read_rollout
 from paint.lab.viewer.run import PageSpec, choose, run_data, spread
 from paint.lab.viewer.score import Scorer
 from paint.resolve.check import read_resolved
@@ -30,8 +32,11 @@ def test_scorer_uses_checkpoint_before_step(run: Path) -> None:
     for step, bound in ((3, 1e-5), (1, 1e-5), (2, None)):
         scorer.become_student(step)
         kept = read_tokens(tokens_path(run, step))
-        rollout = stored(run, step)[0]
-        found = scorer.score(rollout, [rollout["teacher_prompt_ids"]]).values
+        row = stored(run, step)[0]
+        rollout = read_rollout(
+            row, Problem(row["problem"], "", row["answer"], row["problem_id"]), 0
+        )
+        found = scorer.score(rollout, [row["teacher_prompt_ids"]]).values
         moved = np.abs(found["student_log_prob"] - kept[0]["student_log_prob"]).max()
         if bound is None:
             assert moved > 1e-5

@@ -16,8 +16,8 @@ from paint.algorithms.variant import Variant
 from paint.config.schema import Config
 from paint.core.errors import ConfigError
 from paint.core.settings import setting, within
+from paint.inference.rollouts import Rollout
 from paint.training import train_step as ts
-from paint.training.rollouts import Rollout
 
 
 @dataclass(frozen=True)

@@ -27,10 +27,10 @@ from paint.algorithms.variant import Variant
 from paint.core.display import Clock
 from paint.core.schedules import linear
 from paint.core.settings import POSITIVE, or_none, setting, within
+from paint.inference.rollouts import Rollout
 from paint.objective.divergences import find_divergence
 from paint.objective.loss import weighted_sum
 from paint.training import train_step as ts
-from paint.training.rollouts import Rollout
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ import torch
 
 from paint.algorithms.paint import rollout_loss, teacher_hidden_states
 from paint.algorithms.variant import Variant
+from paint.inference.rollouts import Rollout
 from paint.objective.divergences import find_divergence
 from paint.training import train_step as ts
-from paint.training.rollouts import Rollout
 from paint.training.weighting import factors
 
 

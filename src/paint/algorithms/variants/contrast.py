@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from paint.algorithms.paint import add_teacher_prompts, rollout_loss, teacher_hidden_states
 from paint.algorithms.variant import Variant
 from paint.core.display import Clock
+from paint.inference.rollouts import Rollout
 from paint.training import train_step as ts
-from paint.training.rollouts import Rollout
 
 
 @dataclass(frozen=True)

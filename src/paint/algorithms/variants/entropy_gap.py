@@ -19,8 +19,8 @@ from torch import Tensor
 
 from paint.algorithms.paint import rollout_loss, teacher_hidden_states
 from paint.algorithms.variant import Variant
+from paint.inference.rollouts import Rollout
 from paint.training import train_step as ts
-from paint.training.rollouts import Rollout
 from paint.training.weighting import mean_one_by_completion
 
 Statistics = Mapping[str, Tensor]

@@ -19,8 +19,8 @@ from paint.algorithms.paint import score_rollouts
 from paint.algorithms.variant import Variant
 from paint.core.display import Clock
 from paint.core.distributed import all_gather_objects
+from paint.inference.rollouts import Rollout
 from paint.resolve.algorithm import LearnsFrom
-from paint.training.rollouts import Rollout
 from paint.training.train_step import Batch, Setup, StepResult
 from paint.training.weighting import learn_from
 

@@ -14,8 +14,8 @@ from paint.algorithms.paint import score_rollouts
 from paint.algorithms.variant import Variant
 from paint.core.display import Clock
 from paint.core.settings import NOT_NEGATIVE, setting
+from paint.inference.rollouts import Rollout
 from paint.resolve.algorithm import LearnsFrom
-from paint.training.rollouts import Rollout
 from paint.training.train_step import Batch, Setup, StepResult, accumulate, learn
 from paint.training.weighting import mean_one
 

@@ -18,8 +18,8 @@ from paint.core.settings import POSITIVE, setting
 from paint.data.contexts import Context
 from paint.inference.engine import derive_seed, sampling_from
 from paint.inference.local import LocalEngine
+from paint.inference.rollouts import Rollout
 from paint.training import train_step as ts
-from paint.training.rollouts import Rollout
 from paint.training.teacher_views import require_prompt_fits, view_with_context
 
 

@@ -14,9 +14,9 @@ from paint.algorithms.grpo import score_group
 from paint.algorithms.paint import rollout_loss, teacher_hidden_states
 from paint.algorithms.variant import RewardedVariant
 from paint.core.settings import NOT_NEGATIVE, setting
+from paint.inference.rollouts import Rollout
 from paint.resolve.algorithm import GrpoOptions
 from paint.training import train_step as ts
-from paint.training.rollouts import Rollout
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from torch import Tensor
 from paint.algorithms.grpo import grpo_terms, token_advantages
 from paint.algorithms.variant import RewardedVariant, teacher_log_probs
 from paint.core.settings import NOT_NEGATIVE, setting
+from paint.inference.rollouts import Rollout
 from paint.objective.loss import weighted_sum
 from paint.training import train_step as ts
-from paint.training.rollouts import Rollout
 
 
 @dataclass(frozen=True)

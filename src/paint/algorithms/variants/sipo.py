@@ -19,9 +19,9 @@ from paint.algorithms.variant import RewardedVariant, teacher_log_probs
 from paint.core.display import Clock
 from paint.core.distributed import all_gather_objects
 from paint.core.settings import NOT_NEGATIVE, setting
+from paint.inference.rollouts import Rollout
 from paint.objective.loss import weighted_sum
 from paint.training import train_step as ts
-from paint.training.rollouts import Rollout
 from strictgrade.comparer import answer_text
 
 

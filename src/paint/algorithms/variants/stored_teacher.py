@@ -19,11 +19,11 @@ from paint.config.schema import Config, ConfigError
 from paint.core.display import Clock
 from paint.data.problems import DataError
 from paint.inference.engine import TeacherTop
+from paint.inference.rollouts import Rollout
 from paint.objective.top_k import top_k_loss
 from paint.resolve.algorithm import Algorithm
 from paint.resolve.engines import engine_of
 from paint.training import train_step as ts
-from paint.training.rollouts import Rollout
 
 
 class StoredTeacher(Algorithm):

@@ -19,11 +19,11 @@ from paint.core.display import Clock
 from paint.core.distributed import all_gather_objects
 from paint.core.settings import setting, within
 from paint.data.contexts import Context
+from paint.inference.rollouts import Rollout, TeacherPrompt
 from paint.models.policy import Policy
 from paint.resolve.algorithm import Algorithm
 from paint.training import train_step as ts
-from paint.training.rollouts import Rollout
-from paint.training.teacher_views import TeacherPrompt, view_with_context
+from paint.training.teacher_views import view_with_context
 from paint.training.weighting import learn_from
 from strictgrade.comparer import answer_text
 

@@ -191,12 +191,12 @@ class Evaluation(Measured):
             for sample, grade in graded:
                 row: dict[str, Any] = {"policy": folder.parent.name, "benchmark": folder.name}
                 row |= {
-                    "problem_id": sample.problem_id,
-                    "sample": sample.sample,
+                    "problem_id": sample.problem.id,
+                    "sample": sample.row,
                     "text": sample.text,
-                    "tokens": sample.tokens,
-                    "truncated": sample.truncated,
-                    "source": sample.source,
+                    "tokens": len(sample.completion.ids),
+                    "truncated": sample.completion.truncated,
+                    "source": sample.completion.source,
                 }
                 for name in ("correct", "answer", "reason", "reward", "rewards", "feedback"):
                     if name in grade:

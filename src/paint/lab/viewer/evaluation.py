@@ -9,8 +9,9 @@ from paint.data.gold_answer_checks import gold_warnings
 from paint.data.problems import Problem
 from paint.evaluation.grade import graded_samples, policy_names, stored_in
 from paint.evaluation.metrics import GradedSamples
-from paint.evaluation.store import Sample, Store, reopen_store
+from paint.evaluation.store import Store, reopen_store
 from paint.evaluation.summary import main_metric, summary_report
+from paint.inference.rollouts import Rollout
 from paint.lab.viewer.page import turns_of
 
 TEXT_CHARACTERS = 6_000_000
@@ -69,7 +70,7 @@ def benchmark_data(
             problems[warning.problem.id]["doubt"] = str(warning)
     for policy, store in by_policy.items():
         for sample, row in store.graded():
-            answers = problems[sample.problem_id]["answers"].setdefault(policy, [])
+            answers = problems[sample.problem.id]["answers"].setdefault(policy, [])
             answers.append(_answer_data(row, sample, max_characters))
     answers = [a for p in problems.values() for each in p["answers"].values() for a in each]
     return {
@@ -94,7 +95,9 @@ def _problem_data(problem: Problem) -> dict[str, Any]:
     }
 
 
-def _answer_data(row: Mapping[str, Any], sample: Sample, max_characters: int) -> dict[str, Any]:
+def _answer_data(row: Mapping[str, Any], sample: Rollout, max_characters: int) -> dict[str, Any]:
+    conversation = sample.completion.conversation
+    messages = conversation.messages if conversation else ()
     return {
         "correct": row["correct"],
         "answer": row.get("answer"),
@@ -105,12 +108,10 @@ def _answer_data(row: Mapping[str, Any], sample: Sample, max_characters: int) ->
         "feedback": shortened(row.get("feedback", ""), max_characters),
         "metrics": row.get("metrics", {}),
         "looping": row["looping"],
-        "tokens": sample.tokens,
-        "truncated": sample.truncated,
+        "tokens": len(sample.completion.ids),
+        "truncated": sample.completion.truncated,
         "text": shortened(sample.text, max_characters),
-        "turns": [
-            (role, shortened(text, max_characters)) for role, text in turns_of(sample.conversation)
-        ],
+        "turns": [(role, shortened(text, max_characters)) for role, text in turns_of(messages)],
     }
 
 

@@ -8,7 +8,7 @@ access.
 import base64
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files as resources
 from pathlib import Path
 from typing import Any
@@ -59,10 +59,10 @@ def packed(values: Any) -> dict[str, str]:
     return {kind: base64.b64encode(little.tobytes()).decode()}
 
 
-def turns_of(conversation: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """Role and text of each message of a stored conversation, with calls of tools as JSON."""
+def turns_of(messages: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Role and text of each message of a conversation, with calls of tools as JSON."""
     turns = []
-    for message in conversation["messages"] if conversation else ():
+    for message in messages:
         calls = [json.dumps(call, ensure_ascii=False) for call in message.get("tool_calls") or ()]
         text = "\n".join(filter(None, [message.get("content"), *calls]))
         turns.append((str(message["role"]), text))

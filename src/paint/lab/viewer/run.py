@@ -37,6 +37,7 @@ from paint.evaluation.change import describe_change, graded_validation
 from paint.evaluation.grade import is_repetitive
 from paint.evaluation.metrics import GradedSamples, compute_metrics
 from paint.grading.graders import needs_answer
+from paint.inference.rollouts import Rollout, read_rollout
 from paint.lab.viewer.page import PAGE, packed, places_of, text_of, turns_of
 from paint.lab.viewer.run_evaluations import evaluations_of, link_to
 from paint.lab.viewer.score import Scorer
@@ -294,37 +295,41 @@ def spread(steps: Sequence[int], sizes: Mapping[int, int], most: int) -> list[in
 def row_data(
     shared: RenderContext,
     step: int,
-    rollout: Mapping[str, Any],
+    row: Mapping[str, Any],
     logged: Mapping[str, Any] | None,
     is_rescored: bool,
 ) -> dict[str, Any]:
-    """The data of one rollout."""
+    """The data of one rollout, which is given as it is stored."""
     scorer, vocabulary, tokenizer = shared.scorer, shared.vocabulary, shared.tokenizer
-    ids = rollout["completion_ids"]
+    ids = row["completion_ids"]
     values = {}
     for name, array in (logged or {}).items():
         if name not in ABOUT:  # which say what row and token a value is of
             values[name] = array
-    data: dict[str, Any] = {name: rollout[name] for name in ROLLOUT if name in rollout}
+    data: dict[str, Any] = {name: row[name] for name in ROLLOUT if name in row}
     grader = shared.config.grading.grader
     if not any(map(needs_answer, grader)):
         data.pop("answer", None)  # nothing was compared with it
     if has_boxes(shared.config):
-        data["boxed"] = boxed(rollout["text"])
+        data["boxed"] = boxed(row["text"])
     data |= {
-        "looping": is_repetitive(rollout["text"]),
-        "turns": turns_of(rollout.get("conversation")),
+        "looping": is_repetitive(row["text"]),
+        "turns": turns_of(row.get("conversation", {}).get("messages", ())),
         "ids": packed(places_of(ids, vocabulary)),
-        "prompts": prompts_of(rollout, tokenizer),
+        "prompts": prompts_of(row, tokenizer),
         "is_kept": logged is not None,
     }
+    problem = shared.problems.get(row["problem_id"])
+    # Of a problem that is not found, the row has the text.
+    asked = problem or Problem(row["problem"], "", row["answer"], row["problem_id"])
+    rollout = read_rollout(row, asked, row["row"])
     if scorer is not None and is_rescored:
-        later = rollout.get("later_teacher_prompt_ids", [])
-        found = scorer.score(rollout, [rollout["teacher_prompt_ids"], *later])
+        later = row.get("later_teacher_prompt_ids", [])
+        found = scorer.score(rollout, [row["teacher_prompt_ids"], *later])
         if logged is None:
             values = dict(found.values)
             # The engine's own log-probs: the page compares them with the trainer's.
-            log_probs = rollout["engine_log_probs"]
+            log_probs = row["engine_log_probs"]
             if log_probs:  # none for tokens that no engine sampled
                 values["engine_log_prob"] = np.array(log_probs, np.float32)
         else:
@@ -340,11 +345,10 @@ def row_data(
             **_packed_values(found.log_probs),
         }
     data["values"] = _packed_values(values)
-    problem = shared.problems.get(rollout["problem_id"])
     if scorer is not None and problem is not None:
-        data["contexts"] = _contexts_of(shared.contexts, scorer, problem, step, rollout)
+        data["contexts"] = _contexts_of(shared.contexts, scorer, step, rollout, row)
         pieces = token_bytes(tokenizer, ids)
-        data["solution"] = solution_of(problem, rollout, shared.config, pieces)
+        data["solution"] = solution_of(problem, row, shared.config, pieces)
     return data
 
 
@@ -353,19 +357,19 @@ def _packed_values(values: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 
 
 def _contexts_of(
-    sources: Sequence[str], scorer: Scorer, problem: Problem, step: int, rollout: Mapping[str, Any]
+    sources: Sequence[str], scorer: Scorer, step: int, rollout: Rollout, row: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The completion's values under each further context that its problem has."""
     contexts = {}
     for source in sources:
-        view = scorer.view(problem, source, step, rollout)
+        view = scorer.view(rollout, row["mask_ratio"], source, step)
         if view is None:
             continue
         values = scorer.score(rollout, [view.prompt, *view.later]).values
         changing = {name: values[name] for name in CONTEXT_VALUES}
         contexts[source] = {
             "context": view.context,
-            "is_the_runs": view.prompt == rollout["teacher_prompt_ids"],
+            "is_the_runs": view.prompt == row["teacher_prompt_ids"],
             "values": _packed_values(changing),
         }
     return contexts

@@ -5,11 +5,9 @@ are recomputed from the stored token ids with the student before the step. If th
 checkpoint, the last earlier one is used, and ``Scorer.become_student`` returns its step.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -25,19 +23,18 @@ from paint.config.schema import ConfigError
 from paint.core.device import own_device
 from paint.core.display import Display
 from paint.core.trust import UntrustedError
-from paint.data.contexts import Attempt, Contexts, with_source
+from paint.data.contexts import Contexts, with_source
 from paint.data.problems import DataError, Problem, problems_digest, read_problems
-from paint.grading.contract import Grade
 from paint.inference.adapter_sync_check import set_trained
-from paint.inference.conversations import read_conversation
-from paint.inference.engine import derive_seed
+from paint.inference.engine import row_seed
+from paint.inference.rollouts import Rollout, TeacherPrompt
 from paint.models.policy import Policy, load_policy
 from paint.models.teacher import Teacher, open_teacher
 from paint.models.weights import load_trained, model_digests, trained_in
 from paint.objective.detail import Detail, detail
 from paint.resolve.check import Resolved
 from paint.training.prompt_filter import filter_problems
-from paint.training.teacher_views import TeacherPrompt, masked_context, view_with_context
+from paint.training.teacher_views import masked_context, view_with_context
 
 
 class Scorer:
@@ -90,56 +87,45 @@ class Scorer:
         self._at = done
         return done
 
-    def score(self, rollout: Mapping[str, Any], teacher: Sequence[Sequence[int]]) -> Detail:
-        """Score a stored rollout under the loaded student and a teacher with these prompts.
+    def score(self, rollout: Rollout, teacher: Sequence[Sequence[int]]) -> Detail:
+        """Score a rollout under the loaded student and a teacher with these prompts.
 
         There is one, or one for each turn of a conversation.
         """
-        options, ids = self.resolved.objective, rollout["completion_ids"]
-        turns = rollout.get("conversation", {}).get("turns", ())
-        prompts = [turn["prompt"] for turn in turns] or [rollout["prompt_ids"]]
-        parts = split_at(ids, [turn["length"] for turn in turns] or [len(ids)])
+        options = self.resolved.objective
+        prompts, parts = zip(*rollout.student_parts, strict=True)
         with torch.no_grad():
             student = self.policy.hidden_states(prompts, parts)
             states = self.teacher.hidden_states(teacher, parts)
-            tokens = torch.tensor(ids, device=student.device)
+            tokens = torch.tensor(rollout.completion.ids, device=student.device)
         heads = self.policy.lm_head, self.teacher.lm_head
         return detail(student, states, heads, tokens, options)
 
     def view(
-        self, problem: Problem, shown: str, step: int, rollout: Mapping[str, Any]
+        self, rollout: Rollout, mask_ratio: float, shown: str, step: int
     ) -> TeacherPrompt | None:
-        """The teacher's prompt of a stored rollout with another context; None if there is none."""
-        source = context_source(shown)
-        if source.shows_feedback and "reason" not in rollout:
+        """The teacher's prompt of a rollout with another context; None if there is none."""
+        source, problem = context_source(shown), rollout.problem
+        if source.shows_feedback and rollout.grade is None:
             raise ConfigError(
                 f"--contexts {shown}: the run has no grader, so its rollouts hold no reason and no "
                 f"feedback; leave it out"
             )
         contexts = Contexts(with_source(self.config.context, shown), self.problems)
         # Files count steps from 1, seeds from 0: so the choices are the run's.
-        seed = derive_seed(self.config.train.seed, step - 1, rollout["row"])
-        said = {name: rollout.get(name, "") for name in ("reason", "feedback")}
-        attempt = Attempt(rollout["text"], Grade(rollout.get("reward"), **said))
+        seed = row_seed(self.config.train.seed, step - 1, rollout.row)
         try:
-            context, _ = masked_context(contexts, problem, seed, attempt, rollout["mask_ratio"])
+            context, _ = masked_context(contexts, problem, seed, rollout.attempt, mask_ratio)
         except DataError:
             if source.reads_others:
                 return None  # of a single problem there is no other one
             raise
         if contexts.reads_feedback and context.text is None:
             return None
-        conversation = None
-        if "conversation" in rollout:
-            conversation = read_conversation(rollout["conversation"], problem)
+        conversation = rollout.completion.conversation
+        if conversation is not None:
             problem = conversation.problem
         return view_with_context(self.policy, problem, context, conversation=conversation)
-
-
-def split_at(ids: Sequence[int], lengths: Sequence[int]) -> list[Sequence[int]]:
-    """Token ids in parts of these lengths."""
-    ends = list(accumulate(lengths))
-    return [ids[end - length : end] for end, length in zip(ends, lengths, strict=True)]
 
 
 def read_training_problems(
