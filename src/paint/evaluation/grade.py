@@ -33,7 +33,7 @@ from paint.evaluation.summary import SUMMARY, summary_report
 from paint.grading.contract import Grade, Grader, require_some_grade
 from paint.grading.cost import Cost
 from paint.grading.graders import NoGrader, code_digest, open_grader
-from paint.inference.rollouts import grade_rollouts, is_asked
+from paint.inference.rollouts import grade_rollouts, is_gradable
 from strictgrade.text import normalize
 from strictgrade.thoughts import ThoughtTags
 
@@ -156,7 +156,7 @@ def _grade_others(
             graded = list(zip(chunk, grades, strict=True))
             # At the first chunk: a judge that is down is found before it was asked for all samples.
             if stops and not start:
-                told = [pair for pair in graded if is_asked(pair[0], needs_answer=needs_answer)]
+                told = [pair for pair in graded if is_gradable(pair[0], needs_answer=needs_answer)]
                 ids = [s.problem.id for s, _ in told]
                 require_some_grade([g for _, g in told], ids, grading.grader, store.folder.name)
             for s, verdict in graded:

@@ -134,7 +134,7 @@ def transcript_of(policy: Policy, rollout: Rollout) -> str:
     return policy.transcript(*rollout.student_parts[-1])
 
 
-def is_asked(rollout: Rollout, *, needs_answer: bool) -> bool:
+def is_gradable(rollout: Rollout, *, needs_answer: bool) -> bool:
     """Whether a rollout is graded: it has what the grader needs, or its environment's grade."""
     return bool(rollout.problem.answers or rollout.grade or not needs_answer)
 

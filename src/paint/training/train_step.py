@@ -23,7 +23,7 @@ from paint.data.problems import Problem
 from paint.grading.contract import Grader, require_some_grade
 from paint.inference.conversations import Conversations
 from paint.inference.engine import Completion, Engine, Sampling, row_seed, sampling_from
-from paint.inference.rollouts import Rollout, grade_rollouts, is_asked, rollout_of, transcript_of
+from paint.inference.rollouts import Rollout, grade_rollouts, is_gradable, rollout_of, transcript_of
 from paint.models.policy import Policy
 from paint.models.sharding import is_sharded, passes_missing
 from paint.models.teacher import Teacher
@@ -246,7 +246,7 @@ def add_grades(setup: Setup, rollouts: Sequence[Rollout], step_index: int) -> li
         asked = [
             (r.grade, r.problem.id)
             for before, r in zip(rollouts, found, strict=True)
-            if r.grade and is_asked(before, needs_answer=needs_answer)
+            if r.grade and is_gradable(before, needs_answer=needs_answer)
         ]
         every = all_gather_objects(asked)
         require_some_grade(
