@@ -9,7 +9,7 @@ tokenised again. The turns of all conversations are sampled together, one round 
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from paint.config.schema import ConversationConfig
@@ -24,7 +24,6 @@ from paint.environments.episodes import (
     ToolResult,
     tools_of,
 )
-from paint.grading.contract import Grade
 from paint.inference.engine import (
     Completion,
     Conversation,
@@ -385,46 +384,3 @@ def written_conversation(
     calls = sum(len(message.get("tool_calls", ())) for message in messages)
     conversation = Conversation(tuple(turns), tuple(messages), "end", problem, calls=calls)
     return Completion(tuple(ids), (), truncated=False, source=source, conversation=conversation)
-
-
-def conversation_record(conversation: Conversation) -> dict[str, Any]:
-    """A conversation as files hold it, without its problem; ``read_conversation`` reads it."""
-    record: dict[str, Any] = {
-        "turns": [asdict(turn) for turn in conversation.turns],
-        "messages": list(conversation.messages),
-        "ended": conversation.ended,
-        "calls": conversation.calls,
-        "failed_calls": conversation.failed_calls,
-    }
-    if conversation.problem.turns:  # its environment may have begun it
-        record["opening"] = [list(turn) for turn in conversation.problem.turns]
-    if conversation.grade is not None:
-        record["grade"] = asdict(conversation.grade)
-    return record
-
-
-def read_conversation(record: Mapping[str, Any], problem: Problem) -> Conversation:
-    """The conversation of ``conversation_record``. Raises ValueError for what is none."""
-    try:
-        turns = tuple(Turn(**turn) for turn in record["turns"])
-        messages = tuple(record["messages"])
-        opening = tuple((role, text) for role, text in record.get("opening", ()))
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"its conversation is none: {error}") from error
-    if opening:
-        problem = replace(problem, problem=opening[-1][1], turns=opening)
-    return Conversation(
-        turns,
-        messages,
-        record.get("ended", "end"),
-        problem,
-        given_grade(record),
-        record.get("calls", 0),
-        record.get("failed_calls", 0),
-    )
-
-
-def given_grade(record: Mapping[str, Any]) -> Grade | None:
-    """What the environment gave a stored conversation."""
-    found = record.get("grade")
-    return Grade(**found) if found else None

@@ -4,17 +4,18 @@ Training, validation, evaluations and advice sample, grade and store rollouts; a
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paint.data.contexts import Attempt
 from paint.data.problems import Problem, row_of
 from paint.grading.contract import Grade, Grader, Item
 from paint.grading.graders import grade_items
-from paint.inference.conversations import conversation_record, read_conversation
-from paint.inference.engine import Completion, TurnPart
-from paint.models.policy import Policy
+from paint.inference.engine import Completion, Conversation, Turn, TurnPart
 from strictgrade.thoughts import ThoughtTags
+
+if TYPE_CHECKING:  # files are read without torch
+    from paint.models.policy import Policy
 
 
 class Draws(NamedTuple):
@@ -88,7 +89,7 @@ class Rollout:
 
 
 def rollout_of(
-    policy: Policy,
+    policy: "Policy",
     row: int,
     problem: Problem,
     prompt: list[int],
@@ -126,7 +127,7 @@ def rollout_of(
     )
 
 
-def transcript_of(policy: Policy, rollout: Rollout) -> str:
+def transcript_of(policy: "Policy", rollout: Rollout) -> str:
     """What a grader reads of a completion: the text, with the thought that its prompt opened.
 
     Of a conversation it is the last turn.
@@ -205,3 +206,41 @@ def read_rollout(row: Mapping[str, Any], problem: Problem, place: int) -> Rollou
             row.get("metrics", {}),
         )
     return Rollout(place, problem, row["prompt_ids"], completion, row["text"], grade=grade)
+
+
+def conversation_record(conversation: Conversation) -> dict[str, Any]:
+    """A conversation as files hold it, without its problem; ``read_conversation`` reads it."""
+    record: dict[str, Any] = {
+        "turns": [asdict(turn) for turn in conversation.turns],
+        "messages": list(conversation.messages),
+        "ended": conversation.ended,
+        "calls": conversation.calls,
+        "failed_calls": conversation.failed_calls,
+    }
+    if conversation.problem.turns:  # its environment may have begun it
+        record["opening"] = [list(turn) for turn in conversation.problem.turns]
+    if conversation.grade is not None:
+        record["grade"] = asdict(conversation.grade)
+    return record
+
+
+def read_conversation(record: Mapping[str, Any], problem: Problem) -> Conversation:
+    """The conversation of ``conversation_record``. Raises ValueError for what is none."""
+    try:
+        turns = tuple(Turn(**turn) for turn in record["turns"])
+        messages = tuple(record["messages"])
+        opening = tuple((role, text) for role, text in record.get("opening", ()))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"its conversation is none: {error}") from error
+    given = record.get("grade")
+    if opening:
+        problem = replace(problem, problem=opening[-1][1], turns=opening)
+    return Conversation(
+        turns,
+        messages,
+        record.get("ended", "end"),
+        problem,
+        Grade(**given) if given else None,
+        record.get("calls", 0),
+        record.get("failed_calls", 0),
+    )

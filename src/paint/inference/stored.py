@@ -21,7 +21,7 @@ from paint.core.storage import SUMS, read_jsonl, verify_checksums
 from paint.data.formats import is_chat
 from paint.data.problems import DataError, Problem, read_conversation_messages
 from paint.data.readers import not_text
-from paint.inference.conversations import read_conversation, written_conversation
+from paint.inference.conversations import written_conversation
 from paint.inference.engine import (
     LOG_PROB_ROUNDING,
     STORED,
@@ -36,6 +36,7 @@ from paint.inference.engine import (
     row_seed,
 )
 from paint.inference.factory import EngineSetup
+from paint.inference.rollouts import read_conversation
 from paint.models.policy import Policy, PolicyError
 
 HINT = "name a run, an evaluation of one policy on one benchmark, or a JSONL file"
