@@ -105,7 +105,7 @@ def test_feedback_that_makes_the_prompt_too_long_is_passed_over_and_never_cut(
     for row in rows:
         assert row["kept"] == (row not in long)
         assert row["context"] == (None if row in long else row["feedback"])
-    said = f"the feedback on {len(long)} of {len(rows)} completions makes a teacher prompt over"
+    said = f"what the teacher reads of {len(long)} of {len(rows)} completions makes a prompt over"
     assert said in capsys.readouterr().out.replace("\n", " ")
 
 

@@ -45,17 +45,31 @@ def with_teacher_prompt(
     metrics = {**rollout.metrics, **measured}
     if contexts.needs_peers:
         metrics["verified_peers"] = len(attempt.peers)
+    if contexts.reads_feedback and run.algorithm.passes_over:
+        view = fitting_view(policy, run, problem, context, conversation)
+    else:
+        view = view_with_context(policy, problem, context, conversation=conversation)
+        # Later prompts had the limit when the conversation was sampled, with what its own row
+        # gives.
+        require_prompt_fits(view.prompt, problem, policy, run)
+    return replace(rollout, teacher_prompt=view, metrics=metrics)
+
+
+def fitting_view(
+    policy: Policy,
+    run: Resolved,
+    problem: Problem,
+    context: Context,
+    conversation: Conversation | None = None,
+) -> TeacherPrompt:
+    """The teacher's prompt with a context, or without where a prompt with it is over the limit."""
     view = view_with_context(policy, problem, context, conversation=conversation)
     longest = max([view.prompt, *view.later], key=len)
-    is_over = len(longest) > prompt_limit(policy, run)
-    if is_over and contexts.reads_feedback and run.algorithm.passes_over:
-        nothing = Context(None, complete=False)
-        without = view_with_context(policy, problem, nothing, conversation=conversation)
-        view = replace(without, refused_tokens=len(longest))
-        return replace(rollout, teacher_prompt=view, metrics=metrics)
-    # Later prompts had the limit when the conversation was sampled, with what its own row gives.
-    require_prompt_fits(view.prompt, problem, policy, run)
-    return replace(rollout, teacher_prompt=view, metrics=metrics)
+    if len(longest) <= prompt_limit(policy, run):
+        return view
+    nothing = Context(None, complete=False)
+    without = view_with_context(policy, problem, nothing, conversation=conversation)
+    return replace(without, refused_tokens=len(longest))
 
 
 def count_teacher_tokens(policy: Policy, contexts: Contexts) -> CountTokens:

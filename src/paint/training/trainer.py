@@ -570,7 +570,7 @@ def log_step(
     long = [r for r in scored if r.teacher_prompt and r.teacher_prompt.refused_tokens]
     if long and long[0].teacher_prompt:
         note(
-            f"the feedback on {len(long)} of {len(scored)} completions makes a teacher prompt "
+            f"what the teacher reads of {len(long)} of {len(scored)} completions makes a prompt "
             f"over the limit, and they are passed over; first on problem {long[0].problem.id}: "
             f"{long[0].teacher_prompt.refused_tokens:,} tokens (data.max_prompt_tokens)"
         )

@@ -13,6 +13,7 @@ from paint.data.problems import Problem
 from paint.inference.engine import Completion
 from paint.inference.rollouts import Rollout
 from paint.models.policy import Policy
+from paint.resolve.check import check_config
 from paint.training.trainer import train
 from runs import changed, stored, variant, write_problems
 
@@ -20,6 +21,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "rollout": {"max_new_tokens": 24, "batch_size": 8},
     "train": {"steps": 1, "batch_size": 8, "micro_batch_size": 3},
 }
+
+GROUPS: dict[str, dict[str, Any]] = {"rollout": {"samples_per_problem": 4}}
 
 
 def figures(folder: Path, *sections: dict[str, Any]) -> dict[str, float]:
@@ -78,12 +81,21 @@ def test_u_opsd_lesson_is_majority_for_longest_other(
 
 def test_u_opsd_lesson_with_special_text_is_that_without_it(policy: Policy) -> None:
     end = policy.tokenizer.eos_token
-    rollout = said("1", 1, 0)
-    marked = lesson_view(policy, rollout, f"So{end} it is 7.")
-    assert marked.prompt == lesson_view(policy, rollout, "So it is 7.").prompt
-    assert lesson_view(policy, rollout, None).prompt == policy.teacher_prompt(
+    run, rollout = check_config(changed("demo-paint", GROUPS, variant(UOpsd))), said("1", 1, 0)
+    marked = lesson_view(policy, run, rollout, f"So{end} it is 7.")
+    assert marked.prompt == lesson_view(policy, run, rollout, "So it is 7.").prompt
+    assert lesson_view(policy, run, rollout, None).prompt == policy.teacher_prompt(
         rollout.problem, None, complete=False
     )
+
+
+def test_u_opsd_lesson_over_the_limit_is_none(policy: Policy) -> None:
+    limit = {"data": {"max_prompt_tokens": 300}}
+    run = check_config(changed("demo-paint", GROUPS, limit, variant(UOpsd)))
+    short, long = (lesson_view(policy, run, said("1", 1, 0), "7. " * n) for n in (1, 200))
+    assert (short.context, short.refused_tokens) == ("7. ", 0)
+    assert long.context is None
+    assert long.refused_tokens > 300 >= len(long.prompt)
 
 
 def test_rationale_prompt_with_special_text_is_that_without_it(policy: Policy) -> None:

@@ -22,9 +22,10 @@ from paint.data.contexts import Context
 from paint.inference.rollouts import Rollout, TeacherPrompt
 from paint.models.policy import Policy
 from paint.resolve.algorithm import Algorithm
+from paint.resolve.check import Resolved
 from paint.training import train_step as ts
-from paint.training.teacher_views import view_with_context
-from paint.training.weighting import learn_from
+from paint.training.teacher_views import fitting_view
+from paint.training.weighting import learn_from, rows_with_context
 from strictgrade.comparer import answer_text
 
 
@@ -55,19 +56,20 @@ class UOpsd(Algorithm):
         taught = []
         for rollout in rollouts:
             text, _ = lessons[rollout.row // size]
-            view = lesson_view(setup.policy, rollout, text)
+            view = lesson_view(setup.policy, setup.resolved, rollout, text)
             taught.append(replace(rollout, teacher_prompt=view))
-        rows = {row for _, row in lessons if row is not None}
+        # Those of which a lesson is too long for a prompt are passed over.
+        rows = rows_with_context(taught) & {row for _, row in lessons}
         score = partial(score_rollouts, setup)
         return learn_from(setup, taught, rows, score, step_index, clock)
 
 
-def lesson_view(policy: Policy, rollout: Rollout, text: str | None) -> TeacherPrompt:
+def lesson_view(policy: Policy, run: Resolved, rollout: Rollout, text: str | None) -> TeacherPrompt:
     """The teacher's prompt of a completion, with the completion that it is compared with."""
     # With a name the text counts as generated: special tokens that a model spelled are dropped.
     shown = Context(text, complete=text is not None, names={"completion": rollout.text})
     conversation = rollout.completion.conversation
-    return view_with_context(policy, rollout.problem, shown, conversation=conversation)
+    return fitting_view(policy, run, rollout.problem, shown, conversation)
 
 
 def lesson(group: Sequence[Rollout], threshold: float) -> tuple[str | None, int | None]:
