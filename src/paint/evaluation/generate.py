@@ -26,7 +26,7 @@ from paint.core.versions import versions
 from paint.core.workspace import SETTINGS
 from paint.data.problems import DataError, Problem
 from paint.evaluation.store import SampleKey, Store, StoreError, open_store
-from paint.inference.conversations import Conversations, open_conversations, with_tools
+from paint.inference.conversations import Conversations, complete, open_conversations, with_tools
 from paint.inference.engine import Completion, Engine, Sampling, derive_seed
 from paint.inference.factory import EngineSetup, open_engine
 from paint.inference.rollouts import Rollout, transcript_of
@@ -274,22 +274,24 @@ def generate(
         else:
             for start in range(0, len(missing), CONVERSATIONS_AT_ONCE):
                 rows = missing[start : start + CONVERSATIONS_AT_ONCE]
-                found = converse(conversations, engine, task, rows)
+                found = complete_samples(engine, conversations, task, rows)
                 for index, completion in enumerate(found, start=start):
                     add(index, completion)
     store.write_sums()
 
 
-def converse(
-    conversations: Conversations,
+def complete_samples(
     engine: Engine,
+    conversations: Conversations | None,
     task: EvalTask,
     rows: Sequence[tuple[Problem, int]],
 ) -> list[Completion]:
-    """The conversation of each (problem, sample)."""
-    return conversations.generate(
+    """The completion or the conversation of each (problem, sample)."""
+    return complete(
         engine,
+        conversations,
         [problem for problem, _ in rows],
+        [task.asked[problem.id, number] for problem, number in rows],
         task.protocol.sampling,
         sample_seeds(task.protocol, rows),
         thinking=task.protocol.thinking,

@@ -28,12 +28,11 @@ from paint.evaluation.defaults import (
 from paint.evaluation.generate import (
     EvalTask,
     SamplingProtocol,
-    converse,
+    complete_samples,
     deployment_prompts,
     open_task,
     require_context_length,
     sample_of,
-    sample_seeds,
 )
 from paint.evaluation.grade import grade
 from paint.evaluation.intervals import Interval
@@ -242,20 +241,13 @@ def generate_batch(
     conversations: Conversations | None = None,
 ) -> list[Rollout]:
     """Generate the samples of some rows, each rank its share; all ranks get all samples."""
-    # A rank without rows calls the engine all the same: engines on servers are called by all ranks
-    # together.
+    # A rank without rows calls the engine all the same.
     with accelerator.split_between_processes(rows) as mine:
-        if conversations is None:
-            completions = engine.generate(
-                [task.asked[problem.id, number] for problem, number in mine],
-                task.protocol.sampling,
-                sample_seeds(task.protocol, mine),
-            )
-        else:
-            completions = converse(conversations, engine, task, mine)
-        samples = []
-        for (problem, number), completion in zip(mine, completions, strict=True):
-            samples.append(sample_of(policy, task, problem, number, completion))
+        completions = complete_samples(engine, conversations, task, mine)
+        samples = [
+            sample_of(policy, task, problem, number, completion)
+            for (problem, number), completion in zip(mine, completions, strict=True)
+        ]
         return all_gather_objects(samples)
 
 

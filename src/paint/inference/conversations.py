@@ -28,6 +28,7 @@ from paint.inference.engine import (
     Completion,
     Conversation,
     Engine,
+    Prompts,
     Sampling,
     Turn,
     derive_seed,
@@ -384,3 +385,26 @@ def written_conversation(
     calls = sum(len(message.get("tool_calls", ())) for message in messages)
     conversation = Conversation(tuple(turns), tuple(messages), "end", problem, calls=calls)
     return Completion(tuple(ids), (), truncated=False, source=source, conversation=conversation)
+
+
+def complete(
+    engine: Engine,
+    conversations: Conversations | None,
+    problems: Sequence[Problem],
+    prompts: Prompts,
+    sampling: Sampling,
+    seeds: Sequence[int],
+    *,
+    thinking: bool | None = None,
+    teacher: CountTokens | None = None,
+) -> list[Completion]:
+    """One completion of each prompt, or one conversation about each problem, in their order.
+
+    All ranks call it together, also one without problems: engines on servers are called by all. The
+    further arguments are those of ``Conversations.generate``.
+    """
+    if conversations is None:
+        return engine.generate(prompts, sampling, seeds)
+    return conversations.generate(
+        engine, problems, sampling, seeds, thinking=thinking, teacher=teacher
+    )

@@ -21,7 +21,7 @@ from paint.core.extensions import extension_errors
 from paint.data.contexts import Attempt, Contexts, with_others
 from paint.data.problems import Problem
 from paint.grading.contract import Grader, require_some_grade
-from paint.inference.conversations import Conversations
+from paint.inference.conversations import Conversations, complete
 from paint.inference.engine import Completion, Engine, Sampling, row_seed, sampling_from
 from paint.inference.rollouts import Rollout, grade_rollouts, is_gradable, rollout_of, transcript_of
 from paint.models.policy import Policy
@@ -155,18 +155,12 @@ def sample(
     setup: Setup, engine: Engine, rows: Sequence[PromptedRow], clock: Clock, attempt: int = 1
 ) -> list[Completion]:
     """The completions of this rank's rows, by the weights that the engine has."""
-    request = generation_request(setup, rows, attempt)
+    request, teacher = generation_request(setup, rows, attempt), None
+    if setup.conversations and setup.resolved.algorithm.needs_context:
+        teacher = count_teacher_tokens(setup.policy, setup.contexts)
     with clock("rollout", len(rows) * setup.config.rollout.max_new_tokens):
-        if setup.conversations is None:
-            completions = engine.generate(*request)
-        else:
-            problems = [one.problem for one in rows]
-            teacher = None
-            if setup.resolved.algorithm.needs_context:
-                teacher = count_teacher_tokens(setup.policy, setup.contexts)
-            completions = setup.conversations.generate(
-                engine, problems, *request[1:], teacher=teacher
-            )
+        problems = [one.problem for one in rows]
+        completions = complete(engine, setup.conversations, problems, *request, teacher=teacher)
     tokens = sum(len(completion.ids) for completion in completions)
     # Of all attempts, and with off-policy steps of all rows that are sampled now.
     clock.tokens["rollout"] = clock.tokens.get("rollout", 0) + sum(all_gather_objects([tokens]))
