@@ -38,17 +38,19 @@ def serving(model: Path, flags: Sequence[str], log: Path) -> Iterator[str]:
     command += ["--port", str(port), *flags]
     variables = SMALL | {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
     process = OwnedProcess(command, inherited_environment(command) | variables, log)
+    client = httpx2.Client()  # one for all questions: each loads the system's certificates
 
     def is_healthy() -> bool:
         assert not process.dead, process.tail(40)
         try:
-            return httpx2.get(f"{url}/health").status_code == 200
+            return client.get(f"{url}/health").status_code == 200
         except httpx2.TransportError:
             return False
 
     process.start()
     try:
-        until(is_healthy, 180)
+        with client:
+            until(is_healthy, 180)
         yield url
     finally:
         process.stop()
