@@ -139,12 +139,17 @@ with shown_on_terminal():
 """
 
 
-def train_by_two_ranks(configs: Mapping[str, Config], home: Path) -> str:
-    """A run of each config in a folder of its name, by the same two processes; what they said."""
+def line_in_turn(configs: Mapping[str, Config], home: Path) -> list[str]:
+    """The command of a process that trains each config in a folder of its name."""
     (home / "script.py").write_text(IN_TURN)
     # The recipe is the fifth word.
     recipes = [train_command(config, home / name)[4] for name, config in configs.items()]
-    line = in_two_processes([sys.executable, str(home / "script.py"), *recipes])
+    return [sys.executable, str(home / "script.py"), *recipes]
+
+
+def train_by_two_ranks(configs: Mapping[str, Config], home: Path) -> str:
+    """A run of each config in a folder of its name, by the same two processes; what they said."""
+    line = in_two_processes(line_in_turn(configs, home))
     env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": MODULES}
     result = subprocess.run(line, capture_output=True, text=True, env=env)
     assert result.returncode == 0, result.stdout + result.stderr

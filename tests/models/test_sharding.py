@@ -31,13 +31,14 @@ from paint.inference.vllm.process import free_port
 from paint.models.policy import Policy, PolicyError, load_policy
 from paint.models.sharding import gather_parameters, is_sharded, passes_missing, shard
 from paint.models.weights import save_trained, weights_digest
-from processes import in_two_processes, started, train_command
+from processes import MODULES, in_two_processes, started, train_command
 from runs import (
     Sections,
     adapter,
     assert_same,
     assert_same_history,
     changed,
+    line_in_turn,
     train_by_two_ranks,
     wait_for,
 )
@@ -214,14 +215,16 @@ def test_shard_run_killed_and_resumed_is_bitwise_equal(tmp_path: Path, runs: Pat
 
 @pytest.mark.slow
 def test_shard_two_machines_shard_separately(tmp_path: Path) -> None:
+    configs = {
+        name: changed("demo-paint", SMALL, {"model": {"shard": is_shared}})
+        for name, is_shared in (("shared", True), ("whole", False))
+    }
+    line, port = line_in_turn(configs, tmp_path), str(free_port())
     # Two launchers of two ranks are two machines to all that run there.
-    for name, is_shared in (("shared", True), ("whole", False)):
-        config = changed("demo-paint", SMALL, {"model": {"shard": is_shared}})
-        line, port = train_command(config, tmp_path / name), str(free_port())
-        launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-        launch += ["--nnodes", "2", "--master-port", port, "--node-rank"]
-        launch = ["env", "ACCELERATE_USE_CPU=true", *launch]
-        finish(*([*launch, str(rank), *line[1:]] for rank in range(2)))
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    launch += ["--nnodes", "2", "--master-port", port, "--node-rank"]
+    launch = ["env", "ACCELERATE_USE_CPU=true", f"PYTHONPATH={MODULES}", *launch]
+    finish(*([*launch, str(rank), *line[1:]] for rank in range(2)))
     assert_same_run(tmp_path / "shared", tmp_path / "whole")
 
 
