@@ -361,7 +361,7 @@ def build_options(
     return options
 
 
-def _from_environment(name: str, value: Any, field: "dataclasses.Field[Any]") -> Any:
+def _from_environment(name: str, value: Any, field: dataclasses.Field[Any]) -> Any:
     """Read and check a value such as ``env:NAME``; messages have it as it is written."""
     try:
         found = read_references(value)

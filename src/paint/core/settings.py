@@ -118,7 +118,7 @@ def require_no_secret(name: str, value: Any) -> None:
         )
 
 
-def check_value(name: str, value: Any, field: "dataclasses.Field[Any]") -> None:
+def check_value(name: str, value: Any, field: dataclasses.Field[Any]) -> None:
     """Raise ConfigError for a value that no setting can have, or out of its field's range."""
     # First, as the other messages repeat the value.
     require_no_secret(name, value)
