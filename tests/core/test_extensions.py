@@ -240,6 +240,18 @@ SETTINGS = {
 }
 
 
+@pytest.mark.parametrize(
+    ("spec", "hint"),
+    [
+        ("env.py:Desk", "name its module, env:Desk$"),
+        ("a/env.py:Desk", "env:Desk, with a in PYTHONPATH$"),
+    ],
+)
+def test_load_object_of_a_file_names_its_module(spec: str, hint: str) -> None:
+    with pytest.raises(ConfigError, match=hint):
+        load_object(spec, "conversation.environment", [])
+
+
 @pytest.mark.parametrize("case", BROKEN)
 def test_load_object_of_broken_module_names_setting_module_and_line(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

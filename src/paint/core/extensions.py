@@ -54,6 +54,14 @@ def load_object(spec: str, setting: str, known: Iterable[str]) -> Any:
     """
     if spec in _passed:
         return _passed[spec]
+    path, _, name = spec.rpartition(":")
+    if path.endswith(".py"):
+        file = Path(path)
+        place = "" if file.parent == Path() else f", with {file.parent} in PYTHONPATH"
+        raise ConfigError(
+            f"{setting} is {format_short(spec)}, which names a file; name its module, "
+            f"{file.stem}:{name}{place}"
+        )
     if not is_spec(spec):
         raise ConfigError(
             f"{setting} must be one of {', '.join(known)}, or module:name, got {format_short(spec)}"
