@@ -52,10 +52,11 @@ DEMO = cfg.ModelConfig(
 
 
 LONGEST = (
-    *("inference/test_vllm.py", "examples/test_real.py", "training/test_several_ranks.py"),
-    *("robustness/test_pairs.py", "training/test_trainer.py", "test_notebook.py"),
-    *("training/test_slurm.py", "training/test_launcher.py", "examples/test_examples.py"),
-    *("models/test_sharding.py", "benchmarks/test_gpu.py", "test_documents.py", "test_wheel.py"),
+    *("inference/test_vllm.py", "training/test_launcher.py", "training/test_trainer.py"),
+    *("robustness/test_pairs.py", "models/test_sharding.py", "training/test_several_ranks.py"),
+    *("training/test_slurm.py", "examples/test_examples.py", "test_notebook.py"),
+    *("lab/test_runner.py", "benchmarks/test_gpu.py", "test_documents.py"),
+    *("examples/test_real.py", "lab/publish/test_export.py", "test_wheel.py"),
 )
 """The files whose slow tests take longest, the longest first. A worker runs whole files."""
 

@@ -54,6 +54,7 @@ def test_demo_model_opens_and_closes_thinking(policy: Policy, problems: list[Pro
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
 def test_demo_paint_gains_fifteen_points(tmp_path: Path) -> None:
     recipes = read_recipes(["demo-paint"])
     base, after = compare(recipes, tmp_path, seeds=[0], problems=60, samples=6)

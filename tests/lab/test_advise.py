@@ -85,6 +85,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
 def test_advise_on_demo_shows_the_whole_solution(tmp_path: Path) -> None:
     report = advised(tmp_path, problems=40, samples=4, answers=True)
     gradients = means_of(report, "accuracy_gradient")

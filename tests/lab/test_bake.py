@@ -130,6 +130,7 @@ def test_bake_measures_views_and_resumes_to_same_rows(config: Config, tmp_path: 
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
 def test_bake_teaches_invented_rules(config: Config, tmp_path: Path) -> None:
     """Two answers in three follow rules that the plain base never follows, after forty steps."""
     longer = {"steps": 40, "checkpoint_every": 40, "batch_size": 32}

@@ -124,6 +124,7 @@ def test_train_that_collapses_ends_with_a_checkpoint_and_resumes(tmp_path: Path)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
 def test_collapse_warnings_of_demo_runs_tell_a_collapse_from_health(tmp_path: Path) -> None:
     found = {}
     for name, steps, rate in (("healthy", 12, 6e-4), ("collapses", 6, 6e-3)):
