@@ -80,8 +80,8 @@ class Algorithm:
             clock: ``with clock("loss"):`` times a phase.
 
         Returns:
-            The list of ``Rollout`` of all ranks (on other ranks than the first: their own),
-            and the norm of the gradient.
+            The list of ``paint.inference.rollouts.Rollout`` of all ranks (on other ranks than the
+            first: their own), with the loss's values in ``tokens``, and the norm of the gradient.
         """
         raise NotImplementedError
 
