@@ -191,7 +191,7 @@ def teacher_answers(
         taught = found.taught(policy, run, contexts[name], found.rollouts)
         prompts = [row.teacher_parts[0][0] for row in taught]
         own = dict(zip(student.asked, map(list, prompts), strict=True))
-        # A source may be named "folder/module.py:function".
+        # A source may be named "module:function", which not every file system takes.
         tasks.append(replace(student, folder=folder / quote(name, safe="@ "), own_prompts=own))
     with collect(policy, run, tasks, folder, display) as answers:
         return {name: of.graded for name, of in zip(contexts, answers, strict=True)}
