@@ -217,12 +217,12 @@ def test_require_some_grade_names_grader_row_and_what_was_said() -> None:
 
     def message(*grades: Grade) -> str:
         with pytest.raises(GradingError) as error:
-            require_some_grade(grades, ["a", "b"][: len(grades)], ["mine:grade"], "step 1")
+            require_some_grade(grades, ["a", "b"][: len(grades)], "the grader mine:grade", "step 1")
         return str(error.value)
 
     assert message(failed, failed).startswith(
         "step 1: the grader mine:grade failed on all 2 completions, the first time on problem a "
-        'with "429"; mend the grader'
+        'with "429"; mend it, or the endpoint'
     )
     assert re.search(
         r'failed on 1 of 2 completions, .* problem b with "429", and said nothing of the other 1; ',
@@ -230,5 +230,5 @@ def test_require_some_grade_names_grader_row_and_what_was_said() -> None:
     )
     assert "said nothing of all 2 completions: it returned None" in message(silent, silent)
     for grade in (Grade(0.0), Grade(None, feedback="Shorter.")):
-        require_some_grade([failed, grade], ["a", "b"], ["mine:grade"], "step 1")
-    require_some_grade([], [], ["mine:grade"], "step 1")
+        require_some_grade([failed, grade], ["a", "b"], "the grader mine:grade", "step 1")
+    require_some_grade([], [], "the grader mine:grade", "step 1")

@@ -19,7 +19,7 @@ from paint.core.display import Display
 from paint.core.extensions import spec_of
 from paint.data.contexts import Attempt, Context, Contexts
 from paint.data.problems import DataError, Problem, read_problems
-from paint.grading.contract import Grade
+from paint.grading.contract import Grade, GradingError
 from paint.grading.graders import open_grader
 from paint.inference.conversations import open_conversations, written_conversation
 from paint.inference.engine import (
@@ -381,6 +381,20 @@ def test_train_variant_on_conversations_has_a_teacher_prompt_for_every_turn(
 def test_conversation_sampled_ahead_of_its_answers_is_refused() -> None:
     with pytest.raises(ConfigError, match="conversation"):
         check_config(small({"rollout": {"off_policy_steps": 1}}))
+
+
+class Broken:
+    """Takes one argument less than it is given."""
+
+    def step(self, messages: Sequence[Any]) -> None:
+        return None
+
+
+@pytest.mark.parametrize("grader", ["math", "none"])
+def test_train_with_an_environment_that_always_fails_names_it(grader: str, tmp_path: Path) -> None:
+    config = small({"grading": {"grader": grader}}, environment=Broken)
+    with pytest.raises(GradingError, match=r"^step 1: the environment \S+:Broken failed on all 4 "):
+        train(config, tmp_path)
 
 
 # The first turn begins as the tag of a thought does.

@@ -33,7 +33,7 @@ from paint.evaluation.summary import SUMMARY, summary_report
 from paint.grading.contract import Grade, Grader, require_some_grade
 from paint.grading.cost import Cost
 from paint.grading.graders import NoGrader, code_digest, open_grader
-from paint.inference.rollouts import grade_rollouts, is_gradable
+from paint.inference.rollouts import grade_rollouts, is_gradable, name_of_grader
 from strictgrade.text import normalize
 from strictgrade.thoughts import ThoughtTags
 
@@ -158,7 +158,10 @@ def _grade_others(
             if stops and not start:
                 told = [pair for pair in graded if is_gradable(pair[0], needs_answer=needs_answer)]
                 ids = [s.problem.id for s, _ in told]
-                require_some_grade([g for _, g in told], ids, grading.grader, store.folder.name)
+                environment = store.settings.get("conversation", {}).get("environment", "")
+                is_given = all(s.grade for s, _ in told)
+                who = name_of_grader(grading.grader, environment, is_given=is_given)
+                require_some_grade([g for _, g in told], ids, who, store.folder.name)
             for s, verdict in graded:
                 rows[s.key] = {
                     "problem_id": s.problem.id,

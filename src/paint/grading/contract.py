@@ -151,36 +151,33 @@ class Grader(Protocol):
         self.close()
 
 
-def require_some_grade(
-    grades: Sequence[Grade], ids: Sequence[str], graders: Sequence[str], place: str
-) -> None:
-    """Raise GradingError if the graders failed on every completion, or said nothing of any.
+def require_some_grade(grades: Sequence[Grade], ids: Sequence[str], who: str, place: str) -> None:
+    """Raise GradingError if grading failed on every completion, or said nothing of any.
 
     Args:
         grades: of the completions that were graded.
         ids: of the problem of each.
-        graders: as in ``grading.grader``.
+        who: graded, such as "the grader math", or the environment of conversations.
         place: what the message begins with.
     """
     if not grades or any(grade.reward is not None or grade.comment for grade in grades):
         return
-    name = ", ".join(graders)
     failed = [i for i, grade in enumerate(grades) if grade.failed]
     if failed:
         of = "all" if len(failed) == len(grades) else f"{len(failed)} of"
         said = (
-            f"the grader {name} failed on {of} {len(grades)} completions, the first time on "
+            f"{who} failed on {of} {len(grades)} completions, the first time on "
             f'problem {ids[failed[0]]} with "{grades[failed[0]].reason}"'
         )
         rest = len(grades) - len(failed)
         said += f", and said nothing of the other {rest}" if rest else ""
     else:
         said = (
-            f"the grader {name} said nothing of all {len(grades)} completions: it returned None, "
+            f"{who} said nothing of all {len(grades)} completions: it returned None, "
             f"as a function without return does"
         )
     raise GradingError(
-        f"{place}: {said}; mend the grader, or the endpoint that it asks, then repeat the command "
+        f"{place}: {said}; mend it, or the endpoint that it asks, then repeat the command "
         f"(a run is resumed by `paint resume`); with grading.stop_on_failure false, completions "
         f"without a reward are passed over"
     )

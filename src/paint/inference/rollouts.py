@@ -140,6 +140,13 @@ def is_gradable(rollout: Rollout, *, needs_answer: bool) -> bool:
     return bool(rollout.problem.answers or rollout.grade or not needs_answer)
 
 
+def name_of_grader(graders: Sequence[str], environment: str, *, is_given: bool) -> str:
+    """Who grades, for messages: the graders, or the environment of conversations that it graded."""
+    if is_given:
+        return f"the environment {environment}"
+    return f"the grader {', '.join(graders)}"
+
+
 def grade_rollouts(
     grader: Grader,
     rollouts: Sequence[Rollout],

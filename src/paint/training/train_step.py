@@ -23,7 +23,14 @@ from paint.data.problems import Problem
 from paint.grading.contract import Grader, require_some_grade
 from paint.inference.conversations import Conversations, complete
 from paint.inference.engine import Completion, Engine, Sampling, row_seed, sampling_from
-from paint.inference.rollouts import Rollout, grade_rollouts, is_gradable, rollout_of, transcript_of
+from paint.inference.rollouts import (
+    Rollout,
+    grade_rollouts,
+    is_gradable,
+    name_of_grader,
+    rollout_of,
+    transcript_of,
+)
 from paint.models.policy import Policy
 from paint.models.sharding import is_sharded, passes_missing
 from paint.models.teacher import Teacher
@@ -236,19 +243,21 @@ def add_grades(setup: Setup, rollouts: Sequence[Rollout], step_index: int) -> li
     """
     needs_answer, grading = setup.resolved.needs_answer, setup.config.grading
     found = graded(setup, rollouts)
-    if grading.stop_on_failure and not grading.is_off:
-        asked = [
-            (r.grade, r.problem.id)
+    if not grading.stop_on_failure:
+        return found
+    every = all_gather_objects(
+        [
+            (r.grade, r.problem.id, before.grade is not None)
             for before, r in zip(rollouts, found, strict=True)
             if r.grade and is_gradable(before, needs_answer=needs_answer)
         ]
-        every = all_gather_objects(asked)
-        require_some_grade(
-            [grade for grade, _ in every],
-            [name for _, name in every],
-            grading.grader,
-            f"step {step_index + 1}",
-        )
+    )
+    are_given = all(is_given for _, _, is_given in every)
+    if are_given or not grading.is_off:
+        environment = setup.config.conversation.environment
+        who = name_of_grader(grading.grader, environment, is_given=are_given)
+        grades, ids = [grade for grade, _, _ in every], [name for _, name, _ in every]
+        require_some_grade(grades, ids, who, f"step {step_index + 1}")
     return found
 
 
