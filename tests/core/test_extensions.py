@@ -245,9 +245,10 @@ SETTINGS = {
     [
         ("env.py:Desk", "name its module, env:Desk$"),
         ("a/env.py:Desk", "env:Desk, with a in PYTHONPATH$"),
+        ("Desk", 'environment must be module:name, got "Desk"$'),
     ],
 )
-def test_load_object_of_a_file_names_its_module(spec: str, hint: str) -> None:
+def test_load_object_of_a_file_or_a_name_says_how_it_is_written(spec: str, hint: str) -> None:
     with pytest.raises(ConfigError, match=hint):
         load_object(spec, "conversation.environment", [])
 

@@ -63,9 +63,10 @@ def load_object(spec: str, setting: str, known: Iterable[str]) -> Any:
             f"{file.stem}:{name}{place}"
         )
     if not is_spec(spec):
+        names = list(known)
+        must_be = f"one of {', '.join(names)}, or module:name" if names else "module:name"
         raise ConfigError(
-            f"{setting} must be one of {', '.join(known)}, or module:name, got {format_short(spec)}"
-            f"{did_you_mean(spec, known)}"
+            f"{setting} must be {must_be}, got {format_short(spec)}{did_you_mean(spec, names)}"
         )
     why = _not_an_extension(spec)
     if why:
