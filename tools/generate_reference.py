@@ -28,6 +28,7 @@ from paint.cli.parser import command_options, description_of, parameter_helps, p
 from paint.commands import Command, function_names
 from paint.commands.api import arguments
 from paint.config.context_sources import CONTROLS, FIELD, FUNCTION, SOURCES, ContextSource
+from paint.config.other_names import OTHER_NAMES
 from paint.config.schema import Config, EvaluationConfig, GradingConfig
 from paint.core.extensions import OptionTable
 from paint.core.metric_records import METRICS
@@ -77,6 +78,13 @@ def config_page() -> str:
     lines += [
         "",
         f"The section grading is that of a recipe, and so is rollout, with {', '.join(changed)}.",
+        "",
+        "## Names in TRL, transformers and peft",
+        "",
+        "A flag or a setting by another name is refused with the name that it has here. The batch "
+        "size is that of a whole step, over all GPUs and micro-batches.",
+        "",
+        *rows(["there", "here"], [[f"`{name}`", f"`{own}`"] for name, own in OTHER_NAMES.items()]),
     ]
     return "\n".join(lines) + "\n"
 

@@ -31,6 +31,22 @@ def test_word_that_is_no_value_is_refused_by_its_flag(words: list[str], message:
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--max-steps", "3"], "--max-steps is --train.steps here"),
+        (["--train.lr=1e-5"], "--train.lr is --train.learning-rate here"),
+        (["--num_generations", "8"], "--num_generations is --rollout.samples-per-problem here"),
+    ],
+)
+def test_flag_by_another_librarys_name_is_refused_with_its_own(
+    words: list[str], message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(["train", "demo-paint", *words])
+    assert str(caught.value) == message
+
+
 def test_values_and_positional_arguments_are_as_they_were() -> None:
     config = parse(
         ["train", "demo-paint", "--rollout.urls", "http://a", "http://b_1", "--gpus", "2"]

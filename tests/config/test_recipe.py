@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from paint.config.other_names import OTHER_NAMES
 from paint.config.recipe import (
     differences,
     find_recipe,
@@ -416,3 +417,15 @@ def test_read_recipes_without_recipe_or_context_is_refused() -> None:
 
 def test_text_for_a_list_is_a_list_of_one() -> None:
     assert from_table({"context": {"source": "none"}}).context == ContextConfig(source=("none",))
+
+
+def test_other_names_stand_for_settings_and_are_none() -> None:
+    settings = {f"{section}.{key}" for section, keys in to_table(Config()).items() for key in keys}
+    assert set(OTHER_NAMES.values()) <= settings
+    assert not set(OTHER_NAMES) & {name.partition(".")[2] for name in settings}
+
+
+def test_unknown_key_by_another_librarys_name_is_refused_with_its_own() -> None:
+    for table in ({"train": {"lr": 1e-5}}, {"lr": 1e-5}):
+        with pytest.raises(ConfigError, match=r"lr; it is train\.learning_rate here$"):
+            from_table(table)

@@ -2,9 +2,10 @@
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated, Any, Literal, get_args, get_origin
 
+from paint.config.other_names import OTHER_NAMES
 from paint.core.credentials import flag_values
 from paint.core.errors import ConfigError, format_short
 from paint.core.settings import require_no_secret
@@ -17,6 +18,20 @@ def require_no_secrets(words: Sequence[str]) -> None:
     for flag, value in flag_values(words):
         if flag:
             require_no_secret(flag, value)
+
+
+def require_own_names(words: Sequence[str], kinds: Collection[str]) -> None:
+    """Raise ConfigError for a flag by the name that a setting has in TRL, transformers or peft.
+
+    Args:
+        kinds: the names of the command's flags.
+    """
+    for word in words:
+        flag, _, _ = word.partition("=")
+        name = flag.removeprefix("--").replace("-", "_")
+        own = OTHER_NAMES.get(name.rpartition(".")[2], "")
+        if flag.startswith("--") and name not in kinds and own in kinds:
+            raise ConfigError(f"{flag} is --{own.replace('_', '-')} here")
 
 
 def require_values(words: Sequence[str], kinds: dict[str, Any], *, takes_more: bool) -> None:

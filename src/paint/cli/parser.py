@@ -22,7 +22,7 @@ import tyro
 from tyro.conf import Positional, UseAppendAction, arg, subcommand
 
 from paint.cli.extension_flags import CONFIG, WITHOUT_TABLES, split_options, with_options
-from paint.cli.flag_checks import flag_kinds, require_no_secrets, require_values
+from paint.cli.flag_checks import flag_kinds, require_no_secrets, require_own_names, require_values
 from paint.cli.flag_values import with_plain_values
 from paint.commands import Command
 from paint.commands.api.arguments import ByName, SettingsOf
@@ -151,7 +151,9 @@ def _require_values(command: Command, kind: type[Any], words: Sequence[str]) -> 
     ]
     takes_more = len(given) < len(positional) or Parameter.VAR_POSITIONAL in positional
     flags = words[len(given) :]
-    require_values(flags, flag_kinds(kind, CONFIG), takes_more=takes_more)
+    kinds = flag_kinds(kind, CONFIG)
+    require_own_names(flags, kinds)
+    require_values(flags, kinds, takes_more=takes_more)
 
 
 def _named_code(words: Sequence[str]) -> list[str]:

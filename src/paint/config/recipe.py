@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from paint.config.other_names import OTHER_NAMES
 from paint.config.schema import Config, RolloutConfig
 from paint.core.errors import ConfigError, did_you_mean, format_value, naming, wrap_errors
 from paint.core.extensions import OptionTable, is_spec, option_fields, plain_options
@@ -391,6 +392,8 @@ def nearest_setting(name: str) -> str:
             places.setdefault(other, []).append(f"{part}.{other}")
     if key in places:
         return f"; did you mean {' or '.join(places[key])}?"
+    if key in OTHER_NAMES:
+        return f"; it is {OTHER_NAMES[key]} here"
     known, prefix = list(_NAMES), ""
     if section:
         known, prefix = _NAMES[section], f"{section}."
