@@ -44,7 +44,7 @@ results: setup  ## the paper's tables on the demo (docs/results/demo.md); resume
 	for table in mask-ratio mask-placement interpolation; do $(BIN)/paint compare ablations/$$table --base demo-paint --against-last --seeds 5 --problems 100 --output-dir runs/demo-$$table || exit; done
 
 # A file's tests share what they run, so a file stays with one worker; tests/conftest.py orders them.
-# Workers and commands compile no module twice, even where the variable is set: that took 16 s of each.
+# Where PYTHONDONTWRITEBYTECODE is set, each worker compiles all modules again, which takes 16 s.
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 
 test: setup  ## what covers every module in a few minutes

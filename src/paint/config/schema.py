@@ -657,8 +657,8 @@ class GradingConfig(Section):
     gives one answer then, wherever the completion comes again; off, it is asked each time
     (ours)."""
     stop_on_failure: bool = True
-    """Stop where the grader fails on, or says nothing of, all of a step or an evaluation; else such
-    steps are passed over (ours)."""
+    """Stop where the grader, or the environment, fails on all of a step or an evaluation, or the
+    grader says nothing of any; else such steps are passed over (ours)."""
     options: OptionTable = field(
         default=NO_OPTIONS,
         metadata=options_of("grader", code="paint.grading.code.unit_tests:CodeGrader"),

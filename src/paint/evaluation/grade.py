@@ -156,7 +156,7 @@ def _grade_others(
             graded = list(zip(chunk, grades, strict=True))
             # At the first chunk: a judge that is down is found before it was asked for all samples.
             if stops and not start:
-                told = [pair for pair in graded if is_gradable(pair[0], needs_answer=needs_answer)]
+                told = [(s, g) for s, g in graded if is_gradable(s, needs_answer=needs_answer)]
                 ids = [s.problem.id for s, _ in told]
                 environment = store.settings.get("conversation", {}).get("environment", "")
                 is_given = all(s.grade for s, _ in told)

@@ -21,7 +21,9 @@ def logprob_mismatches(scored: Sequence[Rollout]) -> list[float]:
     the trainer does not have the policy that sampled them; nor of an engine without log-probs.
     """
     gaps: list[float] = []
-    for s in (s for s in scored if s.completion.source != STORED):
+    for s in scored:
+        if s.completion.source == STORED:
+            continue
         behavior = s.behavior_log_probs
         trainer = s.tokens.get("student_log_prob", ()) if behavior is None else behavior
         sampled = s.completion.log_probs
@@ -41,11 +43,11 @@ def off_policy_metrics(scored: Sequence[Rollout]) -> dict[str, float]:
 
     Empty when the data is on-policy or behavior log-probs are missing.
     """
-    logs = []
+    logs: list[float] = []
     for s in scored:
         if s.tokens and s.behavior_log_probs:
-            for now, then in zip(s.tokens["student_log_prob"], s.behavior_log_probs, strict=True):
-                logs.append(now - then)
+            pairs = zip(s.tokens["student_log_prob"], s.behavior_log_probs, strict=True)
+            logs += [now - then for now, then in pairs]
     if not logs:
         return {}
 

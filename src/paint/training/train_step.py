@@ -256,7 +256,8 @@ def add_grades(setup: Setup, rollouts: Sequence[Rollout], step_index: int) -> li
     if are_given or not grading.is_off:
         environment = setup.config.conversation.environment
         who = name_of_grader(grading.grader, environment, is_given=are_given)
-        grades, ids = [grade for grade, _, _ in every], [name for _, name, _ in every]
+        grades = [grade for grade, _, _ in every]
+        ids = [name for _, name, _ in every]
         require_some_grade(grades, ids, who, f"step {step_index + 1}")
     return found
 

@@ -319,11 +319,14 @@ def row_data(
         "prompts": prompts_of(row, tokenizer),
         "is_kept": logged is not None,
     }
+    if scorer is None:  # nothing is scored again
+        data["values"] = _packed_values(values)
+        return data
     problem = shared.problems.get(row["problem_id"])
     # Of a problem that is not found, the row has the text.
     asked = problem or Problem(row["problem"], "", row["answer"], row["problem_id"])
     rollout = read_rollout(row, asked, row["row"])
-    if scorer is not None and is_rescored:
+    if is_rescored:
         later = row.get("later_teacher_prompt_ids", [])
         found = scorer.score(rollout, [row["teacher_prompt_ids"], *later])
         if logged is None:
@@ -345,7 +348,7 @@ def row_data(
             **_packed_values(found.log_probs),
         }
     data["values"] = _packed_values(values)
-    if scorer is not None and problem is not None:
+    if problem is not None:
         data["contexts"] = _contexts_of(shared.contexts, scorer, step, rollout, row)
         pieces = token_bytes(tokenizer, ids)
         data["solution"] = solution_of(problem, row, shared.config, pieces)
