@@ -127,8 +127,16 @@ HELPER = "QWEN_HELPER"
 """Set in the environment of the further processes."""
 
 AS_IN_PAPER = "paint-as-worded-in-the-paper"
-UNCLIPPED = ("opsd-without-clip", "paint-without-clip")
-"""The same losses without the paper's clip, with which both collapsed on an H200."""
+UNCLIPPED = (
+    "opsd-without-clip",
+    "paint-other-without-clip",
+    "paint-without-clip-x3",
+    "paint-without-clip",
+)
+"""The same losses without the paper's clip, with which they collapsed on an H200."""
+
+TRIPLED = "-x3"
+"""A run whose name ends so has three times the learning rate."""
 
 CONTROLS: dict[Part, tuple[str, ...]] = {"gsm8k": ("none", "other", "answer")}
 
@@ -515,6 +523,8 @@ def train_and_evaluate(
     cell = cells[name]
     if name not in OWN_RATE:
         rate = options.rate or search_rate(options.rates, options, display)
+        if name.endswith(TRIPLED):
+            rate *= 3
         cell = replace(cell, config=cell.config.changed("train", learning_rate=rate))
     run_experiment([cell], [seed], options.folder / part, exam_of(part, options), display)
 
@@ -557,7 +567,7 @@ def cells_of(part: Part, wording: str, options: Options) -> list[ExperimentRun]:
     if part == "gsm8k":
         configs = {cell.name: cell.config for cell in cells}
         for name in UNCLIPPED:
-            config = configs[name.removesuffix("-without-clip")]
+            config = configs[name.partition("-without-clip")[0]]
             config = config.changed("objective", clip_mode="none")
             cells.insert(-1, ExperimentRun(name, config))
     if part == "gsm8k" and wording != "paper":

@@ -116,6 +116,8 @@ def test_cells_of_gsm8k_have_methods_controls_and_the_papers_wording(options: Op
         "paint-other",
         "paint-answer",
         "opsd-without-clip",
+        "paint-other-without-clip",
+        "paint-without-clip-x3",
         "paint-without-clip",
         "paint-as-worded-in-the-paper",
         "paint",
