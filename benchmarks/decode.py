@@ -15,7 +15,7 @@ import itertools
 import json
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -126,6 +126,8 @@ def measure(
         completions = write()
         wait_for_device()
         seconds.append(time.perf_counter() - began)
+        name = "compiled" if compiled else "as it is"
+        print(f"{len(prompts)} rows, {name}: {seconds[-1]:.1f} s", flush=True)
     steps = max(len(completion.ids) for completion in completions)
     gaps = gaps_to_trainer(policy, prompts[:32], completions[:32])
     figures = {
@@ -161,16 +163,17 @@ def agreement(some: Sequence[Completion], others: Sequence[Completion]) -> dict[
     }
 
 
-def compare(policy: Policy, rows: int, options: Options) -> list[dict[str, Any]]:
-    """The figures of both engines for this number of rows."""
+def compare(policy: Policy, rows: int, options: Options) -> Iterator[dict[str, Any]]:
+    """The figures of both engines for this number of rows, each when it is measured."""
     generator = torch.Generator().manual_seed(1)
     texts = torch.randint(250, (rows, options.prompt), generator=generator).tolist()
     # Of different lengths, as in a training.
     prompts = [text[row % (1 + options.prompt // 10) :] for row, text in enumerate(texts)]
     sampling = replace(SAMPLING, max_new_tokens=options.tokens)
     plain, own = measure(policy, prompts, sampling, compiled=False)
+    yield plain
     figures, completions = measure(policy, prompts, sampling, compiled=True)
-    return [plain, figures | agreement(completions, own)]
+    yield figures | agreement(completions, own)
 
 
 def main(options: Options) -> list[dict[str, Any]]:
@@ -183,11 +186,12 @@ def main(options: Options) -> list[dict[str, Any]]:
             for parameter in policy.trainable:
                 parameter.normal_(0, 0.01)
         figures = []
+        options.json.parent.mkdir(parents=True, exist_ok=True)
         for rows in options.rows:
-            figures += compare(policy, rows, options)
-            # At once: what comes later may run out of time.
-            options.json.parent.mkdir(parents=True, exist_ok=True)
-            options.json.write_text(json.dumps(figures, indent=1))
+            for found in compare(policy, rows, options):
+                figures.append(found)
+                # At once: what comes later may run out of time.
+                options.json.write_text(json.dumps(figures, indent=1))
     table = Table(title="A decode step", title_justify="left")
     names = list(dict.fromkeys(name for row in figures for name in row))
     names = [name for name in names if name not in ("notes", "kernels")]

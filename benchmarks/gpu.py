@@ -521,6 +521,7 @@ def _benchmark(
         ended = f"ended with {process.wait(place.ends - time.time() - 5)}"
     except subprocess.TimeoutExpired:
         process.kill()
+        process.wait()
         ended = "had no time left"
 
     if path.exists():

@@ -35,6 +35,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 import tyro
 
 import paint
@@ -170,6 +171,8 @@ class Options:
     """Every stage, small: two steps of eight completions, four problems, one seed."""
     processes: int = 1
     """Processes that share the runs."""
+    sharing: int = 0
+    """Processes that use this GPU, each an equal part of its memory; 0: --processes."""
     folder: Path = Path("runs/qwen")
     """Folder of rows, runs, results and answers."""
 
@@ -199,6 +202,9 @@ def main() -> None:
         for path in (options.folder / "tasks").glob("*.failed"):
             path.unlink()  # tried again
     helpers = start_helpers(options)
+    if torch.cuda.is_available():
+        # Otherwise each process would plan its micro-batches for the whole GPU.
+        torch.cuda.set_per_process_memory_fraction(1 / (options.sharing or options.processes))
     try:
         run(options)
     except (PaintError, Interrupted) as error:
@@ -210,7 +216,7 @@ def main() -> None:
 
 def start_helpers(options: Options) -> list[subprocess.Popen[bytes]]:
     """Start this command again, as often as there are further processes; each writes a log."""
-    arguments = [*sys.argv[1:], "--processes", "1"]
+    arguments = [*sys.argv[1:], "--processes", "1", "--sharing", str(options.processes)]
     helpers = []
     for number in range(1, options.processes):
         log = (options.folder / f"process-{number}.txt").open("ab")
@@ -248,6 +254,8 @@ def run(options: Options) -> None:
         require_same(options)
         write_rows(options)
     share(tasks_of(options, display), options.folder / "tasks", display)
+    if HELPER in os.environ:
+        return  # the first process writes the tables of all
     with lock_folder(options.folder, ".lock-tables", waiting=display.note):
         for part in PARTS:
             if part in options.parts:
@@ -526,7 +534,13 @@ def train_and_evaluate(
         if name.endswith(TRIPLED):
             rate *= 3
         cell = replace(cell, config=cell.config.changed("train", learning_rate=rate))
-    run_experiment([cell], [seed], options.folder / part, exam_of(part, options), display)
+    results = run_experiment([cell], [seed], options.folder / part, exam_of(part, options), display)
+    for result in results:
+        right = 100 * sum(result.right) / len(result.right)
+        display.note(
+            f"{part}, {result.run}, seed {seed}: {right:.1f} % right of {len(result.right)}, "
+            f"{result.answer_tokens:.0f} tokens an answer"
+        )
 
 
 def write_tables(part: Part, options: Options, display: Display) -> None:

@@ -168,6 +168,20 @@ def test_peers_pass_on_the_time_that_is_left_and_write_each_contender(
     ]
 
 
+def test_benchmark_without_time_left_counts_what_it_stored_and_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slow.py").write_text(
+        "import pathlib, sys, time\npathlib.Path(sys.argv[2]).write_text('[7]')\ntime.sleep(60)\n"
+    )
+    monkeypatch.setattr(gpu, "HERE", tmp_path)
+    found: list[Any] = []
+    place = gpu.Place(tmp_path, time.time() + 8, "")  # of which it gets 3 s
+    with pytest.raises(RuntimeError, match=r"slow\.py had no time left"):
+        gpu._benchmark("slow.py", [], place, found.append)
+    assert found == [[7]]
+
+
 def test_decode_steps_write_a_row_for_each_engine_and_its_notes(
     said: Rows, say: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,8 +1,9 @@
-"""Where what is compiled for a GPU is kept: the variables that torch and Triton read."""
+"""A GPU's memory, and the folders of what is compiled for it."""
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 import triton
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-from paint.core.device import INDUCTOR, TRITON, keep_compiled
+from paint.core.device import INDUCTOR, TRITON, gpu_memory, keep_compiled
 
 GPU = torch.device("cuda")
 
@@ -22,6 +23,17 @@ def variables(tmp_path: Path) -> Iterator[None]:
         for name in (INDUCTOR, TRITON, "TRITON_HOME"):
             os.environ.pop(name, None)
         yield
+
+
+def test_gpu_memory_is_the_part_that_the_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    # One of each: number of the GPU, whose default is the current one.
+    shares = {None: 0.25, 1: 1.0}
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=80)
+    )
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", shares.__getitem__)
+    assert gpu_memory() == gpu_memory(GPU) == 20
+    assert gpu_memory(torch.device("cuda", 1)) == 80
 
 
 def test_keep_compiled_on_gpu_is_one_lasting_folder_for_both_libraries(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from qwen.run import (
     names_of,
     require_same,
     share,
+    train_and_evaluate,
     with_wrong_end,
     write_rows,
 )
@@ -27,6 +28,7 @@ from paint.config.schema import DataConfig
 from paint.core.display import Display
 from paint.core.storage import read_jsonl
 from paint.data.problems import read_problems
+from paint.lab.runner import ExperimentRun
 from paint.models.call_styles import call_style
 from paint.models.tool_calls import read_reply
 from tool_templates import tokenizer_with
@@ -133,6 +135,25 @@ def test_cells_of_gsm8k_have_methods_controls_and_the_papers_wording(options: Op
     assert "paint-as-worded-in-the-paper" not in {
         cell.name for cell in cells_of("gsm8k", "paper", options)
     }
+
+
+def test_train_and_evaluate_triples_the_rate_of_runs_named_so(
+    options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates = {}
+
+    def run_experiment(cells: list[ExperimentRun], *_: Any) -> list[Any]:
+        rates[cells[0].name] = cells[0].config.train.learning_rate
+        return []
+
+    monkeypatch.setattr("qwen.run.run_experiment", run_experiment)
+    monkeypatch.setattr("qwen.run.exam_of", lambda *_: None)
+    given = replace(options, rate=1e-5, wording="explain")
+    for name in ("paint-without-clip", "paint-without-clip-x3", "sft"):
+        train_and_evaluate("gsm8k", name, 0, given, Display(enabled=False))
+    assert rates["paint-without-clip"] == 1e-5
+    assert rates["paint-without-clip-x3"] == pytest.approx(3e-5)
+    assert rates["sft"] == 1e-4  # its recipe's
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -117,7 +117,7 @@ def test_buffers_that_may_be_kept_grow_once(
     policy: Policy, monkeypatch: pytest.MonkeyPatch, memory: int, capacity: int
 ) -> None:
     """So that a step is compiled for one size of them."""
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (memory, memory))
+    monkeypatch.setattr("paint.inference.decoders.gpu_memory", lambda: memory)
     decoder = open_decoder(policy.base, 2, 1274)
     assert isinstance(decoder, StaticDecoder)
     with torch.no_grad():

@@ -95,9 +95,9 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
         "graph_pool_handle": object,
         "get_sync_debug_mode": lambda: 0,
         "set_sync_debug_mode": lambda _: None,
-        "mem_get_info": lambda: (10**9, 10**9),
     }.items():
         monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr("paint.inference.decoders.gpu_memory", lambda: 10**9)
     return found
 
 

@@ -40,6 +40,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Any:
         properties = SimpleNamespace(total_memory=int(memory))
         monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(memory))
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+        monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda _: 1.0)
         paths = {name: f"/bin/{name}" for name in commands}
         monkeypatch.setattr("shutil.which", lambda name: paths.get(name))
         return find_machine()

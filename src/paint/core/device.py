@@ -40,6 +40,17 @@ def product_slowdown(dtype: torch.dtype) -> float:
     return seconds[dtype] / seconds[torch.float32]
 
 
+def gpu_memory(device: torch.device | None = None) -> float:
+    """Bytes of a GPU that this process may use, for what is planned by memory; None: its current.
+
+    All of it, or the share that ``torch.cuda.set_per_process_memory_fraction`` has set where
+    several processes use one GPU.
+    """
+    number = None if device is None else device.index
+    total: int = torch.cuda.get_device_properties(number).total_memory
+    return total * torch.cuda.get_per_process_memory_fraction(number)
+
+
 def to_device(ids: Sequence[int] | Sequence[list[int]], device: torch.device) -> torch.Tensor:
     """Copy integers to a device, without waiting for its work before."""
     # Apple's devices would read them after they are freed.

@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-from paint.core.device import to_device
+from paint.core.device import gpu_memory, to_device
 from paint.models.attention import masked_decode
 from paint.resolve.memory import KEPT
 
@@ -91,7 +91,7 @@ class Decoder(ABC):
 
 def may_be_kept(nbytes: int) -> bool:
     """Whether buffers of this size may stay on the GPU until the next call of an engine."""
-    return nbytes <= KEPT * torch.cuda.mem_get_info()[1]
+    return nbytes <= KEPT * gpu_memory()
 
 
 def open_decoder(base: PreTrainedModel, slots: int, longest: int) -> Decoder:

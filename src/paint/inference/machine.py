@@ -76,7 +76,7 @@ def find_machine(device: Any = None, ranks: int = 1) -> Machine:
     import psutil
     import torch
 
-    from paint.core.device import product_slowdown
+    from paint.core.device import gpu_memory, product_slowdown
     from paint.models.liger import is_installed
 
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -93,7 +93,7 @@ def find_machine(device: Any = None, ranks: int = 1) -> Machine:
     if on_cpu:
         slowdown = {name: product_slowdown(getattr(torch, name)) for name in SHORT_DTYPES}
     if on_gpu:
-        gpus, memory = local, torch.cuda.get_device_properties(device or 0).total_memory
+        gpus, memory = local, gpu_memory(device)
     return Machine(
         gpus=gpus,
         memory=memory,
