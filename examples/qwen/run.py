@@ -125,7 +125,7 @@ FIXED = ("model", "steps", "batch_size", "problems", "wording", "rate", "rehears
 """Options on which results depend: a folder has those of its first call."""
 
 HELPER = "QWEN_HELPER"
-"""Set in the environment of the further processes."""
+"""Set in the environment of the further processes, to the number of all."""
 
 AS_IN_PAPER = "paint-as-worded-in-the-paper"
 UNCLIPPED = (
@@ -171,8 +171,6 @@ class Options:
     """Every stage, small: two steps of eight completions, four problems, one seed."""
     processes: int = 1
     """Processes that share the runs."""
-    sharing: int = 0
-    """Processes that use this GPU, each an equal part of its memory; 0: --processes."""
     folder: Path = Path("runs/qwen")
     """Folder of rows, runs, results and answers."""
 
@@ -204,7 +202,8 @@ def main() -> None:
     helpers = start_helpers(options)
     if torch.cuda.is_available():
         # Otherwise each process would plan its micro-batches for the whole GPU.
-        torch.cuda.set_per_process_memory_fraction(1 / (options.sharing or options.processes))
+        processes = int(os.environ.get(HELPER, options.processes))
+        torch.cuda.set_per_process_memory_fraction(1 / processes)
     try:
         run(options)
     except (PaintError, Interrupted) as error:
@@ -216,15 +215,14 @@ def main() -> None:
 
 def start_helpers(options: Options) -> list[subprocess.Popen[bytes]]:
     """Start this command again, as often as there are further processes; each writes a log."""
-    arguments = [*sys.argv[1:], "--processes", "1", "--sharing", str(options.processes)]
+    arguments = [*sys.argv[1:], "--processes", "1"]
+    environment = {**os.environ, HELPER: str(options.processes)}
     helpers = []
     for number in range(1, options.processes):
         log = (options.folder / f"process-{number}.txt").open("ab")
         command = [sys.executable, __file__, *arguments]
         helpers.append(
-            subprocess.Popen(
-                command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, HELPER: "1"}
-            )
+            subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
         )
     return helpers
 

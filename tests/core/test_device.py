@@ -26,7 +26,7 @@ def variables(tmp_path: Path) -> Iterator[None]:
 
 
 def test_gpu_memory_is_the_part_that_the_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    # One of each: number of the GPU, whose default is the current one.
+    # By the number of the GPU; None is the current one.
     shares = {None: 0.25, 1: 1.0}
     monkeypatch.setattr(
         torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=80)
