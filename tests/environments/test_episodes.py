@@ -13,7 +13,7 @@ from paint.config.schema import ConversationConfig
 from paint.core.credentials import read_references
 from paint.core.errors import ConfigError
 from paint.core.extensions import OptionTable, spec_of
-from paint.environments.episodes import Answer, Episode, Episodes, Opening, read_messages, tools_of
+from paint.environments.episodes import Answer, Episode, Episodes, Opening, tools_of
 
 USER = {"role": "user", "content": "Check it."}
 
@@ -244,6 +244,19 @@ def test_episodes_hide_secrets_in_all_that_is_kept(monkeypatch: pytest.MonkeyPat
     assert str(kept).count("env:DESK_KEY") == 4
 
 
+@pytest.mark.parametrize("found", [[], ()])
+def test_episodes_environment_that_returns_no_message_ends_its_conversation(found: Any) -> None:
+    class Silent:
+        def step(self, messages: Any, completion: str) -> Any:
+            return found
+
+    with Episodes(settings(environment=Silent)) as episodes:
+        [(episode, _)] = episodes.open([{}], [0])
+        [answer] = episodes.step([(episode, [USER], "")])
+    assert answer.messages is None
+    assert "it returned no message; return None" in answer.error
+
+
 @pytest.mark.parametrize("reward", ["one", float("nan"), [1.0]])
 def test_episodes_reward_that_is_no_number_counts_as_a_failure(reward: Any) -> None:
     class Odd:
@@ -255,12 +268,6 @@ def test_episodes_reward_that_is_no_number_counts_as_a_failure(reward: Any) -> N
         episodes.step([(episode, [USER], "")])
         assert episode.grade is not None
         assert episode.grade.failed
-
-
-@pytest.mark.parametrize("found", [5, [{"role": "user"}], [{"content": "x"}], [["user", "x"]]])
-def test_read_messages_of_something_else_is_refused(found: Any) -> None:
-    with pytest.raises(ValueError, match="it returned"):
-        read_messages(found)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from paint.commands.api.results import Run, load_run
 from paint.config.recipe import executables_of, to_table
 from paint.core.trust import require_trusted, trust_records, vouch_for
 from paint.resolve.check import check_config
-from paint.training.callbacks import load_callbacks
+from paint.training.callbacks import load_callbacks, tell_callbacks
 from paint.training.launcher import LaunchRequest, run_training
 
 HAS_STEPS = True
@@ -77,6 +77,5 @@ def resume(
         config = config.changed("train", steps=steps)
     require_trusted(executables_of(to_table(config)))
     run_training(check_config(config), run.path, request, None, callbacks)
-    for callback in callbacks:
-        callback.on_end(run)
+    tell_callbacks(callbacks, "on_end", run)
     return run

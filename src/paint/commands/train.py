@@ -13,7 +13,7 @@ from paint.config.recipe import differences, read_recipe
 from paint.config.run_folder import RunError
 from paint.config.schema import Config
 from paint.core.errors import wrap_errors
-from paint.training.callbacks import load_callbacks
+from paint.training.callbacks import load_callbacks, tell_callbacks
 from paint.training.launcher import LaunchRequest, run_training
 
 HAS_STEPS = True
@@ -73,8 +73,7 @@ def train(
     checked = checked.changed("log", **log)
     run_training(checked, folder, request, start.path, callbacks, note=note, confirm=confirm)
     run = Run(folder)
-    for callback in callbacks:
-        callback.on_end(run)
+    tell_callbacks(callbacks, "on_end", run)
     return run
 
 

@@ -4,9 +4,16 @@ import asyncio
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
+from paint.core.display import LOGGER
+from paint.core.user_code import describe_error
+
 T = TypeVar("T")
+
+END_SECONDS = 2.0
+"""Seconds within which what is cancelled must end; what blocks the loop or refuses is left."""
 
 
 class Background:
@@ -18,8 +25,17 @@ class Background:
 
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
+        self.loop.set_exception_handler(_log)
+        self._is_closing = False
+        self.thread = threading.Thread(target=self._run_loop, name=name, daemon=True)
         self.thread.start()
+
+    def _run_loop(self) -> None:
+        # A task of the user's that ends by SystemExit, or calls stop(), ends run_forever. What else
+        # waits in the loop would then be waited for in vain.
+        while not self._is_closing:
+            with suppress(BaseException):
+                self.loop.run_forever()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Start a coroutine in the background."""
@@ -40,13 +56,27 @@ class Background:
             tasks = asyncio.all_tasks() - {asyncio.current_task()}
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            if tasks:
+                await asyncio.wait(tasks, timeout=END_SECONDS)
 
-        self.run(end())
+        with suppress(TimeoutError):
+            self.submit(end()).result(END_SECONDS + 1)
 
     def close(self) -> None:
         """Stop the loop and its thread."""
+
+        def stop() -> None:
+            self._is_closing = True
+            self.loop.stop()
+
         # stop() alone would not wake the loop, which sleeps in the other thread.
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join()
-        self.loop.close()
+        self.loop.call_soon_threadsafe(stop)
+        self.thread.join(END_SECONDS)
+        if not self.thread.is_alive():
+            self.loop.close()
+
+
+def _log(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log what a task that nobody waits for raised; asyncio would print its traceback."""
+    error = context.get("exception")
+    LOGGER.debug("%s: %s", context["message"], describe_error(error) if error else "")

@@ -11,9 +11,11 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from paint.core.credentials import redact
+from paint.core.credentials import hide_values, redact
 
 MAX_REASON_CHARACTERS = 300  # longest part of a library's message that is passed on
+READ_CHARACTERS = 2_000
+"""Longest part of an error's text in which addresses are looked for, which takes its square."""
 SHOWN_CHARACTERS = 200  # longest part of a setting's value that a message shows
 
 
@@ -62,7 +64,12 @@ def has_control_characters(text: str) -> bool:
 
 def is_unicode(text: str) -> bool:
     """Whether text has no unpaired surrogates, as which Python reads bytes that are no UTF-8."""
-    return not any("\ud800" <= c <= "\udfff" for c in text)
+    return text == replace_surrogates(text)
+
+
+def replace_surrogates(text: str) -> str:
+    """A text that can be encoded: with "?" for each unpaired surrogate."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def format_value(value: object) -> str:
@@ -106,6 +113,25 @@ def wrap_errors(place: object, kind: type[PaintError], hint: str) -> Iterator[No
         raise kind(f"{place}: {reason(error)}; {hint}") from error
 
 
+def error_text(error: BaseException) -> str:
+    """The text of an exception; "" where its own ``__str__`` fails."""
+    try:
+        return str(error)
+    except BaseException:  # code from outside of paint, which may end in any way
+        return ""
+
+
+def innermost(error: BaseException) -> tuple[BaseException, int]:
+    """The first error of a group, of groups within it too, and the number of the others.
+
+    Any other error is itself, and 0.
+    """
+    if not isinstance(error, BaseExceptionGroup):
+        return error, 0
+    found = [innermost(inner) for inner in error.exceptions]
+    return found[0][0], sum(1 + others for _, others in found) - 1
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory of the machine or of a GPU ran out: for Python, torch or the system."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
@@ -119,7 +145,7 @@ def is_out_of_memory(error: BaseException) -> bool:
         "failed to map segment",
     )
     is_of_library = isinstance(error, RuntimeError | ImportError)
-    return is_of_library and any(text in str(error) for text in texts)
+    return is_of_library and any(text in error_text(error) for text in texts)
 
 
 @contextmanager
@@ -143,10 +169,11 @@ def reason(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno:
         return os.strerror(error.errno)
 
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = hide_values(error_text(error))[:READ_CHARACTERS]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     # A line such as "Errors in loading:" is a heading; the reason follows it.
     count = 1 + next((i for i, line in enumerate(lines) if not line.endswith(":")), 0)
-    if "inline_container" in str(error) or "PytorchStreamWriter" in str(error):  # of torch.save
+    if "inline_container" in text or "PytorchStreamWriter" in text:  # of torch.save
         return "it cannot be written whole: the disk is full, or a limit (ulimit -f) is reached"
     message = redact(" ".join(lines[:count]))[:MAX_REASON_CHARACTERS]
     if " " in message:

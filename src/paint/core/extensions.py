@@ -23,7 +23,6 @@ import importlib
 import inspect
 import re
 import sys
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -35,6 +34,7 @@ from paint.core.errors import ConfigError, did_you_mean, format_short, reason, w
 from paint.core.settings import check_value, convert_value, is_setting_type, require_no_secret
 from paint.core.storage import digest_of_file
 from paint.core.trust import Executable, is_asked, require_trusted
+from paint.core.user_code import UserCodeError, line_of, user_code, user_errors
 
 _SPEC = re.compile(r"\w+(\.\w+)*:\w+")
 RECORDS = ("run.json", "settings.json")
@@ -76,16 +76,16 @@ def load_object(spec: str, setting: str, known: Iterable[str]) -> Any:
     require_trusted([Executable(setting, spec)], f"name it yourself as {setting}")
     module_name, _, name = spec.partition(":")
     try:
-        with _working_directory_on_path(spec):
+        # A script without a main guard may call sys.exit on import.
+        with _working_directory_on_path(spec), user_code():
             module = importlib.import_module(module_name)
             # A module may make its objects when they are asked for, and fail then.
             is_there = hasattr(module, name)
-    # A script without a main guard may call sys.exit on import.
-    except (Exception, SystemExit) as error:
+    except Exception as error:
         raise ConfigError(
             f"{setting} is {format_short(spec)}, and {module_name} cannot be imported: "
-            f"{type(error).__name__}: {reason(error)}{_line_of(error)}; correct the module, or put "
-            f"its folder into PYTHONPATH"
+            f"{_typed_reason(error)}{line_of(error)}; correct the module, or put its folder into "
+            f"PYTHONPATH"
         ) from error
     if not is_there:
         raise ConfigError(f"{setting} is {format_short(spec)}, and {module_name} has no {name}")
@@ -137,12 +137,10 @@ def of_type(value: object) -> str:
     return "that is a class" if isinstance(value, type) else f"of type {type(value).__name__}"
 
 
-def _line_of(error: BaseException) -> str:
-    """Where an import failed: the file and line of a syntax error, or of the last call."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f" ({error.filename} line {error.lineno})"
-    calls = traceback.extract_tb(error.__traceback__)
-    return f" ({calls[-1].filename} line {calls[-1].lineno})"
+def _typed_reason(error: BaseException) -> str:
+    """The type of an error, unless it is our own, and its message."""
+    kind = "" if isinstance(error, UserCodeError) else f"{type(error).__name__}: "
+    return f"{kind}{reason(error)}"
 
 
 def extension_errors(setting: str, spec: str) -> AbstractContextManager[None]:
@@ -152,7 +150,7 @@ def extension_errors(setting: str, spec: str) -> AbstractContextManager[None]:
     """
     if ":" not in spec:
         return nullcontext()
-    return wrap_errors(f"{setting} {spec}", ConfigError, "correct it in its module")
+    return user_errors(f"{setting} {spec}", ConfigError, "correct it in its module")
 
 
 def spec_of(value: Any, name: str = "", module: str = "") -> str:

@@ -19,8 +19,9 @@ from typing import Any
 
 from paint.config.context_sources import SOURCES, context_source
 from paint.config.schema import ConfigError, ContextConfig
-from paint.core.errors import did_you_mean, wrap_errors
-from paint.core.extensions import bind_options, load_object, of_type
+from paint.core.errors import did_you_mean, is_unicode, wrap_errors
+from paint.core.extensions import bind_options, extension_errors, load_object, of_type
+from paint.core.user_code import user_errors
 from paint.data.problems import Problem, row_of
 from paint.data.readers import DataError
 from paint.grading.contract import Grade
@@ -317,7 +318,7 @@ class Contexts:
         place = f"context.source {source}, problem {problem.name}"
         given = {"completion": attempt.text, "grade": attempt.grade}
         taken = _arguments_of(function) & COMPLETION_ARGUMENTS
-        with wrap_errors(place, DataError, "correct the function"):
+        with user_errors(place, DataError, "correct the function"):
             found = function(
                 row_of(problem), self._rows, seed, **{name: given[name] for name in taken}
             )
@@ -325,6 +326,8 @@ class Contexts:
             raise DataError(
                 f"{place}: it returned an object {of_type(found)}, and a context is a text"
             )
+        if not is_unicode(found):
+            raise DataError(f"{place}: it returned a text with half of a surrogate pair")
         return found
 
     @cached_property
@@ -445,7 +448,8 @@ def context_function(config: ContextConfig, source: str) -> ContextFunction:
     function = load_object(source, "context.source", tuple(SOURCES))
     setting = f"context.source {source}"
     try:
-        inspect.signature(function)
+        with extension_errors("context.source", source):
+            inspect.signature(function)
     except (TypeError, ValueError):  # no function, or one that is written in C
         raise ConfigError(
             f"{setting} is an object {of_type(function)}, which is no function of Python (its row, "

@@ -7,7 +7,6 @@ conversation, which then has no reward. Neither ends the run.
 import asyncio
 import inspect
 import json
-import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -15,13 +14,14 @@ from typing import Any
 
 from paint.config.schema import ConversationConfig
 from paint.core.background import Background
-from paint.core.credentials import hide_values
 from paint.core.errors import ConfigError
-from paint.core.extensions import build_options, load_object, of_type
+from paint.core.extensions import build_options, extension_errors, load_object, of_type
+from paint.core.user_code import call_in_thread, call_user_code, describe_error, user_code
 from paint.environments.environment import ChatMessage
+from paint.environments.results import TOKENS, limited_text, read_messages, result_text
 from paint.grading.contract import Grade
 from paint.grading.functions import to_grade
-from paint.grading.processes import CallResult, describe_error, to_plain
+from paint.grading.processes import CallResult, to_plain
 
 SETTING = "conversation.environment"
 TOOLS = "conversation.tools"
@@ -56,33 +56,58 @@ class Episode:
 
     Args:
         environment: None where tools alone answer.
+        seconds: within which its reward is read.
+        tokens: the limit of its feedback.
     """
 
-    def __init__(self, environment: Any, tools: Mapping[str, Callable[..., Any]]) -> None:
+    def __init__(
+        self,
+        environment: Any,
+        tools: Mapping[str, Callable[..., Any]],
+        seconds: float,
+        tokens: float,
+    ) -> None:
         self.environment, self.tools = environment, dict(tools)
         self.error = ""
+        self._seconds, self._tokens = seconds, tokens
 
     @property
     def grade(self) -> Grade | None:
         """What the environment says of the conversation; None where it gives no reward."""
         if self.error:
             return Grade(None, self.error, failed=True)
-        reward = getattr(self.environment, "reward", None)
-        if reward is None or callable(reward):
+        if self.environment is None:
             return None
-        given = {"reward": reward, "feedback": getattr(self.environment, "feedback", "")}
-        # Through JSON, as what a grader's function returns: the same types are a reward.
-        grade = to_grade(CallResult(json.loads(json.dumps(given, default=to_plain))), SETTING)
-        if grade.reward is None:
+        try:
+            grade: Grade | None = call_in_thread(self._read_grade, self._seconds)
+        except Exception as error:
+            self.error = f"{SETTING}: its reward cannot be read: {describe_error(error)}"
+            return Grade(None, self.error, failed=True)
+        if grade is None or grade.reward is None:
             return grade
         return replace(grade, reason=f"reward {grade.reward:g}")
 
+    def _read_grade(self) -> Grade | None:
+        reward = getattr(self.environment, "reward", None)
+        if reward is None or callable(reward):
+            return None
+        feedback = getattr(self.environment, "feedback", "")
+        if isinstance(feedback, str):
+            feedback = limited_text(feedback, self._tokens, "the feedback")
+        given = {"reward": reward, "feedback": feedback}
+        # Through JSON, as what a grader's function returns: the same types are a reward.
+        return to_grade(CallResult(json.loads(json.dumps(given, default=to_plain))), SETTING)
+
 
 class Episodes:
-    """Opens, answers and closes the conversations of a run."""
+    """Opens, answers and closes the conversations of a run.
 
-    def __init__(self, settings: ConversationConfig) -> None:
-        self._settings = settings
+    Args:
+        tokens: most tokens of a prompt, by which results and answers are limited.
+    """
+
+    def __init__(self, settings: ConversationConfig, tokens: float = TOKENS) -> None:
+        self._settings, self._tokens = settings, min(tokens, TOKENS)
         self._functions = {tool_name(tool): tool for tool in map(load_tool, settings.tools)}
         self._class = load_environment(settings)
         self._background = Background("environments")
@@ -129,24 +154,26 @@ class Episodes:
         self._background.close()
 
     def _new(self) -> Episode:
+        limits = self._settings.timeout, self._tokens
         if self._class is None:
-            return Episode(None, self._functions)
+            return Episode(None, self._functions, *limits)
         options = build_options(
             self._class, self._settings.options, "conversation.options", _whose(self._settings)
         )
+        tools = dict(self._functions)
         try:
-            environment = self._class()
-            if options is not None:
-                environment.options = options
+            with user_code():
+                environment = self._class()
+                if options is not None:
+                    environment.options = options
+                if not hasattr(self._class, "step"):
+                    for name in methods_of(self._class):
+                        tools[name] = getattr(environment, name)
         except Exception as error:
-            episode = Episode(None, self._functions)
+            episode = Episode(None, self._functions, *limits)
             episode.error = f"{SETTING}: it cannot be made: {describe_error(error)}"
             return episode
-        tools = dict(self._functions)
-        if not hasattr(self._class, "step"):
-            for name in methods_of(self._class):
-                tools[name] = getattr(environment, name)
-        return Episode(environment, tools)
+        return Episode(environment, tools, *limits)
 
     def _at_once(self, work: Sequence[Awaitable[Any]]) -> list[Any]:
         slots = asyncio.Semaphore(self._settings.concurrency)
@@ -161,26 +188,32 @@ class Episodes:
         return self._background.run(all_of_them())
 
     async def _reset(self, episode: Episode, row: Mapping[str, Any], seed: int) -> Opening:
-        reset = getattr(episode.environment, "reset", None)
-        if reset is None:
-            return Opening()
         try:
-            if hasattr(episode.environment, "step"):
-                found = await self._limited(reset, dict(row), seed)
-                return Opening(None if found is None else read_messages(found))
-            note = await self._limited(lambda: reset(**row))
-            return Opening(note="" if note is None else hide_values(str(note)))
+            with user_code():
+                reset = getattr(episode.environment, "reset", None)
+                has_step = hasattr(episode.environment, "step")
+            if reset is None:
+                return Opening()
+            if not has_step:
+                note = await self._limited(lambda: reset(**row))
+                return Opening(note=await self._limited(self._note, note))
+            found = await self._limited(reset, dict(row), seed)
+            return Opening(await self._messages(found))
         except Exception as error:
             episode.error = f"{SETTING}: reset failed: {describe_error(error)}"
             return Opening()
 
     async def _step(self, episode: Episode, messages: Sequence[ChatMessage], text: str) -> Answer:
-        step = getattr(episode.environment, "step", None)
-        if step is None:
-            return Answer(None)
         try:
+            with user_code():
+                step = getattr(episode.environment, "step", None)
+            if step is None:
+                return Answer(None)
             found = await self._limited(step, [dict(message) for message in messages], text)
-            return Answer(None if found is None else read_messages(found))
+            answered = await self._messages(found)
+            if answered is not None and not answered:
+                raise ValueError("it returned no message; return None to end the conversation")
+            return Answer(answered)
         except Exception as error:
             episode.error = f"{SETTING}: step failed: {describe_error(error)}"
             return Answer(None, episode.error)
@@ -193,59 +226,36 @@ class Episodes:
     async def _tool(self, episode: Episode, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         try:
             found = await self._limited(lambda: episode.tools[name](**arguments))
-            text = found if isinstance(found, str) else json.dumps(found, default=str)
-            return ToolResult(hide_values(text))
+            return ToolResult(await self._limited(result_text, found, self._tokens))
         except Exception as error:
             return ToolResult(f"Error: {describe_error(error)}", failed=True)
 
     async def _close(self, episode: Episode) -> None:
-        close = getattr(episode.environment, "close", None)
-        if close is not None:
-            try:
+        try:
+            with user_code():
+                close = getattr(episode.environment, "close", None)
+            if close is not None:
                 await self._limited(close)
-            except Exception as error:
-                episode.error = episode.error or f"{SETTING}: close failed: {describe_error(error)}"
+        except Exception as error:
+            episode.error = episode.error or f"{SETTING}: close failed: {describe_error(error)}"
+
+    async def _messages(self, found: Any) -> tuple[ChatMessage, ...] | None:
+        """What an environment returned as messages; None for None."""
+        if found is None:
+            return None
+        messages: tuple[ChatMessage, ...] = await self._limited(read_messages, found, self._tokens)
+        return messages
+
+    def _note(self, note: Any) -> str:
+        """The text that a class of TRL's adds to the prompt."""
+        return "" if note is None else limited_text(str(note), self._tokens, "the text")
 
     async def _limited(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What a function returns, sync or async, within ``conversation.timeout`` seconds."""
-        seconds = self._settings.timeout
-        try:
-            return await asyncio.wait_for(_called(function, *arguments), seconds)
-        except TimeoutError as error:
-            raise TimeoutError(str(error) or f"no result within {seconds:g} s") from None
+        """What a function returns, sync or async, within ``conversation.timeout`` seconds.
 
-
-async def _called(function: Callable[..., Any], *arguments: Any) -> Any:
-    if inspect.iscoroutinefunction(function):
-        return await function(*arguments)
-    found = await _in_thread(function, *arguments)
-    return await found if inspect.isawaitable(found) else found
-
-
-async def _in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function returns in a thread that ends with the process.
-
-    Not asyncio.to_thread: a process waits for its threads at its end, and a call that never
-    returns would keep it from ending.
-    """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Any] = loop.create_future()
-
-    def tell(set_it: Callable[[Any], None], value: Any) -> None:
-        if not future.done():  # the wait for it may be over
-            set_it(value)
-
-    def work() -> None:
-        try:
-            value, set_it = function(*arguments), future.set_result
-        except BaseException as error:  # sys.exit in a tool, too
-            value = error if isinstance(error, Exception) else RuntimeError(describe_error(error))
-            set_it = future.set_exception
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(tell, set_it, value)
-
-    threading.Thread(target=work, name="environment", daemon=True).start()
-    return await future
+        What reads an object of the user's is called by it, too.
+        """
+        return await call_user_code(function, *arguments, seconds=self._settings.timeout)
 
 
 def tools_of(settings: ConversationConfig) -> list[Callable[..., Any]]:
@@ -283,7 +293,9 @@ def load_environment(settings: ConversationConfig) -> Any:
     whose = _whose(settings)
     if not callable(found):
         raise ConfigError(f"{whose} is an object {of_type(found)}, and no class")
-    if not (hasattr(found, "step") or hasattr(found, "reset")):
+    with extension_errors(SETTING, settings.environment):
+        is_environment = hasattr(found, "step") or hasattr(found, "reset")
+    if not is_environment:
         raise ConfigError(
             f"{whose} has neither step nor reset; give it a step (docs/how-to/extend.md)"
         )
@@ -303,25 +315,6 @@ def methods_of(environment: type) -> dict[str, Callable[..., Any]]:
 def tool_name(tool: Callable[..., Any]) -> str:
     """The name by which a model calls a tool."""
     return str(getattr(tool, "__name__", type(tool).__name__))
-
-
-def read_messages(found: Any) -> tuple[ChatMessage, ...]:
-    """Messages that an environment returned: a list of them, one, or a text of the user's.
-
-    Raises ValueError for anything else.
-    """
-    if isinstance(found, str):
-        found = {"role": "user", "content": found}
-    if isinstance(found, Mapping):
-        found = [found]
-    if not isinstance(found, list | tuple):
-        raise ValueError(f"it returned an object {of_type(found)}, and no messages")
-    for message in found:
-        is_message = isinstance(message, Mapping) and isinstance(message.get("role"), str)
-        if not is_message or not isinstance(message.get("content"), str):
-            raise ValueError("it returned a message without a role and a content, which are texts")
-    # The model reads them, and files keep them.
-    return tuple({**message, "content": hide_values(message["content"])} for message in found)
 
 
 def _whose(settings: ConversationConfig) -> str:

@@ -72,7 +72,7 @@ class Chat:
         with ExitStack() as stack:
             waiting = {}
             for name, (view, write) in speakers.items():
-                episodes = stack.enter_context(Episodes(self.conversation))
+                episodes = stack.enter_context(Episodes(self.conversation, limit))
                 talks = Conversations(self.policy, self.conversation, episodes, limit, write)
                 # One seed for all: answers differ by weights and prompt, not by luck.
                 asked = Problem(problem, "", "", "")

@@ -59,7 +59,12 @@ class Grade:
 
     @property
     def correct(self) -> bool:
-        """True if the reward is 1; of several graders, the reward of the first that gave one."""
+        """True if the reward is 1; of several graders, the reward of the first that gave one.
+
+        False where the grader, or one of several, has failed.
+        """
+        if self.failed:
+            return False
         for part in self.parts.values():
             if part.reward is not None:
                 return part.correct

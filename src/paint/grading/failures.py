@@ -11,6 +11,9 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+from paint.core.errors import innermost
+from paint.core.user_code import UserCodeError, user_code
+
 PASSING = (408, 409, 425, 429)
 """Statuses under 500 that may pass: timeout, conflict, too early, too many requests."""
 
@@ -49,9 +52,12 @@ def failure_kind(error: BaseException) -> str:
         if kind:
             return kind
     # Of json, pydantic and the grader's own check; a missing key or choice of the reply.
-    if isinstance(error, ValueError | LookupError):
+    found, _ = innermost(error)
+    if isinstance(found, UserCodeError) and found.__cause__:
+        found, _ = innermost(found.__cause__)  # such as SystemExit
+    if isinstance(found, ValueError | LookupError):
         return MALFORMED
-    return type(error).__name__
+    return type(found).__name__
 
 
 def may_pass(error: BaseException) -> bool | None:
@@ -66,8 +72,8 @@ def may_pass(error: BaseException) -> bool | None:
 def retry_after(error: BaseException) -> float | None:
     """Seconds that an endpoint asks to wait (Retry-After, seconds or a date); None without."""
     for each in _chain(error):
-        for holder in (getattr(each, "response", None), each):
-            headers: Any = getattr(holder, "headers", None)
+        for holder in (_read(each, "response"), each):
+            headers: Any = _read(holder, "headers")
             if not hasattr(headers, "get"):
                 continue
             for name, scale in (("retry-after-ms", 0.001), ("retry-after", 1), ("Retry-After", 1)):
@@ -78,20 +84,36 @@ def retry_after(error: BaseException) -> float | None:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error, and those that it was raised from, or while they were handled."""
-    seen: list[BaseException] = []
-    found: BaseException | None = error
-    while found is not None and found not in seen:
-        seen.append(found)
+    """An error, and those that it was raised from, or while they were handled; of groups, too."""
+    seen: set[int] = set()
+    waiting = [error]
+    while waiting:
+        found = waiting.pop(0)
+        if id(found) in seen:
+            continue
+        seen.add(id(found))
         yield found
-        found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
+        if isinstance(found, BaseExceptionGroup):  # as of a TaskGroup
+            waiting += found.exceptions
+        further = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
+        if further is not None:
+            waiting.append(further)
+
+
+def _read(holder: Any, name: str) -> Any:
+    """An attribute of an error of the user's; None where it has none, or reading it fails."""
+    try:
+        with user_code():
+            return getattr(holder, name, None)
+    except Exception:
+        return None
 
 
 def _status(error: BaseException) -> int | None:
     """The HTTP status of an error that has one, from 400 on."""
-    for holder in (getattr(error, "response", None), error):
+    for holder in (_read(error, "response"), error):
         for name in ("status_code", "status", "code"):
-            value = getattr(holder, name, None)
+            value = _read(holder, name)
             if isinstance(value, int) and 400 <= value < 600:
                 return int(value)
     return None

@@ -15,7 +15,6 @@ import inspect
 import json
 import math
 import sys
-import sysconfig
 import threading
 import time
 import traceback
@@ -28,8 +27,9 @@ from tenacity import AsyncRetrying, wait_random_exponential
 from paint.core.background import Background
 from paint.core.credentials import hide_values, redact
 from paint.core.display import Display
-from paint.core.errors import format_short
+from paint.core.errors import format_short, replace_surrogates
 from paint.core.metric_records import record_of
+from paint.core.user_code import call_user_code, describe_error, own_line, user_code
 from paint.grading.contract import Grade, Grader, Item
 from paint.grading.cost import Cost, usage_reports
 from paint.grading.kept_answers import KeptAnswers
@@ -38,7 +38,6 @@ from paint.grading.processes import (
     UNREADABLE,
     CallResult,
     Pool,
-    describe_error,
     to_plain,
 )
 from paint.grading.retries import Endpoint, GiveUp, WaitAsAsked
@@ -168,7 +167,8 @@ class AsyncCalls:
                     value = await retrying(self._attempt, arguments)
                     self._endpoint.silent_since = None
                     # Through JSON, as from a process: all functions give the same types.
-                    value = json.loads(json.dumps(value, default=to_plain))
+                    with user_code():
+                        value = json.loads(json.dumps(value, default=to_plain))
                 except Exception as failure:
                     error = describe_error(failure) + give_up.too_long
             seconds = time.monotonic() - began
@@ -177,17 +177,10 @@ class AsyncCalls:
 
     async def _attempt(self, arguments: Arguments) -> Any:
         """What the function returns."""
-        try:
-            return await asyncio.wait_for(self._called(arguments), self._timeout)
-        except TimeoutError as error:
-            # A timeout of the function's own client has a text, that of wait_for has none.
-            raise TimeoutError(str(error) or f"no result within {self._timeout:g} s") from None
+        return await call_user_code(self._called, arguments, seconds=self._timeout)
 
     async def _called(self, arguments: Arguments) -> Any:
-        try:
-            return await self._function(*arguments)
-        except SystemExit as error:  # it would end the event loop, and be waited for in vain
-            raise RuntimeError(f"it called sys.exit({error})") from None
+        return await self._function(*arguments)
 
 
 def _place_of_block(background: Background) -> str:
@@ -197,12 +190,7 @@ def _place_of_block(background: Background) -> str:
     names = [(call.filename, call.name) for call in calls]
     if (__file__, "_called") not in names:
         return ""
-    own = calls[names.index((__file__, "_called")) + 1 :]
-    # The innermost line of the user's own: below it may be those of a library.
-    libraries = tuple(filter(None, sysconfig.get_paths().values()))
-    places = [call for call in own if not call.filename.startswith(libraries)]
-    found = (places or own)[-1:]
-    return f"{found[0].filename} line {found[0].lineno}" if found else ""
+    return own_line(calls[names.index((__file__, "_called")) + 1 :])
 
 
 class FunctionGrader(Grader):
@@ -316,7 +304,7 @@ def takes_batch(function: Callable[..., Any]) -> bool:
     """True for a function whose first parameter is named ``completions``."""
     try:
         parameters = list(inspect.signature(function).parameters)
-    except ValueError:  # a function of C that declares none
+    except (TypeError, ValueError):  # one of C that declares none, or a wrong declaration
         return False
     return parameters[:1] == ["completions"]
 
@@ -398,10 +386,12 @@ def _metrics(value: Any) -> dict[str, float]:
 
 
 def _text(value: Any) -> str:
-    """A text, or several as lines; "" where nothing is said."""
-    if isinstance(value, list):
-        return "\n".join(str(line) for line in value if line is not None)
-    return "" if value is None else str(value)
+    """A text, or several as lines; "" where nothing is said.
+
+    Halves of surrogate pairs are replaced: a model reads the text, and files keep it.
+    """
+    lines = value if isinstance(value, list) else [value]
+    return replace_surrogates("\n".join(str(line) for line in lines if line is not None))
 
 
 def _number(value: Any) -> float | None:

@@ -16,6 +16,7 @@ from paint.core.extensions import (
     bind_options,
     build_options,
     complete_options,
+    extension_errors,
     load_object,
     of_type,
 )
@@ -132,15 +133,17 @@ def find_grader(
         )
     # Where workers bind them, too: here wrong ones are refused before a completion is sampled.
     bound = bind_options(function, table, "grading.options", f"grading.grader {grader}")
+    with extension_errors("grading.grader", grader):
+        waits, is_batch = is_async(function), takes_batch(function)
     caller: AsyncCalls | Pool
-    if is_async(function):
+    if waits:
         caller = AsyncCalls(
             bound, concurrency=concurrency, timeout=timeout, attempts=attempts, name=grader
         )
     else:
         # By its name: a worker imports the function, and gets it pickled where it cannot.
         caller = Pool(grader, deadline=deadline, workers=workers, table=table)
-    return FunctionGrader(caller, takes_batch=takes_batch(function), name=grader, kept=kept)
+    return FunctionGrader(caller, takes_batch=is_batch, name=grader, kept=kept)
 
 
 def code_digest(grader: str) -> str:
@@ -153,11 +156,12 @@ def code_digest(grader: str) -> str:
     # A judge's prompt is often a constant beside its function. An object, such as a partial
     # function, has no source but that of the module that makes it.
     parts: list[Any] = [function, inspect.getmodule(function), module]
-    for part in parts:
-        with suppress(OSError, TypeError):
-            text += inspect.getsource(part)
-    if isinstance(function, partial):
-        text += json.dumps([function.args, function.keywords], default=str)
+    with extension_errors("grading.grader", grader):
+        for part in parts:
+            with suppress(OSError, TypeError):
+                text += inspect.getsource(part)
+        if isinstance(function, partial):
+            text += json.dumps([function.args, function.keywords], default=str)
     return digest(text)[:16]
 
 

@@ -15,14 +15,14 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from paint.core.credentials import redact
 from paint.core.errors import PaintError
 from paint.core.extensions import NO_OPTIONS, bind_options, is_importable, load_object
 from paint.core.trust import begin_call, vouch_for
+from paint.core.user_code import describe_error, user_code
 from paint.grading.cost import usage_reports
 from paint.grading.failures import failure_kind
 from strictgrade import processes
-from strictgrade.processes import REASON_CHARACTERS, Arguments, ProcessError
+from strictgrade.processes import Arguments, ProcessError
 
 PICKLED = "pickle:"
 ARRAY, UNREADABLE = "__array__", "__unreadable__"  # keys of what ``to_plain`` makes
@@ -110,9 +110,10 @@ def open_function(name: str, table: Mapping[str, Any]) -> Callable[..., dict[str
     def call(*arguments: Any) -> dict[str, Any]:
         with usage_reports() as usage:
             try:
-                value = json.loads(json.dumps(function(*arguments), default=to_plain))
+                with user_code():
+                    value = json.loads(json.dumps(function(*arguments), default=to_plain))
                 return {"value": value, "usage": usage}
-            except Exception as error:
+            except (Exception, KeyboardInterrupt) as error:  # Ctrl-C does not reach this process
                 failures = [failure_kind(error)]
                 return {"error": describe_error(error), "failures": failures, "usage": usage}
 
@@ -149,11 +150,6 @@ def _load(function: str) -> Callable[..., Any]:
 
     loaded: Callable[..., Any] = dill.loads(base64.b64decode(function.removeprefix(PICKLED)))
     return loaded
-
-
-def describe_error(error: BaseException) -> str:
-    """Why a call returned nothing, in at most REASON_CHARACTERS."""
-    return redact(f"{type(error).__name__}: {error}")[:REASON_CHARACTERS]
 
 
 def to_plain(value: Any) -> Any:

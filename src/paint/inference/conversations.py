@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from paint.config.schema import ConversationConfig
 from paint.core.distributed import all_gather_objects
+from paint.core.user_code import describe_error
 from paint.data.problems import Problem, row_of
 from paint.environments.environment import ChatMessage
 from paint.environments.episodes import (
@@ -74,6 +75,7 @@ class _Talk:
     ended: str = ""
     calls: int = 0
     failed_calls: int = 0
+    is_answered: bool = False  # by an environment, whose messages a template may not take
 
     @property
     def next_seed(self) -> int:
@@ -127,7 +129,7 @@ def open_conversations(
     if not settings.is_on:
         yield None
         return
-    with Episodes(settings) as episodes:
+    with Episodes(settings, limit) as episodes:
         yield Conversations(policy, settings, episodes, limit)
 
 
@@ -230,19 +232,32 @@ class Conversations:
     ) -> list[_Talk]:
         talks = []
         for problem, seed, (episode, opening) in zip(problems, seeds, opened, strict=True):
-            begun = self._opened(problem, opening)
-            prompt, longest = self._prompt(begun, (), prompts)
-            if begun is not problem and longest > prompts.limit:
-                episode.error = (
-                    f"{SETTING}: reset makes a prompt of {longest:,} tokens, over the limit of "
-                    f"{prompts.limit:,} (data.max_prompt_tokens, or the model's positions)"
-                )
-                begun = problem
-                prompt, _ = self._prompt(begun, (), prompts)
+            begun, prompt = self._first_prompt(problem, episode, opening, prompts)
             chat = student_chat(self._policy.prompts, begun)
             tools = self._policy.tools_for(begun)
             talks.append(_Talk(begun, prompt, seed, episode, chat, tools))
         return talks
+
+    def _first_prompt(
+        self, problem: Problem, episode: Episode, opening: Opening, prompts: _Prompts
+    ) -> tuple[Problem, list[int]]:
+        """The problem as the environment begins it, and its prompt; its own where that fails."""
+        begun = problem
+        try:
+            begun = self._opened(problem, opening)
+            prompt, longest = self._prompt(begun, (), prompts)
+        except Exception as error:
+            if opening == Opening():
+                raise
+            episode.error = f"{SETTING}: reset begins with no prompt: {describe_error(error)}"
+        else:
+            if begun is problem or longest <= prompts.limit:
+                return begun, prompt
+            episode.error = (
+                f"{SETTING}: reset makes a prompt of {longest:,} tokens, over the limit of "
+                f"{prompts.limit:,} (data.max_prompt_tokens, or the model's positions)"
+            )
+        return problem, self._prompt(problem, (), prompts)[0]
 
     def _opened(self, problem: Problem, opening: Opening) -> Problem:
         """The problem with the messages by which the environment began."""
@@ -328,6 +343,7 @@ class Conversations:
                 talk.ended = "error" if answer.error else "end"
             else:
                 talk.messages += map(self._clean, answer.messages)
+                talk.is_answered = True
 
     def _go_on(self, talk: _Talk, prompts: _Prompts) -> None:
         """Make the next turn's prompt, unless the conversation has reached a limit."""
@@ -336,7 +352,17 @@ class Conversations:
         if len(talk.turns) == self._settings.max_turns:
             talk.ended = "max_turns"
             return
-        prompt, longest = self._prompt(talk.problem, talk.messages, prompts)
+        try:
+            prompt, longest = self._prompt(talk.problem, talk.messages, prompts)
+        except Exception as error:
+            if not talk.is_answered:
+                raise
+            # What the environment said is no fault of other conversations. Nothing of it is kept,
+            # as nothing can be written after it.
+            talk.episode.error = f"{SETTING}: its messages make no prompt: {describe_error(error)}"
+            talk.ended = "error"
+            del talk.messages[talk.turns[-1].after + 1 :]
+            return
         if longest > prompts.limit:
             talk.ended = "prompt"
             return
@@ -364,7 +390,7 @@ class Conversations:
 
 def _line_of(message: ChatMessage) -> str:
     """A message after its role and name, such as "tool add: 5"."""
-    speaker = " ".join(filter(None, [message["role"], message.get("name")]))
+    speaker = " ".join(filter(None, [message["role"], str(message.get("name") or "")]))
     return f"{speaker}: {message['content']}"
 
 

@@ -18,7 +18,7 @@ This module does not import torch, because settings are validated with it.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from paint.core.errors import ConfigError
@@ -30,6 +30,7 @@ from paint.core.extensions import (
     of_type,
     spec_of,
 )
+from paint.core.user_code import checked_calls
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -143,7 +144,19 @@ def find_divergence(
             f"{setting} is {name}, an object {of_type(found)}, which is not a paint.Divergence, "
             f"nor a function of options that returns one"
         )
-    return found
+    if DIVERGENCES.get(found.name) is found:
+        return found
+    return replace(found, **_checked_functions(found, f"{setting} {name}"))
+
+
+def _checked_functions(divergence: Divergence, place: str) -> dict[str, Any]:
+    """Its functions, whose errors are ConfigErrors that name it."""
+    functions = {}
+    for name in ("term", "slope", "in_place"):
+        function = getattr(divergence, name)
+        if function is not None:
+            functions[name] = checked_calls(function, place, ConfigError)
+    return functions
 
 
 def full_name(divergence: Divergence) -> str:

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from paint.config.schema import Config, TrainConfig
-from paint.core.errors import ConfigError, format_short, wrap_errors
-from paint.core.extensions import build_options, load_object, of_type
+from paint.core.errors import ConfigError, format_short
+from paint.core.extensions import build_options, extension_errors, load_object, of_type
 from paint.core.settings import POSITIVE, setting, within
 
 LearnsFrom = Literal["all", "right", "differences"]
@@ -182,9 +182,11 @@ def find_algorithm(config: TrainConfig) -> Algorithm:
             f"subclass of paint.resolve.algorithm.Algorithm"
         )
     options = build_options(found, config.options, "train.options", f"train.method {name}")
-    with wrap_errors(f"train.method {name}", ConfigError, "correct the class"):
+    with extension_errors("train.method", name):
         algorithm = found()
-    algorithm.options = options
+        algorithm.options = options
+        # Properties of the user's, which are read in many places: one that raises is told here.
+        _ = needs_of(algorithm), algorithm.needs_teacher, algorithm.learns_from
     if type(algorithm).step is Algorithm.step:
         raise ConfigError(f"train.method {name} has no step; define it")
     return algorithm

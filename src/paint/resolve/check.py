@@ -30,7 +30,7 @@ from paint.config.schema import (
 )
 from paint.core.demo_files import model_path
 from paint.core.errors import ConfigError, did_you_mean, format_short, format_value
-from paint.core.extensions import complete_options
+from paint.core.extensions import complete_options, extension_errors
 from paint.core.model_folder import other_than_model
 from paint.environments.episodes import tools_of
 from paint.grading.code.unit_tests import CodeOptions
@@ -583,7 +583,8 @@ def check_config(config: Config) -> Resolved:
     run = Resolved(config, algorithm, engine, divergence, optimizer)
     _ = run.objective  # refuses a clip or kernels that the divergence does not take
     _apply(RULES, run)
-    algorithm.check(config)
+    with extension_errors("train.method", config.train.method):
+        algorithm.check(config)
     return run
 
 
@@ -620,7 +621,8 @@ def require_trainable(run: Resolved) -> None:
                 f"log.trackers names {tracker}, which is not installed: "
                 f"pip install {tracker}, or remove it"
             )
-    run.optimizer.check(config.train)
+    with extension_errors("train.optimizer", config.train.optimizer):
+        run.optimizer.check(config.train)
     if config.model.quantization == "nf4":
         require_bitsandbytes("model.quantization nf4")
     _apply(TRAINING_RULES, run)

@@ -16,12 +16,13 @@ from typing import Any
 from paint.core.errors import ConfigError, format_short
 from paint.core.extensions import extension_errors, load_object, of_type
 from paint.core.trust import vouch_for
+from paint.core.user_code import user_errors
 
 
 class Callback:
     """Methods that the trainer calls on the first rank; override those that are needed.
 
-    An exception ends the training as any other error does: what is complete is saved.
+    One that raises ends the training with a ConfigError, which names it: what is complete is saved.
     """
 
     def on_step(
@@ -65,3 +66,16 @@ def load_callbacks(callbacks: Any) -> list[Callback]:
             )
         loaded.append(found)
     return loaded
+
+
+def tell_callbacks(callbacks: Sequence[Callback], method: str, *arguments: Any) -> bool:
+    """Call a method of each callback; whether one of them returned True.
+
+    Raises ConfigError, with its class and line, for one that raises.
+    """
+    answers = []
+    for callback in callbacks:
+        place = f"the callback {type(callback).__name__}: {method}"
+        with user_errors(place, ConfigError, "correct the callback"):
+            answers.append(bool(getattr(callback, method)(*arguments)))
+    return any(answers)

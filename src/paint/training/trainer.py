@@ -71,7 +71,7 @@ from paint.resolve.engines import LOCAL
 from paint.resolve.optimizer import learning_rate, open_optimizer
 from paint.resolve.plan import LongestRows, Machine
 from paint.training import checkpoint, run_log
-from paint.training.callbacks import Callback
+from paint.training.callbacks import Callback, tell_callbacks
 from paint.training.drift import open_drift
 from paint.training.health import Health
 from paint.training.log_probs import OFF_POLICY_KL_WARNING, ON_POLICY
@@ -436,7 +436,7 @@ def loop(
         # The step is saved already, or must not be saved.
         except (Interrupted, checkpoint.RanksDiffer):
             raise
-        except (Exception, SystemExit):  # a callback may call sys.exit
+        except Exception:
             # Only complete steps are saved. A failure between the updates of a step, before the
             # teacher's update or before logging leaves a partial one.
             if accelerator.is_main_process and done and not updates:
@@ -483,8 +483,7 @@ def _save_checkpoint(setup: Setup, folder: Path, done: int) -> None:
     checkpoint.require_same_weights(folder, setup, done)
     if setup.accelerator.is_main_process:
         saved = checkpoint.save(folder, setup, done)
-        for callback in setup.callbacks:
-            callback.on_checkpoint(saved)
+        tell_callbacks(setup.callbacks, "on_checkpoint", saved)
 
 
 def _raise_if_stopped(signal_number: int, folder: Path) -> None:
@@ -582,8 +581,7 @@ def log_step(
     tracked = {name: value for name, value in metrics.items() if name != "step"}
     setup.accelerator.log(tracked, step=step_number)
     display.step(metrics)
-    answers = [callback.on_step(step_number, metrics, records) for callback in setup.callbacks]
-    return any(answers)
+    return tell_callbacks(setup.callbacks, "on_step", step_number, metrics, records)
 
 
 def _open_off_policy_rollouts(setup: Setup, last: Path | None) -> OffPolicyRollouts:

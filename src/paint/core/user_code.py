@@ -1,0 +1,246 @@
+"""Calls of code of the user's: graders, tools, environments, callbacks, contexts, divergences.
+
+Python code may end otherwise than by an Exception: by sys.exit, by a cancellation or an interrupt
+that it raises itself, by StopIteration, which a future cannot hold, or by a group of these. Every
+such call goes through this module, after which it returned something or raised an Exception:
+
+    with user_code(): ...                  in this thread
+    await call_user_code(f, seconds=s)     sync or async, in an event loop, with a limit
+    call_in_thread(f, seconds=s)           sync, with a limit
+    with user_errors(place, ...): ...      in this thread, where a failure ends the command
+"""
+
+import asyncio
+import inspect
+import sysconfig
+import threading
+import traceback
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from paint.core.credentials import hide_values, redact
+from paint.core.errors import (
+    MAX_REASON_CHARACTERS,
+    READ_CHARACTERS,
+    Interrupted,
+    PaintError,
+    PeerExit,
+    cut,
+    error_text,
+    innermost,
+    reason,
+    replace_surrogates,
+)
+from strictgrade.processes import REASON_CHARACTERS
+
+GRACE_SECONDS = 1.0
+"""Seconds that a coroutine has to end after it was cancelled; it is not waited for longer."""
+
+
+class UserCodeError(RuntimeError):
+    """Code of the user's ended otherwise than by an Exception, such as "SystemExit: 1".
+
+    It is raised from what ended the code.
+    """
+
+
+def describe_error(error: BaseException) -> str:
+    """Why a call failed, in at most REASON_CHARACTERS: the type of the error, and its text.
+
+    Of a group of errors it is the first that is no group.
+    """
+    found, others = innermost(error)
+    text = error_text(found)
+    if not isinstance(found, UserCodeError):
+        text = f"{type(found).__name__}: {text}"
+    if others:
+        text = f"{text} (and {others} more)"
+    # Values first, so that the cut leaves no half of one.
+    text = redact(hide_values(text)[:READ_CHARACTERS])[:REASON_CHARACTERS]
+    return replace_surrogates(text)  # a model may read it
+
+
+# A class: a generator of contextlib would lose where a GeneratorExit was raised.
+class user_code:
+    """Raise UserCodeError where the block ends otherwise than by an Exception.
+
+    KeyboardInterrupt passes in the main thread, which is where Python raises it for Ctrl-C. Not for
+    a block with a yield or an await, which others may end.
+    """
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            _raise_ours(error)
+
+
+def _raise_ours(error: BaseException) -> None:
+    """Raise UserCodeError for what is no Exception, or is one that a future cannot hold."""
+    interrupts = (KeyboardInterrupt,)
+    if threading.current_thread() is threading.main_thread():
+        if isinstance(error, interrupts):
+            return
+        if isinstance(error, BaseExceptionGroup) and error.subgroup(interrupts):
+            raise KeyboardInterrupt from error
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return
+    found, _ = innermost(error)
+    text = f"{type(found).__name__}: {error_text(found)}"
+    raise UserCodeError(text.removesuffix(": ")) from error
+
+
+class user_errors(user_code):
+    """Raise a ``kind``, with place, reason and line of the user's code, where the block fails.
+
+    PaintErrors of commands that the code calls pass unchanged.
+    """
+
+    def __init__(self, place: str, kind: type[PaintError], hint: str) -> None:
+        self._place, self._kind, self._hint = place, kind, hint
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            super().__exit__(kind, error, trace)
+        except UserCodeError as ours:
+            error = ours
+        if error is None or isinstance(error, PaintError | Interrupted | PeerExit):
+            return
+        if not isinstance(error, Exception):  # Ctrl-C
+            return
+        found, _ = innermost(error)
+        # Its text begins with the type already.
+        why = error_text(found) if isinstance(found, UserCodeError) else reason(found)
+        message = f"{self._place}: {cut(why, MAX_REASON_CHARACTERS)}{line_of(error)}; {self._hint}"
+        raise self._kind(message) from error
+
+
+def checked_calls(function: Callable[..., Any], place: str, kind: type[PaintError]) -> Any:
+    """A function of the user's whose calls raise as in ``user_errors``."""
+
+    @wraps(function, updated=())
+    def call(*arguments: Any) -> Any:
+        with user_errors(place, kind, "correct it in its module"):
+            return function(*arguments)
+
+    return call
+
+
+def line_of(error: BaseException) -> str:
+    """Where an error was raised, as " (FILE line N)": the user's innermost line; "" if unknown."""
+    outer = error.__cause__ if isinstance(error, UserCodeError) and error.__cause__ else error
+    found, _ = innermost(outer)
+    if isinstance(found, SyntaxError) and found.filename:
+        return f" ({found.filename} line {found.lineno})"
+    # An error of a group need not have been raised.
+    trace = found.__traceback__ or outer.__traceback__
+    place = own_line(traceback.extract_tb(trace))
+    return f" ({place})" if place else ""
+
+
+def own_line(calls: Iterable[traceback.FrameSummary]) -> str:
+    """The innermost line outside of libraries and this package, else the innermost of all."""
+    kinds = ("stdlib", "platstdlib", "purelib", "platlib")
+    libraries = (*(sysconfig.get_path(kind) for kind in kinds), str(Path(__file__).parents[1]))
+    called = list(calls)
+    own = [call for call in called if not call.filename.startswith((*libraries, "<frozen"))]
+    found = (own or called)[-1:]
+    return f"{found[0].filename} line {found[0].lineno}" if found else ""
+
+
+async def call_user_code(function: Callable[..., Any], *arguments: Any, seconds: float) -> Any:
+    """What a function returns, sync or async, within so many seconds.
+
+    A function without async runs in a thread of its own; an awaitable that it returns is awaited.
+    Raises TimeoutError, UserCodeError, or the function's own Exception.
+    """
+    task = asyncio.ensure_future(_guarded(function, *arguments))
+    # What it raises when nobody waits any more is nobody's concern.
+    task.add_done_callback(lambda task: task.cancelled() or task.exception())
+    try:
+        done, _ = await asyncio.wait([task], timeout=seconds)
+    except asyncio.CancelledError:
+        task.cancel()
+        raise
+    if not done:
+        task.cancel()
+        await asyncio.wait([task], timeout=GRACE_SECONDS)
+        if not task.done() or task.cancelled():
+            raise TimeoutError(f"no result within {seconds:g} s")
+    if task.cancelled():  # by the function itself
+        raise UserCodeError("CancelledError")
+    try:
+        return task.result()
+    except TimeoutError as error:
+        if error_text(error):
+            raise
+        # Of an inner asyncio.timeout, which says nothing.
+        raise TimeoutError(f"no result within {seconds:g} s") from None
+
+
+async def _guarded(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function returns; in a task of its own, which the function may cancel."""
+    task = asyncio.current_task()
+    try:
+        found: Any
+        if inspect.iscoroutinefunction(function):
+            found = function(*arguments)
+        else:
+            found, error = await asyncio.wrap_future(_start(function, *arguments))
+            if error is not None:
+                raise error
+        return await found if inspect.isawaitable(found) else found
+    except asyncio.CancelledError:  # by whom, the other task knows
+        raise
+    except GeneratorExit as error:
+        if not _is_running(task):  # Python closes a coroutine that is left
+            raise
+        raise UserCodeError("GeneratorExit") from error
+    except BaseException as error:
+        _raise_ours(error)
+        raise
+
+
+def _is_running(task: "asyncio.Task[Any] | None") -> bool:
+    try:
+        return asyncio.current_task() is task
+    except RuntimeError:  # no event loop runs here
+        return False
+
+
+def call_in_thread(function: Callable[[], Any], seconds: float) -> Any:
+    """What a function returns within so many seconds. Raises as ``call_user_code``."""
+    try:
+        found, error = _start(function).result(seconds)
+    except TimeoutError:
+        raise TimeoutError(f"no result within {seconds:g} s") from None
+    if error is not None:
+        raise error
+    return found
+
+
+def _start(function: Callable[..., Any], *arguments: Any) -> "Future[tuple[Any, Exception | None]]":
+    """Call a function in a thread that ends with the process; what it returned, or its error.
+
+    Not asyncio.to_thread: a process waits for its threads at its end, and a call that never returns
+    would keep it from ending.
+    """
+    future: Future[tuple[Any, Exception | None]] = Future()
+    future.set_running_or_notify_cancel()
+
+    def work() -> None:
+        try:
+            with user_code():
+                outcome = function(*arguments), None
+        # Not as the future's own error, of which asyncio changes the type.
+        except Exception as error:
+            future.set_result((None, error))
+        else:
+            future.set_result(outcome)
+
+    threading.Thread(target=work, name="user code", daemon=True).start()
+    return future
