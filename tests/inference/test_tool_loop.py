@@ -345,3 +345,86 @@ def test_with_tools_template_without_tools_is_refused() -> None:
     )
     with pytest.raises(PolicyError, match="tools"):
         with_tools(policy, replace(ConversationConfig(), tools=(spec_of(add),)))
+
+
+class Says:
+    """An environment that begins or answers with the messages of its class."""
+
+    begins: Any = None
+    answers: Any = None
+
+    def reset(self, row: Mapping[str, Any], seed: int) -> Any:
+        return self.begins
+
+    def step(self, messages: Any, completion: str) -> Any:
+        return self.answers
+
+
+def user(**more: Any) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": "Again."} | more]
+
+
+STRICT = HERMES.replace(
+    "{%- for message in messages -%}",
+    "{%- for message in messages -%}"
+    "{%- if message.role not in ['system', 'user', 'assistant', 'tool'] -%}"
+    "{{ raise_exception('no such role') }}{%- endif -%}",
+)
+REFUSED: dict[str, Any] = {
+    "role": user(role="wizard"),
+    "empty role": user(role=""),
+    "calls that are a text": user(role="assistant", tool_calls="add"),
+    "calls that are a number": user(role="assistant", tool_calls=5),
+    "calls of texts": user(role="assistant", tool_calls=["add"]),
+    "call with a wrong function": user(role="assistant", tool_calls=[{"function": 5}]),
+    "call with wrong arguments": user(
+        role="assistant", tool_calls=[{"function": {"name": "add", "arguments": "x"}}]
+    ),
+    "value that is no JSON": user(further=object()),
+    "value that is too long": user(further="x" * 50_000_000),
+    "text that is too long": "x" * 50_000_000,
+    "too many": user() * 200_000,
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("place", ["begins", "answers"])
+def test_conversation_whose_environment_says_what_makes_no_prompt_ends_alone(
+    name: str, place: str
+) -> None:
+    kind = type("Own", (Says,), {place: REFUSED[name]})
+    found, engine = converse(["It is 5."], template=STRICT, environment=spec_of(kind))
+    talk = found.conversation
+    assert talk is not None
+    assert len(engine.prompts) == 1
+    assert talk.ended == "error"
+    assert talk.grade is not None
+    assert talk.grade.failed
+    assert talk.grade.reason.startswith("conversation.environment: ")
+    assert [message["role"] for message in talk.messages] == ["assistant"]
+
+
+@pytest.mark.parametrize("place", ["begins", "answers"])
+def test_conversation_takes_texts_with_half_of_a_surrogate_pair(place: str) -> None:
+    said_so = user(content="a\ud800b", further="\udc00")
+    kind = type("Own", (Says,), {place: said_so})
+    texts = ["It is 5."] * (2 if place == "answers" else 1)
+    found, engine = converse(
+        texts, template=STRICT, environment=spec_of(kind), max_turns=len(texts)
+    )
+    assert found.conversation is not None
+    assert found.conversation.ended == ("max_turns" if place == "answers" else "end")
+    assert "a?b" in engine.prompts[-1]
+
+
+def test_conversation_tool_result_that_is_too_long_is_told_by_its_size() -> None:
+    def read() -> str:
+        """Reads."""
+        return "x" * 50_000_000
+
+    found, _ = converse([call("read", "{}"), "Too long."], tools=(spec_of(read),))
+    [_, (role, text), _] = said(found)
+    assert role == "tool"
+    assert "has 50,000,000 characters, over the limit of 128,000" in text
+    assert found.conversation is not None
+    assert found.conversation.failed_calls == 1

@@ -266,6 +266,8 @@ class Conversations:
         chat: Sequence[ChatMessage] = opening.messages or student_chat(
             self._policy.prompts, problem
         )
+        if any(message.get("tool_calls") for message in chat):
+            raise ValueError("a message has tool_calls; one that begins has role and content alone")
         turns = [(message["role"], self._clean(message["content"])) for message in chat]
         role, text = turns[-1]
         turns[-1] = role, text + self._clean(opening.note)
