@@ -500,6 +500,35 @@ def test_result_whose_deletion_fails_breaks_nothing() -> None:
     assert (found.returncode, found.stdout) == (0, "went on\n"), found.stderr
 
 
+FORKS = """
+import os
+from paint.config.schema import ConversationConfig
+from paint.core.extensions import spec_of
+from paint.environments.episodes import Episodes
+
+def fork():
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+    return "parent" if child else "child"
+
+async def async_fork():
+    return fork()
+
+tools = (spec_of(fork, "fork", "table"), spec_of(async_fork, "async_fork", "table"))
+with Episodes(ConversationConfig(tools=tools)) as episodes:
+    [(episode, _)] = episodes.open([{}], [0])
+    for name in ("fork", "async_fork"):
+        print([result.text for result in episodes.call([(episode, name, {})])])
+"""
+
+
+def test_child_that_a_tool_forks_ends_with_the_tool() -> None:
+    line = [sys.executable, "-c", FORKS]
+    found = subprocess.run(line, capture_output=True, text=True, timeout=60)
+    assert (found.stdout, found.stderr) == ("['parent']\n" * 2, "")
+
+
 def test_calls_leave_no_thread_behind() -> None:
     before = threading.active_count()
     for _ in range(20):

@@ -12,6 +12,7 @@ such call goes through this module, after which it returned something or raised 
 
 import asyncio
 import inspect
+import os
 import sysconfig
 import threading
 import traceback
@@ -56,6 +57,8 @@ def describe_error(error: BaseException) -> str:
     text = error_text(found)
     if not isinstance(found, UserCodeError):
         text = f"{type(found).__name__}: {text}"
+    if not isinstance(found, Exception):
+        text = text.removesuffix(": ")
     if others:
         text = f"{text} (and {others} more)"
     # Values first, so that the cut leaves no half of one.
@@ -71,10 +74,14 @@ class user_code:
     a block with a yield or an await, which others may end.
     """
 
+    _process = 0
+
     def __enter__(self) -> None:
-        return None
+        self._process = os.getpid()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if os.getpid() != self._process:  # a child that the code forked must not go on as this one
+            os._exit(0 if error is None else 1)
         if error is not None:
             _raise_ours(error)
 
@@ -184,7 +191,7 @@ async def call_user_code(function: Callable[..., Any], *arguments: Any, seconds:
 
 async def _guarded(function: Callable[..., Any], *arguments: Any) -> Any:
     """What a function returns; in a task of its own, which the function may cancel."""
-    task = asyncio.current_task()
+    task, process = asyncio.current_task(), os.getpid()
     try:
         found: Any
         if inspect.iscoroutinefunction(function):
@@ -203,6 +210,9 @@ async def _guarded(function: Callable[..., Any], *arguments: Any) -> Any:
     except BaseException as error:
         _raise_ours(error)
         raise
+    finally:
+        if os.getpid() != process:  # as in ``user_code``
+            os._exit(1)
 
 
 def _is_running(task: "asyncio.Task[Any] | None") -> bool:
