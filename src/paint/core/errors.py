@@ -76,7 +76,10 @@ def format_value(value: object) -> str:
     """Format text as in a TOML recipe, any other value as its repr."""
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
-    return repr(value)
+    try:
+        return repr(value)
+    except BaseException:  # code from outside of paint, which may end in any way
+        return f"an object of type {type(value).__name__}"
 
 
 def format_short(value: object) -> str:

@@ -267,7 +267,7 @@ def declared_options(extension: Any, setting: str) -> Any:
         ConfigError: the annotation is no frozen dataclass of types that a setting can have, or a
             field has no default.
     """
-    with wrap_errors(f"{setting}: options", ConfigError, "correct the annotation"):
+    with wrap_errors(f"{setting}: options", ConfigError, "correct the annotation"), user_code():
         kind: Any = _annotation_of_options(extension)
     if kind in (None, Any):
         return None
@@ -355,7 +355,8 @@ def build_options(
             check_value(full_name, value, field)
             values[field.name] = value
     try:
-        with wrap_errors(name, ConfigError, "change it"):  # a ValueError of its __post_init__
+        # A ValueError of its __post_init__.
+        with wrap_errors(name, ConfigError, "change it"), user_code():
             options = kind(**values)
     except ConfigError:
         if is_record or not references:

@@ -18,7 +18,6 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -126,17 +125,6 @@ class user_errors(user_code):
         raise self._kind(message) from error
 
 
-def checked_calls(function: Callable[..., Any], place: str, kind: type[PaintError]) -> Any:
-    """A function of the user's whose calls raise as in ``user_errors``."""
-
-    @wraps(function, updated=())
-    def call(*arguments: Any) -> Any:
-        with user_errors(place, kind, "correct it in its module"):
-            return function(*arguments)
-
-    return call
-
-
 def line_of(error: BaseException) -> str:
     """Where an error was raised, as " (FILE line N)": the user's innermost line; "" if unknown."""
     outer = error.__cause__ if isinstance(error, UserCodeError) and error.__cause__ else error
@@ -144,19 +132,16 @@ def line_of(error: BaseException) -> str:
     if isinstance(found, SyntaxError) and found.filename:
         return f" ({found.filename} line {found.lineno})"
     # An error of a group need not have been raised.
-    trace = found.__traceback__ or outer.__traceback__
-    place = own_line(traceback.extract_tb(trace))
-    return f" ({place})" if place else ""
+    calls = own_calls(traceback.extract_tb(found.__traceback__ or outer.__traceback__))
+    return f" ({calls[-1].filename} line {calls[-1].lineno})" if calls else ""
 
 
-def own_line(calls: Iterable[traceback.FrameSummary]) -> str:
-    """The innermost line outside of libraries and this package, else the innermost of all."""
+def own_calls(calls: Iterable[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
+    """The calls outside of libraries and of this package, the innermost last."""
     kinds = ("stdlib", "platstdlib", "purelib", "platlib")
-    libraries = (*(sysconfig.get_path(kind) for kind in kinds), str(Path(__file__).parents[1]))
-    called = list(calls)
-    own = [call for call in called if not call.filename.startswith((*libraries, "<frozen"))]
-    found = (own or called)[-1:]
-    return f"{found[0].filename} line {found[0].lineno}" if found else ""
+    package = str(Path(__file__).parents[1])
+    others = (*(sysconfig.get_path(kind) for kind in kinds), package, "<frozen")
+    return [call for call in calls if not call.filename.startswith(others)]
 
 
 async def call_user_code(function: Callable[..., Any], *arguments: Any, seconds: float) -> Any:

@@ -29,7 +29,7 @@ from paint.core.credentials import hide_values, redact
 from paint.core.display import Display
 from paint.core.errors import format_short, replace_surrogates
 from paint.core.metric_records import record_of
-from paint.core.user_code import call_user_code, describe_error, own_line, user_code
+from paint.core.user_code import call_user_code, describe_error, own_calls, user_code
 from paint.grading.contract import Grade, Grader, Item
 from paint.grading.cost import Cost, usage_reports
 from paint.grading.kept_answers import KeptAnswers
@@ -190,7 +190,9 @@ def _place_of_block(background: Background) -> str:
     names = [(call.filename, call.name) for call in calls]
     if (__file__, "_called") not in names:
         return ""
-    return own_line(calls[names.index((__file__, "_called")) + 1 :])
+    inner = calls[names.index((__file__, "_called")) + 1 :]
+    found = (own_calls(inner) or inner)[-1:]
+    return f"{found[0].filename} line {found[0].lineno}" if found else ""
 
 
 class FunctionGrader(Grader):

@@ -160,11 +160,16 @@ def open_engine(setup: EngineSetup) -> Iterator[Engine]:
     with ExitStack() as stack:
         engine: RemoteEngine | None = None
 
+        def close() -> None:
+            assert engine is not None
+            with errors():
+                engine.close()
+
         def start() -> None:
             nonlocal engine
             with errors():
                 engine = build(setup)
-                stack.callback(engine.close)
+                stack.callback(close)
                 engine.connect()
 
         fault = ""

@@ -18,7 +18,7 @@ This module does not import torch, because settings are validated with it.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from paint.core.errors import ConfigError
@@ -30,7 +30,6 @@ from paint.core.extensions import (
     of_type,
     spec_of,
 )
-from paint.core.user_code import checked_calls
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,10 +61,16 @@ class Divergence:
 
     def evaluate(self, log_p: Tensor, log_q: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Compute term, slope, p and q of every entry; log p and log q may be overwritten."""
-        if self.in_place is not None:
-            return self.in_place(log_p, log_q)
-        p, q = log_p.exp(), log_q.exp()
-        return self.term(p, log_p, q, log_q), self.slope(p, log_p, q, log_q), p, q
+        with extension_errors("objective.divergence", full_name(self)):
+            if self.in_place is not None:
+                return self.in_place(log_p, log_q)
+            p, q = log_p.exp(), log_q.exp()
+            return self.term(p, log_p, q, log_q), self.slope(p, log_p, q, log_q), p, q
+
+    def terms(self, p: Tensor, log_p: Tensor, q: Tensor, log_q: Tensor) -> Tensor:
+        """The term of every entry."""
+        with extension_errors("objective.divergence", full_name(self)):
+            return self.term(p, log_p, q, log_q)
 
 
 def _forward_kl_in_place(log_p: Tensor, log_q: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -144,19 +149,7 @@ def find_divergence(
             f"{setting} is {name}, an object {of_type(found)}, which is not a paint.Divergence, "
             f"nor a function of options that returns one"
         )
-    if DIVERGENCES.get(found.name) is found:
-        return found
-    return replace(found, **_checked_functions(found, f"{setting} {name}"))
-
-
-def _checked_functions(divergence: Divergence, place: str) -> dict[str, Any]:
-    """Its functions, whose errors are ConfigErrors that name it."""
-    functions = {}
-    for name in ("term", "slope", "in_place"):
-        function = getattr(divergence, name)
-        if function is not None:
-            functions[name] = checked_calls(function, place, ConfigError)
-    return functions
+    return found
 
 
 def full_name(divergence: Divergence) -> str:

@@ -443,7 +443,7 @@ def _terms_and_g(
     assert tokens is not None
     token = tokens[:, None]
     p, q = log_p.exp(), log_q.exp()
-    of_token = divergence.term(*(x.gather(-1, token) for x in (p, log_p, q, log_q)))
+    of_token = divergence.terms(*(x.gather(-1, token) for x in (p, log_p, q, log_q)))
     terms = torch.zeros_like(log_q).scatter_(-1, token, of_token)
     return terms, terms.clone(), p, q
 

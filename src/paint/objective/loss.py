@@ -18,7 +18,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from paint.config.schema import ClipMode, Reduction
-from paint.core.errors import ConfigError, wrap_errors
+from paint.core.errors import ConfigError
+from paint.core.user_code import user_errors
 from paint.objective.divergences import Divergence
 from paint.objective.loss_options import PAPER_LOSS, Objective, with_changes
 
@@ -354,7 +355,7 @@ def divergence_terms(
 ) -> Float[Tensor, "*n v"]:
     """Terms of the divergence, one a vocabulary entry; the pointwise clip bounds each."""
     log_p, log_q = finite(target_log_probs), finite(student_log_probs)
-    terms = divergence.term(log_p.exp(), log_p, log_q.exp(), log_q)
+    terms = divergence.terms(log_p.exp(), log_p, log_q.exp(), log_q)
     if not divergence.is_sampled:
         return terms
     assert tokens is not None
@@ -378,7 +379,7 @@ def require_slope(divergence: Divergence) -> None:
     log_p, log_q = (x.reshape(-1, 7) for x in torch.broadcast_tensors(log_p, log_q))
 
     place = f"objective.divergence {divergence.name}"
-    with wrap_errors(place, ConfigError, "correct the divergence"), torch.enable_grad():
+    with user_errors(place, ConfigError, "correct the divergence"), torch.enable_grad():
         variable = log_q.clone().requires_grad_()
         term = divergence.term(log_p.exp(), log_p.clone(), variable.exp(), variable)
         (expected,) = torch.autograd.grad(term.sum(), variable)

@@ -164,6 +164,12 @@ class RecordedAlgorithm(Algorithm):
         self.needs_rollouts = bool(needs.get("rollouts"))  # type: ignore[misc]
 
 
+_ATTRIBUTES = (
+    *("needs_rollouts", "needs_context", "needs_grades", "needs_teacher", "passes_over"),
+    *("min_samples", "uses_policy_gradient", "learns_from"),
+)
+
+
 def needs_of(algorithm: Algorithm) -> dict[str, bool]:
     """What an algorithm needs, as a run records it."""
     return {"context": algorithm.needs_context, "rollouts": algorithm.needs_rollouts}
@@ -185,8 +191,9 @@ def find_algorithm(config: TrainConfig) -> Algorithm:
     with extension_errors("train.method", name):
         algorithm = found()
         algorithm.options = options
-        # Properties of the user's, which are read in many places: one that raises is told here.
-        _ = needs_of(algorithm), algorithm.needs_teacher, algorithm.learns_from
+        # They may be properties, and are read in many places: one that raises is told here.
+        for attribute in _ATTRIBUTES:
+            getattr(algorithm, attribute)
     if type(algorithm).step is Algorithm.step:
         raise ConfigError(f"train.method {name} has no step; define it")
     return algorithm

@@ -16,6 +16,7 @@ from paint.config.run_folder import (
 from paint.core import storage
 from paint.core.distributed import all_gather_objects, run_on_rank0
 from paint.core.errors import NonFiniteError, reason, wrap_errors
+from paint.core.extensions import extension_errors
 from paint.models.policy import Policy
 from paint.models.teacher import Teacher
 from paint.models.weights import (
@@ -76,6 +77,8 @@ def save(folder: Path, setup: Setup, step: int) -> Path:
         )
     # By the id, a checkpoint that was put into another run is refused (require_checkpoint).
     state = {"step": step, "run": read_run_json(folder)["id"]}
+    with extension_errors("train.optimizer", setup.config.train.optimizer):
+        optimizer_state = setup.optimizer.state_dict()
     try:
         # After a power failure, no checkpoint must lack its metrics.
         storage.fsync_path(folder / "metrics.jsonl")
@@ -84,7 +87,7 @@ def save(folder: Path, setup: Setup, step: int) -> Path:
             setup.teacher.save(partial)
             if setup.off_policy_rollouts is not None:
                 setup.off_policy_rollouts.save(partial, step)
-            torch.save(setup.optimizer.state_dict(), partial / "optimizer.pt")
+            torch.save(optimizer_state, partial / "optimizer.pt")
             storage.write_json(partial / "state.json", state)
     # A full disk is a SafetensorError of safetensors, and a RuntimeError of torch.save.
     except (OSError, RuntimeError, SafetensorError) as error:

@@ -393,7 +393,7 @@ def update(setup: Setup, step_index: int) -> float:
                 f"step {step_index + 1}: the update is not a number of 32 bits; start a new run "
                 f"with a lower train.learning_rate or train.weight_decay"
             ) from error
-    setup.optimizer.zero_grad()
+        setup.optimizer.zero_grad()
     setup.teacher.follow(step_index + 1)
     return float(norm)
 

@@ -34,7 +34,7 @@ from paint.core.distributed import (
     report_once,
     run_on_rank0,
 )
-from paint.core.errors import Interrupted, NonFiniteError, PaintError, is_unicode
+from paint.core.errors import ConfigError, Interrupted, NonFiniteError, PaintError, is_unicode
 from paint.core.extensions import extension_errors
 from paint.core.storage import digest
 from paint.data.contexts import Contexts
@@ -441,7 +441,7 @@ def loop(
             # teacher's update or before logging leaves a partial one.
             if accelerator.is_main_process and done and not updates:
                 # The first error is the one to report.
-                with suppress(RunError, NonFiniteError):
+                with suppress(RunError, NonFiniteError, ConfigError):
                     checkpoint.save(folder, setup, done)
             raise
 
