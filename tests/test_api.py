@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from datasets import Dataset
+from datasets import Dataset, DatasetDict, IterableDatasetDict
 
 import paint
 from paint.commands.api.configure import configure
@@ -99,6 +99,55 @@ def test_rows_of_dataset_and_frame_are_those_of_a_list(tmp_path: Path) -> None:
     frame = pd.DataFrame([ROWS[0] | {"level": 1.0}, ROWS[1]])
     config, _ = configure(recipe, tmp_path / "missing", data=frame)
     assert [row["level"] for row in rows_of(Path(config.data.place))] == [1.0, None]
+
+
+def test_frame_of_parquet_has_the_rows_of_its_file(tmp_path: Path) -> None:
+    recipe = read_recipe(find_recipe("demo-sft"))
+    place = {"at": [{"x": 1.5, "note": "a"}], "sizes": [1, 2], "sure": True}
+    rows = [ROWS[0] | {"place": place}, ROWS[1] | {"place": place, "tags": [["a"], []]}]
+    pd.DataFrame(rows).to_parquet(tmp_path / "rows.parquet")
+    frame = pd.read_parquet(tmp_path / "rows.parquet")
+    config, _ = configure(recipe, tmp_path, data=frame)
+    assert rows_of(Path(config.data.place)) == [rows[0] | {"tags": None}, rows[1]]
+
+
+@pytest.mark.parametrize("places", [[[{"x": 1}, {"y": 2}]], [[{"x": {"y": [5, None]}}]]])
+def test_frame_of_parquet_with_integers_made_fractions_is_refused(
+    tmp_path: Path, places: list[Any]
+) -> None:
+    recipe = read_recipe(find_recipe("demo-sft"))
+    rows = [row | {"places": place} for row, place in zip(ROWS, places, strict=False)]
+    pd.DataFrame(rows).to_parquet(tmp_path / "rows.parquet")
+    frame = pd.read_parquet(tmp_path / "rows.parquet")
+    with pytest.raises(DataError, match=r'row 1: field "places" holds \d\.0, .* pass the Parquet'):
+        configure(recipe, tmp_path, data=frame)
+
+
+def test_times_of_numpy_are_no_numbers(tmp_path: Path) -> None:
+    columns = {"problem": ["p"], "solution": ["s"], "seen": np.array(["2026-01-01"], "M8[ns]")}
+    with pytest.raises(DataError, match=r'row 1: field "seen" is .*datetime64'):
+        configure(read_recipe(find_recipe("demo-sft")), tmp_path, data=columns)
+
+
+@pytest.mark.parametrize(
+    "splits",
+    [
+        DatasetDict({"train": Dataset.from_list(ROWS), "test": Dataset.from_list(ROWS)}),
+        IterableDatasetDict(
+            {
+                "train": Dataset.from_list(ROWS).to_iterable_dataset(),
+                "test": Dataset.from_list(ROWS).to_iterable_dataset(),
+            }
+        ),
+        {"train": pd.DataFrame(ROWS), "test": pd.DataFrame(ROWS)},
+    ],
+)
+def test_dict_of_splits_is_refused_with_their_names(tmp_path: Path, splits: Any) -> None:
+    for data in (splits, {"path": splits}):
+        with pytest.raises(
+            DataError, match=r"dict of splits \(train.*; pass one .* data\['train'\]"
+        ):
+            configure(read_recipe(find_recipe("demo-sft")), tmp_path, data=data)
 
 
 def test_train_takes_objects_in_place_of_names(run: paint.Run, tmp_path: Path) -> None:

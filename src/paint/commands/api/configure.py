@@ -16,7 +16,7 @@ from paint.config.recipe import (
 )
 from paint.config.run_folder import ROWS, RunError
 from paint.config.schema import Config
-from paint.core.errors import format_value, naming, wrap_errors
+from paint.core.errors import format_value, naming, reason, wrap_errors
 from paint.core.extensions import spec_of
 from paint.core.nesting import require_shallow
 from paint.core.storage import digest, write_jsonl
@@ -68,6 +68,7 @@ def configure(
     if model is not None:
         given["model"] = dict(model) if isinstance(model, Mapping) else {"path": str(model)}
     if data is not None:
+        _require_one_split(data)
         is_section = isinstance(data, Mapping) and not is_columns(data)
         given["data"] = dict(data) if is_section else {"path": data}
         path = given["data"].get("path", "")
@@ -116,6 +117,7 @@ def write_rows(rows: Any, folder: Path, name: str = "") -> str:
     Raises:
         DataError: a row is no dict, or holds a value that JSON has not.
     """
+    _require_one_split(rows)
     if hasattr(rows, "to_dict") and hasattr(rows, "columns"):  # a pandas.DataFrame
         rows = rows.to_dict("records")
     if is_columns(rows):
@@ -131,7 +133,7 @@ def write_rows(rows: Any, folder: Path, name: str = "") -> str:
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, Mapping):
             raise DataError(f"row {number} is {format_value(row)}; each row must be a dict")
-        lines.append({str(key): _plain(value, key, number) for key, value in row.items()})
+        lines.append({str(key): _cell(value, key, number) for key, value in row.items()})
     if not lines:
         raise DataError("there are no rows; pass at least one dict")
 
@@ -140,6 +142,22 @@ def write_rows(rows: Any, folder: Path, name: str = "") -> str:
         folder.mkdir(parents=True, exist_ok=True)
         write_jsonl(folder / name, lines)
     return str(folder / name)
+
+
+def _require_one_split(data: Any) -> None:
+    """Raise DataError for a dict of tables, such as a DatasetDict."""
+    if not isinstance(data, Mapping) or "path" in data:
+        return
+    splits = [
+        name
+        for name, table in data.items()
+        if hasattr(table, "column_names") or hasattr(table, "columns")
+    ]
+    if splits:
+        raise DataError(
+            f"the data are a dict of splits ({', '.join(map(str, splits))}); pass one of them, "
+            f"such as data[{splits[0]!r}]"
+        )
 
 
 def is_columns(data: Any) -> bool:
@@ -160,21 +178,56 @@ def _are_sources(data: Any) -> bool:
     )
 
 
-def _plain(value: Any, field_name: str, row: int) -> Any:
-    """A value as JSON takes it; missing numbers of pandas become null."""
-    if hasattr(value, "tolist"):  # numbers and arrays of NumPy, without importing it
-        value = value.tolist()
-    if isinstance(value, float) and math.isnan(value):
-        return None
+def _cell(value: Any, field_name: str, row: int) -> Any:
+    """A cell as JSON takes it; missing numbers of pandas become null."""
     try:
         require_shallow(value)
     except ValueError as error:
         raise DataError(f'row {row}: field "{field_name}": {error}; convert it to text') from None
     try:
-        json.dumps(value, ensure_ascii=False).encode("utf-8")  # no half of a surrogate pair
-    except (TypeError, ValueError):
+        value = _plain(value)
+    except _LostIntegerError as error:
         raise DataError(
-            f'row {row}: field "{field_name}" is {format_value(value)}; convert it to text, '
-            f"numbers, lists or dicts"
+            f'row {row}: field "{field_name}" holds {error}, and pandas makes integers of Parquet '
+            f"fractions where another object has none; pass the Parquet file itself"
         ) from None
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")  # no half of a surrogate pair
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f'row {row}: field "{field_name}" is {format_value(value)} ({reason(error)}); convert '
+            f"it to text, numbers, lists or dicts"
+        ) from None
+    return value
+
+
+class _LostIntegerError(Exception):
+    """A fraction that may have been an integer."""
+
+
+def _plain(value: Any, *, is_array: bool = False, is_struct: bool = False) -> Any:
+    """A value without numbers and arrays of NumPy.
+
+    Args:
+        is_array, is_struct: it is within an array, and within an object in an array, as pandas has
+            them in cells that it read from Parquet.
+
+    Raises:
+        _LostIntegerError: such an object holds 5.0, which was 5 or 5.0.
+    """
+    kind = getattr(getattr(value, "dtype", None), "kind", "")
+    # Times of NumPy would become numbers.
+    if hasattr(value, "tolist") and kind not in ("M", "m"):  # without importing NumPy
+        is_array = is_array or hasattr(value, "__len__")
+        value = value.tolist()
+    if is_struct and isinstance(value, float) and not value % 1:
+        raise _LostIntegerError(value)
+    if isinstance(value, Mapping):
+        return {
+            key: _plain(item, is_array=is_array, is_struct=is_array) for key, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_plain(item, is_array=is_array, is_struct=is_struct) for item in value]
     return value
