@@ -19,6 +19,7 @@ from paint.core.display import Display
 from paint.core.extensions import spec_of
 from paint.data.contexts import Attempt, Context, Contexts
 from paint.data.problems import DataError, Problem, read_problems
+from paint.data.readers import Number
 from paint.grading.contract import Grade, GradingError
 from paint.grading.graders import open_grader
 from paint.inference.conversations import open_conversations, written_conversation
@@ -33,7 +34,8 @@ from paint.inference.engine import (
 )
 from paint.inference.local import LocalEngine
 from paint.inference.rollouts import rollout_of, transcript_of
-from paint.models.policy import Policy, load_policy
+from paint.models.chat_template import PromptError
+from paint.models.policy import Policy, load_policy, tools_of_row
 from paint.models.rows import joined_rows
 from paint.models.teacher import open_teacher
 from paint.objective.loss import paint_loss
@@ -427,6 +429,66 @@ def test_sft_on_conversations_learns_from_all_turns_of_the_assistant(
         logits = logits_alone(policy.model, prompt, ids)
         losses += (-logits.log_softmax(-1)[range(len(ids)), ids]).tolist()
     assert row["loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-4)
+
+
+@pytest.mark.parametrize(("unlearned", "learned"), [(1, 3), (3, 1)])
+def test_sft_on_conversations_turn_marked_as_not_to_be_learned_is_only_read(
+    tmp_path: Path, policy: Policy, unlearned: int, learned: int
+) -> None:
+    chat: list[dict[str, Any]] = list(CHAT)
+    chat[unlearned] = chat[unlearned] | {"weight": 0}
+    path = write_problems(tmp_path / "chats.jsonl", [{"id": "a", "messages": chat}])
+    sections: dict[str, dict[str, Any]] = {
+        "data": {"path": path, "turns": "all"},
+        "train": {"steps": 1, "batch_size": 1},
+    }
+    train(changed("demo-sft", SMALL, sections), tmp_path / "run")
+    [row] = stored(tmp_path / "run")
+    ids = [*policy.tokenizer.encode(CHAT[learned]["content"]), *policy.end_ids[-1:]]
+    prompt = policy.tokenizer.apply_chat_template(
+        CHAT[:learned], add_generation_prompt=True, enable_thinking=False, return_dict=False
+    )
+    assert (row["prompt_ids"], row["completion_ids"]) == (prompt, ids)
+    logits = logits_alone(policy.model, prompt, ids)
+    losses = -logits.log_softmax(-1)[range(len(ids)), ids]
+    assert row["loss"] == pytest.approx(losses.mean().item(), rel=1e-4)
+
+
+def test_teacher_of_a_conversation_reads_what_is_before_its_first_learned_turn(
+    policy: Policy,
+) -> None:
+    problem, solved = Problem(CHAT[0]["content"], "5", "5", "a"), Context("It is 5.", complete=True)
+
+    def view(first: dict[str, Any]) -> tuple[list[int], ...]:
+        messages = [first, *CHAT[2:]]
+        written = written_conversation(policy, problem, messages, "stored")
+        teacher = view_with_context(policy, problem, solved, conversation=written.conversation)
+        assert len(written.after([teacher.prompt, *teacher.later])) == 1 + len(teacher.later)
+        return teacher.prompt, *teacher.later
+
+    assert view(CHAT[1] | {"weight": 0}) == view(CHAT[1])[1:]
+
+
+def test_written_turn_whose_thought_the_template_leaves_out_is_refused(policy: Policy) -> None:
+    problem = Problem("Add 2 and 3.", "5", "5", "a")
+    for name in ("reasoning_content", "reasoning", "thinking"):
+        thought = {"role": "assistant", "content": "It is 5.", name: "They add up."}
+        assert "They add up." not in policy.tokenizer.apply_chat_template([thought], tokenize=False)
+        with pytest.raises(
+            PromptError, match=f'a: the chat template leaves out "{name}" of a turn'
+        ):
+            written_conversation(policy, problem, [thought], "reference")
+        # Of a turn that is only read, it is the template's to write.
+        written_conversation(policy, problem, [thought | {"weight": 0}, *CHAT[2:]], "reference")
+
+
+def test_schemas_of_a_row_have_its_numbers_and_no_null(policy: Policy) -> None:
+    limit = {"type": "integer", "minimum": Number("1"), "default": Number("0.50"), "enum": None}
+    parameters = {"type": "object", "properties": {"limit": limit, "city": None}}
+    row = Problem("q", "5", "5", "a", fields={"tools": [{"name": "f", "parameters": parameters}]})
+    [schema] = tools_of_row(replace(row, conversation=tuple(CHAT[1:])), ())
+    kept = {"limit": {"type": "integer", "minimum": 1, "default": 0.5}}
+    assert schema == {"name": "f", "parameters": {"type": "object", "properties": kept}}
 
 
 def test_written_conversation_over_the_limit_is_refused_with_all_that_its_rows_hold(

@@ -18,13 +18,22 @@ from paint.config.schema import DataConfig
 from paint.core.demo_files import problems_path
 from paint.core.errors import cut
 from paint.core.storage import digest
-from paint.data.formats import convert_rows, describe_formats, find_column, is_chat
+from paint.data.chats import (
+    has_null,
+    is_chat,
+    is_learned,
+    is_marked_learned,
+    json_value,
+    read_chat,
+    read_conversation_messages,
+    require_unicode,
+)
+from paint.data.formats import convert_rows, describe_formats, find_column
 from paint.data.readers import (
     BadRow,
     Number,
     Row,
     describe_separator,
-    is_text,
     not_text,
     read_rows,
     shorten,
@@ -176,12 +185,33 @@ def _read_source(
         raise DataError(f"{source} has no valid row ({reasons})")
     if not problems:
         raise DataError(f"{source} is empty; it must hold one problem a row")
-    notes = [describe_separator(source), *describe_formats(formats)]
+    notes = [
+        describe_separator(source),
+        *describe_formats(formats),
+        _describe_nulls(problems, data),
+    ]
     prefix = f"{name}: " if name else ""
     return ValidRows(
         problems,
         {f"{prefix}{reason}": count for reason, count in skipped.items()},
         tuple(f"{prefix}{note}" for note in notes if note),
+    )
+
+
+def _describe_nulls(problems: Sequence[Problem], data: DataConfig) -> str:
+    """A note on rows with null in calls of tools or in schemas; "" for none."""
+    count = 0
+    for problem in problems:
+        messages = problem.fields.get(_chat_field(problem.fields, data))
+        calls: list[object] = []
+        if problem.conversation and is_chat(messages):
+            calls = [message.get("tool_calls") for message in messages]
+        count += has_null([problem.fields.get("tools"), calls])
+    if not count:
+        return ""
+    return (
+        f"null in calls of tools and in their schemas counts as missing ({count:,} of "
+        f"{len(problems):,} rows); arguments as a JSON text keep it"
     )
 
 
@@ -331,7 +361,11 @@ def _permutation(count: int, seed: int, epoch: int) -> tuple[int, ...]:
 
 
 def _chat_field(fields: Mapping[str, object], data: DataConfig) -> str:
-    return find_column(fields, data.problem_field) or find_column(fields, "messages") or ""
+    """The column of the problem, or else of the messages; "" for neither."""
+    columns = [find_column(fields, name) for name in (data.problem_field, "messages")]
+    found = [column for column in columns if column is not None]
+    # Of Arrow, a row has null in the columns of other rows.
+    return next((column for column in found if fields[column] is not None), [*found, ""][0])
 
 
 def _problem(
@@ -357,6 +391,8 @@ def _problem(
             return _answers(value, name, hint)
         return [_text(fields, name, role, hint)]
 
+    if is_chat(fields.get("tools")):  # schemas: what JSON does not have is refused by row
+        json_value(fields["tools"], "tools")
     place = _chat_field(fields, data)
     turns: list[tuple[str, str]] = []
     solution = ""
@@ -364,7 +400,7 @@ def _problem(
     conversation: list[Mapping[str, Any]] = []
     if is_chat(fields.get(place)) and data.turns == "all":
         turns, conversation = _conversation(fields, place)
-        contents = [m["content"] for m in conversation if m["role"] == "assistant"]
+        contents = [m["content"] for m in conversation if is_learned(m)]
         solution = "\n\n".join(text for text in contents if text)
     elif is_chat(fields.get(place)):
         turns, solution = _chat(fields, place)
@@ -380,6 +416,7 @@ def _problem(
     reference = fields.get(find_column(fields, data.solution_field) or "")
     if not solution and is_chat(reference):  # the reply alone, as of TRL's prompt/completion
         speaker, solution = read_chat(reference, data.solution_field)[-1]
+        _require_learned(reference, data.solution_field)
         if speaker != "assistant" or not solution.strip():
             detail = f" (value {shorten(reference)}); cut it there"
             raise BadRow(f'field "{data.solution_field}" is no chat that ends in a reply', detail)
@@ -448,22 +485,6 @@ def _columns_of(fields: Mapping[str, object]) -> str:
     return f"fields of the row: {', '.join(names) or 'none'}"
 
 
-def read_chat(messages: Sequence[Mapping[str, Any]], name: str) -> list[tuple[str, str]]:
-    """Role and text of the chat messages in field `name`. Raises BadRow if one is no text."""
-    turns = []
-    for number, message in enumerate(messages, start=1):
-        role, content = message.get("role"), message.get("content")
-        # Null and an empty list, as of tool_calls, say nothing.
-        given = [key for key, value in message.items() if value is not None and value != []]
-        if not (is_text(role) and is_text(content) and len(given) == 2):
-            detail = f": message {number} is {shorten(message)}; it must be a role and a content"
-            hint = "; calls of tools are read with data.turns all" if "tool_calls" in given else ""
-            raise BadRow(f'field "{name}" is no chat', f"{detail}, both text{hint}")
-        _require_unicode(content, name)
-        turns.append((role, content))
-    return turns
-
-
 def _chat(fields: dict[str, object], name: str) -> tuple[list[tuple[str, str]], str]:
     """The turns of a chat up to the last user's, and the assistant's reply to it ("" for none)."""
     messages = fields[name]
@@ -472,11 +493,19 @@ def _chat(fields: dict[str, object], name: str) -> tuple[list[tuple[str, str]], 
     roles = ", ".join(role for role, _ in turns)
     reply = ""
     if turns[-1][0] == "assistant":
+        _require_learned(messages, name)
         reply = turns.pop()[1]
     if not turns or turns[-1][0] != "user":
         detail = f" or in the reply to one (its roles: {roles}); cut it there"
         raise BadRow(f'field "{name}" is no chat that ends in a turn of the user', detail)
     return turns, reply
+
+
+def _require_learned(messages: Sequence[Mapping[str, Any]], name: str) -> None:
+    """Raise BadRow where the last of the chat messages is marked as not to be learned."""
+    if not is_marked_learned(messages[-1], name, len(messages)):
+        detail = f": the last message is {shorten(messages[-1])}; leave the row out"
+        raise BadRow(f'field "{name}" has no turn to learn', detail)
 
 
 def _conversation(
@@ -496,37 +525,6 @@ def _conversation(
         raise BadRow(f'field "{name}" is no chat that begins with a turn of the user', detail)
     later = read_conversation_messages(messages[first:], name, first)
     return opening, later
-
-
-def read_conversation_messages(
-    messages: Sequence[Mapping[str, Any]], name: str, before: int = 0
-) -> list[Mapping[str, Any]]:
-    """Messages of field `name` that may call tools, with a text as content.
-
-    ``before`` are messages before them, for errors. Raises BadRow for what is none.
-    """
-    later: list[Mapping[str, Any]] = []
-    for number, message in enumerate(messages, start=before + 1):
-        given = {key: value for key, value in message.items() if value not in (None, [], "")}
-        calls = given.get("tool_calls", [])
-        is_said = is_text(given.get("content")) or (bool(calls) and "content" not in given)
-        if not is_text(given.get("role")) or not is_said or not isinstance(calls, list):
-            detail = f": message {number} is {shorten(message)}; it must be a role and a content"
-            raise BadRow(f'field "{name}" is no chat', f"{detail}, both text, or tool_calls")
-        _require_unicode(str(given.get("content", "")), name)
-        later.append({"content": "", **_with_numbers(given)})
-    return later
-
-
-def _with_numbers(value: Any) -> Any:
-    """A value of a row, in which numbers are their digits, with numbers."""
-    if isinstance(value, Number):
-        return json.loads(value)
-    if isinstance(value, dict):
-        return {key: _with_numbers(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_with_numbers(item) for item in value]
-    return value
 
 
 def _answers(values: list[Any], name: str, column_hint: str) -> list[str]:
@@ -582,14 +580,5 @@ def _text(fields: dict[str, object], field_name: str, role: str, column_hint: st
     if not value.strip():
         raise BadRow(f'field "{name}" is empty', f" (value {shorten(value)})")
 
-    _require_unicode(value, name)
+    require_unicode(value, name)
     return str(value)
-
-
-def _require_unicode(text: str, name: str) -> None:
-    try:
-        # JSON can spell half of a surrogate pair (\ud83d), which is no text: it has no UTF-8.
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        detail = f": half a surrogate pair at character {error.start + 1}"
-        raise BadRow(f'field "{name}" is not valid Unicode', detail) from None

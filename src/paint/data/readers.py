@@ -11,10 +11,12 @@ Not supported: compressed files, and CSV in other encodings than UTF-8.
 
 import csv
 import io
+import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeGuard
@@ -326,7 +328,11 @@ def _cells(column: Any) -> list[object]:
 
     kind = column.type
     if not (is_integer(kind) or is_floating(kind) or is_decimal(kind)):
-        return list(column.to_pylist())
+        values: list[object] = column.to_pylist(maps_as_pydicts="strict")
+        convert = _conversion(kind)
+        if convert is None:
+            return values
+        return [None if value is None else convert(value) for value in values]
     # Arrow writes the fewest digits that round-trip, for 32-bit floats too.
     # nan has no digits, and is no answer.
     cells: list[object] = [
@@ -334,6 +340,52 @@ def _cells(column: Any) -> list[object]:
         for text in column.cast(pyarrow.string()).to_pylist()
     ]
     return cells
+
+
+_Conversion = Callable[[Any], object]
+
+
+def _conversion(kind: Any) -> _Conversion | None:
+    """What the Python values of an Arrow type are to be converted by; None for nothing.
+
+    Within lists and objects, too, JSON becomes its value and a number its digits: Python's floats
+    would not keep those of 32-bit ones.
+    """
+    import numpy
+    from pyarrow import JsonType, types
+
+    if isinstance(kind, JsonType):  # the type Json of data sets
+        return partial(parse_json, parse_int=Number, parse_float=Number)
+    if types.is_decimal(kind):
+        return Number
+    if types.is_float32(kind):
+        return partial(_digits, numpy.float32)
+    if types.is_float16(kind):
+        return partial(_digits, numpy.float16)
+    if types.is_struct(kind):
+        fields = {field.name: _conversion(field.type) for field in kind}
+        found = {name: convert for name, convert in fields.items() if convert}
+        return partial(_convert_fields, found) if found else None
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        convert = _conversion(kind.value_type)
+        return partial(_convert_items, convert) if convert else None
+    return None
+
+
+def _digits(width: Callable[[float], object], value: float) -> object:
+    return Number(width(value)) if math.isfinite(value) else value
+
+
+def _convert_fields(conversions: Mapping[str, _Conversion], cell: dict[str, Any]) -> object:
+    converted = {}
+    for name, convert in conversions.items():
+        if cell[name] is not None:
+            converted[name] = convert(cell[name])
+    return cell | converted
+
+
+def _convert_items(convert: _Conversion, cell: list[Any]) -> object:
+    return [None if value is None else convert(value) for value in cell]
 
 
 _READERS: dict[str, Callable[[IO[bytes], Path], Iterator[Row]]] = {

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from paint.config.schema import ConversationConfig
 from paint.core.distributed import all_gather_objects
 from paint.core.user_code import describe_error
+from paint.data.chats import is_learned
 from paint.data.problems import Problem, row_of
 from paint.environments.environment import ChatMessage
 from paint.environments.episodes import (
@@ -399,14 +400,14 @@ def _line_of(message: ChatMessage) -> str:
 def written_conversation(
     policy: Policy, problem: Problem, messages: Sequence[ChatMessage], source: str
 ) -> Completion:
-    """A conversation that was written before, each assistant's message as a turn of the student.
+    """A conversation that was written before, each turn that is learned as one of the student.
 
     ``messages`` follow the first prompt, and end with an assistant's. Raises PromptError for what
     the chat template does not write.
     """
     turns, ids = [], []
     for number, message in enumerate(messages):
-        if message["role"] == "assistant":
+        if is_learned(message):
             prompt, written = policy.turn_ids(problem, messages[:number], message)
             turns.append(Turn(prompt, len(written), number))
             ids += written

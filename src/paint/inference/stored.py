@@ -18,8 +18,8 @@ from paint.config.run_folder import read_run, step_of, step_paths
 from paint.core.distributed import all_gather_slice
 from paint.core.errors import wrap_errors
 from paint.core.storage import SUMS, read_jsonl, verify_checksums
-from paint.data.formats import is_chat
-from paint.data.problems import DataError, Problem, read_conversation_messages
+from paint.data.chats import is_chat, read_conversation_messages
+from paint.data.problems import DataError, Problem
 from paint.data.readers import not_text
 from paint.inference.conversations import written_conversation
 from paint.inference.engine import (

@@ -19,9 +19,9 @@ from transformers import PreTrainedTokenizerBase
 
 from paint.core.errors import PaintError, format_short, reason
 from paint.core.nesting import parse_json, require_shallow
+from paint.data.chats import THOUGHT_FIELDS
 from paint.models.conventions import (
     RENDERING_ERRORS,
-    THOUGHT_FIELDS,
     Message,
     template_arguments,
     thought_tags,

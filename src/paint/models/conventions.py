@@ -18,6 +18,7 @@ from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from paint.data.chats import THOUGHT_FIELDS
 from paint.resolve.structure import dropout_rates, linear_layers, rope_range
 from strictgrade.thoughts import (
     ThoughtTags,
@@ -33,9 +34,6 @@ Message = dict[str, Any]
 _QUESTIONS = "paint-question-1", "paint-question-2"
 _ANSWERS = "paint-answer-1", "paint-answer-2"
 _THOUGHT = "paint-thought"
-
-THOUGHT_FIELDS = "reasoning_content", "reasoning", "thinking"
-"""Fields of a message in which templates look for its thought."""
 
 _SWITCH = re.compile(r"think|thought|reason", re.IGNORECASE)
 """Words in the names of variables by which templates switch thinking."""

@@ -43,6 +43,7 @@ from paint.core.hub import require_model
 from paint.core.model_folder import ADAPTER
 from paint.core.nesting import parse_json
 from paint.core.storage import verify_export
+from paint.data.chats import THOUGHT_FIELDS, is_chat, json_value
 from paint.data.problems import Problem
 from paint.models import prompts as views
 from paint.models.adapters import add_adapter
@@ -374,7 +375,8 @@ class Policy:
             before: the messages of the conversation between the first prompt and this turn.
 
         Raises:
-            PromptError: the template does not write the message behind the prompt.
+            PromptError: the template does not write the message behind the prompt, or leaves out a
+                thought in a field of its own.
         """
         prompt = self.student_prompt(problem, then=before)
         chat = [*views.student_chat(self.prompts, problem), *map(dict, before), dict(message)]
@@ -399,6 +401,12 @@ class Policy:
                 f"than behind its prompt; set model.student_thinking to {not self.student_thinking}"
             )
         text = written[len(heads[0]) :]
+        for name in THOUGHT_FIELDS:
+            if str(message.get(name) or "").strip() not in text:
+                raise PromptError(
+                    f'problem {problem.name}: the chat template leaves out "{name}" of a turn that '
+                    f"is to be learned; leave it out, or write the thought in the content"
+                )
         if end and end in text:
             text = text[: text.rindex(end)]
         return prompt, [*self.tokenizer.encode(text, add_special_tokens=False), *self._ending]
@@ -480,6 +488,8 @@ def tools_of_row(problem: Problem, tools: Sequence[Schema]) -> Sequence[Schema]:
     if isinstance(given, str):
         with suppress(ValueError):
             given = parse_json(given)
+    elif is_chat(given):
+        given = json_value(given, "tools")
     listed = given if isinstance(given, list) else []
     are_schemas = bool(listed) and all(isinstance(one, Mapping) for one in listed)
     if problem.conversation and (are_schemas or not listed):

@@ -16,8 +16,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from paint.config.schema import PromptsConfig
 from paint.core.errors import format_short, wrap_errors
-from paint.data.formats import is_chat
-from paint.data.problems import Problem, read_chat
+from paint.data.chats import is_chat, read_chat
+from paint.data.problems import Problem
 from paint.data.readers import DataError, kind_of, shorten
 from paint.objective import messages as paper
 

@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from paint.config.context_sources import context_source
 from paint.config.schema import Config
+from paint.data.chats import is_learned
 from paint.data.contexts import Contexts
 from paint.data.problems import Problem
 from paint.environments.episodes import tools_of
@@ -100,7 +101,7 @@ def measure_longest(
 
 
 def _turns(problem: Problem) -> int:
-    return sum(message["role"] == "assistant" for message in problem.conversation)
+    return sum(map(is_learned, problem.conversation))
 
 
 def _solution(

@@ -132,10 +132,12 @@ def view_with_context(
             then=then,
         )
 
-    later: list[list[int]] = []
-    if conversation is not None:
-        later = [prompt(conversation.messages[: t.after]) for t in conversation.turns[1:]]
-    return TeacherPrompt(context.text, context.complete, prompt(), rationale, later=tuple(later))
+    # The first turn may follow others, which a written conversation marks as not to be learned.
+    before = (
+        [conversation.messages[: t.after] for t in conversation.turns] if conversation else [()]
+    )
+    first, *later = map(prompt, before)
+    return TeacherPrompt(context.text, context.complete, first, rationale, later=tuple(later))
 
 
 def prompt_limit(policy: Policy, run: Resolved) -> int:
