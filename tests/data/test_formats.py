@@ -268,3 +268,109 @@ def test_read_problems_humaneval_solution_passes_its_tests(tmp_path: Path) -> No
 def test_read_problems_own_problem_stands_before_published_columns(tmp_path: Path) -> None:
     [problem] = read(tmp_path, GSM8K | {"problem": "p", "solution": "s"}).problems
     assert (problem.problem, problem.solution) == ("p", "s")
+
+
+@pytest.mark.parametrize(
+    ("last", "answer"),
+    [
+        ("#### 72", "72"),
+        ("#### -3\n", "-3"),
+        ("#### $1,234.50", "$1234.50"),
+        ("#### 50%", "50%"),
+        ("#### 3/4", "3/4"),
+        ("#### .5", ".5"),
+        ("####72\r\n", "72"),
+    ],
+)
+def test_read_problems_gsm8k_number_of_the_last_line_is_the_answer(
+    tmp_path: Path, last: str, answer: str
+) -> None:
+    [problem] = read(tmp_path, GSM8K | {"answer": f"Add them.\n{last}"}).problems
+    solution = f"Add them.\nThe answer is \\boxed{{{answer}}}."
+    assert (problem.answer, problem.solution) == (answer, solution)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "#### Step 1\nAdd 2 and 3.\n#### Result\nThe sum is 5.",
+        "#### Step 1\nAdd 2 and 3.\n#### 5",
+        "##### Details\nIt is 5.",
+        "Add.\n##### 5",
+        "Add.\n#### 5\n\nNote: checked.",
+        "Add.\n#### 5 apples",
+        "Add.\n#### Paris",
+        "Add.\n#### 1,5",
+        "Add.\n####",
+        "Add: #### 5",
+        "Add.\n#### 4 #### 5",
+    ],
+)
+def test_read_problems_near_gsm8k_is_refused_with_a_way_out(tmp_path: Path, written: str) -> None:
+    row = GSM8K | {"answer": written}
+    with pytest.raises(DataError, match='row 1: field "answer" does not end in a line "#### 72"'):
+        read(tmp_path, row)
+    named = read(tmp_path, row, needs={}, problem_field="question")
+    assert (named.problems[0].answer, named.notes) == (written, ())
+    # A row of another format may have such a column.
+    [other] = read(tmp_path, row | {"prompt": "p", "completion": "c"}).problems
+    assert (other.problem, other.solution) == ("p", "c")
+
+
+NEAR: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    (MBPP, {"test_list": ["tests/test_add.py::test_add"]}, ""),
+    (MBPP, {"test_list": []}, ""),
+    (MBPP, {"test_list": "assert add(1, 2) == 3"}, ""),
+    (MBPP, {"text": ""}, ""),
+    (HUMANEVAL, {"prompt": "const add = (a, b) => {\n"}, "prompt/completion"),
+    (HUMANEVAL, {"entry_point": "sub"}, "prompt/completion"),
+    (HUMANEVAL, {"test": "def test_add():\n    assert add(1, 2) == 3\n"}, "prompt/completion"),
+    # Dolly's rows, whose context Alpaca does not have.
+    ({"instruction": "q"}, {"context": "c", "response": "r"}, ""),
+    ({"instruction": "q"}, {"answer": "7"}, ""),
+]
+
+
+@pytest.mark.parametrize(("row", "change", "name"), NEAR)
+def test_read_problems_near_a_format_is_not_taken_for_it(
+    tmp_path: Path, row: dict[str, Any], change: dict[str, Any], name: str
+) -> None:
+    if not name:
+        with pytest.raises(DataError, match=r'row 1: field "problem" is missing'):
+            read(tmp_path, row | change, needs={})
+        return
+    found = read(tmp_path, row | change, needs={})
+    assert [note.split(":")[0] for note in found.notes] == [f"read as {name}"]
+
+
+def test_read_problems_columns_of_other_rows_that_are_null_are_no_format(tmp_path: Path) -> None:
+    columns: dict[str, Any] = dict.fromkeys(
+        ["problem", "messages", "query", "instruction", "input", "output"]
+    )
+    chat = {"messages": [{"role": "user", "content": "q"}]}
+    rows: list[dict[str, Any]] = [
+        {"problem": "p"},
+        chat,
+        {"query": "r"},
+        {"instruction": "s", "output": "t"},
+    ]
+    found = read(tmp_path, *[columns | row for row in rows], needs={})
+    assert [problem.problem for problem in found.problems] == ["p", "q", "r", "s"]
+
+
+def test_read_problems_sharegpt_turn_that_is_not_to_be_learned_is_no_solution(
+    tmp_path: Path,
+) -> None:
+    row = sharegpt(("human", "q"), ("gpt", "no"), ("human", "sure?"), ("gpt", "yes"))
+    for turn, weight in zip(row["conversations"], (0, 0, 0, 1), strict=True):
+        turn["weight"] = weight  # as SlimOrca writes it
+    assert read(tmp_path, row).problems[0].solution == "yes"
+    assert read(tmp_path, row, turns="all").problems[0].solution == "yes"
+    row["conversations"][-1]["weight"] = 0
+    for turns in ("last", "all"):
+        with pytest.raises(DataError, match=r'row 1: field "messages" has no turn to learn'):
+            read(tmp_path, row, turns=turns)
+    row["conversations"][-1] |= {"weight": 1, "markdown": "yes"}
+    for turns in ("last", "all"):
+        with pytest.raises(DataError, match=r'message 4 has a key "markdown" \(value \'yes\'\)'):
+            read(tmp_path, row, turns=turns)

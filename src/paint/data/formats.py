@@ -12,10 +12,11 @@ without a problem are converted, while `data.problem_field` is the default.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeGuard
+from typing import NamedTuple
 
 from paint.config.schema import DataConfig
 from paint.data import published_rows
+from paint.data.chats import is_chat
 from paint.data.published_rows import Fields
 from paint.data.readers import BadRow, Row, is_text, not_text, shorten
 
@@ -126,7 +127,10 @@ def _sharegpt_messages(fields: Fields) -> list[Fields]:
                 f"{', '.join(SHAREGPT_ROLES)}"
             )
             raise BadRow('field "conversations" is no ShareGPT chat', detail)
-        messages.append({"role": SHAREGPT_ROLES[speaker], "content": turn["value"]})
+        # What else it says, such as a weight, is for the reader of messages.
+        others = {key: value for key, value in turn.items() if key not in ("from", "value")}
+        said = {"role": SHAREGPT_ROLES[speaker], "content": turn["value"]}
+        messages.append(others | said)
     return messages
 
 
@@ -150,18 +154,36 @@ def convert_rows(rows: Iterable[Row], data: DataConfig, found: Counter[str]) -> 
 
 
 def find_format(fields: Mapping[str, object], data: DataConfig) -> RowFormat | None:
-    """The format of a row; None where it has a problem, or the columns of several formats."""
+    """The format of a row; None where it has a problem, or the columns of several formats.
+
+    Raises BadRow for a row that has nearly the form of GSM8K.
+    """
+    # Of Arrow, a row has null in the columns of other rows.
+    fields = {name: value for name, value in fields.items() if value is not None}
     names = {name.casefold() for name in fields}
     if data.problem_field != "problem" or not names.isdisjoint(("problem", "messages")):
         return None
     for published in PUBLISHED:
         if published.convert is not None and published.convert(fields) is not None:
             return published
-    matching = [one for one in FORMATS if find_column(fields, one.problem) is not None]
+    matching = [one for one in FORMATS if _has_columns(fields, one)]
     # A row with the columns of two formats could be read in two ways.
     if len(matching) == 1:
         return matching[0]
+    if not matching:
+        published_rows.require_no_near_gsm8k(fields)
     return None
+
+
+def _has_columns(fields: Mapping[str, object], row_format: RowFormat) -> bool:
+    """Whether a row has the column of the problem, and, of Alpaca, another one of the format.
+
+    Other sets have an instruction with a context that would not be read (Dolly).
+    """
+    if find_column(fields, row_format.problem) is None:
+        return False
+    others = (row_format.further, row_format.solution)
+    return not row_format.further or any(find_column(fields, name) for name in others)
 
 
 def describe_formats(found: Counter[str]) -> list[str]:
@@ -188,8 +210,3 @@ def find_column(fields: Mapping[str, object], name: str) -> str | None:
     if len(near) == 1:
         return near[0]
     return None
-
-
-def is_chat(value: object) -> TypeGuard[list[dict[str, Any]]]:
-    """True for a list of chat messages, as TRL takes them."""
-    return isinstance(value, list) and bool(value) and all(isinstance(m, dict) for m in value)
