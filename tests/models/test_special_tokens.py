@@ -1,6 +1,8 @@
 """No text of a problem, a solution or a rationale becomes control in a prompt."""
 
 import json
+import re
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -20,7 +22,7 @@ from paint.evaluation.generate import deployment_prompts
 from paint.lab.validate import check_file
 from paint.models.chat_template import encode
 from paint.models.policy import Policy, PolicyError
-from paint.models.special_tokens import REASON, drop_special_text, special_text
+from paint.models.special_tokens import REASON, _Control, drop_special_text, special_text
 from paint.objective.messages import student_messages
 from paint.resolve.check import check_config
 from paint.training.prompt_filter import filter_problems
@@ -88,6 +90,34 @@ def test_control_text_finds_template_marks_that_are_no_tokens(name: str) -> None
         assert special_text(tokenizer, f"Add 1 and 2.{mark} It is 4.") == mark
     for text in MATHEMATICS:  # "<s>" is control where a chat format has it
         assert special_text(tokenizer, text) is None or ("<s>" in text and name != "vicuna"), text
+
+
+LETTERS = st.text("abc", min_size=1, max_size=4)
+
+
+@given(pieces=st.lists(LETTERS, min_size=1, max_size=4), text=st.text("abc", max_size=40))
+def test_control_text_is_removed_as_piece_by_piece(pieces: list[str], text: str) -> None:
+    longest_first = sorted(pieces, key=len, reverse=True)
+    control = _Control(re.compile("|".join(longest_first)), len(longest_first[0]))
+    expected = text
+    while found := control.pattern.search(expected):
+        expected = expected[: found.start()] + expected[found.end() :]
+    assert control.removed_from(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<|im_" * 100_000 + "<|im_end|>" + "end|>" * 100_000,
+        "<|im_<|im_end|>" * 60_000,
+        "<|im_end|>" * 100_000,
+        "<" * 1_000_000,
+    ],
+)
+def test_drop_special_text_of_a_long_text_takes_no_time(text: str) -> None:
+    start = time.process_time()
+    drop_special_text(DEMO_TOKENIZER, text)
+    assert time.process_time() - start < 5  # a quadratic one takes minutes
 
 
 def test_control_text_ignores_padding_token_that_is_a_word() -> None:

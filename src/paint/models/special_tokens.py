@@ -12,6 +12,7 @@ between two turns. Tokens such as ``<think>`` belong to a turn, are not special,
 import re
 from contextlib import suppress
 from functools import lru_cache
+from typing import NamedTuple
 
 from jinja2 import TemplateError
 from tokenizers.normalizers import NFC, NFD, NFKC, NFKD
@@ -31,7 +32,7 @@ _UNICODE_FORMS = NFC, NFD, NFKC, NFKD
 
 def special_text(tokenizer: PreTrainedTokenizerBase, text: str) -> str | None:
     """First piece of control text in a text, or None."""
-    control = _control(tokenizer, str(tokenizer.chat_template), len(tokenizer))
+    control = _control(tokenizer, str(tokenizer.chat_template), len(tokenizer)).pattern
     found = control.search(text) or control.search(normalized(tokenizer, text))
     if found:
         return found[0]
@@ -40,11 +41,39 @@ def special_text(tokenizer: PreTrainedTokenizerBase, text: str) -> str | None:
 
 def drop_special_text(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
     """Remove control text from a text, also control text that a removal creates."""
-    while piece := special_text(tokenizer, text):
-        if piece not in text:
-            text = normalized(tokenizer, text)
-        text = text.replace(piece, "")
-    return text
+    control = _control(tokenizer, str(tokenizer.chat_template), len(tokenizer))
+    while True:
+        text = control.removed_from(text)
+        form = normalized(tokenizer, text)
+        if control.pattern.search(form) is None:
+            return text
+        text = form
+
+
+class _Control(NamedTuple):
+    """The pieces of control text of a tokenizer."""
+
+    pattern: re.Pattern[str]
+    longest: int
+    """The length of the longest piece."""
+
+    def removed_from(self, text: str) -> str:
+        """Return the text without its first piece, and so on until it has none.
+
+        Takes time in proportion to the text's length, however pieces are nested.
+        """
+        kept, place = list[str](), 0  # the characters that stay, and where the rest begins
+        while found := self.pattern.search(text, place):
+            kept.extend(text[place : found.start()])
+            place = found.end()
+            while True:  # what stands on both sides of a removed piece may be a piece, too
+                before = "".join(kept[-self.longest :])
+                joined = self.pattern.search(before + text[place : place + self.longest])
+                if joined is None or joined.start() >= len(before):
+                    break
+                del kept[len(kept) - len(before) + joined.start() :]
+                place += joined.end() - len(before)
+        return "".join(kept) + text[place:]
 
 
 def special_text_finder(tokenizer: PreTrainedTokenizerBase, **texts: str) -> str | None:
@@ -58,7 +87,7 @@ def special_text_finder(tokenizer: PreTrainedTokenizerBase, **texts: str) -> str
 
 # Template and vocabulary size are in the cache's key, as they may change after the first call.
 @lru_cache(maxsize=8)
-def _control(tokenizer: PreTrainedTokenizerBase, template: str, size: int) -> re.Pattern[str]:
+def _control(tokenizer: PreTrainedTokenizerBase, template: str, size: int) -> _Control:
     pieces = _turn_delimiters(tokenizer)
     special = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
     for token in {*special, *tokenizer.all_special_tokens}:
@@ -70,7 +99,8 @@ def _control(tokenizer: PreTrainedTokenizerBase, template: str, size: int) -> re
     # Of alternatives, re takes the first that matches, not the longest.
     longest_first = sorted((piece for piece in pieces if piece.strip()), key=len, reverse=True)
     matches_nothing = r"(?!)"
-    return re.compile("|".join(map(re.escape, longest_first)) or matches_nothing)
+    pattern = re.compile("|".join(map(re.escape, longest_first)) or matches_nothing)
+    return _Control(pattern, max(map(len, longest_first), default=1))
 
 
 def normalized(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
