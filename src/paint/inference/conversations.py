@@ -39,7 +39,7 @@ from paint.models.policy import Policy
 from paint.models.prompts import student_chat
 from paint.models.special_tokens import drop_special_text
 from paint.models.tool_calls import Reply, answer_calls, read_reply
-from paint.models.tool_schemas import Schema, check_call, tool_schemas
+from paint.models.tool_schemas import Schema, check_call, fit_arguments, tool_schemas
 from paint.resolve.structure import position_limit
 
 WritePrompt = Callable[..., list[int]]
@@ -315,7 +315,7 @@ class Conversations:
         for talk, reply in zip(talks, replies, strict=True):
             if not talk.ended:
                 asked += [
-                    (talk.episode, call.name, call.arguments)
+                    (talk.episode, call.name, fit_arguments(talk.tools, call))
                     for call in reply.calls
                     if check_call(talk.tools, call) is None
                 ]
