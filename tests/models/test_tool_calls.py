@@ -93,6 +93,7 @@ QWEN = [
         "",
     ),
     ('<tool_call>{"name": "f", "arguments": {"x": 1}}}\n</tool_call>', [("f", {"x": 1})], ""),
+    ('<tool_call>{"name": "f", "arguments": " "}</tool_call>', [("f", {})], ""),
     ('<tool_call>{"name":"f","arguments":{"x":"a\nb"}}</tool_call>', [("f", {"x": "a\nb"})], ""),
     (
         '<tool_call>{"name":"f","arguments":{"x":"</tool_call>"}}</tool_call>',
@@ -127,6 +128,8 @@ UNREAD = [
     ('<tool_call>{"name": "f", "parameters": {}}</tool_call>', 'it has no "arguments"'),
     ('<tool_call>{"arguments": {}}</tool_call>', 'it has no "name"'),
     ('<tool_call>{"name": " ", "arguments": {}}</tool_call>', "its name is empty"),
+    ('<tool_call>{"name": "f", "arguments": null}</tool_call>', "no object"),
+    ('<tool_call>[{"name": "f", "arguments": {}}]</tool_call>', "{ is missing before '[{"),
     ('<tool_call>{"name": "f", "arguments": [1]}</tool_call>', "no object"),
     ('<tool_call>{"name": "f", "arguments": {"x": 1e999}}</tool_call>', "'1e999' is no value"),
     ('<tool_call>{"name": "f", "arguments": {"x": NaN}}</tool_call>', "'NaN' is no value"),
@@ -167,6 +170,85 @@ def test_read_reply_call_that_cannot_be_read_is_a_fault(text: str, fault: str) -
     answers = answer_calls(style, reply, [])
     assert [answer["role"] for answer in answers] == ["user"]
     assert encode(tokenizer, [ASKED, reply.message(), *answers], thinking=True)
+
+
+FIND = {"query": "a"}
+HERMES = '{"name": "find", "arguments": {"query": "a"}}', '{"name": "now", "arguments": {}}'
+TAGGED = "find>\n<parameter=query>\na\n</parameter>", "now>"
+GEMMA = 'call:find{query:<|"|>a<|"|>}', "call:now{}"
+PYTHON = "find(query='a')", "now()"
+SMALL = 'find[CALL_ID]abcdefghi[ARGS]{"query": "a"}', "now[CALL_ID]abcdefghj[ARGS]{}"
+TOGETHER = [
+    *(
+        ("qwen2_5", f"<tool_call>\n{separator.join(HERMES)}\n</tool_call>")
+        for separator in ("\n", ", ", ";\n", "", "\n\n")
+    ),
+    ("qwen2_5", f"<tool_call>{HERMES[0]}\n{HERMES[1]}"),
+    *(
+        ("qwen3_5_think", f"<tool_call>\n<function={separator.join(TAGGED)}\n{end}")
+        for separator in ("\n</function>\n<function=", "\n</function>, <function=")
+        for end in ("</function>\n</tool_call>", "</function>")
+    ),
+    ("gemma4_v5", f"<|tool_call>{''.join(GEMMA)}<tool_call|><|tool_response>"),
+    ("gemma4_v5", f"<|tool_call>{', '.join(GEMMA)}"),
+    ("lfm2_v2", "<|tool_call_start|>[" + "\n".join(PYTHON) + "]<|tool_call_end|>"),
+    ("mistral_small", f"[TOOL_CALLS]{''.join(SMALL)}"),
+    ("mistral_v3", f"[TOOL_CALLS] {HERMES[0]}\n{HERMES[1]}"),
+]
+LEFT = [
+    ("qwen2_5", f"<tool_call>{HERMES[0]}\nnow()\n</tool_call>", "now()"),
+    ("qwen2_5", f"<tool_call>{HERMES[0]}\n[{HERMES[1]}]</tool_call> Done.", '[{"name"'),
+    ("qwen2_5", f"<tool_call>{HERMES[0]}}}, {HERMES[1]}</tool_call>", '}, {"name"'),
+    ("qwen2_5", f'<tool_call>{HERMES[0]}, {{"x": 1}}</tool_call>', 'it has no "name"'),
+    (
+        "qwen3_5_think",
+        f"<tool_call>\n<function={TAGGED[0]}\n</function>\nnow()\n</tool_call>",
+        "now()",
+    ),
+    ("gemma4_v5", f"<|tool_call>{GEMMA[0]} and now<tool_call|>", "and now"),
+    ("lfm2_v2", f"<|tool_call_start|>[{PYTHON[0]}], [{PYTHON[1]}]<|tool_call_end|>", "], [now()"),
+    ("mistral_v3", f"[TOOL_CALLS] [{HERMES[0]}, now]", ", now"),
+    (
+        "deepseekv3",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>find\n```json\n"
+        '{"query": "a"}\n```\nnow\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+        "now",
+    ),
+]
+
+
+@needs_trl
+@pytest.mark.parametrize(("name", "text"), TOGETHER)
+def test_read_reply_calls_between_one_pair_of_marks_are_all_read(name: str, text: str) -> None:
+    reply = read_reply(call_style(tokenizer_with(name)), text)
+    assert [(call.name, call.arguments) for call in reply.calls] == [("find", FIND), ("now", {})]
+    assert reply.faults == ()
+
+
+@needs_trl
+@pytest.mark.parametrize(("name", "text", "fault"), LEFT)
+def test_read_reply_other_text_between_marks_is_a_fault(name: str, text: str, fault: str) -> None:
+    reply = read_reply(call_style(tokenizer_with(name)), text)
+    assert [(call.name, call.arguments) for call in reply.calls] == [("find", FIND)]
+    assert len(reply.faults) == 1
+    assert fault in reply.faults[0]
+
+
+@needs_trl
+@pytest.mark.parametrize(
+    ("name", "text", "content"),
+    [
+        ("qwen2_5", f"<tool_call>{HERMES[0]}</tool_call> A </tool_call>", "A </tool_call>"),
+        ("qwen2_5", f'<tool_call>{HERMES[0]}</tool_call>\n{{"x": 1}}', '{"x": 1}'),
+        ("qwen2_5", f"<tool_call>{HERMES[0]} A", "A"),
+        ("mistral_v3", f"[TOOL_CALLS] [{HERMES[0]}] As in [1].", "As in [1]."),
+        ("mistral_v3", f"[TOOL_CALLS] {HERMES[0]} As in [1].", "As in [1]."),
+    ],
+)
+def test_read_reply_text_behind_marks_is_content(name: str, text: str, content: str) -> None:
+    reply = read_reply(call_style(tokenizer_with(name)), text)
+    assert [call.name for call in reply.calls] == ["find"]
+    assert (reply.content, reply.faults) == (content, ())
 
 
 @needs_trl
@@ -210,6 +292,75 @@ def test_read_reply_bare_objects_of_llama() -> None:
     assert read_reply(style, '{"name": "f", "parameters": {"x": ').faults == ("it is cut off",)
     reply = read_reply(style, f"{call}; {call}")
     assert len(reply.calls) == len(reply.faults) == 1  # its template writes one
+
+
+OFFERED = [{"type": "function", "function": {"name": name}} for name in ("find", "now")]
+UNMARKED = '{"name": "find", "parameters": {"query": "a"}}'
+OTHER_KEY = HERMES[0]
+
+
+@needs_trl
+@pytest.mark.parametrize(
+    "text",
+    [
+        UNMARKED,
+        f"[{UNMARKED}]",
+        f"[\n  {UNMARKED}\n]",
+        f"<|python_tag|>[{UNMARKED}]",
+        f"```json\n{UNMARKED}\n```",
+        f"```json {UNMARKED}\n```",
+        f'{UNMARKED}; {{"x": 1}}',
+    ],
+)
+def test_read_reply_unmarked_call_is_read(text: str) -> None:
+    reply = read_reply(call_style(tokenizer_with("llama3_1")), text, OFFERED)
+    assert [(call.name, call.arguments) for call in reply.calls] == [("find", FIND)]
+    assert reply.faults == ()
+
+
+@needs_trl
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(OTHER_KEY, f"[{OTHER_KEY}]", f"<|python_tag|>{OTHER_KEY}", f"```json\n{OTHER_KEY}\n```"),
+        *(f"```{OTHER_KEY}```", f"Sure:\n[\n  {OTHER_KEY}\n]", OTHER_KEY.replace(" ", "\n")),
+        *('{"name": "now"}', '[{"name": "now"}]', '<|python_tag|>{"name": "now"}'),
+        *('{"name": "now", "parameters": null}', '{"name": "find", "argum'),
+        f'{{"type": "function", "function": {UNMARKED}}}',
+        f'{{"tool_calls": [{OTHER_KEY}]}}',
+        '{"function": "find", "parameters": {"query": "a"}}',
+        '{"find": {"query": "a"}}',
+        *('<|python_tag|>find.call(query="a")', '[find(query="a"), now()]'),
+    ],
+)
+def test_read_reply_unmarked_call_in_another_form_is_a_fault(text: str) -> None:
+    reply = read_reply(call_style(tokenizer_with("llama3_1")), text, OFFERED)
+    assert (len(reply.calls), len(reply.faults)) == (0, 1)
+    assert reply.content == text.replace("<|python_tag|>", "")
+
+
+@needs_trl
+@pytest.mark.parametrize(
+    "text",
+    [
+        *('{"name": "Bob", "age": 3}', '[{"name": "Bob"}]', "[1, 2]", '{"answer": "find"}'),
+        *(
+            '{"query": "find", "of": {"name": "Al"}}',
+            "It is [1].\n[2] b",
+            '{"name": "Bob", "a": "x',
+        ),
+        *('{"name": "Bob", "arguments": ["a"]}', "```json\n[]\n```", "<b>{x}</b>", "[f(x)]"),
+    ],
+)
+def test_read_reply_answer_that_is_json_is_content(text: str) -> None:
+    style = call_style(tokenizer_with("llama3_1"))
+    assert read_reply(style, text, OFFERED) == Reply(text, None)
+
+
+def test_read_reply_call_without_an_id_is_told_in_words() -> None:
+    style = call_style(tokenizer_with("mistral_small"))
+    reply = read_reply(style, '[TOOL_CALLS]now[ARGS]{"x": 1}')
+    assert reply.faults == ("its id is missing before '{\"x\": 1}'",)
 
 
 @needs_trl

@@ -13,7 +13,7 @@ loosely: with other spaces, with Python's literals in place of JSON's.
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from math import isfinite
@@ -64,6 +64,9 @@ _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|(.))", re.DOTALL
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"} | {c: c for c in "'\"\\/"}
 
 _MOST_DIGITS = 400
+
+_NAME_KEYS = "name", "function", "tool", "tool_name", "function_name"
+"""Keys by which models name the tool of a call."""
 
 CUT_OFF, UNCLOSED = "it is cut off", "a text in it has no quotation mark behind it"
 """Why a call cannot be read: the text ends within it, or a text in it does not end."""
@@ -248,7 +251,9 @@ class NamedSpelling:
         pattern = _flexible(self.middle).replace(_ANY_TEXT, f"({_ANY_TEXT})")
         middle = re.compile(rf"\s*{pattern}\s*").match(text, place)
         if middle is None:
-            raise Literals(text, place).fault(f"{self.middle.strip()!r} is missing")
+            # In words: special tokens are dropped from what the model reads.
+            what = "its id" if _ANY in self.middle else "the mark behind its name"
+            raise Literals(text, place).fault(f"{what} is missing")
         call_id = middle[1] if middle.re.groups else ""
         reader = Literals(text, middle.end())
         if reader.text[reader.place : reader.place + 1] in ("'", '"'):
@@ -352,7 +357,9 @@ def _name(text: str, place: int) -> tuple[str, int]:
 
 
 def _whole_object(text: Any) -> dict[str, Any]:
-    """The object that a text spells."""
+    """The object that a text spells; an empty one where it is empty."""
+    if not str(text).strip():
+        return {}
     reader = Literals(str(text))
     reader.require("{")
     found = reader.members("}", ":")
@@ -389,21 +396,43 @@ class CallStyle:
     def entry(self) -> re.Pattern[str]:
         """What begins the first call."""
         if self.is_bare:
-            return re.compile(
-                rf"^[ \t]*{self._special}{self._before}(?={self._body})", re.MULTILINE
-            )
+            start = rf"^[ \t]*(?:`{{3}}\w*[ \t]*)?(?:(?:{self._token})\s*)*{self._before}"
+            begins = [rf"{start}(?={self._body})"]
+            if isinstance(self.spelling, ObjectSpelling):
+                # A list of objects; or Python's call, which is read to be told.
+                begins[0] = rf"{start}(?:\[\s*)?(?={self._body})"
+                begins.append(rf"{start}(?:(?<=>)|\[\s*)(?=[\w.]+\()")
+            return re.compile("|".join(begins), re.MULTILINE)
         return re.compile(rf"{_optional(self.header)}{self._before}{_flexible(self.opening)}")
 
     @cached_property
     def again(self) -> re.Pattern[str]:
         """What begins a further call behind another one."""
         between = rf"\s*{_optional(self.between)}"
+        if self.is_bare and isinstance(self.spelling, ObjectSpelling):
+            return re.compile(rf"{between}[,;]?\s*(?:(?:{self._token})\s*)*(?={self._body})")
         if self.opening.strip():
             # A model that writes calls without marks between them writes the opening mark.
             return re.compile(rf"{between}[,;]?\s*{self.entry.pattern}")
         # Objects behind a mark may follow each other in lines, as MiniMax's.
-        is_optional = isinstance(self.spelling, ObjectSpelling) and not self.is_bare
+        is_optional = isinstance(self.spelling, ObjectSpelling)
         return re.compile(rf"{between}[,;]{'?' * is_optional}\s*(?={self._body})")
+
+    @cached_property
+    def inner(self) -> re.Pattern[str]:
+        """What begins a further call within the marks of another one."""
+        if self.is_bare:
+            return re.compile(r"(?!)")  # ``again`` finds it
+        passed = [*map(re.escape, self.closing.split()[:-1]), r"[\s,;]"]
+        mark = _flexible(self.opening.rpartition(">")[2].strip())  # as <function=, or call:
+        if self.opening.strip().endswith("]"):  # no part of it belongs to the call
+            mark = ""
+        body = self._body
+        if isinstance(self.spelling, NamedSpelling):
+            body = rf"[^\W\d][\w.-]*\s*{_flexible(self.spelling.middle)}"
+        elif isinstance(self.spelling, TagSpelling):
+            body = r"[^\W\d]" if mark else r"(?!)"
+        return re.compile(rf"(?:{'|'.join(passed)})*{mark}(?={body})")
 
     @cached_property
     def closing_mark(self) -> re.Pattern[str]:
@@ -416,22 +445,53 @@ class CallStyle:
         # Models close one bracket too much.
         return re.compile(rf"(?:[\s\]}}]*{self.closing_mark.pattern})?")
 
-    @cached_property
-    def last(self) -> re.Pattern[str]:
-        """What follows the last call."""
+    def last(self, opened: str) -> re.Pattern[str]:
+        """What follows the last call of those that begin with a text."""
+        if self.is_bare:
+            return re.compile(r"\s*\]" if opened.rstrip().endswith("[") else r"\s*")
         return re.compile(rf"\s*{_optional(self.after)}")
+
+    def ends(self, opened: str, *, is_closed: bool, is_last: bool) -> list[re.Pattern[str]]:
+        """The marks that are still to follow calls that begin with a text.
+
+        ``is_closed`` and ``is_last``: whether those of the last call and of all calls are there.
+        """
+        is_list = opened.rstrip().endswith("[")
+        marks = [] if is_closed else [self.closing]
+        if not is_last:
+            marks.append(self.after if self.before.strip() else "]" * (is_list and self.is_bare))
+        # The last part of each: models leave out what is before it, such as a bracket.
+        parts = [mark.split()[-1].lstrip("]`") or "]" * is_list for mark in marks if mark.strip()]
+        return [re.compile(_flexible(part)) for part in parts if part]
 
     @property
     def is_bare(self) -> bool:
         """Whether calls have no mark, so that they are told by their form at a line's beginning."""
         return not re.search(r"\w", self.before + self.opening)
 
-    def is_meant(self, text: str, place: int) -> bool:
-        """Whether what cannot be read as a call without a mark is meant as one."""
+    def is_meant(self, text: str, place: int, names: Collection[str]) -> bool:
+        """Whether what cannot be read as a call without a mark is meant as one.
+
+        It names a tool, or begins as a call does; an answer may be an object, too.
+        """
         if not isinstance(self.spelling, ObjectSpelling):
             return True
-        begins = re.compile(rf"\{{\s*[\"']{re.escape(self.spelling.name_key)}[\"']\s*:")
-        return bool(begins.match(text, place)) and self.spelling.arguments_key in text[place:]
+        named = re.compile(r"([\w.]+)\(").match(text, place)
+        if named:
+            return not {*named[1].split(".")}.isdisjoint(names)
+        begins = re.compile(rf"\{{\s*[\"']{re.escape(self.spelling.name_key)}[\"']\s*:\s*").match(
+            text, place
+        )
+        if begins and self.spelling.arguments_key in text[place:]:
+            return True
+        value = _value_at(text, place)
+        if isinstance(value, Mapping):
+            inner: list[Any] = [value]
+            for part in value.values():
+                inner += part if isinstance(part, list) else [part]
+            return any(_names_tool(part, names) for part in inner if isinstance(part, Mapping))
+        name = _value_at(text, begins.end()) if begins else None
+        return isinstance(name, str) and name in names
 
     @property
     def _before(self) -> str:
@@ -450,11 +510,19 @@ class CallStyle:
         return rf"[^\W\d][\w.]*\s*{re.escape(opening)}"
 
     @property
-    def _special(self) -> str:
-        """Special tokens before a call that has no mark, such as Llama's <|python_tag|>."""
+    def _token(self) -> str:
+        """A special token or mark before a call that has none, such as Llama's <|python_tag|>."""
         tokens = self.tokenizer.added_tokens_decoder.values()
         special = [re.escape(str(token)) for token in tokens if token.special]
-        return rf"(?:(?:{'|'.join(special)})\s*)*" if special else ""
+        return "|".join([*special, r"<[^<>\s]{1,40}>"])
+
+
+def _names_tool(value: Mapping[str, Any], names: Collection[str]) -> bool:
+    """Whether an object has the name of a tool where models write it."""
+    found = [value.get(key) for key in _NAME_KEYS]
+    if len(value) == 1:  # {"add": {"a": 2}}
+        found += [key for key, part in value.items() if isinstance(part, Mapping)]
+    return any(isinstance(name, str) and name in names for name in found)
 
 
 def _optional(mark: str) -> str:

@@ -23,10 +23,17 @@ from paint.models.call_styles import (
 from paint.models.chat_template import texts_of
 from paint.models.conventions import Message
 from paint.models.special_tokens import drop_special_text, special_text
-from paint.models.tool_schemas import typed_text
+from paint.models.tool_schemas import name_of_schema, typed_text
 from strictgrade.thoughts import ThoughtScan
 
+_ONE_A_MARK = "write each call between marks of its own"
 _ONE_CALL = "a turn of yours has one call, so only the first was made"
+
+_SEPARATORS = " \t\r\n,;]})`"
+"""What may stand between a call and the end of its marks."""
+
+_MOST_SHOWN = 60
+"""Characters of a text that a fault quotes."""
 
 _MOST_FAULTS = 8
 """Calls of a text that cannot be read before the rest of it is not read for calls."""
@@ -161,34 +168,69 @@ def _read_group(
 ) -> _Group | None:
     """The calls from a mark on; None if what follows is not meant as one."""
     group = _Group(found.start(), 0, [], [], [])
+    names = {name_of_schema(schema) for schema in schemas}
     start, place = found.span()
+    before, is_closed = place, True  # where the last call ends, and whether its mark is closed
     while True:
         try:
             call, place = style.spelling.read(whole, place, partial(typed_text, schemas))
             end = style.end.match(whole, place)
+            is_closed = bool(end and end[0])
             place = end.end() if end else place
             fault = _fault(style, call)
         except UnreadCall as unread:
-            if style.is_bare and not style.is_meant(whole, found.end()):
-                return None
-            place, is_closed = _behind(style, whole, place)
-            is_cut = str(unread) == UNCLOSED and not is_closed
+            if style.is_bare and not style.is_meant(whole, place, names):
+                if not group.calls and not group.faults:
+                    return None
+                place = before  # what follows the call is text
+                break
+            place, has_end = _behind(style, whole, place)
+            is_cut = str(unread) == UNCLOSED and not has_end
             fault = CUT_OFF if is_cut else _plain(style, str(unread))
+            is_closed = True  # what is between its marks is told of
         if fault:
             group.faults.append(fault)
         else:
             group.calls.append(call)
             group.read.append((start, place))
+        before = place
         if len(group.faults) == _MOST_FAULTS:
             break
         again = style.again.match(whole, place)
+        if again is None and not is_closed:
+            again = style.inner.match(whole, place)
         if again is None:
             break
         start, place = again.span()
-    last = style.last.match(whole, place)
+    last = style.last(found[0]).match(whole, place)
     if last and group.read and group.read[-1][1] == place:
         group.read.append(last.span())
-    return group._replace(end=last.end() if last else place)
+    place, is_last = (last.end(), bool(last[0].strip())) if last else (place, False)
+    for mark in style.ends(found[0], is_closed=is_closed, is_last=is_last):
+        left, place = _left_before(style, whole, place, mark)
+        if left:
+            shown = _plain(style, left)[:_MOST_SHOWN]
+            group.faults.append(
+                f"behind a call, between its marks, stands {shown!r}; {_ONE_A_MARK}"
+            )
+    return group._replace(end=place)
+
+
+def _left_before(
+    style: CallStyle, whole: str, place: int, mark: re.Pattern[str]
+) -> tuple[str, int]:
+    """The text from a place to a mark, without separators, and where the mark ends.
+
+    "" and the same place where no such mark follows before the next call.
+    """
+    following = style.entry.search(whole, place)
+    closing = mark.search(whole, place, following.start() if following else len(whole))
+    if closing is None:
+        return "", place
+    left = whole[place : closing.start()]
+    for part in style.closing.split():
+        left = left.replace(part, "")
+    return (left.strip(), closing.end()) if left.strip(_SEPARATORS) else ("", place)
 
 
 def _behind(style: CallStyle, whole: str, place: int) -> tuple[int, bool]:
@@ -196,7 +238,7 @@ def _behind(style: CallStyle, whole: str, place: int) -> tuple[int, bool]:
 
     It ends behind that mark, else before the next call, else with the text.
     """
-    following = style.entry.search(whole, place)
+    following = style.entry.search(whole, place + style.is_bare)  # such a call begins at its place
     limit = following.start() if following else len(whole)
     closing = style.closing_mark.search(whole, place, limit)
     return (closing.end(), True) if closing else (limit, following is not None)
