@@ -38,6 +38,7 @@ from paint.models.conventions import (
     thought_field,
     thought_tags,
 )
+from paint.models.rendering import render_chat
 from strictgrade.thoughts import ThoughtTags
 
 _QUESTION, _ANSWER = "paint-question", "zz-answer"
@@ -60,7 +61,10 @@ _CONSTANTS = {"true": True, "false": False, "null": None} | {
 _DOUBLE = re.compile(r'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 # LFM2's template escapes no quotes: within a text is one that ends nothing.
 _SINGLE = re.compile(r"'((?:[^'\\]++|\\.|'(?!\s*(?:[,:)\]}]|$)))*+)'", re.DOTALL)
-_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|(.))", re.DOTALL)
+_ESCAPE = re.compile(
+    r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|U(00(?:0[0-9a-fA-F]|10)[0-9a-fA-F]{4})|(.))",
+    re.DOTALL,
+)
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"} | {c: c for c in "'\"\\/"}
 
 _MOST_DIGITS = 400
@@ -197,9 +201,9 @@ class Literals:
 
 
 def _unescape(found: re.Match[str]) -> str:
-    if found[3] is not None:
-        return _ESCAPED.get(found[3], found[0])
-    return chr(int(found[1] or found[2], 16))
+    if found[4] is not None:
+        return _ESCAPED.get(found[4], found[0])
+    return chr(int(found[1] or found[2] or found[3], 16))
 
 
 @dataclass(frozen=True)
@@ -626,10 +630,8 @@ class _Trial:
         """What follows the question."""
         chat = self._turns.messages([{"role": "user", "content": _QUESTION}, *messages])
         arguments = template_arguments(self._tokenizer, thinking=True)
-        text = self._tokenizer.apply_chat_template(
-            chat, tokenize=False, tools=[TRIAL_TOOL], **arguments, **options
-        )
-        return str(text).partition(_QUESTION)[2]
+        text = render_chat(self._tokenizer, chat, tools=[TRIAL_TOOL], **arguments, **options)
+        return text.partition(_QUESTION)[2]
 
 
 def _spelling(trial: _Trial) -> tuple[Spelling, int]:

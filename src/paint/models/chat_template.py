@@ -26,6 +26,7 @@ from paint.models.conventions import (
     template_arguments,
     thought_tags,
 )
+from paint.models.rendering import render_chat
 from paint.models.special_tokens import special_text
 from strictgrade.thoughts import split_thought
 
@@ -288,10 +289,7 @@ class _Options:
         arguments = template_arguments(tokenizer, thinking=self.thinking, day=self.day)
         if self.tools:
             arguments["tools"] = list(self.tools)
-        text = tokenizer.apply_chat_template(
-            list(messages), tokenize=False, add_generation_prompt=begins_reply, **arguments
-        )
-        return str(text)
+        return render_chat(tokenizer, messages, add_generation_prompt=begins_reply, **arguments)
 
     def is_rendered(self, tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> bool:
         """Whether the template takes the messages."""

@@ -19,6 +19,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from paint.data.chats import THOUGHT_FIELDS
+from paint.models.rendering import render_chat
 from paint.resolve.structure import dropout_rates, linear_layers, rope_range
 from strictgrade.thoughts import (
     ThoughtTags,
@@ -268,10 +269,9 @@ class _Template:
     def render(self, messages: Sequence[Message], **arguments: Any) -> str:
         """The text of a chat; "" where the template refuses it."""
         try:
-            text = self.tokenizer.apply_chat_template(messages, tokenize=False, **arguments)
+            return render_chat(self.tokenizer, messages, **arguments)
         except RENDERING_ERRORS:
             return ""
-        return str(text)
 
     def chat(self, messages: Sequence[Message], *, thinking: bool = True, **options: Any) -> str:
         """The text of a chat without a prompt for a reply."""

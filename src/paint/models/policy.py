@@ -62,6 +62,7 @@ from paint.models.joint_layers import JointLayers, share_inputs
 from paint.models.layers import checkpoint_layers, fuse_norms
 from paint.models.liger import use_liger
 from paint.models.references import Reference, fit_reference
+from paint.models.rendering import render_chat
 from paint.models.rows import joined_rows
 from paint.models.sharding import digest_of_weights, is_sharded, ranks_here, shard
 from paint.models.special_tokens import drop_special_text
@@ -701,10 +702,10 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
     problem = "What is 1 + 1?"
     for thinking in (False, True):
         with _template(path):
-            prompt = tokenizer.apply_chat_template(
+            prompt = render_chat(
+                tokenizer,
                 student_messages(problem),
                 add_generation_prompt=True,
-                tokenize=False,
                 **template_arguments(tokenizer, thinking=thinking),
             )
             if problem not in prompt:

@@ -19,6 +19,7 @@ from paint.core.errors import format_short, wrap_errors
 from paint.data.chats import is_chat, read_chat
 from paint.data.problems import Problem
 from paint.data.readers import DataError, kind_of, shorten
+from paint.models.rendering import limited
 from paint.objective import messages as paper
 
 REFERENCE = "=== Reference Begin ===\n{{ context }}\n=== Reference End ===\n\n"
@@ -173,7 +174,8 @@ def _render(setting: str, template: str, problem: Problem, names: Mapping[str, A
         if template in fields:
             text = _require_text(fields[template])
         else:
-            text = _compile(template).render(known)
+            with limited(place):
+                text = _compile(template).render(known)
     return [*_messages(problem.turns[:-1]), _user(text)]
 
 

@@ -18,6 +18,7 @@ from jinja2 import TemplateError
 from tokenizers.normalizers import NFC, NFD, NFKC, NFKD
 from transformers import PreTrainedTokenizerBase
 
+from paint.models.rendering import render_chat
 from strictgrade.thoughts import is_thought_tag
 
 REASON = "text that the chat format takes for control"
@@ -120,7 +121,7 @@ def _turn_delimiters(tokenizer: PreTrainedTokenizerBase) -> set[str]:
     text = ""
     with suppress(TemplateError):  # a template for a single turn has no text between turns
         chat = [{"role": role, "content": content} for role, content in turns]
-        text = tokenizer.apply_chat_template(chat, tokenize=False)
+        text = render_chat(tokenizer, chat)
     within_turns = set()
     for token in tokenizer.added_tokens_decoder.values():
         if not token.special:
