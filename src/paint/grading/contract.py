@@ -95,6 +95,20 @@ class Grade:
         return self.reason
 
 
+@dataclass(frozen=True, slots=True)
+class RowCheck:
+    """What a grader finds of a row before any completion of it is graded.
+
+    Attributes:
+        fault: why it can grade no completion of the row; "" where it can.
+        note: a class of rows that are graded in another way than the rest, in words that follow a
+            number of rows ("is judged ..."); "" for none.
+    """
+
+    fault: str = ""
+    note: str = ""
+
+
 class GradingError(PaintError, RuntimeError):
     """The grader failed on every completion, or said nothing of any."""
 
@@ -144,6 +158,10 @@ class Grader(Protocol):
     def lacks(self, row: Mapping[str, Any]) -> str:
         """What a problem's row lacks for it, for a message; "" for nothing."""
         return ""
+
+    def check_rows(self, rows: Sequence[Mapping[str, Any]]) -> Sequence[RowCheck]:
+        """What is found of each row by its own solution, where the grader can try that."""
+        return [RowCheck()] * len(rows)
 
     def close(self) -> None:
         """End all processes at once; a later grading starts new ones."""

@@ -22,7 +22,7 @@ from paint.core.extensions import (
 )
 from paint.core.storage import digest
 from paint.grading.code.unit_tests import CodeGrader
-from paint.grading.contract import Grade, Grader, Item
+from paint.grading.contract import Grade, Grader, Item, RowCheck
 from paint.grading.cost import Cost
 from paint.grading.functions import AsyncCalls, FunctionGrader, is_async, reward_word, takes_batch
 from paint.grading.kept_answers import KeptAnswers
@@ -230,6 +230,14 @@ class WeightedGrader(Grader):
 
     def lacks(self, row: Mapping[str, Any]) -> str:
         return next(filter(None, (grader.lacks(row) for grader in self._graders.values())), "")
+
+    def check_rows(self, rows: Sequence[Mapping[str, Any]]) -> list[RowCheck]:
+        columns = [grader.check_rows(rows) for grader in self._graders.values()]
+        checks: list[RowCheck] = []
+        for row in zip(*columns, strict=True):
+            faults, notes = ([c.fault for c in row if c.fault], [c.note for c in row if c.note])
+            checks.append(RowCheck("; ".join(faults), "; ".join(notes)))
+        return checks
 
     def take_cost(self) -> Cost:
         return sum((grader.take_cost() for grader in self._graders.values()), Cost())

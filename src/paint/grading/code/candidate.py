@@ -3,6 +3,9 @@
 It holds nothing of the tests: a request has a call and its arguments, the reply what the call gave.
 The code can do to this process whatever it likes; all that leaves it are bytes, which the other
 side reads as plain values (paint.grading.code.plain).
+
+Tests that need the code's module are run here, beside it. Then their verdict is as good as this
+process is: code that looks for the tests can change it.
 """
 
 import importlib
@@ -15,11 +18,12 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from paint.grading.code.extract import code_before_text
+from paint.grading.code.assertions import SHOWN_CHARACTERS, Assertions, run_statement
+from paint.grading.code.extract import code_before_text, helpers
 from paint.grading.code.plain import TYPES, PlainDecoder, PlainEncoder
+from paint.grading.code.tests_text import Tests, read_tests
 
 NAME = "completion"  # of the code's module: `if __name__ == "__main__"` is not run
-MESSAGE_CHARACTERS = 300
 READY = b"ready\n"  # what is written before any code is run
 
 
@@ -48,7 +52,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
         )
     },
 }
-"""What tests may ask for beside ``define`` and ``find``, by name."""
+"""What tests may ask for beside the operations of Candidate, by name."""
 
 
 class Candidate:
@@ -60,6 +64,9 @@ class Candidate:
         self._sources: dict[str, list[str]] = {}
         self._objects: list[Any] = []
         self._numbers: dict[int, int] = {}
+        self._tests: Tests | None = None
+        self._events: list[tuple[Any, ...]] = []  # of tests that are run here
+        self._assertions: Assertions | None = None
 
     def answer(self, request: Any) -> Any:
         """The reply to a request, both as JSON."""
@@ -84,10 +91,15 @@ class Candidate:
         return reply
 
     def _do(self, operation: str, arguments: list[Any]) -> Any:
-        if operation == "define":
-            return self._define(*arguments)
-        if operation == "find":
-            return vars(self._module)[arguments[0]]
+        match operation:
+            case "define":
+                return self._define(*arguments)
+            case "find":
+                return vars(self._module)[arguments[0]]
+            case "stand_beside":
+                return self._stand_beside(*arguments)
+            case "test":
+                return self._test(*arguments)
         return OPERATIONS[operation](*arguments)
 
     def _define(self, parts: tuple[str, ...], ends_in_text: bool) -> None:
@@ -97,6 +109,40 @@ class Candidate:
             file = f"<{NAME} {number}>"
             self._sources[file] = source.splitlines()
             exec(compile(source, file, "exec", dont_inherit=True), vars(self._module))
+
+    def _stand_beside(self, tests: str, entry: str, problem: str) -> int:
+        """Make ready for tests in the code's module; return how many of their names it has."""
+        self._tests = read_tests(tests, entry, problem, is_proven=True)
+        space = vars(self._module)
+        found = sum(name in space for name in self._tests.names)
+        own: dict[str, Any] = {}
+        given = self._tests.given
+        if helpers(given):  # they are the tests' own
+            exec(compile(given, "<problem>", "exec", dont_inherit=True), own)
+            space |= {name: own[name] for name in helpers(given)}
+        for name in self._tests.modules:
+            if name not in space:
+                space[name] = importlib.import_module(name)
+        space["__name__"] = "__main__"
+        self._assertions = Assertions(
+            lambda *event: self._events.append(event),
+            raises=self._tests.catches,
+            describe=self._describe_failure,
+        )
+        return found
+
+    def _test(self, number: int, secret: str) -> tuple[str, list[tuple[Any, ...]]]:
+        """Run a statement of the tests; return the secret, and the events since the last one."""
+        assert self._tests is not None
+        assert self._assertions is not None
+        space = vars(self._module)
+        space |= self._assertions.functions  # the code may have set the names
+        run_statement(self._tests.tree.body[number], space, self._assertions)
+        events, self._events = self._events, []
+        return secret, events
+
+    def _describe_failure(self, error: BaseException) -> tuple[str, str]:
+        return type(error).__name__, f"It raised {self._describe(error)['said']}"
 
     def _refer(self, value: Any) -> Any:
         if id(value) not in self._numbers:
@@ -123,14 +169,14 @@ class Candidate:
             lines = self._sources.get(frame.filename)
             if lines and frame.lineno:
                 line = lines[frame.lineno - 1].strip() if frame.lineno <= len(lines) else ""
-                said = f"{said[:MESSAGE_CHARACTERS]} (line {frame.lineno}: {line})"
+                said = f"{said[:SHOWN_CHARACTERS]} (line {frame.lineno}: {line})"
                 break
         encoder = PlainEncoder(lambda value: str(type(value)))
         return {
             "error": type(error).__name__,
             "base": bases[0] if bases else "BaseException",
             "values": [encoder.encode(value) for value in error.args],
-            "said": said[: 2 * MESSAGE_CHARACTERS],
+            "said": said[: 2 * SHOWN_CHARACTERS],
         }
 
 

@@ -8,32 +8,31 @@ code's process (paint.grading.code.candidate), and what comes back is a plain va
 
 import ast
 import contextlib
+import copy
 import importlib
 import json
 import os
 import random
-import reprlib
+import secrets
 from collections.abc import Iterator
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, NoReturn, TypeVar
 
-from paint.grading.code.candidate import READY
-from paint.grading.code.extract import (
-    LIBRARY,
-    code_of,
-    complete_tests,
-    free_names,
-    given_code,
-    helpers,
-    names_of_code,
-    own_modules,
+from paint.grading.code.assertions import (
+    SHOWN_CHARACTERS,
+    Assertions,
+    Events,
+    run_statement,
+    show,
 )
+from paint.grading.code.candidate import READY
+from paint.grading.code.extract import LIBRARY, code_of, helpers
+from paint.grading.code.fences import NO_PARSE
 from paint.grading.code.plain import TYPES, PlainDecoder, PlainEncoder
+from paint.grading.code.tests_text import Tests, TestsError, read_tests
 
 MESSAGE_BYTES = 16 * 2**20
 """Longest reply of the tested code."""
-
-SHOWN_CHARACTERS = 300
 
 _PLAIN_METHODS = {
     name
@@ -41,7 +40,6 @@ _PLAIN_METHODS = {
     for name in dir(kind)
     if not name.startswith("__")
 }
-_MISSING = object()
 T = TypeVar("T")
 
 
@@ -71,7 +69,10 @@ class Session:
         self._requests = requests
         self._replies = open(replies, "rb")  # noqa: SIM115 (as long as the process)
         self._objects: dict[int, Remote] = {}
+        self._values: dict[str, Any] = {}  # of the code's module, as they were
+        self.space: dict[str, Any] = {}  # of the tests
         self.has_ended = False
+        self.refused = ""  # why the first object was, that is no plain value
 
     def is_open(self) -> bool:
         """Wait for the process of the code, in which no code has run yet; False if it has ended."""
@@ -87,7 +88,7 @@ class Session:
             Exception: the one that the tested code raised, of the same class if it is built in.
             NotPlainError: a value cannot be sent. CodeEndedError: there is no reply.
         """
-        encoder = PlainEncoder(_refer)
+        encoder = PlainEncoder(self._refer)
         request = [operation, *map(encoder.encode, values)]
         reply = self._send(json.dumps(request))
         try:
@@ -97,12 +98,43 @@ class Session:
                 if content != encoder.content(value):
                     decoder.fill(value, content)
             result = decoder.decode(reply["result"])
-            error = _exception(reply, decoder) if "error" in reply else None
+            error = _exception(reply, decoder, operation) if "error" in reply else None
         except Exception as wrong:
             self._end(f"it sent no value: {wrong!r}"[:SHOWN_CHARACTERS])
+        if operation not in ("define", "find"):
+            self._find_values()
         if error is not None:
             raise error
         return result
+
+    def find(self, name: str) -> None:
+        """Give the tests what the code's module has by a name. Raises KeyError if it has none."""
+        value = self.ask("find", name, judges=name[:1].isupper())
+        self.space[name] = value
+        if not isinstance(value, Remote):
+            self._values[name] = copy.deepcopy(value)
+
+    def _find_values(self) -> None:
+        """Give the tests the plain values of the code's module that have changed."""
+        for name, before in self._values.items():
+            with contextlib.suppress(Exception):  # it was deleted
+                value = self.ask("find", name)
+                if value != before and not isinstance(value, Remote):
+                    self.space[name], self._values[name] = value, copy.deepcopy(value)
+
+    def refusal(self, why: str) -> NotPlainError:
+        """The exception to raise; the tests fail whatever they make of it."""
+        self.refused = self.refused or why
+        return NotPlainError(why)
+
+    def _refer(self, value: Any) -> Any:
+        """What stands for an object that is not plain in a request."""
+        if isinstance(value, Remote):
+            return ["object", value._paint_number, value._paint_kind]
+        module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
+        if isinstance(value, FunctionType | BuiltinFunctionType) and module in LIBRARY:
+            return ["function", module, name]
+        raise self.refusal(f"a test passes an object of class {type(value).__name__}")
 
     def _send(self, request: str) -> dict[str, Any]:
         try:
@@ -163,14 +195,16 @@ class Remote:
         if name.startswith("__"):
             raise AttributeError(name)
         if name in _PLAIN_METHODS and not self._paint_judges:
-            raise NotPlainError(f"an object of class {self._paint_kind} has the method {name}")
+            raise self._paint_session.refusal(
+                f"an object of class {self._paint_kind} has the method {name}"
+            )
         return self._paint_session.ask("getattr", self, name)
 
     def __eq__(self, other: object) -> bool:
-        raise NotPlainError(f"an object of class {self._paint_kind} is compared")
+        raise self._paint_session.refusal(f"an object of class {self._paint_kind} is compared")
 
     def __ne__(self, other: object) -> bool:
-        raise NotPlainError(f"an object of class {self._paint_kind} is compared")
+        raise self._paint_session.refusal(f"an object of class {self._paint_kind} is compared")
 
     def __hash__(self) -> int:
         return object.__hash__(self)
@@ -226,22 +260,14 @@ class Remote:
         result = self._paint_session.ask(operation, *values)
         if type(result) is kind:
             return result
-        raise TypeError(f"{operation} gave {_show(result)}")
+        raise TypeError(f"{operation} gave {show(result)}")
 
 
-def _refer(value: Any) -> Any:
-    """What stands for an object that is not plain in a request."""
-    if isinstance(value, Remote):
-        return ["object", value._paint_number, value._paint_kind]
-    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
-    if isinstance(value, FunctionType | BuiltinFunctionType) and module in LIBRARY:
-        return ["function", module, name]
-    raise NotPlainError(f"a test passes an object of class {type(value).__name__}")
-
-
-def _exception(reply: dict[str, Any], decoder: PlainDecoder) -> Exception:
+def _exception(reply: dict[str, Any], decoder: PlainDecoder, operation: str) -> Exception:
     """The exception of a reply: of the built-in class, or as a CodeError."""
     kind = TYPES.get(reply["base"], CodeError)
+    if issubclass(kind, StopIteration) and operation != "next":
+        kind = CodeError  # all(map(...)) would take it for the end of what it reads
     values = [decoder.decode(value) for value in reply["values"]]
     error: Exception
     if kind is Exception or not issubclass(kind, Exception):
@@ -255,134 +281,7 @@ def _exception(reply: dict[str, Any], decoder: PlainDecoder) -> Exception:
     return error
 
 
-class _Shown(reprlib.Repr):
-    """Short texts of values. Objects of the tested code are not asked for theirs."""
-
-    def repr_Remote(self, value: Remote, _: int) -> str:
-        return f"<an object of class {value._paint_kind}>"
-
-
-_SHOWN = _Shown()
-_SHOWN.maxstring = _SHOWN.maxother = _SHOWN.maxlong = 100
-_SHOWN.maxlist = _SHOWN.maxtuple = _SHOWN.maxdict = _SHOWN.maxset = 10
-
-
-def _show(value: Any) -> str:
-    return _SHOWN.repr(value)[:SHOWN_CHARACTERS]
-
-
-class _Watched(ast.NodeTransformer):
-    """Makes assertions report, by their numbers.
-
-    ``assert left == right`` becomes
-
-        __reach__(0)
-        try:
-            assert __note__(left) == right
-        except Exception as error:
-            __fail__(0, error)
-        else:
-            __pass__(0)
-
-    so that those after a failed one are run, too. Where tests catch exceptions themselves,
-    ``__fail__`` raises it again.
-    """
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def visit_Assert(self, node: ast.Assert) -> Any:
-        if isinstance(node.test, ast.Constant) and node.test.value:
-            return node  # it says nothing of the code
-        number = len(self.texts)
-        self.texts.append(ast.unparse(ast.Assert(node.test)))
-        if isinstance(node.test, ast.Compare):
-            node.test.left = _called("__note__", node.test.left)
-        elif isinstance(node.test, ast.Call):
-            node.test = _called("__note__", node.test)
-        index = ast.Constant(number)
-        handler = ast.ExceptHandler(
-            ast.Name("Exception", ast.Load()),
-            "__error__",
-            [ast.Expr(_called("__fail__", index, ast.Name("__error__", ast.Load())))],
-        )
-        passed: list[ast.stmt] = [ast.Expr(_called("__pass__", index))]
-        tried = ast.Try([node], [handler], passed, [])
-        return [ast.Expr(_called("__reach__", index)), tried]
-
-
-def _called(name: str, *arguments: ast.expr) -> ast.Call:
-    return ast.Call(ast.Name(name, ast.Load()), list(arguments), [])
-
-
-class Events:
-    """What the grader reads of the tests: an event a line, as JSON.
-
-    Args:
-        file: a descriptor that the tested code's process does not have.
-    """
-
-    def __init__(self, file: int) -> None:
-        self._file = file
-
-    def send(self, *event: Any) -> None:
-        """Write one event."""
-        content = json.dumps(event).encode() + b"\n"
-        while content:
-            content = content[os.write(self._file, content) :]
-
-
-class Assertions:
-    """What the rewritten assertions call."""
-
-    def __init__(self, report: Events, *, raises: bool) -> None:
-        self._report = report
-        self._raises = raises
-        self._seen: dict[int, str] = {}
-        self._noted = _MISSING
-        self.last = -1  # the assertion that was reached last
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the last assertion that was reached neither passed nor failed."""
-        return self._seen.get(self.last) == "reached"
-
-    def reach(self, number: int) -> None:
-        self._noted = _MISSING
-        self.last = number
-        if number not in self._seen:
-            self._seen[number] = "reached"
-            self._report.send("reached", number)
-
-    def note(self, value: Any) -> Any:
-        self._noted = value
-        return value
-
-    def succeed(self, number: int) -> None:
-        if self._seen[number] == "reached":
-            self._seen[number] = "passed"
-            self._report.send("passed", number)
-
-    def fail(self, number: int, error: Exception) -> None:
-        if self._raises:
-            self.last = number
-            raise error
-        self.record(number, error)
-
-    def record(self, number: int, error: BaseException) -> None:
-        """Report that an assertion failed, the first time that it does."""
-        if self._seen.get(number) == "failed":
-            return
-        self._seen[number] = "failed"
-        kind, said = describe_failure(error)
-        if type(error) is AssertionError and not hasattr(error, "paint_said"):
-            kind = "wrong value"
-            is_noted = self._noted is not _MISSING
-            said = f"The code gave {_show(self._noted)}." if is_noted else "It is false."
-        self._report.send("failed", number, kind, said)
-
-
-def describe_failure(error: BaseException) -> tuple[str, str]:
+def _describe_failure(error: BaseException) -> tuple[str, str]:
     """The kind of an exception in few words, and a sentence on it."""
     if isinstance(error, NotPlainError):
         return "no plain value", f"Only plain values are compared, and {error}."
@@ -398,76 +297,112 @@ def run_tests(job: dict[str, Any], session: Session, report: Events) -> None:
 
     Args:
         job: ``answer``, which holds the code; ``tests``; ``problem``, which may hold code, too;
-            ``entry_point``, the name of the function that is tested, or "".
+            ``entry_point``, the name of the function that is tested, or ""; ``place`` of the tests:
+            "apart" from the code, "beside" it, or "unproven", which is apart where no solution of
+            the row has shown that they can be.
     """
     random.seed(0)
+    place = job.get("place", "apart")
     try:
-        tests = complete_tests(job["tests"], job["entry_point"])
-        given = given_code(job["problem"], tests)
-        names = names_of_code(tests, given)
-        tree, watched = ast.parse(tests), _Watched()
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        tests = read_tests(
+            job["tests"],
+            job["entry_point"],
+            job["problem"],
+            is_proven=place != "unproven",
+        )
+    except TestsError as error:
+        report.send("broken", str(error))
+        return
+    except NO_PARSE as error:
         report.send("broken", f"the tests cannot be read: {type(error).__name__}: {error}")
         return
-    catches = any(isinstance(node, ast.Try | ast.With) for node in ast.walk(tree))
-    modules = own_modules(tree, free_names(tests))
-    tree = ast.fix_missing_locations(watched.visit(tree))
-    if not (names and watched.texts):
-        lack = "assert nothing" if names else "name nothing that the code could define"
-        report.send("broken", f"the tests {lack}")
-        return
-    code = code_of(job["answer"], names, given)
+    code = code_of(job["answer"], tests.names, tests.given)
     if code is None:
         report.send("no code")
         return
-    assertions = Assertions(report, raises=catches)
-    report.send("tests", watched.texts)
-    space: dict[str, Any] = {
-        "__name__": "tests",
-        "__reach__": assertions.reach,
-        "__note__": assertions.note,
-        "__pass__": assertions.succeed,
-        "__fail__": assertions.fail,
-    }
-    if helpers(given):
-        exec(compile(given, "<problem>", "exec", dont_inherit=True), space)
-    for name in modules:
-        space[name] = importlib.import_module(name)
-
+    report.send("tests", tests.texts)
     if not session.is_open():
         report.send("broken", "the process of the code could not be started")
         return
-    found = 0
     try:
         session.ask("define", *code)
-        for name in names:
-            space.pop(name, None)  # a stub of the problem
-            with contextlib.suppress(Exception):  # the tests meet a NameError
-                space[name] = session.ask("find", name, judges=name[:1].isupper())
-                found += 1
+        if place == "beside":
+            beside = job["tests"], job["entry_point"], job["problem"]
+            found = session.ask("stand_beside", *beside)
+            _run_beside(tests, session, report)
+        else:
+            found = _run_apart(tests, session, report)
     except (Exception, CodeEndedError) as error:
-        report.send("error", *describe_failure(error))
+        report.send("error", *_describe_failure(error))
         return
-    for statement in tree.body:
-        if not session.has_ended:
-            _run(statement, space, assertions, report)
-    if session.has_ended:  # whatever the tests caught
-        report.send("error", "ended", "The code ended its process.")
     report.send("end", found)
 
 
-def _run(
-    statement: ast.stmt, space: dict[str, Any], assertions: Assertions, report: Events
-) -> None:
-    """Run a statement of the tests, and report the exception that leaves it."""
-    module = ast.Module([statement], [])
+def _run_apart(tests: Tests, session: Session, report: Events) -> int:
+    """Run tests in this process; return how many of their names the code defines."""
+    assertions = Assertions(report.send, raises=tests.catches, describe=_describe_failure)
+    space = session.space
+    space |= {"__name__": "__main__", **assertions.functions}
+    if helpers(tests.given):
+        exec(compile(tests.given, "<problem>", "exec", dont_inherit=True), space)
+    for name in tests.modules:
+        space[name] = importlib.import_module(name)
+    found = 0
+    for name in tests.names:
+        space.pop(name, None)  # a stub of the problem
+        with contextlib.suppress(Exception):  # the tests meet a NameError
+            session.find(name)
+            found += 1
+    for statement in tests.tree.body:
+        if isinstance(statement, ast.Import | ast.ImportFrom):
+            why = _import(statement, space)
+            if why:
+                report.send("broken", f"the tests cannot be run: {why}")
+                return found
+        elif not session.has_ended:
+            run_statement(statement, space, assertions)
+    if session.has_ended:  # whatever the tests caught
+        report.send("error", "ended", "The code ended its process.")
+    elif session.refused and not assertions.has_failed:
+        report.send("error", *_describe_failure(NotPlainError(session.refused)))
+    return found
+
+
+def _import(statement: ast.stmt, space: dict[str, Any]) -> str:
+    """Run an import of the tests, in which the code has no part; return why it fails, or ""."""
     try:
-        exec(compile(module, "<tests>", "exec", dont_inherit=True), space)
-    except BaseException as error:
-        if assertions.is_open:
-            assertions.record(assertions.last, error)
-        else:
-            report.send("error", *describe_failure(error))
+        exec(compile(ast.Module([statement], []), "<tests>", "exec", dont_inherit=True), space)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+_EVENTS = {"reached": 1, "passed": 1, "failed": 3, "error": 2}
+"""Events of tests beside the code, and how many values each has."""
+
+
+def _run_beside(tests: Tests, session: Session, report: Events) -> None:
+    """Let the process of the code run the tests, a statement at a time, and pass on what it says.
+
+    Each reply must have the secret of its request: so it was written after the statement.
+    """
+    states: dict[int, str] = {}
+    for number in range(len(tests.tree.body)):
+        secret = secrets.token_hex(16)
+        reply = session.ask("test", number, secret)
+        if not isinstance(reply, tuple) or len(reply) != 2 or reply[0] != secret:
+            raise CodeEndedError("it sent no verdict")
+        for kind, *values in reply[1]:
+            if len(values) != _EVENTS[kind]:
+                raise CodeEndedError("it sent no verdict")
+            if kind == "error":
+                report.send(kind, *map(str, values))
+            elif values[0] in range(len(tests.texts)):
+                states[values[0]] = kind
+                report.send(kind, values[0], *map(str, values[1:]))
+    for number, state in states.items():
+        if state == "reached":  # its end was caught, or hidden
+            report.send("failed", number, "wrong value", "It did not hold.")
 
 
 def main(job: int, report: int, requests: int, replies: int) -> None:
@@ -476,5 +411,7 @@ def main(job: int, report: int, requests: int, replies: int) -> None:
     Args:
         job, report, requests, replies: file descriptors.
     """
+    events = Events(report)
+    events.begin()
     with open(job, "rb") as file:
-        run_tests(json.load(file), Session(requests, replies), Events(report))
+        run_tests(json.load(file), Session(requests, replies), events)

@@ -10,42 +10,17 @@ import contextlib
 import re
 import symtable
 import sys
-import textwrap
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
+from paint.grading.code.fences import NO_PARSE, blocks_of
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
 LIBRARY = sys.stdlib_module_names
 
-_FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})[ \t]*(?P<tag>[^\s`]*)[^`]*")
-_TAGS = ("python", "py", "python3")
 _DEFINITION = re.compile(r"^(?:(?:async[ \t]+)?def|class)[ \t]+(\w+)|^(\w+)[ \t]*=", re.MULTILINE)
-_NO_PARSE = (SyntaxError, ValueError, RecursionError, MemoryError)
-
-
-class Block(NamedTuple):
-    """A fenced block of Markdown."""
-
-    tag: str  # the language
-    code: str
-
-
-def blocks_of(text: str) -> Iterator[Block]:
-    """The fenced blocks of a text; one that is not closed is none."""
-    opening: re.Match[str] | None = None
-    lines: list[str] = []
-    for line in text.splitlines():
-        if opening is None:
-            opening, lines = _FENCE.fullmatch(line), []
-            continue
-        end = line.strip()
-        if end.startswith(opening["fence"]) and not end.strip(opening["fence"][0]):
-            code = "\n".join(lines) + "\n"
-            if opening["indent"]:  # a block in a list
-                code = textwrap.dedent(code)
-            yield Block(opening["tag"].lower(), code)
-            opening = None
-        else:
-            lines.append(line)
 
 
 class Code(NamedTuple):
@@ -63,7 +38,7 @@ def given_code(problem: str, tests: str) -> str:
     """
     asked = set(names_of_code(tests))
     for code in [*reversed([block.code for block in blocks_of(problem)]), problem]:
-        with contextlib.suppress(*_NO_PARSE):
+        with contextlib.suppress(*NO_PARSE):
             if stubs(code) & asked:
                 return code
     return ""
@@ -77,7 +52,7 @@ def code_of(answer: str, names: Sequence[str], given: str = "") -> Code | None:
     code of the problem (``given``), a text without blocks is code.
     """
     found = list(blocks_of(answer))
-    blocks = [block for block in found if block.tag in _TAGS]
+    blocks = [block for block in found if block.tag == "python"]
     blocks = blocks or [block for block in found if not block.tag]
     if not blocks:
         return Code((f"{given}\n{answer}",), ends_in_text=True) if given and not found else None
@@ -119,7 +94,7 @@ def names_of_code(tests: str, given: str = "") -> list[str]:
     names = free_names(tests)
     names -= helpers(given) | set(own_modules(tree, names))
     asked = {name for name in names if not hasattr(builtins, name)}
-    called = {_name_of(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)} & names
+    called = {name_of(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)} & names
     if not asked and len(called) == 1:
         asked = called
     return sorted(asked)
@@ -147,11 +122,12 @@ def free_names(code: str) -> set[str]:
 def own_modules(tree: ast.AST, names: set[str]) -> list[str]:
     """Those of the names that are modules of the standard library, and stand before dots alone."""
     bases = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    plainly = {_name_of(node) for node in ast.walk(tree) if id(node) not in bases}
+    plainly = {name_of(node) for node in ast.walk(tree) if id(node) not in bases}
     return [name for name in names if name in LIBRARY and name not in plainly]
 
 
-def _name_of(node: ast.AST) -> str:
+def name_of(node: ast.AST) -> str:
+    """The name that an expression is; "" for another expression."""
     return node.id if isinstance(node, ast.Name) else ""
 
 
@@ -173,10 +149,110 @@ def _does_nothing(statement: ast.stmt) -> bool:
 
 
 def complete_tests(tests: str, entry: str) -> str:
-    """Tests that define ``check`` and do not call it, with a call of it for the entry point."""
+    """Tests with the calls that they lack.
+
+    A ``check`` of the tests is called for the entry point; functions ``test_*`` without required
+    arguments, and the methods ``test*`` of unittest's and pytest's classes, are called in their
+    order. Calls of unittest's and pytest's ``main`` are left out.
+    """
     tree = ast.parse(tests)
-    defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-    called = {_name_of(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    if entry.isidentifier() and "check" in defined - called:
-        return f"{tests}\n\ncheck({entry})\n"
-    return tests
+    mains = [node for node in ast.walk(tree) if isinstance(node, ast.Expr) and _runs_all(node)]
+    if mains:
+        tests = _without_statements(tests, mains)
+        tree = ast.parse(tests)
+    used = names_used(tree)
+    calls: list[str] = []
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    for node in tree.body:
+        if isinstance(node, FUNCTIONS) and node.name not in used:
+            is_async = isinstance(node, ast.AsyncFunctionDef)
+            if node.name == "check" and entry.isidentifier():
+                calls.append(f"check({entry})")
+            elif node.name.startswith("test") and not required(node):
+                call = f"{node.name}()"
+                calls.append(f'__import__("asyncio").run({call})' if is_async else call)
+        elif isinstance(node, ast.ClassDef) and node.name not in used:
+            calls += _calls_of_class(node, classes)
+    return "\n".join([tests, "", *calls, ""]) if calls else tests
+
+
+def _runs_all(node: ast.AST) -> bool:
+    """Whether a statement calls the ``main`` of unittest or pytest."""
+    return any(
+        isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr == "main"
+        and name_of(call.func.value) in ("unittest", "pytest")
+        for call in ast.walk(node)
+    )
+
+
+def _without_statements(text: str, statements: Sequence[ast.stmt]) -> str:
+    """A text with ``pass`` in place of some statements."""
+    lines = text.encode().split(b"\n")  # columns of the tree are bytes
+    for node in reversed(statements):
+        assert node.end_lineno is not None
+        before = lines[node.lineno - 1][: node.col_offset]
+        after = lines[node.end_lineno - 1][node.end_col_offset :]
+        lines[node.lineno - 1 : node.end_lineno] = [before + b"pass" + after]
+    return b"\n".join(lines).decode()
+
+
+def _calls_of_class(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> list[str]:
+    """Calls of the test methods of a class; [] for one that is no class of tests."""
+    line = list(_bases(node, classes))
+    methods: dict[str, _Function] = {}
+    for base in reversed(line):
+        methods |= {item.name: item for item in base.body if isinstance(item, FUNCTIONS)}
+    tested = [name for name in methods if name.startswith("test")]
+    is_case = any(
+        name_of_base.endswith("TestCase")
+        for base in line
+        for name_of_base in map(_last_name, base.bases)
+    )
+    if is_case:
+        calls = [f"{node.name}({name!r}).debug()" for name in tested]
+        return (
+            [f"{node.name}.setUpClass()", *calls, f"{node.name}.tearDownClass()"] if calls else []
+        )
+    if not node.name.startswith("Test"):
+        return []
+    calls = []
+    for name in tested:
+        calls.append(f"__case__ = {node.name}()")
+        for other in ("setup_method", name, "teardown_method"):
+            if other in methods:
+                takes_method = other != name and len(required(methods[other])) > 1
+                calls.append(f"__case__.{other}({None if takes_method else ''})")
+    return calls
+
+
+def _bases(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> Iterator[ast.ClassDef]:
+    """A class of the tests, and those that it is derived from."""
+    yield node
+    for base in node.bases:
+        inherited = classes.get(name_of(base))
+        if inherited is not None and inherited is not node:
+            yield from _bases(inherited, classes)
+
+
+def _last_name(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else name_of(node)
+
+
+def required(node: _Function) -> list[str]:
+    """Names of the arguments that a function cannot be called without."""
+    taken = [*node.args.posonlyargs, *node.args.args]
+    taken = taken[: len(taken) - len(node.args.defaults)]
+    named = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+    return [arg.arg for arg in (*taken, *(arg for arg, default in named if default is None))]
+
+
+def names_used(tree: ast.AST) -> set[str]:
+    """The names that are read, and the attributes."""
+    found = {node.id for node in ast.walk(tree) if is_read(node)}  # type: ignore[attr-defined]
+    return found | {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+
+
+def is_read(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)

@@ -1,9 +1,10 @@
 """Plain values as JSON, which is all that crosses between tests and tested code.
 
 Numbers, texts, bytes, None, lists, tuples, dicts, sets, ranges, dates, fractions, decimals and the
-containers of ``collections`` cross with their exact types. An instance of a subclass crosses as its
-base: what the tests compare is never an object whose methods the tested code wrote. Anything else
-is the caller's business: an object stays where it is, and the other side gets a number for it.
+containers of ``collections`` cross with their exact types, and named tuples with their names. An
+instance of a subclass crosses as its base: what the tests compare is never an object whose methods
+the tested code wrote. Anything else is the caller's business: an object stays where it is, and the
+other side gets a number for it.
 
 Lists, dicts and sets have numbers within a message. So a list that stands in two places is one
 list on the other side, too, and a call's arguments are found again in its reply.
@@ -12,7 +13,8 @@ list on the other side, too, and a call's arguments are found again in its reply
 import builtins
 import datetime
 import enum
-from collections import Counter, OrderedDict, defaultdict, deque
+import functools
+from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from fractions import Fraction
@@ -36,6 +38,12 @@ _MUTABLE: dict[str, type] = {
     "set": set,
     "bytearray": bytearray,
 }
+
+
+@functools.cache
+def _named_tuple(name: str, fields: tuple[str, ...]) -> Any:
+    """The class of named tuples. Raises ValueError for what are no names."""
+    return namedtuple(name, fields)
 
 
 class PlainEncoder:
@@ -77,7 +85,11 @@ class PlainEncoder:
 
     def _encode_immutable(self, value: Any) -> Any:
         if isinstance(value, tuple):
-            return ["tuple", *map(self.encode, tuple.__iter__(value))]
+            items = [*map(self.encode, tuple.__iter__(value))]
+            fields = getattr(type(value), "_fields", None)
+            if isinstance(fields, tuple) and len(fields) == len(items):  # a named tuple
+                return ["named", type(value).__name__, list(map(str, fields)), *items]
+            return ["tuple", *items]
         if isinstance(value, frozenset):
             return ["frozenset", *map(self.encode, frozenset.__iter__(value))]
         if isinstance(value, bytes):
@@ -161,6 +173,9 @@ class PlainDecoder:
                 return int(content[0], 16)
             case "tuple":
                 return tuple(map(self.decode, content))
+            case "named":
+                name, fields, *items = content
+                return _named_tuple(name, tuple(fields))(*map(self.decode, items))
             case "frozenset":
                 return frozenset(map(self.decode, content))
             case "bytes":

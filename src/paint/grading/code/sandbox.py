@@ -61,9 +61,11 @@ class Limits:
 class Outcome:
     """What became of a job."""
 
-    events: list[list[Any]] = field(default_factory=list)  # of the tests (driver.Events)
+    events: list[list[Any]] = field(default_factory=list)  # of the tests (assertions.Events)
+    has_begun: bool = False  # the process of the tests was there
     ended_late: bool = False  # its wall time was up
     code_status: int = 0  # of the code's process, as waitpid gives it
+    tests_status: int = 0  # of the tests' process
 
 
 class Zygote:
@@ -237,14 +239,16 @@ class Sandbox:
         """Read what the tests have reported; False at its end."""
         content = os.read(report, 1 << 16)
         *lines, self._unread = (self._unread + content).split(b"\n")
-        self._outcome.events += map(json.loads, lines)
+        self._outcome.has_begun |= bool(lines)
+        self._outcome.events += map(json.loads, filter(None, lines))
         return bool(content)
 
     def end(self, report: int, *, late: bool) -> Outcome:
         """End the job's processes, and return what became of it."""
         os.close(report)
         ended = [zygote.end() for zygote in self._zygotes]
-        self._outcome.code_status, self._outcome.ended_late = ended[0][0], late
+        self._outcome.code_status, self._outcome.tests_status = ended[0][0], ended[1][0]
+        self._outcome.ended_late = late
         if not all(is_clean for _, is_clean in ended):
             self.close()  # the next job gets new ones
         return self._outcome
@@ -324,7 +328,7 @@ def find_way() -> Way:
     answer = "```python\nfrom wave import Error\n```"
     for way in WAYS:
         with contextlib.suppress(PaintError):
-            if _try(way, answer, ["assert Error"]) == [True]:
+            if _try(way, answer, ["assert Error(1).args == (1,)"]) == [True]:
                 return way
     reason = "neither bwrap nor namespaces work here"
     if os.geteuid() == 0:

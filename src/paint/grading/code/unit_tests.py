@@ -8,21 +8,36 @@
 Tests and code run in processes apart from each other and from this one (docs/how-to/grade-code.md).
 """
 
+import json
 import os
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
 from paint.core.settings import POSITIVE, Check, setting, within
+from paint.core.storage import digest
 from paint.grading.code.sandbox import Limits, Outcome, Sandboxes, Way, describe_confinement
-from paint.grading.contract import Grade, Grader, Item
+from paint.grading.contract import Grade, Grader, Item, RowCheck
 from strictgrade.processes import cores
 from strictgrade.thoughts import split_thought
 
 QUOTED_TESTS = 3
 QUOTED_CHARACTERS = 500  # of a failed test, and of what is said of it
-BROKEN_CHARACTERS = 200
+BROKEN_CHARACTERS = 300
+LATE = "The code did not end within its time."
+
+NOTES = {
+    "apart": "",
+    "unproven": "",
+    "beside": (
+        "is judged beside its code, since its tests need the code's module; there code can forge "
+        "its verdict (docs/how-to/grade-code.md#beside)"
+    ),
+}
+"""What a user should know of rows by the place of their tests."""
+
+Job = dict[str, str]
 
 _FIELD = [Check("the name of a field", bool)]
 
@@ -33,6 +48,23 @@ class Failure(NamedTuple):
     test: str
     kind: str
     said: str
+
+
+class Trial(NamedTuple):
+    """What a row's own solution says of its tests.
+
+    Attributes:
+        place: "apart" from the code or "beside" it, where the solution passes; "unproven" without a
+            solution.
+        fault: why the row can judge no completion; "" where it can.
+    """
+
+    place: str
+    fault: str = ""
+
+
+_TRIALS: dict[str, Trial] = {}
+"""Of each row by its digest, for all graders of this process."""
 
 
 @dataclass(frozen=True)
@@ -69,25 +101,71 @@ class CodeGrader(Grader):
             processes=options.processes,
             file_bytes=options.files_mb * 2**20,
         )
+        self._way = way
         self._sandboxes = Sandboxes(limits, count=workers or cores(), way=way)
 
     def grade(self, items: Sequence[Item]) -> list[Grade]:
         grades: dict[int, Grade] = {}
-        jobs: dict[int, dict[str, str]] = {}
+        jobs: dict[int, Job] = {}
         for index, item in enumerate(items):
             answer = split_thought(item.text, item.tags).answer
-            tests = tests_of(item.row, self.options.tests_field)
-            if not tests:
+            job = self._job(item.row)
+            if not job["tests"]:
                 grades[index] = Grade(0.0, self.lacks(item.row), failed=True)
             elif answer is None:
                 grades[index] = Grade(0.0, "unclosed thought")
             else:
-                fields = {name: str(item.row.get(name, "")) for name in ("problem", "entry_point")}
-                jobs[index] = {"answer": answer, "tests": tests, **fields}
+                jobs[index] = {**job, "answer": answer}
+        trials = self._try_rows([items[index].row for index in jobs])
+        for index, trial in zip(list(jobs), trials, strict=True):
+            if trial.fault:
+                grades[index] = Grade(0.0, trial.fault, failed=True)
+                del jobs[index]
+            else:
+                jobs[index]["place"] = trial.place
         outcomes = self._sandboxes.run(list(jobs.values()))
         for index, outcome in zip(jobs, outcomes, strict=True):
             grades[index] = self._to_grade(outcome)
         return [grades[index] for index in range(len(items))]
+
+    def check_rows(self, rows: Sequence[Mapping[str, Any]]) -> list[RowCheck]:
+        return [RowCheck(trial.fault, NOTES[trial.place]) for trial in self._try_rows(rows)]
+
+    def _job(self, row: Mapping[str, Any]) -> Job:
+        """What a row gives to the job of a completion."""
+        fields = {name: str(row.get(name, "")) for name in ("problem", "entry_point")}
+        return {"tests": tests_of(row, self.options.tests_field), **fields}
+
+    def _try_rows(self, rows: Sequence[Mapping[str, Any]]) -> list[Trial]:
+        """Where the tests of each row are run, as its own solution shows; each row is tried once.
+
+        The tests are run apart from the solution. Where it fails there, they are run beside it.
+        """
+        keys: list[str] = []
+        trials: dict[str, Trial] = {}
+        left: dict[str, list[Job]] = {}  # ways to try it, by the row's digest
+        for row in rows:
+            job, solution = self._job(row), row.get("solution")
+            key = digest(json.dumps([asdict(self.options), self._way, job, str(solution)]))
+            keys.append(key)
+            if key in _TRIALS:
+                trials[key] = _TRIALS[key]
+            elif not job["tests"]:
+                trials[key] = Trial("unproven", self.lacks(row))
+            else:
+                left[key] = _ways_to_try(job, solution if isinstance(solution, str) else "")
+        while left:
+            outcomes = self._sandboxes.run([jobs[0] for jobs in left.values()])
+            for key, outcome in zip(list(left), outcomes, strict=True):
+                found = self._to_grade(outcome)
+                trial = _trial_of(found, left[key].pop(0))
+                if trial is None:
+                    continue
+                trials[key] = trial
+                if outcome.has_begun:  # what the machine did is no finding about the row
+                    _TRIALS[key] = trial
+                del left[key]
+        return [trials[key] for key in keys]
 
     def describe(self) -> str:
         return describe_confinement()
@@ -105,7 +183,7 @@ class CodeGrader(Grader):
 
     def _to_grade(self, outcome: Outcome) -> Grade:
         """The grade of a job's events."""
-        if not outcome.events:
+        if not outcome.has_begun:
             return Grade(0.0, "the process of the tests could not be started", failed=True)
         tests: list[str] = []
         states: dict[int, str] = {}
@@ -124,21 +202,29 @@ class CodeGrader(Grader):
                 case "failed":
                     number, why, said = values
                     states[number] = kind
-                    failures.append(_failure(tests[number], why, said, outcome))
+                    failures.append(self._failure(tests[number], why, said, outcome))
                 case "error":
                     why, said = values
-                    failures.append(_failure("", why, said, outcome))
+                    failures.append(self._failure("", why, said, outcome))
                 case "end":
                     [found] = values
         if found is None and not failures:  # the process of the tests has ended before
             at = next((tests[n] for n, state in states.items() if state == "reached"), "")
-            failures.append(Failure(at, "time limit", "It did not end within its time."))
+            kind, said = _ended_by(outcome.tests_status, self.options.memory_mb)
+            failures.append(Failure(at, kind or "time limit", said or LATE))
         if not failures:  # those that were not reached are in a branch that was not taken
             tests = [tests[number] for number, state in states.items() if state == "passed"]
         if not (failures or (found and tests)):
             failures.append(Failure("", "not called", "The tests did not call the code."))
         passed = sum(state == "passed" for state in states.values())
         return self._graded(passed, len(tests), failures)
+
+    def _failure(self, test: str, kind: str, said: str, outcome: Outcome) -> Failure:
+        """What failed; where the code's process has ended, with the reason of its end."""
+        if kind == "ended":
+            ended_by, why = _ended_by(outcome.code_status, self.options.memory_mb)
+            return Failure(test, ended_by or kind, why or said)
+        return Failure(test, kind, said)
 
     def _graded(self, passed: int, total: int, failures: Sequence[Failure]) -> Grade:
         reason = f"{passed} of {total} tests passed"
@@ -162,13 +248,49 @@ def tests_of(row: Mapping[str, Any], field: str) -> str:
     return tests if isinstance(tests, str) else ""
 
 
-def _failure(test: str, kind: str, said: str, outcome: Outcome) -> Failure:
-    """What failed; where the code's process has ended, with the reason of its end."""
-    if kind != "ended":
-        return Failure(test, kind, said)
-    ended_by = -os.waitstatus_to_exitcode(outcome.code_status)
-    if ended_by in (signal.SIGXCPU, signal.SIGKILL):
-        return Failure(test, "time limit", "The code did not end within its time.")
-    if ended_by == signal.SIGSEGV:
-        return Failure(test, "crash", "The code crashed, as a recursion without end does.")
-    return Failure(test, kind, said)
+def _ended_by(status: int, memory_mb: int) -> tuple[str, str]:
+    """What ended a process of this status, in few words and as a sentence; "" if it is not known.
+
+    ``memory_mb`` is its limit.
+    """
+    match -os.waitstatus_to_exitcode(status):
+        case signal.SIGXCPU | signal.SIGKILL:
+            return "time limit", LATE
+        case signal.SIGSEGV:
+            return "crash", "The code crashed, as a recursion without end does."
+        case signal.SIGABRT:
+            return "crash", (
+                f"The code was aborted, as libraries do where they get no memory: the limit is "
+                f"{memory_mb} MiB."
+            )
+    return "", ""
+
+
+def _ways_to_try(job: Job, solution: str) -> list[Job]:
+    """The jobs by which a row is tried, one after the other until something is found."""
+    unproven = {**job, "answer": "", "place": "unproven"}
+    answer = split_thought(solution).answer or ""
+    if not answer.strip():
+        return [unproven]
+    if "```" not in answer and "~~~" not in answer:  # code without a fence, or no code
+        answer = f"```python\n{answer}\n```"
+        job = {**job, "is_bare": "yes"}
+    return [*({**job, "answer": answer, "place": place} for place in ("apart", "beside")), unproven]
+
+
+def _trial_of(found: Grade, job: Job) -> Trial | None:
+    """What a grade of a solution says of its row; None where another way is to be tried."""
+    if found.reward == 1:
+        return Trial(job["place"])
+    if found.failed:
+        return Trial("unproven", found.reason)
+    kind = found.reason.rpartition(": ")[2]
+    is_text = kind == "no code" or ("is_bare" in job and kind in _NO_SYNTAX)
+    if job["place"] == "apart" or (job["place"] == "beside" and is_text):
+        return None
+    if job["place"] == "beside":
+        return Trial("unproven", f"its own solution fails its tests: {found.reason}")
+    return Trial("unproven")
+
+
+_NO_SYNTAX = ("SyntaxError", "IndentationError", "TabError")
