@@ -122,11 +122,23 @@ def _cannot_fail(tree: ast.Module, names: Sequence[str]) -> str:
                 return all(map(is_true, values))
             case ast.UnaryOp(ast.Not(), value):
                 return is_false(value)
+            case ast.UnaryOp(ast.USub() | ast.UAdd(), value):
+                return is_true(value)
             case ast.IfExp(_, body, other):
                 return is_true(body) and is_true(other)
+            case ast.Call(ast.Name("bool"), [value]):
+                return is_true(value)
+            case ast.Call(ast.Name("any"), [ast.List(items) | ast.Tuple(items)]):
+                return any(map(is_true, items))
+            case ast.Call(ast.Name("all"), [ast.List(items) | ast.Tuple(items)]):
+                return all(map(is_true, items))
+            case ast.Call(ast.Name("isinstance"), [_, ast.Name("object")]):
+                return True
+            case ast.Call(ast.Name("type"), [_]):
+                return True
             case ast.Compare(left, [ast.Eq() | ast.Is() | ast.LtE() | ast.GtE()], [right]):
-                same = isinstance(left, ast.Name | ast.Constant)
-                return same and ast.dump(left) == ast.dump(right)
+                calls = any(isinstance(inner, ast.Call | ast.Await) for inner in ast.walk(left))
+                return not calls and ast.dump(left) == ast.dump(right)
         return False
 
     def is_false(node: ast.expr) -> bool:
@@ -213,18 +225,23 @@ def _is_assertion(node: ast.AST) -> bool:
 def _needs_module(tree: ast.Module, names: set[str]) -> str:
     """What tests do that is possible in the process of the code alone; "" for nothing.
 
-    It finds what never passes between two processes. What some code passes is not found.
+    It finds what hardly passes between two processes. What some code passes is not found.
     """
-    own = {node.name for node in ast.walk(tree) if isinstance(node, (*FUNCTIONS, ast.ClassDef))}
-    instances = {
-        name_of(target)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign) and _makes_instance(node.value, names)
-        for target in node.targets
-    }
+    own, instances = set[str](), set[str]()
+    has_next = any(name_of_call(node) == "next" for node in ast.walk(tree))
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name) | ast.AsyncFunctionDef(name) | ast.ClassDef(name):
+                own.add(name)
+            case ast.Assign(targets, value):
+                bound = set(map(name_of, targets)) - {""}
+                own |= bound if isinstance(value, ast.Lambda) else set()
+                instances |= bound if _makes_instance(value, names) else set()
 
     def is_instance(node: ast.expr) -> bool:
-        return _makes_instance(node, names) or name_of(node) in instances - {""}
+        if isinstance(node, ast.List | ast.Tuple | ast.Set):
+            return any(map(is_instance, node.elts))
+        return _makes_instance(node, names) or name_of(node) in instances
 
     for node in ast.walk(tree):
         for need, does in _NEEDS.items():
@@ -235,17 +252,46 @@ def _needs_module(tree: ast.Module, names: set[str]) -> str:
                 values = [*arguments, *(keyword.value for keyword in keywords)]
                 if any(isinstance(value, ast.Lambda) or name_of(value) in own for value in values):
                     return "pass a function of their own to the code"
+            case ast.Call(func, arguments, []) if any(map(is_instance, arguments)):
+                if _dotted(func) in _CALCULATES:
+                    return _CALCULATE
             case ast.BinOp(left, _, right) if is_instance(left) or is_instance(right):
-                return "calculate with instances of the code's classes"
-            case ast.Compare(left, [operator], [right]) if isinstance(operator, _COMPARED):
+                return _CALCULATE
+            case ast.UnaryOp(ast.USub() | ast.Invert(), value) if is_instance(value):
+                return _CALCULATE
+            case ast.AugAssign(target) if is_instance(target):
+                return _CALCULATE
+            case ast.Set(items) if any(map(is_instance, items)):
+                return _COMPARE
+            case ast.Compare(left, [ast.Eq() | ast.NotEq()], [right]):
                 sides = (left, right)
-                is_tuple = any(isinstance(side, ast.Tuple | ast.Constant) for side in sides)
-                if any(map(is_instance, sides)) and not is_tuple:
-                    return "compare instances of the code's classes"
+                is_plain = any(isinstance(side, ast.Tuple | ast.Constant) for side in sides)
+                if not is_plain and any(
+                    is_instance(side) or _is_member(side, names) for side in sides
+                ):
+                    return _COMPARE
+            case ast.Compare(left, [ast.Lt() | ast.LtE() | ast.Gt() | ast.GtE()], [right]):
+                if is_instance(left) or is_instance(right):
+                    return _COMPARE
+            case ast.ExceptHandler(ast.Name("StopIteration")) if not has_next:
+                return "catch StopIteration of a function of the code"
     return ""
 
 
-_COMPARED = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+_COMPARE = "compare instances of the code's classes"
+_CALCULATE = "calculate with instances of the code's classes"
+_CALCULATES = frozenset(
+    (
+        *("abs", "hash", "max", "min", "pow", "reversed", "round", "sorted", "sum"),
+        *("copy.copy", "copy.deepcopy", "pickle.dumps", "dataclasses.asdict", "asdict", "deepcopy"),
+    )
+)
+_CHANGES = frozenset(
+    (
+        *("add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popleft"),
+        *("popitem", "remove", "reverse", "setdefault", "sort", "update"),
+    )
+)
 _ASYNC = frozenset(("asyncio", "anyio", "trio"))
 _STREAMS = frozenset(
     (
@@ -262,10 +308,44 @@ _PATCHES = frozenset(
 _FILES = frozenset(
     (
         *("open", "Path", "pathlib", "tempfile", "shutil", "tmp_path"),
+        *(f"os.path.{name}" for name in ("exists", "isfile", "isdir", "getsize")),
         *(f"os.{name}" for name in ("environ", "getcwd", "chdir", "mkdir", "makedirs", "remove")),
         *(f"os.{name}" for name in ("unlink", "listdir", "getenv", "putenv", "rename", "rmdir")),
     )
 )
+
+
+def _dotted(node: ast.AST) -> str:
+    """The dotted name that an expression is; "" for another expression."""
+    if isinstance(node, ast.Attribute):
+        before = _dotted(node.value)
+        return before and f"{before}.{node.attr}"
+    return name_of(node)
+
+
+def _is_member(node: ast.expr, names: set[str]) -> bool:
+    """Whether an expression is a constant of a class of the code, as a member of an Enum is."""
+    is_constant = isinstance(node, ast.Attribute) and node.attr.isupper()
+    return is_constant and name_of(node.value) in names and _is_class(node.value)  # type: ignore[attr-defined]
+
+
+def _changes(node: ast.AST, names: set[str]) -> bool:
+    match node:
+        case ast.Call(ast.Attribute(ast.Name(name), method)):
+            return name in names and not name[:1].isupper() and method in _CHANGES
+        case ast.Subscript(ast.Name(name), _, ast.Store() | ast.Del()):
+            return name in names
+    return False
+
+
+def _inspects(node: ast.AST, names: set[str]) -> bool:
+    match node:
+        case ast.Attribute(value, name):
+            return name.startswith("__") and _dotted(value).partition(".")[0] in names
+        case ast.Call(func, arguments):
+            inspects = _dotted(func).startswith("inspect.") or name_of(func) == "issubclass"
+            return inspects and any(_root(argument) in names for argument in arguments)
+    return False
 
 
 def _makes_instance(node: ast.expr, names: set[str]) -> bool:
@@ -308,7 +388,7 @@ def _enters(node: ast.AST, names: set[str]) -> bool:
 def _uses(words: frozenset[str]) -> Callable[[ast.AST, set[str]], bool]:
     def does(node: ast.AST, names: set[str]) -> bool:
         if isinstance(node, ast.Attribute):
-            return f"{name_of(node.value)}.{node.attr}" in words or node.attr in words & _STREAMS
+            return _dotted(node) in words or node.attr in words & _STREAMS
         return is_read(node) and name_of(node) in words - names
 
     return does
@@ -321,6 +401,8 @@ def _awaits(node: ast.AST, names: set[str]) -> bool:
 
 _NEEDS: dict[str, Callable[[ast.AST, set[str]], bool]] = {
     "catch an exception of the code's own": _catches_own,
+    "change a value of the code's module": _changes,
+    "look into functions or classes of the code": _inspects,
     "derive from the code's classes, or use its decorators": _derives,
     "enter a context of the code": _enters,
     "wait for functions of the code": _awaits,
