@@ -28,7 +28,7 @@ def validate_data(
     """Count the rows of a file that are good, bad, long, doubled or without a verified answer.
 
     Checks and prompts are those of a run of the recipe. The exit status is 1 if a run would refuse
-    the file.
+    the file, or can grade no completion of some rows.
 
     Example: paint data validate demo demo-paint --data.limit 50
 
@@ -62,7 +62,7 @@ def validate_data(
 
 
 def status(result: "FileCheck") -> int:
-    """1 if a run would refuse the file."""
-    if result.bad or result.too_long:
+    """1 if a run would refuse the file, or can grade no completion of some rows."""
+    if result.bad or result.too_long or result.ungradable:
         return 1
     return 0

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from paint.data.benchmarks import Benchmark
 from paint.data.problems import Problem, row_of
 from paint.data.readers import DataError, shorten
+from paint.data.row_checks import announce_rows
 from paint.grading.contract import Grader
 from strictgrade.comparer import INTEGER
 from strictgrade.equality import explain_gold
@@ -49,10 +50,10 @@ def gold_warnings(problems: Sequence[Problem]) -> list[GoldWarning]:
 
 
 def announce_benchmark(grader: Grader, benchmark: Benchmark, say: Callable[[str], object]) -> None:
-    """Print how an evaluation set was read, and which gold answers the grader cannot parse.
+    """Print how an evaluation set was read, and which rows and gold answers cannot be graded.
 
     Raises:
-        DataError: none of them parses, or a row lacks what the grader needs.
+        DataError: none of them can, or a row lacks what the grader needs.
     """
     for note in benchmark.notes:
         say(note)
@@ -60,6 +61,9 @@ def announce_benchmark(grader: Grader, benchmark: Benchmark, say: Callable[[str]
         lacking = grader.lacks(row_of(problem))
         if lacking:
             raise DataError(f"{benchmark.name}, problem {problem.name}: {lacking}")
+    announce_rows(
+        grader, benchmark.problems, benchmark.name, say, lambda text: say(f"warning: {text}")
+    )
     name, problems = benchmark.name, benchmark.problems
     unparsed = []
     for problem in problems:

@@ -6,7 +6,7 @@ problem by problem. The same command resumes. No checkpoint is selected.
 
 import re
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -204,10 +204,10 @@ def load_benchmarks(
         grading = grading_of(benchmark, evaluation.grading)
         if grading != evaluation.grading:
             display.note(f"{benchmark.name} is graded by {', '.join(grading.grader)}")
-        grader = open_grader(grading)
-        announce_benchmark(grader, benchmark, display.note)
-        if grader.describe():
-            display.note(grader.describe())
+        with closing(open_grader(grading)) as grader:
+            announce_benchmark(grader, benchmark, display.note)
+            if grader.describe():
+                display.note(grader.describe())
     return list(benchmarks.values())
 
 

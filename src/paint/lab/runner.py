@@ -13,7 +13,7 @@ resumes; started in a second terminal, it works on other runs.
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -142,8 +142,9 @@ def run_experiment(
     protocol = replace(protocol, rollout=resolved.rollout)
     seeded = _seeded_runs([replace(run, config=run.checked.config) for run in runs], seeds, folder)
     steps = _evaluated_steps(seeded, every_checkpoint=every_checkpoint)
-    benchmark, grader = protocol.benchmark, open_grader(seeded[0].config.grading)
-    announce_benchmark(grader, benchmark, display.note)
+    benchmark = protocol.benchmark
+    with closing(open_grader(seeded[0].config.grading)) as grader:
+        announce_benchmark(grader, benchmark, display.note)
     with wrap_errors(folder, RunError, "choose another place (--output-dir)"):
         folder.mkdir(parents=True, exist_ok=True)
 

@@ -6,8 +6,10 @@ written.
 """
 
 import heapq
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -28,9 +30,10 @@ from paint.data.formats import convert_rows, describe_formats
 from paint.data.gold_answer_checks import gold_warnings
 from paint.data.problems import DataError, Problem, validate_rows
 from paint.data.readers import BadRow, Row, describe_separator, read_rows, shorten
+from paint.data.row_checks import check_rows
 from paint.environments.episodes import tools_of
 from paint.grading.contract import Item
-from paint.grading.graders import find_grader
+from paint.grading.graders import find_grader, open_grader
 from paint.models.chat_template import PromptError
 from paint.models.conventions import read_thinking, today
 from paint.models.lengths import (
@@ -105,6 +108,8 @@ class FileCheck:
             grader accepts it. Rows without solution or answer are left out.
         gold_warnings: valid rows with a gold answer that the grader math cannot parse or may
             misread, or that is no letter for the grader choice.
+        ungradable: valid rows of which the run's graders can grade no completion, as their own
+            solution shows.
         contaminated: valid rows that repeat a benchmark problem; None without benchmarks.
         views: prompts of the first valid row, by view.
     """
@@ -123,6 +128,7 @@ class FileCheck:
     grader: str = ""
     boxed: Counter[str] = field(default_factory=Counter)
     gold_warnings: RowMessages = field(default_factory=list)
+    ungradable: RowMessages = field(default_factory=list)
     contaminated: RowMessages | None = None
     views: dict[str, str] = field(default_factory=dict)
 
@@ -132,6 +138,7 @@ class FileCheck:
         found = {f"bad: {reason}": rows for reason, rows in self.bad.items()}
         found[f"over data.max_prompt_tokens, {self.limit:,}"] = self.too_long
         found["gold answers to check (docs/how-to/own-data.md)"] = self.gold_warnings
+        found["cannot be graded"] = self.ungradable
         found["repeat a benchmark problem"] = self.contaminated or []
         return found
 
@@ -186,6 +193,8 @@ def check_file(
     check.grader = next((name for name in config.grading.grader if name in GRADES_ANSWERS), "")
     if check.grader:
         _grade_solutions(problems, check, display)
+
+    _try_rows(run, problems, check, display)
 
     replaced = replaced_system_turns(config.prompts, problems)
     if replaced:
@@ -390,6 +399,19 @@ def _grade_solutions(problems: Sequence[Problem], check: FileCheck, display: Dis
             grades = grader.grade(chunk)
             check.boxed.update(grade.reason for grade in grades)
             counter.to(check.boxed.total())
+
+
+def _try_rows(
+    run: Resolved, problems: Sequence[Problem], check: FileCheck, display: Display
+) -> None:
+    """Run the solutions of all rows through their tests, where the run grades by tests."""
+    with (
+        closing(open_grader(run.config.grading)) as grader,
+        display.counting("rows tried by their own solutions", len(problems)) as counter,
+    ):
+        checks = check_rows(grader, problems, seconds=math.inf, count=counter.to)
+    check.ungradable = [(problem.row, why) for problem, why in checks.faults]
+    check.notes += checks.lines()
 
 
 def length_quantiles(lengths: Sequence[int]) -> LengthQuantiles:

@@ -41,11 +41,12 @@ from paint.data.contexts import Contexts
 from paint.data.mixtures import describe_mixture, draw_problems
 from paint.data.problems import Problem, problems_digest, read_problems
 from paint.data.readers import is_on_hub
+from paint.data.row_checks import announce_rows
 from paint.evaluation.change import describe_change, graded_validation
 from paint.evaluation.defaults import training_tokens
 from paint.evaluation.grade import summarise
 from paint.evaluation.validation import Validation, load_validation, validate
-from paint.grading.contract import describe_failures
+from paint.grading.contract import Grader, describe_failures
 from paint.grading.cost import Cost
 from paint.grading.graders import open_grader
 from paint.inference.conversations import open_conversations, with_tools
@@ -184,6 +185,9 @@ def train(
         if run.algorithm.needs_context:
             warn_template_mismatch(display, policy)
         display.notes(filter(None, [describe_missing_answers(run, problems)]))
+        is_graded = run.algorithm.needs_rollouts and not run.config.conversation.environment
+        if is_graded:
+            run_on_rank0(lambda: _try_rows(grader, problems, run.config, display))
 
         expected = None
         if ranks == 1:  # the parts of several differ
@@ -350,6 +354,13 @@ def _open_engine(
             run = run.changed("rollout", engine=LOCAL, colocate=False)
             run_log.replace_config(folder, run.config)
         yield engine, run
+
+
+def _try_rows(
+    grader: Grader, problems: Sequence[Problem], config: Config, display: Display
+) -> None:
+    with display.working("trying the rows by their own solutions"):
+        announce_rows(grader, problems, config.data.place, display.note, display.warn)
 
 
 def _describe_end(

@@ -1,0 +1,116 @@
+"""Rows that a grader cannot grade, found by their own solutions before a completion is sampled.
+
+Of such a row no completion gets a reward. `paint data validate` tries all rows; a run and an
+evaluation as many as ROW_SECONDS allow, which are drawn at random.
+"""
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from paint.data.problems import Problem, row_of
+from paint.data.readers import DataError
+from paint.grading.contract import Grader
+
+SHOWN = 5  # rows that are listed; all are counted
+AT_ONCE = 64
+
+ROW_SECONDS = 60.0
+"""Seconds after which no further rows are tried before a run."""
+
+
+@dataclass(slots=True)
+class RowChecks:
+    """What was found of rows.
+
+    Attributes:
+        total: number of rows, of which ``tried`` were tried.
+        faults: rows of which no completion can be graded, and why, in the order of the rows.
+        notes: number of rows that are graded in another way than the rest, by what is said of one.
+    """
+
+    total: int
+    tried: int = 0
+    faults: list[tuple[Problem, str]] = field(default_factory=list)
+    notes: Counter[str] = field(default_factory=Counter)
+
+    def warning(self, name: str) -> str:
+        """The rows that cannot be graded, as a text; "" for none.
+
+        Args:
+            name: of the data.
+        """
+        if not self.faults:
+            return ""
+        of = f"{self.tried:,}" if self.tried == self.total else f"{self.tried:,} tried"
+        lines = [
+            f"{name}: {len(self.faults):,} of {of} rows cannot be graded; fix or leave them out"
+        ]
+        for problem, why in self.faults[:SHOWN]:
+            row = f"row {problem.row}, " if problem.row else ""
+            lines.append(f"{row}id {problem.name}: {why}")
+        if len(self.faults) > SHOWN:
+            lines.append(f"and {len(self.faults) - SHOWN:,} more")
+        return "\n  ".join(lines)
+
+    def lines(self) -> Iterator[str]:
+        """How many rows are graded in another way, and of how many nothing is known."""
+        for note, count in self.notes.items():
+            yield f"{count:,} of {self.tried:,} rows: each {note}"
+        if self.tried < self.total:
+            yield f"{self.tried:,} of {self.total:,} rows were tried by their own solution"
+
+
+def check_rows(
+    grader: Grader,
+    problems: Sequence[Problem],
+    *,
+    seconds: float = ROW_SECONDS,
+    count: Callable[[int], object] | None = None,
+) -> RowChecks:
+    """Try the rows of problems by their own solutions.
+
+    Args:
+        seconds: no further rows are tried after that time.
+        count: is called with the number of rows that have been tried.
+    """
+    checks = RowChecks(len(problems))
+    end = time.monotonic() + seconds
+    # At random, so that those that are tried stand for all.
+    places = random.Random(0).sample(range(len(problems)), len(problems))
+    found: dict[int, str] = {}
+    for start in range(0, len(places), AT_ONCE):
+        if time.monotonic() > end:
+            break
+        chunk = places[start : start + AT_ONCE]
+        results = grader.check_rows([row_of(problems[place]) for place in chunk])
+        for place, check in zip(chunk, results, strict=True):
+            if check.fault:
+                found[place] = check.fault
+            elif check.note:
+                checks.notes[check.note] += 1
+        checks.tried += len(chunk)
+        if count is not None:
+            count(checks.tried)
+    checks.faults = [(problems[place], found[place]) for place in sorted(found)]
+    return checks
+
+
+def announce_rows(
+    grader: Grader,
+    problems: Sequence[Problem],
+    name: str,
+    say: Callable[[str], object],
+    warn: Callable[[str], object],
+) -> None:
+    """Say which rows the grader cannot grade. Raises DataError if it can grade none of them."""
+    checks = check_rows(grader, problems)
+    warning = checks.warning(name)
+    if warning and len(checks.faults) == checks.tried:
+        raise DataError(warning)
+    if warning:
+        warn(warning)
+    for line in checks.lines():
+        say(f"{name}: {line}")
