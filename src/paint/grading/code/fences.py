@@ -80,8 +80,7 @@ def _closes(line: str, opening: _Opening) -> bool:
     fence = line.strip(" \t")
     if not fence.startswith(opening.fence) or fence.strip(opening.fence[0]):
         return False
-    indent = line[: len(line) - len(line.lstrip(" \t"))]
-    return len(indent.expandtabs(4)) <= opening.columns + MOST_COLUMNS
+    return len(_indent(line).expandtabs(4)) <= opening.columns + MOST_COLUMNS
 
 
 def _closing(lines: Sequence[str], start: int, opening: _Opening) -> int | None:
@@ -137,15 +136,16 @@ def _quote_after(line: str, quote: str) -> str:
 
 def _content(lines: Sequence[str], opening: _Opening) -> str:
     """The lines of a block without the indentation of its fence."""
-    if not opening.columns:
-        return "".join(f"{line}\n" for line in lines)
-    code = "".join(f"{_without_columns(line, opening.columns)}\n" for line in lines)
-    if code.lstrip("\n")[:1] in (" ", "\t"):  # all of it is indented more than the fence
+    first = next((line for line in lines if line.strip(" \t")), "")
+    # Code at the margin behind a fence that is indented keeps its own indentation.
+    columns = min(opening.columns, len(_indent(first).expandtabs(4)))
+    if columns:
+        lines = [_indent(line).expandtabs(4)[columns:] + line.lstrip(" \t") for line in lines]
+    code = "".join(f"{line}\n" for line in lines)
+    if columns and code.lstrip("\n")[:1] in (" ", "\t"):  # it is indented more than the fence
         code = textwrap.dedent(code)
     return code
 
 
-def _without_columns(line: str, columns: int) -> str:
-    """A line without the first columns of its white space."""
-    indent = line[: len(line) - len(line.lstrip(" \t"))].expandtabs(4)
-    return indent[columns:] + line.lstrip(" \t")
+def _indent(line: str) -> str:
+    return line[: len(line) - len(line.lstrip(" \t"))]
