@@ -103,6 +103,17 @@ def test_grades_without_a_test(grader: Grader) -> None:
         ("assert type(f()) is tuple", "def f(): return (1,)"),
         ("assert f() == range(3)", None),
         ("assert f() is int", None),
+        (
+            "assert f().x == 1 and f()._asdict() == {'x': 1, 'y': 2}",
+            "from collections import *\nP = namedtuple('P', 'x y')\ndef f(): return P(1, 2)",
+        ),
+        ("it = f()\nassert [next(it), next(it, 7)] == [1, 7]", "def f(): yield 1"),
+        # Values of the code's module, as they are when they are read.
+        ("f()\nf()\nassert count == 2", "count = 0\ndef f():\n global count\n count += 1"),
+        (
+            "def g():\n    f(1)\n    return log\nassert g() == [1]",
+            "log = []\ndef f(x): log.append(x)",
+        ),
         # Containers and numbers of the library, and subclasses, by their values.
         ("assert f() == {'a': 2}", "from collections import *\ndef f(): return Counter('aa')"),
         (
@@ -227,7 +238,21 @@ def test_right_code_passes(grader: Grader, tests: str, code: str | None) -> None
          "def f(): return C()", "TypeError"),
         ("assert f() == f()", "class C:\n def __eq__(s, x): return True\ndef f(): return C()",
          "no plain value"),
-        ("assert f(lambda: 1) == 1", "def f(g): return g()", "no plain value"),
+        ("g = [lambda: 1]\nassert f(g[0]) == 1", "def f(g): return g()", "no plain value"),
+        ("assert all(map(lambda n: f(n) == n, [1, 2]))", "def f(n): raise StopIteration",
+         "StopIteration"),
+        ("assert not any(map(f, [1, 2]))", "class End(StopIteration): pass\ndef f(n): raise End",
+         "End"),
+        ("assert list(filter(lambda n: f(n) > 3, [1])) == []", "def f(n): raise StopIteration",
+         "StopIteration"),
+        ("ok = True\ntry: ok = f() == 2\nexcept: pass\nassert ok", "def f(): return object()",
+         "no plain value"),
+        ("import contextlib\nok = True\nwith contextlib.suppress(BaseException): ok = f() == 2\n"
+         "assert ok", "def f(): return object()", "no plain value"),
+        ("def g():\n    try: return f() == 2\n    finally: return True\nassert g()",
+         "def f(): return object()", "no plain value"),
+        ("assert f() == 1", "import os\ndef f(): os.abort()", "crash"),
+        ("f()\nassert count == 1", "count = 0\ndef f(): pass", "wrong value"),
         ("x = [1]\nassert f(x) is not x", "def f(x): return x", "wrong value"),
         ("for x in f(): assert x", "def f(): return []", "not called"),
         ("assert set(f()) == {1}", "set = lambda x: {1}\ndef f(): return [2]", "wrong value"),
