@@ -339,7 +339,7 @@ def test_row_is_judged_beside_its_code_where_its_solution_shows_it(grader: Grade
     equal = (
         "class Any(int):\n    def __eq__(self, other): return True\ndef add(a, b): return Any(7)"
     )
-    assert grade(grader, equal, **apart).reward == 0  # type: ignore[arg-type]
+    assert grade(grader, equal, **apart).reward == 0
 
 
 @pytest.mark.parametrize(

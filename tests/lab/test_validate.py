@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from paint.commands.validate_data import status
 from paint.config.schema import Config, DataConfig, GradingConfig, ModelConfig, PromptsConfig
 from paint.core.display import Display
 from paint.data.benchmarks import Benchmark
@@ -262,6 +263,31 @@ def test_check_file_runs_no_checks_of_mathematics_under_another_grader(tmp_path:
         assert "holds the answer" not in text
         assert "no solution has a box" not in text
     assert check_of(path).boxed == {"no box": 2}
+
+
+def test_check_file_tries_rows_of_code_by_their_own_solutions(tmp_path: Path) -> None:
+    def code_row(number: int, code: str, tests: str) -> dict[str, Any]:
+        return row(number, solution=f"```python\n{code}\n```", tests=tests)
+
+    path = write(
+        tmp_path,
+        code_row(0, "def f(): return 1", "assert f() == 1"),
+        code_row(1, "def f(): return 2", "assert f() == 1"),
+        code_row(2, "def f(): return 1", "assert (f() == 1, 'no')"),
+        code_row(3, "class C(Exception): pass\ndef f(): raise C", "x = 1\ntry: f()\n"
+                 "except C: x = 2\nassert x == 2"),
+    )  # fmt: skip
+    check = check_of(path, grader="code")
+    assert check.good == 4
+    assert check.ungradable == [
+        (2, "its own solution fails its tests: 0 of 1 tests passed: wrong value"),
+        (3, "an assertion can never fail: assert (f() == 1, 'no')"),
+    ]
+    assert [note for note in check.notes if note.startswith("1 of 4 rows: each is judged beside")]
+    assert "cannot be graded: 2 rows" in shown(check)
+    assert status(check) == 1
+    check.ungradable = []
+    assert status(check) == 0
 
 
 def test_check_file_runs_the_checks_of_choice_and_exact(tmp_path: Path) -> None:

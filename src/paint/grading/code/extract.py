@@ -94,7 +94,9 @@ def names_of_code(tests: str, given: str = "") -> list[str]:
     names = free_names(tests)
     names -= helpers(given) | set(own_modules(tree, names))
     asked = {name for name in names if not hasattr(builtins, name)}
-    called = {name_of(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)} & names
+    called = {
+        plain_name(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)
+    } & names
     if not asked and len(called) == 1:
         asked = called
     return sorted(asked)
@@ -122,11 +124,11 @@ def free_names(code: str) -> set[str]:
 def own_modules(tree: ast.AST, names: set[str]) -> list[str]:
     """Those of the names that are modules of the standard library, and stand before dots alone."""
     bases = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    plainly = {name_of(node) for node in ast.walk(tree) if id(node) not in bases}
+    plainly = {plain_name(node) for node in ast.walk(tree) if id(node) not in bases}
     return [name for name in names if name in LIBRARY and name not in plainly]
 
 
-def name_of(node: ast.AST) -> str:
+def plain_name(node: ast.AST) -> str:
     """The name that an expression is; "" for another expression."""
     return node.id if isinstance(node, ast.Name) else ""
 
@@ -182,7 +184,7 @@ def _runs_all(node: ast.AST) -> bool:
         isinstance(call, ast.Call)
         and isinstance(call.func, ast.Attribute)
         and call.func.attr == "main"
-        and name_of(call.func.value) in ("unittest", "pytest")
+        and plain_name(call.func.value) in ("unittest", "pytest")
         for call in ast.walk(node)
     )
 
@@ -231,13 +233,13 @@ def _bases(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> Iterator[ast
     """A class of the tests, and those that it is derived from."""
     yield node
     for base in node.bases:
-        inherited = classes.get(name_of(base))
+        inherited = classes.get(plain_name(base))
         if inherited is not None and inherited is not node:
             yield from _bases(inherited, classes)
 
 
 def _last_name(node: ast.expr) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else name_of(node)
+    return node.attr if isinstance(node, ast.Attribute) else plain_name(node)
 
 
 def required(node: _Function) -> list[str]:

@@ -15,10 +15,10 @@ from paint.grading.code.extract import (
     free_names,
     given_code,
     is_read,
-    name_of,
     names_of_code,
     names_used,
     own_modules,
+    plain_name,
     required,
 )
 
@@ -102,7 +102,28 @@ def _cannot_fail(tree: ast.Module, names: Sequence[str]) -> str:
     functions = {name for name in names if not name.isupper()} | own | _BUILTINS
     functions -= stored | arguments
 
-    def is_true(node: ast.expr) -> bool:
+    truth = _Truth(functions)
+    for node in ast.walk(tree):
+        asserted = _asserted(node)
+        # "assert True" stands in HumanEval's tests, and does no harm beside others.
+        is_plain = isinstance(asserted, ast.Constant) and asserted.value is True
+        if asserted is not None and not is_plain and truth.is_true(asserted):
+            return f"an assertion can never fail: {_line(node)}"
+    return ""
+
+
+class _Truth:
+    """Which expressions are true, or false, for any code.
+
+    Args:
+        functions: names of functions and classes, which are true.
+    """
+
+    def __init__(self, functions: set[str]) -> None:
+        self._functions = functions
+
+    def is_true(self, node: ast.expr) -> bool:
+        """Whether an expression is true whatever the code does."""
         match node:
             case ast.Constant(value):
                 return bool(value)
@@ -113,25 +134,25 @@ def _cannot_fail(tree: ast.Module, names: Sequence[str]) -> str:
             case ast.JoinedStr() | ast.Lambda() | ast.GeneratorExp():
                 return True
             case ast.Name(name):
-                return name in functions
+                return name in self._functions
             case ast.NamedExpr(_, value):
-                return is_true(value)
+                return self.is_true(value)
             case ast.BoolOp(ast.Or(), values):
-                return any(map(is_true, values))
+                return any(map(self.is_true, values))
             case ast.BoolOp(_, values):
-                return all(map(is_true, values))
+                return all(map(self.is_true, values))
             case ast.UnaryOp(ast.Not(), value):
-                return is_false(value)
+                return self.is_false(value)
             case ast.UnaryOp(ast.USub() | ast.UAdd(), value):
-                return is_true(value)
+                return self.is_true(value)
             case ast.IfExp(_, body, other):
-                return is_true(body) and is_true(other)
+                return self.is_true(body) and self.is_true(other)
             case ast.Call(ast.Name("bool"), [value]):
-                return is_true(value)
+                return self.is_true(value)
             case ast.Call(ast.Name("any"), [ast.List(items) | ast.Tuple(items)]):
-                return any(map(is_true, items))
+                return any(map(self.is_true, items))
             case ast.Call(ast.Name("all"), [ast.List(items) | ast.Tuple(items)]):
-                return all(map(is_true, items))
+                return all(map(self.is_true, items))
             case ast.Call(ast.Name("isinstance"), [_, ast.Name("object")]):
                 return True
             case ast.Call(ast.Name("type"), [_]):
@@ -141,7 +162,8 @@ def _cannot_fail(tree: ast.Module, names: Sequence[str]) -> str:
                 return not calls and ast.dump(left) == ast.dump(right)
         return False
 
-    def is_false(node: ast.expr) -> bool:
+    def is_false(self, node: ast.expr) -> bool:
+        """Whether it is false whatever the code does."""
         match node:
             case ast.Constant(value):
                 return not value
@@ -150,18 +172,10 @@ def _cannot_fail(tree: ast.Module, names: Sequence[str]) -> str:
             case ast.Dict(keys):
                 return not keys
             case ast.UnaryOp(ast.Not(), value):
-                return is_true(value)
+                return self.is_true(value)
             case ast.BoolOp(ast.And(), values):
-                return any(map(is_false, values))
+                return any(map(self.is_false, values))
         return False
-
-    for node in ast.walk(tree):
-        asserted = _asserted(node)
-        # "assert True" stands in HumanEval's tests, and does no harm beside others.
-        is_plain = isinstance(asserted, ast.Constant) and asserted.value is True
-        if asserted is not None and not is_plain and is_true(asserted):
-            return f"an assertion can never fail: {_line(node)}"
-    return ""
 
 
 def _asserted(node: ast.AST) -> ast.expr | None:
@@ -227,21 +241,13 @@ def _needs_module(tree: ast.Module, names: set[str]) -> str:
 
     It finds what hardly passes between two processes. What some code passes is not found.
     """
-    own, instances = set[str](), set[str]()
+    own, instances = _functions_and_instances(tree, names)
     has_next = any(name_of_call(node) == "next" for node in ast.walk(tree))
-    for node in ast.walk(tree):
-        match node:
-            case ast.FunctionDef(name) | ast.AsyncFunctionDef(name) | ast.ClassDef(name):
-                own.add(name)
-            case ast.Assign(targets, value):
-                bound = set(map(name_of, targets)) - {""}
-                own |= bound if isinstance(value, ast.Lambda) else set()
-                instances |= bound if _makes_instance(value, names) else set()
 
     def is_instance(node: ast.expr) -> bool:
         if isinstance(node, ast.List | ast.Tuple | ast.Set):
             return any(map(is_instance, node.elts))
-        return _makes_instance(node, names) or name_of(node) in instances
+        return _makes_instance(node, names) or plain_name(node) in instances
 
     for node in ast.walk(tree):
         for need, does in _NEEDS.items():
@@ -250,7 +256,9 @@ def _needs_module(tree: ast.Module, names: set[str]) -> str:
         match node:
             case ast.Call(func, arguments, keywords) if _root(func) in names:
                 values = [*arguments, *(keyword.value for keyword in keywords)]
-                if any(isinstance(value, ast.Lambda) or name_of(value) in own for value in values):
+                if any(
+                    isinstance(value, ast.Lambda) or plain_name(value) in own for value in values
+                ):
                     return "pass a function of their own to the code"
             case ast.Call(func, arguments, []) if any(map(is_instance, arguments)):
                 if _dotted(func) in _CALCULATES:
@@ -276,6 +284,20 @@ def _needs_module(tree: ast.Module, names: set[str]) -> str:
             case ast.ExceptHandler(ast.Name("StopIteration")) if not has_next:
                 return "catch StopIteration of a function of the code"
     return ""
+
+
+def _functions_and_instances(tree: ast.Module, names: set[str]) -> tuple[set[str], set[str]]:
+    """Names of the tests' own functions and classes, and of instances of the code's classes."""
+    own, instances = set[str](), set[str]()
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name) | ast.AsyncFunctionDef(name) | ast.ClassDef(name):
+                own.add(name)
+            case ast.Assign(targets, value):
+                bound = set(map(plain_name, targets)) - {""}
+                own |= bound if isinstance(value, ast.Lambda) else set()
+                instances |= bound if _makes_instance(value, names) else set()
+    return own, instances
 
 
 _COMPARE = "compare instances of the code's classes"
@@ -320,13 +342,13 @@ def _dotted(node: ast.AST) -> str:
     if isinstance(node, ast.Attribute):
         before = _dotted(node.value)
         return before and f"{before}.{node.attr}"
-    return name_of(node)
+    return plain_name(node)
 
 
 def _is_member(node: ast.expr, names: set[str]) -> bool:
     """Whether an expression is a constant of a class of the code, as a member of an Enum is."""
     is_constant = isinstance(node, ast.Attribute) and node.attr.isupper()
-    return is_constant and name_of(node.value) in names and _is_class(node.value)  # type: ignore[attr-defined]
+    return is_constant and plain_name(node.value) in names and _is_class(node.value)  # type: ignore[attr-defined]
 
 
 def _changes(node: ast.AST, names: set[str]) -> bool:
@@ -343,25 +365,25 @@ def _inspects(node: ast.AST, names: set[str]) -> bool:
         case ast.Attribute(value, name):
             return name.startswith("__") and _dotted(value).partition(".")[0] in names
         case ast.Call(func, arguments):
-            inspects = _dotted(func).startswith("inspect.") or name_of(func) == "issubclass"
+            inspects = _dotted(func).startswith("inspect.") or plain_name(func) == "issubclass"
             return inspects and any(_root(argument) in names for argument in arguments)
     return False
 
 
 def _makes_instance(node: ast.expr, names: set[str]) -> bool:
     """Whether an expression is a call of a class of the code."""
-    return isinstance(node, ast.Call) and name_of(node.func) in names and _is_class(node.func)
+    return isinstance(node, ast.Call) and plain_name(node.func) in names and _is_class(node.func)
 
 
 def _is_class(node: ast.expr) -> bool:
-    return name_of(node)[:1].isupper()
+    return plain_name(node)[:1].isupper()
 
 
 def _root(node: ast.AST) -> str:
     """The name that an expression of dots, calls and items begins with."""
     while isinstance(node, ast.Attribute | ast.Call | ast.Subscript):
         node = node.func if isinstance(node, ast.Call) else node.value
-    return name_of(node)
+    return plain_name(node)
 
 
 def _names(node: ast.AST | None) -> set[str]:
@@ -389,7 +411,7 @@ def _uses(words: frozenset[str]) -> Callable[[ast.AST, set[str]], bool]:
     def does(node: ast.AST, names: set[str]) -> bool:
         if isinstance(node, ast.Attribute):
             return _dotted(node) in words or node.attr in words & _STREAMS
-        return is_read(node) and name_of(node) in words - names
+        return is_read(node) and plain_name(node) in words - names
 
     return does
 
