@@ -376,6 +376,7 @@ def test_row_that_cannot_be_graded_is_named(
         *("(add(n, 2) == 3 for n in [1])", "add(1, 2) == 3 or True", "add", "not ()", "print"),
         *("(x := (add(1, 2), 3))", "bool([add(1, 2)])", "1 == 1", "add or add(1, 2) == 3"),
         *("any([add(1, 2) == 3, True])", "isinstance(add(1, 2), object)", "add == add", "-1"),
+        *("add(1, 2) == 3 if False else 'no'", "'yes' if add(1, 2) else 'no'"),
     ],
 )
 def test_assertion_that_cannot_fail_is_named(grader: Grader, asserted: str) -> None:

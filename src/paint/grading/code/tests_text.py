@@ -145,8 +145,10 @@ class _Truth:
                 return self.is_false(value)
             case ast.UnaryOp(ast.USub() | ast.UAdd(), value):
                 return self.is_true(value)
-            case ast.IfExp(_, body, other):
-                return self.is_true(body) and self.is_true(other)
+            case ast.IfExp(test, body, other):
+                taken = [] if self.is_false(test) else [body]
+                taken += [] if self.is_true(test) else [other]
+                return all(map(self.is_true, taken))
             case ast.Call(ast.Name("bool"), [value]):
                 return self.is_true(value)
             case ast.Call(ast.Name("any"), [ast.List(items) | ast.Tuple(items)]):
