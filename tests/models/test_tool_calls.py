@@ -1,16 +1,28 @@
 """Calls of tools: what a template writes is read again, whatever a text is, it is read."""
 
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from copy import copy
+from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
-from paint.models.call_styles import ToolCall, call_style
-from paint.models.chat_template import PolicyError, encode
-from paint.models.conventions import read_thinking
+from paint.models.call_styles import (
+    CallStyle,
+    LiteralSpelling,
+    TagSpelling,
+    ToolCall,
+    call_style,
+)
+from paint.models.chat_template import PolicyError, encode, texts_of
+from paint.models.conventions import read_thinking, template_arguments
+from paint.models.special_tokens import special_text
 from paint.models.tool_calls import Reply, answer_calls, read_reply, tool_message
 from tool_templates import CALLING, MISTRAL, tokenizer_with, tool_templates
 
@@ -44,10 +56,15 @@ CALL = ToolCall("look_up", {"text": "a\n \"b\" 'c' </tool_call> ],})", "count": 
 OTHER = ToolCall("look_up", {"text": "d", "words": ["e", {"f": None}], "limit": -1.5})
 
 
-def turn_of(tokenizer: PreTrainedTokenizerBase, message: dict[str, Any]) -> tuple[str, str]:
+def turn_of(
+    tokenizer: PreTrainedTokenizerBase,
+    message: dict[str, Any],
+    tools: Sequence[dict[str, Any]] = (SCHEMA,),
+) -> tuple[str, str]:
     """The assistant's turn behind its prompt, and the thought that the prompt opens."""
     chat = call_style(tokenizer).turns.messages([ASKED, message])
-    options: dict[str, Any] = {"tokenize": False, "tools": [SCHEMA]}
+    options: dict[str, Any] = {"tokenize": False, "tools": [*tools]}
+    options |= template_arguments(tokenizer, thinking=True, day="2026-01-01")
     prompt = tokenizer.apply_chat_template(chat[:1], add_generation_prompt=True, **options)
     whole = tokenizer.apply_chat_template(chat, **options)
     if whole.startswith(prompt):
@@ -441,6 +458,24 @@ def test_read_reply_of_a_text_that_repeats_itself_takes_no_time(text: str) -> No
     assert read_reply(tagged, "<tool_call><function=f><parameter=" + " " * 50_000).calls == ()
 
 
+@needs_trl
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("llama3_1", "{'a\n" * 25_000),
+        ("llama3_1", '[{"a": [\n' * 10_000),
+        ("llama3_1", "<b>\n" * 25_000),
+        ("qwen2_5", f"<tool_call>{HERMES[1]}</tool_call>" + "\n" * 100_000),
+        ("lfm2_v2", f"<|tool_call_start|>[{PYTHON[1]}" + " " * 100_000),
+    ],
+)
+def test_read_reply_of_a_long_text_takes_no_time(name: str, text: str) -> None:
+    style = call_style(tokenizer_with(name))
+    start = time.process_time()
+    read_reply(style, text, OFFERED)
+    assert time.process_time() - start < 10  # a quadratic one takes minutes
+
+
 @pytest.mark.parametrize(
     ("call", "fault"),
     [
@@ -492,40 +527,139 @@ def test_read_reply_never_raises_and_its_message_is_a_turn(text: str, name: str)
     assert encode(tokenizer, [ASKED, reply.message(), *answers], thinking=True)
 
 
-NAMES = st.from_regex(r"[a-z][a-z_]{0,8}", fullmatch=True)
-TEXTS = st.text(
-    st.characters(exclude_categories=["Cs", "Cc"]) | st.sampled_from("\n\"'\\"), max_size=12
+NAMES = st.from_regex(r"[a-z][a-z_]{0,8}", fullmatch=True) | st.sampled_from(
+    ["größe", "名前", "name", "arguments", "parameters", "type", "call", "function"]
 )
+MARKS = st.sampled_from(
+    [
+        *('"', "'", "\\", "\n", "\r\n", "\t", "\\n", '\\"', "```", "{", "}", "[", "]", "(", ")"),
+        *("', b='", '", "b": "', "), b(", "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "<think>"),
+        *("\n</parameter>\n<parameter=x>\n1", "</function>", "</arg_value>\n<arg_key>", "</think>"),
+        *('\n{"name": "a", "parameters": {}}\n', "3", "3.0", "null", "true", "&lt;", "{{x}}", "%s"),
+        *("é", "e\u0301", "שלום", "\u202e", "\u200b", "\u2028", "👩\u200d👧", "𝔸", "\x00", "\x85"),
+    ]
+)
+TEXTS = st.lists(
+    MARKS | st.text(st.characters(exclude_categories=["Cs"]), max_size=4), max_size=5
+).map("".join)
+NUMBERS = st.integers(-(10**30), 10**30) | st.floats(allow_nan=False, allow_infinity=False)
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | TEXTS | st.floats(-1e6, 1e6),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(NAMES, inner, max_size=2),
-    max_leaves=4,
+    st.none() | st.booleans() | NUMBERS | TEXTS,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(NAMES | TEXTS, inner, max_size=2),
+    max_leaves=5,
 )
-GIVEN = st.fixed_dictionaries(
-    {"text": TEXTS},
-    optional={
-        "count": st.integers(),
-        "limit": st.floats(-1e6, 1e6),
-        "exact": st.booleans(),
-        "words": st.lists(VALUES, max_size=3),
-        "options": st.dictionaries(NAMES, VALUES, max_size=3),
-    },
-)
+KINDS: dict[str, st.SearchStrategy[Any]] = {
+    "string": TEXTS,
+    "integer": st.integers(-(10**30), 10**30),
+    "number": NUMBERS,
+    "boolean": st.booleans(),
+    "array": st.lists(VALUES, max_size=3),
+    "object": st.dictionaries(NAMES | TEXTS, VALUES, max_size=3),
+}
+Made = tuple[list[dict[str, Any]], list[ToolCall]]
+
+
+@st.composite
+def tools_and_calls(draw: st.DrawFn) -> Made:
+    """Tools, and calls of them."""
+    tools: list[dict[str, Any]] = []
+    for name in draw(st.lists(NAMES, min_size=1, max_size=2, unique=True)):
+        kinds = draw(st.dictionaries(NAMES, st.sampled_from(sorted(KINDS)), max_size=4))
+        fields = {key: {"type": kind, "description": "A field."} for key, kind in kinds.items()}
+        function: dict[str, Any] = {"name": name, "description": "Do it."}
+        parameters = {"type": "object", "properties": fields}
+        tools.append({"type": "function", "function": function | {"parameters": parameters}})
+    calls = []
+    for tool in draw(st.lists(st.sampled_from(tools), min_size=1, max_size=3)):
+        function = tool["function"]
+        fields = function["parameters"]["properties"]
+        given = {key: KINDS[field["type"]] for key, field in fields.items()}
+        arguments = draw(st.fixed_dictionaries({}, optional=given))
+        calls.append(ToolCall(function["name"], arguments))
+    return tools, calls
+
+
+def keys_of(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        yield from value
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for item in inner:
+        yield from keys_of(item)
+
+
+def is_told_apart(name: str, style: CallStyle, call: ToolCall) -> bool:
+    """Whether no other call is written in the same way, as of templates that escape nothing."""
+    texts, spelling = [*texts_of(call.arguments)], style.spelling
+    if any(special_text(style.tokenizer, text) for text in (call.name, *texts)):
+        return False  # it is never sent
+    if name.startswith("lfm2_2_5"):
+        raw = [text for text in call.arguments.values() if isinstance(text, str)]
+        return not any(re.search(r"\\|'\s*(?:[,:)\]}]|$)", text) for text in raw)
+    if isinstance(spelling, LiteralSpelling) and spelling.quote not in ("'", '"'):
+        return all(re.fullmatch(r"[\w$.-]+", key) for key in keys_of(call.arguments))
+    if isinstance(spelling, TagSpelling):
+        marks = [spelling.key_mark, *re.findall(r"</\S+?>", spelling.tail)]
+        ends = [text for text in texts if spelling.value_end.strip() in text]
+        return not any(mark.strip() in text for mark in marks for text in ends)
+    return True
+
+
+def named(calls: Sequence[ToolCall]) -> list[tuple[str, dict[str, Any]]]:
+    return [(call.name, call.arguments) for call in calls]
+
+
+@cache
+def templates_with_calls() -> list[str]:
+    """The templates of the table in docs/how-to/turns-and-tools.md with a spelling."""
+    found = []
+    for name in tool_templates():
+        with suppress(PolicyError):
+            call_style(tokenizer_with(name))
+            found.append(name)
+    return found
+
+
+ROUND_TRIP = {
+    "made": tools_and_calls(),
+    "content": st.sampled_from(["", "Let me see.", 'It\'s "x" [1] {y}\nb: 5']),
+    "cut": st.floats(0, 1),
+}
+
+
+def check_round_trip(name: str, made: Made, content: str, cut: float) -> None:
+    """Calls that a template writes are read as they were, and of a part of the text the first."""
+    tokenizer, (tools, calls) = tokenizer_with(name), made
+    style = call_style(tokenizer)
+    calls = calls if style.turns.several else calls[:1]
+    assume(all(is_told_apart(name, style, call) for call in calls))
+    message = Reply(content, None, tuple(calls)).message()
+    text, opened = turn_of(tokenizer, message, tools)
+
+    reply = read_reply(style, text, tools, opened=opened)
+    assert named(reply.calls) == named(calls)
+    assert reply.faults == ()
+    if content and text.startswith(content):
+        assert reply.content == content
+
+    cut_off = read_reply(style, text[: int(cut * len(text))], tools, opened=opened)
+    assert named(cut_off.calls) == named(calls[: len(cut_off.calls)])
 
 
 @needs_trl
 @settings(max_examples=60)
-@given(
-    calls=st.lists(GIVEN, min_size=1, max_size=2),
-    name=st.sampled_from(sorted({*SPELLINGS} - {"lfm2_2_5"})),
-)
+@given(name=st.sampled_from(sorted(SPELLINGS)), **ROUND_TRIP)
 def test_read_reply_of_any_rendered_calls_gives_them_back(
-    calls: list[dict[str, Any]], name: str
+    name: str, made: Made, content: str, cut: float
 ) -> None:
-    tokenizer = tokenizer_with(name)
-    style = call_style(tokenizer)
-    made = [ToolCall("look_up", arguments) for arguments in calls]
-    made = made[: 2 if style.turns.several else 1]
-    text, opened = turn_of(tokenizer, Reply("", None, tuple(made)).message())
-    reply = read_reply(style, text, [SCHEMA], opened=opened)
-    assert [call.arguments for call in reply.calls] == [call.arguments for call in made]
+    check_round_trip(name, made, content, cut)
+
+
+@pytest.mark.slow
+@needs_trl
+@settings(max_examples=2_000)
+@given(data=st.data(), **ROUND_TRIP)
+def test_read_reply_of_calls_of_any_template_gives_them_back(
+    data: st.DataObject, made: Made, content: str, cut: float
+) -> None:
+    name = data.draw(st.sampled_from(templates_with_calls()))
+    check_round_trip(name, made, content, cut)

@@ -400,7 +400,7 @@ class CallStyle:
     def entry(self) -> re.Pattern[str]:
         """What begins the first call."""
         if self.is_bare:
-            start = rf"^[ \t]*(?:`{{3}}\w*[ \t]*)?(?:(?:{self._token})\s*)*{self._before}"
+            start = rf"^[ \t]*(?:`{{3}}\w*[ \t]*)?{self._tokens}{self._before}"
             begins = [rf"{start}(?={self._body})"]
             if isinstance(self.spelling, ObjectSpelling):
                 # A list of objects; or Python's call, which is read to be told.
@@ -412,15 +412,16 @@ class CallStyle:
     @cached_property
     def again(self) -> re.Pattern[str]:
         """What begins a further call behind another one."""
-        between = rf"\s*{_optional(self.between)}"
+        # White space is taken at once: tried in all ways, a page of it would take minutes.
+        between = rf"\s*+{_optional(self.between)}"
         if self.is_bare and isinstance(self.spelling, ObjectSpelling):
-            return re.compile(rf"{between}[,;]?\s*(?:(?:{self._token})\s*)*(?={self._body})")
+            return re.compile(rf"{between}[,;]?\s*+{self._tokens}(?={self._body})")
         if self.opening.strip():
             # A model that writes calls without marks between them writes the opening mark.
-            return re.compile(rf"{between}[,;]?\s*{self.entry.pattern}")
+            return re.compile(rf"{between}[,;]?\s*+{self.entry.pattern}")
         # Objects behind a mark may follow each other in lines, as MiniMax's.
         is_optional = isinstance(self.spelling, ObjectSpelling)
-        return re.compile(rf"{between}[,;]{'?' * is_optional}\s*(?={self._body})")
+        return re.compile(rf"{between}[,;]{'?' * is_optional}\s*+(?={self._body})")
 
     @cached_property
     def inner(self) -> re.Pattern[str]:
@@ -436,7 +437,7 @@ class CallStyle:
             body = rf"[^\W\d][\w.-]*\s*{_flexible(self.spelling.middle)}"
         elif isinstance(self.spelling, TagSpelling):
             body = r"[^\W\d]" if mark else r"(?!)"
-        return re.compile(rf"(?:{'|'.join(passed)})*{mark}(?={body})")
+        return re.compile(rf"(?:{'|'.join(passed)})*+{mark}(?={body})")
 
     @cached_property
     def closing_mark(self) -> re.Pattern[str]:
@@ -514,11 +515,12 @@ class CallStyle:
         return rf"[^\W\d][\w.]*\s*{re.escape(opening)}"
 
     @property
-    def _token(self) -> str:
-        """A special token or mark before a call that has none, such as Llama's <|python_tag|>."""
+    def _tokens(self) -> str:
+        """Special tokens and other marks before a call that has none: Llama's <|python_tag|>."""
         tokens = self.tokenizer.added_tokens_decoder.values()
         special = [re.escape(str(token)) for token in tokens if token.special]
-        return "|".join([*special, r"<[^<>\s]{1,40}>"])
+        each = "|".join([*special, r"<[^<>\s]{1,40}>"])
+        return rf"(?:(?:{each})\s*+){{0,4}}"
 
 
 def _names_tool(value: Mapping[str, Any], names: Collection[str]) -> bool:
@@ -530,7 +532,7 @@ def _names_tool(value: Mapping[str, Any], names: Collection[str]) -> bool:
 
 
 def _optional(mark: str) -> str:
-    return rf"(?:{_flexible(mark)}\s*)?" if mark.strip() else ""
+    return rf"(?:{_flexible(mark)}\s*+)?" if mark.strip() else ""
 
 
 def call_style(tokenizer: PreTrainedTokenizerBase) -> CallStyle:

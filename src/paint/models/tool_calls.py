@@ -39,6 +39,10 @@ _MOST_FAULTS = 8
 """Calls of a text that cannot be read before the rest of it is not read for calls."""
 
 
+_MOST_OBJECTS = 200
+"""Objects of a text that are no calls, though calls have no mark, before the rest is not read."""
+
+
 @dataclass(frozen=True)
 class Reply:
     """An assistant's turn, read from its text."""
@@ -145,17 +149,22 @@ def _find_groups(
 ) -> tuple[list[_Group], ThoughtScan]:
     """The calls of a text outside of its thoughts, and the thoughts."""
     scan, groups, place = ThoughtScan(whole, style.tags), list[_Group](), 0
-    while sum(len(group.faults) for group in groups) < _MOST_FAULTS:
+    passed, faults = 0, 0  # what was no call, and the faults so far
+    while faults < _MOST_FAULTS and passed < _MOST_OBJECTS:
         found = style.entry.search(whole, place)
         if found is None:
             break
         scan.read(found.start())
-        group = None if scan.open_at is not None else _read_group(style, whole, found, schemas)
+        group = None
+        if scan.open_at is None:
+            group = _read_group(style, whole, found, schemas)
+            passed += group is None
         if group is None:
             place = max(found.end(), found.start() + 1)
             continue
         scan.skip(group.end)
         groups.append(group)
+        faults += len(group.faults)
         place = max(group.end, found.start() + 1)
     scan.read(len(whole))
     # A closing tag alone ends a thought that began before these calls.
