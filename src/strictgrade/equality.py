@@ -23,7 +23,14 @@ from strictgrade.spelling import (
     with_powers,
 )
 from strictgrade.text import normalize
-from strictgrade.units import Quantity, number_factors, split_quantity
+from strictgrade.units import (
+    Quantity,
+    QuantityUnit,
+    has_letters,
+    number_factors,
+    split_quantity,
+    split_signs,
+)
 
 Reason = Literal[
     "right", "wrong", "no box", "unclosed thought", "truncated", "unparsable gold", "timed out"
@@ -123,6 +130,8 @@ _DASHED_CHOICE = re.compile(
     rf"\(?([A-J])\)?(?:\s+-{{1,3}}\s+|\s*[\u2013\u2014]\s*)(?=[-.0-9\\$({{a-z]){_NO_FURTHER_LETTER}"
 )
 
+_TIME = re.compile(r"([0-9]{1,2})(?::([0-9]{2}))?")
+
 # Numbers of statements: \textcircled{1} is ①.
 _CIRCLED = re.compile(r"\\(?:text)?circled\s*(?:\{\s*(?:\\[a-z]+\s*)?(1?[1-9]|[12]0)\s*\}|([1-9]))")
 _LABELS = re.compile(r"(?:[\s,;(){}]|and|\\)*(?:[①-⑳](?:[\s,;(){}]|and|\\)*)+")
@@ -203,6 +212,10 @@ def compare_text(given: str, gold: str) -> Reason | None:
     if not factors_of_numbers:
         return "wrong"
     given, gold = own.number, other.number
+    if own.unit.is_half_of_day or other.unit.is_half_of_day:
+        times = _TIME.fullmatch(given.strip()), _TIME.fullmatch(gold.strip())
+        if times[0] and times[1]:
+            return "right" if _minutes(times[0]) == _minutes(times[1]) else "wrong"
     if _UNSCALED in factors_of_numbers and _same_number_or_text(given, gold):
         return "right"
     if _has_ellipsis(given) or _has_ellipsis(gold):
@@ -265,7 +278,7 @@ def explain_gold(gold: str) -> GoldReading:
         return GoldReading("", f"it is longer than {LONGEST_ANSWER} characters")
 
     answer, condition = _split_condition(bare)
-    quantity, unit = split_quantity(answer)
+    quantity, unit = split_signs(answer) or split_quantity(answer)
     suspicions = []
     if boxed(gold) and not gold.strip().startswith(("\\boxed", "$\\boxed")):
         suspicions.append("only its box is read")
@@ -311,6 +324,11 @@ def _rows_and_columns(text: str) -> list[str]:
     if "matrix}" not in text and "{array}" not in text:
         return []
     return re.findall(r"&|\\\\(?!\s*\\end)", text)
+
+
+def _minutes(time: re.Match[str]) -> int:
+    """The minutes of a time such as 2:30, which is no ratio beside p.m."""
+    return 60 * int(time[1]) + int(time[2] or 0)
 
 
 def _same_number_or_text(given: str, gold: str) -> bool:
@@ -410,6 +428,7 @@ def _split_units(given: str, gold: str) -> tuple[Quantity, Quantity]:
         own = _in_unit_of(other, given, own)
     if own.unit.counts and not (other.unit.counts and other.unit.may_be(own.unit)):
         other = _in_unit_of(own, gold, other)
+    own, other = _with_signs((given, own), (gold, other))
     return _without_pairs(own, other), _without_pairs(other, own)
 
 
@@ -418,6 +437,30 @@ def _without_pairs(quantity: Quantity, other: Quantity) -> Quantity:
     if _is_in_pairs(quantity.number) and "," not in other.number:
         return quantity._replace(number=str(_integer(quantity.number)))
     return quantity
+
+
+def _with_signs(*answers: tuple[str, Quantity]) -> list[Quantity]:
+    """Both answers with signs such as km/h as units, where neither has unknowns.
+
+    Beside unknowns they are a product: 60 m/s is equal to 60m/s and \frac{60m}{s}.
+    """
+    names = [_NAME.match(text) for text, _ in answers]
+    have_one_name = len({normalize(name[0]) if name else None for name in names}) == 1
+    read = []
+    for text, quantity in answers:
+        number = quantity.number
+        if have_one_name:
+            text, number = _without_name(text), _without_name(number)
+        has_unknowns = has_letters(number)
+        read.append(split_signs(text) if has_unknowns else quantity._replace(number=number))
+    found = [quantity for quantity in read if quantity]
+    if len(found) == len(answers):
+        return found
+    # What was split from a product, as /cm from 5 N/cm, belongs to it.
+    return [
+        Quantity(text, QuantityUnit()) if signs and has_letters(quantity.number) else quantity
+        for (text, quantity), signs in zip(answers, read, strict=True)
+    ]
 
 
 def _in_unit_of(other: Quantity, text: str, quantity: Quantity) -> Quantity:

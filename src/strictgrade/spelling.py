@@ -65,6 +65,7 @@ _COMMANDS = tuple(
         (r"\\colon(?![A-Za-z])", ":"),
         (r"\\thinspace(?![A-Za-z])\s*", r"\\,"),
         (r"\\(?:text|mathord|mathrm)\s*\{,\}", "{,}"),
+        (r"(?<=[0-9])\s*\{:\}\s*(?=[0-9])", ":"),
         (r"\{\s*(\\,)\s*\}", r"\1"),
         # Mixed numbers with braces: {2}\frac12 and 2{\frac12}.
         (r"(?:^|(?<=[-+=(,\s]))\{\s*([0-9]+)\s*\}(?=\s*\\[dtc]?frac)", r"\1"),

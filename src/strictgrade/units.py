@@ -38,7 +38,7 @@ woman women
 """
 _PRODUCTS = """
 mph mi/h; kph km/h; kmh km/h; kmph km/h; mps m/s; fps ft/s; rpm rev/min; cc cm^3; psi lb/in^2
-sqm m^2; sqft ft^2; Wh W*h; kWh kW*h; MWh MW*h; Ah A*h; mAh mA*h
+sqm m^2; sqft ft^2; Nm N*m; Wh W*h; kWh kW*h; MWh MW*h; Ah A*h; mAh mA*h
 """
 _CURRENCIES = """
 USD $ US$ dollar buck US-dollar American-dollar; EUR € euro; GBP £ pound quid; JPY ¥ 円 yen
@@ -61,7 +61,8 @@ degree kelvin, K; degree c, °C; degree celsius, °C; ° c, °C; ° celsius, °C
 degree f, °F; degree fahrenheit, °F; ° f, °F; ° fahrenheit, °F
 """
 
-# Signs that need no \text behind a blank. Others may be products: 5 nm is 5 times n times m.
+# Signs that need no \text behind a blank. Others may be products, and are units only beside a
+# number without letters: 5 nm is 5 times n times m.
 _PLAIN_SIGNS = """
 cm mm km g mg kg ft yd lb lbs oz hr hrs min mins sec secs mph kph kmh am pm a.m p.m mL ml dL Hz kHz
 MHz GHz kPa MPa kWh dB mol rad deg ohm yen won bit bits day days amp amps pct per sq cu
@@ -106,6 +107,11 @@ class QuantityUnit:
     def is_degree(self) -> bool:
         """True for an angle in degrees."""
         return self.readings == ((("°", 1),),)
+
+    @property
+    def is_half_of_day(self) -> bool:
+        """True for a.m. and p.m."""
+        return self.readings[0] in ((("am", 1),), (("pm", 1),))
 
     def may_be(self, other: "QuantityUnit") -> bool:
         """True if both may mean the same, apart from their scales."""
@@ -238,7 +244,7 @@ _AS_PLAIN = tuple(
     )
 )
 _TOKEN = re.compile(
-    r"[ap]\.m|p\.c|\^-?[0-9]|[/()%‰°¢]|_? *[0-9]+|(?:US|CA?|AU?|NZ|HK|S|MX|R)\$|[^\W\d_]+"
+    r"[ap]\.m|[AP]\.M|p\.c|\^-?[0-9]|[/()%‰°¢]|_? *[0-9]+|(?:US|CA?|AU?|NZ|HK|S|MX|R)\$|[^\W\d_]+"
     r"|[$€£¥₹₩₽₪₴₺฿₫₦₱₿]"
 )
 _POWERS_BEFORE = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
@@ -343,11 +349,22 @@ _ONE = "|".join(
 _UNIT = re.compile(rf"(?:{_GAP}(?:{_ONE}))+\s*$")
 
 # Letters that are a unit only if the other answer has it: 5 N is 5 newtons, or 5 times N.
-_LETTERS = r"(?<![A-Za-z\\])[A-Za-zµμΩ]{1,5}(?![A-Za-z])|\\(?:mu|Omega|ell)(?![A-Za-z])"
-_LETTER_QUOTIENT = r"\\[dt]?frac\s*\{[^{}]{1,20}\}\s*\{[^{}]{1,20}\}"
+_LETTERS = r"(?<![A-Za-z\\])(?:[AP]\.M|[A-Za-zµμΩ]{1,5})(?![A-Za-z])|\\(?:mu|Omega|ell)(?![A-Za-z])"
+_TWO_NUMBERS = r"\{\s*[0-9]+\s*\}\s*\{\s*[0-9]+\s*\}"
+_LETTER_QUOTIENT = rf"\\[dt]?frac\s*(?!{_TWO_NUMBERS})\{{[^{{}}]{{1,20}}\}}\s*\{{[^{{}}]{{1,20}}\}}"
 _LETTER_UNIT = re.compile(
     rf"(?:{_GAP}(?:{_ONE}|(?:{_LETTERS}){_POWER}|{_LETTER_QUOTIENT}|[()]))+\s*$"
 )
+
+# Of letters behind a number without others, what shows that they are no product.
+_QUOTIENT_SIGN = re.compile(r"/|(?<![A-Za-z])per(?![A-Za-z])|\\[dt]?frac")
+_SIGN = r"(?<![A-Za-z\\])[A-Za-zµΩ]+"
+_SEVERAL_SIGNS = re.compile(rf"{_SIGN}[^A-Za-z]*?(?:\\cdot(?![A-Za-z])|[·*])\s*\\?[A-Za-zµΩ]")
+_AREA = re.compile(r"\s*m\s*\^\s*(?:\{\s*[23]\s*\}|[23])\s*")
+_NEGATIVE_POWER = re.compile(r"\^\s*\{\s*-")
+_HALF_OF_DAY = re.compile(r"\s*[AaPp]\.?[Mm]\s*")
+_LONG_SIGN = re.compile(r"(?<![A-Za-z\\])[A-Za-zµ]{2,}")
+_COMMANDS_OF_LETTERS = re.compile(r"\\[A-Za-z]+")
 
 _CURRENCY_BEFORE = re.compile(
     rf"\s*([-+\u2212]?)\s*(?:{WRAPPER}\s*((?:{_MONEY_SIGN}|{_CODE}))\s*\}}|({_MONEY_SIGN})"
@@ -374,8 +391,11 @@ _PLAIN_FUNCTION = r"(?<![A-Za-z\\])(?:sin|cos|tan)"
 _TRIGONOMETRIC = re.compile(rf"(?:{_COMMAND_OF_ANGLES}|{_PLAIN_FUNCTION})(?![a-z])")
 
 
-def split_quantity(text: str, *, letters: bool = False) -> Quantity:
-    """Split a number from its unit; with ``letters``, letters behind it are units, not factors."""
+def split_quantity(text: str, *, letters: bool = False, are_signs: bool = False) -> Quantity:
+    """Split a number from its unit; with ``letters``, letters behind it are units, not factors.
+
+    With ``are_signs``, these are known signs of units, and look like no product.
+    """
     text = with_magnitudes(text, has_letters=not letters)
     currency = _CURRENCY_BEFORE.match(text)
     written = ""
@@ -384,7 +404,8 @@ def split_quantity(text: str, *, letters: bool = False) -> Quantity:
         text = currency[1] + text[currency.end() :]
 
     behind = (_LETTER_UNIT if letters else _UNIT).search(text)
-    if behind and _is_unit(behind[0], letters):
+    is_unit = behind and _is_unit(behind[0], letters)
+    if behind and is_unit and (not are_signs or _are_signs(written + behind[0])):
         before = text[: behind.start()]
         # A word without a number before it is no unit, nor is that of "5 or more". The degrees of
         # \sin 30^\circ belong to the angle.
@@ -399,6 +420,22 @@ def split_quantity(text: str, *, letters: bool = False) -> Quantity:
     return Quantity(number, unit)
 
 
+def split_signs(text: str) -> Quantity | None:
+    """Split a number from known signs of units behind it, as in 60 km/h and 7 PM.
+
+    None where other letters stand before or among them, or where they look like a product.
+    """
+    quantity = split_quantity(text, letters=True, are_signs=True)
+    if quantity.unit.counts and not has_letters(quantity.number):
+        return quantity
+    return None
+
+
+def has_letters(text: str) -> bool:
+    """True if letters other than those of commands stand in a text: an unknown, or a word."""
+    return re.search("[A-Za-z]", _COMMANDS_OF_LETTERS.sub("", text)) is not None
+
+
 def _is_unit(text: str, letters: bool) -> bool:
     """True if words behind a number count something, and do not change it."""
     words = re.sub(rf"{WRAPPER}|[{{}}]", " ", text)
@@ -409,3 +446,27 @@ def _is_unit(text: str, letters: bool) -> bool:
     # A word with a capital is a unit only if it is in a table: Newtons, but not Monday.
     names = [name[1] for name in _NAME.finditer(text) if name[1]]
     return all(_entry(name, _SIGNS) or _entry(name, _RATIO_SIGNS) for name in names)
+
+
+def _are_signs(text: str) -> bool:
+    """True if letters behind a number are known signs of units, and no product."""
+    if re.match(r"\s*(?:[*·\u00d7]|\\(?:cdot|times)(?![A-Za-z]))", text):
+        return False  # 5 \cdot m/s
+    if not all(map(_is_sign, _tokens(text))):
+        return False
+    if _QUOTIENT_SIGN.search(text, 1) or _HALF_OF_DAY.fullmatch(text):
+        return True
+    if not re.match(_BLANK, text):
+        return False  # 2km is 2 times k times m
+    several = _SEVERAL_SIGNS.search(text) or (
+        _NEGATIVE_POWER.search(text) and re.search(rf"{_SIGN}.*{_SIGN}", text)
+    )
+    return bool(several or _LONG_SIGN.search(text) or _AREA.fullmatch(text))
+
+
+def _is_sign(token: str) -> bool:
+    """True for a sign of a unit in its own case, a name or a plain word, and what joins them."""
+    if not token[0].isalpha():
+        return not token[0].isdigit() and token[0] != "_"
+    is_known = any(form in _SIGNS for form in _forms(token)) or _HALF_OF_DAY.fullmatch(token)
+    return bool(is_known) or re.fullmatch("per|sq|cu|[a-z]{4,}", token) is not None

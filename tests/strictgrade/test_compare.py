@@ -520,6 +520,24 @@ $5 <- 5\text{ dollars} </- €5
 3\text{ boxes} <- 3 box <- 3 </- 3\text{ foxes}
 5 m <- 5\text{ meters} </- 5\text{ s} </- 5
 2N <- 2 N </- 2
+60 <- 60 km/h <- 60km/h <- 60 m/s <- 60\,kg/m <- 60 mg/L <- 60 rpm <- 60 kW <- 60 nm <- v = 60 m/s
+60 </- 60 x/s </- 60 a/b </- 60 \cdot m/s </- 60/s </- 60 m </- 60km </- 60 km and more </- 61 m/s
+60 km/h <- 60 <- 60 \frac{km}{h} <- 60 kph <- 60 km per hour </- 60 m/s </- 60 km </- 60 h/km
+60 rpm <- 60 rev/min </- 60 rev/s
+60 m/s <- 60m/s <- \frac{60m}{s} <- 60\,m·s⁻¹ </- 60 s/m </- \frac{60m}{t}
+v = 60 <- v = 60 m/s </- v = 61 m/s </- u = 60 m/s
+9.8 <- 9.8 m/s^2 <- 9.8 m/s² <- 9.8\,m s^{-2} <- 9.8 \frac{m}{s^2}
+5 <- 5 N·m <- 5 N\cdot m <- 5 Nm <- 5 J/(kg K) <- 5 J kg^{-1} K^{-1} <- 5 N/cm <- 5 J per second
+5 N/cm </- 5 N </- 5 N/m
+3 <- 3 m^2 <- 3 m³ </- 3m^2 </- 3 x^2 </- 3 m^4
+15 <- \$15/h <- 15 €/h <- $15/kg
+
+# times of day
+2:30 <- 2:30 PM <- 2:30 p.m. <- 2:30PM <- 2:30 pm <- 2:30 P.M. <- 2{:}30 \text{ PM}
+2:30 PM <- 2:30 <- 02:30 p.m. </- 2:30 AM </- 1:15 PM </- 1:15 </- 2:31 PM
+7 <- 7 PM <- 7 am <- 7 a.m. <- 7pm
+7 PM <- 7:00 p.m. <- 7 </- 7 AM </- 8 PM
+\text{4:30 p.m.} </- \text{2:15 p.m.}
 
 # per cent
 50 </- 50\% </- 50 % </- 50\text{ percent} </- 50 per cent </- 50 pct </- 50\% \text{ of them}

@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from strictgrade.units import QuantityUnit, number_factors, split_quantity, unit_of
+from strictgrade.units import QuantityUnit, number_factors, split_quantity, split_signs, unit_of
 
 SAME = """
 N | newton | newtons | Newtons
@@ -92,6 +92,32 @@ def test_split_quantity_text_has_number_and_unit(text: str, number: str, unit: s
 def test_split_quantity_letters_are_units_only_if_asked_for(text: str) -> None:
     assert split_quantity(text, letters=True).unit.counts
     assert not split_quantity(text).unit.counts
+
+
+@pytest.mark.parametrize(
+    ("text", "unit"),
+    [
+        ("5 km/h", "h^-1 km"),
+        (r"5\sqrt{2}\,m/s^2", "m s^-2"),
+        ("5 kW", "kW"),
+        ("5pm", "pm"),
+        ("5 m^2", "m^2"),
+        (r"\$5/h", "USD h^-1"),
+        ("5 N·m", "N m"),
+        ("5 W/(m^2 K)", "K^-1 W m^-2"),
+    ],
+)
+def test_split_signs_known_signs_behind_a_number_are_its_unit(text: str, unit: str) -> None:
+    quantity = split_signs(text)
+    assert quantity
+    assert str(quantity.unit) == unit
+
+
+@pytest.mark.parametrize(
+    "text", ["5", "5 m", "5km", "5 x/s", "5x m/s", r"5 \cdot m/s", "5/s", "5m^2", "5 ab", "5 Km"]
+)
+def test_split_signs_other_letters_are_a_product(text: str) -> None:
+    assert split_signs(text) is None
 
 
 @pytest.mark.parametrize(
