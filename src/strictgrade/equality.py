@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from strictgrade.ascii import GREEK, latex_of_ascii
+from strictgrade.free_names import IS_IN_SET, IS_INTEGER, with_names_of
 from strictgrade.spelling import (
     LONGEST_ANSWER,
     WRAPPER,
@@ -100,7 +101,11 @@ _BEFORE_CONDITION = rf"(?:[\s,;~(]|\\[,;: ]|\\q?quad(?![A-Za-z])|{WRAPPER}[\s,;(
 _CONDITION_WORDS = (
     r"for|where|if|when|whenever|with|provided|such that|about|approximately|approx|by|i\.e\."
 )
-_MEMBERSHIP = r"(?<=[,\s(d])[A-Za-z](?:\s*,\s*[A-Za-z])*\s*\\in\s*(?:\\mathbb|\\N|\\Z|\\R)"
+# m, n \in \mathbb{Z} behind a comma; behind a blank one name, as of 2\pi n, n \in \mathbb{Z}.
+_MEMBERSHIP = (
+    r"(?:(?<=[,;(])\s*[A-Za-z](?:\s*,\s*[A-Za-z])*|(?<=quad)\s*[A-Za-z]|(?<=\s)[A-Za-z])"
+    rf"(?:{IS_IN_SET}|{IS_INTEGER})"
+)
 _CONDITION = re.compile(
     rf"(?<=[^\s,]){_BEFORE_CONDITION}"
     rf"((?:(?<![A-Za-z\\])(?:{_CONDITION_WORDS})(?![A-Za-z])|\\forall|{_MEMBERSHIP}).*)$",
@@ -111,6 +116,15 @@ _GREEK_WORDS = str.maketrans(dict(zip(GREEK.values(), GREEK, strict=True)))  # a
 _OTHERWISE = re.compile(r"(?<![A-Za-z])(?:otherwise|else)(?![A-Za-z])")  # two answers in one
 _NEUTRAL_CONDITION = re.compile(
     r"for\s+(?:all|any|every|each)|\\forall|where|with|about|approx|by|i\.e\."
+)
+
+# Of conditions in small letters.
+_SET_OF_NUMBERS = re.compile(
+    r"(?<=∈)(?:\\mathbb ?(?:\{([nzqrc])\}|([nzqrc]))|\\([nzqrc])(?![a-z]))"
+)
+_LETTERS_OF_SETS = str.maketrans("ℕℤℚℝℂ", "nzqrc")  # noqa: RUF001
+_INTEGER_IN_WORDS = re.compile(
+    r"(?:(?:for|if|when) )?(?:(?:an )?integers? ([a-z])|([a-z]) (?:(?:is|be) )?(?:an )?integers?)"
 )
 
 _SMALL_WORD = re.compile(r"(?<![A-Za-z\\])(?:of|is|the|in|to|at|on|per|each)(?![A-Za-z])")
@@ -203,8 +217,7 @@ def compare_text(given: str, gold: str) -> Reason | None:
         if labels:
             return "wrong"
 
-    given, condition = _split_condition(given)
-    gold, gold_condition = _split_condition(gold)
+    (given, condition), (gold, gold_condition) = _split_conditions(given, gold)
     if not _have_compatible_conditions(condition, gold_condition):
         return "wrong"
     own, other = _split_units(given, gold)
@@ -235,8 +248,7 @@ def compare_symbolic(given: str, gold: str) -> Reason:
     from strictgrade.parse import Scalar, parse_answer
     from strictgrade.symbolic import values_equal
 
-    given, _ = _split_condition(_plain_answer(given))
-    gold, _ = _split_condition(_plain_answer(gold))
+    (given, _), (gold, _) = _split_conditions(_plain_answer(given), _plain_answer(gold))
     own, other = _split_units(given, gold)
     # A \log without a base is read as natural and as decimal, the same on both sides.
     has_log = _LOGARITHM.search(own.number + other.number)
@@ -377,6 +389,13 @@ def _bracketed_labels(text: str) -> str:
     return ""
 
 
+def _split_conditions(given: str, gold: str) -> list[tuple[str, str]]:
+    """Both answers and their conditions, by the free names of the gold answer."""
+    answers = _split_condition(gold)[0], _split_condition(given)[0]
+    given = with_names_of(gold, given, answers=answers)
+    return [_split_condition(given), _split_condition(gold)]
+
+
 def _split_condition(text: str) -> tuple[str, str]:
     """Split an answer from a condition or remark after it: "n^2, for all n > 2"."""
     condition = _CONDITION.search(text)
@@ -397,7 +416,18 @@ def _have_compatible_conditions(condition: str, other: str) -> bool:
     """True if two answers may be compared without their conditions."""
     if not (condition and other) or any(map(_NEUTRAL_CONDITION.match, (condition, other))):
         return True
-    return _prose(condition) == _prose(other)
+    return _plain_condition(condition) == _plain_condition(other)
+
+
+def _plain_condition(condition: str) -> str:
+    r"""A condition in one spelling: k \in \mathbb{Z}, k ∈ ℤ and "for integer k" are the same."""
+    words = _SET_OF_NUMBERS.sub(lambda found: found[1] or found[2] or found[3], _prose(condition))
+    if words.count(")") > words.count("("):  # of (k \in \mathbb{Z})
+        words = words.removesuffix(")")
+    integer = _INTEGER_IN_WORDS.fullmatch(" ".join(words.replace("}", " ").split()))
+    if integer:
+        return f"{integer[1] or integer[2]}∈z"
+    return words.translate(_LETTERS_OF_SETS)
 
 
 def _prose(text: str) -> str:

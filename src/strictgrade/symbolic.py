@@ -8,6 +8,7 @@ r"""Equality of two parsed answers, with one rule for each kind; undecided count
 """
 
 import operator
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -126,7 +127,35 @@ def _same_scalars(a: Scalar, b: Scalar) -> bool:
     if any(value.expr.has(oo) for value in (a, b)):
         ends = [sympy.sympify(value.expr).doit() for value in (a, b)]
         return ends[0] == ends[1] and ends[0] in (oo, -oo)
-    return _agree_everywhere(a.expr, b.expr, is_rounded=a.is_decimal or b.is_decimal)
+    other = _with_constant_of(a.expr, b.expr)
+    return _agree_everywhere(a.expr, other, is_rounded=a.is_decimal or b.is_decimal)
+
+
+_CONSTANT = re.compile(r"[CK](?:_\{?[0-9]\}?)?")
+_CONSTANT_OR_LETTER = re.compile(r"[A-Za-z](?:_\{?[0-9]\}?)?")
+
+
+def _with_constant_of(a: Any, b: Any) -> Any:
+    """A formula with another one's constant of integration: x^2 + K as x^2 + C.
+
+    That is a letter that both add to other names, C or K in one of them. In Ax + By + C it is a
+    coefficient like the capitals beside it.
+    """
+    if not (a.is_Add and b.is_Add):
+        return b
+    lone = []
+    for formula, other in ((a, b), (b, a)):
+        terms = [term for term in formula.args if term.is_Symbol and not other.has(term)]
+        if len(terms) != 1 or (formula - terms[0]).has(terms[0]):
+            return b
+        lone.append(terms[0])
+    names = (_names(a) | _names(b)) - set(map(str, lone))
+    are_letters = all(_CONSTANT_OR_LETTER.fullmatch(term.name) for term in lone)
+    has_constant = any(_CONSTANT.fullmatch(term.name) for term in lone)
+    has_capitals = any(name[0].isupper() and len(name) == 1 for name in names)
+    if names and are_letters and has_constant and not has_capitals:
+        return b.xreplace({lone[1]: lone[0]})
+    return b
 
 
 def _agree_everywhere(

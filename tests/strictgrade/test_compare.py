@@ -532,6 +532,31 @@ v = 60 <- v = 60 m/s </- v = 61 m/s </- u = 60 m/s
 3 <- 3 m^2 <- 3 m³ </- 3m^2 </- 3 x^2 </- 3 m^4
 15 <- \$15/h <- 15 €/h <- $15/kg
 
+# names that are free: the constant of integration, and what an answer declares
+x^2+C <- x^2+K <- c + x^2 <- x^2 + C_1 <- y=x^2+D </- x^2 </- x^2+5 </- x^2+x </- x^2+2K </- x^3+K
+y=\ln|x|+C <- \ln|x|+c <- y = K+\ln|x| </- y=\ln|x| </- y=-\ln|x|+C
+\frac{x^{n+1}}{n+1}+K <- \frac{x^{n+1}}{n+1}+C </- \frac{x^{n+1}}{n+1}+n
+Ax+By+C </- Ax+By+K
+x^2+c </- x^2+d
+5+C </- 5+K
+x+C </- x+i </- x+e </- x
+Ce^x </- Ke^x
+3k </- 3m
+\frac{\pi}{2}+k\pi, k\in\mathbb{Z} <- \frac{\pi}{2}+n\pi, n\in\mathbb{Z} <- n\pi+\frac{\pi}{2}, n∈ℤ
+\frac{\pi}{2}+k\pi, k\in\mathbb{Z} <- \frac{\pi}{2}+n\pi <- \frac{\pi}{2}+m\pi, \text{ where } m \text{ is an integer}
+\frac{\pi}{2}+k\pi, k\in\mathbb{Z} </- \frac{\pi}{2}+n\pi, n\in\mathbb{N} </- \frac{\pi}{2}+2n\pi, n\in\mathbb{Z}
+2k+1, k\in\mathbb{Z} <- 2n+1, n\in\mathbb{Z} <- 2n+1, n \text{ an integer} <- 2n+1 </- 2n-1, n\in\mathbb{Z}
+2k+1 \text{ for integer } k <- 2n+1 \text{ for integer } n <- 2n+1, n \in Z </- 2n
+2k+1 </- 2n+1
+x = 2k+1, k\in\mathbb{Z} <- 2n+1, n\in\mathbb{Z} <- x=1+2n
+2\pi k, k\in\mathbb{Z} <- 2n\pi\ (n\in\mathbb{Z}) </- 2\pi
+\{2k+1 : k\in\mathbb{Z}\} <- \{2n+1 \mid n\in\mathbb{Z}\} </- \{2n : n\in\mathbb{Z}\}
+(m+n, m-n), m,n\in\mathbb{Z} <- (a+b, a-b), a,b\in\mathbb{Z} </- (b+a, b-a), a,b\in\mathbb{Z}
+a+2k\pi, k\in\mathbb{Z} <- a+2n\pi, n\in\mathbb{Z} </- b+2n\pi, n\in\mathbb{Z}
+kx, k\in\mathbb{R} <- cx, c\in\mathbb{R} </- cx
+x = 5, x\in\mathbb{Z} </- y = 5, y\in\mathbb{Z}
+k\pi, k\in\mathbb{Z}, k\ne 0 <- n\pi, n \in \mathbb{Z}, n \ne 0 </- n\pi, n \in \mathbb{Z}
+
 # times of day
 2:30 <- 2:30 PM <- 2:30 p.m. <- 2:30PM <- 2:30 pm <- 2:30 P.M. <- 2{:}30 \text{ PM}
 2:30 PM <- 2:30 <- 02:30 p.m. </- 2:30 AM </- 1:15 PM </- 1:15 </- 2:31 PM
