@@ -12,12 +12,14 @@ import re
 from collections.abc import Sequence
 
 from strictgrade.equality import boxed
+from strictgrade.inputs import require_text
 from strictgrade.spelling import plain_signs
 from strictgrade.thoughts import ThoughtTags, split_thought
 
 _WRAPPER = r"\\(?:text(?:bf|it|rm|sf|tt|normal)?|mbox|emph|underline)\s*"
 _LETTER_IN_WRAPPER = re.compile(
-    rf"(?:(?:{_WRAPPER}|\\(?:text)?circled\s*)\{{\s*|\*\*)([A-Z])[.:]?(?:\s*\}}|\*\*)"
+    rf"(?:(?:{_WRAPPER}|\\(?:text)?circled\s*)\{{\s*|\*\*|(?<![A-Za-z])['‘])([A-Z])[.:]?"  # noqa: RUF001
+    r"(?:\s*\}|\*\*|['’](?![A-Za-z]))"  # noqa: RUF001
 )
 _FORM = re.compile(
     rf"{_WRAPPER}|\\(?:math(?:rm|bf|it|sf)|boldsymbol|bm|operatorname)\s*"
@@ -56,8 +58,9 @@ _FURTHER_LABEL = re.compile(
     r"(?:[,;/&]|(?<![A-Za-z])(?:and|or)(?![A-Za-z]))\s*(?:[(\[]([A-Z])[)\]]|([A-Z])[:.)]\s)"
 )
 
+_TAGGED = re.compile(r"<answer>([^<>]*+)</answer>", re.IGNORECASE)
 _STATEMENT = re.compile(
-    r"(?<![A-Za-z])(?:answer|(?:correct|right|best|final)\s+(?:option|choice)"
+    r"答案[是为]?[\s:=*_]*|(?<![A-Za-z])(?:answer|(?:correct|right|best|final)\s+(?:option|choice)"
     r"|(?:option|choice)(?=\s*:))(?![A-Za-z])"
     r"(?:\s+(?:is|would\s+be|must\s+be|should\s+be)(?![A-Za-z]))?[\s:=*_]*",
     re.IGNORECASE,
@@ -77,10 +80,11 @@ def chosen_letter(completion: str, tags: Sequence[ThoughtTags] = ()) -> str | No
     \boxed{}; where that names none, the letter of the last statement such as "the answer is B";
     and without a box, the letter with which the text begins.
     """
+    require_text(completion)
     answer = split_thought(completion, tags).answer
     if answer is None:
         return None
-    written = plain_signs(answer)
+    written = _TAGGED.sub(r"\nanswer: \1\n", plain_signs(answer))
 
     joined = ""
     while joined != written:  # each pass joins two boxes

@@ -16,6 +16,7 @@ from functools import cache
 from threading import Lock
 
 from strictgrade.equality import Reason, alternatives, boxed, compare_text, explain_gold
+from strictgrade.inputs import Answer, Gold, require_packages, require_text, text_of, texts_of
 from strictgrade.processes import Pool
 from strictgrade.thoughts import ThoughtTags, split_thought
 
@@ -38,29 +39,35 @@ _WARM_UP = (  # sympy loads some modules late; with these pairs it does so befor
 )
 
 
-def verify(completion: str, gold: str | Sequence[str]) -> bool:
+def verify(completion: str, gold: Gold) -> bool:
     r"""True if the boxed answer after a completion's thought is right.
 
     verify(r"<think>...</think> It is \boxed{\frac{1}{2}}.", "0.5") is True. Of several accepted
-    answers each is right. What cannot be decided in five seconds of processor time is not right.
+    answers each is right. A number is taken as Python writes it, so a float is a decimal, which is
+    compared to six places. What cannot be decided in five seconds of processor time is not right.
     May be called from any thread.
 
     Raises:
+        ModuleNotFoundError: a package is missing; the message names it.
         ProcessError: a process for algebra cannot be started.
-        ValueError: the list of accepted answers is empty.
+        TypeError: the completion is no text, or a gold answer neither a text nor a real number.
+        ValueError: the list of accepted answers is empty, or one is nan.
     """
     return reason_for(completion, gold) == "right"
 
 
-def reason_for(completion: str, gold: str | Sequence[str]) -> Reason:
+def reason_for(completion: str, gold: Gold) -> Reason:
     """Why a completion is right or not; as ``verify``."""
+    require_text(completion)
+    golds = texts_of(gold)  # also of a completion without an answer
+    require_packages()
     answer = answer_text(completion)
     if answer is None:
         return why_no_answer(completion)
-    return compare(answer, gold)
+    return compare(answer, golds)
 
 
-def compare(answer: str, gold: str | Sequence[str]) -> Reason:
+def compare(answer: Answer, gold: Gold) -> Reason:
     """Why an answer, as it stands in a box, is right or not; as ``verify``."""
     comparer, lock = _shared(os.getpid())
     with lock:
@@ -84,11 +91,12 @@ class Comparer:
     """Compares answers; a context manager. Processes start when a pair needs algebra.
 
     ``deadline`` is the processor time of a pair in seconds, from 0.01 to a day. ``workers`` is by
-    default the number of cores. Raises ProcessError when a process cannot be started. For one
-    thread at a time.
+    default the number of cores. Raises ProcessError when a process cannot be started, and
+    ModuleNotFoundError where a package is missing. For one thread at a time.
     """
 
     def __init__(self, *, workers: int | None = None, deadline: float = 5.0) -> None:
+        require_packages()
         self._pool = Pool(
             "strictgrade.equality:compare_symbolic",
             deadline=deadline,
@@ -97,18 +105,14 @@ class Comparer:
             memory=MEMORY_BYTES,
         )
 
-    def compare(self, answers: Sequence[tuple[str, str | Sequence[str]]]) -> list[Reason]:
+    def compare(self, answers: Sequence[tuple[Answer, Gold]]) -> list[Reason]:
         """The reason for each given answer and its gold answer, or its several accepted ones."""
-        accepted_ones = [accepted(gold) for _, gold in answers]
-        pairs = [
-            (given, gold)
-            for (given, _), golds in zip(answers, accepted_ones, strict=True)
-            for gold in golds
-        ]
+        read = [(text_of(given), accepted(gold)) for given, gold in answers]
+        pairs = [(given, gold) for given, golds in read for gold in golds]
         reasons, hard = _decide_by_text(pairs)
         reasons |= self._decide_by_algebra(hard)
         found = []
-        for (given, _), golds in zip(answers, accepted_ones, strict=True):
+        for given, golds in read:
             of_golds = {reasons[given, gold] for gold in golds}
             found.append(next(reason for reason in _BEST_FIRST if reason in of_golds))
         return found
@@ -147,19 +151,17 @@ class Comparer:
         }
 
 
-def accepted(gold: str | Sequence[str]) -> list[str]:
-    """The gold answers of which each is right. Raises ValueError where there is none."""
-    answers = [gold] if isinstance(gold, str) else list(gold)
-    if not answers:
-        raise ValueError("a list of accepted answers is empty")
+def accepted(gold: Gold) -> list[str]:
+    """The gold answers of which each is right. Raises TypeError and ValueError as ``texts_of``."""
     found: list[str] = []
-    for answer in answers:
+    for answer in texts_of(gold):
         found.extend(alternatives(answer))
     return found
 
 
 def answer_text(completion: str, tags: Sequence[ThoughtTags] = ()) -> str | None:
     """The boxed answer after the last closed thought; None without one, or in an open thought."""
+    require_text(completion)
     answer = split_thought(completion, tags).answer
     if answer is None:
         return None

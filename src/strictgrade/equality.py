@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from strictgrade.ascii import GREEK, latex_of_ascii
 from strictgrade.free_names import IS_IN_SET, IS_INTEGER, with_names_of
+from strictgrade.inputs import Answer, require_packages, text_of
 from strictgrade.spelling import (
     LONGEST_ANSWER,
     WRAPPER,
@@ -278,9 +279,14 @@ def _scaled(value: Any, factor: Any) -> Any:
     return type(value)(value.expr * factor, value.is_decimal)
 
 
+def explain_gold(gold: Answer) -> GoldReading:
+    """How a gold answer is read, for a person who checks data; it never raises for a text."""
+    require_packages()
+    return _explained(text_of(gold))
+
+
 @lru_cache(maxsize=10_000)
-def explain_gold(gold: str) -> GoldReading:
-    """How a gold answer is read, for a person who checks data. Never raises."""
+def _explained(gold: str) -> GoldReading:
     from strictgrade.parse import Statement, free_symbols, has_value, parse_answer
 
     bare = _plain_answer(gold)

@@ -543,9 +543,12 @@ x+C </- x+i </- x+e </- x
 Ce^x </- Ke^x
 3k </- 3m
 \frac{\pi}{2}+k\pi, k\in\mathbb{Z} <- \frac{\pi}{2}+n\pi, n\in\mathbb{Z} <- n\pi+\frac{\pi}{2}, n∈ℤ
-\frac{\pi}{2}+k\pi, k\in\mathbb{Z} <- \frac{\pi}{2}+n\pi <- \frac{\pi}{2}+m\pi, \text{ where } m \text{ is an integer}
-\frac{\pi}{2}+k\pi, k\in\mathbb{Z} </- \frac{\pi}{2}+n\pi, n\in\mathbb{N} </- \frac{\pi}{2}+2n\pi, n\in\mathbb{Z}
-2k+1, k\in\mathbb{Z} <- 2n+1, n\in\mathbb{Z} <- 2n+1, n \text{ an integer} <- 2n+1 </- 2n-1, n\in\mathbb{Z}
+\frac{\pi}{2}+k\pi, k\in\mathbb{Z} <- \frac{\pi}{2}+n\pi </- \frac{\pi}{3}+n\pi
+\frac{\pi}{2}+k\pi, k\in\mathbb{Z} <- \frac{\pi}{2}+m\pi, \text{ where } m \text{ is an integer}
+\frac{\pi}{2}+k\pi, k\in\mathbb{Z} </- \frac{\pi}{2}+n\pi, n\in\mathbb{N}
+\frac{\pi}{2}+k\pi, k\in\mathbb{Z} </- \frac{\pi}{2}+2n\pi, n\in\mathbb{Z}
+2k+1, k\in\mathbb{Z} <- 2n+1, n\in\mathbb{Z} <- 2n+1, n \text{ an integer} <- 2n+1
+2k+1, k\in\mathbb{Z} </- 2n-1, n\in\mathbb{Z}
 2k+1 \text{ for integer } k <- 2n+1 \text{ for integer } n <- 2n+1, n \in Z </- 2n
 2k+1 </- 2n+1
 x = 2k+1, k\in\mathbb{Z} <- 2n+1, n\in\mathbb{Z} <- x=1+2n

@@ -8,14 +8,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 
 import strictgrade
 from paint.core.demo_files import MODEL
-from strictgrade import compare, comparer, reason_for, verify
+from strictgrade import chosen_letter, compare, comparer, inputs, reason_for, verify
 
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(strictgrade.__file__).parent
@@ -88,6 +91,78 @@ def test_reason_for_completion_says_why(
 def test_verify_without_an_accepted_answer_is_refused() -> None:
     with pytest.raises(ValueError, match="a list of accepted answers is empty"):
         verify(r"\boxed{2}", [])
+
+
+@pytest.mark.parametrize(
+    ("completion", "gold", "is_right"),
+    [
+        (r"\boxed{72}", 72, True),
+        (r"\boxed{72}", 72.0, True),
+        (r"\boxed{72}", numpy.int64(72), True),
+        (r"\boxed{72}", numpy.array(72), True),
+        (r"\boxed{72}", numpy.array([71, 72]), True),
+        (r"\boxed{72}", [71, "72"], True),
+        (r"\boxed{72}", [71, 73.0], False),
+        (r"\boxed{\frac12}", Fraction(1, 2), True),
+        (r"\boxed{0.5}", Decimal("0.50"), True),
+        (r"\boxed{1000}", Decimal("1E+3"), True),
+        (r"\boxed{0.1}", numpy.float32(0.1), True),
+        (r"\boxed{0.3}", 0.1 + 0.2, True),
+        (r"\boxed{\frac{1}{3}}", 1 / 3, True),
+        (r"\boxed{2e-7}", 1e-7, False),
+        (r"\boxed{\infty}", float("inf"), True),
+    ],
+)
+def test_verify_numbers_as_gold_are_compared(completion: str, gold: Any, is_right: bool) -> None:
+    assert verify(completion, gold) == is_right
+
+
+@pytest.mark.parametrize("gold", [True, numpy.True_, None, {"a": 1}, b"1", [None], 1j, object()])
+def test_verify_gold_of_another_type_is_refused_by_a_sentence(gold: Any) -> None:
+    for completion in (r"\boxed{1}", "no box"):
+        with pytest.raises(TypeError, match="must be a text, a real number or a list of these"):
+            verify(completion, gold)
+
+
+@pytest.mark.parametrize("gold", [float("nan"), Decimal("nan"), [1, float("nan")]])
+def test_verify_gold_that_is_nan_is_refused(gold: Any) -> None:
+    with pytest.raises(ValueError, match="nan"):
+        verify(r"\boxed{1}", gold)
+
+
+@pytest.mark.parametrize(
+    ("completion", "hint"),
+    [
+        (None, "None"),
+        (72, "of type int"),
+        (b"x", "of type bytes"),
+        (["x"], "of type list"),
+        ([{"role": "assistant", "content": "x"}], 'completion[-1]["content"]'),
+        ({"role": "assistant", "content": "x"}, 'completion[-1]["content"]'),
+    ],
+)
+def test_completion_that_is_no_text_is_refused_by_a_sentence(completion: Any, hint: str) -> None:
+    for refused in (lambda: verify(completion, "3"), lambda: chosen_letter(completion)):
+        with pytest.raises(TypeError, match=f"a completion must be a text.*{re.escape(hint)}"):
+            refused()
+
+
+@pytest.mark.parametrize("name", ["sympy", "latex2sympy2_extended", "antlr4", "mpmath"])
+def test_missing_package_is_named_at_the_first_call(name: str) -> None:
+    code = (
+        f"import sys; sys.modules[{name!r}] = None; import strictgrade\n"
+        r"strictgrade.verify(r'\boxed{0.5}', '1/2')"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    last = run.stderr.strip().splitlines()[-1]
+    assert last.startswith("ModuleNotFoundError: strictgrade needs packages")
+    assert {"antlr4": "antlr4-python3-runtime"}.get(name, name) in last
+    assert "ProcessError" not in run.stderr
+
+
+def test_page_names_the_packages_that_are_needed() -> None:
+    page = (ROOT / "docs/strictgrade.md").read_text()
+    assert all(f"`{package}`" in page for package in inputs.PACKAGES.values())
 
 
 def test_compare_from_several_threads_keeps_answers_apart() -> None:
