@@ -6,14 +6,17 @@ is the win rate, about 0.5 for the base itself. `prefers_first` is 0.5 for a jud
 """
 
 import asyncio
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import paint
 
+SHARES = {"A": 1.0, "B": 0.0, "TIE": 0.5}
+
 
 async def ask(problem: str, first: str, second: str) -> str:
-    """A or B, by a scripted judge that likes boxes, then brevity, and else the first answer.
+    """A, B or tie, by a scripted judge that likes boxes, then brevity, and else the first answer.
 
     Ask an endpoint in its place, as examples/judge.py does, and let paint.report_usage count.
     """
@@ -25,10 +28,22 @@ async def ask(problem: str, first: str, second: str) -> str:
 async def prefers(completion: str, row: Mapping[str, Any]) -> paint.Grade:
     """The share of both orders in which the completion is preferred to ``row["base"]``."""
     problem, base = row["problem"], row["base"]
-    orders = await asyncio.gather(ask(problem, completion, base), ask(problem, base, completion))
-    wins = (orders[0] == "A") + (orders[1] == "B")
-    reason = ("lost", "split", "won")[wins]
-    return paint.Grade(wins / 2, reason, metrics={"prefers_first": orders.count("A") / 2})
+    said = await asyncio.gather(ask(problem, completion, base), ask(problem, base, completion))
+    of_first = [share_of_first(verdict) for verdict in said]
+    reward = (of_first[0] + 1 - of_first[1]) / 2
+    reason = {0.0: "lost", 1.0: "won"}.get(reward, "split")
+    return paint.Grade(reward, reason, metrics={"prefers_first": sum(of_first) / 2})
+
+
+def share_of_first(verdict: str) -> float:
+    """What the first answer gets of a verdict: 1 of A, 0 of B, and half of a tie.
+
+    Raises ValueError for any other text: the judge is asked again, and then the call has failed.
+    """
+    plain = re.sub(r"[\W_]", "", verdict).upper()
+    if plain not in SHARES:
+        raise ValueError(f"the judge says {verdict[:20]!r}, and neither A nor B")
+    return SHARES[plain]
 
 
 if __name__ == "__main__":
