@@ -176,6 +176,17 @@ def test_page_server_answers_this_machine_alone(served: PageServer) -> None:
     assert answer_of(served, "/run.json", f"127.0.0.1:{served.port}") == 404
 
 
+@pytest.mark.parametrize(
+    "place", ["http://[::1", f"/events?from={'9' * 5000}", "http://[a]b/", "/?from=1,x"]
+)
+def test_page_server_malformed_request_is_answered_without_a_traceback(
+    place: str, served: PageServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = answer_of(served, place, f"127.0.0.1:{served.port}")
+    assert status == (200 if place == "/?from=1,x" else 400)
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.slow
 def test_page_server_appends_steps_and_makes_the_page_anew(
     browser: Any, runs: Path, served: PageServer

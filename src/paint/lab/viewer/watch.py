@@ -100,14 +100,18 @@ class PageHandler(BaseHTTPRequestHandler):
         if self.headers.get("Host") not in self.server.hosts:
             self.send_error(403, "only for this machine")
             return
-        address = urlsplit(self.path)
+        try:
+            address = urlsplit(self.path)
+            asked = parse_qs(address.query)
+            counts = self.headers.get("Last-Event-ID") or asked.get("from", [""])[0]
+            known = [int(count) for count in counts.split(",") if count.isdecimal()]
+        except ValueError:  # no address, or a number of thousands of digits
+            self.send_error(400)
+            return
         try:
             if address.path == "/":
                 self._send("text/html; charset=utf-8", [self.server.page()])
             elif address.path == "/events":
-                asked = parse_qs(address.query)
-                counts = self.headers.get("Last-Event-ID") or asked.get("from", [""])[0]
-                known = [int(count) for count in counts.split(",") if count.isdecimal()]
                 events = self.server.events(known, asked.get("version", [""])[0])
                 self._send("text/event-stream", events)
             else:
