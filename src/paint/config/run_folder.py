@@ -16,8 +16,8 @@ ones. Run folders are written by paint.training (run_log, checkpoint).
 import json
 import re
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from typing import Any
 from paint.config.recipe import differences, executables_of, from_table, to_table
 from paint.config.schema import Config, as_paths
 from paint.core.errors import PaintError
-from paint.core.extensions import is_passed
+from paint.core.extensions import NO_OPTIONS, is_passed, option_fields
 from paint.core.storage import (
     CorruptFileError,
     digest,
@@ -34,7 +34,14 @@ from paint.core.storage import (
     read_json,
     verify_checksums,
 )
-from paint.core.trust import SIGNATURE, Executable, is_signed, read_names
+from paint.core.trust import (
+    SIGNATURE,
+    Executable,
+    is_signed,
+    leave_out_options,
+    read_names,
+    trusts_records,
+)
 
 CHANGEABLE_ON_RESUME = {
     "train.steps",
@@ -93,11 +100,12 @@ def run_of(path: Path) -> Path | None:
     return None
 
 
-def read_run(folder: Path) -> Config:
+def read_run(folder: Path, *, is_compared: bool = False) -> Config:
     """Read the resolved config of a run; nothing that it names is imported.
 
     Code that it names is not taken later on, unless the run is signed or the user vouches for it
-    (paint.core.trust).
+    (paint.core.trust). The options of such code are left out, unless the run is signed or the call
+    trusts records, or the config is compared with another one only.
 
     What the run holds itself is found in its folder, which may have been moved: rows that were
     passed in Python, and copies of the files of context, validation and drift (``INPUTS``).
@@ -107,7 +115,10 @@ def read_run(folder: Path) -> Config:
     # An object that was passed in this process is the user's own, whatever file names it.
     names = [code.name for code in executables_of(to_table(config)) if not is_passed(code.name)]
     if names:
-        read_names(names, folder / "run.json", signed=_is_signed(run_info))
+        is_own = _is_signed(run_info)
+        read_names(names, folder / "run.json", signed=is_own)
+        if not (is_own or is_compared or trusts_records()):
+            config = _without_options(config, names, folder / "run.json")
     if run_info.get(OWN_ROWS):
         config = config.changed("data", path=str(folder / ROWS))
     for section, key in INPUTS.items():
@@ -116,6 +127,19 @@ def read_run(folder: Path) -> Config:
         if found != list(as_paths(value)):
             named = tuple(found) if isinstance(value, tuple) else found[0]
             config = config.changed(section, **{key: named})
+    return config
+
+
+def _without_options(config: Config, names: Sequence[str], record: Path) -> Config:
+    """The config without the options of extensions that have one of these names."""
+    for section in fields(Config):
+        settings = getattr(config, section.name)
+        for key, owner in option_fields(type(settings)).items():
+            named = getattr(settings, owner)
+            owners = named if isinstance(named, tuple) else (named,)
+            if not set(names).isdisjoint(owners):
+                leave_out_options(f"{section.name}.{key}", getattr(settings, key), record)
+                config = config.changed(section.name, **{key: NO_OPTIONS})
     return config
 
 

@@ -6,6 +6,9 @@ A record is data: its modules, command lines and addresses are used only where
 - the user trusts the records of the call (``--trust``, ``trust=True``); or
 - the record is signed: this user wrote it on this machine.
 
+Options of what the user names are those of the call: of a record that is neither trusted nor signed
+none is taken, since an option may be an address that gets the user's key.
+
 The signature is an HMAC-SHA256 of the record's settings with a key in the user's state folder, so
 it outlives a move of the record, and no change of the settings.
 """
@@ -23,7 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from paint.core.errors import ConfigError, format_short
+from paint.core.credentials import redact
+from paint.core.errors import ConfigError, format_short, format_value
 
 SIGNATURE = "signature"
 """Key of a record's signature, where it names code."""
@@ -50,6 +54,9 @@ class Call:
     signed: set[str] = field(default_factory=set)  # by records of the user's own
     trusted: set[str] = field(default_factory=set)
     trusts: bool = False  # the records of others, too
+    left_out: dict[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
+    # Options of others' records by setting, each with its record.
+    told: set[str] = field(default_factory=set)  # messages
 
 
 _calls: list[Call] = []
@@ -80,6 +87,35 @@ def trust_records() -> None:
     """Take what records name in the call under way, too; each of it is printed before."""
     if _calls:
         _calls[-1].trusts = True
+
+
+def trusts_records() -> bool:
+    """Whether a call under way takes what records name."""
+    return any(call.trusts for call in _calls)
+
+
+def leave_out_options(setting: str, options: Mapping[str, Any], record: object) -> None:
+    """Note the options, such as those of grading.options, that are not taken from a record."""
+    if _calls:
+        _calls[-1].left_out[setting] = (str(record), options)
+
+
+def tell_left_out(setting: str, in_force: Mapping[str, Any]) -> None:
+    """Say which options of a record were not taken, where others are in force; once in a call."""
+    for call in _calls:
+        record, options = call.left_out.pop(setting, ("", {}))
+        others = {key: value for key, value in options.items() if in_force.get(key, value) != value}
+        if not others:
+            continue
+        listed = ", ".join(f"{key} {format_value(value)}" for key, value in others.items())
+        flag = f"--{setting}.{next(iter(others))}".replace("_", "-")
+        message = (
+            f"{record} was not written by you on this machine: its {setting} are not taken "
+            f"({redact(listed)}); give those that you want, such as {flag}"
+        )
+        if message not in _calls[0].told and os.environ.get("RANK", "0") == "0":
+            _calls[0].told.add(message)
+            logging.getLogger("paint").warning("%s", message)
 
 
 def read_names(names: Iterable[str], record: object, *, signed: bool) -> None:
@@ -115,7 +151,7 @@ def require_trusted(codes: Sequence[Executable], way: str = "") -> None:
         return
     listed = ", ".join(f"{code.setting} {format_short(code.name)}" for code in unknown)
     places = " and ".join(sorted({_records[code.name] for code in unknown}))
-    if any(call.trusts for call in _calls):
+    if trusts_records():
         if os.environ.get("RANK", "0") == "0":  # one line, whatever the number of ranks
             logging.getLogger("paint").info("trusted, as %s names it: %s", places, listed)
         _calls[-1].trusted.update(code.name for code in unknown)

@@ -79,7 +79,7 @@ def bake(
     run, place = replace(run, config=config), folder / "run"
     if (place / "run.json").exists():
         # A finished run would not be trained again, and stand for the settings of today.
-        begun = read_run(place)
+        begun = read_run(place, is_compared=True)
         changes = fixed_differences(begun, with_resolved(config, begun))
         refuse_differences(f"{place} holds a bake", changes, ConfigError)
     answers, kls, kl = _measure_base(run, problems, samples, folder, display)

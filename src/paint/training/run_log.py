@@ -120,7 +120,7 @@ def validate_resume(
     config: Config, folder: Path, facts: Mapping[str, Any], display: Display
 ) -> None:
     """Check that a run resumes with the config, model, problems and context of its start."""
-    before, run_info = read_run(folder), read_run_json(folder)
+    before, run_info = read_run(folder, is_compared=True), read_run_json(folder)
     changes = fixed_differences(before, config)
     if changes:
         raise RunError(f"{folder} was started with another config:\n  " + "\n  ".join(changes))
