@@ -60,7 +60,7 @@ _FURTHER_LABEL = re.compile(
 
 _TAGGED = re.compile(r"<answer>([^<>]*+)</answer>", re.IGNORECASE)
 _STATEMENT = re.compile(
-    r"答案[是为]?[\s:=*_]*|(?<![A-Za-z])(?:answer|(?:correct|right|best|final)\s+(?:option|choice)"
+    r"答案(?:[是为]|\s*:)[\s:=*_]*|(?<![A-Za-z])(?:answer|(?:correct|right|best|final)\s+(?:option|choice)"
     r"|(?:option|choice)(?=\s*:))(?![A-Za-z])"
     r"(?:\s+(?:is|would\s+be|must\s+be|should\s+be)(?![A-Za-z]))?[\s:=*_]*",
     re.IGNORECASE,

@@ -67,7 +67,7 @@ _DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
 _ANSWER_PHRASE = re.compile(
     rf"^(?:(?:(?:{WRAPPER}\s*)?[Tt]he\s+(?:final\s+)?answer\s+is[\s:]*\}}?|\\therefore(?![A-Za-z]))\s*)*"
     rf"(?:(?:{WRAPPER}\s*)?(?:Option|Choice|Answer)[\s:]*\}}?\s*(?=\(?[A-Z]\)?(?:\}}?$|[:.]?\s)))?"
-    r"|\\(?:[lL]arge|LARGE|[hH]uge|small)(?![A-Za-z])\s*|\s*\\checkmark$"
+    r"|\\(?:[lL]arge|LARGE|[hH]uge|small)(?![A-Za-z])\s*|(?<!\s)\s*\\checkmark$"
 )
 _CASES_WORDS = re.compile(rf"{WRAPPER}\s*(?:if|for|when)?\s*\}}|[,;.](?=\s*(?:&|\\\\|\\end))")
 _WRAPPED = re.compile(rf"{WRAPPER}([^{{}}]*)\}}")

@@ -118,3 +118,12 @@ def test_redact_cuts_logins_queries_and_values_of_environment(
     assert read_references(("a", "env:JUDGE_KEY")) == ("a", "n0t-f0r-files")
     assert hide_values("401 for n0t-f0r-files") == redact("401 for n0t-f0r-files")
     assert redact("401 for n0t-f0r-files") == "401 for env:JUDGE_KEY"
+
+
+@pytest.mark.parametrize("text", [text for _, text in SECRETS["a shape"] if isinstance(text, str)])
+def test_redact_cuts_what_has_the_shape_of_a_key(text: str) -> None:
+    assert "(a secret)" in redact(f"401 for key {text}, try again")
+    assert not secret_in("note", redact(text))
+    assert redact("scikit: sk-learn, 401 for key 0123456789abcdef") == (
+        "scikit: sk-learn, 401 for key 0123456789abcdef"
+    )

@@ -198,5 +198,6 @@ def hide_values(text: str) -> str:
 
 
 def redact(text: str) -> str:
-    """``hide_values``, and cut user, password and query from addresses."""
-    return _QUERY.sub(r"\1", _USER.sub(r"\1", hide_values(text)))
+    """``hide_values``, cut user, password and query from addresses, and keys of known shapes."""
+    without_addresses = _QUERY.sub(r"\1", _USER.sub(r"\1", hide_values(text)))
+    return _SHAPE.sub("(a secret)", without_addresses)
