@@ -6,7 +6,7 @@ likely tokens, other contexts and rows without logged values come from rescoring
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate, islice
 from pathlib import Path
@@ -107,6 +107,7 @@ def run_data(
     config, run_info = read_run(run), read_run_json(run)
     metrics = _metrics(run, display)
     chosen = choose(run, config, spec)
+    _warn_of_lost_tokens(run, config, chosen, display)
     scorer = None
     if spec.again and chosen:
         scorer = _open_scorer(run, config, run_info, display)
@@ -193,6 +194,19 @@ def _metrics(run: Path, display: Display) -> list[dict[str, float]]:
             f"{path} is missing; of {len(metrics)} steps, {len(lost)} have no rollouts to show"
         )
     return metrics
+
+
+def _warn_of_lost_tokens(
+    run: Path, config: Config, steps: Collection[int], display: Display
+) -> None:
+    """Say which steps have no file of token values, where the run writes such files."""
+    files = [tokens_path(run, step) for step in steps]
+    lost = [path for path in files if not path.exists()]
+    if lost and config.log.token_rows and (run / "tokens").exists():
+        display.warn(
+            f"{lost[0]} is missing, or no row of its step was trained on; of {len(files)} steps, "
+            f"{len(lost)} have no logged values of tokens to show"
+        )
 
 
 def _stored_steps(run: Path) -> list[int]:
