@@ -24,7 +24,7 @@ def export(
     It holds the adapter or the merged model, tokenizer, generation settings, and a card made from
     the run and its evaluations (docs/how-to/export.md).
 
-    Example: paint export runs/first exported/first --merged --dtype bfloat16
+    Example: paint export runs/first exported/first --merged --dtype float32
 
     Args:
         checkpoint: A checkpoint, or a run: its last one.

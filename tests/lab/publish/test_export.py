@@ -20,7 +20,7 @@ import paint
 from conftest import logits_alone
 from fake_hub import fake_hub
 from paint.config.run_folder import RunError, latest_checkpoint, read_run
-from paint.config.schema import EvaluationConfig, GradingConfig
+from paint.config.schema import ConfigError, EvaluationConfig, GradingConfig
 from paint.core.demo_files import MODEL
 from paint.core.display import Display
 from paint.core.storage import SUMS, CorruptFileError, verify_checksums, write_sums
@@ -29,6 +29,7 @@ from paint.evaluation.grade import grade, summarise
 from paint.evaluation.store import StoreError, reopen_store
 from paint.grading.contract import Grade, Grader, Item
 from paint.lab.publish import card
+from paint.lab.publish import export as export_module
 from paint.lab.publish.export import ExportError
 from paint.models.exports import Rounding, export_adapter
 from paint.models.policy import Policy, PolicyError, load_policy
@@ -338,6 +339,51 @@ def test_export_beyond_its_number_format_is_refused(run: Path, tmp_path: Path) -
     export_adapter(trained, tmp_path, torch.bfloat16)
     with pytest.raises(PolicyError, match=r"values beyond those of float16; export it in float32"):
         export_adapter(trained, tmp_path, torch.float16)
+
+
+@pytest.mark.parametrize(
+    ("kept", "answers", "is_written", "warnings"),
+    [
+        (0.95, [], True, 0),
+        (0.89, [], True, 1),
+        (0.51, [], True, 1),
+        (0.49, [], False, 1),
+        (0.095, ["no"], False, 1),
+        (0.095, ["yes"], True, 2),
+        (float("nan"), [], True, 0),
+    ],
+)
+def test_export_that_loses_the_update_warns_and_is_refused_unless_a_terminal_agrees(
+    run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    kept: float,
+    answers: list[str],
+    is_written: bool,
+    warnings: int,
+) -> None:
+    rounding = Rounding(kept, 0.9)
+
+    def write(*_: object, **named: object) -> tuple[Rounding, None]:
+        return rounding, None
+
+    def agrees(*, unasked: bool) -> bool:
+        return answers.pop() == "yes" if answers else unasked
+
+    monkeypatch.setattr(export_module, "_write", write)
+    monkeypatch.setattr(export_module, "agrees", agrees)
+    place = tmp_path / "out"
+    if is_written:
+        paint.export(run, place, merged=True, dtype="bfloat16")
+    else:
+        remedies = r"export the adapter \(without --merged\), or write float32 \(--dtype float32\)"
+        with pytest.raises(ConfigError, match=remedies):
+            paint.export(run, place, merged=True, dtype="bfloat16")
+    assert place.exists() == is_written
+    said = [r.message for r in caplog.records if r.levelname == "WARNING"]
+    assert len(said) == warnings
+    assert all(f"{kept:.2%}" in line for line in said)
 
 
 def test_export_of_run_without_metrics_is_refused(run: Path, tmp_path: Path) -> None:

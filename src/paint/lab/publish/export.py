@@ -30,8 +30,8 @@ from paint.config.run_folder import (
     step_of,
 )
 from paint.core.demo_files import model_path
-from paint.core.display import Display
-from paint.core.errors import PaintError, wrap_errors
+from paint.core.display import Display, agrees
+from paint.core.errors import ConfigError, PaintError, wrap_errors
 from paint.core.hub import local_file
 from paint.core.storage import atomic_dir
 from paint.lab.publish.card import Export, find_evaluation, write_card
@@ -50,6 +50,12 @@ from paint.models.weights import (
     trained_in,
 )
 from paint.resolve.plan import Machine, dtype_on
+
+MOST_KEPT = 0.9
+"""Share of the update below which an export warns (ours)."""
+
+LEAST_KEPT = 0.5
+"""Share of the update below which an export asks, or is refused (ours)."""
 
 
 class ExportError(PaintError):
@@ -70,6 +76,7 @@ def export(
 
     Raises:
         RunError: the target is no checkpoint of a run. CorruptFileError: it was changed since.
+        ConfigError: the number format loses more than half of the update, and no terminal agrees.
         ExportError: the folder is not empty, an evaluation has not this checkpoint, or the hub
             refuses the upload. PolicyError: the weights cannot be merged, or what was written and
             read again is not the trained policy; nothing is left of it.
@@ -88,13 +95,18 @@ def export(
 
     # A fully trained model has no adapter. Adapters are trained in float32 (fidelity C30), in which
     # they lose nothing.
-    merged = merged or config.model.train_mode == "full"
+    has_adapter = config.model.train_mode != "full"
+    remedy = "write float32 (--dtype float32)"
+    if merged and has_adapter:
+        remedy = f"export the adapter (without --merged), or {remedy}"
+    merged = merged or not has_adapter
     dtype = dtype or (dtype_on(config.model, Machine()) if merged else "float32")
     place = wrap_errors(folder, ExportError, "free some space, or name another folder")
-    working = display.working("exporting, and reading what was written")
     finite = _naming_finite(run, config.model)
-    with working, place, finite, atomic_dir(folder.resolve()) as partial:
-        rounding, nats = _write(config.model, trained, partial, dtype, merged=merged)
+    with place, finite, atomic_dir(folder.resolve()) as partial:
+        with display.working("exporting, and reading what was written"):
+            rounding, nats = _write(config.model, trained, partial, dtype, merged=merged)
+        _confirm(rounding, dtype, remedy, display)
         made = Export(
             name=repository or folder.resolve().name,
             config=config,
@@ -109,6 +121,8 @@ def export(
         write_card(made, found, partial)
 
     display.notes(_describe(made, folder))
+    if rounding.kept < MOST_KEPT:
+        display.warn(f"{dtype} keeps {rounding.kept:.2%} of the update: {remedy}")
     if not merged and Path(model_path(config.model.path)).exists():
         display.note(
             f"the adapter's base is a folder of this machine, {model_path(config.model.path)}; for "
@@ -136,6 +150,19 @@ def _write(
     if _can_read(model):
         return rounding, adapter_difference(model, trained, folder)
     return rounding, None
+
+
+def _confirm(rounding: Rounding, dtype: cfg.Dtype, remedy: str, display: Display) -> None:
+    """Ask before an export that loses more than half of the training.
+
+    Raises ConfigError where the answer is no, or nobody can answer.
+    """
+    if not rounding.kept < LEAST_KEPT:  # not a number where nothing was trained
+        return
+    text = f"{dtype} would keep {rounding.kept:.2%} of the update"
+    display.warn(text)
+    if not agrees(unasked=False):
+        raise ConfigError(f"{text}, so nothing was written: {remedy}")
 
 
 def _describe(made: Export, folder: Path) -> list[str]:
@@ -190,7 +217,7 @@ def upload(folder: Path, repository: str, display: Display) -> None:
         ExportError: the hub refuses it, or cannot be reached.
     """
     if get_token() is None:
-        display.note(
+        display.warn(
             f"{folder} was not uploaded: there is no token; `hf auth login`, or the environment "
             f"variable HF_TOKEN, gives one"
         )
