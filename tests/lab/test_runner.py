@@ -27,7 +27,7 @@ from paint.lab.checkpoint_results import (
     read_results,
 )
 from paint.lab.eval_protocols import protocol_for
-from paint.lab.runner import ExperimentRun, describe_collapse, run_experiment
+from paint.lab.runner import ExperimentRun, RunDisplay, run_experiment
 from paint.models.weights import trained_in
 from paint.training.run_log import new_run
 from processes import until
@@ -108,13 +108,19 @@ def run_cells(folder: Path, *configs: Config, **options: Any) -> list[Checkpoint
     return run_experiment(cells, [0], folder, protocol_for(DEMO, None, 2, 2), Display(), **options)
 
 
-def test_describe_collapse_names_what_left_its_band() -> None:
-    steady = [{"step": step, "clip_frac": 0.2, "student_entropy": 0.4} for step in range(1, 6)]
-    assert describe_collapse("paint, seed 0", steady) == ""
-    grown = [*steady[:2], *({**row, "clip_frac": 0.7} for row in steady)]
-    first, second = describe_collapse("paint, seed 0", grown).splitlines()
-    assert first.startswith("paint, seed 0 ")
-    assert "clip_frac 0.7, at first 0.2" in second
+def test_run_display_shows_warnings_with_the_name_of_the_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    display = Display()
+    with (tmp_path / "log.txt").open("w") as log, display.counting("training", 2) as counter:
+        of_run = RunDisplay(log, counter, "paint, seed 0")
+        of_run.note("a message")
+        of_run.warn("clip_frac 0.7")
+    assert (tmp_path / "log.txt").read_text() == "a message\nclip_frac 0.7\n"
+    assert [(r.levelname, r.message) for r in caplog.records if "clip" in r.message] == [
+        ("WARNING", "paint, seed 0: clip_frac 0.7")
+    ]
+    assert "a message" not in caplog.text
 
 
 def test_experiment_results_have_one_row_per_run_and_seed(finished: Experiment) -> None:

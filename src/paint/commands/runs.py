@@ -32,8 +32,9 @@ def runs(folder: str | Path = "runs") -> "pd.DataFrame":
 
     Returns:
         One row per run, the last to change first: ``name`` (path below the folder), ``state``,
-        ``step``, ``steps``, ``changed`` (a time in UTC), each setting in which the runs differ,
-        such as ``train.learning_rate``, and the last value of every metric.
+        ``step``, ``steps``, ``changed`` (a time in UTC), ``warnings`` (the collapse warnings of
+        the last step, as text), each setting in which the runs differ, such as
+        ``train.learning_rate``, and the last value of every metric.
     """
     found = list_runs(Path(folder))
     if not found:
@@ -44,6 +45,7 @@ def runs(folder: str | Path = "runs") -> "pd.DataFrame":
     for run, columns in zip(found, settings, strict=True):
         row = {name: getattr(run, name) for name in ("name", "state", "step", "steps")}
         row["changed"] = datetime.fromtimestamp(run.changed, UTC)
+        row["warnings"] = ", ".join(run.warnings)
         rows.append(row | columns | run.metrics)
     return frame_of(rows)
 
@@ -65,4 +67,6 @@ def _words(row: dict[Any, Any]) -> str:
         # A run without the metric has NaN in its row of the DataFrame.
         if math.isfinite(row.get(name, math.nan)):
             words.append(form.format(row[name]))
+    if row["warnings"]:
+        words.append(f"collapse warnings: {row['warnings']}")
     return "  ".join(words)

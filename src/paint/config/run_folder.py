@@ -24,6 +24,7 @@ from typing import Any
 
 from paint.config.recipe import differences, executables_of, from_table, to_table
 from paint.config.schema import Config, as_paths
+from paint.core.collapse import collapse_warnings
 from paint.core.errors import PaintError
 from paint.core.extensions import NO_OPTIONS, is_passed, option_fields
 from paint.core.storage import (
@@ -213,6 +214,7 @@ class RunStatus:
     steps: int
     changed: float  # time of the last step, or of the start, in seconds since 1970
     metrics: dict[str, float]  # the last value of every metric
+    warnings: tuple[str, ...]  # names of the collapse warnings of the last step
     config: Config | None  # None of a damaged run
 
 
@@ -224,7 +226,7 @@ def list_runs(folder: Path) -> list[RunStatus]:
             found.append(read_status(path.parent, folder))
         except PaintError:
             name = _shown_name(path.parent, folder)
-            found.append(RunStatus(name, "damaged", 0, 0, path.stat().st_mtime, {}, None))
+            found.append(RunStatus(name, "damaged", 0, 0, path.stat().st_mtime, {}, (), None))
     return sorted(found, key=lambda status: -status.changed)
 
 
@@ -240,7 +242,8 @@ def read_status(folder: Path, above: Path) -> RunStatus:
     changed = (history if rows else folder / "run.json").stat().st_mtime
     metrics = {name: value for row in rows for name, value in row.items()}
     name = _shown_name(folder, above)
-    return RunStatus(name, state, step, steps, changed, metrics, config)
+    warnings = tuple(collapse_warnings(rows))
+    return RunStatus(name, state, step, steps, changed, metrics, warnings, config)
 
 
 def _shown_name(folder: Path, above: Path) -> str:

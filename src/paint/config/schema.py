@@ -722,6 +722,11 @@ WarningName = Literal[
     "overlap",
     "clipped",
     "drift",
+    "negative_loss",
+    "all_truncated",
+    "all_unanswered",
+    "equal_rewards",
+    "no_tool_call",
 ]
 
 

@@ -7,13 +7,21 @@ score of an algorithm. One that has no record is logged all the same.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+Metrics = Mapping[str, float]
+"""The metrics of a step."""
+
 Outside = Callable[[float, float], bool]
 """Whether a metric's mean over the last steps is out of its band, given that of the first step."""
+
+# One step alone is noisy with few completions. Three give warnings a few steps late, and had no
+# false alarm on the demo (docs/how-to/watch-a-run.md).
+WINDOW = 3
+"""Last steps whose mean is compared with the first step."""
 
 
 def rose_by(margin: float) -> Outside:
@@ -28,14 +36,60 @@ def grew_to(factor: float) -> Outside:
     return lambda last, first: last > factor * first
 
 
+def at_least(bound: float) -> Outside:
+    return lambda last, first: last >= bound
+
+
+def at_most(bound: float) -> Outside:
+    return lambda last, first: last <= bound
+
+
+def below(bound: float) -> Outside:
+    return lambda last, first: last < bound
+
+
+def clip_misleads(first: Metrics, last: Metrics) -> bool:
+    """Whether the divergence has risen since the first step, and its clip takes entries.
+
+    Where rewards are in the loss, too, its sign says nothing.
+    """
+    has_risen = "kl" in first and "kl" in last and last["kl"] > first["kl"]
+    return has_risen and last.get("clip_frac", 0.0) > 0 and "advantage" not in last
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What helps, and the metric that must be above 0 for it to help."""
+
+    text: str
+    where: str = ""
+
+
+LOWER_RATE = Remedy("lower train.learning_rate")
+NO_CLIP = Remedy('set objective.clip_mode "none"', where="clip_frac")
+LONGER = Remedy("raise rollout.max_new_tokens")
+
+
 @dataclass(frozen=True, slots=True)
 class CollapseWarning:
-    """A metric that leaves its band, what that may mean, and a remedy next to a lower rate."""
+    """A metric that leaves its band, what that may mean, and what helps, the likeliest first.
 
-    name: str  # as in health.stop_on
+    Attributes:
+        name: as in health.stop_on.
+        window: number of last steps whose mean is judged.
+        from_first: it is judged from the first step on, which may be hopeless already, by as many
+            steps as there are. Others are compared with the first step after ``window`` further
+            ones.
+        also: of the first and of the last step, what must be met besides.
+    """
+
+    name: str
     is_outside: Outside
     meaning: str
-    remedy: str = ""
+    remedies: tuple[Remedy, ...] = (LOWER_RATE,)
+    window: int = WINDOW
+    from_first: bool = False
+    also: Callable[[Metrics, Metrics], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +194,14 @@ METRICS = (
         short="KL {:.4f}",
         group="learned",
         charts=("kl",),
-        warnings=(CollapseWarning("kl", grew_to(3.0), "the student moves away from the teacher"),),
+        warnings=(
+            CollapseWarning(
+                "kl",
+                grew_to(3.0),
+                "the student moves away from the teacher",
+                (NO_CLIP, LOWER_RATE),
+            ),
+        ),
     ),
     Metric(
         name="loss",
@@ -151,6 +212,17 @@ METRICS = (
         short="loss {:.4f}",
         group="learned",
         charts=("kl", "loss"),
+        warnings=(
+            CollapseWarning(
+                "negative_loss",
+                below(0.0),
+                "the loss is below 0 while kl rises: the clip turns the student away from the "
+                "teacher",
+                (NO_CLIP, LOWER_RATE),
+                window=1,
+                also=clip_misleads,
+            ),
+        ),
     ),
     Metric(
         name="selected_kl",
@@ -182,7 +254,7 @@ METRICS = (
                 "clipped",
                 rose_by(0.2),
                 "the clip takes the gradient of many tokens",
-                'raise objective.clip, or set objective.clip_mode "none"',
+                (LOWER_RATE, Remedy("raise objective.clip"), NO_CLIP),
             ),
         ),
     ),
@@ -223,13 +295,28 @@ METRICS = (
         name="turns",
         unit="number",
         meaning="turns of the student in a conversation, mean over conversations "
-        "(`conversation.tools` and `conversation.environment` only, as the next two)",
+        "(`conversation.tools` and `conversation.environment` only)",
         line="{:.1f} turns",
     ),
     Metric(
         name="tool_calls",
         unit="number",
-        meaning="calls of tools in a conversation, mean over conversations",
+        meaning="calls of tools in a conversation, mean over conversations (where tools are "
+        "offered, as the next)",
+        warnings=(
+            CollapseWarning(
+                "no_tool_call",
+                at_most(0.0),
+                "no completion called a tool: the model cannot use what it is offered, or does not "
+                "need it",
+                (
+                    Remedy("take a model that was trained on tool calls"),
+                    Remedy("ask for calls in prompts.student"),
+                    Remedy("leave conversation.tools out"),
+                ),
+                from_first=True,
+            ),
+        ),
     ),
     Metric(
         name="tool_errors",
@@ -252,7 +339,7 @@ METRICS = (
                 "entropy_low",
                 shrank_to(0.25),
                 "the student is sure of nearly every token, and explores no more",
-                "raise rollout.temperature",
+                (LOWER_RATE, Remedy("raise rollout.temperature")),
             ),
             CollapseWarning(
                 "entropy_high",
@@ -287,10 +374,24 @@ METRICS = (
     Metric(
         name="frac_reward_zero_std",
         unit="fraction",
-        meaning="grpo: completions in groups without reward variance, which have no gradient; so "
-        "has a group of which one completion is left",
+        meaning="grpo, and others that learn from differences of rewards: completions in groups "
+        "without reward variance, which have no gradient; so has a group of which one completion "
+        "is left",
         line="groups of equal reward {:.0%}",
         charts=("groups",),
+        warnings=(
+            CollapseWarning(
+                "equal_rewards",
+                at_least(1.0),
+                "no reward differs from those of the same problem: nothing is learned from them",
+                (
+                    Remedy("take problems of which some completions are right"),
+                    Remedy("raise rollout.samples_per_problem or rollout.temperature"),
+                    Remedy("take a grader that tells completions apart"),
+                ),
+                from_first=True,
+            ),
+        ),
     ),
     Metric(
         name="base_kl",
@@ -328,7 +429,7 @@ METRICS = (
                 "drift",
                 rose_by(0.5),
                 "the student leaves its base where nothing should change",
-                "take paint-anchored",
+                (LOWER_RATE, Remedy("take paint-anchored")),
             ),
         ),
     ),
@@ -468,7 +569,10 @@ METRICS = (
                 shrank_to(0.5),
                 "completions skip steps: the teacher may need none, since it reads them in its "
                 "context",
-                "raise context.mask_ratio_wrong and context.mask_ratio_correct",
+                (
+                    LOWER_RATE,
+                    Remedy("raise context.mask_ratio_wrong and context.mask_ratio_correct"),
+                ),
             ),
         ),
     ),
@@ -517,7 +621,14 @@ METRICS = (
                 "truncated",
                 rose_by(0.25),
                 "completions no longer end before the limit",
-                "raise rollout.max_new_tokens",
+                (LOWER_RATE, LONGER),
+            ),
+            CollapseWarning(
+                "all_truncated",
+                at_least(0.9),
+                "nearly all completions are cut off at the limit, before their answer",
+                (LONGER, Remedy("ask for shorter answers in prompts.student")),
+                from_first=True,
             ),
         ),
     ),
@@ -533,7 +644,18 @@ METRICS = (
                 "no_answer",
                 rose_by(0.25),
                 "completions no longer give an answer",
-                "raise rollout.max_new_tokens",
+                (LOWER_RATE, LONGER),
+            ),
+            CollapseWarning(
+                "all_unanswered",
+                at_least(0.9),
+                "nearly no completion gives an answer that the grader reads",
+                (
+                    LONGER,
+                    Remedy("ask for the answer in prompts.student"),
+                    Remedy("take another grading.grader"),
+                ),
+                from_first=True,
             ),
         ),
     ),
@@ -546,7 +668,10 @@ METRICS = (
         column="looping",
         warnings=(
             CollapseWarning(
-                "repetition", rose_by(0.1), "completions repeat themselves", "train fewer steps"
+                "repetition",
+                rose_by(0.1),
+                "completions repeat themselves",
+                (LOWER_RATE, Remedy("train fewer steps")),
             ),
         ),
     ),

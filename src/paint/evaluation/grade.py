@@ -5,7 +5,7 @@ Unfinished evaluations are not graded: short completions finish first and are mo
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import numpy as np
 
 from paint.config.recipe import to_table
 from paint.config.schema import Config, GradingConfig
+from paint.core.collapse import collapse_warnings, describe
 from paint.core.display import Display
 from paint.core.errors import ConfigError, cut
 from paint.evaluation.defaults import grader_needs_answer
@@ -96,12 +97,24 @@ def grade(
 
     failed = [row for row in ordered if row.get("failed")]
     if failed:
-        display.note(
+        display.warn(
             f"{store.folder.name}: the grader failed on {len(failed)} of {len(ordered)} samples, "
             f"which are in no mean (the same command asks for them again); first on problem "
             f"{cut(failed[0]['problem_id'])}: {failed[0]['reason']}"
         )
-    return graded_samples(store)
+    graded = graded_samples(store)
+    for warning in _hopeless(graded):
+        display.warn(f"{store.folder.name}: {warning}")
+    return graded
+
+
+def _hopeless(graded: GradedSamples) -> Iterator[str]:
+    """The warnings of a run's first step that samples meet: nearly all cut off, or unanswered."""
+    shares = {"truncated_frac": float(graded.truncated.mean())}
+    if graded.unboxed is not None:
+        shares["unboxed_frac"] = float(graded.unboxed.mean())
+    for name, (share, first) in collapse_warnings([shares]).items():
+        yield describe(name, share, first, shares)
 
 
 def grader_identity(grading: GradingConfig) -> dict[str, Any]:

@@ -11,6 +11,7 @@ Runs are ordered by seed, so that an interrupted experiment has complete seeds. 
 resumes; started in a second terminal, it works on other runs.
 """
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -33,6 +34,7 @@ from paint.config.run_folder import (
     step_of,
 )
 from paint.config.schema import Config, ConfigError, ModelConfig
+from paint.core.collapse import describe_end
 from paint.core.display import LOG_WIDTH, Counter, Display, Terminal, format_duration
 from paint.core.distributed import require_one_process
 from paint.core.errors import Interrupted, wrap_errors
@@ -71,7 +73,6 @@ from paint.resolve.check import (
     resolve_evaluation,
     with_resolved,
 )
-from paint.training.health import collapse_warnings, describe
 from paint.training.trainer import train
 
 # Config keys that may differ between two calls that work on one experiment: they change no number.
@@ -244,15 +245,21 @@ def _seeded_runs(
 
 
 class RunDisplay(Display):
-    """A display that writes messages to a file and progress to a counter."""
+    """A display that writes messages to a file and progress to a counter.
 
-    def __init__(self, file: IO[str], counter: Counter) -> None:
+    Warnings are shown, too, with the name of the run, on the display that draws the counter.
+    """
+
+    def __init__(self, file: IO[str], counter: Counter, label: str) -> None:
         super().__init__()
         self.console, self.counter = Terminal(file, width=LOG_WIDTH), counter
+        self.label = label
 
     def log(self, level: int, text: str) -> None:
         """Write a message to the file."""
         self.console.print(text)
+        if level >= logging.WARNING:
+            self.counter.display.warn(f"{self.label}: {text}")
 
     def step(self, metrics: Mapping[str, float]) -> None:
         super().step(metrics)
@@ -272,9 +279,6 @@ def _run(
         checkpoints = {step: step_folder(run_folder / "checkpoints", step) for step in steps}
         history = read_history(run_folder, max(steps))
         trained_on = str(read_run_json(run_folder)["problems"])
-        collapse = describe_collapse(run.label, history)
-        if collapse:
-            display.warn(collapse)
     graded = _evaluate(run, checkpoints, folder, protocol, display)
     display.note(f"{run.label} took {format_duration(monotonic() - began)}")
     results = []
@@ -314,23 +318,14 @@ def _mean_rewards(samples: GradedSamples) -> list[float | None] | None:
     return [None if math.isnan(mean) else mean for mean in means]  # JSON has no NaN
 
 
-def describe_collapse(label: str, rows: Sequence[Mapping[str, float]]) -> str:
-    """The collapse warnings of a training's last steps; "" without any.
-
-    The training prints them to its log, which nobody reads while a comparison runs.
-    """
-    warnings = collapse_warnings(rows)
-    if not warnings:
-        return ""
-    lines = [describe(name, *values) for name, values in warnings.items()]
-    return "\n  ".join([f"{label} ended with collapse warnings:", *lines])
-
-
 def train_run(run: ExperimentRun, run_folder: Path, display: Display) -> None:
     """Train in the run's folder up to the last checkpoint, resuming if the folder has a run."""
     checkpoint, steps = latest_checkpoint(run_folder), run.config.train.steps
     done = step_of(checkpoint) if checkpoint else 0
     if done == steps:
+        ended = describe_end(read_history(run_folder, steps))
+        if ended:
+            display.warn(f"{run.label}: {ended}")
         return
 
     run_folder.mkdir(parents=True, exist_ok=True)
@@ -344,7 +339,7 @@ def train_run(run: ExperimentRun, run_folder: Path, display: Display) -> None:
                 run.config,
                 run_folder,
                 resume=(run_folder / "run.json").exists(),
-                display=RunDisplay(log, counter),
+                display=RunDisplay(log, counter, run.label),
             )
     except Interrupted as stopped:
         message = f"stopped in {run.label}, and saved; the same command resumes"

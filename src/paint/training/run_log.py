@@ -277,6 +277,19 @@ def reward_metrics(grades: Sequence[Grade]) -> dict[str, float]:
     return metrics
 
 
+def equal_rewards(scored: Sequence[Rollout], size: int) -> dict[str, float]:
+    """The share of completions with a reward whose group of ``size`` neighbours has no other."""
+    groups: dict[int, list[float]] = {}
+    for s in scored:
+        if s.grade and s.grade.reward is not None:
+            groups.setdefault(s.row // size, []).append(s.grade.reward)
+    count = sum(map(len, groups.values()))
+    if not count:
+        return {}
+    equal = sum(len(rewards) for rewards in groups.values() if len(set(rewards)) == 1)
+    return {"frac_reward_zero_std": equal / count}
+
+
 def loss_metrics(kept: Sequence[Rollout], options: Objective) -> dict[str, float]:
     """Compute the metrics of the rollouts that are trained on, with the weights of the loss."""
 

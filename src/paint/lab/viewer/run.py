@@ -28,6 +28,7 @@ from paint.config.run_folder import (
     step_paths,
 )
 from paint.config.schema import Config
+from paint.core.collapse import warning_history
 from paint.core.display import Counter, Display
 from paint.core.metric_records import CHARTS, metrics_of_chart
 from paint.core.storage import read_jsonl
@@ -44,7 +45,6 @@ from paint.lab.viewer.score import Scorer
 from paint.models.policy import load_tokenizer
 from paint.objective.solution import anchors_of, hidden_part, written
 from paint.resolve.check import Resolved, read_resolved
-from paint.training.health import warning_history
 from paint.training.token_log import ABOUT, read_tokens, token_bytes, tokens_path
 from strictgrade.equality import boxed
 
