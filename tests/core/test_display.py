@@ -14,7 +14,7 @@ from paint.core.display import LOGGER, Clock, Display, progress_lines, shown_on_
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A program that imports paint, and has set up no logging."""
-    monkeypatch.setattr(LOGGER, "handlers", [logging.NullHandler()])
+    monkeypatch.setattr(LOGGER, "handlers", [])
     level = LOGGER.level
     LOGGER.setLevel(logging.NOTSET)
     yield
@@ -32,11 +32,39 @@ def work() -> None:
         counter.add()
 
 
-def test_host_program_without_logging_prints_nothing(
-    host: None, capfd: pytest.CaptureFixture[str]
+def test_host_program_without_logging_gets_warnings_on_stderr(
+    host: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(logging.root, "handlers", [])  # without pytest's, which would take them
     work()
-    assert capfd.readouterr() == ("", "")
+    Display(enabled=False).warn("of another rank")
+    assert capsys.readouterr() == ("", "a warning\n")
+    LOGGER.setLevel("ERROR")
+    work()
+    assert capsys.readouterr() == ("", "")
+
+
+def test_host_program_with_logging_gets_each_warning_once(
+    host: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.root, "handlers", [])
+    logging.basicConfig(format="%(message)s")
+    with progress_lines():
+        work()
+    assert capsys.readouterr() == ("", "a warning\n")
+
+
+def test_warning_on_a_terminal_has_a_colour(
+    host: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    with shown_on_terminal():
+        Display().note("a message")
+        Display().warn("a warning")
+    note, warning = capsys.readouterr().out.splitlines()
+    assert note == "a message"
+    assert warning.startswith("\x1b[33m")
 
 
 @pytest.mark.parametrize(("level", "first"), [("INFO", "a message"), ("WARNING", "a warning")])

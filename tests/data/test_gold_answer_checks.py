@@ -1,11 +1,13 @@
 """Gold answers: what does not parse is named with its place and the way out."""
 
 import json
+import logging
 from pathlib import Path
 
 import pytest
 
 from paint.cli import main
+from paint.core.display import Display
 from paint.data.benchmarks import Benchmark, load_benchmark
 from paint.data.gold_answer_checks import SHOWN, announce_benchmark, gold_warnings
 from paint.data.problems import DataError, Problem
@@ -24,13 +26,23 @@ def benchmark(folder: Path, *answers: str | list[str]) -> Path:
     return path
 
 
+class Said(Display):
+    """Keeps what is said, with its level."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[tuple[int, str]] = []
+
+    def log(self, level: int, text: str) -> None:
+        self.lines.append((level, text))
+
+
 def said(problems: list[Problem], grader: str = "math") -> str:
-    lines: list[str] = []
-    announce_benchmark(
-        find_grader(grader), Benchmark("mine", problems, ("how read",)), lines.append
-    )
-    assert lines.pop(0) == "how read"
-    return "".join(lines)
+    display = Said()
+    announce_benchmark(find_grader(grader), Benchmark("mine", problems, ("how read",)), display)
+    assert display.lines.pop(0) == (logging.INFO, "how read")
+    assert all(level == logging.WARNING for level, _ in display.lines)
+    return "".join(text for _, text in display.lines)
 
 
 def test_gold_warnings_name_row_value(tmp_path: Path) -> None:

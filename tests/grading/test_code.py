@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paint.config import schema as cfg
+from paint.core.display import Display
 from paint.core.errors import ConfigError
 from paint.core.extensions import OptionTable
 from paint.data.benchmarks import Benchmark
@@ -468,4 +469,4 @@ def test_rows_need_tests_where_completions_are_graded(tmp_path: Any) -> None:
 def test_benchmark_without_tests_is_refused_before_sampling(grader: Grader) -> None:
     problem = Problem("Write add.", "", "", "7")
     with pytest.raises(DataError, match=r"^code, problem 7: no tests in the field tests"):
-        announce_benchmark(grader, Benchmark("code", [problem]), print)
+        announce_benchmark(grader, Benchmark("code", [problem]), Display())

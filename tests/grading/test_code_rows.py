@@ -1,5 +1,6 @@
 """Rows of code: their own solutions pass their tests, mutated ones fail, or the row is named."""
 
+import logging
 import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paint.core.display import Display
 from paint.data.problems import DataError, Problem
 from paint.data.row_checks import announce_rows, check_rows
 from paint.grading.code.unit_tests import CodeGrader, CodeOptions
@@ -435,19 +437,19 @@ class Checked(CodeGrader):
         ]
 
 
-def test_rows_that_cannot_be_graded_are_announced() -> None:
+def test_rows_that_cannot_be_graded_are_announced(caplog: pytest.LogCaptureFixture) -> None:
     problems = [Problem(f"Write {n}.", "", "", str(n), row=n) for n in range(1, 200)]
-    said: list[str] = []
-    warned: list[str] = []
-    announce_rows(Checked(), problems, "code", said.append, warned.append)
-    assert said == []
-    assert warned[0].splitlines()[:2] == [
+    with caplog.at_level(logging.INFO, "paint"):
+        announce_rows(Checked(), problems, "code", Display())
+    [(level, text)] = [(r.levelno, r.getMessage()) for r in caplog.records]
+    assert level == logging.WARNING
+    assert text.splitlines()[:2] == [
         "code: 99 of 199 rows cannot be graded; fix or leave them out",
         "  row 2, id 2: it is even",
     ]
-    assert warned[0].endswith("and 94 more")
+    assert text.endswith("and 94 more")
     with pytest.raises(DataError, match="code: 1 of 1 rows cannot be graded"):
-        announce_rows(Checked(), problems[1:2], "code", said.append, warned.append)
+        announce_rows(Checked(), problems[1:2], "code", Display())
     checks = check_rows(Checked(), problems, seconds=0.0)
     assert checks.tried < 199
     assert (

@@ -44,7 +44,7 @@ def with_adapter(policy: Policy, model: PreTrainedModel) -> Policy:
 @contextmanager
 def decoding(policy: Policy, sampling: Sampling = SAMPLING) -> Iterator[_Sampler]:
     """A sampler in the middle of three rows, one of which has ended, with joint layers."""
-    sampler = _Sampler(policy, sampling, 4, 128, print, graphs=False)
+    sampler = _Sampler(policy, sampling, 4, 128, print, print, graphs=False)
     joint = JointLayers(policy.base)
     joint.refresh()
     sampler.layers = joint.used
@@ -168,7 +168,9 @@ class Steps:
         monkeypatch.setattr(compiled, "_functions", {})
         monkeypatch.setattr(GraphedStep, "capture", lambda *_: None)
         self.sampler = sampler
-        self.graphed = GraphedStep(sampler.step.state, self.notes.append, enabled=False)
+        self.graphed = GraphedStep(
+            sampler.step.state, self.notes.append, self.notes.append, enabled=False
+        )
         self.steps = CompiledStep(self.graphed, sampler.policy.base, enabled=True)
 
     def step(self) -> Any:

@@ -334,7 +334,7 @@ def test_policy_warns_of_a_mark_of_calls_that_its_head_cannot_tell_from_others()
     rows[700], rows[701], rows[702] = row, 1.009 * row, 1.011 * row
     assert "can hardly write <|endoftext|>, a mark of the calls" in policy.call_warning
     assert "nearly the same row for 2 other tokens" in policy.call_warning
-    assert policy.call_warning in policy.notes
+    assert policy.call_warning in policy.warnings
     assert replace(policy, tools=()).call_warning == ""
 
 

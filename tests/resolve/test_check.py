@@ -99,7 +99,8 @@ def test_resolve_dtype_auto_is_float32_where_the_cpu_multiplies_bfloat16_slowly(
     assert run.config.model.dtype == dtype
     assert run.plan is not None
     assert run.plan.config.model.dtype == dtype
-    said = [line for line in run.notes if line.startswith("model.dtype")]
+    said = [line for line in (*run.notes, *run.warnings) if line.startswith("model.dtype")]
+    assert not said or (said[0] in run.warnings) == ("float32 is faster" in said[0])
     assert len(said) == bool(note)
     assert all(re.search(note, line) for line in said)
     # A resumed run keeps it, whatever the machine is then.
@@ -193,37 +194,37 @@ def test_check_training_kinds_of_adapters_that_do_not_fit_are_refused(
         check_training(configured().changed("model", **changes))
 
 
-def test_resolve_notes_settings_without_effect() -> None:
+def test_resolve_warns_of_settings_without_effect() -> None:
     unused: dict[str, dict[str, Any]] = {
         "teacher": {"decay": 0.5},
         "validation": {"samples": 3},
         "rollout": {"engine": "local", "server_args": "-inf", "server": "uv run vllm serve"},
     }
-    notes = resolve(check_training(changed("demo-paint", unused)), NO_GPU).notes
+    lines = resolve(check_training(changed("demo-paint", unused)), NO_GPU).warnings
     expected = [
         "teacher.decay 0.5 has no effect: the teacher is no moving average",
         "validation.samples 3 has no effect: validation.path is empty",
         'rollout.server "uv run vllm serve" has no effect: the run starts no server',
         'rollout.server_args "-inf" has no effect: the run starts no server',
     ]
-    assert [note for note in notes if "has no effect" in note] == expected
+    assert [line for line in lines if "has no effect" in line] == expected
     used: dict[str, dict[str, Any]] = {
         "teacher": {"weights": "ema", "decay": 0.5},
         "validation": {"path": "demo", "samples": 3},
         "rollout": {"engine": "vllm", "server_args": "-inf"},
     }
-    notes = resolve(check_training(changed("demo-paint", used)), NO_GPU).notes
-    assert "has no effect" not in " ".join(notes)
+    lines = resolve(check_training(changed("demo-paint", used)), NO_GPU).warnings
+    assert "has no effect" not in " ".join(lines)
 
 
-def test_resolve_notes_settings_that_are_rarely_meant() -> None:
+def test_resolve_warns_of_settings_that_are_rarely_meant() -> None:
     config = configured(off_policy_steps=1).changed("objective", divergence="reverse_kl")
     config = config.changed("teacher", weights="ema", every=100).changed("train", steps=100)
-    notes = " ".join(resolve(check_training(config), NO_GPU).notes)
-    assert "the teacher stays as it is" in notes
-    assert "off-policy: forward KL tolerates" in notes
+    lines = " ".join(resolve(check_training(config), NO_GPU).warnings)
+    assert "the teacher stays as it is" in lines
+    assert "off-policy: forward KL tolerates" in lines
     kept = config.changed("teacher", every=99)
-    assert "stays as it is" not in " ".join(resolve(check_training(kept), NO_GPU).notes)
+    assert "stays as it is" not in " ".join(resolve(check_training(kept), NO_GPU).warnings)
 
 
 def test_resolve_engine_falls_back_only_from_servers_that_nobody_named() -> None:

@@ -86,5 +86,5 @@ def _longest_rows(run: "Resolved") -> "LongestRows | None":
             problems = read_problems(config.data, needs=run.needed_fields).problems
             return measure_longest(run, problems, load_tokenizer(config.model.path))
     except PaintError as error:
-        display.note(f"the rows are not measured: {error}")
+        display.warn(f"the rows are not measured: {error}")
         return None

@@ -1,8 +1,9 @@
 """Log and progress of a run: a line per step, and a progress bar below the lines in a terminal.
 
 Messages go to Python's logging under the name ``paint``. A command shows them and the progress on
-the terminal (``shown_on_terminal``). In a host program, progress alone is printed, on stderr and
-after some seconds, until it sets the level of ``logging.getLogger("paint")``.
+the terminal (``shown_on_terminal``). In a host program that sets up no logging, Python's default
+prints warnings on stderr, and progress follows after some seconds. Once it sets the level of
+``logging.getLogger("paint")``, it decides on all of them.
 """
 
 import logging
@@ -31,8 +32,7 @@ from paint.core.metric_records import METRICS
 
 T = TypeVar("T")
 
-LOGGER = logging.getLogger("paint")
-LOGGER.addHandler(logging.NullHandler())  # without a handler, logging prints warnings on stderr
+LOGGER = logging.getLogger("paint")  # without a handler, so that Python prints its warnings
 
 SAY_SECONDS = 20.0  # seconds between progress lines without a terminal
 LONGEST_PAUSE = 160.0  # between lines that have no news: the pause doubles up to it
@@ -72,8 +72,9 @@ class TerminalHandler(logging.Handler):
         self.console = Terminal()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print the message alone."""
-        self.console.print(record.getMessage())
+        """Print the message alone; a warning in yellow, where the terminal has colours."""
+        style = "yellow" if record.levelno >= logging.WARNING else None
+        self.console.print(record.getMessage(), style=style)
 
 
 @contextmanager
@@ -134,14 +135,14 @@ def progress_lines() -> Iterator[None]:
         _lines = None
 
 
-def agrees() -> bool:
-    """Ask on the terminal of a command whether to go on; true where nobody can answer.
+def agrees(*, unasked: bool = True) -> bool:
+    """Ask on the terminal of a command whether to go on; ``unasked`` where nobody can answer.
 
     Nobody can in Python, where no command shows its messages.
     """
     streams = sys.stdin, sys.stdout
     if _terminal_handler() is None or not all(stream and stream.isatty() for stream in streams):
-        return True
+        return unasked
     return input("Go on? [y/N] ").strip().lower() in ("y", "yes")
 
 
@@ -186,8 +187,9 @@ class Display:
     def log(self, level: int, text: str) -> None:
         """Log a message; nothing where the display is disabled."""
         if self.enabled:
-            # "%s", as a text may have percent signs. The record names the caller of note or warn.
-            LOGGER.log(level, "%s", text, stacklevel=3)
+            # A host's handlers print it as it is. "%s", as a text may have percent signs. The
+            # record names the caller of note or warn.
+            LOGGER.log(level, "%s", sanitize_for_terminal(text), stacklevel=3)
 
     def notes(self, lines: Iterable[str]) -> None:
         """Print lines that stay on the screen."""

@@ -5,9 +5,10 @@ answers are graded wrong. No metric shows this. Such answers are therefore liste
 on the page of an evaluation, and by `paint data validate`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from paint.core.display import Display
 from paint.data.benchmarks import Benchmark
 from paint.data.problems import Problem, row_of
 from paint.data.readers import DataError, shorten
@@ -49,21 +50,19 @@ def gold_warnings(problems: Sequence[Problem]) -> list[GoldWarning]:
     return found
 
 
-def announce_benchmark(grader: Grader, benchmark: Benchmark, say: Callable[[str], object]) -> None:
-    """Print how an evaluation set was read, and which rows and gold answers cannot be graded.
+def announce_benchmark(grader: Grader, benchmark: Benchmark, display: Display) -> None:
+    """Say how an evaluation set was read, and warn of rows and answers that cannot be graded.
 
     Raises:
         DataError: none of them can, or a row lacks what the grader needs.
     """
     for note in benchmark.notes:
-        say(note)
+        display.note(note)
     for problem in benchmark.problems:
         lacking = grader.lacks(row_of(problem))
         if lacking:
             raise DataError(f"{benchmark.name}, problem {problem.name}: {lacking}")
-    announce_rows(
-        grader, benchmark.problems, benchmark.name, say, lambda text: say(f"warning: {text}")
-    )
+    announce_rows(grader, benchmark.problems, benchmark.name, display)
     name, problems = benchmark.name, benchmark.problems
     unparsed = []
     for problem in problems:
@@ -89,4 +88,4 @@ def announce_benchmark(grader: Grader, benchmark: Benchmark, say: Callable[[str]
     if len(unparsed) > SHOWN:
         lines.append(f"and {len(unparsed) - SHOWN} more")
     lines.append("Fix them, or list further right answers (docs/how-to/own-data.md).")
-    say("\n  ".join(lines))
+    display.warn("\n  ".join(lines))

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from paint.core.display import Display
 from paint.data.problems import Problem, row_of
 from paint.data.readers import DataError
 from paint.grading.contract import Grader
@@ -99,18 +100,14 @@ def check_rows(
 
 
 def announce_rows(
-    grader: Grader,
-    problems: Sequence[Problem],
-    name: str,
-    say: Callable[[str], object],
-    warn: Callable[[str], object],
+    grader: Grader, problems: Sequence[Problem], name: str, display: Display
 ) -> None:
-    """Say which rows the grader cannot grade. Raises DataError if it can grade none of them."""
+    """Warn of rows that the grader cannot grade. Raises DataError if it can grade none of them."""
     checks = check_rows(grader, problems)
     warning = checks.warning(name)
     if warning and len(checks.faults) == checks.tried:
         raise DataError(warning)
     if warning:
-        warn(warning)
+        display.warn(warning)
     for line in checks.lines():
-        say(f"{name}: {line}")
+        display.note(f"{name}: {line}")

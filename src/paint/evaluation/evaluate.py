@@ -44,6 +44,7 @@ from paint.evaluation.generate import (
     deployment_prompts,
     fit_to_context,
     load_eval_policy,
+    warn_other_form,
     with_date,
 )
 from paint.evaluation.grade import grade, write_summary
@@ -133,7 +134,11 @@ def evaluate(
         )
     display.note(policy.conventions.line())
     warnings = policy.conventions.warnings(thinking=evaluation.thinking)
-    display.notes(filter(None, [*warnings, policy.call_warning]))
+    for warning in filter(None, [*warnings, policy.call_warning]):
+        display.warn(warning)
+    for benchmark in benchmarks:
+        named = grading_of(benchmark, evaluation.grading).grader
+        warn_other_form(display, policy.prompts, named, benchmark.problems)
     protocol = SamplingProtocol(
         evaluation.samples, evaluation.thinking, sampling_from(evaluation.rollout), evaluation.seed
     )
@@ -205,9 +210,11 @@ def load_benchmarks(
         if grading != evaluation.grading:
             display.note(f"{benchmark.name} is graded by {', '.join(grading.grader)}")
         with closing(open_grader(grading)) as grader:
-            announce_benchmark(grader, benchmark, display.note)
+            announce_benchmark(grader, benchmark, display)
             if grader.describe():
                 display.note(grader.describe())
+            if grader.warning():
+                display.warn(grader.warning())
     return list(benchmarks.values())
 
 
@@ -259,7 +266,7 @@ def note_benchmarks(
     """Note what the problems are where they are the default, or the rows of the training."""
     paths = trained.data.paths if trained else (NAME,)
     if paths != (NAME,) and evaluation.benchmarks == paths:
-        display.note(
+        display.warn(
             f"{', '.join(paths)} holds the rows that {target} was trained on; --benchmarks names "
             f"others"
         )

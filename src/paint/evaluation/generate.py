@@ -19,19 +19,21 @@ from paint.config.recipe import to_table
 from paint.config.run_folder import require_checkpoint
 from paint.config.schema import ConfigError
 from paint.core.device import own_device, product_slowdown
-from paint.core.display import LOGGER, Display
+from paint.core.display import Display
 from paint.core.errors import wrap_errors
 from paint.core.storage import SUMS, digest, digest_of_file, lock_folder, read_json
 from paint.core.versions import versions
 from paint.core.workspace import SETTINGS
 from paint.data.problems import DataError, Problem
 from paint.evaluation.store import SampleKey, Store, StoreError, open_store
+from paint.grading.graders import describe_other_form
 from paint.inference.conversations import Conversations, complete, open_conversations, with_tools
 from paint.inference.engine import Completion, Engine, Sampling, derive_seed
 from paint.inference.factory import EngineSetup, open_engine
 from paint.inference.rollouts import Rollout, transcript_of
 from paint.models.conventions import reads_clock, today
 from paint.models.policy import Policy, PolicyError, load_policy, load_tokenizer
+from paint.models.prompts import student_chat
 from paint.models.special_tokens import REASON, special_text_finder
 from paint.models.weights import (
     ADAPTER,
@@ -126,7 +128,7 @@ def load_eval_policy(
     if device.type == "cpu" and model.dtype in ("bfloat16", "float16"):
         slowdown = product_slowdown(getattr(torch, model.dtype))
         if slowdown >= SLOW:
-            LOGGER.info("%s", describe_slow(model.dtype, slowdown))
+            Display().warn(f"model.dtype: {describe_slow(model.dtype, slowdown)}")
     policy = load_policy(model, seed=seed, device=device, prompts=prompts)
     return with_tools(policy, conversation)
 
@@ -356,6 +358,21 @@ def conversation_identity(conversation: cfg.ConversationConfig) -> dict[str, Any
     return {name: table[name] for name in ("tools", "environment", "max_turns", "options")}
 
 
+def warn_other_form(
+    display: Display,
+    prompts: cfg.PromptsConfig,
+    graders: Sequence[str],
+    problems: Sequence[Problem],
+) -> None:
+    """Warn where the student's prompt asks for another form of answers than its graders read."""
+    problem = problems[0]
+    prompt = "\n".join(str(message["content"]) for message in student_chat(prompts, problem))
+    # What the problem itself says is not what is asked for.
+    warning = describe_other_form(graders, prompt.replace(problem.problem, ""))
+    if warning:
+        display.warn(warning)
+
+
 def fit_to_context(
     policy: Policy, protocol: SamplingProtocol, name: str, prompts: PromptIds, display: Display
 ) -> SamplingProtocol:
@@ -363,7 +380,7 @@ def fit_to_context(
     sampling, room = protocol.sampling, tokens_left(policy, prompts)
     if not 0 < room < sampling.max_new_tokens:
         return protocol
-    display.note(
+    display.warn(
         f"{name}: answers end after {room:,} tokens, not {sampling.max_new_tokens:,}: the longest "
         f"prompt leaves no more of the model's {position_limit(policy.base.config)} positions"
     )

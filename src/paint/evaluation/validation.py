@@ -126,7 +126,7 @@ def load_validation(
                     f"{run / 'validation'} away"
                 )
         for benchmark in benchmarks:
-            announce_benchmark(grader, benchmark, display.note)
+            announce_benchmark(grader, benchmark, display)
 
     run_on_rank0(check_problems)
     # Every rank or server has a full batch; between two batches a run can be stopped.
@@ -211,7 +211,7 @@ def _validate_task(
         graded = grade(stores[0], validation.grader, validation.config.grading, display)
 
     if not graded.graded.any():
-        display.note(f"{title}: no sample has a reward")
+        display.warn(f"{title}: no sample has a reward")
         return tracker_metrics(graded, {})
     metrics = compute_metrics({"": graded})[""]
     display.note(f"{title}: {_scores_text(graded, metrics, task.protocol.samples)}")

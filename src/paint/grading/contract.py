@@ -155,6 +155,10 @@ class Grader(Protocol):
         """What a user should know of it at the start, in one line; "" for nothing."""
         return ""
 
+    def warning(self) -> str:
+        """What of it is likely wrong on this machine, in one line; "" for nothing."""
+        return ""
+
     def lacks(self, row: Mapping[str, Any]) -> str:
         """What a problem's row lacks for it, for a message; "" for nothing."""
         return ""

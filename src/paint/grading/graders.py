@@ -34,12 +34,27 @@ from strictgrade.thoughts import split_thought
 
 GRADERS = ("math", "exact", "choice", "code", "none")
 WITH_ANSWER = ("math", "exact", "choice")  # of the rows, with which they compare
+FORMS = {"math": r"\boxed", "code": "```"}
+"""What a prompt holds that asks for answers in the form which a grader reads, of those with one."""
 
 
 def needs_answer(grader: str) -> bool:
     """True if the grader of this name compares with a gold answer."""
     # A function of the user's own may need none.
     return grader in WITH_ANSWER
+
+
+def describe_other_form(graders: Sequence[str], prompt: str) -> str:
+    """A line where a prompt asks for another form of answers than graders read; "" elsewhere."""
+    read = {name: FORMS[name] for name in graders if name in FORMS}
+    asked = [form for form in FORMS.values() if form in prompt]
+    if not read or not asked or any(form in asked for form in read.values()):
+        return ""
+    forms = " and ".join(read.values())
+    return (
+        f"the student's prompt asks for {' and '.join(asked)}, and grading.grader "
+        f"{', '.join(read)} reads {forms}: set prompts.student, or another grading.grader"
+    )
 
 
 def open_grader(grading: GradingConfig, folder: Path | None = None, rank: int = 0) -> Grader:
@@ -226,6 +241,10 @@ class WeightedGrader(Grader):
 
     def describe(self) -> str:
         lines = [grader.describe() for grader in self._graders.values()]
+        return "; ".join(filter(None, lines))
+
+    def warning(self) -> str:
+        lines = [grader.warning() for grader in self._graders.values()]
         return "; ".join(filter(None, lines))
 
     def lacks(self, row: Mapping[str, Any]) -> str:

@@ -158,7 +158,7 @@ class CompiledStep:
             self.enabled, self.failed = False, True
             self.clear()
             self.graphed.clear()
-            self.graphed.note(f"engine: steps are not compiled, since {format_short(str(error))}")
+            self.graphed.warn(f"engine: steps are not compiled, since {format_short(str(error))}")
         finally:
             self.graphed.restore(before)
 

@@ -181,7 +181,7 @@ def open_engine(setup: EngineSetup) -> Iterator[Engine]:
             fault = str(error)
         if fault:
             stack.close()
-            setup.display.note(f"engine: {LOCAL} continues, since {fault}")
+            setup.display.warn(f"engine: {LOCAL} continues, since {fault}")
             # An evaluation's policy is on the CPU, since its GPU was for the server.
             if policy.device.type != own_device().type:
                 move_policy(policy, own_device())

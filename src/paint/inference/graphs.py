@@ -27,10 +27,16 @@ class GraphedStep:
     """
 
     def __init__(
-        self, state: Sequence[Tensor], note: Callable[[str], None], *, enabled: bool
+        self,
+        state: Sequence[Tensor],
+        note: Callable[[str], None],
+        warn: Callable[[str], None],
+        *,
+        enabled: bool,
     ) -> None:
         self.state = state
         self.note = note
+        self.warn = warn
         self.enabled = enabled
         self.graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
         if enabled:
@@ -106,7 +112,7 @@ class GraphedStep:
     def _disable(self, reason: str) -> None:
         self.enabled = False
         self.graphs.clear()
-        self.note(f"engine: no CUDA graphs, since {reason}; decoding is several times slower")
+        self.warn(f"engine: no CUDA graphs, since {reason}; decoding is several times slower")
 
     def copy(self) -> list[Tensor]:
         """The state as it is."""

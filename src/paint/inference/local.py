@@ -153,6 +153,7 @@ class LocalEngine(Engine):
             count,
             longest,
             self.display.note,
+            self.display.warn,
             graphs=self.graphs,
             compiled=compiled,
         )
@@ -165,7 +166,7 @@ class LocalEngine(Engine):
                 "or use a larger GPU or servers"
             ) from error
         self.batch_size = rows // 2
-        self.display.note(
+        self.display.warn(
             f"engine: out of memory with {rows} rows at once; {self.batch_size} from now on"
         )
 
@@ -180,6 +181,7 @@ class _Sampler:
         count: int,
         longest: int,
         note: Callable[[str], None],
+        warn: Callable[[str], None],
         *,
         graphs: bool,
         compiled: bool = False,
@@ -197,6 +199,7 @@ class _Sampler:
         self.step = GraphedStep(
             (*self.slots.state, self.too_few),
             note,
+            warn,
             enabled=is_on_gpu and graphs and self.decoder.is_static,
         )
         self.capacity = 0  # of the buffers that the graphs work on

@@ -145,7 +145,7 @@ def run_experiment(
     steps = _evaluated_steps(seeded, every_checkpoint=every_checkpoint)
     benchmark = protocol.benchmark
     with closing(open_grader(seeded[0].config.grading)) as grader:
-        announce_benchmark(grader, benchmark, display.note)
+        announce_benchmark(grader, benchmark, display)
     with wrap_errors(folder, RunError, "choose another place (--output-dir)"):
         folder.mkdir(parents=True, exist_ok=True)
 

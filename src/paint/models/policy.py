@@ -136,15 +136,20 @@ class Policy:
 
     @property
     def notes(self) -> list[str]:
-        """What a run prints of it: conventions, their warnings, adapters and kernels."""
-        thinking = self.student_thinking and self.teacher_thinking
-        notes = [self.conventions.line(), *self.conventions.warnings(thinking=thinking)]
-        notes += filter(None, [self.call_warning])
+        """What a run prints of it: conventions, adapters and kernels."""
+        notes = [self.conventions.line()]
         if self.tuning == "lora":
             notes.append(describe_adapters(self.base))
         if self.kernels:
             notes.append(self.kernels)
         return notes
+
+    @property
+    def warnings(self) -> list[str]:
+        """What of its template and its tools is likely not what a training expects."""
+        thinking = self.student_thinking and self.teacher_thinking
+        lines = [*self.conventions.warnings(thinking=thinking), self.call_warning]
+        return list(filter(None, lines))
 
     @property
     def device(self) -> torch.device:

@@ -82,6 +82,7 @@ class Resolved:
     longest: LongestRows | None = None  # None where the rows were not measured
     falls_back: bool = False  # the run generates itself if its own server does not start
     notes: tuple[str, ...] = ()  # lines that a run prints at its start
+    warnings: tuple[str, ...] = ()  # those on what is likely wrong
 
     def changed(self, section: str, **settings: Any) -> "Resolved":
         """The same with other settings in a section, and the engine that they name."""
@@ -703,7 +704,7 @@ def resolve(run: Resolved, machine: Machine) -> Resolved:
     """
     cautions = tuple(cautions_of(run))
     run = resolve_engine(run, machine)
-    run = replace(run, notes=(*run.notes, *cautions, *_without_effect(run)))
+    run = replace(run, warnings=(*run.warnings, *cautions, *_without_effect(run)))
     if machine.ranks > 1:
         run = replace(run, notes=(*run.notes, f"{machine.ranks} ranks"))
     # Each rank needs a row, as passes and sums are of all ranks together.
@@ -737,7 +738,7 @@ def _resolve_dtype(run: Resolved, machine: Machine, split: Split) -> Resolved:
     """
     model, dtype = run.config.model, dtype_on(run.config.model, machine)
     chosen, slowdown = run.changed("model", dtype=dtype), machine.slowdown.get(dtype, 0.0)
-    note = ""
+    note = warning = ""
     if model.dtype == "auto" and dtype == "float32" and model.train_mode == "lora":
         why = describe_slow("bfloat16", machine.slowdown.get("bfloat16", SLOW))
         note = f"model.dtype: float32, since {why}"
@@ -749,8 +750,11 @@ def _resolve_dtype(run: Resolved, machine: Machine, split: Split) -> Resolved:
                 note = f"model.dtype: bfloat16, as float32 would need {needed} GB; {why}"
     elif slowdown >= SLOW:
         slow = describe_slow(dtype, slowdown)
-        note = f"model.dtype: {slow}; --model.dtype float32 is faster, and takes twice the memory"
-    return replace(chosen, notes=(*run.notes, *filter(None, [note])))
+        warning = (
+            f"model.dtype: {slow}; --model.dtype float32 is faster, and takes twice the memory"
+        )
+    notes, warnings = filter(None, [note]), filter(None, [warning])
+    return replace(chosen, notes=(*run.notes, *notes), warnings=(*run.warnings, *warnings))
 
 
 def cautions_of(run: Resolved) -> Iterator[str]:

@@ -68,14 +68,17 @@ def load_callbacks(callbacks: Any) -> list[Callback]:
     return loaded
 
 
-def tell_callbacks(callbacks: Sequence[Callback], method: str, *arguments: Any) -> bool:
-    """Call a method of each callback; whether one of them returned True.
+def tell_callbacks(
+    callbacks: Sequence[Callback], method: str, *arguments: Any
+) -> list[Callback]:
+    """Call a method of each callback; return those of which it returned True.
 
     Raises ConfigError, with its class and line, for one that raises.
     """
-    answers = []
+    found = []
     for callback in callbacks:
         place = f"the callback {type(callback).__name__}: {method}"
         with user_errors(place, ConfigError, "correct the callback"):
-            answers.append(bool(getattr(callback, method)(*arguments)))
-    return any(answers)
+            if getattr(callback, method)(*arguments):
+                found.append(callback)
+    return found

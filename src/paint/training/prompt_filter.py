@@ -91,7 +91,7 @@ def filter_problems(
     }
     for reason, number in (candidates.skipped | skipped).items():
         if number:
-            display.note(f"skipped {number} rows: {reason}")
+            display.warn(f"skipped {number} rows: {reason}")
     _note_prompts(policy, run, contexts, problems, display)
     return problems
 
@@ -113,7 +113,7 @@ def _note_prompts(
     """Say what of the problems the views do not read as it is in the file."""
     replaced = replaced_system_turns(run.config.prompts, problems)
     if replaced:
-        display.note(describe_replaced(replaced, len(problems)))
+        display.warn(describe_replaced(replaced, len(problems)))
     if run.algorithm.needs_context:
         note_unmasked(contexts, problems, display)
     if run.learns_solutions:
@@ -301,7 +301,7 @@ def note_unmasked(contexts: Contexts, problems: Sequence[Problem], display: Disp
             of = f"{len(searched)}"
             if len(searched) < len(problems):
                 of = f"{len(searched):,}, at equal distances among {len(problems):,},"
-            display.note(
+            display.warn(
                 f"{without_anchors} of {of} contexts have no anchors: their overlap counts as 0, "
                 f"and they are shown in full (context.alignment words or fixed masks them, too)"
             )
@@ -314,7 +314,7 @@ def warn_template_mismatch(display: Display, policy: Policy) -> None:
         return
 
     where = "as in OPSD's scripts, " if policy.prompts == PAPER_PROMPTS else ""
-    display.note(
+    display.warn(
         f"{where}the views differ in more than what the teacher is shown: where the student reads "
         f"{student!r}, the teacher reads {teacher!r} (docs/fidelity.md, D9). objective.skip_tokens "
         f"1 leaves the first token after it (first_kl) out of the loss; model.teacher_thinking and "

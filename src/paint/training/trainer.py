@@ -1,7 +1,7 @@
 """The trainer: set-up, the loop over steps, checkpoints and logs."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from paint.config.run_folder import (
     step_paths,
 )
 from paint.config.schema import ONE_TURN, Config, TrainConfig
+from paint.core.collapse import describe_end
 from paint.core.demo_files import problems_path
 from paint.core.device import keep_compiled
 from paint.core.display import Clock, Display, agrees
@@ -44,6 +45,7 @@ from paint.data.readers import is_on_hub
 from paint.data.row_checks import announce_rows
 from paint.evaluation.change import describe_change, graded_validation
 from paint.evaluation.defaults import training_tokens
+from paint.evaluation.generate import warn_other_form
 from paint.evaluation.grade import summarise
 from paint.evaluation.validation import Validation, load_validation, validate
 from paint.grading.contract import Grader, describe_failures
@@ -137,7 +139,7 @@ def train(
         config = with_resolved(config, read_run(folder))
     run = checked or check_training(config)
     if resume:
-        run = replace(run, notes=(*run.notes, *require_same_beginning(run, folder)))
+        run = replace(run, warnings=require_same_beginning(run, folder))
     # One rank's rows may take longer than another's.
     patience = START_SECONDS + run.rollout.server_timeout + run.rollout.timeout
     accelerator = open_accelerator(folder, run.config.log.trackers, patience)
@@ -154,12 +156,13 @@ def train(
         display.notes(filter(None, [keep_compiled(accelerator.device)]))
         reason = require_loss(run.objective, accelerator.device)
         if reason and run.algorithm.needs_context:  # what the divergence applies to
-            display.note(f"the loss is computed without Triton kernels: {reason}")
+            display.warn(f"the loss is computed without Triton kernels: {reason}")
         run = replace(run, longest=_longest_rows(run, candidates.problems))
         run = resolve(run, _find_machine(accelerator))
         rank = accelerator.process_index
         grader = stack.enter_context(open_grader(run.config.grading, folder, rank))
         display.notes([line for line in (*run.notes, grader.describe()) if line])
+        _warn_of(display, [*run.warnings, grader.warning()])
 
         model, seed, prompts = run.config.model, run.config.train.seed, run.config.prompts
         if model.date == "auto":
@@ -175,6 +178,7 @@ def train(
         # Before a checkpoint is restored: it is made of the weights of the start.
         teacher = open_teacher(policy, run.teacher)
         display.notes(policy.notes)
+        _warn_of(display, policy.warnings)
         validation = load_validation(policy, run.config, folder, ranks, grader, display)
         if policy.conventions.date is not None:
             # For run.json: a resumed run must render the same prompts on another day (C33).
@@ -184,10 +188,12 @@ def train(
         display.notes(describe_mixture(problems, run.config.data, drawn_count(run.config)))
         if run.algorithm.needs_context:
             warn_template_mismatch(display, policy)
-        display.notes(filter(None, [describe_missing_answers(run, problems)]))
+        _warn_of(display, [describe_missing_answers(run, problems)])
         is_graded = run.algorithm.needs_rollouts and not run.config.conversation.environment
         if is_graded:
             run_on_rank0(lambda: _try_rows(grader, problems, run.config, display))
+        if run.generates and not run.config.grading.is_off:
+            warn_other_form(display, policy.prompts, run.config.grading.grader, problems)
 
         expected = None
         if ranks == 1:  # the parts of several differ
@@ -231,6 +237,12 @@ def train(
         prices = run.config.grading.prices
         _describe_end(folder, done, monotonic() - began, display, prices, expected)
     return latest_checkpoint(folder) or folder
+
+
+def _warn_of(display: Display, lines: Iterable[str]) -> None:
+    """Warn of each line that is not empty."""
+    for line in filter(None, lines):
+        display.warn(line)
 
 
 def _expect_time(
@@ -360,7 +372,7 @@ def _try_rows(
     grader: Grader, problems: Sequence[Problem], config: Config, display: Display
 ) -> None:
     with display.working("trying the rows by their own solutions"):
-        announce_rows(grader, problems, config.data.place, display.note, display.warn)
+        announce_rows(grader, problems, config.data.place, display)
 
 
 def _describe_end(
@@ -393,6 +405,7 @@ def _describe_end(
     if change:
         display.note(change)
     display.note(f"done: {latest_checkpoint(folder) or folder}")
+    _warn_of(display, [describe_end(steps)])
 
 
 def loop(
@@ -425,14 +438,14 @@ def loop(
             while done < config.steps:
                 clock = Clock(display)
                 scored, further = _take_step(setup, done, clock)
-                is_stopped = False
+                ended_by: list[str] = []
                 if accelerator.is_main_process:
-                    is_stopped = log_step(setup, folder, display, scored, further, clock, done + 1)
+                    ended_by = log_step(setup, folder, display, scored, further, clock, done + 1)
                 done += 1
                 updates.clear()
 
                 # Callbacks run on rank 0 alone, and all ranks must end after the same step.
-                is_stopped = bool(any_rank_signal([int(is_stopped)]))
+                is_stopped = bool(any_rank_signal([int(bool(ended_by))]))
                 signal_number = any_rank_signal(signals)
                 is_due = _is_checkpoint(config, done) or is_stopped
                 if is_due or signal_number:
@@ -442,7 +455,7 @@ def loop(
                 if is_due:
                     validate_checkpoint()
                 if is_stopped:
-                    display.note(f"ended after step {done} by a callback or health.stop_on; saved")
+                    display.note(f"ended after step {done} by {' and '.join(ended_by)}; saved")
                     break
         # The step is saved already, or must not be saved.
         except (Interrupted, checkpoint.RanksDiffer):
@@ -544,46 +557,31 @@ def log_step(
     further: Mapping[str, float],
     clock: Clock,
     step_number: int,
-) -> bool:
-    """Log a step, from 1, with ``further`` metrics; return whether a callback ends the run."""
+) -> list[str]:
+    """Log a step, from 1, with ``further`` metrics; return what of the callbacks ends the run."""
     if setup.first_prompts and step_number == 1:
         shown = next((s for s in scored if s.tokens), scored[0])
         print_first_completion(display, setup.policy, shown, setup.first_prompts)
-
-    def note(text: str) -> None:
-        display.note(f"step {step_number}: {text}")
 
     options, rollout, log = setup.resolved.objective, setup.config.rollout, setup.config.log
     metrics: dict[str, float] = {"step": step_number}
     metrics |= run_log.step_metrics(scored, options, gives_answers=setup.grader.gives_answers)
     if rollout.off_policy_steps and all(r.behavior_log_probs is None for r in scored):
         metrics |= ON_POLICY
+    if setup.resolved.algorithm.learns_from == "differences":
+        # An algorithm's own value, which counts what it has learned from, stays.
+        metrics = run_log.equal_rewards(scored, rollout.samples_per_problem) | metrics
+    if not setup.policy.tools:  # an environment alone offers none
+        for name in ("tool_calls", "tool_errors"):
+            metrics.pop(name, None)
     metrics |= clock.rates(sum(len(r.completion.ids) for r in scored))
     metrics |= further
     optimizer = setup.resolved.optimizer
     metrics["learning_rate"] = learning_rate(optimizer, setup.config.train, step_number - 1)
     metrics["seconds_left"] = display.seconds_left(step_number)
 
-    if metrics.get("kept_completions") == 0:
-        note("no completion was learned from, so nothing was updated (kept_completions 0)")
-    kl = metrics.get("off_policy_kl", 0.0)
-    if kl > OFF_POLICY_KL_WARNING:
-        lag = "" if setup.resolved.engine.is_stored else "rollout.off_policy_steps or "
-        note(
-            f"the completions are off-policy: off_policy_kl is {kl:.2g} nats, over "
-            f"{OFF_POLICY_KL_WARNING:g}; lower {lag}train.learning_rate"
-        )
-    graded = [(r.grade, r.problem.name) for r in scored if r.grade]
-    failures = describe_failures([grade for grade, _ in graded], [name for _, name in graded])
-    if failures:
-        note(failures)
-    long = [r for r in scored if r.teacher_prompt and r.teacher_prompt.refused_tokens]
-    if long and long[0].teacher_prompt:
-        note(
-            f"what the teacher reads of {len(long)} of {len(scored)} completions makes a prompt "
-            f"over the limit, and they are passed over; first on problem {long[0].problem.id}: "
-            f"{long[0].teacher_prompt.refused_tokens:,} tokens (data.max_prompt_tokens)"
-        )
+    warnings = filter(None, _step_warnings(setup, scored, metrics))
+    _warn_of(display, (f"step {step_number}: {text}" for text in warnings))
     records = list(map(run_log.record, scored))
     run_log.write_rollouts(folder, step_number, records)
     write_tokens(folder, step_number, scored, log.token_rows, setup.policy.tokenizer)
@@ -592,7 +590,39 @@ def log_step(
     tracked = {name: value for name, value in metrics.items() if name != "step"}
     setup.accelerator.log(tracked, step=step_number)
     display.step(metrics)
-    return tell_callbacks(setup.callbacks, "on_step", step_number, metrics, records)
+    ended = tell_callbacks(setup.callbacks, "on_step", step_number, metrics, records)
+    return [_name_of(callback) for callback in ended]
+
+
+def _name_of(callback: Callback) -> str:
+    """What ends a run, in words."""
+    if isinstance(callback, Health):
+        return f"health.stop_on {', '.join(callback.ended_on)}"
+    return f"the callback {type(callback).__name__}"
+
+
+def _step_warnings(
+    setup: Setup, scored: Sequence[Rollout], metrics: Mapping[str, float]
+) -> Iterator[str]:
+    """Lines on what a step did not learn from, or should not have."""
+    if metrics.get("kept_completions") == 0:
+        yield "no completion was learned from, so nothing was updated (kept_completions 0)"
+    kl = metrics.get("off_policy_kl", 0.0)
+    if kl > OFF_POLICY_KL_WARNING:
+        lag = "" if setup.resolved.engine.is_stored else "rollout.off_policy_steps or "
+        yield (
+            f"the completions are off-policy: off_policy_kl is {kl:.2g} nats, over "
+            f"{OFF_POLICY_KL_WARNING:g}; lower {lag}train.learning_rate"
+        )
+    graded = [(r.grade, r.problem.name) for r in scored if r.grade]
+    yield describe_failures([grade for grade, _ in graded], [name for _, name in graded])
+    long = [r for r in scored if r.teacher_prompt and r.teacher_prompt.refused_tokens]
+    if long and long[0].teacher_prompt:
+        yield (
+            f"what the teacher reads of {len(long)} of {len(scored)} completions makes a prompt "
+            f"over the limit, and they are passed over; first on problem {long[0].problem.id}: "
+            f"{long[0].teacher_prompt.refused_tokens:,} tokens (data.max_prompt_tokens)"
+        )
 
 
 def _open_off_policy_rollouts(setup: Setup, last: Path | None) -> OffPolicyRollouts:

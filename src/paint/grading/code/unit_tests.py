@@ -17,7 +17,15 @@ from typing import Any, Literal, NamedTuple
 
 from paint.core.settings import POSITIVE, Check, setting, within
 from paint.core.storage import digest
-from paint.grading.code.sandbox import Limits, Outcome, Sandboxes, Way, describe_confinement
+from paint.grading.code.sandbox import (
+    Limits,
+    Outcome,
+    Sandboxes,
+    Way,
+    describe_confinement,
+    find_reach,
+    find_way,
+)
 from paint.grading.contract import Grade, Grader, Item, RowCheck
 from strictgrade.processes import cores
 from strictgrade.thoughts import split_thought
@@ -168,7 +176,10 @@ class CodeGrader(Grader):
         return [trials[key] for key in keys]
 
     def describe(self) -> str:
-        return describe_confinement()
+        return "" if self.warning() else describe_confinement()
+
+    def warning(self) -> str:
+        return describe_confinement() if find_reach(find_way()) else ""
 
     def lacks(self, row: Mapping[str, Any]) -> str:
         if tests_of(row, self.options.tests_field):

@@ -143,7 +143,7 @@ def read_training_problems(
         display.warn(f"solutions are not shown: {error}")
         return []
     if problems_digest(problems) != read_run_json(run)["problems"]:
-        display.note(
+        display.warn(
             f"solutions are not shown: {config.data.place} holds other problems than {run} was "
             f"trained on"
         )

@@ -1,0 +1,193 @@
+"""Warnings: each of the package is seen in a shell and from Python, once, without any set-up."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from shlex import split
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "paint"
+
+DISPLAYS = {
+    *("display", "Display()", "self.display", "setup.display"),
+    *("self.server.display", "self.counter.display"),
+}
+PASSED_ON = ("self.warn", "self.graphed.warn", "endpoint.warn")
+"""Attributes that hold the ``warn`` of a display, or a method that calls it."""
+
+
+def method_calls() -> Iterator[tuple[str, Path, ast.Call]]:
+    """Every call of a method in the package with its name, but those of the display itself."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        if path.name != "display.py":
+            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                    yield node.func.attr, path, node
+
+
+CALLS = list(method_calls())
+
+
+def calls(name: str) -> list[tuple[Path, ast.Call]]:
+    return [(path, call) for found, path, call in CALLS if found == name]
+
+
+def text_of(call: ast.Call) -> str:
+    """The text of a message, with the code of its values in their places."""
+    [text] = call.args
+    if isinstance(text, ast.Constant):
+        return str(text.value)
+    if not isinstance(text, ast.JoinedStr):
+        return ast.unparse(text)
+    parts = [
+        str(part.value) if isinstance(part, ast.Constant) else ast.unparse(part)
+        for part in text.values
+    ]
+    return "".join(parts)
+
+
+WARNINGS = [text_of(call) for _, call in calls("warn")]
+
+SAY = """
+import json, logging, sys
+from paint.core.display import Display, progress_lines, shown_on_terminal
+face, *texts = json.load(sys.stdin)
+if face == "configured":
+    logging.basicConfig(format="%(message)s")
+with shown_on_terminal() if face == "shell" else progress_lines():
+    for text in texts:
+        Display().note("a note")
+        Display().warn(text)
+        Display(enabled=False).warn("of another rank")
+"""
+
+
+def said(face: str, texts: list[str]) -> tuple[str, str]:
+    """What stdout and stderr of a process get that warns of each text."""
+    line = [sys.executable, "-c", SAY]
+    given = json.dumps([face, *texts])
+    result = subprocess.run(line, input=given, capture_output=True, text=True, check=True)
+    return result.stdout, result.stderr
+
+
+def test_warn_is_called_on_displays_alone() -> None:
+    assert len(WARNINGS) > 30
+    for path, call in calls("warn"):
+        assert isinstance(call.func, ast.Attribute)
+        whole, owner = ast.unparse(call.func), ast.unparse(call.func.value)
+        assert owner in DISPLAYS or whole in PASSED_ON, f"{path} line {call.lineno}: {whole}"
+    for name in ("warning", "error", "exception"):  # of a logger, past the display
+        for path, call in calls(name):
+            owner = ast.unparse(call.func).partition(".")[0]
+            assert owner.lower() not in ("logger", "logging"), f"{path} line {call.lineno}"
+
+
+def test_notes_tell_of_nothing_that_is_likely_wrong() -> None:
+    for name in ("note", "progress"):
+        for path, call in calls(name):
+            if call.args and "path" not in ast.unparse(call.func):
+                words = text_of(call).lower()
+                found = [w for w in ("warning", "fail", "skipped", "no answer") if w in words]
+                assert not found, f"{path} line {call.lineno}"
+
+
+def test_every_warning_of_the_package_is_printed_once_by_both_faces() -> None:
+    hostile = "\x1b[31mred \u202e 100%s"
+    texts = [*WARNINGS, hostile]
+    printed = [*WARNINGS, "\\x1b[31mred \\u202e 100%s"]
+    expected = "".join(f"{text}\n" for text in printed)
+    assert said("python", texts) == ("", expected)
+    assert said("configured", texts) == ("", expected)
+    out, err = said("shell", texts)
+    assert (out.replace("a note\n", ""), err) == (expected, "")
+
+
+SHELL = """
+import logging, sys
+from paint.cli import main
+logging.basicConfig(filename="warnings.txt", format="%(message)s")
+logging.root.handlers[0].setLevel("WARNING")
+sys.exit(main(sys.argv[1:]))
+"""
+
+JUDGE = """
+def grade(completion, row):
+    if len(completion) % 3 == 0:
+        raise ValueError("malformed")
+    return float(row["answer"] in completion)
+"""
+
+CUT = (
+    "train demo-paint --log.folder runs --log.name run --train.steps 1 --train.batch-size 4 "
+    "--train.micro-batch-size 4 --data.limit 4 --rollout.max-new-tokens 8 "
+    "--model.teacher-thinking True",
+    "paint.train('demo-paint', output_dir='runs/run', model={'teacher_thinking': True}, "
+    "data={'limit': 4}, train="
+    "{'steps': 1, 'batch_size': 4, 'micro_batch_size': 4}, rollout={'max_new_tokens': 8})",
+    ("the views differ", "(all_truncated)", "(all_unanswered)", "ended with collapse warnings"),
+)
+COLLAPSE = (
+    "train demo-paint --log.folder runs --log.name run --train.steps 5 --train.learning-rate 0.03",
+    "paint.train('demo-paint', output_dir='runs/run', train={'steps': 5, 'learning_rate': 0.03})",
+    ("(kl)", "(clipped)", "ended with collapse warnings"),
+)
+FAILING = (
+    "train demo-grpo --log.folder runs --log.name run --train.steps 1 --grading.grader judge:grade",
+    "paint.train('demo-grpo', output_dir='runs/run', train={'steps': 1}, grading="
+    "{'grader': 'judge:grade'})",
+    ("the grader failed on ",),
+)
+EVALUATION = (
+    "eval demo --benchmarks demo --limit 8 --samples 1 --rollout.max-new-tokens 8 "
+    "--grading.grader judge:grade",
+    "paint.evaluate('demo', benchmarks=['demo'], limit=8, samples=1, rollout={'max_new_tokens': "
+    "8}, grading={'grader': 'judge:grade'})",
+    ("the grader failed on ", "truncated_frac 1: "),
+)
+PROMPT = (
+    "train demo-paint --log.folder runs --log.name run --train.steps 1 --train.batch-size 4 "
+    "--prompts.student 'Write ```python, {{ problem }}'",
+    "paint.train('demo-paint', output_dir='runs/run', train={'steps': 1, 'batch_size': 4}, "
+    "prompts={'student': 'Write ```python, {{ problem }}'})",
+    ("the student's prompt asks for ```, and grading.grader math reads \\boxed",),
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "call", "expected"),
+    [
+        CUT,
+        pytest.param(*COLLAPSE, marks=pytest.mark.slow),
+        pytest.param(*FAILING, marks=pytest.mark.slow),
+        pytest.param(*EVALUATION, marks=pytest.mark.slow),
+        pytest.param(*PROMPT, marks=pytest.mark.slow),
+    ],
+    ids=["cut", "collapse", "failing", "evaluation", "prompt"],
+)
+def test_warnings_of_a_run_are_the_same_in_a_shell_and_in_python(
+    line: str, call: str, expected: tuple[str, ...], tmp_path: Path
+) -> None:
+    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(tmp_path)}
+    (tmp_path / "judge.py").write_text(JUDGE)
+    processes = []
+    for face, code in (("shell", [SHELL, *split(line)]), ("python", [f"import paint\n{call}"])):
+        (tmp_path / face).mkdir()
+        command = [sys.executable, "-c", *code]
+        process = subprocess.run(
+            command, cwd=tmp_path / face, env=env, capture_output=True, text=True
+        )
+        assert process.returncode == 0, process.stderr
+        processes.append(process)
+    shell, python = processes
+    warned = (tmp_path / "shell" / "warnings.txt").read_text().splitlines()
+    lines = [line for line in python.stderr.splitlines() if not line.startswith("paint: ")]
+    assert lines == warned
+    assert all(shell.stdout.splitlines().count(one) == 1 for one in warned)
+    assert python.stdout == ""
+    for part in expected:
+        assert any(part in one for one in warned), part
