@@ -84,3 +84,39 @@ def test_collapse_warnings_of_demo_runs_tell_a_collapse_from_health(tmp_path: Pa
         found[name] = [found_at["warning"] for found_at in warning_history(rows)]
     assert not found["healthy"]
     assert set(found["collapses"]) >= {"kl", "entropy_high"}
+
+
+def calculate(formula: str) -> str:
+    """Computes a formula.
+
+    Args:
+        formula: Numbers, brackets, and + - * /.
+    """
+    return formula
+
+
+class Once:
+    """An environment without tools, which ends after a turn."""
+
+    def step(self, messages: Any, completion: str) -> None:
+        return None
+
+
+@pytest.mark.slow
+def test_train_says_in_its_first_step_that_no_completion_called_an_offered_tool(
+    tmp_path: Path,
+) -> None:
+    offers = {"tools": {"tools": [calculate]}, "environment": {"environment": Once}}
+    found = {}
+    for name, conversation in offers.items():
+        run = paint.train(
+            "demo-paint",
+            output_dir=tmp_path / name,
+            conversation=conversation,
+            train={"steps": 1, "batch_size": 4, "micro_batch_size": 4},
+        )
+        rows = run.metrics.reset_index().to_dict("records")
+        found[name] = {one["warning"] for one in warning_history(rows)}
+        assert ("tool_calls" in run.metrics) == (name == "tools")
+    assert "no_tool_call" in found["tools"]
+    assert "no_tool_call" not in found["environment"]

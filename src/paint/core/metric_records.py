@@ -635,7 +635,8 @@ METRICS = (
     Metric(
         name="unboxed_frac",
         unit="fraction",
-        meaning="completions without a boxed answer (grader math)",
+        meaning="completions without an answer that the grader reads: a box (math), a letter "
+        "(choice), code (code), an end of the thought (exact)",
         of_run=True,
         charts=("ends",),
         column="no answer",

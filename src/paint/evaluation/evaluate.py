@@ -44,7 +44,7 @@ from paint.evaluation.generate import (
     deployment_prompts,
     fit_to_context,
     load_eval_policy,
-    warn_other_form,
+    other_form,
     with_date,
 )
 from paint.evaluation.grade import grade, write_summary
@@ -133,12 +133,12 @@ def evaluate(
             conversation=evaluation.conversation,
         )
     display.note(policy.conventions.line())
-    warnings = policy.conventions.warnings(thinking=evaluation.thinking)
-    for warning in filter(None, [*warnings, policy.call_warning]):
-        display.warn(warning)
+    warnings = [*policy.conventions.warnings(thinking=evaluation.thinking), policy.call_warning]
     for benchmark in benchmarks:
         named = grading_of(benchmark, evaluation.grading).grader
-        warn_other_form(display, policy.prompts, named, benchmark.problems)
+        warnings.append(other_form(policy.prompts, named, benchmark.problems[0]))
+    for warning in filter(None, warnings):
+        display.warn(warning)
     protocol = SamplingProtocol(
         evaluation.samples, evaluation.thinking, sampling_from(evaluation.rollout), evaluation.seed
     )

@@ -358,19 +358,11 @@ def conversation_identity(conversation: cfg.ConversationConfig) -> dict[str, Any
     return {name: table[name] for name in ("tools", "environment", "max_turns", "options")}
 
 
-def warn_other_form(
-    display: Display,
-    prompts: cfg.PromptsConfig,
-    graders: Sequence[str],
-    problems: Sequence[Problem],
-) -> None:
-    """Warn where the student's prompt asks for another form of answers than its graders read."""
-    problem = problems[0]
+def other_form(prompts: cfg.PromptsConfig, graders: Sequence[str], problem: Problem) -> str:
+    """A line where the student's prompt asks for other answers than graders read; "" elsewhere."""
     prompt = "\n".join(str(message["content"]) for message in student_chat(prompts, problem))
     # What the problem itself says is not what is asked for.
-    warning = describe_other_form(graders, prompt.replace(problem.problem, ""))
-    if warning:
-        display.warn(warning)
+    return describe_other_form(graders, prompt.replace(problem.problem, ""))
 
 
 def fit_to_context(

@@ -103,16 +103,19 @@ def grade(
             f"{cut(failed[0]['problem_id'])}: {failed[0]['reason']}"
         )
     graded = graded_samples(store)
-    for warning in _hopeless(graded):
+    for warning in _hopeless(graded, grader.unanswered):
         display.warn(f"{store.folder.name}: {warning}")
     return graded
 
 
-def _hopeless(graded: GradedSamples) -> Iterator[str]:
+def _hopeless(graded: GradedSamples, unanswered: Sequence[str]) -> Iterator[str]:
     """The warnings of a run's first step that samples meet: nearly all cut off, or unanswered."""
     shares = {"truncated_frac": float(graded.truncated.mean())}
     if graded.unboxed is not None:
         shares["unboxed_frac"] = float(graded.unboxed.mean())
+    elif unanswered:
+        count = sum(graded.reasons.get(reason, 0) for reason in unanswered)
+        shares["unboxed_frac"] = count / graded.truncated.size
     for name, (share, first) in collapse_warnings([shares]).items():
         yield describe(name, share, first, shares)
 

@@ -131,9 +131,12 @@ class Grader(Protocol):
     Attributes:
         gives_answers: True where the reward says whether an answer is right: each reward is 1 or 0,
             and each grade has the answer, or None where the completion has none.
+        unanswered: of a grader without answers, the reasons of a grade by which the completion
+            holds nothing that it reads.
     """
 
     gives_answers: bool = False
+    unanswered: Sequence[str] = ()
 
     def grade(self, items: Sequence[Item]) -> Sequence[Grade]:
         """The grades in the order of the items."""

@@ -133,9 +133,9 @@ def find_grader(
         case "math":
             return MathGrader(deadline=deadline, workers=workers)
         case "exact":
-            return EachGrader(exact)
+            return EachGrader(exact, ["unclosed thought"])
         case "choice":
-            return EachGrader(choice)
+            return EachGrader(choice, ["no letter"])
         case "code":
             options = build_options(CodeGrader, table, "grading.options", "grading.grader code")
             return CodeGrader(options, workers=workers)
@@ -183,8 +183,8 @@ def code_digest(grader: str) -> str:
 class EachGrader(Grader):
     """Grades by a function of one completion that is fast and cannot fail, in this process."""
 
-    def __init__(self, function: Callable[[Item], Grade]) -> None:
-        self.function = function
+    def __init__(self, function: Callable[[Item], Grade], unanswered: Sequence[str] = ()) -> None:
+        self.function, self.unanswered = function, unanswered
 
     def grade(self, items: Sequence[Item]) -> list[Grade]:
         return list(map(self.function, items))

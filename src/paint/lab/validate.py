@@ -32,6 +32,7 @@ from paint.data.problems import DataError, Problem, validate_rows
 from paint.data.readers import BadRow, Row, describe_separator, read_rows, shorten
 from paint.data.row_checks import check_rows
 from paint.environments.episodes import tools_of
+from paint.evaluation.generate import other_form
 from paint.grading.contract import Item
 from paint.grading.graders import find_grader, open_grader
 from paint.models.chat_template import PromptError
@@ -204,6 +205,9 @@ def check_file(
     is_math = check.grader == "math"
     if is_math and is_asked_for_boxes and set(check.boxed) == {"no box"}:
         check.notes.append(NO_BOXES)
+    if problems:
+        warning = other_form(config.prompts, config.grading.grader, problems[0])
+        check.notes += filter(None, [warning])
     return check
 
 

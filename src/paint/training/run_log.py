@@ -277,6 +277,14 @@ def reward_metrics(grades: Sequence[Grade]) -> dict[str, float]:
     return metrics
 
 
+def unanswered(scored: Sequence[Rollout], reasons: Sequence[str]) -> dict[str, float]:
+    """The share of graded completions whose grade has one of the ``reasons`` of a grader."""
+    graded = [s.grade for s in scored if s.grade and s.grade.reward is not None]
+    if not reasons or not graded:
+        return {}
+    return {"unboxed_frac": sum(grade.reason in reasons for grade in graded) / len(graded)}
+
+
 def equal_rewards(scored: Sequence[Rollout], size: int) -> dict[str, float]:
     """The share of completions with a reward whose group of ``size`` neighbours has no other."""
     groups: dict[int, list[float]] = {}

@@ -45,7 +45,7 @@ from paint.data.readers import is_on_hub
 from paint.data.row_checks import announce_rows
 from paint.evaluation.change import describe_change, graded_validation
 from paint.evaluation.defaults import training_tokens
-from paint.evaluation.generate import warn_other_form
+from paint.evaluation.generate import other_form
 from paint.evaluation.grade import summarise
 from paint.evaluation.validation import Validation, load_validation, validate
 from paint.grading.contract import Grader, describe_failures
@@ -192,8 +192,9 @@ def train(
         is_graded = run.algorithm.needs_rollouts and not run.config.conversation.environment
         if is_graded:
             run_on_rank0(lambda: _try_rows(grader, problems, run.config, display))
-        if run.generates and not run.config.grading.is_off:
-            warn_other_form(display, policy.prompts, run.config.grading.grader, problems)
+        if run.generates:
+            graders = run.config.grading.grader
+            _warn_of(display, [other_form(policy.prompts, graders, problems[0])])
 
         expected = None
         if ranks == 1:  # the parts of several differ
@@ -568,6 +569,7 @@ def log_step(
     metrics |= run_log.step_metrics(scored, options, gives_answers=setup.grader.gives_answers)
     if rollout.off_policy_steps and all(r.behavior_log_probs is None for r in scored):
         metrics |= ON_POLICY
+    metrics |= run_log.unanswered(scored, setup.grader.unanswered)
     if setup.resolved.algorithm.learns_from == "differences":
         # An algorithm's own value, which counts what it has learned from, stays.
         metrics = run_log.equal_rewards(scored, rollout.samples_per_problem) | metrics

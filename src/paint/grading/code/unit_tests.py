@@ -97,6 +97,7 @@ class CodeOptions:
 class CodeGrader(Grader):
     """Grades by unit tests; one job at a time for each core."""
 
+    unanswered = ("no code", "unclosed thought")
     options: CodeOptions
 
     def __init__(

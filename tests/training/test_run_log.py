@@ -1,0 +1,71 @@
+"""Metrics of a step that say what was not learned from."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from paint.data.problems import Problem
+from paint.grading.contract import Grade, Item
+from paint.grading.graders import describe_other_form, find_grader
+from paint.inference.engine import Completion
+from paint.inference.rollouts import Rollout
+from paint.training.run_log import equal_rewards, unanswered
+
+
+def graded(grades: Sequence[Grade | None]) -> list[Rollout]:
+    problem, completion = Problem("p", "s", "a", "1"), Completion((1,), (), truncated=False)
+    return [
+        Rollout(row, problem, [1], completion, "", grade=grade) for row, grade in enumerate(grades)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "share"),
+    [
+        ([1.0, 1.0, 0.5, 0.5], 1.0),
+        ([1.0, 0.0, 0.5, 0.5], 0.5),
+        ([1.0, None, 0.5, 0.2], 1 / 3),  # one that is left alone differs from none
+        ([None, None, 0.0, 1.0], 0.0),
+    ],
+)
+def test_equal_rewards_counts_completions_of_groups_without_another(
+    rewards: list[float | None], share: float
+) -> None:
+    rollouts = graded([Grade(reward) for reward in rewards])
+    assert equal_rewards(rollouts, 2) == {"frac_reward_zero_std": pytest.approx(share)}
+    assert equal_rewards(graded([None, Grade(None)]), 2) == {}
+
+
+@pytest.mark.parametrize(
+    ("grader", "none", "some"),
+    [("code", "I cannot.", "```python\nx = 1\n```"), ("choice", "Well.", r"\boxed{B}")],
+)
+def test_unanswered_counts_what_holds_nothing_that_the_grader_reads(
+    grader: str, none: str, some: str
+) -> None:
+    with find_grader(grader) as opened:
+        texts = [none, some, none, none]
+        row = {"tests": "assert x == 1"}
+        grades = opened.grade([Item(text, "B", row=row) for text in texts])
+        assert unanswered(graded(grades), opened.unanswered) == {"unboxed_frac": 0.75}
+        assert unanswered(graded([]), opened.unanswered) == {}
+        assert unanswered(graded(grades), ()) == {}
+
+
+@pytest.mark.parametrize(
+    ("graders", "prompt", "is_other"),
+    [
+        (["code"], r"put your answer into \boxed{}", True),
+        (["math"], "write a ```python block", True),
+        (["mine:length", "code"], r"\boxed{}", True),
+        (["code"], r"a ```python block that prints \boxed{}", False),
+        (["math", "code"], "write a ```python block", False),
+        (["code"], "answer", False),
+        (["exact"], "write a ```python block", False),
+        (["none"], r"\boxed{}", False),
+    ],
+)
+def test_describe_other_form_names_prompt_and_grader_that_do_not_fit(
+    graders: list[str], prompt: str, is_other: bool
+) -> None:
+    assert bool(describe_other_form(graders, prompt)) == is_other
