@@ -106,7 +106,10 @@ class Once:
 def test_train_says_in_its_first_step_that_no_completion_called_an_offered_tool(
     tmp_path: Path,
 ) -> None:
-    offers = {"tools": {"tools": [calculate]}, "environment": {"environment": Once}}
+    offers: dict[str, dict[str, Any]] = {
+        "tools": {"tools": [calculate]},
+        "environment": {"environment": Once},
+    }
     found = {}
     for name, conversation in offers.items():
         run = paint.train(

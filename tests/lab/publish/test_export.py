@@ -342,15 +342,17 @@ def test_export_beyond_its_number_format_is_refused(run: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("kept", "answers", "is_written", "warnings"),
+    ("kept", "error", "answers", "is_written", "warnings"),
     [
-        (0.95, [], True, 0),
-        (0.89, [], True, 1),
-        (0.51, [], True, 1),
-        (0.49, [], False, 1),
-        (0.095, ["no"], False, 1),
-        (0.095, ["yes"], True, 2),
-        (float("nan"), [], True, 0),
+        (0.95, 0.9, [], True, 0),
+        (0.95, 1.1, [], True, 1),
+        (0.89, 0.9, [], True, 1),
+        (0.51, 0.9, [], True, 1),
+        (0.49, 0.9, [], False, 1),
+        (3.7, 1471.0, [], False, 1),  # the base's rounding is larger than the update
+        (0.095, 0.96, ["no"], False, 1),
+        (0.095, 0.96, ["yes"], True, 2),
+        (float("nan"), float("nan"), [], True, 0),
     ],
 )
 def test_export_that_loses_the_update_warns_and_is_refused_unless_a_terminal_agrees(
@@ -359,11 +361,12 @@ def test_export_that_loses_the_update_warns_and_is_refused_unless_a_terminal_agr
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     kept: float,
+    error: float,
     answers: list[str],
     is_written: bool,
     warnings: int,
 ) -> None:
-    rounding = Rounding(kept, 0.9)
+    rounding = Rounding(kept, error)
 
     def write(*_: object, **named: object) -> tuple[Rounding, None]:
         return rounding, None

@@ -51,11 +51,12 @@ from paint.models.weights import (
 )
 from paint.resolve.plan import Machine, dtype_on
 
-MOST_KEPT = 0.9
-"""Share of the update below which an export warns (ours)."""
+LITTLE_LOST = 0.1
+MOST_LOST = 0.5
+"""Shares of the update: an export that loses more of it warns, or asks and is else refused (ours).
 
-LEAST_KEPT = 0.5
-"""Share of the update below which an export asks, or is refused (ours)."""
+Where the rounding of the base is larger than the update, it may seem to be kept several times.
+"""
 
 
 class ExportError(PaintError):
@@ -121,8 +122,8 @@ def export(
         write_card(made, found, partial)
 
     display.notes(_describe(made, folder))
-    if rounding.kept < MOST_KEPT:
-        display.warn(f"{dtype} keeps {rounding.kept:.2%} of the update: {remedy}")
+    if abs(1 - rounding.kept) > LITTLE_LOST or rounding.error > 1:
+        display.warn(f"{_keeps(rounding, dtype)}: {remedy}")
     if not merged and Path(model_path(config.model.path)).exists():
         display.note(
             f"the adapter's base is a folder of this machine, {model_path(config.model.path)}; for "
@@ -157,12 +158,20 @@ def _confirm(rounding: Rounding, dtype: cfg.Dtype, remedy: str, display: Display
 
     Raises ConfigError where the answer is no, or nobody can answer.
     """
-    if not rounding.kept < LEAST_KEPT:  # not a number where nothing was trained
+    # Not a number where nothing was trained.
+    if not abs(1 - rounding.kept) > MOST_LOST:
         return
-    text = f"{dtype} would keep {rounding.kept:.2%} of the update"
+    text = _keeps(rounding, dtype)
     display.warn(text)
     if not agrees(unasked=False):
         raise ConfigError(f"{text}, so nothing was written: {remedy}")
+
+
+def _keeps(rounding: Rounding, dtype: cfg.Dtype) -> str:
+    return (
+        f"{dtype} keeps {rounding.kept:.2%} of the update, with an error of {rounding.error:.2%} "
+        f"of its size"
+    )
 
 
 def _describe(made: Export, folder: Path) -> list[str]:
