@@ -99,9 +99,7 @@ def check_rows(
     return checks
 
 
-def announce_rows(
-    grader: Grader, problems: Sequence[Problem], name: str, display: Display
-) -> None:
+def announce_rows(grader: Grader, problems: Sequence[Problem], name: str, display: Display) -> None:
     """Warn of rows that the grader cannot grade. Raises DataError if it can grade none of them."""
     checks = check_rows(grader, problems)
     warning = checks.warning(name)

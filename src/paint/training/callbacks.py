@@ -68,9 +68,7 @@ def load_callbacks(callbacks: Any) -> list[Callback]:
     return loaded
 
 
-def tell_callbacks(
-    callbacks: Sequence[Callback], method: str, *arguments: Any
-) -> list[Callback]:
+def tell_callbacks(callbacks: Sequence[Callback], method: str, *arguments: Any) -> list[Callback]:
     """Call a method of each callback; return those of which it returned True.
 
     Raises ConfigError, with its class and line, for one that raises.
