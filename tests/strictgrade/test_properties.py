@@ -56,7 +56,7 @@ def written(number: Fraction, draw: st.DrawFn) -> str:
 def numbers(draw: st.DrawFn) -> Drawn:
     top, bottom = draw(st.integers(-9999, 9999)), draw(st.sampled_from([1, 1, 1, 2, 3, 7, 8, 40]))
     number = Fraction(top, bottom)
-    other = number + draw(st.sampled_from([1, -1, 10, Fraction(1, 3)]))
+    other = number + Fraction(draw(st.sampled_from(["1", "-1", "10", "1/3"])))
     forms = [written(one, draw) for one in (number, number, other)]
     name = draw(st.sampled_from(["", "x = ", "N="]))
     return forms[0], name + forms[1], name + forms[2]

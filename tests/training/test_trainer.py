@@ -604,7 +604,7 @@ def test_non_finite_loss_ends_run_and_keeps_checkpoints(tmp_path: Path) -> None:
 def test_weights_that_are_not_finite_are_not_saved_and_resume_repeats_the_step(
     tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch, value: float
 ) -> None:
-    def damage(setup: Setup, *arguments: Any) -> bool:
+    def damage(setup: Setup, *arguments: Any) -> list[str]:
         if arguments[-1] == 2:
             with torch.no_grad():
                 setup.policy.trainable[0].view(-1)[3] = value
