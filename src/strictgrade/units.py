@@ -349,7 +349,9 @@ _ONE = "|".join(
 _UNIT = re.compile(rf"(?:{_GAP}(?:{_ONE}))+\s*$")
 
 # Letters that are a unit only if the other answer has it: 5 N is 5 newtons, or 5 times N.
-_LETTERS = r"(?<![A-Za-z\\])(?:[AP]\.M|[A-Za-zµμΩ]{1,5})(?![A-Za-z])|\\(?:mu|Omega|ell)(?![A-Za-z])"
+_LETTERS = (
+    r"(?<![A-Za-z\\])(?:[AaPp]\.[Mm]|[A-Za-zµμΩ]{1,5})(?![A-Za-z])|\\(?:mu|Omega|ell)(?![A-Za-z])"
+)
 _TWO_NUMBERS = r"\{\s*[0-9]+\s*\}\s*\{\s*[0-9]+\s*\}"
 _LETTER_QUOTIENT = rf"\\[dt]?frac\s*(?!{_TWO_NUMBERS})\{{[^{{}}]{{1,20}}\}}\s*\{{[^{{}}]{{1,20}}\}}"
 _LETTER_UNIT = re.compile(
