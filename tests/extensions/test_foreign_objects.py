@@ -9,13 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from paint.algorithms.variants.entropy_gap import EntropyGap
 from paint.config.recipe import from_table
 from paint.config.schema import ContextConfig
 from paint.core.errors import ConfigError
+from paint.core.extensions import spec_of
 from paint.data.contexts import context_function
 from paint.grading.graders import find_grader
+from paint.resolve.algorithm import Algorithm
 from paint.resolve.check import check_config
-from paint.training.callbacks import load_callbacks
+from paint.resolve.optimizer import OptimizerFactory
+from paint.training.callbacks import Callback, load_callbacks
 
 SECRET = "sk-SECRET"
 
@@ -129,3 +133,114 @@ def test_module_that_fails_when_its_object_is_asked_for_is_refused(
     monkeypatch.setitem(sys.modules, "lazy", module)
     with pytest.raises(ConfigError, match=r"lazy cannot be imported: .*grade needs a package"):
         find_grader("lazy:grade")
+
+
+class OtherStep(Algorithm):
+    def step(self, setup: Any, batch: Any) -> Any:  # type: ignore[override]
+        return None
+
+
+class OtherWeights(EntropyGap):
+    def weights(self, stats: Any) -> Any:  # type: ignore[override]
+        return stats["kl"]
+
+
+class OtherRate(OptimizerFactory):
+    def learning_rate(self, config: Any) -> float:  # type: ignore[override]
+        return 1.0
+
+
+class OtherCallback(Callback):
+    def on_step(self, step: int) -> None:  # type: ignore[override]
+        return None
+
+
+class OtherStream:
+    is_remote = False
+
+    @classmethod
+    def from_setup(cls, setup: Any) -> Any:
+        return cls()
+
+    def stream(self, prompts: Any, sampling: Any) -> None:
+        return None
+
+
+class OtherSetup(OtherStream):
+    @classmethod
+    def from_setup(cls) -> Any:  # type: ignore[override]
+        return cls()
+
+
+class OtherTurn:
+    def step(self, completion: str) -> None:
+        return None
+
+
+class OtherReset:
+    def reset(self) -> None:
+        return None
+
+    def step(self, messages: Any, completion: str) -> None:
+        return None
+
+
+class NeedsName:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def step(self, messages: Any, completion: str) -> None:
+        return None
+
+
+SIGNATURES: list[tuple[str, Any, str]] = [
+    ("train.method", OtherStep, "step(self, setup, batch, step_index, clock)"),
+    ("train.method", OtherWeights, "weights(self, stats, lengths)"),
+    ("train.optimizer", OtherRate, "learning_rate(self, config, step_index)"),
+    ("rollout.engine", OtherStream, "stream(self, prompts, sampling, seeds, finished)"),
+    ("rollout.engine", OtherSetup, "from_setup(setup)"),
+    ("callbacks", OtherCallback, "on_step(self, step, metrics, rollouts)"),
+    ("conversation.environment", OtherTurn, "step(self, messages, completion)"),
+    ("conversation.environment", OtherReset, "reset(self, row, seed)"),
+    ("conversation.environment", NeedsName, "NeedsName()"),
+    ("context.source", lambda row: "", "own(row, rows, seed)"),
+    (
+        "context.source",
+        lambda completion, grade, row: "",
+        "own(row, rows, seed, completion, grade)",
+    ),
+    ("context.source", lambda row, rows, seed, problem: "", "own(row, rows, seed)"),
+    ("grading.grader", lambda completion: 1.0, "own(completion, row)"),
+    ("grading.grader", lambda completion, row, weight: 1.0, "own(completion, row)"),
+    ("grading.grader", lambda completions: [1.0], "own(completions, rows)"),
+    ("grading.grader", lambda: 1.0, "own(completion, row)"),
+]
+
+
+@pytest.mark.parametrize(("setting", "extension", "wanted"), SIGNATURES)
+def test_extension_with_other_parameters_is_refused_at_the_start_by_the_wanted_ones(
+    setting: str, extension: Any, wanted: str
+) -> None:
+    name = "" if isinstance(extension, type) else "own"
+    spec = spec_of(extension, name)
+    section, _, key = setting.partition(".")
+    load: Callable[[str], Any] = SETTINGS.get(setting, lambda spec: checked(section, key, spec))
+    with pytest.raises(ConfigError, match=rf"^{setting}.*declare it as {re.escape(wanted)}"):
+        load(spec)
+
+
+@pytest.mark.parametrize(
+    ("setting", "extension"),
+    [
+        ("context.source", lambda *given, **named: ""),
+        ("context.source", lambda row, rows, seed, grade=None, width=3: ""),
+        ("context.source", lambda row, _, __, *, completion: ""),
+        ("grading.grader", lambda *given: 1.0),
+        ("grading.grader", lambda text, fields, width=3: 1.0),
+        ("grading.grader", max),  # its signature cannot be read
+    ],
+)
+def test_extension_that_takes_what_it_is_given_by_any_names_is_accepted(
+    setting: str, extension: Any
+) -> None:
+    SETTINGS[setting](spec_of(extension, "own", "mine"))

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from paint.core.credentials import is_reference, read_references
-from paint.core.errors import ConfigError, did_you_mean, format_short, reason, wrap_errors
+from paint.core.errors import ConfigError, cut, did_you_mean, format_short, reason, wrap_errors
 from paint.core.settings import check_value, convert_value, is_setting_type, require_no_secret
 from paint.core.storage import digest_of_file
 from paint.core.trust import Executable, is_asked, require_trusted, tell_left_out
@@ -159,6 +159,59 @@ def spec_of(value: Any, name: str = "", module: str = "") -> str:
     spec = f"{module or value.__module__}:{name}"
     _passed[spec] = value
     return spec
+
+
+def require_call(place: str, function: Any, wanted: str, *given: object, **named: object) -> None:
+    """Raise ConfigError for a function that cannot be called with these arguments.
+
+    Args:
+        place: what names the function, for messages.
+        wanted: how it is declared, such as "grade(completion, row)".
+    """
+    if not callable(function):
+        raise ConfigError(f"{place} is an object {of_type(function)}; declare it as {wanted}")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # written in C, without a signature
+        return
+    try:
+        signature.bind(*given, **named)
+    except TypeError as error:
+        parameters = signature.replace(return_annotation=inspect.Signature.empty)
+        raise ConfigError(
+            f"{place} has the parameters {cut(str(parameters), 120)} and cannot be called "
+            f"({error}); declare it as {wanted}"
+        ) from None
+
+
+def require_method(place: str, kind: Any, name: str, *arguments: str) -> None:
+    """Raise ConfigError where a method of a class cannot be called with these arguments.
+
+    Args:
+        kind: the class, or an object that makes instances.
+        arguments: their names, without self.
+    """
+    method = getattr(kind, name, None)
+    if method is None:
+        return
+    takes_self = isinstance(kind, type) and inspect.isfunction(inspect.getattr_static(kind, name))
+    of_instance = ["self"] if takes_self else []
+    wanted = f"{name}({', '.join([*of_instance, *arguments])})"
+    require_call(f"{place}: {name}", method, wanted, *of_instance, *arguments)
+
+
+def require_overrides(extension: object, place: str) -> None:
+    """Raise ConfigError for a method that takes other arguments than that of paint it overrides."""
+    for name in sorted(set(dir(type(extension)))):
+        if name.startswith("_"):
+            continue
+        # Of the class and its bases, the first that defines it.
+        definitions = [kind for kind in type(extension).__mro__ if name in vars(kind)]
+        bases = [kind for kind in definitions if kind.__module__.startswith("paint.")]
+        if not bases or bases[0] is definitions[0] or not inspect.isfunction(vars(bases[0])[name]):
+            continue
+        _, *parameters = inspect.signature(vars(bases[0])[name]).parameters
+        require_method(place, type(extension), name, *parameters)
 
 
 def is_spec(value: object) -> bool:

@@ -20,7 +20,13 @@ from typing import Any
 from paint.config.context_sources import SOURCES, context_source
 from paint.config.schema import ConfigError, ContextConfig
 from paint.core.errors import did_you_mean, is_unicode, wrap_errors
-from paint.core.extensions import bind_options, extension_errors, load_object, of_type
+from paint.core.extensions import (
+    bind_options,
+    extension_errors,
+    load_object,
+    of_type,
+    require_call,
+)
 from paint.core.user_code import user_errors
 from paint.data.problems import Problem, row_of
 from paint.data.readers import DataError
@@ -32,8 +38,11 @@ from strictgrade.equality import compare_text
 ContextFunction = Callable[..., str]
 """A source of your own: the row, all rows and a seed to the reference of the row."""
 
+ROW_ARGUMENTS = ("row", "rows", "seed")
+"""What such a function is called with, by place."""
+
 COMPLETION_ARGUMENTS = {"completion", "grade"}
-"""Further arguments of a function whose context depends on the completion."""
+"""Further arguments, by name, of a function whose context depends on the completion."""
 
 
 @dataclass(frozen=True)
@@ -455,7 +464,12 @@ def context_function(config: ContextConfig, source: str) -> ContextFunction:
             f"{setting} is an object {of_type(function)}, which is no function of Python (its row, "
             f"all rows and a seed to a text)"
         ) from None
-    return bind_options(function, config.options, "context.options", setting)
+    bound = bind_options(function, config.options, "context.options", setting)
+    name = source.rpartition(":")[2]
+    named = sorted(_arguments_of(bound) & COMPLETION_ARGUMENTS)
+    wanted = f"{name}({', '.join([*ROW_ARGUMENTS, *named])})"
+    require_call(setting, bound, wanted, *ROW_ARGUMENTS, **dict.fromkeys(named))
+    return bound
 
 
 def _arguments_of(function: ContextFunction) -> set[str]:

@@ -15,7 +15,14 @@ from typing import Any
 from paint.config.schema import ConversationConfig
 from paint.core.background import Background
 from paint.core.errors import ConfigError
-from paint.core.extensions import build_options, extension_errors, load_object, of_type
+from paint.core.extensions import (
+    build_options,
+    extension_errors,
+    load_object,
+    of_type,
+    require_call,
+    require_method,
+)
 from paint.core.user_code import call_in_thread, call_user_code, describe_error, user_code
 from paint.environments.environment import ChatMessage
 from paint.environments.results import TOKENS, limited_text, read_messages, result_text
@@ -300,6 +307,11 @@ def load_environment(settings: ConversationConfig) -> Any:
             f"{whose} has neither step nor reset; give it a step (docs/how-to/extend.md)"
         )
     build_options(found, settings.options, "conversation.options", whose)
+    require_call(whose, found, f"{settings.environment.rpartition(':')[2]}()")
+    require_method(whose, found, "step", "messages", "completion")
+    if hasattr(found, "step"):  # that of a class of TRL's takes the fields of the row
+        require_method(whose, found, "reset", "row", "seed")
+    require_method(whose, found, "close")
     return found
 
 

@@ -19,6 +19,7 @@ from paint.core.extensions import (
     extension_errors,
     load_object,
     of_type,
+    require_call,
 )
 from paint.core.storage import digest
 from paint.grading.code.unit_tests import CodeGrader
@@ -147,9 +148,13 @@ def find_grader(
             f"grading.grader is {grader}, an object {of_type(function)}, which is not callable"
         )
     # Where workers bind them, too: here wrong ones are refused before a completion is sampled.
-    bound = bind_options(function, table, "grading.options", f"grading.grader {grader}")
+    place = f"grading.grader {grader}"
+    bound = bind_options(function, table, "grading.options", place)
     with extension_errors("grading.grader", grader):
         waits, is_batch = is_async(function), takes_batch(function)
+    arguments = ("completions", "rows") if is_batch else ("completion", "row")
+    wanted = f"{grader.rpartition(':')[2]}({', '.join(arguments)})"
+    require_call(place, bound, wanted, *arguments)
     caller: AsyncCalls | Pool
     if waits:
         caller = AsyncCalls(

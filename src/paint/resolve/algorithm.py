@@ -21,7 +21,13 @@ from typing import Any, ClassVar, Literal
 
 from paint.config.schema import Config, TrainConfig
 from paint.core.errors import ConfigError, format_short
-from paint.core.extensions import build_options, extension_errors, load_object, of_type
+from paint.core.extensions import (
+    build_options,
+    extension_errors,
+    load_object,
+    of_type,
+    require_overrides,
+)
 from paint.core.settings import POSITIVE, setting, within
 
 LearnsFrom = Literal["all", "right", "differences"]
@@ -194,6 +200,7 @@ def find_algorithm(config: TrainConfig) -> Algorithm:
         # They may be properties, and are read in many places: one that raises is told here.
         for attribute in _ATTRIBUTES:
             getattr(algorithm, attribute)
+    require_overrides(algorithm, f"train.method {name}")
     if type(algorithm).step is Algorithm.step:
         raise ConfigError(f"train.method {name} has no step; define it")
     return algorithm

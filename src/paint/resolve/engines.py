@@ -9,7 +9,7 @@ from typing import Any
 
 from paint.config.schema import RolloutConfig
 from paint.core.errors import ConfigError, format_short
-from paint.core.extensions import build_options, load_object, of_type
+from paint.core.extensions import build_options, load_object, of_type, require_method
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,10 @@ def engine_type(name: str) -> EngineType:
                 f"rollout.engine is {format_short(name)}, an object {of_type(engine)}, which has "
                 f"no {attribute}; see paint.inference.engine.Engine"
             )
+    place = f"rollout.engine {name}"
+    require_method(place, engine, "from_setup", "setup")
+    require_method(place, engine, "stream", "prompts", "sampling", "seeds", "finished")
+    require_method(place, engine, "sync_weights")
     server_engine = name if engine.is_remote else ""
     return EngineType(name, engine.is_remote, server_engine)
 

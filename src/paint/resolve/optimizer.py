@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from paint.config.recipe import require_bitsandbytes
 from paint.config.schema import TrainConfig
 from paint.core.errors import ConfigError, format_short
-from paint.core.extensions import build_options, extension_errors, load_object, of_type
+from paint.core.extensions import (
+    build_options,
+    extension_errors,
+    load_object,
+    of_type,
+    require_overrides,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -138,6 +144,7 @@ def find_optimizer(config: TrainConfig) -> OptimizerFactory:
     with extension_errors("train.optimizer", name):
         factory = found()
     factory.options = options
+    require_overrides(factory, setting)
     return factory
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from paint.core.errors import ConfigError, format_short
-from paint.core.extensions import extension_errors, load_object, of_type
+from paint.core.extensions import extension_errors, load_object, of_type, require_overrides
 from paint.core.trust import vouch_for
 from paint.core.user_code import user_errors
 
@@ -64,6 +64,7 @@ def load_callbacks(callbacks: Any) -> list[Callback]:
                 f"callbacks must be objects of subclasses of paint.Callback, got {named}, an "
                 f"object {of_type(found)}"
             )
+        require_overrides(found, f"callbacks: {type(found).__name__}")
         loaded.append(found)
     return loaded
 

@@ -76,8 +76,9 @@ def mean_one_by_completion(
     by_token = torch.zeros_like(weights)
     for out, found in zip(by_token.split(lengths), weights.split(lengths), strict=True):
         counted = found[options.skip_tokens :]
-        if counted.any():
-            out[options.skip_tokens :] = counted / counted.mean()  # out is a view of by_token
+        mean = counted.mean()  # NaN of no token; 0 also where weights are too small for a mean
+        if mean > 0:
+            out[options.skip_tokens :] = counted / mean  # out is a view of by_token
     return by_token
 
 

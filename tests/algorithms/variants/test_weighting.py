@@ -1,6 +1,7 @@
 """Completions weighted by their verdicts, and tokens by their figures."""
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from paint.algorithms.variants.oasis import Oasis
 from paint.algorithms.variants.on_correct import OnCorrect
 from paint.config.run_folder import read_metrics
 from paint.config.schema import Config, ConfigError, ObjectiveConfig
+from paint.core.extensions import spec_of
 from paint.data.problems import Problem
 from paint.grading.contract import Grade
 from paint.inference.engine import Completion
@@ -137,6 +139,72 @@ def test_train_entropy_gap_weighs_token_losses_by_their_gap(tmp_path: Path) -> N
         weighted = tokens["loss"] * gap / gap.mean()
         assert found[row]["loss"] == pytest.approx(weighted, rel=1e-4, abs=1e-9)
         assert (found[row]["kl"] == tokens["kl"]).all()
+
+
+PLACES = re.search(
+    r"```python\n(# early.py\n.*?)```",
+    (Path(__file__).parents[3] / "docs/how-to/variants.md").read_text(),
+    re.DOTALL,
+)
+
+
+def test_printed_weights_by_place_train_on_the_first_tokens_of_each_completion(
+    tmp_path: Path,
+) -> None:
+    assert PLACES is not None
+    module: dict[str, Any] = {"__name__": "early"}
+    exec(PLACES[1], module)
+    train(small({"train": {"method": spec_of(module["Early"])}}), tmp_path / "run")
+    lengths = set()
+    for values in read_tokens(tokens_path(tmp_path / "run", 1)).values():
+        lengths.add(len(values["loss"]))
+        assert (values["loss"][:40] != 0).any()
+        assert not values["loss"][40:].any()
+    assert max(lengths) > 40
+
+
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [
+        (lambda stats, lengths: 0 * stats["kl"], r"all \d+ weights of completion 1 of \d are 0"),
+        # One number above 0, which is lost in the mean.
+        (
+            lambda stats, lengths: torch.eye(len(stats["kl"]))[0] * 1e-45,
+            r"all \d+ weights of completion 1 of \d are 0",
+        ),
+        # 0 in the last completion alone.
+        (
+            lambda stats, lengths: torch.cat(
+                [torch.ones(n) for n in lengths[:-1]] + [torch.zeros(lengths[-1])]
+            ),
+            r"weights of completion (\d) of \1 are 0",
+        ),
+        (lambda stats, lengths: stats["kl"][1:], r"return a tensor of \d+ numbers"),
+        (lambda stats, lengths: stats["kl"].tolist(), "of type list; return a tensor"),
+        (lambda stats, lengths: None, "of type NoneType; return a tensor"),
+        (lambda stats, lengths: stats["nothing"], "nothing'; correct it in its module"),
+        (lambda stats, lengths: -stats["student_entropy"], "negative, not finite"),
+    ],
+)
+def test_own_weights_that_are_none_are_refused_by_what_they_are(
+    weights: Any, said: str, tmp_path: Path
+) -> None:
+    class Own(EntropyGap):
+        def weights(self, stats: Any, lengths: Any) -> Any:
+            return weights(stats, lengths)
+
+    with pytest.raises(ConfigError, match=said):
+        train(small({"train": {"method": spec_of(Own)}}), tmp_path / "run")
+
+
+def test_own_weights_of_bools_and_integers_weigh_as_numbers(tmp_path: Path) -> None:
+    class Own(EntropyGap):
+        def weights(self, stats: Any, lengths: Any) -> Any:
+            return stats["kl"] >= 0
+
+    train(small(), tmp_path / "uniform")
+    train(small({"train": {"method": spec_of(Own)}}), tmp_path / "own")
+    assert_same(adapter(tmp_path / "uniform"), adapter(tmp_path / "own"))
 
 
 def test_train_answer_alone_learns_from_boxes_alone(tmp_path: Path) -> None:

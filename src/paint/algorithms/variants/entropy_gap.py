@@ -8,7 +8,7 @@ https://arxiv.org/abs/2610.05048; there the gap also sets the direction of a tok
     paint train e2-opsd --model.path MODEL --data.path FILE            # on OPSD, a neighbour shown
     paint train paint-entropy-gap --model.path MODEL --data.path FILE  # on PAINT (ours)
 
-A subclass with other ``weights`` weighs tokens by them.
+A subclass with other ``weights`` weighs tokens by them (docs/how-to/variants.md).
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,6 +19,8 @@ from torch import Tensor
 
 from paint.algorithms.paint import rollout_loss, teacher_hidden_states
 from paint.algorithms.variant import Variant
+from paint.core.errors import ConfigError
+from paint.core.extensions import extension_errors, of_type
 from paint.inference.rollouts import Rollout
 from paint.training import train_step as ts
 from paint.training.weighting import mean_one_by_completion
@@ -29,8 +31,13 @@ Statistics = Mapping[str, Tensor]
 class EntropyGap(Variant):
     """PAINT whose tokens weigh by their statistics."""
 
-    def weights(self, stats: Statistics) -> Float[Tensor, " n"]:
-        """Weights, at least 0, of tokens with these statistics (paint.objective.loss.Loss)."""
+    def weights(self, stats: Statistics, lengths: Sequence[int]) -> Float[Tensor, " n"]:
+        """Weights, at least 0, of the tokens of some completions, one completion after the other.
+
+        Args:
+            stats: the tokens' statistics (paint.objective.loss.Loss).
+            lengths: the tokens of each completion, which sum to n.
+        """
         return (stats["teacher_entropy"] - stats["student_entropy"]).abs()
 
     def score(self, setup: ts.Setup, rollouts: Sequence[Rollout]) -> ts.Scores:
@@ -41,5 +48,35 @@ class EntropyGap(Variant):
         with torch.no_grad():
             _, stats = rollout_loss(setup, rollouts, student, teacher)
         lengths, options = ts.completion_lengths(rollouts), setup.config.objective
-        by_token = mean_one_by_completion(self.weights(stats), lengths, options)
+        with extension_errors("train.method", setup.config.train.method):
+            weights = read_weights(self.weights(stats, lengths), like=stats["kl"])
+        by_token = mean_one_by_completion(weights, lengths, options)
+        _require_some_weight(by_token, stats["kl"], lengths, options.skip_tokens)
         return rollout_loss(setup, rollouts, student, teacher, by_token)
+
+
+def read_weights(found: object, *, like: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """Weights that ``weights`` returned, as floats. Raises ConfigError for anything else."""
+    if not isinstance(found, Tensor) or found.shape != like.shape:
+        shown = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else of_type(found)
+        raise ConfigError(
+            f"weights returned a value of {shown}; return a tensor of {len(like)} numbers, one for "
+            f"each token"
+        )
+    return found.detach().to(like)
+
+
+def _require_some_weight(
+    by_token: Float[Tensor, " n"], kl: Float[Tensor, " n"], lengths: Sequence[int], skip: int
+) -> None:
+    """Raise ConfigError for a completion with a loss and without a token of any weight."""
+    for number, (weights, values) in enumerate(
+        zip(by_token.split(lengths), kl.split(lengths), strict=True), start=1
+    ):
+        # Where teacher and student agree, as without a context before the first update, there is
+        # no gap, and no loss either.
+        if bool(values[skip:].any()) and not bool(weights.any()):
+            raise ConfigError(
+                f"all {len(values)} weights of completion {number} of {len(lengths)} are 0, or too "
+                f"small for a float: it would teach nothing; correct the weights of train.method"
+            )
