@@ -1,14 +1,17 @@
 """The package itself: its functions by name, and the systems that it runs on."""
 
+import pydoc
 import re
 import subprocess
 import sys
 import tomllib
+from inspect import signature, unwrap
 from pathlib import Path
 
 import pytest
 
 import paint
+from paint.commands import function_names
 
 ROOT = Path(__file__).parents[1]
 
@@ -21,6 +24,27 @@ def test_package_exported_name_is_importable(name: str) -> None:
     assert exported.__name__ == name
     assert home == ("strictgrade" if name == "normalize" else "paint")
     assert name in dir(paint)
+
+
+def test_package_lists_public_names_alone() -> None:
+    import paint.cli.main  # binds the names of modules in the package
+
+    assert [name for name in dir(paint) if not name.startswith("__")] == paint.__all__
+
+
+@pytest.mark.parametrize("name", function_names())
+def test_help_of_command_shows_types_without_notes(name: str) -> None:
+    function = getattr(paint, name)
+    said = pydoc.plain(pydoc.render_doc(function))
+    line = said.splitlines()[2]
+    assert line.startswith(f"{name}(")
+    assert "Annotated" not in line
+    assert "tyro" not in line
+    own, annotated = signature(function), signature(unwrap(function))
+    assert list(own.parameters) == list(annotated.parameters)
+    for parameter in own.parameters.values():
+        assert parameter.default == annotated.parameters[parameter.name].default
+        assert parameter.kind == annotated.parameters[parameter.name].kind
 
 
 @pytest.mark.parametrize("name", ["paint_lost", "import_modules", "token_log_probs"])

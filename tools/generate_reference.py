@@ -24,8 +24,8 @@ from tyro.conf import Positional
 
 import paint
 from paint.cli.main import COMMANDS
-from paint.cli.parser import command_options, description_of, parameter_helps, plain_type
-from paint.commands import Command, function_names
+from paint.cli.parser import command_options, description_of, parameter_helps
+from paint.commands import Command, function_names, parameters_of, plain_type
 from paint.commands.api import arguments
 from paint.config.context_sources import CONTROLS, FIELD, FUNCTION, SOURCES, ContextSource
 from paint.config.other_names import OTHER_NAMES
@@ -330,7 +330,8 @@ def described_command(function: Any) -> list[str]:
     """As ``described``, with every parameter: shared ones are explained by their types."""
     helps = parameter_helps(function)
     entries = []
-    for name, parameter in inspect.signature(function).parameters.items():
+    for parameter in parameters_of(function):
+        name = parameter.name
         text = helps.get(name) or note_of(parameter.annotation).get("help") or ""
         entries.append(f"- `{name}`: {prose(text)}")
     lines = []

@@ -51,4 +51,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    # The names that Python gives a module, and the public ones: no module that is imported here.
+    return sorted({*(name for name in globals() if name.startswith("__")), *__all__})

@@ -24,7 +24,7 @@ from tyro.conf import Positional, UseAppendAction, arg, subcommand
 from paint.cli.extension_flags import CONFIG, WITHOUT_TABLES, split_options, with_options
 from paint.cli.flag_checks import flag_kinds, require_no_secrets, require_own_names, require_values
 from paint.cli.flag_values import with_plain_values
-from paint.commands import Command
+from paint.commands import Command, parameters_of, plain_type
 from paint.commands.api.arguments import ByName, SettingsOf
 from paint.commands.api.configure import Recipe
 from paint.config.recipe import (
@@ -294,13 +294,6 @@ def _several(kind: Any) -> Any:
     return tuple[kind, ...]  # in a function, as type checkers take no variable for a type
 
 
-def plain_type(annotation: Any) -> Any:
-    """A type without its annotations."""
-    if get_origin(annotation) is Annotated:
-        return get_args(annotation)[0]
-    return annotation
-
-
 def description_of(command: Command) -> str:
     """The docstring up to its sections, one line for each paragraph; tyro wraps the lines."""
     text = SECTION.split(inspect.getdoc(command.function) or "")[0].replace("``", "`")
@@ -323,7 +316,7 @@ def parameter_helps(function: Callable[..., Any]) -> dict[str, str]:
 
 def settings_type(function: Callable[..., Any]) -> Any:
     """The dataclass whose fields are a function's ``**sections``; None without."""
-    for parameter in inspect.signature(function).parameters.values():
+    for parameter in parameters_of(function):
         if parameter.kind is Parameter.VAR_KEYWORD:
             [found] = [note for note in _notes(parameter) if isinstance(note, SettingsOf)]
             return found.kind
@@ -331,7 +324,7 @@ def settings_type(function: Callable[..., Any]) -> Any:
 
 
 def _parameters(command: Command) -> Sequence[Parameter]:
-    return list(inspect.signature(command.function).parameters.values())
+    return parameters_of(command.function)
 
 
 def _notes(parameter: Parameter) -> list[Any]:

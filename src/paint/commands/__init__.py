@@ -17,12 +17,13 @@ A module may also have
 The folder ``api`` has what commands take and return.
 """
 
+import inspect
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, wraps
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
 from paint.core.trust import begin_call
 
@@ -56,7 +57,23 @@ def load_function(name: str) -> Callable[..., Any]:
         with begin_call(), progress_lines():
             return function(*arguments, **named)
 
+    # The types alone, for help(); the command line reads the notes of ``function`` (parameters_of).
+    signature = inspect.signature(function)
+    plain = [p.replace(annotation=plain_type(p.annotation)) for p in signature.parameters.values()]
+    called.__signature__ = signature.replace(parameters=plain)  # type: ignore[attr-defined]
     return called
+
+
+def parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """The parameters of a command's function, with what ``Annotated`` adds to their types."""
+    return list(inspect.signature(inspect.unwrap(function)).parameters.values())
+
+
+def plain_type(annotation: Any) -> Any:
+    """A type without its annotations."""
+    if get_origin(annotation) is Annotated:
+        return get_args(annotation)[0]
+    return annotation
 
 
 def load_commands() -> dict[str, Command]:
