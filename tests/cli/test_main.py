@@ -56,18 +56,43 @@ USER_ERRORS = [
     ("train --train.steps 2 demo-paint", "write `paint train demo-paint` first"),
     ("train demo-paint other", "other"),
     ("train demo-paint --model.path nowhere/model", "nowhere/model"),
-    ("train demo-paint --objective.clip-mod token", "Perhaps you meant: --objective.clip-mode"),
-    ("train demo-paint --train.step 1", "--train.steps"),
+    ("train demo-paint --objective.clip-mod token", "did you mean --objective.clip-mode?"),
+    ("train demo-paint --train.step 1", "unknown flag --train.step; did you mean --train.steps?"),
+    ("train demo-paint --steps 1", "did you mean --train.steps?"),
+    ("train demo-paint ---train.steps 1", "unknown flag ---train.steps"),
+    ("train demo-paint --train 1", "--train; it is a section, of flags such as --train."),
+    ("train demo-paint -x", "unknown flag -x"),
+    ("train demo-paint --train.steps abc", '--train.steps must be a whole number, got "abc"'),
+    ("train demo-paint --train.steps=1.5", '--train.steps must be a whole number, got "1.5"'),
+    ("train demo-paint --train.steps", "--train.steps needs a value"),
+    ("train demo-paint --train.steps --log.name x", "--train.steps needs a value"),
+    ("train demo-paint --grading.weights 1 a", '--grading.weights must be a number, got "a"'),
+    ("train demo-paint --train.options.foo 1", "unknown flag --train.options.foo"),
+    ("train demo-grpo --train.options.clp 0.1", "did you mean --train.options.clip?"),
+    ("resume runs/a --step 1", "did you mean --steps?"),
+    ("resume runs/a --model.pth x", "did you mean --model.path?"),
+    ("train demo-paint --yess", "did you mean --yes?"),
+    ("plan paint --memory x", '--memory must be a number or None, got "x"'),
+    ("runs a b", "it takes no b"),
+    ("data", "name one of openthoughts, validate"),
+    ("data validat x", "did you mean validate?"),
+    ("--frobnicate", "there are advise, bake"),
 ]
 
 
 @pytest.mark.parametrize(("line", "message"), USER_ERRORS)
 def test_main_user_error_exits_with_2_and_writes_nothing(
-    line: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said
+    line: str,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(line.split()) == 2
-    error = said()
+    printed = capsys.readouterr()
+    assert len(printed.err.splitlines()) == 1
+    error = printed.err
     assert message in error
     assert "Traceback" not in error
     assert "\u202e" not in error

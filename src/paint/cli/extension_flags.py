@@ -13,7 +13,7 @@ import tyro
 from tyro.conf import arg
 from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructTypeInfo
 
-from paint.cli.flag_checks import require_values
+from paint.cli.flag_checks import require_known, require_values
 from paint.cli.flag_values import with_plain_values
 from paint.core.extensions import (
     NO_OPTIONS,
@@ -90,6 +90,8 @@ def with_options(command: Any, default: Any, words: Sequence[str], prog: str) ->
     if fields or (words and words != ["--help"]):
         of_all = dataclasses.make_dataclass("Options", fields)
         description = "Options of the extensions that are named"
+        if words != ["--help"]:
+            require_known(words, kinds, prog)
         plain = with_plain_values(of_all, words)
         require_values(plain, kinds, takes_more=False)
         given: Any = tyro.cli(of_all, args=plain, prog=prog, description=description)

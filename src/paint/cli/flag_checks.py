@@ -1,13 +1,16 @@
 """Checks of a line's flags before tyro parses it, whose messages repeat values and name no flag."""
 
 import dataclasses
+import difflib
 import re
 from collections.abc import Collection, Sequence
+from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from paint.config.other_names import OTHER_NAMES
 from paint.core.credentials import flag_values
-from paint.core.errors import ConfigError, format_short
+from paint.core.errors import ConfigError, cut, format_short
+from paint.core.extensions import OptionTable
 from paint.core.settings import require_no_secret
 
 _FLAG = re.compile(r"--?[A-Za-z]")  # a negative number is none
@@ -34,6 +37,50 @@ def require_own_names(words: Sequence[str], kinds: Collection[str]) -> None:
             raise ConfigError(f"{flag} is --{own.replace('_', '-')} here")
 
 
+def require_known(words: Sequence[str], kinds: Collection[str], command: str) -> None:
+    """Raise ConfigError, with the closest one, for a flag that the command does not have.
+
+    Args:
+        kinds: the names of the command's flags.
+        command: such as "paint train", for messages.
+    """
+    for word in words:
+        flag = word.partition("=")[0]
+        name = flag.removeprefix("--").replace("-", "_")
+        if not flag.startswith("-") or _is_float(word) or name.startswith("tyro_"):
+            continue
+        is_short = flag == "-v" and "verbose" in kinds
+        if is_short or (flag.startswith("--") and name in _spelled_flags(kinds)):
+            continue
+        raise ConfigError(f"unknown flag {cut(flag)}{_closest_flag(name, kinds, command)}")
+
+
+def _spelled_flags(kinds: Collection[str]) -> set[str]:
+    """The names of flags, and of switches that are turned off."""
+    switched_off = {
+        ".".join([*name.split(".")[:-1], f"no_{name.split('.')[-1]}"]) for name in kinds
+    }
+    return {*kinds, *switched_off}
+
+
+def _closest_flag(name: str, kinds: Collection[str], command: str) -> str:
+    """A hint for an unknown flag: the same key in other sections, or a similar name."""
+    of_section = [one for one in kinds if one.startswith(f"{name}.")]
+    if of_section:
+        return f"; it is a section, of flags such as --{of_section[0].replace('_', '-')}"
+    key = name.rpartition(".")[2]
+    found = [one for one in kinds if one.rpartition(".")[2] == key]
+    if not found:
+        found = difflib.get_close_matches(name, list(kinds), n=1)
+    if not found:
+        by_key = {one.rpartition(".")[2]: one for one in kinds}
+        found = [by_key[close] for close in difflib.get_close_matches(key, list(by_key), n=1)]
+    if not found:
+        return f"; `{command} --help` lists its flags"
+    flags = [f"--{one.replace('_', '-')}" for one in found[:3]]
+    return f"; did you mean {' or '.join(flags)}?"
+
+
 def require_values(words: Sequence[str], kinds: dict[str, Any], *, takes_more: bool) -> None:
     """Raise ConfigError, which names the flag, for a word that is no value of the flag before it.
 
@@ -43,12 +90,13 @@ def require_values(words: Sequence[str], kinds: dict[str, Any], *, takes_more: b
         takes_more: whether positional arguments may follow the flags.
     """
     flag, count = "", 0
-    for word in words:
+    for place, word in enumerate(words):
         value = word
         if _FLAG.match(word):
             flag, equals, value = word.partition("=")
             count = 0
             if not equals:
+                _require_a_value(flag, kinds, words[place + 1 : place + 2])
                 continue
         name = flag.removeprefix("--").replace("-", "_")
         *section, key = name.split(".")
@@ -66,10 +114,46 @@ def require_values(words: Sequence[str], kinds: dict[str, Any], *, takes_more: b
             )
         if count > 1 and is_extra and not _takes_several(kind):
             raise ConfigError(f"{flag} takes one value, got {format_short(value)} after it, too")
-        if _is_number(kind) and _is_written_otherwise(value):
-            raise ConfigError(
-                f"{flag} must be a number in the digits 0 to 9, got {format_short(value)}"
-            )
+        # Behind the first value may be a positional argument.
+        if _is_number(kind) and (count == 1 or is_extra):
+            _require_number(flag, value, kind)
+
+
+def _require_a_value(flag: str, kinds: dict[str, Any], following: Sequence[str]) -> None:
+    """Raise ConfigError for a flag of one value that another flag, or nothing, follows."""
+    kind = kinds.get(flag.removeprefix("--").replace("-", "_"))
+    if kind in (None, bool) or _takes_several(kind):
+        return
+    if not following or (_FLAG.match(following[0]) and not _is_float(following[0])):
+        raise ConfigError(f"{flag} needs a value")
+
+
+def _require_number(flag: str, value: str, kind: Any) -> None:
+    """Raise ConfigError for a value that is no number of the flag's type."""
+    if _is_written_otherwise(value):
+        raise ConfigError(
+            f"{flag} must be a number in the digits 0 to 9, got {format_short(value)}"
+        )
+    members = set(get_args(kind) or (kind,))
+    if NoneType in members and value == "None":
+        return
+    # Of a list of numbers, each is checked.
+    numbers = {one for member in members for one in (get_args(member) or (member,))}
+    try:
+        float(value) if float in numbers else int(value)
+    except ValueError:
+        wanted = "a number" if float in numbers else "a whole number"
+        wanted += " or None" if NoneType in members else ""
+        raise ConfigError(f"{flag} must be {wanted}, got {format_short(value)}") from None
+
+
+def _is_float(word: str) -> bool:
+    """Whether a word is a number, such as -3 or -inf, and no flag."""
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
 
 
 def flag_kinds(options: type[Any], unnamed: str) -> dict[str, Any]:
@@ -81,10 +165,15 @@ def flag_kinds(options: type[Any], unnamed: str) -> dict[str, Any]:
     kinds: dict[str, Any] = {}
     for field in dataclasses.fields(options):
         kind: Any = field.type
+        flag = field.name
         if get_origin(kind) is Annotated:
-            kind = get_args(kind)[0]
+            kind, *notes = get_args(kind)
+            named = [note.name for note in notes if getattr(note, "name", None)]
+            flag = named[0].replace("-", "_") if named else flag
+        if kind is OptionTable:  # its options are flags
+            continue
         if not dataclasses.is_dataclass(kind):
-            kinds[field.name] = kind
+            kinds[flag] = kind
             continue
         prefix = "" if field.name == unnamed else f"{field.name}."
         for name, inner in flag_kinds(kind, unnamed).items():  # type: ignore[arg-type]

@@ -115,11 +115,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _require_command(line: Sequence[str]) -> None:
     """Raise ConfigError, with the closest name, for a line that begins with no command."""
     names = sorted({name.partition(" ")[0] for name in COMMANDS})
-    if not line or line[0].startswith("-") or line[0] in names:
+    # A command of two words, such as data validate.
+    words, place = list(line), ""
+    if words and words[0] in parser.GROUPS:
+        place = f"{words.pop(0)} "
+        names = sorted(name.removeprefix(place) for name in COMMANDS if name.startswith(place))
+        if not words:
+            raise ConfigError(f"name one of {', '.join(names)}")
+    if not words or words[0] in names or parser.HELP & set(words):
         return
-    close = difflib.get_close_matches(line[0], names, n=1)
+    if words[0].startswith("--tyro-"):
+        return
+    close = difflib.get_close_matches(words[0], names, n=1)
     hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
-    raise ConfigError(f"{format_short(line[0])} is no command; {hint}")
+    raise ConfigError(f"{format_short(place + words[0])} is no command; {hint}")
 
 
 def _run(line: Sequence[str]) -> int:

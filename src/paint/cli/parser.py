@@ -9,12 +9,11 @@ import dataclasses
 import inspect
 import io
 import re
-import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, redirect_stderr, suppress
+from contextlib import redirect_stderr, suppress
 from inspect import Parameter
-from itertools import takewhile
+from itertools import dropwhile, takewhile
 from types import NoneType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -22,7 +21,13 @@ import tyro
 from tyro.conf import Positional, UseAppendAction, arg, subcommand
 
 from paint.cli.extension_flags import CONFIG, WITHOUT_TABLES, split_options, with_options
-from paint.cli.flag_checks import flag_kinds, require_no_secrets, require_own_names, require_values
+from paint.cli.flag_checks import (
+    flag_kinds,
+    require_known,
+    require_no_secrets,
+    require_own_names,
+    require_values,
+)
 from paint.cli.flag_values import with_plain_values
 from paint.commands import Command, parameters_of, plain_type
 from paint.commands.api.arguments import ByName, SettingsOf
@@ -40,7 +45,6 @@ from paint.core.errors import (
     format_short,
     format_value,
     has_control_characters,
-    sanitize_for_terminal,
 )
 from paint.core.extensions import values_of
 from paint.core.settings import Check
@@ -48,6 +52,7 @@ from paint.core.trust import UntrustedError, trust_records, vouch_for
 from paint.evaluation.defaults import defaults_of
 
 SECTION = re.compile(r"^(Args|Returns|Raises):$", re.MULTILINE)
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 RECIPE, RECIPES = "recipe", "recipes"
 HELP = {"-h", "--help"}
 # Fields of a command's options that are no parameters of its function.
@@ -153,6 +158,8 @@ def _require_values(command: Command, kind: type[Any], words: Sequence[str]) -> 
     flags = words[len(given) :]
     kinds = flag_kinds(kind, CONFIG)
     require_own_names(flags, kinds)
+    if not HELP & set(words):  # help of a wrong line is help, too
+        require_known(flags, kinds, f"paint {command.name}")
     require_values(flags, kinds, takes_more=takes_more)
 
 
@@ -188,7 +195,7 @@ def _print_help(
 ) -> None:
     """Print the help of a command, and of the extensions that its recipe or the line names."""
     options = default
-    with suppress(SystemExit), redirect_stderr(io.StringIO()):  # help of a wrong line is help, too
+    with suppress(SystemExit, ConfigError):  # help of a wrong line is help, too
         options = parse([word for word in words if word not in HELP])
     try:
         parse(["--help"])  # alone: tyro's help lacks the positional arguments that were given
@@ -466,10 +473,9 @@ def _union(tree: Mapping[str, Any]) -> Any:
 
 
 def _run_tyro(kind: Any, words: Sequence[str], *, prog: str, description: str, default: Any) -> Any:
-    messages = io.StringIO()  # they repeat arguments as they are, marks that reorder text included
-    is_plain = all(word == sanitize_for_terminal(word) for word in words)
+    messages = io.StringIO()
     try:
-        with nullcontext() if is_plain else redirect_stderr(messages):
+        with redirect_stderr(messages):
             return tyro.cli(
                 kind,
                 prog=prog,
@@ -479,5 +485,20 @@ def _run_tyro(kind: Any, words: Sequence[str], *, prog: str, description: str, d
                 default=tyro.MISSING_NONPROP if default is None else default,
                 registry=WITHOUT_TABLES,
             )
-    finally:
-        sys.stderr.write(sanitize_for_terminal(messages.getvalue()))
+    except SystemExit as ended:
+        if not isinstance(ended.code, int) or ended.code == 0:  # after help, or completion
+            raise
+        raise ConfigError(f"{_first_part(messages.getvalue())}; `{prog} --help` explains") from None
+
+
+def _first_part(box: str) -> str:
+    """What tyro says is wrong, in one line, from the box of lines that it prints."""
+    # A title, and parts that rules of ─ (where stdout is not UTF-8, of -) divide.
+    lines = [line.strip("│ ") for line in COLOURS.sub("", box).splitlines()[1:]]
+    begun = dropwhile(lambda line: line.startswith("--"), lines)
+    part = list(takewhile(lambda line: line and not line.startswith(("──", "--")), begun))
+    if part and part[0].startswith("Missing from"):
+        # Each argument is followed by its help.
+        missing = [line for line in part[1:] if line.isupper()]
+        return f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
+    return " ".join(part).rstrip(".").replace("Unrecognized options:", "it takes no")
