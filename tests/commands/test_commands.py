@@ -12,9 +12,13 @@ from paint import commands
 from paint.cli import main
 from paint.cli.main import COMMANDS, parse
 from paint.cli.parser import command_options, is_short_form, parse_line, settings_type
-from paint.config.recipe import find_recipe, read_recipe
+from paint.config.recipe import differences, find_recipe, read_recipe
+from paint.core.demo_files import problems_path
 from paint.core.errors import ConfigError
-from runs import write_problems
+from paint.resolve.check import check_config
+from runs import Sections, adapter, assert_same, changed, rows_of, write_problems
+
+Capture = pytest.CaptureFixture[str]
 
 COUNT = '''
 """``paint count``."""
@@ -145,6 +149,43 @@ def test_config_command_prints_recipe_of_the_same_config(
     assert read_recipe(tmp_path / "same.toml") == parse(["train", *line]).options.config
     lines = (tmp_path / "same.toml").read_text().splitlines()
     assert ["steps", "=", "2", "#", "given"] in [line.split() for line in lines]
+
+
+TINY: Sections = {
+    "model": {"path": "demo"},
+    "data": {"path": "demo", "limit": 8},
+    "rollout": {"max_new_tokens": 8},
+    "train": {"steps": 1, "batch_size": 8},
+}
+OF_A_RUN: dict[str, tuple[str, Sections]] = {
+    "demo-paint": ("demo-paint", {"context": {"source": ["solution", "other"]}}),
+    "demo-grpo": ("demo-grpo", {"train": {"options": {"kl": 0.1}}, "log": {"token_rows": "all"}}),
+    "sft": ("demo-sft", {"prompts": {"student": 'say "a" \\pi é {{ problem }}'}}),
+    "rlsd": ("rlsd", {"train": {"options": {"epsilon": 0.3}}}),
+    "several sources": ("demo-opsd", {"data": {"path": ["a.jsonl", "b.jsonl"], "weights": [1, 2]}}),
+}
+
+
+@pytest.mark.parametrize(("recipe", "own"), OF_A_RUN.values(), ids=OF_A_RUN)
+def test_config_of_run_is_a_recipe_of_its_resolved_settings(
+    recipe: str, own: Sections, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = rows_of(Path(problems_path("demo")))
+    write_problems(Path("a.jsonl"), rows[:8])
+    write_problems(Path("b.jsonl"), rows[8:16])
+    run = paint.train(changed(recipe, TINY, own), output_dir="runs/first")
+    capsys.readouterr()
+    assert main(["config", "runs/first"]) == 0
+    Path("again.toml").write_text(capsys.readouterr().out)
+    again = check_config(read_recipe("again.toml")).config
+    assert differences(run.config, again) == ['log.name: "first" -> None']
+    assert paint.show_config(run) == paint.show_config("runs/first")
+    if recipe == "demo-paint":
+        assert main(["train", "again.toml", "--log.name", "second"]) == 0
+        assert_same(adapter(run.path), adapter(Path("runs/second")))
+    assert main(["train", "runs/first"]) == 2
+    assert "paint config runs/first" in capsys.readouterr().err
 
 
 def test_train_starts_with_what_differs_from_recipe(

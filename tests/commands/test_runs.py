@@ -111,3 +111,29 @@ def test_runs_line_has_the_reward_in_place_of_the_share_of_ones(
 def test_runs_folder_empty_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["runs", str(tmp_path)]) == 2
     assert "holds no run" in capsys.readouterr().err
+
+
+def test_runs_of_a_run_itself_names_its_folder(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = shutil.copytree(run, tmp_path / "one")
+    assert list(paint.runs(one)["name"]) == ["one"]
+    monkeypatch.chdir(one)
+    assert list(paint.runs(".")["name"]) == ["one"]
+
+
+@pytest.mark.parametrize("line", ["train demo-paint --output-dir busy", "resume busy"])
+def test_run_that_trains_is_refused_by_that_first(
+    line: str,
+    run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(run, "busy")
+    with lock_folder(Path("busy")):
+        assert main(line.split()) == 2
+    said = capsys.readouterr().err
+    assert "another process is at work there (process " in said
+    assert "resume" not in said.replace("paint resume:", "")

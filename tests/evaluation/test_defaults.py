@@ -82,7 +82,7 @@ PAPERS = EvaluationConfig().benchmarks
     [
         ({}, PAPERS, "the paper's benchmarks"),
         ({"model": {"path": "demo"}}, ("demo",), "whose model the run trains on own.jsonl"),
-        ({"data": {"path": "demo"}}, ("demo",), "which the run was trained on"),
+        ({"data": {"path": "demo"}}, ("demo",), "the run was trained on others of the demo"),
         ({"validation": {"path": "v.jsonl"}}, ("v.jsonl",), "the run's validation"),
     ],
 )

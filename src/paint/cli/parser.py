@@ -30,10 +30,9 @@ from paint.cli.flag_checks import (
 )
 from paint.cli.flag_values import with_plain_values
 from paint.commands import Command, parameters_of, plain_type
-from paint.commands.api.arguments import ByName, SettingsOf
-from paint.commands.api.configure import Recipe
+from paint.commands.api.arguments import ByName, SettingsOf, TakesRun
+from paint.commands.api.configure import Recipe, open_recipe
 from paint.config.recipe import (
-    find_recipe,
     find_recipes,
     from_table,
     may_name_code,
@@ -86,7 +85,8 @@ class Line:
             given |= given_settings(config, self.words)
         elif config is not None:
             config = _without_replaced(config, self.words)
-            given[RECIPE] = Recipe(find_recipe(given[RECIPE]), config)
+            opened = _open_recipe(self.command, given[RECIPE])
+            given[RECIPE] = Recipe(opened.path, config)
         targets: Sequence[Any] = ()
         for parameter in _parameters(self.command):
             if parameter.kind is Parameter.VAR_POSITIONAL:
@@ -426,7 +426,13 @@ def _default(command: Command, kind: type[Any], words: Sequence[str]) -> Any:
         if get_origin(choices) is Literal and word not in get_args(choices):
             return None  # tyro names the choices
         given[parameter.name] = word
-    return kind(**given, config=read_recipe(find_recipe(first[-1])))
+    return kind(**given, config=_open_recipe(command, first[-1]).config)
+
+
+def _open_recipe(command: Command, word: str) -> Recipe:
+    """The recipe that a line names; of some commands, also a run."""
+    notes = _notes(_until_recipe(command)[-1])
+    return open_recipe(word, takes_run=any(isinstance(note, TakesRun) for note in notes))
 
 
 def _words_of(name: str, words: Sequence[str]) -> list[str]:

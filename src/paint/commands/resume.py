@@ -9,6 +9,7 @@ from tyro.conf import arg
 from paint.commands.api import arguments
 from paint.commands.api.results import Run, load_run
 from paint.config.recipe import executables_of, to_table
+from paint.core.storage import require_free
 from paint.core.trust import require_trusted, trust_records, vouch_for
 from paint.resolve.check import check_config
 from paint.training.callbacks import load_callbacks, tell_callbacks
@@ -57,6 +58,7 @@ def resume(
     request = LaunchRequest(gpus, split, dry_run)
     callbacks = load_callbacks(callbacks)
     run = load_run(run)
+    require_free(run.path)
     changes: dict[str, Any] = {}
     if urls is not None:
         # A run has servers of its own or names others, so one setting empties the other.

@@ -4,26 +4,29 @@ from pathlib import Path
 from typing import Any
 
 from paint.commands.api import arguments
-from paint.commands.api.configure import configure, open_recipe
+from paint.commands.api.configure import RUN, configure, open_recipe
+from paint.commands.api.results import Run
 from paint.config.recipe import read_recipe, to_table, toml_of
+from paint.config.run_folder import read_run
 from paint.config.schema import Config
 
 NAME = "config"
 
 
 def show_config(
-    recipe: arguments.AnyRecipe,
+    recipe: arguments.RecipeOrRun,
     *,
     model: arguments.Model = None,
     data: arguments.Data = None,
     machine: bool = False,
     **sections: arguments.Sections,
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """Show the settings of a run as a recipe, with the source of each value as a comment.
+    """Show settings as a recipe, with the source of each value as a comment.
 
-    A source is default (the paper's setting, or ours), recipe, given (a flag or an argument), or
-    machine: what "auto" becomes here. A setting that is None stands in a comment, as TOML has no
-    None.
+    A source is default (the paper's setting, or ours), recipe, run, given (a flag or an argument),
+    or machine: what "auto" becomes here. A setting that is None stands in a comment, as TOML has no
+    None. `paint config runs/first > again.toml` writes the settings of a run, by which
+    `paint train again.toml` trains another one.
 
     Example: paint config demo-paint --train.steps 2
 
@@ -33,11 +36,12 @@ def show_config(
     Returns:
         By section and setting: its ``value`` and its ``source``.
     """
-    start = open_recipe(recipe)
+    start = open_recipe(recipe.path if isinstance(recipe, Run) else recipe, takes_run=True)
+    is_run = start.path.name == RUN
     config, run = configure(start.config, Path(), model, data, sections)
     steps = [
         ("default", Config()),
-        ("recipe", read_recipe(start.path)),
+        ("run", read_run(start.path.parent)) if is_run else ("recipe", read_recipe(start.path)),
         ("given", config),
     ]
     if machine:
@@ -55,6 +59,8 @@ def show_config(
             for key, value in settings.items():
                 if key not in known or known[key]["value"] != value:
                     known[key] = {"value": value, "source": source}
+    if is_run:  # another run is called by the recipe and the time
+        found["log"]["name"] = {"value": None, "source": "default"}
     return found
 
 

@@ -13,6 +13,7 @@ from paint.config.recipe import differences, read_recipe
 from paint.config.run_folder import RunError
 from paint.config.schema import Config
 from paint.core.errors import wrap_errors
+from paint.core.storage import require_free
 from paint.training.callbacks import load_callbacks, tell_callbacks
 from paint.training.launcher import LaunchRequest, run_training
 
@@ -63,6 +64,8 @@ def train(
     # With --gpus, the same command continues a run; rows would replace those that it has.
     with wrap_errors(folder, RunError, "choose another with --log.folder"):
         has_run = (folder / "run.json").exists()
+    if has_run:
+        require_free(folder)
     if has_run and (has_rows or not gpus):
         raise RunError(f"{folder} already holds a run; `paint resume {folder}` continues it")
 

@@ -68,6 +68,10 @@ def find_recipes(name: str) -> list[Path]:
         files = [path for path in folder.iterdir() if path.suffix == ".toml" and not path.is_dir()]
     # Hidden files are copies that editors and systems keep.
     recipes = [path for path in files if not path.name.startswith(".")]
+    if (folder / "run.json").exists():
+        raise ConfigError(
+            f"{name} is a run, and no recipe; `paint config {name} > FILE.toml` writes one of it"
+        )
     if not recipes:
         raise ConfigError(f"{name} is a folder without recipes; name a TOML file, or their folder")
     return sorted(recipes, key=lambda path: path.stem)

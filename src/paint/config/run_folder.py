@@ -248,7 +248,8 @@ def read_status(folder: Path, above: Path) -> RunStatus:
 
 def _shown_name(folder: Path, above: Path) -> str:
     """A run's path below a folder; what is not printable, bytes that are no UTF-8, is escaped."""
-    name = str(folder.relative_to(above))
+    # The run itself may be named in place of a folder above it.
+    name = folder.resolve().name if folder == above else str(folder.relative_to(above))
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in name)
 
 

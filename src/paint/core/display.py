@@ -174,6 +174,10 @@ class Display:
         """Log a message for the user."""
         self.log(logging.INFO, text)
 
+    def detail(self, text: str) -> None:
+        """Log a message that a command shows with -v alone."""
+        self.log(logging.DEBUG, text)
+
     def progress(self, text: str) -> None:
         """Log a message on how far the work is."""
         self.log(logging.INFO, text)

@@ -249,13 +249,9 @@ def _locked(path: Path, place: Path, waiting: Callable[[str], None] | None) -> I
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            holder = "just started"
-            with suppress(FileNotFoundError):  # the holder has just ended and removed it
-                holder = path.read_text("utf-8", "replace").strip() or holder
-            in_use = f"{place}: another process is at work there ({holder})"
             if waiting is None:
-                raise FolderInUse(f"{in_use}; wait, or name another folder") from None
-            waiting(f"{in_use}; waiting for it")
+                raise FolderInUse(f"{_in_use(path, place)}; wait, or name another folder") from None
+            waiting(f"{_in_use(path, place)}; waiting for it")
             lock.acquire()
         except OSError as error:
             if error.errno not in NO_LOCKS:
@@ -279,6 +275,20 @@ def is_locked(folder: Path) -> bool:
     except OSError:  # no lock file, or a file system without locks
         return False
     return False
+
+
+def require_free(folder: Path) -> None:
+    """Raise FolderInUse where another process holds the lock of a folder; nothing is written."""
+    if is_locked(folder):
+        in_use = _in_use(folder / ".lock", folder)
+        raise FolderInUse(f"{in_use}; wait, or name another folder")
+
+
+def _in_use(lock_file: Path, place: Path) -> str:
+    holder = "just started"
+    with suppress(FileNotFoundError):  # the holder has just ended and removed it
+        holder = lock_file.read_text("utf-8", "replace").strip() or holder
+    return f"{place}: another process is at work there ({holder})"
 
 
 def digest_of_file(path: Path) -> str:

@@ -29,11 +29,15 @@ def setting_differences(
     before: Mapping[str, Any], after: Mapping[str, Any], changeable: Collection[str] = ()
 ) -> list[str]:
     """List the settings that differ, such as "temperature: 1.0 -> 0.6"."""
-    return [
-        f"{name}: {before.get(name)!r} -> {after.get(name)!r}"
-        for name in {**before, **after}
-        if name not in changeable and before.get(name) != after.get(name)
-    ]
+    lines = []
+    for name in {**before, **after}:
+        if name in changeable or before.get(name) == after.get(name):
+            continue
+        if name == "problems_digest":
+            lines.append(f"the rows of {after.get('benchmark', 'the problems')} have changed")
+        else:
+            lines.append(f"{name}: {before.get(name)!r} -> {after.get(name)!r}")
+    return lines
 
 
 def refuse_differences(

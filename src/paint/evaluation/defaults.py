@@ -119,7 +119,7 @@ def default_benchmarks(config: Config) -> tuple[tuple[str, ...], str]:
     if has_own_task(config):
         return config.data.paths, "the rows of the training, whose prompts or grader are your own"
     if config.data.path == NAME:
-        return (NAME,), "held-out problems of the demo, which the run was trained on"
+        return (NAME,), "held-out problems; the run was trained on others of the demo"
     if config.model.path == NAME:
         return (NAME,), (
             f"held-out problems of the demo, whose model the run trains on {config.data.place}"

@@ -181,7 +181,13 @@ class Grader(Protocol):
         self.close()
 
 
-def require_some_grade(grades: Sequence[Grade], ids: Sequence[str], who: str, place: str) -> None:
+def require_some_grade(
+    grades: Sequence[Grade],
+    ids: Sequence[str],
+    who: str,
+    place: str,
+    go_on: str = "repeat the command",
+) -> None:
     """Raise GradingError if grading failed on every completion, or said nothing of any.
 
     Args:
@@ -189,6 +195,7 @@ def require_some_grade(grades: Sequence[Grade], ids: Sequence[str], who: str, pl
         ids: of the problem of each.
         who: graded, such as "the grader math", or the environment of conversations.
         place: what the message begins with.
+        go_on: how the work continues, for the message.
     """
     if not grades or any(grade.reward is not None or grade.comment for grade in grades):
         return
@@ -207,9 +214,8 @@ def require_some_grade(grades: Sequence[Grade], ids: Sequence[str], who: str, pl
             f"as a function without return does"
         )
     raise GradingError(
-        f"{place}: {said}; mend it, or the endpoint that it asks, then repeat the command "
-        f"(a run is resumed by `paint resume`); with grading.stop_on_failure false, completions "
-        f"without a reward are passed over"
+        f"{place}: {said}; mend it, or the endpoint that it asks, then {go_on}; with "
+        f"grading.stop_on_failure false, completions without a reward are passed over"
     )
 
 

@@ -58,6 +58,7 @@ from paint.resolve.plan import (
     with_micro_batch,
 )
 from paint.resolve.plan_report import start_line
+from paint.resolve.shapes import NoModelError
 
 INSTALL = "`pip install 'paint-distill[vllm]'` installs it (docs/how-to/vllm.md)"
 SLOWER = "vLLM samples long completions faster (docs/how-to/vllm.md)"
@@ -720,6 +721,8 @@ def resolve(run: Resolved, machine: Machine) -> Resolved:
     try:
         plan = make_plan(run, machine, split)
         line = start_line(plan)
+    except NoModelError:  # loading it would fail for the same reason
+        raise
     except ConfigError as error:  # a model that the plan does not know may be trained all the same
         config = with_micro_batch(run.config, CPU_ROWS, CPU_TOKENS, False)
         return replace(run, config=config, notes=(*run.notes, f"no plan: {error}"))
@@ -763,7 +766,8 @@ def cautions_of(run: Resolved) -> Iterator[str]:
     is_long = run.config.train.epochs is not None or teacher.every < run.config.train.steps
     if teacher.weights == "ema" and not is_long:
         yield (
-            f"the teacher stays as it is: teacher.every is not below {run.config.train.steps} steps"
+            f"teacher.every is {teacher.every:,}, and the run has train.steps "
+            f"{run.config.train.steps:,}: the teacher never changes"
         )
     # Of stored rollouts, reverse KL is another paper's method (the recipe semi-opd).
     if run.rollout.off_policy_steps and divergence != FORWARD_KL.name:

@@ -525,15 +525,33 @@ def require_fit(plan: Plan) -> None:
     if memory.peak <= available:
         return
 
-    turns = "conversation.max_turns, " if plan.rows().together > 1 else ""
     raise ConfigError(
         f"model.path {format_value(plan.config.model.path)} needs about {gb(memory.peak)} GB on "
         f"each of {plan.split.trainers} training GPUs, and {gb(available)} are available (base "
         f"{gb(memory.layers + memory.ends)}, trained weights "
         f"{gb(memory.adapters + memory.gradients + memory.optimizer)}, {peak_phase(memory)}); "
-        f"lower {turns}rollout.max_new_tokens, data.max_prompt_tokens or rollout.batch_size, set "
-        f"model.shard on several GPUs, or use larger GPUs (`paint plan` has the details)"
+        f"{levers(plan)} (`paint plan` has the details)"
     )
+
+
+def levers(plan: Plan) -> str:
+    """What to change where the longest micro-batch does not fit, the largest setting first."""
+    larger = "set model.shard on several GPUs, or use larger GPUs"
+    if plan.memory.resident > plan.headroom:
+        return f"without any row it needs {gb(plan.memory.resident)} GB: {larger}"
+    config = plan.config
+    values = {"data.max_prompt_tokens": config.data.max_prompt_tokens}
+    if plan.algorithm.needs_rollouts:
+        values["rollout.max_new_tokens"] = config.rollout.max_new_tokens
+    named = sorted(values, key=lambda name: -values[name])
+    if plan.rows().together > 1:
+        values["conversation.max_turns"] = config.conversation.max_turns
+        named.append("conversation.max_turns")
+    if "rollout" in peak_phase(plan.memory):
+        values["rollout.batch_size"] = config.rollout.batch_size
+        named.insert(0, "rollout.batch_size")
+    settings = [f"{name} ({values[name]:,})" for name in named]
+    return f"lower {' or '.join(settings)}, {larger}"
 
 
 def peak_phase(memory: Memory) -> str:

@@ -1,7 +1,7 @@
 """Text of a memory plan: the output of `paint plan` and the start line of a run."""
 
 from paint.resolve.memory import Rows
-from paint.resolve.plan import USABLE, Plan, gb, peak_phase, server_of
+from paint.resolve.plan import USABLE, Plan, gb, levers, peak_phase, server_of
 
 RESIDENT = {
     "layers": "base: layers",
@@ -25,7 +25,15 @@ PHASES = {
 
 
 def start_line(plan: Plan) -> str:
-    """The memory plan in one line, which a run prints when it starts."""
+    """Whether a run fits, in a few words, which it prints when it starts."""
+    ranks = f" on each of {plan.split.trainers} ranks" if plan.split.trainers > 1 else ""
+    left = plan.headroom - plan.memory.peak
+    fits = "fits" if left >= 0 else f"does not fit: {_fit_words(plan)}"
+    return f"memory, an estimate: {gb(plan.memory.peak)} of {gb(plan.capacity)} GB{ranks}; {fits}"
+
+
+def start_details(plan: Plan) -> str:
+    """The memory plan in one line, which a run prints with -v."""
     memory = plan.memory
     parts = {
         "base": memory.layers + memory.ends + memory.gathered,
@@ -151,4 +159,4 @@ def _fit_words(plan: Plan) -> str:
     left = plan.headroom - plan.memory.peak
     if left >= 0:
         return f"yes, with {gb(left)} GB to spare"
-    return f"no, {gb(-left)} GB too many with the longest rows"
+    return f"no, {gb(-left)} GB too many with the longest rows; {levers(plan)}"

@@ -168,14 +168,18 @@ SHAPES = {
 """Shapes of models that recipes name, used without a config.json (source: their config.json)."""
 
 
+class NoModelError(ConfigError):
+    """A model has no config.json that can be read, so that it cannot be loaded either."""
+
+
 def shape_of(path: str) -> Shape:
     """Read the shape of a model: a folder, a hub name, or "demo".
 
     Models in SHAPES need no network, others of the hub send their config.json, a few kB.
 
     Raises:
-        ConfigError: there is no config.json, or it does not describe a dense decoder that
-            transformers knows.
+        NoModelError: there is no config.json, or it is no JSON.
+        ConfigError: it does not describe a dense decoder that transformers knows.
     """
     other = other_than_model(model_path(path), complete=False)  # a plan reads config.json alone
     if other:
@@ -185,11 +189,14 @@ def shape_of(path: str) -> Shape:
         if path in SHAPES:
             return SHAPES[path]
         place = f"model.path {format_value(path)} has no config.json here"
-        with wrap_errors(place, ConfigError, "name a folder that has one, or a model of the hub"):
+        with wrap_errors(place, NoModelError, "name a folder that has one, or a model of the hub"):
             file = fetch_file(path, "config.json")
 
-    with wrap_errors(file, ConfigError, "it must describe a dense decoder, as Qwen3's does"):
+    with wrap_errors(file, NoModelError, "it must be that of a model of transformers"):
         config = parse_json(file.read_bytes())
+        if not isinstance(config, dict):
+            raise ValueError("it is not a JSON object")
+    with wrap_errors(file, ConfigError, "it must describe a dense decoder, as Qwen3's does"):
         # The names in the configs of Qwen's, Mixtral's and DeepSeek's mixtures.
         if any(config.get(f"{name}_experts") for name in ("num", "num_local", "n_routed")):
             raise ValueError("it has experts, whose memory is not estimated")

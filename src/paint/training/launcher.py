@@ -56,7 +56,7 @@ from paint.resolve.plan import (
     server_of,
     tensor_parallel_size,
 )
-from paint.resolve.plan_report import start_line
+from paint.resolve.plan_report import start_details
 from paint.training.callbacks import Callback
 from paint.training.torchrun import SHUTDOWN_SECONDS
 
@@ -524,7 +524,7 @@ def _print_plan(
         used = max(trainers, serving)
         config = config.changed("model", dtype=placement.plan.config.model.dtype)
         plan = replace(placement.plan, config=config, gpus=used, split=split)
-        print(f"# {start_line(plan)}")
+        print(f"# {start_details(plan)}")
         sizes = server_flags(plan) if placement.shared else None
     if ranks:
         print(_command_line(placement.environment, ranks))

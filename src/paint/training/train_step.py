@@ -258,7 +258,8 @@ def add_grades(setup: Setup, rollouts: Sequence[Rollout], step_index: int) -> li
         who = name_of_grader(grading.grader, environment, is_given=are_given)
         grades = [grade for grade, _, _ in every]
         ids = [name for _, name, _ in every]
-        require_some_grade(grades, ids, who, f"step {step_index + 1}")
+        go_on = "resume the run by `paint resume`"
+        require_some_grade(grades, ids, who, f"step {step_index + 1}", go_on)
     return found
 
 

@@ -73,6 +73,7 @@ from paint.resolve.check import (
 from paint.resolve.engines import LOCAL
 from paint.resolve.optimizer import learning_rate, open_optimizer
 from paint.resolve.plan import LongestRows, Machine
+from paint.resolve.plan_report import start_details
 from paint.training import checkpoint, run_log
 from paint.training.callbacks import Callback, tell_callbacks
 from paint.training.drift import open_drift
@@ -163,6 +164,8 @@ def train(
         grader = stack.enter_context(open_grader(run.config.grading, folder, rank))
         display.notes([line for line in (*run.notes, grader.describe()) if line])
         _warn_of(display, [*run.warnings, grader.warning()])
+        if run.plan is not None:
+            display.detail(start_details(run.plan))
 
         model, seed, prompts = run.config.model, run.config.train.seed, run.config.prompts
         if model.date == "auto":

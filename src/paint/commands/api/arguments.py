@@ -30,6 +30,11 @@ class ByName:
     """Marks a dict of lists of values: the command line has a flag for each name."""
 
 
+@dataclass(frozen=True)
+class TakesRun:
+    """Marks a recipe in whose place a run may stand."""
+
+
 Count = Annotated[int, *POSITIVE]
 OptionalCount = Annotated[int | None, *or_none(POSITIVE)]
 Seed = Annotated[int, *NOT_NEGATIVE]
@@ -49,6 +54,15 @@ AnyRecipe = Annotated[
     arg(
         help="TOML file, or the name of a recipe that comes with paint; in Python also a "
         "paint.Config. On the command line it stands before the flags.",
+    ),
+]
+
+RecipeOrRun = Annotated[
+    str | Path | Run | Config | Recipe,
+    TakesRun(),
+    arg(
+        help="TOML file, the name of a recipe that comes with paint, or the folder of a run; in "
+        "Python also a paint.Config or a paint.Run. On the command line it stands before the flags."
     ),
 ]
 

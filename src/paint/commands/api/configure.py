@@ -14,7 +14,7 @@ from paint.config.recipe import (
     read_recipe,
     require_one_length,
 )
-from paint.config.run_folder import ROWS, RunError
+from paint.config.run_folder import ROWS, RunError, read_run, run_of
 from paint.config.schema import Config
 from paint.core.errors import format_value, naming, reason, wrap_errors
 from paint.core.extensions import spec_of
@@ -25,6 +25,9 @@ from paint.data.readers import DataError
 from paint.objective.divergences import Divergence, divergence_name
 from paint.resolve.check import Resolved, check_config
 
+RUN = "run.json"
+"""File of a recipe that is a run's record."""
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -34,10 +37,17 @@ class Recipe:
     config: Config
 
 
-def open_recipe(recipe: str | Path | Config | Recipe) -> Recipe:
-    """Read a recipe by name or path; a Config counts as the recipe paint with other settings."""
+def open_recipe(recipe: str | Path | Config | Recipe, *, takes_run: bool = False) -> Recipe:
+    """Read a recipe by name or path; a Config counts as the recipe paint with other settings.
+
+    With ``takes_run`` also the folder of a run, whose settings are in its run.json.
+    """
     if isinstance(recipe, Recipe):
         return recipe
+    if takes_run and not isinstance(recipe, Config):
+        folder = run_of(Path(recipe))
+        if folder is not None:
+            return Recipe(folder / RUN, read_run(folder))
     if isinstance(recipe, Config):
         return Recipe(find_recipe("paint"), recipe)
     path = find_recipe(str(recipe))

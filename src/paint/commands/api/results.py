@@ -5,6 +5,7 @@ This module imports neither torch nor pandas until a property needs them.
 """
 
 import html
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from paint.evaluation.frame import Measurement, Report
+
+
+WATCH_SECONDS = 0.5  # between looks for a run that has not begun
 
 
 @dataclass(frozen=True)
@@ -278,10 +282,11 @@ def write_page_of(
     """Write the page of some targets; the arguments are those of ``paint.show``."""
     if not targets:
         raise ConfigError("nothing to show; name a run, or a folder that `paint eval` made")
+    if watch:
+        _await_runs(targets)
     # Before torch is imported, which takes seconds.
     for target in targets:
-        holds = any(target.glob("*.json")) or any(target.rglob("run.json")) or find_stores(target)
-        if not holds:
+        if not _holds_something(target):
             raise ConfigError(
                 f"{target} holds neither a run (run.json), an evaluation (completions.jsonl) nor "
                 f"a report of advice, a comparison or a bake"
@@ -298,6 +303,23 @@ def write_page_of(
         place = Path(out) if out else None
         path = show_targets(targets, Display(), page, out=place, opens=open, live=watch)
     return Page(path)
+
+
+def _holds_something(target: Path) -> bool:
+    """Whether a folder holds a run, an evaluation or a report."""
+    return any(target.glob("*.json")) or any(target.rglob("run.json")) or bool(find_stores(target))
+
+
+def _await_runs(targets: Sequence[Path]) -> None:
+    """Wait until each folder holds something: a run writes its first file when it has started."""
+    from paint.core.display import Display
+
+    is_said = False
+    while missing := [target for target in targets if not _holds_something(target)]:
+        if not is_said:
+            Display().note(f"waiting for a run in {missing[0]}; Ctrl-C ends it")
+            is_said = True
+        time.sleep(WATCH_SECONDS)
 
 
 def frame_of(rows: Sequence[Mapping[str, Any]]) -> "pd.DataFrame":
