@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from paint.core import display as display_module
-from paint.core.display import LOGGER, Clock, Display, progress_lines, shown_on_terminal
+from paint.core.display import (
+    LOGGER,
+    Clock,
+    Display,
+    differing_lines,
+    progress_lines,
+    shown_on_terminal,
+)
 
 
 @pytest.fixture
@@ -74,7 +81,7 @@ def test_host_program_level_decides_what_its_handler_gets(
     LOGGER.setLevel(level)
     work()
     assert caplog.messages[0] == first
-    assert len(caplog.messages) == (4 if level == "INFO" else 1)
+    assert len(caplog.messages) == (3 if level == "INFO" else 1)
     assert {record.name for record in caplog.records} == {"paint"}
 
 
@@ -83,8 +90,8 @@ def test_command_prints_each_message_once(host: None, capsys: pytest.CaptureFixt
         work()
         Display(enabled=False).note("of another rank")
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:3] == ["a message", "a warning", "step 1/2  loss 0.5000  3 s left"]
-    assert len(lines) == 4
+    # The count that is over at once has no line.
+    assert lines == ["a message", "a warning", "step 1/2  loss 0.5000  3 s left"]
     work()
     assert capsys.readouterr().out == ""
 
@@ -233,3 +240,20 @@ def test_call_from_python_prints_no_progress_where_the_host_decides(
     finally:
         logger.setLevel(before)
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\nb\nc\nd\ne", "(as it)"),
+        ("a\nb\nX\nd\ne", "(2 lines as it)\nX\n(2 lines as it)"),
+        ("a\nb\nc\nX\nY\nd\ne", "(3 lines as it)\nX\nY\n(2 lines as it)"),
+        ("X\nb\nc\nd\ne", "X\n(4 lines as it)"),
+        ("a\nb\nc\nd\nX", "(4 lines as it)\nX"),
+        ("a\nb\nd\ne", "(2 lines as it)\n(2 lines as it)"),
+        ("X", "X"),
+        ("", ""),
+    ],
+)
+def test_differing_lines_marks_what_both_begin_and_end_with(text: str, shown: str) -> None:
+    assert differing_lines(text, "a\nb\nc\nd\ne", "it") == shown

@@ -615,7 +615,7 @@ def test_eval_file_names_are_shown_verbatim_and_cannot_escape_folder(
     (model / "sub").mkdir()
     monkeypatch.chdir(model / "sub")
     assert main(["eval", "..", *flags, str(marked)]) == 0
-    assert capsys.readouterr().out.count(marked.stem) >= 4  # generating, grading, and the tables
+    assert capsys.readouterr().out.count(marked.stem) >= 3  # generating, grading, and the tables
     assert (tmp_path / "evals/mine/base" / marked.stem / "grades.jsonl").exists()
     assert not (tmp_path / "base").exists()
 
@@ -647,7 +647,7 @@ def test_stored_evaluations_with_same_names_are_distinguished(
     report = report_in(tmp_path / "new/place")
     assert policies_of(report) == [str(tmp_path / "b/base"), "after", str(tmp_path / "a/base")]
     text = (tmp_path / "new/place/summary.md").read_text()
-    assert text.startswith("**Avg@1, in % with 95 % interval**")
+    assert text.startswith("**Avg@1, in % with 95 % interval; 2 problems are too few**")
 
 
 @pytest.mark.parametrize("family", ["gpt2", "mixtral", "phi3"])

@@ -179,3 +179,40 @@ def test_to_frame_leaves_out_columns_that_are_empty() -> None:
     frame = to_frame(to_measurement("a", "x", "kl", Interval(0.5, 0.4, 0.6), 3))
     assert list(frame) == ["policy", "benchmark", "metric", "mean", "low", "high", "n"]
     assert frame.iloc[0]["high"] == 0.6
+
+
+def columns_of(*parts: GradedSamples) -> list[list[str]]:
+    report = summary_report({f"p{i}": {"x": part} for i, part in enumerate(parts)})
+    return [table.columns for table in report.tables]
+
+
+def test_summary_of_one_sample_says_each_thing_once() -> None:
+    verdicts = [[i % 2] for i in range(20)]
+    one = graded(*verdicts)
+    coded = replace(one, rewards=one.correct.astype(float))
+    for part in (one, coded):
+        heads = {name for columns in columns_of(part) for name in columns}
+        assert not {"Avg@1", "maj@1", "pass@1"} & heads
+    # A reward of another grader is not the share of right ones.
+    judged = replace(coded, rewards=np.where(one.correct, 1.0, 0.5))
+    assert "Avg@1" in columns_of(judged)[1]
+
+
+def test_summary_leaves_out_what_is_zero_or_one_kind_everywhere() -> None:
+    part = graded([1, 0], [0, 0])
+    assert "truncated" not in columns_of(part, part)[1]
+    assert "truncated" in columns_of(replace(part, truncated=part.correct), part)[1]
+    titles = [table.title for table in summary_report({"p": {"x": part}}).tables]
+    assert "Reasons of the verdicts" not in titles
+    # Two problems: neither a p-value nor a detectable difference of none.
+    differences = columns_of(part, replace(part, correct=~part.correct))[-1]
+    assert differences == ["", "", "difference", "p"]
+
+
+def test_summary_rows_without_a_reward_of_one_have_no_share_of_right_samples() -> None:
+    part = graded([0, 0], [0, 0])
+    judged = replace(part, rewards=np.array([[0.2, 1.4], [0.5, 0.5]]))
+    metrics = {row.metric for row in summary_rows({"p": {"x": judged}})}
+    assert "reward" in metrics
+    assert not {m for m in metrics if m in ("avg_at_k", "maj_at_k") or m.startswith("pass_at_")}
+    assert "avg_at_k" in {row.metric for row in summary_rows({"p": {"x": part}})}

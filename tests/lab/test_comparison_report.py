@@ -326,7 +326,7 @@ def test_comparison_report_of_a_judge_has_mean_rewards_and_no_share_of_ones() ->
     report = comparison_report(layout, judged())
     main, pairs, seeds, by_step, best = report.tables
     assert main.columns[2:4] == ["Mean reward", "gain over base"]
-    assert main.title.endswith(", in hundredths with 95 % interval")
+    assert main.title.endswith("hundredths with 95 % interval; 3 problems are too few")
     assert "Differences of Mean reward" in pairs.title
     for table in (main, pairs, seeds, by_step, best):
         assert not {"Avg@4", "pass@4"} & set(table.columns)

@@ -134,8 +134,9 @@ def test_prompt_filter_tokenises_the_rows_that_may_be_over_the_limit_and_no_othe
 
 
 def test_prompt_filter_counts_references(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("paint.core.display.LEAST_SECONDS", 0.0)  # of lines on counts
     rows = [("so " * 60, "It is 1."), ("Is it?", "so " * 60)]
 
     def names(limit: int, data: dict[str, Any] | None = None, **sections: Any) -> list[str]:
@@ -154,8 +155,9 @@ def test_prompt_filter_counts_references(
 
 @pytest.mark.parametrize("source", ["solution", "other"])
 def test_prompt_filter_skipped_rows_are_counted_and_never_shown(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("paint.core.display.LEAST_SECONDS", 0.0)  # of lines on counts
     rows = [(f"What is {i}?", f"It is {i}, as one sees.") for i in range(4)] + [("And?", LONG)]
     context = {"source": source}
     with pytest.raises(DataError, match=r"problem 5\b.*\b1000\b.*skip"):

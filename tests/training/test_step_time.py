@@ -131,7 +131,7 @@ def test_timed_work_on_a_gpu_is_the_second_run_without_what_is_compiled(
 
 
 def test_describe_taken_compares_at_the_length_there_was() -> None:
-    expected = StepTime(10.0, 50, 30.0, 150, 4, "for completions of 50 tokens")
+    expected = StepTime(10.0, 50, 30.0, 150, 4, 0.1, "for completions of 50 tokens")
     steps = [
         {"step": 1, "seconds_loss": 9.0, "seconds_rollout": 3.0, "completion_tokens": 90.0},
         {"step": 2, "seconds_loss": 10.0, "seconds_left": 99.0, "completion_tokens": 110.0},

@@ -23,6 +23,7 @@ def bake(
     held_out: arguments.Count = 50,
     samples: arguments.Count = 4,
     force: bool = False,
+    confirm: arguments.Confirm = False,
     **sections: arguments.Sections,
 ) -> Result:
     """Train an adapter that answers as if a text were its system prompt.
@@ -56,5 +57,5 @@ def bake(
 
     from paint.lab import bake
 
-    bake.bake(run, folder, held_out=held_out, samples=samples, force=force)
+    bake.bake(run, folder, held_out=held_out, samples=samples, force=force, confirm=confirm)
     return Result(folder)

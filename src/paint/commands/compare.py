@@ -40,6 +40,7 @@ def compare(
     samples: arguments.Samples = 12,
     every_checkpoint: arguments.EveryCheckpoint = False,
     output_dir: arguments.OutputDir = "runs/compare",
+    confirm: arguments.Confirm = False,
     gpus: arguments.Gpus = 0,
     split: arguments.GpuSplit = None,
     dry_run: arguments.DryRun = False,
@@ -128,6 +129,7 @@ def compare(
                 against_last=against_last,
                 server_gpus=placed.rollout.server_gpus if gpus else (),
                 is_sweep=bool(sweep),
+                confirm=confirm,
             )
     return frame_of_results(results)
 

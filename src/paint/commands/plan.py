@@ -58,9 +58,9 @@ def plan(
     made = plan_placement(run, Machine(gpus, memory_bytes))
     Display().note("\n".join(report.lines(made)))
     if seconds:
-        from paint.training.step_time import estimate_config
+        from paint.training.step_time import NOT_ESTIMATED, estimate_config
 
-        Display().note(estimate_config(run.config, Display()))
+        Display().note(str(estimate_config(run.config, Display()) or NOT_ESTIMATED))
     return made
 
 

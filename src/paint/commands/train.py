@@ -2,9 +2,6 @@
 
 import time
 from pathlib import Path
-from typing import Annotated
-
-from tyro.conf import arg
 
 from paint.commands.api import arguments
 from paint.commands.api.configure import configure, open_recipe
@@ -28,7 +25,7 @@ def train(
     data: arguments.Data = None,
     output_dir: arguments.OutputDir = None,
     callbacks: arguments.Callbacks = (),
-    confirm: Annotated[bool, arg(name="yes")] = False,
+    confirm: arguments.Confirm = False,
     gpus: arguments.Gpus = 0,
     split: arguments.GpuSplit = None,
     dry_run: arguments.DryRun = False,
@@ -45,7 +42,6 @@ def train(
     Args:
         output_dir: Folder of the run. None: log.folder/log.name, where no name is
             RECIPE-DATE-TIME.
-        confirm: Start what may take more than an hour, by an estimate. Otherwise a terminal asks.
 
     Raises:
         PaintError: ConfigError, DataError, RunError and others, before the first step wherever that

@@ -38,7 +38,9 @@ SAY_SECONDS = 20.0  # seconds between progress lines without a terminal
 LONGEST_PAUSE = 160.0  # between lines that have no news: the pause doubles up to it
 QUIET_SECONDS = 5.0  # of a call from Python, before its first line on stderr
 LINE_SECONDS = 10.0  # between its lines
+CLOSE = 0.25  # share by which a step may differ from what was said of it
 LONG_STEP = 10.0  # seconds of a step whose length is said before it is over
+LEAST_SECONDS = 1.0  # of a count that is over, for a line
 REDRAW_SECONDS = 0.25  # between updates of the bar on a terminal
 LOG_WIDTH = 200  # width of tables without a terminal, in characters
 
@@ -165,6 +167,7 @@ class Display:
         self.share = 0.0  # of the phase that is done, where it is known
         self.step_began: float | None = None  # of the first step, until its length was said
         self.is_first_step = True
+        self.expected = 0.0  # seconds of a step, as they were said before the first; 0: nothing was
         self.count: Counter | None = None
         self.work: tuple[str, float] | None = None  # title and start of what has no count
         self.beating = False  # whether a thread shows what lasts without news
@@ -295,7 +298,8 @@ class Display:
             with self._lasting():
                 yield counter
         self.count = None
-        if counter.done > counter.first:
+        is_worth_a_line = time.monotonic() - counter.began >= LEAST_SECONDS
+        if counter.done > counter.first and is_worth_a_line:
             self.progress(counter.line())
 
     @contextmanager
@@ -347,8 +351,10 @@ class Display:
         step = (self.phase_began - began) + (now - self.phase_began) / self.share
         left = max(step * (self.steps - self.first) - (now - began), 0.0)
         self.left = f"about {format_duration(left)} left"
-        if step >= LONG_STEP:
-            self.progress(f"about {format_duration(step)} a step, {self.left}")
+        is_as_said = abs(step - self.expected) <= CLOSE * self.expected
+        if step >= LONG_STEP and not is_as_said:
+            corrected = "the estimate is corrected: " if self.expected else ""
+            self.progress(f"{corrected}about {format_duration(step)} a step, {self.left}")
 
     def writing(self, finished: int, under_way: int) -> None:
         """Show the tokens of finished and of unfinished completions; called at every token."""
@@ -512,6 +518,25 @@ def _columns() -> list[ProgressColumn]:
         TimeElapsedColumn(),
         TextColumn("{task.fields[status]}", markup=False),
     ]
+
+
+def differing_lines(text: str, other: str, name: str) -> str:
+    """A text, with a mark in place of the lines at its beginning and end that another has, too.
+
+    ``name`` is what the mark calls the other.
+    """
+    lines, others = text.splitlines(), other.splitlines()
+    most = min(len(lines), len(others))
+    same = [first == second for first, second in zip(lines, others, strict=False)]
+    before = same.index(False) if False in same else most
+    ends = [first == second for first, second in zip(lines[::-1], others[::-1], strict=False)]
+    after = min(ends.index(False) if False in ends else most, most - before)
+    if before == len(lines) == len(others):
+        return f"(as {name})"
+    kept = lines[before : len(lines) - after]
+    top = [f"({before} lines as {name})"] if before > 1 else lines[:before]
+    bottom = [f"({after} lines as {name})"] if after > 1 else lines[len(lines) - after :]
+    return "\n".join([*top, *kept, *bottom])
 
 
 def format_duration(seconds: float) -> str:

@@ -204,6 +204,30 @@ METRICS = (
         ),
     ),
     Metric(
+        name="frac_reward_zero_std",
+        unit="fraction",
+        meaning="grpo, and others that learn from differences of rewards: completions in groups "
+        "without reward variance, which have no gradient; so has a group of which one completion "
+        "is left",
+        line="groups of equal reward {:.0%}",
+        short="equal rewards {:.0%}",
+        group="learned",
+        charts=("groups",),
+        warnings=(
+            CollapseWarning(
+                "equal_rewards",
+                at_least(1.0),
+                "no reward differs from those of the same problem: nothing is learned from them",
+                (
+                    Remedy("take problems of which some completions are right"),
+                    Remedy("raise rollout.samples_per_problem or rollout.temperature"),
+                    Remedy("take a grader that tells completions apart"),
+                ),
+                from_first=True,
+            ),
+        ),
+    ),
+    Metric(
         name="loss",
         unit="nats",
         meaning="the clipped divergence, which may be negative ([fidelity](../fidelity.md), D1); "
@@ -370,28 +394,6 @@ METRICS = (
         name="grpo_loss",
         unit="nats",
         meaning="variant `rewarded`: GRPO's part of the loss, without its weight",
-    ),
-    Metric(
-        name="frac_reward_zero_std",
-        unit="fraction",
-        meaning="grpo, and others that learn from differences of rewards: completions in groups "
-        "without reward variance, which have no gradient; so has a group of which one completion "
-        "is left",
-        line="groups of equal reward {:.0%}",
-        charts=("groups",),
-        warnings=(
-            CollapseWarning(
-                "equal_rewards",
-                at_least(1.0),
-                "no reward differs from those of the same problem: nothing is learned from them",
-                (
-                    Remedy("take problems of which some completions are right"),
-                    Remedy("raise rollout.samples_per_problem or rollout.temperature"),
-                    Remedy("take a grader that tells completions apart"),
-                ),
-                from_first=True,
-            ),
-        ),
     ),
     Metric(
         name="base_kl",

@@ -47,7 +47,7 @@ from paint.evaluation.generate import (
     other_form,
     with_date,
 )
-from paint.evaluation.grade import grade, write_summary
+from paint.evaluation.grade import grade, note_failed_calls, write_summary
 from paint.evaluation.store import recorded_engines, stored_samples
 from paint.evaluation.summary import MACRO
 from paint.grading.contract import Grader
@@ -162,6 +162,7 @@ def evaluate(
                     graders[grading.grader] = opened.enter_context(open_grader(grading, folder))
                 grader = graders[grading.grader]
                 graded[store.folder] = grade(store, grader, grading, display)
+        note_failed_calls(graded.values(), display)
         write_summary(graded, folder, display)
     return folder
 

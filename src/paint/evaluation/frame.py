@@ -24,7 +24,7 @@ from rich.table import Table as RichTable
 
 from paint.core import storage
 from paint.core.errors import PaintError, escape_markdown_cell, wrap_errors
-from paint.evaluation.intervals import Interval, interval_text
+from paint.evaluation.intervals import FEW, Interval, interval_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -108,9 +108,17 @@ def select_rows(rows: Iterable[Measurement], **columns: Any) -> list[Measurement
 
 
 def interval_note(rows: Iterable[Measurement]) -> str:
-    """How a title says that values have intervals: those without a bound, from ten problems on."""
+    """How a title says that values have intervals: those without a bound, from ten problems on.
+
+    It says of fewer problems that they are few: an interval of theirs is wide, and tells little.
+    """
+    rows = list(rows)
     if any(row.low is not None or row.high is not None for row in rows):
-        return " with 95 % interval"
+        counts = [row.n for row in rows if row.n is not None]
+        fewest = min(counts, default=FEW)
+        few = f"; {fewest} problems are too few" if 1 < fewest < FEW else ""
+        few = "; one problem is too few" if fewest == 1 else few
+        return f" with 95 % interval{few}"
     return "; too few problems for an interval"
 
 

@@ -5,7 +5,8 @@ Unfinished evaluations are not graded: short completions finish first and are mo
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,7 @@ def grade(
             row["vote"] = vote
     cost = grader.take_cost()
     if cost.describe():
-        display.note(f"{store.folder.name}: {cost.describe(grading.prices)}")
+        display.note(f"{store.folder.name}: {replace(cost, failed={}).describe(grading.prices)}")
     # Of all commands by which these grades were made.
     total = (Cost.of(store.settings.get(COST, {})) if kept else Cost()) + cost
     store.settings[COST] = total.metrics(grading.prices)
@@ -257,6 +258,15 @@ def graded_samples(store: Store) -> GradedSamples:
         failures=sum(bool(row.get("failed")) for row in rows),
         cost=Cost.of(store.settings.get(COST, {})),
     )
+
+
+def note_failed_calls(graded: Iterable[GradedSamples], display: Display) -> None:
+    """Say once how many calls of graders failed, by kind."""
+    failed = sum((part.cost for part in graded), Cost()).failed
+    if failed:
+        most = sorted(failed.items(), key=lambda item: (-item[1], item[0]))
+        listed = ", ".join(f"{count:,} {kind}" for kind, count in most)
+        display.note(f"of the grader's calls failed: {listed}")
 
 
 def summarise(

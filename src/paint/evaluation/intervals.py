@@ -68,6 +68,7 @@ class Comparison:
     difference: Interval  # of Avg@k, in [-1, 1]
     p_value: float  # two-sided (``sign_flip``)
     detectable: float | None
+    problems: int  # that both have, of the benchmark with the fewest
 
 
 def bootstrap(
@@ -225,7 +226,7 @@ def compare_paired(
         variances = [float(group.var(ddof=1)) / len(group) for group in groups]
         if sum(variances) > ROUNDING**2:
             detectable = _detectable(variances, left)
-    return Comparison(difference, sign_flip(groups), detectable)
+    return Comparison(difference, sign_flip(groups), detectable, min(left))
 
 
 def is_comparable(before: np.ndarray, after: np.ndarray) -> bool:

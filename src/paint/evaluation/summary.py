@@ -50,11 +50,11 @@ def summary_report(graded: ByPolicy) -> Report:
         column_of=lambda row: row.benchmark,
     )
     others = select_rows(rows)
-    has_right = any(part.has_right for part in _parts(graded))
-    columns = _score_columns(others, k, has_right=has_right or not _have_rewards(graded))
+    columns = _score_columns(others, k, are_verdicts=all(p.has_verdicts for p in _parts(graded)))
     # What a grader reports beside its rewards, under its own name where the package has none.
     for name in dict.fromkeys(name for part in _parts(graded) for name in part.metrics):
         columns.setdefault(name, (name, "%"))
+    others = _without_zeros(others)
     tables = [
         average,
         table_of(others, "Other metrics of the same samples", columns, labels=_both),
@@ -69,9 +69,25 @@ def main_metric(graded: ByPolicy) -> str:
     return "reward" if _have_rewards(graded) else "avg_at_k"
 
 
+def _without_zeros(rows: Sequence[Measurement]) -> list[Measurement]:
+    """The rows without those of a metric that is 0 for all policies and benchmarks."""
+    shares = ("avg_at_", "maj_at_", "pass_at_")  # that none is right is a result
+    used = {row.metric for row in rows if row.mean or row.metric.startswith(shares)}
+    return [row for row in rows if row.metric in used]
+
+
+def _has_right(graded: ByPolicy) -> bool:
+    """Whether a sample may count as right: without a reward of 1, shares of right ones are 0."""
+    return any(part.has_right for part in _parts(graded)) or not _have_rewards(graded)
+
+
 def summary_rows(graded: ByPolicy) -> list[Measurement]:
-    """Metrics, counts of reasons, and differences to the first policy."""
+    """Metrics, counts of reasons, and differences to the first policy.
+
+    Where no reward is 1, Avg@k, maj@k and pass@k are 0 whatever was measured, and left out.
+    """
     rows: list[Measurement] = []
+    has_right = _has_right(graded)
     shared = shared_benchmarks(graded)
     for policy, benchmarks in graded.items():
         for name, part in benchmarks.items():
@@ -89,6 +105,9 @@ def summary_rows(graded: ByPolicy) -> list[Measurement]:
                 for metric, column in per_problem(benchmarks[name]).items():
                     counts[metric] = len(with_value(column))
             for metric, interval in metrics.items():
+                is_of_right = metric in ("avg_at_k", "maj_at_k") or metric.startswith("pass_at_")
+                if is_of_right and not has_right:
+                    continue
                 rows += to_measurement(policy, name, metric, interval, counts.get(metric))
     return rows + difference_rows(graded)
 
@@ -126,6 +145,7 @@ def difference_rows(graded: ByPolicy) -> list[Measurement]:
                 name,
                 metric,
                 found.difference,
+                found.problems,
                 against=first,
                 p=found.p_value,
                 detectable=found.detectable,
@@ -144,20 +164,21 @@ def _both(row: Measurement) -> tuple[str, ...]:
 
 
 def _score_columns(
-    rows: Sequence[Measurement], k: str, *, has_right: bool
+    rows: Sequence[Measurement], k: str, *, are_verdicts: bool
 ) -> dict[str, tuple[str, Unit]]:
     """Columns of the other metrics; a table leaves out those that no row has.
 
-    Where no reward is 1, Avg@k, maj@k and pass@k are 0 whatever was measured, and left out.
+    Rewards that are all 1 or 0 have Avg@k as their mean. Of one sample, the vote and the best are
+    the sample itself.
     """
     columns: dict[str, tuple[str, Unit]] = {}
     names = list(dict.fromkeys(row.metric for row in rows))
     for name in names:
         if name.startswith("rewards/"):  # the reward by one of several graders
             columns[name] = (name.removeprefix("rewards/"), "%")
-    if "reward" in names and has_right:
+    if "reward" in names and not are_verdicts:
         columns["avg_at_k"] = (f"Avg@{k}", "%")
-    if has_right:
+    if k != "1":
         columns["maj_at_k"] = (f"maj@{k}", "%")
         tries = [int(n.removeprefix("pass_at_")) for n in names if n.startswith("pass_at_")]
         for j in sorted(tries):
@@ -169,11 +190,13 @@ def _score_columns(
 
 
 def _reasons(rows: Sequence[Measurement]) -> Table:
-    """Counts of the most common reasons of verdicts."""
+    """Counts of the most common reasons of verdicts; empty where there is one alone."""
     counted = select_rows(rows, metric="reason", group=...)
     totals = Counter[str]()
     for row in counted:
         totals[row.group] += round(row.mean)
+    if len(totals) == 1:
+        counted = []
     return table_of(
         counted,
         "Reasons of the verdicts",
@@ -193,8 +216,12 @@ def _differences(rows: Sequence[Measurement], score: str) -> Table:
             p = "" if row.p is None else f"{row.p:.4f}"
             detectable = "" if row.detectable is None else f"{100 * row.detectable:.1f}"
             body.append([row.policy, row.benchmark, row.text("points"), p, detectable])
-    title = f"{score} less that of {first}, on the same problems"
-    return Table(title, ["", "", "difference", "p", "detectable difference"], body)
+    note = interval_note(row for row in select_rows(rows, against=...) if row.against)
+    title = f"{score} less that of {first}, on the same problems{note}"
+    heads = ["", "", "difference", "p", "detectable difference"]
+    # Few problems have neither.
+    used = [i for i, head in enumerate(heads) if not head or any(row[i] for row in body)]
+    return Table(title, [heads[i] for i in used], [[row[i] for i in used] for row in body])
 
 
 def _ungraded_note(graded: ByPolicy) -> str:

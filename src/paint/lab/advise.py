@@ -35,6 +35,7 @@ from paint.evaluation.frame import (
     Report,
     Table,
     Unit,
+    interval_note,
     select_rows,
     table_of,
     to_measurement,
@@ -538,9 +539,11 @@ def _answer_table(rows: Sequence[Measurement], samples: int) -> Table:
         "reward less other": ("less another row's", "points"),
         "truncated_frac": ("truncated", "%"),
     }
+    found = select_rows(rows, against=...)
+    used = {(row.metric, row.against) for row in found if row.mean}
     return table_of(
-        select_rows(rows, against=...),
-        "The teacher's own answers, in % with 95 % interval",
+        [row for row in found if (row.metric, row.against) in used],
+        f"The teacher's own answers, in %{interval_note(found)}",
         columns,
         column_of=lambda row: f"{row.metric} less {row.against}" if row.against else row.metric,
     )

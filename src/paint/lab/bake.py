@@ -38,6 +38,7 @@ from paint.lab.context_scores import divergence_sums, sample_student, teacher_an
 from paint.lab.runner import ExperimentRun, require_steps, train_run
 from paint.objective.divergences import REVERSE_KL
 from paint.resolve.check import Resolved, with_resolved
+from paint.training.step_time import announce_time
 
 PROMPTED, PLAIN, BAKED = "prompted base", "plain base", "baked"  # the views that are compared
 HELD_OUT = "held_out"
@@ -61,7 +62,13 @@ CHARTS = [
 
 
 def bake(
-    run: Resolved, folder: Path, *, held_out: int, samples: int, force: bool = False
+    run: Resolved,
+    folder: Path,
+    *,
+    held_out: int,
+    samples: int,
+    force: bool = False,
+    confirm: bool = True,
 ) -> Report:
     """Train the plain model to answer as the prompted one; print and write the report.
 
@@ -82,6 +89,16 @@ def bake(
         begun = read_run(place, is_compared=True)
         changes = fixed_differences(begun, with_resolved(config, begun))
         refuse_differences(f"{place} holds a bake", changes, ConfigError)
+    if latest_checkpoint(place) is None:
+        announce_time(
+            config,
+            display,
+            label="bake",
+            trainings=1,
+            answers=3 * len(problems) * samples,  # of both base views, and of the baked one
+            longest=config.rollout.max_new_tokens,
+            confirm=confirm,
+        )
     answers, kls, kl = _measure_base(run, problems, samples, folder, display)
     if not force and kl < LEAST_KL:
         raise ConfigError(

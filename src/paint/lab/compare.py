@@ -35,6 +35,7 @@ def compare(
     against_last: bool = False,
     server_gpus: tuple[str, ...] = (),
     is_sweep: bool = False,
+    confirm: bool = True,
 ) -> list[CheckpointResult]:
     """Train each recipe with each seed, evaluate them and the base model, print the tables.
 
@@ -61,7 +62,13 @@ def compare(
         names.append(name)
     protocol = replace(protocol, rollout=rollout)
     results = run_experiment(
-        runs, seeds, folder, protocol, display, every_checkpoint=every_checkpoint
+        runs,
+        seeds,
+        folder,
+        protocol,
+        display,
+        every_checkpoint=every_checkpoint,
+        confirm=confirm,
     )
     title = title_of(recipes[-1][1].config, protocol.benchmark.name)
     layout = Layout(title, names, all_pairs=not against_last, is_sweep=is_sweep)

@@ -6,7 +6,7 @@ The main results are those of the last checkpoints. The table of best checkpoint
 selection, and labelled so.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -14,7 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from paint.config.recipe import differences, from_table, varied_settings
+from paint.config.recipe import (
+    differences,
+    find_recipe,
+    from_table,
+    read_recipe,
+    shipped_recipes,
+    varied_settings,
+)
 from paint.config.run_folder import RunError
 from paint.config.schema import Config
 from paint.core.display import Display
@@ -249,13 +256,13 @@ def comparison_tables(layout: Layout, rows: list[Measurement], results: Results)
         tables.append(Table(title, ["", "difference", "p", "corrected p"], cells))
     # The columns of a sweep say the same.
     if varied and not (layout.is_sweep and is_narrow):
-        tables.append(_settings_table(layout, results))
+        tables.append(_settings_table(layout, results, set(_own_settings(layout, results, varied))))
     seeds = [row for row in select_rows(rows, group=...) if row.group.startswith("seed ")]
     by_seed: dict[str, tuple[str, Unit]] = {row.group: (row.group, score.unit) for row in seeds}
     if len(by_seed) > 1:
         title = f"{score.name} of each seed, in {score.unit}"
         tables.append(table_of(seeds, title, by_seed, column_of=lambda row: row.group))
-    return tables
+    return [table for table in tables if table.rows]
 
 
 def _column(row: Measurement) -> str:
@@ -286,13 +293,28 @@ def _with_columns(table: Table, layout: Layout, varied: Mapping[str, Sequence[An
     return replace(table, columns=["", *varied, *table.columns[1:]], rows=rows)
 
 
-def _settings_table(layout: Layout, results: Results) -> Table:
-    """The settings of the last run that differ in others."""
+def _own_settings(
+    layout: Layout, results: Results, varied: Mapping[str, Sequence[Any]]
+) -> Iterator[str]:
+    """The settings that differ because they are those of the recipes that come with paint."""
+    configs = _configs(layout, results)
+    shipped = shipped_recipes()
+    if not all(name in shipped for name in configs):
+        return
+    own = varied_settings([read_recipe(find_recipe(name)) for name in configs])
+    for name, values in varied.items():
+        if own.get(name) == values:
+            yield name
+
+
+def _settings_table(layout: Layout, results: Results, left_out: Collection[str]) -> Table:
+    """The settings of the last run that differ in others, but for some of them."""
     configs = _configs(layout, results)
     rows = [
         [name, line]
         for name, config in configs.items()
         for line in differences(configs[layout.last], config)
+        if line.partition(":")[0] not in left_out
     ]
     title = f"Settings of {layout.last} -> those of the others where they differ"
     return Table(title, ["", "setting"], rows)

@@ -51,7 +51,7 @@ from paint.evaluation.generate import (
     load_eval_policy,
     with_date,
 )
-from paint.evaluation.grade import grade
+from paint.evaluation.grade import grade, note_failed_calls
 from paint.evaluation.intervals import mean_of_samples
 from paint.evaluation.metrics import GradedSamples, are_shares
 from paint.grading.graders import open_grader
@@ -73,6 +73,7 @@ from paint.resolve.check import (
     resolve_evaluation,
     with_resolved,
 )
+from paint.training.step_time import announce_time
 from paint.training.trainer import train
 
 # Config keys that may differ between two calls that work on one experiment: they change no number.
@@ -129,11 +130,13 @@ def run_experiment(
     display: Display,
     *,
     every_checkpoint: bool = False,
+    confirm: bool = True,
 ) -> list[CheckpointResult]:
     """Train and evaluate every run with every seed, and the base model; return their results.
 
     Results in results.jsonl are reused, and unfinished runs and evaluations are resumed. With
     ``every_checkpoint``, all checkpoints of each run are evaluated, in order, not the last alone.
+    Without ``confirm``, a terminal asks before what may take more than an hour.
     """
     require_count("samples", protocol.samples)
     machine = find_machine()
@@ -160,6 +163,18 @@ def run_experiment(
     if len(missing) < len(seeded):
         display.note(_stored_text(folder, len(seeded) - len(missing), len(seeded)))
 
+    trained = [run for run in missing if run.name != BASE and not _is_trained(run, folder)]
+    if trained:
+        checkpoints = sum(len(missing_steps(run)) for run in missing)
+        announce_time(
+            trained[0].config,
+            display,
+            label=trained[0].label,
+            trainings=len(trained),
+            answers=checkpoints * len(benchmark.problems) * protocol.samples,
+            longest=protocol.rollout.max_new_tokens,
+            confirm=confirm,
+        )
     spent: list[float] = []
     # First the runs that no other process works on; then the others, each as soon as it is free.
     for waiting in (None, display.note):
@@ -186,6 +201,12 @@ def run_experiment(
 
     results = _stored(folder)
     return [results[run.name, run.seed, step] for run in seeded for step in steps[run.name]]
+
+
+def _is_trained(run: ExperimentRun, folder: Path) -> bool:
+    """Whether a run has its last checkpoint."""
+    checkpoint = latest_checkpoint(folder / run.name / f"seed-{run.seed}")
+    return checkpoint is not None and step_of(checkpoint) == run.config.train.steps
 
 
 def _add_results(folder: Path, found: Sequence[CheckpointResult], display: Display) -> None:
@@ -340,6 +361,7 @@ def train_run(run: ExperimentRun, run_folder: Path, display: Display) -> None:
                 run_folder,
                 resume=(run_folder / "run.json").exists(),
                 display=RunDisplay(log, counter, run.label),
+                confirm=True,  # whoever started the experiment was asked
             )
     except Interrupted as stopped:
         message = f"stopped in {run.label}, and saved; the same command resumes"
@@ -397,6 +419,7 @@ def _evaluate(
         graded = {}
         for step, store in zip(checkpoints, stores, strict=True):
             graded[step] = grade(store, grader, run.config.grading, display)
+        note_failed_calls(graded.values(), display)
         return graded
 
 

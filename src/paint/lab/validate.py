@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerBase
 
 from paint.config.schema import Config
 from paint.core.demo_files import problems_path
-from paint.core.display import Display
+from paint.core.display import Display, differing_lines
 from paint.core.errors import cut
 from paint.data.benchmarks import Benchmark
 from paint.data.contexts import Contexts
@@ -445,7 +445,9 @@ def print_check(check: FileCheck, console: Console) -> None:
     if not check.good:
         return
 
-    for name, text in check.views.items():
+    student = check.views.get("student", "")
+    for name, view in check.views.items():
+        text = view if name == "student" else differing_lines(view, student, "the student's")
         # No markup: a prompt may hold brackets that rich would read as a style.
         console.print(f"--- the {name} reads of the first row ---", text, sep="\n", markup=False)
     console.print("---")

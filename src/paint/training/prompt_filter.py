@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from paint.config.context_sources import context_source
 from paint.config.schema import PAPER_PROMPTS, DataConfig
-from paint.core.display import Display
+from paint.core.display import Display, differing_lines
 from paint.data.contexts import Contexts
 from paint.data.mixtures import counts_by_source
 from paint.data.problems import DataError, Problem, ValidRows
@@ -347,7 +347,7 @@ def print_first_prompts(
     title = "first teacher prompt"
     if ratio:
         title += f" (with {ratio:.0%} hidden, as of a completion without overlap)"
-    _print_prompt(display, policy, title, teacher.prompt)
+    _print_prompt(display, policy, title, teacher.prompt, student)
     return FirstPrompts(student, teacher)
 
 
@@ -359,15 +359,25 @@ def print_first_completion(
         _print_prompt(display, policy, "its student prompt", rollout.prompt)
     teacher = rollout.teacher_prompt
     if teacher and _wording(policy, teacher) != _wording(policy, printed.teacher):
-        _print_prompt(display, policy, "its teacher prompt", teacher.prompt)
+        _print_prompt(display, policy, "its teacher prompt", teacher.prompt, rollout.prompt)
     ids = rollout.completion.ids
     _print_prompt(display, policy, "completion", ids)
     display.note("---")
 
 
-def _print_prompt(display: Display, policy: Policy, title: str, ids: Sequence[int]) -> None:
+def _print_prompt(
+    display: Display,
+    policy: Policy,
+    title: str,
+    ids: Sequence[int],
+    student: Sequence[int] | None = None,
+) -> None:
+    """Print a prompt; of the teacher's, what differs from the student's."""
     # As the model reads them: a template that differs by accident shows here (D2).
-    display.note(f"--- {title}, {len(ids)} tokens ---\n{policy.decode(ids, special=True)}")
+    text = policy.decode(ids, special=True)
+    if student is not None:
+        text = differing_lines(text, policy.decode(student, special=True), "the student's")
+    display.note(f"--- {title}, {len(ids)} tokens ---\n{text}")
 
 
 def _wording(policy: Policy, teacher: TeacherPrompt | None) -> str:

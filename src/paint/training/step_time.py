@@ -21,8 +21,8 @@ import torch
 from paint.config.recipe import to_table
 from paint.config.schema import Config, TrainConfig
 from paint.core.device import own_device, to_device, wait_for_device
-from paint.core.display import Display, format_duration
-from paint.core.errors import is_out_of_memory
+from paint.core.display import Display, agrees, format_duration
+from paint.core.errors import PaintError, is_out_of_memory
 from paint.core.nesting import parse_json
 from paint.core.storage import digest, write_json
 from paint.core.trust import state_folder
@@ -38,6 +38,8 @@ from paint.models.teacher import Teacher, open_teacher
 from paint.objective.fused import fused_log_probs, fused_paint_loss
 from paint.resolve.check import Resolved, check_training, resolve
 from paint.training.prompt_filter import filter_problems
+
+NOT_ESTIMATED = "time: not estimated, as there is no memory to measure a step"
 
 LONG = 3600.0
 """Seconds of a run from which the command line asks before it starts."""
@@ -69,6 +71,7 @@ class StepTime:
     most: float  # seconds of a step whose completions have the most tokens
     most_tokens: float
     steps: int
+    token: float  # seconds of a generated token, where completions are generated here; or 0
     assumed: str  # how long completions are taken to be, in words
 
     @property
@@ -120,11 +123,12 @@ def estimate(
         assumed += ", each problem drawn once"
     if run.config.conversation.is_on:
         assumed += ", each conversation of one turn"
-    return StepTime(seconds, work.mean, most, work.longest, steps, assumed)
+    token = speed.decode / speed.rows
+    return StepTime(seconds, work.mean, most, work.longest, steps, token, assumed)
 
 
-def estimate_config(config: Config, display: Display) -> str:
-    """The estimate for a run that is not started, as a line. Raises PaintError as a start does."""
+def estimate_config(config: Config, display: Display) -> StepTime | None:
+    """The estimate for a run that is not started. Raises PaintError as a start does."""
     device = own_device()
     run = resolve(check_training(config), find_machine(device))
     candidates = read_problems(config.data, needs=run.needed_fields)
@@ -136,8 +140,43 @@ def estimate_config(config: Config, display: Display) -> str:
     run = with_steps(run, problems, display)
     teacher = open_teacher(policy, run.teacher)
     with display.working("measuring how long a step takes"):
-        found = estimate(policy, teacher, run, problems, run.config.train.steps)
-    return str(found) if found else "time: not estimated, as there is no memory to measure a step"
+        return estimate(policy, teacher, run, problems, run.config.train.steps)
+
+
+def announce_time(
+    config: Config,
+    display: Display,
+    *,
+    label: str,
+    trainings: int,
+    answers: int,
+    longest: int,
+    confirm: bool,
+) -> None:
+    """Say how long several trainings take, and answers; a terminal asks before a long work.
+
+    Args:
+        config: of the first training, which stands for all.
+        answers: that are generated beside the trainings, of at most ``longest`` tokens.
+
+    Raises PaintError where the answer is no.
+    """
+    found = estimate_config(config, display)
+    if torch.cuda.is_available():  # the model that was measured is gone: a server may need the room
+        torch.cuda.empty_cache()
+    if found is None:
+        display.note(NOT_ESTIMATED)
+        return
+    total, most = found.total * trainings, found.token * answers * longest
+    text = f"time, an estimate: about {format_duration(found.total)} for the training of {label}"
+    if trainings > 1:
+        text += f", {format_duration(total)} for all {trainings} if they take as long"
+    text += f" ({found.assumed})"
+    if most:
+        text += f"; at most {format_duration(most)} for {answers:,} answers"
+    display.note(f"{text}; without graders of your own")
+    if total + most >= LONG and not confirm and not agrees():
+        raise PaintError("not started; fewer trainings, steps, problems or samples take less time")
 
 
 def with_steps(run: Resolved, problems: Sequence[Problem], display: Display) -> Resolved:

@@ -270,6 +270,7 @@ def _expect_time(
     if expected is None or not steps:
         return None
     display.note(str(expected))
+    display.expected = expected.seconds
     if expected.total >= LONG and not confirm and not agrees():
         raise PaintError("not started; fewer train.steps or shorter completions take less time")
     return expected

@@ -142,6 +142,14 @@ GpuSplit = Annotated[
     ),
 ]
 
+Confirm = Annotated[
+    bool,
+    arg(
+        name="yes",
+        help="Start what may take more than an hour, by an estimate. Otherwise a terminal asks.",
+    ),
+]
+
 DryRun = Annotated[bool, arg(help="With --gpus: print every command, and start nothing.")]
 
 Trust = Annotated[
