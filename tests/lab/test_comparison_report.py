@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from paint.config.recipe import find_recipe, read_recipe, to_table
 from paint.config.run_folder import RunError
 from paint.core.display import Display
 from paint.evaluation.frame import Measurement, select_rows
@@ -41,6 +42,7 @@ from paint.lab.plots import (
     Layout,
     save_plot,
 )
+from paint.resolve.check import check_config
 from reports import row_of
 
 SAMPLES = 4
@@ -114,6 +116,27 @@ def test_comparison_rows_compare_pairs_with_corrected_p(all_pairs: bool) -> None
     assert [row.corrected_p for row in rows] == holm(p_values)
     for row, (before, after) in zip(rows, names, strict=True):
         assert interval_of(row) == compare_seeds(ends[before], ends[after])
+
+
+def test_comparison_settings_leave_out_what_defines_the_recipes() -> None:
+    def of_recipe(result: CheckpointResult) -> CheckpointResult:
+        names = {"few": "demo-grpo", "many": "demo-paint"}
+        if result.run not in names:
+            return result
+        config = check_config(read_recipe(find_recipe(names[result.run]))).config
+        # Given to all, and another value of one.
+        config = config.changed("train", steps=result.steps, learning_rate=1e-3)
+        if result.run == "few":
+            config = config.changed("rollout", top_k=7)
+        return replace(result, run=names[result.run], config=to_table(config))
+
+    results = [of_recipe(r) for r in RESULTS if (r.run, r.steps) in OF_RECIPES]
+    report = comparison_report(Layout("", ["demo-grpo", "demo-paint"]), results)
+    [settings] = [table for table in report.tables if table.title.startswith("Settings of")]
+    assert {row[1].partition(":")[0] for row in settings.rows} == {"rollout.top_k", "train.steps"}
+
+
+OF_RECIPES = {("base", 0), ("few", 2), ("many", 8)}
 
 
 def test_comparison_tables_have_the_settings_that_differ() -> None:

@@ -386,10 +386,10 @@ def test_conversation_sampled_ahead_of_its_answers_is_refused() -> None:
 
 
 class Broken:
-    """Takes one argument less than it is given."""
+    """Fails on every turn."""
 
-    def step(self, messages: Sequence[Any]) -> None:
-        return None
+    def step(self, messages: Sequence[Any], completion: str) -> None:
+        raise TypeError("no turn can be answered")
 
 
 @pytest.mark.parametrize("grader", ["math", "none"])

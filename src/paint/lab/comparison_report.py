@@ -62,6 +62,7 @@ from paint.lab.checkpoint_results import (
 )
 from paint.lab.plots import Layout, save_plot
 from paint.lab.sweep import value_text
+from paint.resolve.check import check_config
 
 SETTING_COLUMNS = 3
 """Most settings that are columns of the first table, which would be too wide with more."""
@@ -301,7 +302,9 @@ def _own_settings(
     shipped = shipped_recipes()
     if not all(name in shipped for name in configs):
         return
-    own = varied_settings([read_recipe(find_recipe(name)) for name in configs])
+    # With the options of their methods, as runs record them.
+    recipes = [check_config(read_recipe(find_recipe(name))).config for name in configs]
+    own = varied_settings(recipes)
     for name, values in varied.items():
         if own.get(name) == values:
             yield name
