@@ -99,7 +99,7 @@ def test_eval_prints_gold_warnings_before_generation(
     flags += ["--samples", "1", "--rollout.max-new-tokens", "8"]
     assert main(["eval", "demo", *flags]) == 0
     text = capsys.readouterr().out
-    warning, generated = text.index("warning: mine: 2 of 5 gold answers"), text.index("tok/s")
+    warning, generated = text.index("warning: mine: 2 of 5 gold answers"), text.index("Avg@1")
     assert warning < generated
     for shown in ("id q1: ", "id q3: "):
         assert shown in text
