@@ -354,8 +354,9 @@ _LETTERS = (
 )
 _TWO_NUMBERS = r"\{\s*[0-9]+\s*\}\s*\{\s*[0-9]+\s*\}"
 _LETTER_QUOTIENT = rf"\\[dt]?frac\s*(?!{_TWO_NUMBERS})\{{[^{{}}]{{1,20}}\}}\s*\{{[^{{}}]{{1,20}}\}}"
+# Possessive: several alternatives match the same letters, and trying all takes exponential time.
 _LETTER_UNIT = re.compile(
-    rf"(?:{_GAP}(?:{_ONE}|(?:{_LETTERS}){_POWER}|{_LETTER_QUOTIENT}|[()]))+\s*$"
+    rf"(?:{_GAP}(?:{_ONE}|(?:{_LETTERS}){_POWER}|{_LETTER_QUOTIENT}|[()]))++\s*$"
 )
 
 # Of letters behind a number without others, what shows that they are no product.
