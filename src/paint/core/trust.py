@@ -16,7 +16,6 @@ it outlives a move of the record, and no change of the settings.
 import hashlib
 import hmac
 import json
-import logging
 import os
 import secrets
 import stat
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from paint.core.credentials import redact
+from paint.core.display import Display
 from paint.core.errors import ConfigError, format_short, format_value
 
 SIGNATURE = "signature"
@@ -115,7 +115,7 @@ def tell_left_out(setting: str, in_force: Mapping[str, Any]) -> None:
         )
         if message not in _calls[0].told and os.environ.get("RANK", "0") == "0":
             _calls[0].told.add(message)
-            logging.getLogger("paint").warning("%s", message)
+            Display().warn(message)
 
 
 def read_names(names: Iterable[str], record: object, *, signed: bool) -> None:
@@ -153,7 +153,7 @@ def require_trusted(codes: Sequence[Executable], way: str = "") -> None:
     places = " and ".join(sorted({_records[code.name] for code in unknown}))
     if trusts_records():
         if os.environ.get("RANK", "0") == "0":  # one line, whatever the number of ranks
-            logging.getLogger("paint").info("trusted, as %s names it: %s", places, listed)
+            Display().note(f"trusted, as {places} names it: {listed}")
         _calls[-1].trusted.update(code.name for code in unknown)
         return
     raise UntrustedError(

@@ -90,7 +90,8 @@ def grade(
             row["vote"] = vote
     cost = grader.take_cost()
     if cost.describe():
-        display.note(f"{store.folder.name}: {replace(cost, failed={}).describe(grading.prices)}")
+        made = replace(cost, failed={}).describe(grading.prices)  # those that failed: at the end
+        display.note(f"{store.folder.name}: {made}")
     # Of all commands by which these grades were made.
     total = (Cost.of(store.settings.get(COST, {})) if kept else Cost()) + cost
     store.settings[COST] = total.metrics(grading.prices)
@@ -266,7 +267,7 @@ def note_failed_calls(graded: Iterable[GradedSamples], display: Display) -> None
     if failed:
         most = sorted(failed.items(), key=lambda item: (-item[1], item[0]))
         listed = ", ".join(f"{count:,} {kind}" for kind, count in most)
-        display.note(f"of the grader's calls failed: {listed}")
+        display.warn(f"of the grader's calls failed: {listed}")
 
 
 def summarise(

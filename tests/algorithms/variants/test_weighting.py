@@ -182,7 +182,10 @@ def test_printed_weights_by_place_train_on_the_first_tokens_of_each_completion(
         (lambda stats, lengths: stats["kl"][1:], r"return a tensor of \d+ numbers"),
         (lambda stats, lengths: stats["kl"].tolist(), "of type list; return a tensor"),
         (lambda stats, lengths: None, "of type NoneType; return a tensor"),
-        (lambda stats, lengths: stats["nothing"], "nothing'; correct it in its module"),
+        (
+            lambda stats, lengths: stats["nothing"],
+            r"KeyError: 'nothing' \(.*test_weighting.py line \d+\); correct it in its module",
+        ),
         (lambda stats, lengths: -stats["student_entropy"], "negative, not finite"),
     ],
 )
