@@ -11,8 +11,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -159,6 +160,15 @@ ALL = WAYS | ASYNC_WAYS
 ASYNC = [*(way for way in WAYS if way != "hang"), *ASYNC_WAYS]
 # A coroutine that computes cannot be ended (docs/how-to/turns-and-tools.md).
 IN_MAIN = [way for way in WAYS if way not in ("hang", "interrupt")]
+IN_QUICK_TESTS = ("exit 1", "cancelled", "stop", "exception without text")
+
+
+def cells(*lists: Iterable[Any]) -> list[Any]:
+    """The product of lists, the last of which are ways; most of them are for the slow tests."""
+    return [
+        pytest.param(*cell, marks=[] if cell[-1] in IN_QUICK_TESTS else pytest.mark.slow)
+        for cell in product(*lists)
+    ]
 
 
 def end(way: str) -> Any:
@@ -213,7 +223,7 @@ def graded(request: pytest.FixtureRequest) -> Iterator[tuple[Grader, bool]]:
         yield grader, function in (ask_one, ask_all)
 
 
-@pytest.mark.parametrize("way", ALL)
+@pytest.mark.parametrize("way", cells(ALL))
 def test_grader_that_ends_in_any_way_has_failed(graded: tuple[Grader, bool], way: str) -> None:
     grader, is_async = graded
     if way not in (ASYNC if is_async else WAYS):
@@ -273,10 +283,8 @@ class Later(Sync):
         return Async(self.place, self.way).step(messages, completion)
 
 
-CELLS = [(Sync, place, way) for place in ("reset", "step", "close") for way in WAYS]
-CELLS += [(Sync, place, way) for place in ("reward", "feedback") for way in WAYS]
-CELLS += [(Async, place, way) for place in ("reset", "step", "close") for way in ASYNC]
-CELLS += [(Later, "step", way) for way in ASYNC]
+CELLS = cells([Sync], ("reset", "step", "close", "reward", "feedback"), WAYS)
+CELLS += cells([Async], ("reset", "step", "close"), ASYNC) + cells([Later], ["step"], ASYNC)
 
 
 @pytest.mark.parametrize(("kind", "place", "way"), CELLS)
@@ -396,8 +404,7 @@ IN_COMMAND: dict[str, Callable[[str], Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", IN_COMMAND)
-@pytest.mark.parametrize("way", IN_MAIN)
+@pytest.mark.parametrize(("kind", "way"), cells(IN_COMMAND, IN_MAIN))
 def test_code_that_ends_in_any_way_ends_the_command_by_its_name(kind: str, way: str) -> None:
     if (kind, way) in (("method", "odd result"), ("property of a method", "odd result")):
         pytest.skip("nobody reads it")
