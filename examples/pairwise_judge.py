@@ -12,7 +12,7 @@ from typing import Any
 
 import paint
 
-SHARES = {"A": 1.0, "B": 0.0, "TIE": 0.5}
+SHARES = {"A": 1.0, "B": 0.0, "TIE": 0.5}  # what the first answer gets
 
 
 async def ask(problem: str, first: str, second: str) -> str:
@@ -29,21 +29,11 @@ async def prefers(completion: str, row: Mapping[str, Any]) -> paint.Grade:
     """The share of both orders in which the completion is preferred to ``row["base"]``."""
     problem, base = row["problem"], row["base"]
     said = await asyncio.gather(ask(problem, completion, base), ask(problem, base, completion))
-    of_first = [share_of_first(verdict) for verdict in said]
+    # Any other text is a KeyError: the judge is asked again, and then the call has failed.
+    of_first = [SHARES[re.sub(r"[\W_]", "", verdict).upper()] for verdict in said]
     reward = (of_first[0] + 1 - of_first[1]) / 2
     reason = {0.0: "lost", 1.0: "won"}.get(reward, "split")
     return paint.Grade(reward, reason, metrics={"prefers_first": sum(of_first) / 2})
-
-
-def share_of_first(verdict: str) -> float:
-    """What the first answer gets of a verdict: 1 of A, 0 of B, and half of a tie.
-
-    Raises ValueError for any other text: the judge is asked again, and then the call has failed.
-    """
-    plain = re.sub(r"[\W_]", "", verdict).upper()
-    if plain not in SHARES:
-        raise ValueError(f"the judge says {verdict[:20]!r}, and neither A nor B")
-    return SHARES[plain]
 
 
 if __name__ == "__main__":

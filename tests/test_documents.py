@@ -50,8 +50,9 @@ BLOCKS = [
 def test_documented_command_parses(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "tests/extensions")
     monkeypatch.syspath_prepend(ROOT / "examples")
-    # Recipes that the reader writes stand for any other.
-    command = re.sub(r"(?<![\w/-])(RECIPE|[\w-]+\.toml)(?= |$)", "demo-paint", command)
+    # Recipes that the reader writes stand for any other, and so do runs that are read as one.
+    recipe = r"(?<![\w/-])(RECIPE|[\w-]+\.toml)(?= |$)|(?<=^config )runs/\w+"
+    command = re.sub(recipe, "demo-paint", command)
     parse(shlex.split(command.partition(" > ")[0], comments=True))
 
 

@@ -64,7 +64,7 @@ def test_prefers_verdict_that_names_no_answer_is_an_error(
         return said
 
     monkeypatch.setattr(pairwise_judge, "ask", ask)
-    with pytest.raises(ValueError, match="neither A nor B"):
+    with pytest.raises(KeyError):
         asyncio.run(prefers("c", ROW))
 
 

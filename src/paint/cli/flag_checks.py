@@ -137,6 +137,8 @@ def _require_number(flag: str, value: str, kind: Any) -> None:
     members = set(get_args(kind) or (kind,))
     if NoneType in members and value == "None":
         return
+    if any(value in get_args(member) for member in members if get_origin(member) is Literal):
+        return  # a word that stands for a number, such as auto
     # Of a list of numbers, each is checked.
     numbers = {one for member in members for one in (get_args(member) or (member,))}
     try:

@@ -279,6 +279,8 @@ def is_locked(folder: Path) -> bool:
 
 def require_free(folder: Path) -> None:
     """Raise FolderInUse where another process holds the lock of a folder; nothing is written."""
+    if "RANK" in os.environ:  # torchrun's processes refuse together, when they are connected
+        return
     if is_locked(folder):
         in_use = _in_use(folder / ".lock", folder)
         raise FolderInUse(f"{in_use}; wait, or name another folder")

@@ -23,11 +23,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paint.core.credentials import redact
-from paint.core.display import Display
 from paint.core.errors import ConfigError, format_short, format_value
+
+if TYPE_CHECKING:
+    from paint.core.display import Display
 
 SIGNATURE = "signature"
 """Key of a record's signature, where it names code."""
@@ -115,7 +117,13 @@ def tell_left_out(setting: str, in_force: Mapping[str, Any]) -> None:
         )
         if message not in _calls[0].told and os.environ.get("RANK", "0") == "0":
             _calls[0].told.add(message)
-            Display().warn(message)
+            _display().warn(message)
+
+
+def _display() -> "Display":
+    from paint.core.display import Display  # loads rich, which `import paint` need not
+
+    return Display()
 
 
 def read_names(names: Iterable[str], record: object, *, signed: bool) -> None:
@@ -153,7 +161,7 @@ def require_trusted(codes: Sequence[Executable], way: str = "") -> None:
     places = " and ".join(sorted({_records[code.name] for code in unknown}))
     if trusts_records():
         if os.environ.get("RANK", "0") == "0":  # one line, whatever the number of ranks
-            Display().note(f"trusted, as {places} names it: {listed}")
+            _display().note(f"trusted, as {places} names it: {listed}")
         _calls[-1].trusted.update(code.name for code in unknown)
         return
     raise UntrustedError(
