@@ -23,13 +23,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from paint.core.credentials import redact
 from paint.core.errors import ConfigError, format_short, format_value
-
-if TYPE_CHECKING:
-    from paint.core.display import Display
 
 SIGNATURE = "signature"
 """Key of a record's signature, where it names code."""
@@ -117,13 +114,9 @@ def tell_left_out(setting: str, in_force: Mapping[str, Any]) -> None:
         )
         if message not in _calls[0].told and os.environ.get("RANK", "0") == "0":
             _calls[0].told.add(message)
-            _display().warn(message)
+            from paint.core.display import Display  # loads rich, which `import paint` need not
 
-
-def _display() -> "Display":
-    from paint.core.display import Display  # loads rich, which `import paint` need not
-
-    return Display()
+            Display().warn(message)
 
 
 def read_names(names: Iterable[str], record: object, *, signed: bool) -> None:
@@ -161,7 +154,9 @@ def require_trusted(codes: Sequence[Executable], way: str = "") -> None:
     places = " and ".join(sorted({_records[code.name] for code in unknown}))
     if trusts_records():
         if os.environ.get("RANK", "0") == "0":  # one line, whatever the number of ranks
-            _display().note(f"trusted, as {places} names it: {listed}")
+            from paint.core.display import Display
+
+            Display().note(f"trusted, as {places} names it: {listed}")
         _calls[-1].trusted.update(code.name for code in unknown)
         return
     raise UntrustedError(
