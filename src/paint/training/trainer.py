@@ -140,7 +140,7 @@ def train(
         config = with_resolved(config, read_run(folder))
     run = checked or check_training(config)
     if resume:
-        run = replace(run, warnings=require_same_beginning(run, folder))
+        run = replace(run, warnings=(*run.warnings, *require_same_beginning(run, folder)))
     # One rank's rows may take longer than another's.
     patience = START_SECONDS + run.rollout.server_timeout + run.rollout.timeout
     accelerator = open_accelerator(folder, run.config.log.trackers, patience)
@@ -189,15 +189,7 @@ def train(
         problems = filter_problems(policy, run, candidates, display, file_content)
         run = with_steps(run, problems, display)
         display.notes(describe_mixture(problems, run.config.data, drawn_count(run.config)))
-        if run.algorithm.needs_context:
-            warn_template_mismatch(display, policy)
-        _warn_of(display, [describe_missing_answers(run, problems)])
-        is_graded = run.algorithm.needs_rollouts and not run.config.conversation.environment
-        if is_graded:
-            run_on_rank0(lambda: _try_rows(grader, problems, run.config, display))
-        if run.generates:
-            graders = run.config.grading.grader
-            _warn_of(display, [other_form(policy.prompts, graders, problems[0])])
+        _check_rows(run, policy, grader, problems, display)
 
         expected = None
         if ranks == 1:  # the parts of several differ
@@ -373,11 +365,28 @@ def _open_engine(
         yield engine, run
 
 
-def _try_rows(
-    grader: Grader, problems: Sequence[Problem], config: Config, display: Display
+def _check_rows(
+    run: Resolved,
+    policy: Policy,
+    grader: Grader,
+    problems: Sequence[Problem],
+    display: Display,
 ) -> None:
-    with display.working("trying the rows by their own solutions"):
-        announce_rows(grader, problems, config.data.place, display)
+    """Warn of prompts that do not match, of missing answers, and of rows that cannot be graded."""
+    if run.algorithm.needs_context:
+        warn_template_mismatch(display, policy)
+    _warn_of(display, [describe_missing_answers(run, problems)])
+
+    def try_rows() -> None:
+        with display.working("trying the rows by their own solutions"):
+            announce_rows(grader, problems, run.config.data.place, display)
+
+    is_graded = run.algorithm.needs_rollouts and not run.config.conversation.environment
+    if is_graded:
+        run_on_rank0(try_rows)
+    if run.generates:
+        graders = run.config.grading.grader
+        _warn_of(display, [other_form(policy.prompts, graders, problems[0])])
 
 
 def _describe_end(
