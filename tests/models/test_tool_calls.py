@@ -414,6 +414,15 @@ def test_read_reply_reads_quotes_that_a_template_does_not_escape() -> None:
     assert read_reply(style, text, [SCHEMA]).calls == calls
 
 
+@needs_trl
+def test_read_reply_reads_the_escapes_that_python_writes_within_double_quotes() -> None:
+    style = call_style(tokenizer_with("lfm2_2_5"))
+    calls = (ToolCall("look_up", {"words": ["'\x1f", "'\x85\\d"]}),)
+    text, _ = turn_of(style.tokenizer, Reply("", None, calls).message())
+    assert r'''["'\x1f", "'\x85\\d"]''' in text
+    assert read_reply(style, text, [SCHEMA]).calls == calls
+
+
 def test_read_reply_keeps_the_id_that_a_model_gave() -> None:
     tokenizer = tokenizer_with("mistral_small")
     style = call_style(tokenizer)

@@ -86,10 +86,12 @@ class UnreadCall(Exception):
 class Literals:
     """A reader of JSON's and Python's values, from a place of a text on."""
 
-    def __init__(self, text: str, place: int = 0, quote: str = "") -> None:
+    def __init__(self, text: str, place: int = 0, quote: str = '"') -> None:
         self.text = text
         self.place = place
-        self._quote = quote  # another quotation mark, as Gemma's <|"|>; then keys have none
+        # Another quotation mark, as Gemma's <|"|>; then keys have none.
+        self._quote = quote if quote not in ("'", '"') else ""
+        self._is_python = quote == "'"
 
     def value(self, depth: int = 0) -> Any:
         """The value at this place, which is then behind it."""
@@ -181,6 +183,8 @@ class Literals:
         try:
             return str(json.loads(found[0], strict=False))
         except ValueError as error:
+            if self._is_python:  # which puts a text with ' in it into "", and escapes as within ''
+                return _ESCAPE.sub(_unescape, found[0][1:-1])
             raise UnreadCall("a backslash in a text escapes nothing; write two") from error
 
     def _atom(self) -> Any:
@@ -280,7 +284,7 @@ class LiteralSpelling:
     def read(self, text: str, place: int, typed: Typed) -> tuple[ToolCall, int]:
         """The call at a place, and where it ends. Raises UnreadCall."""
         name, place = _name(text, place)
-        reader = Literals(text, place, "" if self.quote in ("'", '"') else self.quote)
+        reader = Literals(text, place, self.quote)
         reader.require(self.opening)
         return ToolCall(name, reader.members(self.closing, self.equals)), reader.place
 
