@@ -419,7 +419,7 @@ def test_read_reply_reads_the_escapes_that_python_writes_within_double_quotes() 
     style = call_style(tokenizer_with("lfm2_2_5"))
     calls = (ToolCall("look_up", {"words": ["'\x1f", "'\x85\\d"]}),)
     text, _ = turn_of(style.tokenizer, Reply("", None, calls).message())
-    assert r'''["'\x1f", "'\x85\\d"]''' in text
+    assert r"""["'\x1f", "'\x85\\d"]""" in text
     assert read_reply(style, text, [SCHEMA]).calls == calls
 
 
