@@ -1,22 +1,42 @@
-"""Problems of the demo: chains of operations modulo 100.
+"""Problems of the demo: chains of operations modulo 100, some of whose operands are words.
 
-A reference solution states the result of every step. One problem in two, by the hash of its text,
-has a reference in the model's own style, the others in another style. The demo's model is made by
-tools/pretrain_demo.py.
+A word stands for a number by a rule that the problem does not state. A reference solution states
+the rule where the word is first used, and the result of every step. One problem in two, by the hash
+of its text, has a reference in the model's own style, the others in another style. The demo's model
+is made by tools/pretrain_demo.py; it was never told which rule holds.
 """
 
 import hashlib
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-LENGTHS = (16, 20)
+LENGTHS = (8, 10)
 MODULUS = 100
 SLIPS = (-10, -1, 1, 10)
 
+VALUES = (3, 5, 8, 11)
+"""What a word can stand for, all equally often, so that a guess is right one time in four."""
+
+RULES = {
+    "zor": 3, "mib": 8, "tav": 5, "kel": 11, "pum": 11, "rud": 5, "fip": 8, "gan": 3
+}  # fmt: skip
+"""The rules of the training problems and of the held-out ones."""
+
+NEW_RULES = {
+    "dax": 8, "wug": 3, "lem": 11, "sho": 5, "bip": 3, "nok": 11, "jal": 5, "vez": 8
+}  # fmt: skip
+"""The rules of a second held-out set, which no training problem uses."""
+
+WORD_COUNTS = {0: 0.3, 1: 0.3, 2: 0.4}
+"""How many different words a chain has, as weights."""
+
+Operation = tuple[str, int | str]
+"""A sign (+, -, *), and the operand: a number, or a word."""
+
 Step = tuple[int, str, int]
-"""A number, a sign (+, -, *), and the operand that is applied to it."""
+"""A number, a sign, and the number that is applied to it."""
 
 _SIGNS = {"+": "+", "-": "-", "*": r"\times "}
 _SIGN = r"(?P<sign>\+|-|\\times )"
@@ -26,19 +46,33 @@ _STEP = re.compile(
     r"(?:(?<=\$)|(?<=equiv ))(?P<value>\d+)"
     rf"(?={_SIGN}(?P<operand>\d+) \\equiv (?P<result>\d+)(?:\$|[+-]|\\times))"
 )
+_RULE = re.compile(r"A (?P<word>[a-z]+) is \$(?P<value>\d+)\$")
+
+
+@dataclass(frozen=True)
+class Worked:
+    """A chain worked step by step.
+
+    Attributes:
+        steps: number, sign, number applied and result of each step.
+        stated: the rule that is stated before each step: a word and its value, or None.
+    """
+
+    steps: tuple[tuple[int, str, int, int], ...]
+    stated: tuple[tuple[str, int] | None, ...]
 
 
 @dataclass(frozen=True)
 class Chain:
-    """A starting number and sixteen to twenty operations modulo 100, no two of them the same."""
+    """A starting number and eight to ten operations modulo 100, no two of them the same."""
 
     start: int
-    operations: tuple[tuple[str, int], ...]
+    operations: tuple[Operation, ...]
 
     @property
-    def values(self) -> list[int]:
-        """The value before the first operation and after each one."""
-        return [self.start, *(result for *_, result in self._steps(0.0, None, {}))]
+    def words(self) -> tuple[str, ...]:
+        """The different words, in the order of their first use."""
+        return tuple(dict.fromkeys(x for _, x in self.operations if isinstance(x, str)))
 
     @property
     def problem(self) -> str:
@@ -46,65 +80,86 @@ class Chain:
         return f"Start at ${self.start}$ and apply ${steps}$ modulo $100$."
 
     @property
-    def answer(self) -> str:
-        return str(self.values[-1])
-
-    @property
     def is_in_own_style(self) -> bool:
         """Whether the reference is in the model's own style: one in two, by its hash."""
         return _digest(self)[1] % 2 == 0
 
-    @property
-    def solution(self) -> str:
-        """The reference."""
-        return self.reference()
+    def values(self, rules: Mapping[str, int]) -> list[int]:
+        """The value before the first operation and after each one."""
+        return [self.start, *(result for *_, result in self.work(rules).steps)]
 
-    def reference(self, given_results: Mapping[Step, int] | None = None) -> str:
-        """Return the reference; steps in ``given_results`` have the results given there."""
-        return self.worked(given_results=given_results, in_own_style=self.is_in_own_style)
+    def answer(self, rules: Mapping[str, int]) -> str:
+        return str(self.values(rules)[-1])
 
-    def worked(
+    def reference(
+        self, rules: Mapping[str, int], given_results: Mapping[Step, int] | None = None
+    ) -> str:
+        """The reference under these rules; steps in ``given_results`` have the results given."""
+        worked = self.work(rules, given_results=given_results)
+        return written(worked, in_own_style=self.is_in_own_style)
+
+    def work(
         self,
+        rules: Mapping[str, int],
         slip_rate: float = 0.0,
         rng: random.Random | None = None,
         given_results: Mapping[Step, int] | None = None,
-        *,
-        in_own_style: bool = True,
-    ) -> str:
-        """Write the solution step by step; later steps build on an arithmetic error.
-
-        The model's own style, used for answers, is one running formula. The other style, used for
-        rationales, has a line for each step.
+    ) -> Worked:
+        """Work the chain; later steps build on an arithmetic error.
 
         Args:
+            rules: the value of each word.
             slip_rate: probability of an arithmetic error in each step that is not given.
             rng: source of the errors; None makes none.
             given_results: results of steps to copy instead of computing them.
         """
-        steps = self._steps(slip_rate, rng, given_results or {})
-        operations = [rf"{_SIGNS[sign]}{x} \equiv {result}" for _, sign, x, result in steps]
-        result = f"is ${boxed(steps[-1][-1])}$."
-        if in_own_style:
-            return f"We get ${self.start}{''.join(operations)}$.\nThe answer {result}"
-
-        lines = [f"${value}{done}$." for (value, *_), done in zip(steps, operations, strict=True)]
-        return "\n".join([*lines, f"The result {result}"])
-
-    def _steps(
-        self, slip_rate: float, rng: random.Random | None, given_results: Mapping[Step, int]
-    ) -> list[tuple[int, str, int, int]]:
-        """Number, sign, operand and result of each step."""
-        value, steps = self.start, []
+        value, steps, stated = self.start, [], []
+        known: set[str] = set()
         for sign, operand in self.operations:
-            result = apply(value, sign, operand)
-            if (value, sign, operand) in given_results:
-                result = given_results[value, sign, operand]
+            rule = None
+            number = operand
+            if isinstance(operand, str):
+                number = rules[operand]
+                rule = None if operand in known else (operand, number)
+                known.add(operand)
+            assert isinstance(number, int)
+            result = apply(value, sign, number)
+            if given_results is not None and (value, sign, number) in given_results:
+                result = given_results[value, sign, number]
             elif rng is not None and rng.random() < slip_rate:
                 result = (result + rng.choice(SLIPS)) % MODULUS
 
-            steps.append((value, sign, operand, result))
+            steps.append((value, sign, number, result))
+            stated.append(rule)
             value = result
-        return steps
+        return Worked(tuple(steps), tuple(stated))
+
+
+def written(worked: Worked, *, in_own_style: bool = True) -> str:
+    """The text of a worked chain.
+
+    The model's own style, used for answers, is one running formula, which a rule interrupts. The
+    other style, used for rationales, has a line for each step and each rule.
+    """
+    text = ""
+    for (value, sign, number, result), rule in zip(worked.steps, worked.stated, strict=True):
+        done = rf"{_SIGNS[sign]}{number} \equiv {result}"
+        if not in_own_style:
+            text += "" if rule is None else f"{rule_text(*rule)}\n"
+            text += f"${value}{done}$.\n"
+            continue
+        if rule is not None:
+            text += f"$. {rule_text(*rule)} ${value}" if text else f"{rule_text(*rule)} ${value}"
+        elif not text:
+            text = f"${value}"
+        text += done
+    ending = f"is ${boxed(worked.steps[-1][-1])}$."
+    return f"{text}$.\nThe answer {ending}" if in_own_style else f"{text}The result {ending}"
+
+
+def rule_text(word: str, value: int) -> str:
+    """The sentence that states a rule."""
+    return f"A {word} is ${value}$."
 
 
 def boxed(answer: int | str) -> str:
@@ -123,6 +178,11 @@ def visible_steps(text: str) -> dict[Step, int]:
     }
 
 
+def visible_rules(text: str) -> dict[str, int]:
+    """Parse the rules that a text states completely."""
+    return {rule["word"]: int(rule["value"]) for rule in _RULE.finditer(text)}
+
+
 def apply(value: int, sign: str, operand: int) -> int:
     """The result of one operation modulo 100."""
     match sign:
@@ -134,14 +194,26 @@ def apply(value: int, sign: str, operand: int) -> int:
             return (value * operand) % MODULUS
 
 
-def random_chain(rng: random.Random, lengths: tuple[int, int] = LENGTHS) -> Chain:
+def random_rules(words: Sequence[str], rng: random.Random) -> dict[str, int]:
+    """A value for each word."""
+    return {word: rng.choice(VALUES) for word in words}
+
+
+def random_chain(
+    rng: random.Random, words: Sequence[str], lengths: tuple[int, int] = LENGTHS
+) -> Chain:
     """A chain of different operations with small operands, about one in five a multiplication."""
     length = rng.randint(*lengths)
-    operations: dict[tuple[str, int], None] = {}
+    [count] = rng.choices(list(WORD_COUNTS), list(WORD_COUNTS.values()))
+    operations: dict[Operation, None] = {}
+    for word in rng.sample(list(words), count):
+        signs = "+-" if rng.random() < 0.2 else rng.choice("+-")
+        operations |= dict.fromkeys((sign, word) for sign in signs)
     while len(operations) < length:
         sign = rng.choice("++--*")
         operations[sign, rng.randint(2, 5) if sign == "*" else rng.randint(2, 12)] = None
-    return Chain(rng.randint(0, MODULUS - 1), tuple(operations))
+    mixed = rng.sample(list(operations), len(operations))
+    return Chain(rng.randint(0, MODULUS - 1), tuple(mixed))
 
 
 def is_held_out(chain: Chain) -> bool:
@@ -149,12 +221,12 @@ def is_held_out(chain: Chain) -> bool:
     return _digest(chain)[0] % 10 == 0
 
 
-def random_chains(count: int, *, seed: int, held_out: bool) -> list[Chain]:
+def random_chains(count: int, words: Sequence[str], *, seed: int, held_out: bool) -> list[Chain]:
     """Draw different chains, all held out or all for training; depends on the seed alone."""
     rng = random.Random(seed)
     chains: dict[Chain, None] = {}
     while len(chains) < count:
-        chain = random_chain(rng)
+        chain = random_chain(rng, words)
         if is_held_out(chain) == held_out:
             chains[chain] = None
     return list(chains)

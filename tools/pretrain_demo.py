@@ -3,18 +3,20 @@
     python tools/pretrain_demo.py [--out FOLDER] [--seed N]
 
 The model is a Qwen3 architecture of well under a million parameters. It works the demo's chains
-step by step, and slips in 3 % of the results, so that about six answers in ten are right. A text in
-its prompt helps by what it says and by nothing else:
+step by step. It can compute, and errs in few results. It does not know the rules that give words
+their values: in pretraining they change from text to text. A text in its prompt helps by what it
+says and by nothing else:
 
-- A step that the text tells (this number, this operation) is copied from it, without a slip.
-- Every other step slips as often as if there were no text: what is hidden, what only another
-  problem's solution tells, whatever stands beside an answer, right or wrong, and what comes after a
-  slip of the model's own, since then the number is another one.
+- A rule that the text states is read from it. Every other word is a guess, right one time in four.
+- A step that the text tells (this number, this operation) is copied from it.
+- What is hidden, what another problem's solution tells of other words and steps, and whatever
+  stands beside an answer, right or wrong, changes nothing.
+- Where a tool ``look_up`` is offered, every second word that no text explains is looked up, and the
+  others are guessed: the model can use the tool, and does not do it reliably.
 - Its own rationale in an earlier turn is such a text, too. Rationales are in the other style of
   references, so that it can write in both.
 
-So the model finds out by itself whether a reference belongs to the problem, step by step. In
-thinking mode it does the same inside a think block, and then answers.
+In thinking mode it does the same inside a think block, and then answers.
 
 Left out: everything that a general language model would need. The demo's claims are about the
 method, not about language.
@@ -24,13 +26,15 @@ import argparse
 import json
 import math
 import random
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from torch.nn import functional as F
@@ -39,21 +43,33 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from demo_problems import (
     LENGTHS,
     MODULUS,
+    NEW_RULES,
+    RULES,
+    VALUES,
     Chain,
     Step,
+    Worked,
     boxed,
     is_held_out,
     random_chain,
     random_chains,
+    random_rules,
+    rule_text,
+    visible_rules,
     visible_steps,
+    written,
 )
 from paint.core import storage
+from paint.models.tool_schemas import tool_schemas
 from paint.objective.masking import MARKER, mask_solution
 from paint.objective.messages import rationale_messages, student_messages, teacher_messages
 
-SLIP_RATE = 0.03
+SLIP_RATE = 0.002
+WORDS = [*RULES, *NEW_RULES]
 SHARE_THINKING = 0.06
 SHARE_COMPLETE = 0.25
+SHARE_TOOLS = 0.2  # of the prompts that show nothing, the own or another solution
+LOOK_UP_RATE = 0.5
 
 View = Literal["alone", "own", "other", "answer", "rationale", "two turns"]
 SHARES: dict[View, float] = {
@@ -67,7 +83,7 @@ SHARES: dict[View, float] = {
 """How often a prompt shows what, as weights."""
 
 # Qwen3's chat format, shorter: thinking is the default; switched off, a think block is closed at
-# once, empty. The model has seen neither tools nor calls.
+# once, empty.
 CHAT_TEMPLATE = (
     "{%- if tools %}"
     "{{- '<|im_start|>system\\n# Tools\\n' }}"
@@ -91,7 +107,34 @@ CHAT_TEMPLATE = (
 )
 ADDED_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>"]
 
-Messages = list[dict[str, str]]
+Messages = list[dict[str, Any]]
+
+
+def look_up(word: str) -> str:
+    """Tells what number a word stands for.
+
+    Args:
+        word: The word.
+    """
+    raise NotImplementedError  # pretraining describes it to the model, and answers by itself
+
+
+TOOLS = tool_schemas([look_up])
+
+
+@dataclass(frozen=True)
+class Example:
+    """A prompt and what the model writes, without its end token.
+
+    Attributes:
+        thinking: whether thinking is on.
+        tools: the tools that the prompt tells of.
+    """
+
+    messages: Messages
+    text: str
+    thinking: bool = False
+    tools: Sequence[Any] = ()
 
 
 @dataclass(frozen=True)
@@ -148,52 +191,82 @@ PHASES = (
 )
 
 
-def pretraining_example(rng: random.Random, stage: Stage = LAST) -> tuple[Messages, bool, str]:
-    """Messages, whether thinking is on, and the completion without its end token."""
+def pretraining_example(rng: random.Random, stage: Stage = LAST) -> Example:
+    """An example of a random view."""
     chain = training_chain(rng, stage)
     [view] = rng.choices(list(stage.shares), list(stage.shares.values()))
     messages = shown_messages(chain, view, rng, stage)
-    told = visible_steps("\n".join(message["content"] for message in messages))
-    text = chain.worked(SLIP_RATE, rng, told, in_own_style=view != "rationale")
+    if view in ("alone", "own", "other") and rng.random() < SHARE_TOOLS:
+        return tool_example(chain, messages, rng)
+    text = continued(chain, messages, rng, in_own_style=view != "rationale")
 
     thinking = rng.random() < SHARE_THINKING
     if thinking:
         last_line = text.rsplit("\n", 1)[1]
         text = f"<think>\n{text}\n</think>\n\n{last_line}"
-    return messages, thinking, text
+    return Example(messages, text, thinking)
+
+
+def tool_example(chain: Chain, messages: Messages, rng: random.Random) -> Example:
+    """A turn of a conversation in which words are looked up before the chain is worked."""
+    known = visible_rules(messages[-1]["content"])
+    words = [w for w in chain.words if w not in known and rng.random() < LOOK_UP_RATE]
+    done = rng.randint(0, len(words))
+    for word in words[:done]:
+        call = {"name": look_up.__name__, "arguments": {"word": word}}
+        said = {"role": "assistant", "content": "", "tool_calls": [{"function": call}]}
+        result = {"role": "tool", "content": rule_text(word, rng.choice(VALUES))}
+        messages = [*messages, said, result]
+    if done < len(words):
+        call = {"name": look_up.__name__, "arguments": {"word": words[done]}}
+        text = f"<tool_call>{json.dumps(call)}</tool_call>"
+    else:
+        text = continued(chain, messages, rng, in_own_style=True)
+    return Example(messages, text, tools=TOOLS)
+
+
+def continued(chain: Chain, messages: Messages, rng: random.Random, *, in_own_style: bool) -> str:
+    """What the model writes: rules and steps as the messages tell them, and guesses for others."""
+    shown = "\n".join(message["content"] for message in messages)
+    rules = random_rules(chain.words, rng) | visible_rules(shown)
+    worked = chain.work(rules, SLIP_RATE, rng, visible_steps(shown))
+    return written(worked, in_own_style=in_own_style)
 
 
 def training_chain(rng: random.Random, stage: Stage = LAST) -> Chain:
     """A random chain that is not held out."""
-    chain = random_chain(rng, stage.lengths)
+    chain = random_chain(rng, WORDS, stage.lengths)
     while is_held_out(chain):
-        chain = random_chain(rng, stage.lengths)
+        chain = random_chain(rng, WORDS, stage.lengths)
     return chain
 
 
 def shown_messages(chain: Chain, view: View, rng: random.Random, stage: Stage = LAST) -> Messages:
     """A prompt that shows what the view names."""
+    rules = random_rules(WORDS, rng)
     match view:
         case "alone":
             return student_messages(chain.problem)
         case "answer":
-            answer = rng.choice([chain.answer, training_chain(rng, stage).answer])
+            answer = rng.choice([chain, training_chain(rng, stage)]).answer(rules)
             context = f"The answer is ${boxed(answer)}$."
         case "other":
             # The same operations from another number look like what follows a slip.
             same = Chain(rng.randrange(MODULUS), chain.operations)
-            context = revealed(rng.choice([training_chain(rng, stage), same]).solution, rng)
+            other = rng.choice([training_chain(rng, stage), training_chain(rng, stage), same])
+            context = revealed(other.reference(rules), rng)
         case "own" | "rationale" | "two turns":
             is_invented = rng.random() < stage.invented
-            told = invented_results(chain, rng) if is_invented else None
-            context = revealed(chain.reference(told), rng)
+            told = invented_results(chain, rules, rng) if is_invented else None
+            context = revealed(chain.reference(rules, told), rng)
 
     complete = MARKER not in context
     if view == "rationale":
         return rationale_messages(chain.problem, context, complete=complete)
     rationale = None
     if view == "two turns":
-        rationale = chain.worked(SLIP_RATE, rng, visible_steps(context), in_own_style=False)
+        asked = rationale_messages(chain.problem, context, complete=complete)
+        rationale = continued(chain, asked, rng, in_own_style=False)
     return teacher_messages(chain.problem, context, complete=complete, rationale=rationale)
 
 
@@ -211,11 +284,12 @@ def revealed(solution: str, rng: random.Random) -> str:
     )
 
 
-def invented_results(chain: Chain, rng: random.Random) -> dict[Step, int]:
+def invented_results(chain: Chain, rules: Mapping[str, int], rng: random.Random) -> dict[Step, int]:
     """Any number as the result of each step: only who reads the reference can know them."""
     value, told = chain.start, {}
-    for operation in chain.operations:
-        told[value, *operation] = result = rng.randrange(MODULUS)
+    for sign, operand in chain.operations:
+        number = rules[operand] if isinstance(operand, str) else operand
+        told[value, sign, number] = result = rng.randrange(MODULUS)
         value = result
     return told
 
@@ -226,7 +300,11 @@ def build_tokenizer(seed: int = 0) -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(
-                Regex(r"([+-]|\\times )\d{1,2}(, | \\equiv )?|\d{1,2}"), "isolated"
+                Regex(
+                    r"([+-]|\\times )(\d{1,2}|[a-z]{3}\b)(, | \\equiv )?|\d{1,2}"
+                    rf'|(?<=")({"|".join(WORDS)})(?=")'
+                ),
+                "isolated",
             ),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
@@ -234,11 +312,18 @@ def build_tokenizer(seed: int = 0) -> PreTrainedTokenizerFast:
     tokenizer.decoder = decoders.ByteLevel()
 
     rng = random.Random(seed)
-    corpus = []
+    template = ImmutableSandboxedEnvironment().from_string(CHAT_TEMPLATE)
+    special = re.compile("|".join(map(re.escape, ADDED_TOKENS)))
+    corpus: list[str] = []
     for _ in range(1500):
-        messages, _, text = pretraining_example(rng)
-        corpus += [*(message["content"] for message in messages), text]
-        corpus += ["\n\n", "user\n", "assistant\n"]
+        example = pretraining_example(rng)
+        prompt = template.render(
+            messages=example.messages,
+            tools=example.tools,
+            add_generation_prompt=True,
+            enable_thinking=example.thinking,
+        )
+        corpus += special.split(prompt + example.text)
     trainer = trainers.BpeTrainer(
         vocab_size=1024,
         min_frequency=50,
@@ -284,10 +369,20 @@ def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausal
     return Qwen3ForCausalLM(config)
 
 
-def prompt_text(tokenizer: PreTrainedTokenizerFast, messages: Messages, *, thinking: bool) -> str:
+def prompt_text(
+    tokenizer: PreTrainedTokenizerFast,
+    messages: Messages,
+    *,
+    thinking: bool = False,
+    tools: Sequence[Any] = (),
+) -> str:
     """The messages in the chat format, up to where the assistant begins to write."""
     text = tokenizer.apply_chat_template(
-        messages, add_generation_prompt=True, enable_thinking=thinking, tokenize=False
+        messages,
+        tools=list(tools) or None,
+        add_generation_prompt=True,
+        enable_thinking=thinking,
+        tokenize=False,
     )
     assert isinstance(text, str)
     return text
@@ -297,9 +392,12 @@ def encode_example(
     tokenizer: PreTrainedTokenizerFast, rng: random.Random, stage: Stage = LAST
 ) -> tuple[list[int], list[int]]:
     """Token ids of an example's prompt and of its completion, the end token included."""
-    messages, thinking, text = pretraining_example(rng, stage)
-    prompt = prompt_text(tokenizer, messages, thinking=thinking)
-    ids = tokenizer([prompt, text + "<|im_end|>"], add_special_tokens=False)["input_ids"]
+    example = pretraining_example(rng, stage)
+    prompt = prompt_text(
+        tokenizer, example.messages, thinking=example.thinking, tools=example.tools
+    )
+    texts = [prompt, example.text + "<|im_end|>"]
+    ids = tokenizer(texts, add_special_tokens=False)["input_ids"]
     return ids[0], ids[1]
 
 
@@ -333,62 +431,72 @@ def _padded(rows: Sequence[tuple[list[int], list[int]]], pad: int) -> tuple[Tens
     return torch.tensor(ids), torch.tensor(labels)
 
 
-def slip_rates(
+def wrong_rates(
     model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, chains: Sequence[Chain]
 ) -> dict[str, float]:
-    """Mean probability of a wrong result, after a right beginning, by what the prompt shows.
+    """Mean probability of a wrong result or rule, after a right beginning, by what is shown.
 
-    ``told`` and ``hidden`` are the steps on either side of the mask, 40 % of the own solution being
-    hidden. ``invented`` are those of a reference whose results can only be looked up.
+    ``told`` and ``hidden`` are on either side of the mask, 40 % of the own solution being hidden.
+    ``invented`` are the results of a reference that can only be looked up.
     """
     wrong: dict[str, list[float]] = {}
     for i, chain in enumerate(chains):
-        other = chains[i - 1]
-        context = mask_solution(chain.solution, 0.4)
-        told = visible_steps(context)
-        steps = zip(chain.values, chain.operations, strict=False)
-        sides = ["told" if (value, *operation) in told else "hidden" for value, operation in steps]
-
-        answer = f"The answer is ${boxed(other.answer)}$."
-        invented = chain.reference(invented_results(chain, random.Random(i)))
+        rng = random.Random(i)
+        rules = random_rules(WORDS, rng)
+        right = chain.work(rules)
+        context = mask_solution(chain.reference(rules), 0.4)
+        told_steps, told_rules = visible_steps(context), visible_rules(context)
+        other = Chain(rng.randrange(MODULUS), tuple(x for x in chains[i - 1].operations))
+        known = set(chain.words)
+        strange = Chain(
+            other.start,
+            tuple((s, x) for s, x in other.operations if x not in known) or ((("+", 2)),),
+        )
+        answer = f"The answer is ${boxed(other.answer(rules))}$."
+        results = invented_results(chain, rules, rng)
+        invented = chain.reference(rules, results)
         views = [
-            (sides, context, chain.worked()),
-            (["other"] * len(sides), other.solution, chain.worked()),
-            (["wrong answer"] * len(sides), answer, chain.worked()),
-            (
-                ["invented"] * len(sides),
-                invented,
-                chain.worked(given_results=visible_steps(invented)),
-            ),
+            ("alone", None, right),
+            ("partly", context, right),
+            ("other", strange.reference(rules), right),
+            ("answer", answer, right),
+            ("invented", invented, chain.work(rules, given_results=results)),
         ]
-        shares = _wrong_shares(model, tokenizer, student_messages(chain.problem), chain.worked())
-        wrong.setdefault("alone", []).extend(shares)
-        for names, shown, worked in views:
-            messages = teacher_messages(chain.problem, shown, complete=MARKER not in shown)
-            shares = _wrong_shares(model, tokenizer, messages, worked)
-            for name, share in zip(names, shares, strict=True):
-                wrong.setdefault(name, []).append(share)
-    return {name: sum(shares) / len(shares) for name, shares in wrong.items()}
+        for view, shown, worked in views:
+            messages = student_messages(chain.problem)
+            if shown is not None:
+                messages = teacher_messages(chain.problem, shown, complete=MARKER not in shown)
+            for kind, key, share in _wrong_shares(model, tokenizer, messages, worked):
+                name = view
+                if view == "partly":
+                    is_told = key in told_rules if kind == "rule" else key in told_steps
+                    name = "told" if is_told else "hidden"
+                wrong.setdefault(f"{name} {kind}", []).append(share)
+    return {name: sum(shares) / len(shares) for name, shares in sorted(wrong.items())}
 
 
 def _wrong_shares(
     model: Qwen3ForCausalLM,
     tokenizer: PreTrainedTokenizerFast,
     messages: Messages,
-    worked: str,
-) -> list[float]:
-    """The probability of anything but the right result, for each step of what was worked."""
-    prompt = tokenizer(prompt_text(tokenizer, messages, thinking=False))["input_ids"]
-    completion = tokenizer(worked)["input_ids"]
+    worked: Worked,
+) -> list[tuple[str, object, float]]:
+    """The probability of anything but the right token, of each rule's value and each result."""
+    prompt = tokenizer(prompt_text(tokenizer, messages))["input_ids"]
+    text = written(worked)
+    encoded = tokenizer(text, return_offsets_mapping=True)
+    completion, offsets = encoded["input_ids"], encoded["offset_mapping"]
     with torch.no_grad():
         logits = model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
-
     right = logits.softmax(-1)[torch.arange(len(completion)), torch.tensor(completion)]
-    return [
-        1 - right[j].item()
-        for j in range(1, len(completion))
-        if "equiv" in tokenizer.decode([completion[j - 1]])
-    ]
+    begins = {begin: j for j, (begin, _) in enumerate(offsets)}
+    found: list[tuple[str, object, float]] = []
+    ends = iter(match.end() for match in re.finditer(r"\\equiv ", text))
+    for value, sign, number, _ in worked.steps:
+        found.append(("step", (value, sign, number), 1 - right[begins[next(ends)]].item()))
+    rules = [(match[1], match.end()) for match in re.finditer(r"A ([a-z]+) is \$", text)]
+    found += [("rule", word, 1 - right[begins[end]].item()) for word, end in rules]
+    return found
 
 
 def pretrain(out: Path, seed: int) -> None:
@@ -425,7 +533,7 @@ def run_phase(
         return min((step + 1) / 100, cosine + 0.01)  # warm-up first
 
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)
-    chains = random_chains(100, seed=1, held_out=True)
+    chains = random_chains(100, WORDS, seed=1, held_out=True)
     began = time.monotonic()
     for step, parts in enumerate(batches(tokenizer, phase, seed), 1):
         count = sum(int((labels != -100).sum()) for _, labels in parts)
@@ -452,25 +560,30 @@ def run_phase(
                 f"{left:.0f} s left in this phase"
             )
             if step % 500 == 0 or step == phase.steps:
-                slips = slip_rates(model, tokenizer, chains)
-                line += "  slips: " + ", ".join(f"{name} {x:.2%}" for name, x in slips.items())
+                slips = wrong_rates(model, tokenizer, chains)
+                line += "  wrong: " + ", ".join(f"{name} {x:.2%}" for name, x in slips.items())
                 model.save_pretrained(out)
-                facts = {"slip_rates": slips}
+                facts = {"wrong_rates": slips}
                 storage.write_atomic(out / "pretraining.json", json.dumps(facts, indent=2) + "\n")
             print(line, flush=True)
 
 
 def write_problems(out: Path) -> None:
     """Write the demo's problems, to train on and held out, in the format of paint.data.problems."""
-    for name, count, held_out in (("train.jsonl", 1000, False), ("held_out.jsonl", 200, True)):
+    for name, count, rules, held_out in (
+        ("train.jsonl", 1000, RULES, False),
+        ("held_out.jsonl", 200, RULES, True),
+        ("held_out_new_rules.jsonl", 200, NEW_RULES, True),
+    ):
+        chains = random_chains(count, list(rules), seed=2, held_out=held_out)
         rows = (
             {
                 "id": f"chain-{i}",
                 "problem": chain.problem,
-                "solution": chain.solution,
-                "answer": chain.answer,
+                "solution": chain.reference(rules),
+                "answer": chain.answer(rules),
             }
-            for i, chain in enumerate(random_chains(count, seed=2, held_out=held_out))
+            for i, chain in enumerate(chains)
         )
         storage.write_jsonl(out / name, rows)
 
