@@ -105,15 +105,18 @@ def summands(target: Vector, student: Vector, divergence: str, token: int | None
     return [summand(p, q, divergence) for p, q in zip(target, student, strict=True)]
 
 
-def clipped(terms: Vector, options: Options) -> tuple[float, list[bool]]:
-    """The sum of a token's summands with the clip, and which of them the clip cuts."""
+def clipped(terms: Vector, options: Options) -> tuple[float, list[float]]:
+    """The sum of a token's summands with the clip, and the factor of each one's gradient."""
     total = math.fsum(terms)
     if options.clip_mode == "pointwise":
-        cut = [term > options.clip for term in terms]
-        return math.fsum(min(term, options.clip) for term in terms), cut
+        kept = [float(term <= options.clip) for term in terms]
+        return math.fsum(min(term, options.clip) for term in terms), kept
     if options.clip_mode == "token":
-        return min(total, options.clip), [total > options.clip] * len(terms)
-    return total, [False] * len(terms)
+        return min(total, options.clip), [float(total <= options.clip)] * len(terms)
+    if options.clip_mode == "huber" and total > options.clip:
+        factor = math.sqrt(options.clip / total)
+        return 2 * math.sqrt(options.clip * total) - options.clip, [factor] * len(terms)
+    return total, [1.0] * len(terms)
 
 
 def targets(
@@ -186,12 +189,12 @@ def paint_loss(
     for n, (z_s, z_t) in enumerate(zip(student_logits, teacher_logits, strict=True)):
         student, teacher = energies(z_s, options.temperature), energies(z_t, options.temperature)
         terms = summands(target[n], student, options.divergence, tokens[n] if tokens else None)
-        value, cut = clipped(terms, options)
+        value, factors = clipped(terms, options)
         per_token.append(value)
-        kept = [p for p, was_cut in zip(target[n], cut, strict=True) if not was_cut]
+        kept = [math.exp(-p) * factor for p, factor in zip(target[n], factors, strict=True)]
         stats["kl"].append(math.fsum(terms))
-        stats["clipped"].append(float(any(cut)))
-        stats["unclipped_mass"].append(math.fsum(math.exp(-p) for p in kept))
+        stats["clipped"].append(float(min(factors) < 1))
+        stats["unclipped_mass"].append(math.fsum(kept))
         stats["student_entropy"].append(entropy(student))
         stats["teacher_entropy"].append(entropy(teacher))
         stats["entropy_ratio"].append(ratio(entropy(teacher), entropy(student)))

@@ -246,6 +246,74 @@ def test_forward_kl_pointwise_gradient_matches_closed_form(clip: float) -> None:
     assert (gradient[~kept] >= 0).all()
 
 
+def two_views(seed: int, scale: float, v: int) -> tuple[Tensor, Tensor]:
+    """Log-probabilities of a target and a student, from nearly equal to contradicting."""
+    generator = torch.Generator().manual_seed(seed)
+    shared, teacher, student = torch.randn(3, 1, v, generator=generator, dtype=torch.float64)
+    return (shared + scale * teacher).log_softmax(-1), (shared + scale * student).log_softmax(-1)
+
+
+@settings(max_examples=200)
+@given(
+    seed=st.integers(0, 10_000),
+    scale=st.sampled_from([1e-3, 0.1, 1.0, 4.0, 16.0]),
+    v=st.integers(2, 40),
+    clip=st.sampled_from([1e-3, 0.06, 0.5]),
+)
+def test_huber_clip_points_to_teacher_and_is_bounded(
+    seed: int, scale: float, v: int, clip: float
+) -> None:
+    target, student = two_views(seed, scale, v)
+
+    def gradient_of(clip_mode: ClipMode) -> tuple[Tensor, Tensor]:
+        logits = student.clone().requires_grad_()
+        options: dict[str, Any] = {"clip": clip, "clip_mode": clip_mode}
+        value = clipped_divergence(target, logits.log_softmax(-1), **options)
+        return value.detach(), torch.autograd.grad(value.sum(), logits)[0]
+
+    plain, plain_gradient = gradient_of("none")
+    value, gradient = gradient_of("huber")
+    p, q = target.exp(), student.exp()
+    # The gradient of the plain divergence, q - p, times a positive factor.
+    factor = math.sqrt(min(1.0, clip / plain.item()))
+    assert_close(gradient, factor * (q - p), atol=1e-12, rtol=1e-9)
+    assert (gradient * (p - q)).sum() < 0
+    # Pinsker: half of |q - p| is at most sqrt(D / 2).
+    assert gradient.abs().sum() / 2 <= math.sqrt(clip / 2) * (1 + 1e-9)
+    assert 0 < value <= plain * (1 + 1e-12)
+    if plain <= clip:
+        assert torch.equal(value, plain)
+        assert_close(gradient, plain_gradient, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("divergence", KINDS)
+def test_huber_clip_is_zero_for_equal_views_alone(divergence: str) -> None:
+    target, student = two_views(0, 1.0, 7)
+    options: dict[str, Any] = {"clip": 0.01, "clip_mode": "huber", "divergence": divergence}
+    equal = clipped_divergence(target, target.clone().requires_grad_(), **options)
+    assert equal.item() == 0.0
+    plain = clipped_divergence(target, student, divergence=divergence, clip_mode="none").item()
+    assert plain > 0.01
+    bounded = clipped_divergence(target, student, **options)
+    assert bounded.item() == pytest.approx(2 * math.sqrt(0.01 * plain) - 0.01, rel=1e-12)
+
+
+def test_pointwise_clip_pushes_away_from_teacher_where_views_differ() -> None:
+    """The paper's form: on the teacher's favourite the gradient lowers the student further."""
+    target = torch.tensor([[0.9, 0.1]], dtype=torch.float64).log()
+    logits = torch.tensor([[0.7, 0.3]], dtype=torch.float64).log().requires_grad_()
+    value = clipped_divergence(target, logits.log_softmax(-1), clip=0.06)
+    (gradient,) = torch.autograd.grad(value.sum(), logits)
+    assert value.item() == pytest.approx(0.06 + 0.1 * math.log(0.1 / 0.3), rel=1e-9)
+    assert value.item() < 0
+    assert gradient.tolist()[0] == pytest.approx([0.07, -0.07], rel=1e-9)
+    (bounded,) = torch.autograd.grad(
+        clipped_divergence(target, logits.log_softmax(-1), clip=0.06, clip_mode="huber").sum(),
+        logits,
+    )
+    assert bounded[0, 0] < 0
+
+
 @pytest.mark.parametrize("divergence", KINDS)
 def test_paint_loss_target_has_no_gradient(divergence: str) -> None:
     student, teacher = (logits.requires_grad_() for logits in views(6))

@@ -39,7 +39,7 @@ from paint.core.settings import (
 )
 
 Dtype = Literal["float32", "bfloat16", "float16"]
-ClipMode = Literal["pointwise", "token", "none"]
+ClipMode = Literal["pointwise", "huber", "token", "none"]
 Reduction = Literal["completion", "token"]
 Impl = Literal["auto", "reference", "chunked", "triton"]
 
@@ -491,8 +491,9 @@ class LossSettings(Section):
     """Clipping threshold tau, in nats, above 0; ignored with clip-mode none (paper: Eq.
     clipped_fkl; Experimental Details, 0.06)."""
     clip_mode: ClipMode = "pointwise"
-    """What is clipped: each vocabulary entry's term, a position's sum, or nothing (paper:
-    pointwise)."""
+    """How a token's divergence is bounded by clip: pointwise cuts each vocabulary entry's term
+    (paper) and can push away from the teacher, huber limits a token's gradient and keeps its
+    direction (ours), token drops the gradient of tokens above clip, none bounds nothing."""
     interpolation_weight: float = setting(0.03, within("[0, 1]"), "k_base; paper: 0.03")
     """Interpolation weight k_base, in [0, 1]; 0 leaves the teacher as it is (paper: Eq.
     sparse_energy_interp; Experimental Details, 0.03)."""

@@ -401,8 +401,8 @@ def differentiate(
 ) -> dict[str, Float[Tensor, "r"]]:
     """Compute divergence and statistics of each row from log-probs, and dD/dz into slope.
 
-        dD/dz_i = (g_i [i ∈ A] − q_i Σ_{v∈A} g_v) / T,     g = ∂term / ∂log q,
-                                                           A the unclipped entries
+        dD/dz_i = (w_i g_i − q_i Σ_v w_v g_v) / T,     g = ∂term / ∂log q,
+                                                       w the factors of loss.clipped_sum
 
     dD/dz is with respect to the student's logits. With divergence sampled_token, g = term, which
     is 0 except at the row's token; other divergences do not read tokens. slope may be the tensor
@@ -425,7 +425,7 @@ def differentiate(
         terms, g, p, q = _terms_and_g(log_p, log_q, sampled, divergence)
         metrics["per_token"][rows], kept = loss.clipped_sum(terms, options.clip, options.clip_mode)
         metrics["kl"][rows] = terms.sum(-1)
-        metrics["clipped"][rows] = 1 - kept.amin(-1)
+        metrics["clipped"][rows] = (kept.amin(-1) < 1).to(kept.dtype)
         metrics["unclipped_mass"][rows] = p.mul_(kept).sum(-1)
 
         if slope is not None:

@@ -111,12 +111,16 @@ def clipped_divergence(
         jsd          ½ KL(P‖M) + ½ KL(Q‖M),  M = ½ (P + Q)          at most log 2
 
         pointwise    Σ_v min(summand(v), clip)                      the paper's, clip = τ
+        huber        D if D ≤ clip, else 2 √(clip D) − clip         D = Σ_v summand(v)
         token        min(Σ_v summand(v), clip)
         none         Σ_v summand(v)
 
-    It is exactly zero where P = Q. With the pointwise clip it is not a divergence: large summands
-    are cut and negative ones kept, so the sum can be negative. With forward_kl,
-    Q = softmax(z / T) and P held fixed,
+    It is exactly zero where P = Q. huber is Huber's loss of √D: its gradient is that of D times
+    min(1, √(clip / D)), so it is 0 where P = Q alone, and points where that of D does. With
+    forward_kl, half of the sum of |dD/dz_i| is at most √(clip / 2) / T, by Pinsker's inequality.
+
+    With the pointwise clip it is not a divergence: large summands are cut and negative ones kept,
+    so the sum can be negative. With forward_kl, Q = softmax(z / T) and P held fixed,
 
         d/dz_i = (P_A q_i − p_i [i ∈ A]) / T        A the unclipped entries, P_A = Σ_{v∈A} p_v,
 
@@ -179,9 +183,10 @@ class Loss:
     stats            floating point, one value a token
       kl               the divergence without the clip: never negative (except sampled_token), while
                        the loss may be
-      clipped          1 where the clip cut at least one vocabulary entry (clip_mode token: the
-                       token)
-      unclipped_mass   P_A, the target's probability on the entries that were not cut
+      clipped          1 where the clip cut at least one vocabulary entry (clip_mode huber and
+                       token: the token)
+      unclipped_mass   P_A, the target's probability on the entries that were not cut (huber: the
+                       factor of the token's gradient)
       student_entropy, teacher_entropy, entropy_ratio     H_S, H_T before interpolation, and R
       selected         1 where the target is interpolated
       student_log_prob, teacher_log_prob     of the sampled tokens, at temperature 1; only with
@@ -258,7 +263,7 @@ def paint_loss(
     with torch.no_grad():
         stats = {
             "kl": terms.sum(-1),
-            "clipped": 1 - kept.amin(-1),
+            "clipped": (kept.amin(-1) < 1).to(dtype),
             "unclipped_mass": (target_log_probs.exp() * kept).sum(-1),
             "student_entropy": student_entropy,
             "teacher_entropy": teacher_entropy,
@@ -301,15 +306,21 @@ def select(
 def clipped_sum(
     terms: Float[Tensor, "*n v"], clip: float, clip_mode: ClipMode
 ) -> tuple[Float[Tensor, "*n"], Float[Tensor, "*n v"]]:
-    """Sum each token's terms with the clip (paper: Eq. clipped_fkl), and mark the set A.
+    """Sum each token's terms with the clip, and return the factor of each entry's gradient.
 
-    A are the entries that the clip does not change, and that keep their gradient: 1 there, else 0.
+    The factor is 1 for the entries that the clip does not change (paper: Eq. clipped_fkl, the set
+    A), 0 for those that it cuts, and with huber min(1, √(clip / D)) for all entries of a token.
     """
     # Numbers, because computing with Boolean tensors is several times slower.
     match clip_mode:
         case "pointwise":
             kept = torch.le(terms.detach(), clip, out=torch.empty_like(terms))
             return terms.clamp(max=clip).sum(-1), kept
+        case "huber":
+            total = terms.sum(-1)
+            bounded = 2 * (clip * total.clamp(min=clip)).sqrt() - clip
+            factor = (clip / total.detach().clamp(min=clip)).sqrt()[..., None]
+            return torch.where(total <= clip, total, bounded), factor.expand_as(terms)
         case "token":
             total = terms.sum(-1)
             kept = (total <= clip).to(terms.dtype)[..., None]

@@ -248,24 +248,29 @@ def _differentiate(
     plain = tl.sum(plain_sum)
     if CLIP_MODE == "pointwise":
         per_token = tl.sum(clipped_sum)
-        row_kept = True
+        factor = tl.full((), 1.0, dtype)
         clipped = tl.max(cut)
+    elif CLIP_MODE == "huber":
+        most = tl.maximum(plain, clip)
+        factor = tl.sqrt(clip / most)
+        per_token = tl.where(plain <= clip, plain, 2 * tl.sqrt(clip * most) - clip)
+        clipped = tl.where(plain <= clip, 0.0, 1.0)
     elif CLIP_MODE == "token":
         per_token = tl.minimum(plain, clip)
-        row_kept = plain <= CLIP
-        clipped = tl.where(row_kept, 0.0, 1.0)
+        factor = tl.where(plain <= CLIP, 1.0, 0.0).to(dtype)
+        clipped = tl.where(plain <= CLIP, 0.0, 1.0)
     else:
         per_token = plain
-        row_kept = True
+        factor = tl.full((), 1.0, dtype)
         clipped = 0.0
 
-    g_sum = tl.where(row_kept, tl.sum(kept_g), 0.0)
+    g_sum = tl.sum(kept_g)
     tl.store(per_token_out + row, per_token)
     tl.store(kl_out + row, plain)
     tl.store(clipped_out + row, clipped)
-    tl.store(unclipped_mass_out + row, tl.where(row_kept, tl.sum(kept_mass), 0.0))
+    tl.store(unclipped_mass_out + row, factor * tl.sum(kept_mass))
 
-    # Second pass: dD/dz_i = (g_i [i ∈ A] − q_i Σ_{v∈A} g_v) / T.
+    # Second pass: dD/dz_i = factor (g_i [i ∈ A] − q_i Σ_{v∈A} g_v) / T.
     if GRADIENT:
         slope += row * slope_stride
         for start in tl.range(0, vocabulary, BLOCK, num_stages=STAGES):
@@ -276,11 +281,10 @@ def _differentiate(
 
             entries = start + tl.arange(0, BLOCK)
             summand, g = _summand(log_p, log_q, entries == token, KIND)
-            kept = row_kept
             if CLIP_MODE == "pointwise":
-                kept = summand <= CLIP
+                g = tl.where(summand <= CLIP, g, 0.0)
 
-            dz = (tl.where(kept, g, 0.0) - tl.exp(log_q) * g_sum) / TEMPERATURE
+            dz = factor * (g - tl.exp(log_q) * g_sum) / TEMPERATURE
             tl.store(slope + entries, dz, mask=entries < vocabulary)
 
 
