@@ -3,9 +3,13 @@
 from pathlib import Path
 
 NAME = "demo"
+NEW_RULES = "demo-new-rules"
+"""Held-out problems with words that no training problem has: a control, nothing is to gain."""
+
 MODEL = Path(__file__).parents[1] / "demo" / "model"
 TRAINING_PROBLEMS = MODEL / "train.jsonl"
 HELD_OUT_PROBLEMS = MODEL / "held_out.jsonl"
+NEW_RULES_PROBLEMS = MODEL / "held_out_new_rules.jsonl"
 
 
 def model_path(path: str) -> str:

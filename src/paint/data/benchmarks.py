@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from paint.config.schema import DataConfig
-from paint.core.demo_files import HELD_OUT_PROBLEMS, NAME
+from paint.core.demo_files import HELD_OUT_PROBLEMS, NAME, NEW_RULES, NEW_RULES_PROBLEMS
 from paint.core.settings import is_folder_name
 from paint.data.problems import OTHER_COLUMNS, Problem, read_problems, with_nested
 from paint.data.readers import (
@@ -66,6 +66,7 @@ PUBLISHED = {
     "mbpp": Published("google-research-datasets/mbpp:full@test", "id", 500, "code"),
     "humaneval": Published("openai/openai_humaneval@test", "id", 164, "code"),
     NAME: Published(str(HELD_OUT_PROBLEMS), "id", 200),
+    NEW_RULES: Published(str(NEW_RULES_PROBLEMS), "id", 200),
 }
 
 # Without a slash, so that a path behind a colon is no name of a column.

@@ -16,7 +16,7 @@ from paint.config.schema import (
     GradingConfig,
     RolloutConfig,
 )
-from paint.core.demo_files import NAME
+from paint.core.demo_files import NAME, NEW_RULES
 from paint.core.errors import format_value
 from paint.data.benchmarks import Benchmark, is_competition
 from paint.grading.graders import needs_answer
@@ -24,6 +24,8 @@ from paint.inference.engine import sampling_from
 
 Protocol = dict[str, Any]
 """Thinking mode and sampling by name: thinking, temperature, top_p, top_k, max_new_tokens."""
+
+DEMO_TOKENS = 96  # the longest references have 49
 
 
 def protocol_as_trained(config: Config) -> Protocol:
@@ -37,12 +39,27 @@ def protocol_of(evaluation: EvaluationConfig) -> Protocol:
     return {"thinking": evaluation.thinking, **asdict(sampling_from(evaluation.rollout))}
 
 
-def fitting_protocol(config: Config, benchmarks: Sequence[str]) -> Protocol:
-    """The paper's protocol if competition mathematics is among these, or else the training's."""
+def published_protocol(benchmarks: Sequence[str]) -> Protocol | None:
+    """The protocol that comes with one of these: the paper's; for the demo without thinking.
+
+    None where every one is the user's own.
+    """
     # An evaluation has one protocol for all its benchmarks, so one that is published decides.
     if any(map(is_competition, benchmarks)):
         return protocol_of(EvaluationConfig())
-    return protocol_as_trained(config)
+    if {NAME, NEW_RULES} & set(benchmarks):
+        return demo_protocol()
+    return None
+
+
+def demo_protocol() -> Protocol:
+    """The paper's sampling, without thinking, and answers of at most 96 tokens."""
+    return protocol_of(EvaluationConfig()) | {"thinking": False, "max_new_tokens": DEMO_TOKENS}
+
+
+def fitting_protocol(config: Config, benchmarks: Sequence[str]) -> Protocol:
+    """The protocol that comes with one of these benchmarks, or else the training's."""
+    return published_protocol(benchmarks) or protocol_as_trained(config)
 
 
 def with_protocol(rollout: RolloutConfig, protocol: Protocol) -> RolloutConfig:
@@ -109,7 +126,9 @@ def defaults_of(target: str, benchmarks: Sequence[str] = ()) -> EvaluationConfig
     run, default = run_of(Path(target)), EvaluationConfig()
     if run is not None:
         return evaluation_of(read_run(run), benchmarks)
-    return replace(default, benchmarks=tuple(benchmarks) or default.benchmarks)
+    names = tuple(benchmarks) or ((NAME,) if target == NAME else default.benchmarks)
+    protocol = published_protocol(names) or protocol_of(default)
+    return _with_protocol_of(replace(default, benchmarks=names), protocol)
 
 
 def default_benchmarks(config: Config) -> tuple[tuple[str, ...], str]:
@@ -146,9 +165,9 @@ def evaluation_of(config: Config, benchmarks: Sequence[str] = ()) -> EvaluationC
         if not benchmarks and has_own_task(config):
             default = replace(default, limit=config.data.limit)
         protocol = fitting_protocol(config, names)
-    return replace(
-        default,
-        benchmarks=names,
-        thinking=protocol["thinking"],
-        rollout=with_protocol(default.rollout, protocol),
-    )
+    return _with_protocol_of(replace(default, benchmarks=names), protocol)
+
+
+def _with_protocol_of(evaluation: EvaluationConfig, protocol: Protocol) -> EvaluationConfig:
+    rollout = with_protocol(evaluation.rollout, protocol)
+    return replace(evaluation, thinking=protocol["thinking"], rollout=rollout)

@@ -37,6 +37,7 @@ class CheckpointResult:
     # Mean reward of each problem, None for one without a verdict; None: the grader gives answers.
     rewards: list[float | None] | None = None
     has_shares: bool = True  # every sample's reward is in [0, 1]
+    control: list[float] | None = None  # share right of each control problem; None: no control
 
     @property
     def is_last(self) -> bool:
@@ -142,6 +143,12 @@ def shares(results: Results) -> Float[np.ndarray, "s p"]:
     graded = np.array(of)
     found: np.ndarray = np.divide(right, graded, out=np.full(right.shape, np.nan), where=graded > 0)
     return found
+
+
+def control_shares(results: Results) -> Float[np.ndarray, "s p"] | None:
+    """Share of correct samples of the control's problems, by seed and problem; None without one."""
+    found = [result.control for result in results if result.control is not None]
+    return np.array(found) if len(found) == len(results) else None
 
 
 def mean_cost(group: Results) -> tuple[float, float]:

@@ -55,6 +55,7 @@ from paint.lab.checkpoint_results import (
     benchmark_name,
     by_run,
     by_step,
+    control_shares,
     evaluation_name,
     mean_cost,
     score_of,
@@ -69,11 +70,14 @@ SETTING_COLUMNS = 3
 
 RESULTS = "results"  # name of the files
 
+CONTROL = "control"  # metric: the gain on problems where nothing can be gained
+
 LEAD = "lead"  # metric: how far the last checkpoint of the reference run is ahead
 
 # Columns of a run's gain and cost: head and unit.
 COSTS: dict[str, tuple[str, Unit]] = {
     "gain": ("gain over base", "points"),
+    "control": ("gain on the control", "points"),
     "rollout_tokens": ("rollout tokens", "tokens"),
     "seconds": ("training time", "time"),
 }
@@ -172,6 +176,12 @@ def _rows_of(
         if score.is_compared:
             gain = compare_seeds(score.values(base), score.values(group))
             rows += to_measurement(name, benchmark, score.metric, gain, n, step=step, against=BASE)
+            before, after = control_shares(base), control_shares(group)
+            if before is not None and after is not None:
+                gain, n_control = compare_seeds(before, after), before.shape[1]
+                rows += to_measurement(
+                    name, benchmark, CONTROL, gain, n_control, step=step, against=BASE
+                )
     for metric, value in values.items():
         rows += to_measurement(name, benchmark, metric, value, n, step=step)
     return rows
@@ -269,7 +279,7 @@ def comparison_tables(layout: Layout, rows: list[Measurement], results: Results)
 def _column(row: Measurement) -> str:
     """The column of a row in the tables of score and cost."""
     if row.against == BASE:
-        return "gain"
+        return CONTROL if row.metric == CONTROL else "gain"
     return row.metric
 
 

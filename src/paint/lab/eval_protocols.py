@@ -4,10 +4,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from paint.config.schema import Config, ConfigError, EvaluationConfig, RolloutConfig
-from paint.core.demo_files import NAME
+from paint.core.demo_files import NAME, NEW_RULES
 from paint.data.benchmarks import Benchmark, load_benchmark
 from paint.data.problems import problems_digest
 from paint.evaluation.defaults import (
+    demo_protocol,
     fitting_protocol,
     grader_needs_answer,
     has_own_task,
@@ -19,12 +20,22 @@ from paint.resolve.engines import AUTO, engine_of
 
 @dataclass(frozen=True)
 class EvalProtocol:
-    """The evaluation of every policy in an experiment; its seed is the policy's training seed."""
+    """The evaluation of every policy in an experiment; its seed is the policy's training seed.
+
+    Attributes:
+        control: problems on which nothing can be gained, evaluated, too; None: there are none.
+    """
 
     benchmark: Benchmark
     samples: int
     thinking: bool
     rollout: RolloutConfig
+    control: Benchmark | None = None
+
+    @property
+    def benchmarks(self) -> tuple[Benchmark, ...]:
+        """All that is evaluated: the benchmark, and the control if there is one."""
+        return (self.benchmark,) if self.control is None else (self.benchmark, self.control)
 
     @property
     def sampling(self) -> Sampling:
@@ -34,10 +45,14 @@ class EvalProtocol:
     def table(self) -> dict[str, Any]:
         """The settings that comparable results share, as JSON values."""
         problems = self.benchmark.problems
+        control = {}
+        if self.control is not None:
+            control = {"control_digest": problems_digest(self.control.problems)}
         return {
             "benchmark": self.benchmark.name,
             "problems": len(problems),
             "problems_digest": problems_digest(problems),
+            **control,
             "samples": self.samples,
             "thinking": self.thinking,
             **asdict(self.sampling),
@@ -52,7 +67,8 @@ def protocol_for(
     """The evaluation of an experiment, through the recipe's engine.
 
     On a published benchmark it is the paper's (section 'Experimental Details'), on other problems
-    as the recipe trains. For the embedded model: temperature 1, no thinking, at most 96 tokens.
+    as the recipe trains. For the embedded model: the paper's sampling, no thinking, at most 96
+    tokens.
 
     Args:
         benchmark: as for `paint eval`; None: AIME 2024, and the embedded model's held-out problems.
@@ -70,10 +86,7 @@ def protocol_for(
     own, thinking = config.rollout, False
     if config.model.path == NAME:
         name = benchmark or NAME
-        # With the paper's top-p of 0.95, errors rarer than 5 % would never be sampled.
-        rollout = RolloutConfig(
-            temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=96, batch_size=400
-        )
+        rollout = with_protocol(RolloutConfig(batch_size=400), demo_protocol())
     else:
         name = benchmark or "aime_2024"
         protocol = fitting_protocol(config, [name])
@@ -83,10 +96,13 @@ def protocol_for(
         # An answer may be longer than a rollout.
         timeout = max(own.timeout, EvaluationConfig().rollout.timeout)
         rollout = replace(with_protocol(own, protocol), engine=engine, stored="", timeout=timeout)
-    found = load_benchmark(
-        name,
-        limit=problems,
-        needs_answer=grader_needs_answer(config.grading),
-        trained_on=config.data,
-    )
-    return EvalProtocol(found, samples, thinking=thinking, rollout=rollout)
+    found = [
+        load_benchmark(
+            name,
+            limit=problems,
+            needs_answer=grader_needs_answer(config.grading),
+            trained_on=config.data,
+        )
+        for name in ([NAME, NEW_RULES] if name == NAME else [name])
+    ]
+    return EvalProtocol(found[0], samples, thinking, rollout, *found[1:])

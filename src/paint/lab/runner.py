@@ -303,7 +303,7 @@ def _run(
     graded = _evaluate(run, checkpoints, folder, protocol, display)
     display.note(f"{run.label} took {format_duration(monotonic() - began)}")
     results = []
-    for step, samples in graded.items():
+    for step, (samples, *control) in graded.items():
         # The clocks of the steps: start-up and work lost to a kill are not a method's cost.
         seconds = 0.0
         for row in history[:step]:
@@ -326,9 +326,16 @@ def _run(
                 graded=None if samples.graded.all() else samples.graded.sum(axis=1).tolist(),
                 rewards=_mean_rewards(samples),
                 has_shares=are_shares(samples.scores),
+                control=_shares_right(control[0]) if control else None,
             )
         )
     return results
+
+
+def _shares_right(samples: GradedSamples) -> list[float]:
+    """The share of correct samples of each problem; 0 without a verdict."""
+    shares: list[float] = (samples.correct & samples.graded).mean(axis=1).tolist()
+    return shares
 
 
 def _mean_rewards(samples: GradedSamples) -> list[float | None] | None:
@@ -374,15 +381,17 @@ def _evaluate(
     folder: Path,
     protocol: EvalProtocol,
     display: Display,
-) -> dict[int, GradedSamples]:
-    """Generate missing samples, and grade them by step; a checkpoint of None is the base model."""
+) -> dict[int, list[GradedSamples]]:
+    """Generate missing samples, and grade those of each benchmark, by step.
+
+    A checkpoint of None is the base model.
+    """
     model = replace(
         run.config.model, student_thinking=protocol.thinking, gradient_checkpointing=False
     )
     # One seed for all policies of a training seed: they differ in weights, not in luck.
     sampling = SamplingProtocol(protocol.samples, protocol.thinking, protocol.sampling, run.seed)
     place = folder / "evaluation" / f"seed-{run.seed}"
-    problems = protocol.benchmark.problems
 
     # The base, once; the checkpoints' weights are loaded into it one after the other.
     conversation = run.config.conversation
@@ -393,16 +402,19 @@ def _evaluate(
         prompts=run.config.prompts,
         conversation=conversation,
     )
-    prompts = deployment_prompts(policy, problems, thinking=protocol.thinking)
+    asked = []
+    for benchmark in protocol.benchmarks:
+        prompts = deployment_prompts(policy, benchmark.problems, thinking=protocol.thinking)
+        asked.append((benchmark, prompts))
     tasks = []
     for step, checkpoint in checkpoints.items():
         is_last = [step] == run.steps(every_checkpoint=False)
         # The last has the run's name alone: its samples stay when --every-checkpoint is added.
         name = run.name if is_last else f"{run.name}-step-{step:06d}"
         trained = trained_in(checkpoint, model.train_mode) if checkpoint else None
-        tasks.append(
-            EvalTask(place / name / protocol.benchmark.name, problems, prompts, sampling, trained)
-        )
+        for benchmark, prompts in asked:
+            store = place / name / benchmark.name
+            tasks.append(EvalTask(store, benchmark.problems, prompts, sampling, trained))
 
     with (
         collect_samples(
@@ -416,11 +428,10 @@ def _evaluate(
         ) as stores,
         open_grader(run.config.grading, place / run.name) as grader,
     ):
-        graded = {}
-        for step, store in zip(checkpoints, stores, strict=True):
-            graded[step] = grade(store, grader, run.config.grading, display)
-        note_failed_calls(graded.values(), display)
-        return graded
+        graded = [grade(store, grader, run.config.grading, display) for store in stores]
+        note_failed_calls(graded, display)
+        count = len(asked)
+        return {step: graded[i * count : (i + 1) * count] for i, step in enumerate(checkpoints)}
 
 
 def _require_comparable(runs: Sequence[ExperimentRun]) -> ExperimentRun:
