@@ -7,19 +7,27 @@ from pathlib import Path
 import paint
 
 
+RULES = {"zor": 3, "mib": 8, "tav": 5}
+
+
 def row(seed: int) -> dict[str, str]:
-    """A sum of seventeen numbers modulo 100, which the embedded model can nearly do."""
+    """Eight additions modulo 100, one of a word whose value the solution tells."""
     draw = random.Random(seed)
+    operands: list[int | str] = [draw.randint(2, 12) for _ in range(7)]
+    word = draw.choice(list(RULES))
+    operands.insert(draw.randrange(8), word)
     start = total = draw.randrange(100)
-    terms = [draw.randint(2, 12) for _ in range(16)]
-    signed = ", ".join(f"+{term}" for term in terms)
     lines = []
-    for term in terms:
-        lines.append(f"${total}+{term} \\equiv {(total + term) % 100}$.")
-        total = (total + term) % 100
+    for operand in operands:
+        if operand == word:
+            lines.append(f"A {word} is ${RULES[word]}$.")
+        number = RULES[operand] if isinstance(operand, str) else operand
+        lines.append(f"${total}+{number} \\equiv {(total + number) % 100}$.")
+        total = (total + number) % 100
+    signed = ", ".join(f"+{operand}" for operand in operands)
     return {
         "problem": f"Start at ${start}$ and apply ${signed}$ modulo $100$.",
-        "solution": "\n".join([*lines, f"The answer is $\\boxed{{{total}}}$."]),
+        "solution": "\n".join([*lines, f"The result is $\\boxed{{{total}}}$."]),
         "answer": str(total),
     }
 
@@ -41,7 +49,5 @@ results = paint.evaluate(
     run,
     benchmarks=[row(seed) for seed in range(200, 220)],
     samples=4,
-    thinking=False,
-    rollout={"top_p": 1.0, "max_new_tokens": 96},
 )
 print(results.table[results.table["metric"] == "avg_at_k"])

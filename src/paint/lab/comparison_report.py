@@ -62,6 +62,7 @@ from paint.lab.checkpoint_results import (
     shares,
 )
 from paint.lab.plots import Layout, save_plot
+from paint.lab.repaired import repaired_table
 from paint.lab.sweep import value_text
 from paint.resolve.check import check_config
 
@@ -86,6 +87,9 @@ COSTS: dict[str, tuple[str, Unit]] = {
 def publish(layout: Layout, results: Results, folder: Path, display: Display) -> None:
     """Print the tables, write results.json and results.md, and plot them to results.svg."""
     report = comparison_report(layout, results)
+    repaired = repaired_table(layout.last, results, folder)
+    if repaired is not None:
+        report.tables.append(repaired)
     to_terminal(report.tables, display.console)
     display.notes(report.lines)
     write_report(folder, RESULTS, report, RunError)
@@ -110,7 +114,24 @@ def comparison_report(layout: Layout, results: Results) -> Report:
     same = "on the same seeds and problems"
     pairs = Chart("Differences", score.metric, "points", same, is_difference=True)
     lines = [describe_best(layout, results)] if layout.is_sweep and len(layout.names) > 1 else []
+    for name in layout.names:
+        lines += describe_control(name, rows, score)
     return Report(rows, tables, [levels, pairs], lines)
+
+
+def describe_control(name: str, rows: Sequence[Measurement], score: ComparisonScore) -> list[str]:
+    """One sentence: a run's score before and after, and its gain on the control; [] without one."""
+    last = {"step": None, "p": None}
+    lines = []
+    for control in select_rows(rows, policy=name, metric=CONTROL, against=BASE, **last):
+        [before] = select_rows(rows, policy=BASE, metric=score.metric, **last)
+        [after] = select_rows(rows, policy=name, metric=score.metric, **last)
+        lines.append(
+            f"{name}: {before.text(score.unit)} {score.unit} before training, "
+            f"{after.text(score.unit)} after it; on the control, where nothing can be gained, "
+            f"{control.text('points')} {score.points}"
+        )
+    return lines
 
 
 def describe_best(layout: Layout, results: Results) -> str:

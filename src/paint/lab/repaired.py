@@ -1,0 +1,60 @@
+"""One problem that training repaired: its reference, and an answer before and after."""
+
+from pathlib import Path
+
+from paint.core.errors import cut
+from paint.data.problems import Problem
+from paint.evaluation.frame import Table
+from paint.evaluation.store import reopen_store
+from paint.inference.rollouts import Rollout
+from paint.lab.checkpoint_results import BASE, CheckpointResult, Results, by_run, score_of
+
+LONGEST = 400  # characters of a cell
+
+
+def repaired_table(name: str, results: Results, folder: Path) -> Table | None:
+    """The problem whose share of right samples rose most from the base to a run, as a table.
+
+    Args:
+        name: of the run; the first of its seeds is shown.
+        results: of an experiment in the folder ``folder``.
+
+    Returns:
+        None where no wrong sample of the base and right sample of the run exist.
+    """
+    groups = by_run(results)
+    base, trained = groups[BASE][0], groups[name][0]
+    if not score_of(results).has_right:
+        return None
+    rises = [after - before for before, after in zip(base.right, trained.right, strict=True)]
+    place = rises.index(max(rises))
+    if rises[place] <= 0:
+        return None
+    problem, wrong = _sample(folder, base, place, correct=False)
+    _, right = _sample(folder, trained, place, correct=True)
+    samples = base.protocol["samples"]
+    title = (
+        f"The problem that {name} repaired most (seed {base.seed}): {base.right[place]} of "
+        f"{samples} answers right before, {trained.right[place]} after"
+    )
+    cells = {
+        "problem": problem.problem,
+        "reference": problem.solution,
+        "before": wrong.text,
+        "after": right.text,
+    }
+    rows = [[label, cut(text, LONGEST)] for label, text in cells.items() if text]
+    return Table(title, ["", "text"], rows)
+
+
+def _sample(
+    folder: Path, result: CheckpointResult, place: int, *, correct: bool
+) -> tuple[Problem, Rollout]:
+    """A problem by its place, and its first sample of a result that is right, or is wrong."""
+    path = folder / "evaluation" / f"seed-{result.seed}" / result.run / result.protocol["benchmark"]
+    with reopen_store(path) as store:
+        problem = store.problems[place]
+        for sample, grade in store.graded():
+            if sample.problem.id == problem.id and grade["correct"] is correct:
+                return problem, sample
+    raise AssertionError(f"no such sample of {problem.name} in {path}")
