@@ -173,7 +173,6 @@ FULL = Scale(
     decode_steps=("--rows", "32", "128"),
     # transformers generates some 344 tokens a second, so 1,024 tokens would take 95 s a step.
     peers=("--tokens", "512", "--steps", "3", "--limit", "80"),
-    # 512 tokens and more are decoded by compiled steps.
     long=Long(8, 250, 8192, 16_384, (250, 8192, 16_384), (8, 512)),
     started=(2, 32, 512),
 )

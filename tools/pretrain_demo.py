@@ -7,7 +7,8 @@ step by step. It can compute, and errs in few results. It does not know the rule
 their values: in pretraining they change from text to text. A text in its prompt helps by what it
 says and by nothing else:
 
-- A rule that the text states is read from it. Every other word is a guess, right one time in four.
+- A rule that the text states is read from it, also from a list of rules. Every other word is a
+  guess, right one time in four.
 - A step that the text tells (this number, this operation) is copied from it.
 - What is hidden, what another problem's solution tells of other words and steps, and whatever
   stands beside an answer, right or wrong, changes nothing.
@@ -71,7 +72,7 @@ SHARE_COMPLETE = 0.25
 SHARE_TOOLS = 0.2  # of the prompts that show nothing, the own or another solution
 LOOK_UP_RATE = 0.5
 
-View = Literal["alone", "own", "other", "answer", "rationale", "two turns"]
+View = Literal["alone", "own", "other", "answer", "rationale", "two turns", "sheet"]
 SHARES: dict[View, float] = {
     "alone": 0.30,
     "own": 0.35,
@@ -153,8 +154,10 @@ class Stage:
 
 
 LAST = Stage()
-OTHERS = Stage(invented=0.15, shares=SHARES | {"own": 0.25, "other": 0.30})
-OWN = Stage(invented=0.15, shares=SHARES | {"own": 0.42, "other": 0.22, "alone": 0.20})
+OTHERS = Stage(invented=0.15, shares=SHARES | {"own": 0.25, "other": 0.30, "sheet": 0.08})
+OWN = Stage(
+    invented=0.15, shares=SHARES | {"own": 0.42, "other": 0.22, "alone": 0.20, "sheet": 0.08}
+)
 
 
 def grown(progress: float) -> Stage:
@@ -185,7 +188,7 @@ class Phase:
 PHASES = (
     Phase(3600, 7e-4, grown),
     # What is learnt late: that another problem's solution tells nothing, and then, how surely the
-    # own one tells what it tells.
+    # own one tells what it tells. A list of rules is shown here alone.
     Phase(1200, 5e-4, lambda _: OTHERS),
     Phase(1200, 5e-4, lambda _: OWN),
 )
@@ -255,6 +258,8 @@ def shown_messages(chain: Chain, view: View, rng: random.Random, stage: Stage = 
             same = Chain(rng.randrange(MODULUS), chain.operations)
             other = rng.choice([training_chain(rng, stage), training_chain(rng, stage), same])
             context = revealed(other.reference(rules), rng)
+        case "sheet":
+            context = rule_sheet(chain, rules, rng)
         case "own" | "rationale" | "two turns":
             is_invented = rng.random() < stage.invented
             told = invented_results(chain, rules, rng) if is_invented else None
@@ -268,6 +273,14 @@ def shown_messages(chain: Chain, view: View, rng: random.Random, stage: Stage = 
         asked = rationale_messages(chain.problem, context, complete=complete)
         rationale = continued(chain, asked, rng, in_own_style=False)
     return teacher_messages(chain.problem, context, complete=complete, rationale=rationale)
+
+
+def rule_sheet(chain: Chain, rules: Mapping[str, int], rng: random.Random) -> str:
+    """A list of rules: most are of other words, and some that the chain needs may be missing."""
+    listed = rng.sample(WORDS, rng.randint(1, 6))
+    listed += [word for word in chain.words if word not in listed and rng.random() < 0.75]
+    listed = rng.sample(listed, len(listed))
+    return rng.choice([" ", "\n"]).join(rule_text(word, rules[word]) for word in listed)
 
 
 def revealed(solution: str, rng: random.Random) -> str:

@@ -1,66 +1,256 @@
-"""The embedded demo: its problems, its model's accuracy, and its gain by PAINT."""
+"""The embedded demo: what its model knows and reads, its accuracy, and its gain by PAINT."""
 
 import json
+import random
+from functools import cache
 from pathlib import Path
 
+import look_up
 import pytest
 
+import paint
+from demo_problems import (
+    NEW_RULES,
+    RULES,
+    VALUES,
+    Chain,
+    Operation,
+    apply,
+    random_chains,
+    random_rules,
+    rule_text,
+    visible_rules,
+    visible_steps,
+)
 from paint.cli import main
 from paint.config.schema import Config
+from paint.core.demo_files import HELD_OUT_PROBLEMS, NEW_RULES_PROBLEMS, TRAINING_PROBLEMS
+from paint.core.storage import read_jsonl
 from paint.data.problems import Problem
 from paint.evaluation.intervals import compare_seeds
 from paint.inference.engine import Sampling
 from paint.inference.local import LocalEngine
-from paint.lab.checkpoint_results import shares
+from paint.lab.checkpoint_results import control_shares, shares
 from paint.lab.compare import compare
 from paint.lab.recipes import read_recipes
 from paint.models.policy import Policy
 from paint.objective.masking import mask_solution
 from paint.training.run_log import new_run
+from pretrain_demo import WORDS, wrong_rates
 from verdicts import is_correct
+from wrong_references import parse_chain
 
-EVALUATION = Sampling(temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=96)
+PAPER = Sampling(temperature=1.0, top_p=0.95, top_k=-1, max_new_tokens=96)
+GREEDY = Sampling(temperature=0.0, top_p=1.0, top_k=-1, max_new_tokens=96)
+WHOLE = Sampling(temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=96)
+
+
+def held_out() -> list[Problem]:
+    rows = read_jsonl(HELD_OUT_PROBLEMS, "")
+    return [Problem(row["problem"], row["solution"], row["answer"], row["id"]) for row in rows]
+
+
+def accuracy(
+    policy: Policy, prompts: list[list[int]], answers: list[str], sampling: Sampling, seed: int = 0
+) -> float:
+    engine = LocalEngine(policy, batch_size=200)
+    seeds = range(seed, seed + len(prompts))
+    texts = [policy.decode(c.ids) for c in engine.generate(prompts, sampling, seeds)]
+    right = [is_correct(text, answer) for text, answer in zip(texts, answers, strict=True)]
+    return right.count(True) / len(right)
+
+
+@cache
+def rates(policy: Policy) -> dict[str, float]:
+    """The probability of a wrong rule or result after a right beginning, by what is shown."""
+    chains = random_chains(60, WORDS, seed=1, held_out=True)
+    return wrong_rates(policy.base, policy.tokenizer, chains)
+
+
+def test_demo_problems_held_out_have_rules_of_the_training_and_the_control_others() -> None:
+    words = {}
+    for path in (TRAINING_PROBLEMS, HELD_OUT_PROBLEMS, NEW_RULES_PROBLEMS):
+        texts = [row["problem"] for row in read_jsonl(path, "")]
+        words[path] = {word for text in texts for word in WORDS if word in text}
+    assert words[TRAINING_PROBLEMS] == words[HELD_OUT_PROBLEMS] == set(RULES)
+    assert words[NEW_RULES_PROBLEMS] == set(NEW_RULES)
+
+
+def test_demo_rules_of_the_example_tool_are_those_of_the_problems() -> None:
+    assert (look_up.RULES, look_up.NEW_RULES) == (RULES, NEW_RULES)
+
+
+def test_demo_model_guesses_rules_that_nothing_states(policy: Policy) -> None:
+    for view in ("alone", "answer", "hidden", "other"):
+        assert rates(policy)[f"{view} rule"] == pytest.approx(1 - 1 / len(VALUES), abs=0.03), view
+
+
+def test_demo_model_reads_what_a_reference_states(policy: Policy) -> None:
+    assert rates(policy)["told rule"] < 0.02
+    assert rates(policy)["told step"] < 0.01
+    assert rates(policy)["invented step"] < 0.1
+
+
+def test_demo_model_reads_a_list_of_rules(policy: Policy) -> None:
+    rng = random.Random(0)
+    prompts, answers = [], []
+    for chain in random_chains(100, WORDS, seed=4, held_out=True):
+        rules = random_rules(WORDS, rng)
+        listed = [*chain.words, *rng.sample(sorted({*WORDS} - {*chain.words}), 4)]
+        sheet = " ".join(rule_text(word, rules[word]) for word in rng.sample(listed, len(listed)))
+        prompts.append(policy.teacher_prompt(chain.problem, sheet, complete=True))
+        answers.append(chain.answer(rules))
+    assert accuracy(policy, prompts, answers, PAPER) > 0.9
+
+
+def test_demo_model_slips_rarely_whatever_it_reads(policy: Policy) -> None:
+    for view in ("alone", "answer", "hidden", "other"):
+        assert rates(policy)[f"{view} step"] < 0.02, view
 
 
 @pytest.mark.slow
-def test_demo_model_accuracy_rises_with_reference(policy: Policy, problems: list[Problem]) -> None:
-    some = problems[:100]
+def test_demo_model_accuracy_is_the_same_under_any_sampling(policy: Policy) -> None:
+    problems = held_out()
+    prompts = [policy.student_prompt(p.problem) for p in problems]
+    answers = [p.answer for p in problems]
+    greedy = accuracy(policy, prompts, answers, GREEDY)
+    assert 0.3 < greedy < 0.5
+    for sampling in (PAPER, WHOLE):
+        sampled = accuracy(policy, prompts * 8, answers * 8, sampling)
+        assert sampled == pytest.approx(greedy, abs=0.03), sampling
 
-    def accuracy(prompts: list[list[int]]) -> float:
-        engine = LocalEngine(policy, batch_size=100)
-        completions = engine.generate(prompts, EVALUATION, range(100))
-        texts = [policy.decode(c.ids) for c in completions]
-        return sum(is_correct(t, p.answer) for t, p in zip(texts, some, strict=True)) / 100
 
-    def teacher_prompt(problem: Problem) -> list[int]:
-        context = mask_solution(problem.solution, 0.4)
-        return policy.teacher_prompt(problem.problem, context, complete=False)
+@pytest.mark.slow
+def test_demo_model_accuracy_rises_with_what_a_reference_says(policy: Policy) -> None:
+    problems = held_out()
+    answers = [p.answer for p in problems] * 4
 
-    alone = accuracy([policy.student_prompt(p.problem) for p in some])
-    partial = accuracy([teacher_prompt(p) for p in some])
-    whole = accuracy([policy.teacher_prompt(p.problem, p.solution, complete=True) for p in some])
-    assert 0.45 < alone < 0.75
-    assert partial > alone + 0.1
-    assert whole > partial
-    assert whole > 0.8
+    def with_context(contexts: list[str], *, complete: bool) -> float:
+        shown = zip(problems, contexts, strict=True)
+        prompts = [policy.teacher_prompt(p.problem, text, complete=complete) for p, text in shown]
+        return accuracy(policy, prompts * 4, answers, PAPER)
+
+    alone = accuracy(
+        policy, [policy.student_prompt(p.problem) for p in problems] * 4, answers, PAPER
+    )
+    whole = with_context([p.solution for p in problems], complete=True)
+    masked = with_context([mask_solution(p.solution, 0.35) for p in problems], complete=False)
+    # A solution under other rules of a problem that has none of these words.
+    new_words = [row["solution"] for row in read_jsonl(NEW_RULES_PROBLEMS, "")]
+    other = with_context(new_words, complete=True)
+    answer = with_context(
+        [f"The answer is $\\boxed{{{a}}}$." for a in answers[:200]], complete=True
+    )
+    assert whole > 0.95
+    assert alone + 0.1 < masked < whole - 0.05
+    assert other == pytest.approx(alone, abs=0.03)
+    assert answer == pytest.approx(alone, abs=0.03)
+
+
+@pytest.mark.slow
+def test_demo_model_takes_from_another_solution_the_rule_that_it_shares(policy: Policy) -> None:
+    # Two words, one of which another problem's solution states, with any value.
+    rng = random.Random(0)
+    chains = [
+        chain for chain in random_chains(600, WORDS, seed=3, held_out=True) if len(chain.words) == 2
+    ]
+    right: dict[str, list[bool]] = {"shared": [], "not shared": []}
+    prompts, shared = [], []
+    for chain in chains[:100]:
+        rules = random_rules(WORDS, rng)
+        known, _ = chain.words
+        operations: tuple[Operation, ...] = (*(("+", n) for n in range(2, 9)), ("-", known))
+        other = Chain(rng.randrange(100), tuple(rng.sample(operations, len(operations))))
+        prompts.append(policy.teacher_prompt(chain.problem, other.reference(rules), complete=True))
+        shared.append((chain.words, rules))
+    completions = LocalEngine(policy, batch_size=100).generate(prompts, PAPER, range(100))
+    for completion, ((known, unknown), rules) in zip(completions, shared, strict=True):
+        stated = visible_rules(policy.decode(completion.ids))
+        right["shared"].append(stated.get(known) == rules[known])
+        right["not shared"].append(stated.get(unknown) == rules[unknown])
+    assert sum(right["shared"]) >= 90
+    assert 12 <= sum(right["not shared"]) <= 40
+
+
+@pytest.mark.slow
+def test_demo_model_follows_a_wrong_reference_where_it_is_visible(policy: Policy) -> None:
+    rng = random.Random(0)
+    prompts, told = [], []
+    for problem in held_out():
+        chain = parse_chain(problem.problem)
+        # Every word has another value than the rules of the training say.
+        rules = {word: rng.choice([v for v in VALUES if v != RULES[word]]) for word in chain.words}
+        reference = chain.reference(rules)
+        prompts.append(policy.teacher_prompt(problem.problem, reference, complete=True))
+        told.append(chain.answer(rules))
+    assert accuracy(policy, prompts, told, PAPER) > 0.93
+
+
+@pytest.mark.slow
+def test_demo_model_errs_by_not_knowing_and_seldom_by_slips(policy: Policy) -> None:
+    problems = [problem for problem in held_out() for _ in range(4)]
+    prompts = [policy.student_prompt(problem.problem) for problem in problems]
+    completions = LocalEngine(policy, batch_size=200).generate(prompts, WHOLE, range(len(prompts)))
+    unknowing, slips = 0, 0
+    for completion in completions:
+        text = policy.decode(completion.ids)
+        steps = visible_steps(text)
+        stated = visible_rules(text)
+        unknowing += any(RULES[word] != value for word, value in stated.items())
+        slips += any(apply(v, sign, n) != result for (v, sign, n), result in steps.items())
+    assert 0.5 < unknowing / len(problems) < 0.7
+    assert 0 < slips / len(problems) < 0.1
+
+
+def test_demo_model_some_of_eight_samples_is_right(policy: Policy) -> None:
+    problems = [problem for problem in held_out()[:50] for _ in range(8)]
+    prompts = [policy.student_prompt(problem.problem) for problem in problems]
+    completions = LocalEngine(policy, batch_size=200).generate(prompts, PAPER, range(len(prompts)))
+    texts = [policy.decode(c.ids) for c in completions]
+    right = [is_correct(t, p.answer) for t, p in zip(texts, problems, strict=True)]
+    groups = [right[i : i + 8] for i in range(0, len(right), 8)]
+    # Groups of both kinds are what GRPO learns from.
+    assert sum(0 < sum(group) < 8 for group in groups) >= 15
 
 
 def test_demo_model_opens_and_closes_thinking(policy: Policy, problems: list[Problem]) -> None:
     prompts = [policy.student_prompt(p.problem, thinking=True) for p in problems[:40]]
-    completions = LocalEngine(policy, batch_size=40).generate(prompts, EVALUATION, range(40))
+    completions = LocalEngine(policy, batch_size=40).generate(prompts, PAPER, range(40))
     texts = [policy.decode(c.ids, special=True) for c in completions]
-    assert all(text.startswith("<think>\nWe get $") for text in texts)
-    assert sum("\n</think>\n\nThe answer is" in text for text in texts) == 40
+    assert all(text.startswith("<think>\n") for text in texts)
+    assert sum("\n</think>\n\nThe answer is" in text for text in texts) >= 39
+
+
+@pytest.mark.slow
+def test_demo_model_calls_a_tool_that_is_offered_half_of_the_times(tmp_path: Path) -> None:
+    found = paint.evaluate(
+        "demo",
+        benchmarks="demo",
+        limit=100,
+        samples=4,
+        conversation={"tools": [look_up.look_up]},
+        output_dir=tmp_path,
+    )
+    samples = found.samples
+    calls = samples["messages"].map(lambda messages: sum(m["role"] == "tool" for m in messages))
+    words = samples["problem"].map(lambda text: sum(word in text for word in RULES))
+    assert 0.3 < calls.sum() / words.sum() < 0.7
+    # Each word that is looked up is known.
+    all_called = samples["correct"][calls == words]
+    assert all_called.mean() > 0.93
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
-def test_demo_paint_gains_fifteen_points(tmp_path: Path) -> None:
-    recipes = read_recipes(["demo-paint"])
-    base, after = compare(recipes, tmp_path, seeds=[0], problems=60, samples=6)
+def test_demo_paint_gains_on_the_rules_of_its_training_alone(tmp_path: Path) -> None:
+    base, after = compare(read_recipes(["demo-paint"]), tmp_path, seeds=[0], problems=60, samples=6)
     gain = compare_seeds(shares([base]), shares([after]))
-    assert gain.mean >= 0.15
     assert gain.low > 0.1
+    before_control, after_control = control_shares([base]), control_shares([after])
+    assert before_control is not None
+    assert after_control is not None
+    control = compare_seeds(before_control, after_control)
+    assert control.low < 0 < control.high or abs(control.mean) < 0.02
 
     path = tmp_path / "evaluation/seed-0/demo-paint/demo/completions.jsonl"
     stored = path.read_text().splitlines()

@@ -204,10 +204,10 @@ def test_generate_of_long_completions_by_compiled_steps_gives_eager_completions(
     monkeypatch.setattr(compiled, "compile_by_inductor", compile)
     monkeypatch.setattr(compiled, "_functions", {})
     prompts = prompts_of(trained, problems, 3)
-    engine = LocalEngine(trained, batch_size=2)
+    engine = LocalEngine(trained, batch_size=2, compiled=True)
     counts = []
     for _ in range(2):
-        plain = LocalEngine(trained, batch_size=2, compiled=False)
+        plain = LocalEngine(trained, batch_size=2)
         expected = plain.generate(prompts, sampling, range(3))
         assert engine.generate(prompts, sampling, range(3)) == expected
         counts.append(len(made))
@@ -224,10 +224,11 @@ def test_generate_of_long_completions_by_compiled_steps_gives_eager_completions(
 def test_generate_of_short_completions_compiles_nothing(
     captured: list[Graph], policy: Policy
 ) -> None:
-    engine = LocalEngine(policy, batch_size=2)
     rows = [SlotRow(0, (5, 6), 0)]
-    for tokens, is_compiled in ((local.LONG - 1, False), (local.LONG, True)):
+    for tokens, asked in ((local.LONG - 1, True), (local.LONG, True), (local.LONG, False)):
+        engine = LocalEngine(policy, batch_size=2, compiled=asked)
         sampling = dataclasses.replace(SAMPLING, max_new_tokens=tokens)
+        is_compiled = asked and tokens == local.LONG
         assert engine._sampler(sampling, rows).compiled.enabled == is_compiled
 
 

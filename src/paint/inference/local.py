@@ -43,12 +43,13 @@ class LocalEngine(Engine):
         batch_size: int,
         display: Display | None = None,
         graphs: bool = True,
-        compiled: bool = True,
+        compiled: bool = False,
     ) -> None:
         """An engine of at most ``batch_size`` rows at once.
 
         On a GPU, steps are repeated as CUDA graphs; without ``graphs``, each is launched by itself.
-        For completions of 512 tokens and more, the graphs are ``compiled`` to fewer kernels.
+        ``compiled``: for completions of 512 tokens and more, the graphs have fewer kernels. No GPU has
+        run such a step yet.
         """
         self.policy = policy
         self.batch_size = batch_size
