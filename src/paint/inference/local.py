@@ -48,8 +48,8 @@ class LocalEngine(Engine):
         """An engine of at most ``batch_size`` rows at once.
 
         On a GPU, steps are repeated as CUDA graphs; without ``graphs``, each is launched by itself.
-        With ``compiled``, those of completions of 512 tokens and more have fewer kernels; no GPU has
-        run such a step yet.
+        With ``compiled``, those of completions of 512 tokens and more have fewer kernels. No GPU
+        has run such a step yet.
         """
         self.policy = policy
         self.batch_size = batch_size
