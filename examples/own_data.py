@@ -6,7 +6,6 @@ from pathlib import Path
 
 import paint
 
-
 RULES = {"zor": 3, "mib": 8, "tav": 5}
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import bake_invented_rule as invented
+import bake_rules
 import numpy as np
 import pytest
 
@@ -28,16 +28,16 @@ def of(config: Config, **sections: dict[str, Any]) -> Config:
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
-    """A bake of invented rules: 40 short answers, two steps."""
-    folder = tmp_path_factory.mktemp("invented")
-    invented.write(folder, questions=40)
+    """A bake of rules: 40 short answers, two steps."""
+    folder = tmp_path_factory.mktemp("rules")
+    bake_rules.write(folder, questions=40)
     return of(
         read_recipe(find_recipe("demo-bake")),
         data={"path": str(folder / "questions.jsonl")},
         context={"file": str(folder / "rules.md")},
         rollout={"max_new_tokens": 12},
         train={"steps": 2, "checkpoint_every": 1, "batch_size": 4},
-        grading={"grader": ("bake_invented_rule:grade",)},
+        grading={"grader": ("bake_rules:grade",)},
     )
 
 
@@ -131,8 +131,8 @@ def test_bake_measures_views_and_resumes_to_same_rows(config: Config, tmp_path: 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
-def test_bake_teaches_invented_rules(config: Config, tmp_path: Path) -> None:
-    """Two answers in three follow rules that the plain base never follows, after forty steps."""
+def test_bake_teaches_rules(config: Config, tmp_path: Path) -> None:
+    """Two answers in three follow rules that the plain base guesses, after forty steps."""
     longer = {"steps": 40, "checkpoint_every": 40, "batch_size": 32}
     report = bake(check_config(of(config, train=longer)), tmp_path, held_out=16, samples=4)
     follows = {row.policy: row.mean for row in select_rows(report.rows, metric="follows")}

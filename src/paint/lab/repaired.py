@@ -44,7 +44,7 @@ def repaired_table(name: str, results: Results, folder: Path) -> Table | None:
         "after": right.text,
     }
     rows = [[label, cut(text, LONGEST)] for label, text in cells.items() if text]
-    return Table(title, ["", "text"], rows)
+    return Table(title, ["", ""], rows)
 
 
 def _sample(
