@@ -169,6 +169,7 @@ def test_other_end_has_the_end_of_a_reference_in_the_same_style() -> None:
         own = "".join(step_texts(chain.reference(RULES))[0][:end])
         assert row["solution"].startswith(own)
         rest = row["solution"].removeprefix(own)
+        assert rest.count("equiv") == len(chain.operations) - end
         [other] = [x for reference, x in references.items() if reference.endswith(rest)]
         assert other != chain
         assert other.is_in_own_style == chain.is_in_own_style
