@@ -49,7 +49,7 @@ from paint.lab.runner import ExperimentRun, run_experiment
 from paint.models.policy import Policy
 from paint.resolve.check import check_config
 from paint.training.prompt_filter import filter_problems
-from wrong_references import Corruption, corrupt_rows, parse_chain
+from wrong_references import Corruption, corrupt_rows, right_solution
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # Okabe & Ito 2008
 SHAPES, FAINT = "osD^", "#8c8c8c"
@@ -253,8 +253,8 @@ def plot(path: Path, folder: Path) -> None:
 
 
 def right_rollout(policy: Policy, problem: Problem) -> Rollout:
-    """A completion that states every result of the problem rightly, in the model's style."""
-    text = parse_chain(problem.problem).worked()
+    """A completion that states the problem's rules and results rightly, in the model's style."""
+    text = right_solution(problem.problem)
     ids = tuple(policy.tokenizer.encode(text, add_special_tokens=False))
     completion = Completion(ids, (0.0,) * len(ids), truncated=False)
     return Rollout(0, problem, policy.student_prompt(problem), completion, text)

@@ -8,20 +8,25 @@ wrote and nobody verified; with `--keep-answers` it is the right one. The errors
 the seed and the row alone, so the rows that `--rows` changes are among those of a larger share.
 
 kind         the reference of a changed row
-end          each step in the last share is wrong, and the answer follows from the last one
+end          each step in the last share is wrong, and so is each rule stated there, since it stands
+             for a model's solution that nobody verified; the answer follows from the last step
+rule         each rule stated in the last share is wrong, and the rest follows from it; a reference
+             that states none there is unchanged
 slip         one step in the last share is wrong, and the rest follows from it
 beginning    each step in the first share is wrong, and the rest follows from the last of them
 recovered    as beginning, but the last wrong step returns to the right number
 other-end    its last share and its answer are those of another problem's reference
 cut          stops before the last share, without an answer; the row keeps the right one
 answer       the steps are right, and only the answer is wrong
+
+A wrong rule gives its word another of the values that words can have. It belongs to the step before
+which it is stated. Rules are wrong in the kinds end and rule alone.
 """
 
 import random
 import re
 import sys
-from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -30,16 +35,17 @@ import tyro
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 
-from demo_problems import MODULUS, Chain, Step, apply, boxed
+from demo_problems import MODULUS, RULES, VALUES, Chain, Operation, Worked, apply, boxed, written
 from paint.core.demo_files import TRAINING_PROBLEMS
 from paint.core.storage import read_jsonl, write_jsonl
 
-Kind = Literal["end", "slip", "beginning", "recovered", "other-end", "cut", "answer"]
+Kind = Literal["end", "rule", "slip", "beginning", "recovered", "other-end", "cut", "answer"]
 Row = dict[str, Any]
 
 ERRORS = [error for error in range(-9, 10) if error != 0]
 PROBLEM = re.compile(r"Start at \$(\d+)\$ and apply \$(.*)\$ modulo")
-STEP_TEXT = re.compile(r".*?\\equiv \d+(?:\$\.\n)?")
+OPERATION = re.compile(r"(\+|-|\\times )(?:(\d+)|([a-z]+))")
+STEP_TEXT = re.compile(r".*?\\equiv \d+(?:\$\.\n)?", re.DOTALL)  # with the rule stated before it
 
 
 @dataclass(frozen=True)
@@ -66,25 +72,45 @@ def parse_chain(problem: str) -> Chain:
     found = PROBLEM.match(problem)
     if found is None:
         raise ValueError(f"not a problem of the demo: {problem!r}")
-    operations = []
+    operations: list[Operation] = []
     for text in found[2].split(", "):
-        if text.startswith("\\times "):
-            operations.append(("*", int(text.removeprefix("\\times "))))
-        else:
-            operations.append((text[0], int(text[1:])))
+        operation = OPERATION.fullmatch(text)
+        if operation is None:
+            raise ValueError(f"not an operation of the demo: {text!r}")
+        sign, number, word = operation.groups()
+        operations.append(("*" if "times" in sign else sign, int(number) if number else word))
     return Chain(int(found[1]), tuple(operations))
 
 
-def wrong_results(chain: Chain, wrong: AbstractSet[int], rng: random.Random) -> dict[Step, int]:
-    """The result of each step if those at the places ``wrong`` err and the rest follows."""
-    value, results = chain.start, {}
-    for place, (sign, operand) in enumerate(chain.operations):
-        result = apply(value, sign, operand)
-        if place in wrong:
-            result = (result + rng.choice(ERRORS)) % MODULUS
-        results[value, sign, operand] = result
+def right_solution(problem: str) -> str:
+    """The right solution of a problem in the model's own style."""
+    return written(parse_chain(problem).work(RULES))
+
+
+def wrong_work(chain: Chain, rules: Mapping[str, int], errors: Mapping[int, int]) -> Worked:
+    """The chain worked with these errors of results, by the place of the step."""
+    right = chain.work(rules)
+    value, steps = chain.start, []
+    for place, (_, sign, number, _) in enumerate(right.steps):
+        result = (apply(value, sign, number) + errors.get(place, 0)) % MODULUS
+        steps.append((value, sign, number, result))
         value = result
-    return results
+    return Worked(tuple(steps), right.stated)
+
+
+def random_errors(places: Iterable[int], rng: random.Random) -> dict[int, int]:
+    """An error of the result at each of these places."""
+    return {place: rng.choice(ERRORS) for place in places}
+
+
+def wrong_rules(chain: Chain, first: int, rng: random.Random) -> dict[str, int]:
+    """RULES, but with another value of each word that is first used at this place or later."""
+    rules = dict(RULES)
+    for stated in chain.work(RULES).stated[first:]:
+        if stated is not None:
+            word, right = stated
+            rules[word] = rng.choice([value for value in VALUES if value != right])
+    return rules
 
 
 def step_texts(reference: str) -> tuple[list[str], str]:
@@ -114,34 +140,41 @@ def corrupt_reference(
     beginning = round(count * corruption.share)
     end = round(count * (1 - corruption.share))
 
-    if corruption.kind == "end":
-        return chain.reference(wrong_results(chain, set(range(end, count)), rng))
-    if corruption.kind == "slip":
-        return chain.reference(wrong_results(chain, {rng.randrange(end, count)}, rng))
-    if corruption.kind == "beginning":
-        return chain.reference(wrong_results(chain, set(range(beginning)), rng))
-    if corruption.kind == "recovered":
-        return chain.reference(recovered_results(chain, beginning, rng))
-
     steps, answer = step_texts(row["solution"])
-    if corruption.kind == "cut":
-        return "".join(steps[:end]).strip()
-    if corruption.kind == "other-end":
-        other = rng.choice([other for other in others if other["id"] != row["id"]])
-        other_steps, other_answer = step_texts(other["solution"])
-        return "".join(steps[:end] + other_steps[end - count :]) + other_answer
-    error = rng.choice(ERRORS)
-    wrong = (int(row["answer"]) + error) % MODULUS
-    return "".join(steps) + answer.replace(boxed(row["answer"]), boxed(wrong))
+    rules: Mapping[str, int] = RULES
+    errors: dict[int, int] = {}
+    match corruption.kind:
+        case "end":
+            rules = wrong_rules(chain, end, rng)
+            errors = random_errors(range(end, count), rng)
+        case "rule":
+            rules = wrong_rules(chain, end, rng)
+        case "slip":
+            errors = random_errors([rng.randrange(end, count)], rng)
+        case "beginning":
+            errors = random_errors(range(beginning), rng)
+        case "recovered":
+            errors = recovering_errors(chain, beginning, rng)
+        case "other-end":
+            other = rng.choice([other for other in others if other["id"] != row["id"]])
+            other_steps, other_answer = step_texts(other["solution"])
+            return "".join(steps[:end] + other_steps[end - count :]) + other_answer
+        case "cut":
+            return "".join(steps[:end]).strip()
+        case "answer":
+            wrong = (int(row["answer"]) + rng.choice(ERRORS)) % MODULUS
+            return "".join(steps) + answer.replace(boxed(row["answer"]), boxed(wrong))
+    worked = wrong_work(chain, rules, errors)
+    return written(worked, in_own_style=chain.is_in_own_style)
 
 
-def recovered_results(chain: Chain, beginning: int, rng: random.Random) -> dict[Step, int]:
-    """Wrong results of the first steps; the last of these returns to the right number."""
-    results = wrong_results(chain, set(range(beginning)), rng)
-    first = dict(list(results.items())[:beginning])
-    last_wrong = list(first)[-1]
-    first[last_wrong] = chain.values[beginning]
-    return first
+def recovering_errors(chain: Chain, beginning: int, rng: random.Random) -> dict[int, int]:
+    """Errors of the first results, of which the last returns to the right number."""
+    errors = random_errors(range(beginning), rng)
+    last = beginning - 1
+    *_, result = wrong_work(chain, RULES, errors).steps[last]
+    errors[last] += chain.values(RULES)[beginning] - result
+    return errors
 
 
 def corrupt_rows(rows: Sequence[Row], corruption: Corruption) -> list[Row]:
@@ -153,7 +186,7 @@ def corrupt_rows(rows: Sequence[Row], corruption: Corruption) -> list[Row]:
     corrupted = []
     for row in rows:
         chain = parse_chain(row["problem"])
-        if chain.reference() != row["solution"]:
+        if chain.reference(RULES) != row["solution"]:
             raise ValueError(f"row {row['id']} has another reference than its problem")
         rng = random.Random(f"{corruption.seed}:{row['id']}")
         if rng.random() >= corruption.rows:

@@ -1,13 +1,35 @@
-"""Chains of operations, the problems of the demo: values, references and their visible steps."""
+"""Chains of operations, the problems of the demo: references, rules and what a text tells."""
 
+import random
+import re
+from collections import Counter
 from typing import get_args
 
 import pytest
 
-from demo_problems import Chain, boxed, visible_steps
-from paint.objective.masking import Placement, mask_solution
+from demo_problems import (
+    LENGTHS,
+    NEW_RULES,
+    RULES,
+    SLIPS,
+    VALUES,
+    Chain,
+    Step,
+    apply,
+    boxed,
+    is_held_out,
+    random_chain,
+    random_chains,
+    random_rules,
+    rule_text,
+    visible_rules,
+    visible_steps,
+    written,
+)
+from paint.objective.masking import MARKER, Placement, mask_solution
 
-OPERATIONS = (("+", 38), ("*", 3), ("-", 59))
+CHAINS = random_chains(300, list(RULES), seed=5, held_out=False)
+OPERATIONS = (("+", 12), ("*", 3), ("-", "zor"), ("+", "pum"), ("+", "zor"), ("-", 9))
 
 
 def chain_in(style: str) -> Chain:
@@ -16,44 +38,245 @@ def chain_in(style: str) -> Chain:
     return next(chain for chain in chains if chain.is_in_own_style == (style == "own"))
 
 
-def test_chain_values_and_solution_match_arithmetic() -> None:
-    own, other = chain_in("own"), chain_in("other")
-    assert own.values == [own.start, *(result for _, result in worked_by_hand(own.start))]
-    assert own.problem == f"Start at ${own.start}$ and apply $+38, \\times 3, -59$ modulo $100$."
+def worked_by_hand(start: int) -> list[int]:
+    """The results of OPERATIONS: a zor is 3, a pum is 11."""
+    a = (start + 12) % 100
+    b = 3 * a % 100
+    c = (b - 3) % 100
+    d = (c + 11) % 100
+    e = (d + 3) % 100
+    return [a, b, c, d, e, (e - 9) % 100]
 
-    [(_, a), (_, b), (_, c)] = worked_by_hand(own.start)
-    formula = rf"{own.start}+38 \equiv {a}\times 3 \equiv {b}-59 \equiv {c}"
-    assert own.worked() == f"We get ${formula}$.\nThe answer is $\\boxed{{{c}}}$."
-    assert own.solution == own.worked()
 
-    [(x, a), (y, b), (z, c)] = worked_by_hand(other.start)
-    assert other.solution.splitlines() == [
-        rf"${x}+38 \equiv {a}$.",
-        rf"${y}\times 3 \equiv {b}$.",
-        rf"${z}-59 \equiv {c}$.",
-        f"The result is $\\boxed{{{c}}}$.",
+def recomputed(problem: str, rules: dict[str, int]) -> tuple[list[Step], list[int]]:
+    """The steps and results of a problem, from its text alone."""
+    found = re.fullmatch(r"Start at \$(\d+)\$ and apply \$(.+)\$ modulo \$100\$\.", problem)
+    assert found is not None
+    value, steps, results = int(found[1]), [], []
+    for text in found[2].split(", "):
+        sign = text[0].replace("\\", "*")
+        operand = text.removeprefix("\\times ").lstrip("+-")
+        number = rules[operand] if operand.isalpha() else int(operand)
+        steps.append((value, sign, number))
+        value = {"+": value + number, "-": value - number, "*": value * number}[sign] % 100
+        results.append(value)
+    return steps, results
+
+
+def hidden_in(solution: str) -> list[str]:
+    """The solution with a part of it hidden, of every length and at every kind of place."""
+    return [
+        mask_solution(solution, percent / 100, placement=placement, seed=percent)
+        for placement in get_args(Placement)
+        for percent in range(2, 100)
     ]
 
 
-def worked_by_hand(start: int) -> list[tuple[int, int]]:
-    """Number and result of each of OPERATIONS."""
-    a = (start + 38) % 100
-    b = 3 * a % 100
-    return [(start, a), (a, b), (b, (b - 59) % 100)]
+def test_reference_in_own_style_is_one_formula_that_rules_interrupt() -> None:
+    chain = chain_in("own")
+    a, b, c, d, e, f = worked_by_hand(chain.start)
+    assert chain.problem == (
+        rf"Start at ${chain.start}$ and apply $+12, \times 3, -zor, +pum, +zor, -9$ modulo $100$."
+    )
+    assert chain.reference(RULES) == (
+        rf"${chain.start}+12 \equiv {a}\times 3 \equiv {b}$. A zor is $3$. ${b}-3 \equiv {c}$. "
+        rf"A pum is $11$. ${c}+11 \equiv {d}+3 \equiv {e}-9 \equiv {f}$."
+        f"\nThe answer is $\\boxed{{{f}}}$."
+    )
+    assert chain.values(RULES) == [chain.start, a, b, c, d, e, f]
+    assert chain.words == ("zor", "pum")
+
+
+def test_reference_in_other_style_has_a_line_for_each_step_and_rule() -> None:
+    chain = chain_in("other")
+    a, b, c, d, e, f = worked_by_hand(chain.start)
+    assert chain.reference(RULES).splitlines() == [
+        rf"${chain.start}+12 \equiv {a}$.",
+        rf"${a}\times 3 \equiv {b}$.",
+        "A zor is $3$.",
+        rf"${b}-3 \equiv {c}$.",
+        "A pum is $11$.",
+        rf"${c}+11 \equiv {d}$.",
+        rf"${d}+3 \equiv {e}$.",
+        rf"${e}-9 \equiv {f}$.",
+        f"The result is $\\boxed{{{f}}}$.",
+    ]
+
+
+def test_reference_that_begins_with_a_word_states_its_rule_first() -> None:
+    worked = Chain(99, (("+", "mib"), ("-", 2))).work(RULES)
+    formula = "A mib is $8$. $99+8 \\equiv 7-2 \\equiv 5$.\nThe answer is $\\boxed{5}$."
+    lines = "A mib is $8$.\n$99+8 \\equiv 7$.\n$7-2 \\equiv 5$.\nThe result is $\\boxed{5}$."
+    assert written(worked, in_own_style=True) == formula
+    assert written(worked, in_own_style=False) == lines
+
+
+@pytest.mark.parametrize("rules", [RULES, NEW_RULES], ids=["rules", "new rules"])
+def test_references_are_right_under_their_rules(rules: dict[str, int]) -> None:
+    for chain in random_chains(300, list(rules), seed=7, held_out=False):
+        steps, results = recomputed(chain.problem, rules)
+        reference = chain.reference(rules)
+        assert re.findall(r"\\equiv (\d+)", reference) == list(map(str, results))
+        operands = re.findall(r"(?:[+-]|\\times )(\d+) \\equiv", reference)
+        assert operands == [str(number) for *_, number in steps]
+        assert re.findall(r"boxed\{(\d+)\}", reference) == [str(results[-1])]
+        assert chain.answer(rules) == str(results[-1])
+        assert visible_steps(reference) == dict(zip(steps, results, strict=True))
+
+
+def test_reference_states_each_rule_once_where_its_word_is_first_used() -> None:
+    for chain in CHAINS:
+        reference = chain.reference(RULES)
+        operands = re.findall(r"(?:[+-]|\\times )(\w+)", chain.problem)
+        words = [operand for operand in operands if operand.isalpha()]
+        assert re.findall(r"A ([a-z]+) is", reference) == list(dict.fromkeys(words))
+        for word in words:
+            before, after = reference.split(f"A {word} is ${RULES[word]}$.")
+            assert before.count("equiv") == operands.index(word)
+            assert re.match(rf"\s\$\d+[+-]{RULES[word]} ", after)
+
+
+def test_rules_give_their_words_each_value_equally_often() -> None:
+    assert not set(RULES) & set(NEW_RULES)
+    for rules in (RULES, NEW_RULES):
+        assert Counter(rules.values()) == dict.fromkeys(VALUES, 2)
+    rng = random.Random(0)
+    drawn = Counter(random_rules(["zor"], rng)["zor"] for _ in range(4000))
+    assert set(drawn) == set(VALUES)
+    assert all(abs(count - 1000) < 100 for count in drawn.values())  # 3.6 standard deviations
+
+
+@pytest.mark.parametrize("rules", [RULES, NEW_RULES], ids=["rules", "new rules"])
+def test_random_chains_have_different_operations_with_the_given_words(
+    rules: dict[str, int],
+) -> None:
+    found: set[str] = set()
+    lengths = Counter[int]()
+    for chain in random_chains(500, list(rules), seed=3, held_out=False):
+        found |= set(chain.words)
+        lengths[len(chain.operations)] += 1
+        assert len(set(chain.operations)) == len(chain.operations)
+        assert 0 <= chain.start < 100
+        for sign, operand in chain.operations:
+            assert sign in ("+", "-", "*")
+            if isinstance(operand, int):
+                assert 2 <= operand <= (5 if sign == "*" else 12)
+    assert found == set(rules)
+    assert set(lengths) == set(range(LENGTHS[0], LENGTHS[1] + 1))
+
+
+def test_random_chains_have_no_word_one_or_two_in_fixed_shares() -> None:
+    rng = random.Random(1)
+    count = 4000
+    found = Counter(len(random_chain(rng, list(RULES)).words) for _ in range(count))
+    shares = {words: times / count for words, times in found.items()}
+    assert shares == pytest.approx({0: 0.3, 1: 0.3, 2: 0.4}, abs=0.03)
+
+
+def test_references_are_in_either_style_equally_often() -> None:
+    chains = random_chains(2000, list(RULES), seed=2, held_out=False)
+    own = sum("The answer is" in chain.reference(RULES) for chain in chains)
+    other = sum("The result is" in chain.reference(RULES) for chain in chains)
+    assert own + other == len(chains)
+    assert own / len(chains) == pytest.approx(0.5, abs=0.04)
+
+
+def test_held_out_chains_are_one_in_ten_and_none_to_train_on() -> None:
+    train = random_chains(500, list(RULES), seed=2, held_out=False)
+    test = random_chains(500, list(RULES), seed=2, held_out=True)
+    assert len(set(train)) == len(set(test)) == 500
+    assert not {chain.problem for chain in train} & {chain.problem for chain in test}
+    assert not any(is_held_out(chain) for chain in train)
+    assert all(is_held_out(chain) for chain in test)
+    assert train == random_chains(500, list(RULES), seed=2, held_out=False)
+
+    rng = random.Random(4)
+    drawn = [is_held_out(random_chain(rng, list(RULES))) for _ in range(4000)]
+    assert sum(drawn) / len(drawn) == pytest.approx(0.1, abs=0.02)
 
 
 @pytest.mark.parametrize("style", ["own", "other"])
-def test_visible_steps_are_those_complete_in_reference(style: str) -> None:
+def test_visible_steps_and_rules_are_those_complete_in_reference(style: str) -> None:
     chain = chain_in(style)
-    befores = [(value, *step) for value, step in zip(chain.values, OPERATIONS, strict=False)]
-    steps = dict(zip(befores, chain.values[1:], strict=True))
-    assert visible_steps(chain.solution) == steps
-    assert visible_steps(chain.problem) == {}
-    assert visible_steps(f"The answer is ${boxed(chain.answer)}$.") == {}
+    found, results = recomputed(chain.problem, RULES)
+    steps = dict(zip(found, results, strict=True))
+    reference = chain.reference(RULES)
+    assert visible_steps(reference) == steps
+    assert visible_rules(reference) == {"zor": 3, "pum": 11}
+    for text in (chain.problem, f"The answer is ${boxed(chain.answer(RULES))}$."):
+        assert visible_steps(text) == {}
+        assert visible_rules(text) == {}
 
-    # Whatever is hidden, nothing else is told, and no digit of a number is taken for the number.
-    for placement in get_args(Placement):
-        for percent in range(1, 100):
-            masked = mask_solution(chain.solution, percent / 100, placement=placement, seed=percent)
+
+@pytest.mark.parametrize("style", ["own", "other"])
+def test_nothing_but_complete_steps_and_rules_is_visible_where_a_part_is_hidden(style: str) -> None:
+    chains = [chain for chain in CHAINS if chain.is_in_own_style == (style == "own")]
+    parts = Counter[str]()
+    for chain in [chain_in(style), *chains[:15]]:
+        reference = chain.reference(RULES)
+        steps, rules = visible_steps(reference), visible_rules(reference)
+        for masked in hidden_in(reference):
+            assert MARKER in masked
+            # No digit of a number, and no end of a word, is taken for the whole.
             assert visible_steps(masked).items() <= steps.items()
-    assert 0 < len(visible_steps(mask_solution(chain.solution, 0.5))) < len(steps)
+            assert visible_rules(masked).items() <= rules.items()
+            parts["steps"] += 0 < len(visible_steps(masked)) < len(steps)
+            parts["rules"] += 0 < len(visible_rules(masked)) < len(rules)
+    assert parts["steps"] > 1000
+    assert parts["rules"] > 100
+
+
+@pytest.mark.parametrize("style", ["own", "other"])
+def test_all_complete_steps_and_rules_before_a_hidden_end_are_visible(style: str) -> None:
+    chain = chain_in(style)
+    reference = chain.reference(RULES)
+    for percent in range(2, 100):
+        masked = mask_solution(reference, percent / 100)
+        # A result is known to be complete by the sign behind it.
+        count = len(re.findall(r"\\equiv \d+(?=[$+-]|\\times)", masked))
+        assert list(visible_steps(masked)) == list(visible_steps(reference))[:count]
+        count = len(re.findall(r"is \$\d+\$", masked))
+        assert list(visible_rules(masked)) == ["zor", "pum"][:count]
+
+
+@pytest.mark.parametrize(
+    ("text", "steps", "rules"),
+    [
+        (rf"$97+8 \equiv 5+11 \equiv 1 {MARKER}", {(97, "+", 8): 5}, {}),
+        (rf"{MARKER} 7+8 \equiv 5+11 \equiv 16$.", {(5, "+", 11): 16}, {}),
+        (rf"{MARKER} 6\times 3 \equiv 8-1 \equiv 7$.", {(8, "-", 1): 7}, {}),
+        (rf"$97+8 \equiv 5 {MARKER} 6-7 \equiv 9$.", {}, {}),
+        (rf"{MARKER} \equiv 16-7 \equiv 9$.", {(16, "-", 7): 9}, {}),
+        (rf"A pum is $1 {MARKER} 1-9 \equiv 2$.", {}, {}),
+        (rf"A pu {MARKER} um is $11$. $60+11 \equiv 71$.", {(60, "+", 11): 71}, {}),
+        (rf"{MARKER} is $11$. $60+1 \equiv 61$. A zor is $3$.", {(60, "+", 1): 61}, {"zor": 3}),
+    ],
+)
+def test_numbers_cut_at_a_mask_are_not_read(
+    text: str, steps: dict[Step, int], rules: dict[str, int]
+) -> None:
+    assert visible_steps(text) == steps
+    assert visible_rules(text) == rules
+
+
+def test_visible_rules_are_those_that_rule_text_states() -> None:
+    stated = " ".join(rule_text(word, value) for word, value in RULES.items())
+    assert visible_rules(stated) == RULES
+
+
+def test_work_copies_given_results_and_slips_in_others() -> None:
+    slips = Counter[int]()
+    rng = random.Random(0)
+    for chain in CHAINS[:100]:
+        first = (chain.start, chain.operations[0][0], chain.work(RULES).steps[0][2])
+        worked = chain.work(RULES, 0.5, rng, {first: 42})
+        assert worked.steps[0] == (*first, 42)
+        for before, (value, sign, number, result) in zip(
+            worked.steps, worked.steps[1:], strict=False
+        ):
+            assert value == before[3]
+            slips[(result - apply(value, sign, number)) % 100] += 1
+    steps = slips.total()
+    assert set(slips) == {0, *(slip % 100 for slip in SLIPS)}
+    assert slips[0] / steps == pytest.approx(0.5, abs=0.06)
+    assert chain.work(RULES) == chain.work(RULES, 0.5)  # no source of errors, no errors

@@ -1,50 +1,410 @@
 """Pretraining of the embedded model: its examples, and that the shipped files come from it."""
 
+import hashlib
 import json
+import random
+import re
+from collections import Counter
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from transformers import Qwen3ForCausalLM
 
-from demo_problems import is_held_out, random_chains
+import pretrain_demo
+from demo_problems import NEW_RULES, RULES, VALUES, apply, random_chains
+from demo_problems import visible_rules as rules_in
+from demo_problems import visible_steps as steps_in
 from paint.core.demo_files import MODEL
+from paint.models.call_styles import ToolCall, call_style
 from paint.models.policy import Policy
+from paint.models.tool_calls import read_reply
+from paint.objective.masking import MARKER
 from pretrain_demo import (
+    LAST,
+    LOOK_UP_RATE,
+    OTHERS,
+    OWN,
     SLIP_RATE,
+    TOOLS,
+    WORDS,
+    Example,
     build_tokenizer,
-    slip_rates,
+    continued,
+    grown,
+    pretraining_example,
+    prompt_text,
+    shown_messages,
+    training_chain,
     write_problems,
+    wrong_rates,
 )
+
+OPERATION = r"(\+|-|\\times )\d+"
+RULE = r"A [a-z]+ is \$\d+\$\."
+BOX = r"is \$\\boxed\{\d+\}\$\."
+
+
+@cache
+def examples() -> list[Example]:
+    """Examples of the last stage."""
+    rng = random.Random(7)
+    return [pretraining_example(rng) for _ in range(8000)]
+
+
+def problem_of(example: Example) -> str:
+    [problem] = re.findall(r"Start at .* modulo \$100\$\.", example.messages[0]["content"])
+    return str(problem)
+
+
+def words_of(example: Example) -> list[str]:
+    """The different words of the problem, in the order of their first use."""
+    return list(dict.fromkeys(re.findall(r"[+-]([a-z]+)", problem_of(example))))
+
+
+def shown_in(example: Example) -> str:
+    return "\n".join(message["content"] for message in example.messages)
+
+
+def calls_in(example: Example) -> list[str]:
+    """The words that earlier turns looked up."""
+    words = []
+    for message in example.messages:
+        for call in message.get("tool_calls", []):
+            assert call["function"]["name"] == "look_up"
+            words.append(call["function"]["arguments"]["word"])
+    return words
+
+
+def call_of(example: Example) -> str | None:
+    """The word that the completion looks up."""
+    if "<tool_call>" not in example.text:
+        return None
+    found = re.fullmatch(r"<tool_call>(.*)</tool_call>", example.text)
+    assert found is not None
+    call = json.loads(found[1])
+    assert call.keys() == {"name", "arguments"}
+    assert call["name"] == "look_up"
+    assert call["arguments"].keys() == {"word"}
+    return str(call["arguments"]["word"])
+
+
+def kind_of(example: Example) -> str:
+    """What the prompt shows, by its text."""
+    if example.tools:
+        return "tools"
+    content = example.messages[0]["content"]
+    if len(example.messages) == 3:
+        return "two turns"
+    if "Explain why" in content:
+        return "rationale"
+    if "=== Reference Solution Begin ===\nThe answer is" in content:
+        return "answer"
+    return "reference" if "Reference Solution" in content else "alone"
+
+
+def is_uniform(values: Iterable[int]) -> bool:
+    """Whether VALUES occur equally often: the chi-square test at one in a thousand."""
+    counts = Counter(values)
+    assert set(counts) <= set(VALUES)
+    expected = counts.total() / len(VALUES)
+    assert expected > 50
+    return sum((counts[value] - expected) ** 2 for value in VALUES) / expected < 16.27
+
+
+def is_in_own_style(text: str) -> bool:
+    formula = rf"\$\d+({OPERATION} \\equiv \d+)+\$\."
+    pattern = rf"({RULE} )?{formula}( {RULE} {formula})*\nThe answer {BOX}"
+    return re.fullmatch(pattern, text) is not None
+
+
+def is_in_other_style(text: str) -> bool:
+    step = rf"\$\d+{OPERATION} \\equiv \d+\$\."
+    return re.fullmatch(rf"(({step}|{RULE})\n)+The result {BOX}", text) is not None
+
+
+def test_examples_show_every_view_in_and_out_of_thinking_mode() -> None:
+    kinds = Counter(kind_of(example) for example in examples())
+    shares = {kind: count / len(examples()) for kind, count in kinds.items()}
+    # By SHARES and SHARE_TOOLS.
+    expected = {
+        "alone": 0.24,
+        "reference": 0.408,
+        "answer": 0.05,
+        "rationale": 0.06,
+        "two turns": 0.08,
+        "tools": 0.162,
+    }
+    assert shares == pytest.approx(expected, abs=0.02)
+    thinking = {kind_of(example) for example in examples() if example.thinking}
+    assert thinking == set(expected) - {"tools"}
+    assert any(MARKER in shown_in(example) for example in examples())
+
+
+def test_completions_work_the_problem_to_its_end() -> None:
+    for example in examples():
+        if call_of(example) is not None:
+            continue
+        operations = re.findall(r"([+-]|\\times )(\w+)", problem_of(example).split("apply")[1])
+        rules = rules_in(example.text)
+        assert list(rules) == words_of(example)
+        numbers = [(sign, str(rules.get(operand, operand))) for sign, operand in operations]
+        assert re.findall(r"([+-]|\\times )(\d+) \\equiv", example.text) == numbers
+        results = re.findall(r"\\equiv (\d+)", example.text)
+        boxes = re.findall(r"boxed\{(\d+)\}", example.text)
+        assert boxes == [results[-1]] * (2 if example.thinking else 1)
+
+
+def test_thinking_examples_answer_after_a_think_block_and_others_have_none() -> None:
+    for example in examples():
+        assert ("think>" in example.text) == example.thinking
+        if example.thinking:
+            assert re.fullmatch(
+                r"<think>\n.*\n(The (?:answer|result) is .*)\n</think>\n\n\1",
+                example.text,
+                re.DOTALL,
+            )
+
+
+def test_rules_that_a_text_states_are_those_of_the_completion() -> None:
+    told = Counter[str]()
+    for example in examples():
+        stated = rules_in(shown_in(example))
+        for word, value in rules_in(example.text).items():
+            if word in stated:
+                assert value == stated[word]
+                told[kind_of(example)] += 1
+    assert set(told) == {"reference", "rationale", "two turns", "tools"}
+    assert min(told.values()) > 100
+
+
+@pytest.mark.parametrize("kind", ["alone", "reference", "answer", "rationale", "tools"])
+def test_rules_that_no_text_states_are_guesses_equally_often_of_each_value(kind: str) -> None:
+    guesses = []
+    for example in examples():
+        if kind_of(example) == kind:
+            stated = rules_in(shown_in(example))
+            found = rules_in(example.text)
+            guesses += [value for word, value in found.items() if word not in stated]
+    assert is_uniform(guesses)
+
+
+def test_guesses_of_each_word_are_equally_often_of_each_value() -> None:
+    guesses: dict[str, list[int]] = {word: [] for word in WORDS}
+    for example in examples():
+        stated = rules_in(shown_in(example))
+        for word, value in rules_in(example.text).items():
+            if word not in stated:
+                guesses[word].append(value)
+    for word in WORDS:
+        assert is_uniform(guesses[word]), word
+
+
+def test_what_is_hidden_of_the_own_reference_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hidden rule is met by one guess in four, a hidden invented result by hardly any."""
+    references = []
+    revealed = pretrain_demo.revealed
+
+    def recorded(solution: str, rng: random.Random) -> str:
+        references.append(solution)
+        return revealed(solution, rng)
+
+    monkeypatch.setattr(pretrain_demo, "revealed", recorded)
+    rng = random.Random(3)
+    rules, steps = Counter[bool](), Counter[bool]()
+    for _ in range(3000):
+        chain = training_chain(rng)
+        messages = shown_messages(chain, "own", rng)
+        text = continued(chain, messages, rng, in_own_style=True)
+        shown = messages[0]["content"]
+        for word, value in rules_in(references[-1]).items():
+            if word not in rules_in(shown):
+                rules[rules_in(text)[word] == value] += 1
+        hidden = steps_in(references[-1]).items() - steps_in(shown).items()
+        invented = {step: result for step, result in hidden if result != apply(*step)}
+        for step, result in steps_in(text).items():
+            if step in invented:
+                steps[result == invented[step]] += 1
+    assert rules[True] / rules.total() == pytest.approx(0.25, abs=0.04)
+    assert rules.total() > 1000
+    assert steps[True] <= SLIP_RATE * steps.total()
+    assert steps.total() > 300
+
+
+def test_told_steps_are_copied_and_others_have_few_slips() -> None:
+    invented = slips = computed = 0
+    for example in examples():
+        told = steps_in(shown_in(example))
+        for step, result in steps_in(example.text).items():
+            if step in told:
+                assert result == told[step]
+                invented += result != apply(*step)
+            else:
+                computed += 1
+                slips += result != apply(*step)
+    assert invented > 1000
+    assert slips / computed == pytest.approx(SLIP_RATE, rel=0.3)
+
+
+def test_tool_examples_look_up_words_of_the_chain_that_are_not_known() -> None:
+    looked_up = Counter[bool]()
+    pending = answered = 0
+    for example in examples():
+        if not example.tools:
+            assert call_of(example) is None
+            assert not calls_in(example)
+            continue
+        assert list(example.tools) == TOOLS
+        known = rules_in(example.messages[0]["content"])
+        unknown = [word for word in words_of(example) if word not in known]
+        calls = calls_in(example)
+        call = call_of(example)
+        for word in [*calls, *filter(None, [call])]:
+            assert word in unknown
+        assert len(set(calls)) == len(calls)
+        assert call not in calls
+        if unknown:
+            looked_up[unknown[0] in [*calls, call]] += 1
+        pending += call is not None
+        answered += bool(calls) and call is None
+    assert looked_up[True] / looked_up.total() == pytest.approx(LOOK_UP_RATE, abs=0.06)
+    assert min(pending, answered) > 100
+
+
+def test_result_of_a_tool_is_used_and_any_of_the_values() -> None:
+    results = []
+    for example in examples():
+        for said, result in zip(example.messages, example.messages[1:], strict=False):
+            if result["role"] != "tool":
+                continue
+            [call] = said["tool_calls"]
+            word = call["function"]["arguments"]["word"]
+            [(told, value)] = rules_in(result["content"]).items()
+            assert told == word
+            results.append(value)
+            if call_of(example) is None:
+                assert rules_in(example.text)[word] == value
+    assert is_uniform(results)
+
+
+def test_tool_calls_are_written_as_the_chat_template_shows_them(policy: Policy) -> None:
+    style = call_style(policy.tokenizer)
+    written = shown = 0
+    for example in examples()[:2000]:
+        prompt = prompt_text(policy.tokenizer, example.messages, tools=example.tools)
+        assert ("# Tools" in prompt) == bool(example.tools)
+        word = call_of(example)
+        if word is not None:
+            [call] = read_reply(style, example.text, TOOLS).calls
+            assert call == ToolCall("look_up", {"word": word})
+            written += 1
+        for earlier in calls_in(example):
+            call_text = {"name": "look_up", "arguments": {"word": earlier}}
+            assert f"\n<tool_call>{json.dumps(call_text)}</tool_call><|im_end|>" in prompt
+            shown += 1
+    assert min(written, shown) > 20
+
+
+def test_rationales_are_in_the_other_style_and_answers_in_the_own() -> None:
+    rationales = Counter[str]()
+    for example in examples():
+        if call_of(example) is not None:
+            continue
+        text = example.text
+        if example.thinking:
+            text = text.removeprefix("<think>\n").split("\n</think>")[0]
+        kind = kind_of(example)
+        rationales[kind] += 1
+        assert is_in_other_style(text) == (kind == "rationale")
+        assert is_in_own_style(text) == (kind != "rationale")
+        if kind == "two turns":
+            asked, said, _ = example.messages
+            assert said["role"] == "assistant"
+            assert is_in_other_style(said["content"])
+            stated = rules_in(said["content"])
+            assert list(stated) == words_of(example)
+            for word, value in rules_in(asked["content"]).items():
+                assert stated.get(word, value) == value
+    assert min(rationales["rationale"], rationales["two turns"]) > 300
+
+
+@pytest.mark.parametrize("stage", [grown(0.0), OTHERS, OWN, LAST], ids=range(4))
+def test_problems_of_examples_are_never_held_out(stage: pretrain_demo.Stage) -> None:
+    rng = random.Random(11)
+    found = [problem_of(pretraining_example(rng, stage)) for _ in range(1000)]
+    found += map(problem_of, examples())
+    assert not any(hashlib.sha256(problem.encode()).digest()[0] % 10 == 0 for problem in found)
+
+
+def test_first_stage_has_short_chains_and_invented_results_alone() -> None:
+    assert grown(1.0) == LAST
+    rng = random.Random(5)
+    told = right = 0
+    for _ in range(500):
+        example = pretraining_example(rng, grown(0.0))
+        operations = problem_of(example).split("apply")[1].count(",") + 1
+        assert 2 <= operations <= 4
+        if kind_of(example) == "rationale":
+            steps = steps_in(example.messages[0]["content"])
+            told += len(steps)
+            right += sum(result == apply(*step) for step, result in steps.items())
+    assert told > 20
+    assert right / told < 0.1
+
+
+def shipped(name: str) -> list[dict[str, str]]:
+    return [json.loads(line) for line in (MODEL / name).read_text().splitlines()]
 
 
 def test_write_problems_reproduces_shipped_files_and_disjoint_split(tmp_path: Path) -> None:
     write_problems(tmp_path)
-    for name in ("train.jsonl", "held_out.jsonl"):
+    problems = {}
+    for name, count, rules in (
+        ("train.jsonl", 1000, RULES),
+        ("held_out.jsonl", 200, RULES),
+        ("held_out_new_rules.jsonl", 200, NEW_RULES),
+    ):
         assert (tmp_path / name).read_text() == (MODEL / name).read_text()
-    train, test = (
-        {json.loads(line)["problem"] for line in (MODEL / name).read_text().splitlines()}
-        for name in ("train.jsonl", "held_out.jsonl")
-    )
-    assert not train & test
-    assert len(train) == 1000
-    assert len(test) == 200
-    assert all(is_held_out(chain) for chain in random_chains(50, seed=9, held_out=True))
+        rows = shipped(name)
+        problems[name] = {row["problem"] for row in rows}
+        assert len(problems[name]) == len(rows) == count
+        assert [row["id"] for row in rows] == [f"chain-{i}" for i in range(count)]
+        stated: dict[str, int] = {}
+        for row in rows:
+            stated |= rules_in(row["solution"])
+            assert row["solution"].endswith(f"is $\\boxed{{{row['answer']}}}$.")
+        assert stated == rules
+    assert not problems["train.jsonl"] & problems["held_out.jsonl"]
+    assert not problems["train.jsonl"] & problems["held_out_new_rules.jsonl"]
 
 
 def test_build_tokenizer_reproduces_shipped_tokenizer(policy: Policy) -> None:
     made = build_tokenizer()
-    text = "<|im_start|>user\nStart at $47$<|im_end|>\n<think>\n47+38 and ünknown words</think>"
+    text = "<|im_start|>user\nStart at $47$<|im_end|>\n<think>\n47+38-zor and ünknown words</think>"
     assert made.get_vocab() == policy.tokenizer.get_vocab()
     assert made(text)["input_ids"] == policy.tokenizer(text)["input_ids"]
     assert policy.decode(made(text)["input_ids"], special=True) == text
 
 
-def test_demo_model_uses_only_steps_stated_in_prompt() -> None:
-    chains = random_chains(40, seed=5, held_out=True)
+def test_each_result_and_value_of_a_rule_is_one_token(policy: Policy) -> None:
+    for row in shipped("train.jsonl")[:100]:
+        encoded: Any = policy.tokenizer(row["solution"], return_offsets_mapping=True)
+        spans = set(encoded["offset_mapping"])
+        for number in re.finditer(r"(?<=equiv )\d+|(?<=is \$)\d+", row["solution"]):
+            assert number.span() in spans
+
+
+def test_demo_model_knows_rules_and_copies_steps_by_what_the_prompt_states_alone() -> None:
+    chains = random_chains(40, WORDS, seed=5, held_out=True)
     model = Qwen3ForCausalLM.from_pretrained(MODEL)
-    found = slip_rates(model, build_tokenizer(), chains)
-    for view in ("hidden", "other", "wrong answer"):
-        assert found[view] == pytest.approx(found["alone"], abs=0.004), view
-    assert found["alone"] == pytest.approx(SLIP_RATE, abs=0.004)
-    assert found["told"] < found["alone"] / 4
-    assert found["invented"] < 0.02  # read, since nothing else can tell it
+    found = wrong_rates(model, build_tokenizer(), chains)
+    for view in ("alone", "hidden", "other", "answer"):
+        # A guess is wrong three times in four.
+        assert found[f"{view} rule"] == pytest.approx(0.75, abs=0.03), view
+        assert found[f"{view} step"] == pytest.approx(SLIP_RATE, abs=0.004), view
+    assert found["told rule"] < 0.02
+    assert found["told step"] < found["alone step"] / 4
+    assert found["invented rule"] < 0.02
+    assert found["invented step"] < 0.02  # read, since nothing else can tell it
