@@ -148,6 +148,7 @@ GROUPS: dict[str, list[RowSet]] = {
         RowSet("other-end-40", Corruption("other-end"), ("opsd", "paint")),
         RowSet("answer", Corruption("answer"), ("opsd", "paint", "sft", "grpo")),
         RowSet("slip-40", Corruption("slip"), ("opsd", "paint")),
+        RowSet("rule-40", Corruption("rule"), ("opsd", "paint", "sft")),
     ],
 }
 
