@@ -200,11 +200,14 @@ def random_rules(words: Sequence[str], rng: random.Random) -> dict[str, int]:
 
 
 def random_chain(
-    rng: random.Random, words: Sequence[str], lengths: tuple[int, int] = LENGTHS
+    rng: random.Random,
+    words: Sequence[str],
+    lengths: tuple[int, int] = LENGTHS,
+    word_counts: Mapping[int, float] = WORD_COUNTS,
 ) -> Chain:
     """A chain of different operations with small operands, about one in five a multiplication."""
     length = rng.randint(*lengths)
-    [count] = rng.choices(list(WORD_COUNTS), list(WORD_COUNTS.values()))
+    [count] = rng.choices(list(word_counts), list(word_counts.values()))
     operations: dict[Operation, None] = {}
     for word in rng.sample(list(words), count):
         signs = "+-" if rng.random() < 0.2 else rng.choice("+-")
