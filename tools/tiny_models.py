@@ -17,7 +17,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from paint.core.demo_files import MODEL
 from paint.resolve.structure import DROPOUT_WORDS
 
-VOCABULARY = 770
+VOCABULARY = 982
 """Size of the demo's vocabulary, whose tokenizer fits every tiny model."""
 
 SIZES = (

@@ -202,7 +202,7 @@ OF_NO_TEACHER: dict[str, tuple[dict[str, Any], str]] = {
     "one token": ({"teacher_ids": [[5, 7]]}, "row 1: .* a list for each of 2 tokens"),
     "no log-probs": ({"teacher_log_probs": None}, "row 1: .* a list for each of 2 tokens"),
     "ragged": ({"teacher_ids": [[5, 7], [6]]}, "row 1: .* all of one length"),
-    "foreign": ({"teacher_ids": [[5, 7], [6, 770]]}, r"teacher_ids must be token ids in \[0, 770"),
+    "foreign": ({"teacher_ids": [[5, 7], [6, 982]]}, r"teacher_ids must be token ids in \[0, 982"),
     "text": ({"teacher_ids": [["5", "7"], ["6", "8"]]}, "teacher_ids must be token ids"),
     "twice": ({"teacher_ids": [[5, 5], [6, 8]]}, "teacher_ids must be distinct"),
     "more log-probs": ({"teacher_log_probs": [[-1, -2, -3]] * 2}, "one for each of teacher_ids"),

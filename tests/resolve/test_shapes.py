@@ -92,7 +92,7 @@ def test_shape_of_other_kind_is_refused(changes: dict[str, Any], said: str, tmp_
 
 
 def test_shape_of_demo_matches_expected() -> None:
-    lab = Shape(3, 128, 4, 384, True, 2, 32, 770, positions=1024)
+    lab = Shape(3, 128, 4, 384, True, 2, 32, 982, positions=1024)
     assert shape_of("demo") == shape_of(str(MODEL)) == lab
     assert replace(lab, norms_heads=False).parameters == lab.parameters - 3 * 2 * 32
 

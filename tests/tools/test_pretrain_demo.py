@@ -27,6 +27,7 @@ from pretrain_demo import (
     LOOK_UP_RATE,
     OTHERS,
     OWN,
+    RULES_FIRST,
     SLIP_RATE,
     TOOLS,
     WORDS,
@@ -330,7 +331,7 @@ def test_rationales_are_in_the_other_style_and_answers_in_the_own() -> None:
     assert min(rationales["rationale"], rationales["two turns"]) > 300
 
 
-@pytest.mark.parametrize("stage", [grown(0.0), OTHERS, OWN, LAST], ids=range(4))
+@pytest.mark.parametrize("stage", [RULES_FIRST, grown(0.0), OTHERS, OWN, LAST], ids=range(5))
 def test_problems_of_examples_are_never_held_out(stage: pretrain_demo.Stage) -> None:
     rng = random.Random(11)
     found = [problem_of(pretraining_example(rng, stage)) for _ in range(1000)]
