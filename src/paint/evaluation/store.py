@@ -17,7 +17,7 @@ their settings: they are no evaluations, and no policy of a table.
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -211,10 +211,13 @@ def open_store(
 
 
 @contextmanager
-def reopen_store(folder: Path) -> Iterator[Store]:
-    """Open an existing store for reading; no file is written. Raises as ``open_store``."""
+def reopen_store(folder: Path, *, waiting: Callable[[str], None] | None = None) -> Iterator[Store]:
+    """Open an existing store for reading; no file is written. Raises as ``open_store``.
+
+    With ``waiting``, which says so, it waits for another process that is at work there.
+    """
     read_settings(folder)
-    with storage.lock_folder(folder):
+    with storage.lock_folder(folder, waiting=waiting):
         evaluation_workspace(folder).verify()
         yield _opened(folder)
 

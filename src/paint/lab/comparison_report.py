@@ -87,7 +87,7 @@ COSTS: dict[str, tuple[str, Unit]] = {
 def publish(layout: Layout, results: Results, folder: Path, display: Display) -> None:
     """Print the tables, write results.json and results.md, and plot them to results.svg."""
     report = comparison_report(layout, results)
-    repaired = repaired_table(layout.last, results, folder)
+    repaired = repaired_table(layout.last, results, folder, display.note)
     if repaired is not None:
         report.tables.append(repaired)
     to_terminal(report.tables, display.console)

@@ -1,5 +1,6 @@
 """One problem that training repaired: its reference, and an answer before and after."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from paint.core.errors import cut
@@ -12,12 +13,15 @@ from paint.lab.checkpoint_results import BASE, CheckpointResult, Results, by_run
 LONGEST = 400  # characters of a cell
 
 
-def repaired_table(name: str, results: Results, folder: Path) -> Table | None:
+def repaired_table(
+    name: str, results: Results, folder: Path, waiting: Callable[[str], None]
+) -> Table | None:
     """The problem whose share of right samples rose most from the base to a run, as a table.
 
     Args:
         name: of the run; the first of its seeds is shown.
         results: of an experiment in the folder ``folder``.
+        waiting: says that another process is at work on its samples.
 
     Returns:
         None where no wrong sample of the base and right sample of the run exist.
@@ -30,8 +34,8 @@ def repaired_table(name: str, results: Results, folder: Path) -> Table | None:
     place = rises.index(max(rises))
     if rises[place] <= 0:
         return None
-    problem, wrong = _sample(folder, base, place, correct=False)
-    _, right = _sample(folder, trained, place, correct=True)
+    problem, wrong = _sample(folder, base, place, waiting, correct=False)
+    _, right = _sample(folder, trained, place, waiting, correct=True)
     samples = base.protocol["samples"]
     title = (
         f"The problem that {name} repaired most (seed {base.seed}): {base.right[place]} of "
@@ -48,11 +52,16 @@ def repaired_table(name: str, results: Results, folder: Path) -> Table | None:
 
 
 def _sample(
-    folder: Path, result: CheckpointResult, place: int, *, correct: bool
+    folder: Path,
+    result: CheckpointResult,
+    place: int,
+    waiting: Callable[[str], None],
+    *,
+    correct: bool,
 ) -> tuple[Problem, Rollout]:
     """A problem by its place, and its first sample of a result that is right, or is wrong."""
     path = folder / "evaluation" / f"seed-{result.seed}" / result.run / result.protocol["benchmark"]
-    with reopen_store(path) as store:
+    with reopen_store(path, waiting=waiting) as store:
         problem = store.problems[place]
         for sample, grade in store.graded():
             if sample.problem.id == problem.id and grade["correct"] is correct:
