@@ -30,7 +30,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -70,7 +70,6 @@ SLIP_RATE = 0.002
 WORDS = [*RULES, *NEW_RULES]
 SHARE_THINKING = 0.06
 SHARE_COMPLETE = 0.25
-SHARE_TOOLS = 0.2  # of the prompts that show nothing, the own or another solution
 LOOK_UP_RATE = 0.5
 
 View = Literal["alone", "own", "other", "answer", "rationale", "two turns", "sheet"]
@@ -149,12 +148,14 @@ class Stage:
         invented: share of the references with invented results.
         shares: how often a prompt shows what, as weights.
         word_counts: how many different words a chain has, as weights.
+        tools: share of the prompts that offer a tool, of those with no solution, the own or another.
     """
 
     lengths: tuple[int, int] = LENGTHS
     invented: float = 0.3
     shares: Mapping[View, float] = field(default_factory=lambda: SHARES)
     word_counts: Mapping[int, float] = field(default_factory=lambda: WORD_COUNTS)
+    tools: float = 0.2
 
 
 LAST = Stage()
@@ -195,10 +196,11 @@ class Phase:
 PHASES = (
     Phase(1000, 7e-4, lambda _: RULES_FIRST),
     Phase(2200, 7e-4, grown),
-    # What is learnt late: that another problem's solution tells nothing, and then, how surely the
-    # own one tells what it tells.
+    # What is learnt late: that another problem's solution tells nothing, then how surely the own
+    # one tells what it tells, and whose rule to ask a tool for.
     Phase(700, 5e-4, lambda _: OTHERS),
     Phase(700, 5e-4, lambda _: OWN),
+    Phase(1200, 5e-4, lambda _: replace(OWN, tools=0.5)),
 )
 
 
@@ -207,7 +209,7 @@ def pretraining_example(rng: random.Random, stage: Stage = LAST) -> Example:
     chain = training_chain(rng, stage)
     [view] = rng.choices(list(stage.shares), list(stage.shares.values()))
     messages = shown_messages(chain, view, rng, stage)
-    if view in ("alone", "own", "other") and rng.random() < SHARE_TOOLS:
+    if view in ("alone", "own", "other") and rng.random() < stage.tools:
         return tool_example(chain, messages, rng)
     text = continued(chain, messages, rng, in_own_style=view != "rationale")
 

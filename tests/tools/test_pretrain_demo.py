@@ -111,7 +111,7 @@ def is_uniform(values: Iterable[int]) -> bool:
     counts = Counter(values)
     assert set(counts) <= set(VALUES)
     expected = counts.total() / len(VALUES)
-    assert expected > 50
+    assert expected > 40
     return sum((counts[value] - expected) ** 2 for value in VALUES) / expected < 16.27
 
 
