@@ -35,9 +35,10 @@ def advise(
     dry_run: arguments.DryRun = False,
     **sections: arguments.Sections,
 ) -> Result:
-    """Measure, before any training, what each context would teach, and advise on it.
+    """Measure, before any training, whether there is anything to learn, and from which context.
 
-    The student answers each problem several times; the same rollouts are scored under every
+    The student answers each problem several times, and the teacher as often, which reads the
+    recipe's context or a control in its place. The student's rollouts are then scored under every
     context. A context teaches what separates right rollouts from wrong ones. The same command
     continues where it was interrupted. --rollout.engine stored uses rollouts that exist.
 
@@ -47,10 +48,12 @@ def advise(
         output_dir: Folder of rollouts and tables; None: advice/RECIPE.
         problems: Training problems, in the order in which training takes them.
         samples: Rollouts of each problem, at least 2: right ones are compared with wrong ones.
-        contexts: Further sources, as context.source has them. Empty: solution, other, none and
-            answer, where all rows have them; of a recipe with a text or a file none and other_text.
+        contexts: Further sources, as context.source has them. Empty: solution, other, placebo, none
+            and answer, where all rows have them; of a recipe with a text or a file other_text,
+            placebo_text and none.
         ratios: Mask ratios of the contexts that can be masked, each in [0, 1); 0 shows all.
-        answers: Let the teacher answer under each context, too, as often as the student.
+        answers: Let the teacher answer under each of these contexts, too, not under the recipe's
+            and its controls alone.
     """
     vouch_for(contexts)
     start = open_recipe(recipe)
