@@ -39,7 +39,8 @@ def trial(rate: float, kl: float, right: float = 0.5, **changes: Any) -> RateTri
 
 @pytest.mark.parametrize("own", [5e-6, 6e-4, 1e-3, 1e-2])
 def test_rates_of_default_is_the_ladder_and_the_recipes_own(own: float) -> None:
-    for default in (True, (), []):
+    defaults: list[Any] = [True, (), []]
+    for default in defaults:
         rates = rates_of(default, own)
         assert rates == sorted(rates)
         assert own in rates
