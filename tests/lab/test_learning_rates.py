@@ -11,6 +11,8 @@ import pytest
 
 import paint
 from paint.config.schema import ConfigError
+from paint.core.display import Display
+from paint.inference.adapter_sync_check import LogprobMismatchError
 from paint.lab.learning_rates import (
     BEFORE,
     LADDER,
@@ -19,9 +21,11 @@ from paint.lab.learning_rates import (
     rate_lines,
     rates_of,
     rates_report,
+    try_rate,
 )
+from paint.lab.runner import ExperimentRun
 from reports import of_rewards, report_in, row_of
-from runs import rows_of, write_problems
+from runs import changed, rows_of, write_problems
 
 SMALL: dict[str, Any] = {
     "rollout": {"max_new_tokens": 24},
@@ -151,6 +155,27 @@ def test_advise_rates_trains_each_and_names_those_that_are_not_finite(
         advised(rates=[1e-3], objective={"clip": 0.2})
     with pytest.raises(ConfigError, match=r"problems\.jsonl has other rows"):
         advised(problems=6)
+
+
+@pytest.mark.parametrize("steps_done", [0, 3])
+def test_try_rate_whose_engine_differs_is_a_row_once_it_has_learned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps_done: int
+) -> None:
+    def train_run(run: ExperimentRun, place: Path, display: Display) -> None:
+        place.mkdir(parents=True)
+        text = "".join(f'{{"step": {step + 1}}}\n' for step in range(steps_done))
+        (place / "metrics.jsonl").write_text(text)
+        raise LogprobMismatchError("engine and trainer differ")
+
+    monkeypatch.setattr("paint.lab.learning_rates.train_run", train_run)
+    run = ExperimentRun("1e-3", changed("demo-paint", {}))
+    if not steps_done:
+        with pytest.raises(LogprobMismatchError):
+            try_rate(run, 1e-3, [], 2, tmp_path, Display(enabled=False))
+        return
+    found = try_rate(run, 1e-3, [], 2, tmp_path, Display(enabled=False))
+    assert found.collapsed
+    assert found.course == "ended: engine and trainer differ"
 
 
 def test_advise_rates_of_a_mixture_holds_out_rows_of_each_source(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from paint.config.run_folder import (
     fixed_differences,
     latest_checkpoint,
     read_history,
+    read_metrics,
     read_run,
     step_of,
 )
@@ -54,6 +55,7 @@ from paint.evaluation.generate import with_date
 from paint.evaluation.intervals import SHARE, Interval, bootstrap, mean_of_samples, with_value
 from paint.evaluation.metrics import GradedSamples
 from paint.evaluation.summary import SUMMARY
+from paint.inference.adapter_sync_check import LogprobMismatchError
 from paint.lab.advise import gain_of, mean, reward_bounds
 from paint.lab.context_scores import kl_by_problem, load_student
 from paint.lab.runner import ExperimentRun, train_run
@@ -238,18 +240,27 @@ def try_rate(
     folder: Path,
     display: Display,
 ) -> RateTrial:
-    """Train, and measure the student on rollouts that it samples of the problems."""
+    """Train, and measure the student on rollouts that it samples of the problems.
+
+    A training that its rate ends early is a trial without a student.
+    """
     resolved, place, rollouts = run.checked, folder / "run", folder / "rollouts"
     try:
         train_run(replace(run, config=resolved.config), place, display)
         checkpoint = latest_checkpoint(place)
-        assert checkpoint is not None
+        if checkpoint is None:  # health.stop_on may end a run before its first one
+            return RateTrial(run.name, rate, ended="ended before a checkpoint")
         kl, graded = kl_by_problem(resolved, problems, samples, rollouts, display, checkpoint)
         if not np.isfinite(kl).all():
             raise NonFiniteError("the KL of the trained student is not finite")
     except NonFiniteError as error:
         display.warn(f"{run.label}: {error}")
         return RateTrial(run.name, rate, ended="ended: numbers that are not finite")
+    except LogprobMismatchError as error:
+        if not read_metrics(place):  # an untrained student: it is the engine, not the rate
+            raise
+        display.warn(f"{run.label}: {error}")
+        return RateTrial(run.name, rate, ended="ended: engine and trainer differ")
     warnings = collapse_warnings(read_history(place, step_of(checkpoint)))
     return RateTrial(run.name, rate, kl, graded, tuple(warnings))
 
@@ -402,7 +413,7 @@ def with_chosen_rates(
     cells. Methods without a teacher, and teachers that read feedback, keep their recipe's. Several
     processes share the work; what one of them has done is not done again.
 
-    Raises ConfigError if the students of all rates of a method collapsed.
+    If the students of all rates collapsed, the smallest is taken, with a warning.
     """
     tried: dict[str, dict[float, ExperimentRun]] = {}
     for cell in cells:
@@ -424,7 +435,7 @@ def with_chosen_rates(
     chosen = {}
     for method, by_rate in tried.items():
         found_kl = {rate: kl[run.name] for rate, run in by_rate.items()}
-        chosen[method] = _smallest(found_kl, method)
+        chosen[method] = _smallest(found_kl, method, display)
     display.note("\n".join(f"{name}: KL {_kl_text(value)}" for name, value in kl.items()))
     return [
         _with_rate(cell, chosen.get(_method(cell), cell.config.train.learning_rate))
@@ -440,11 +451,12 @@ def _try_on(
     return try_rate(run, rate, problems, search.samples, folder, display)
 
 
-def _smallest(kl: Mapping[float, float | None], method: str) -> float:
+def _smallest(kl: Mapping[float, float | None], method: str, display: Display) -> float:
     """The rate of the smallest KL, the smaller rate of equals."""
     usable = [(value, rate) for rate, value in kl.items() if value is not None]
     if not usable:
-        raise ConfigError(f"{method}: the students of all learning rates collapsed; try smaller")
+        display.warn(f"{method}: the students of all learning rates collapsed; try smaller ones")
+        return min(kl)
     return min(usable)[1]
 
 
