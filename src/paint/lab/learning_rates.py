@@ -55,6 +55,7 @@ from paint.evaluation.generate import with_date
 from paint.evaluation.intervals import SHARE, Interval, bootstrap, mean_of_samples, with_value
 from paint.evaluation.metrics import GradedSamples
 from paint.evaluation.summary import SUMMARY
+from paint.grading.cost import Cost
 from paint.inference.adapter_sync_check import LogprobMismatchError
 from paint.lab.advise import gain_of, mean, reward_bounds
 from paint.lab.context_scores import kl_by_problem, load_student
@@ -149,12 +150,18 @@ def advise_rates(
     runs = {rate: _with_rate(ExperimentRun(value_text(rate), config), rate) for rate in rates}
     missing = [run for run in runs.values() if not _is_trained(run, folder)]
     if missing:
+        completions = len(missing) * steps * config.train.batch_size
+        answers = (len(runs) + 1) * len(held_out) * samples
+        display.note(
+            f"rates: {', '.join(run.name for run in missing)}; {completions:,} completions to "
+            f"train on, and {answers:,} answers to {len(held_out)} held-out problems, all graded"
+        )
         announce_time(
             missing[0].config,
             display,
             label="the first rate",
             trainings=len(missing),
-            answers=(len(runs) + 1) * len(held_out) * samples,
+            answers=answers,
             longest=config.rollout.max_new_tokens,
             confirm=confirm,
         )
@@ -162,6 +169,9 @@ def advise_rates(
     trials = [RateTrial(BEFORE, kl=kl, graded=graded)]
     for rate, short in runs.items():
         trials.append(try_rate(short, rate, held_out, samples, folder / short.name, display))
+    cost = sum((trial.graded.cost for trial in trials if trial.graded), Cost())
+    if cost != Cost():
+        display.note(f"all answers: {cost.describe(config.grading.prices)}")
     report = rates_report(trials, steps, recipe)
     write_report(folder, SUMMARY, report, ConfigError)
     to_terminal(report.tables, display.console)
