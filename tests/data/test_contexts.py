@@ -21,6 +21,7 @@ from paint.data.contexts import (
 )
 from paint.data.problems import DataError, Problem
 from paint.grading.contract import Grade
+from paint.objective.masking import anchors
 from paint.resolve.check import check_config
 
 GUIDE = "Be kind within 14 days. Name the depot. Never promise a refund"
@@ -69,9 +70,12 @@ ATTEMPT = Attempt("mine", Grade(0.0, "no"), peers=["It is $7$."], other_comments
 
 def test_sources_are_masked_as_the_solution_is_but_for_texts_and_answers() -> None:
     in_full = {name for name, source in SOURCES.items() if not source.masked}
-    assert in_full == {"none", "text", "file", "other_text", "answer", "wrong_answer"}
+    placebos = {"placebo", "placebo_text"}
+    texts = {"text", "file", "other_text"}
+    assert in_full == {"none", "answer", "wrong_answer"} | texts | placebos
     controls = {name for name, source in SOURCES.items() if source.is_control}
-    assert controls == {"none", "answer", "wrong_answer", "other", "other_text", "other_feedback"}
+    of_others = {"other", "other_text", "other_feedback", "wrong_answer"}
+    assert controls == {"none", "answer"} | of_others | placebos
 
 
 def test_record_says_what_the_text_of_a_source_depends_on(built_in: Contexts) -> None:
@@ -126,6 +130,16 @@ def test_other_text_is_of_other_problems_and_as_long_as_the_text() -> None:
     assert shown(these, PROBLEMS[0]).text == these.references(PROBLEMS[0], 0)["other_text"]
     with pytest.raises(ConfigError, match=r"other_text without context\.text"):
         contexts("other_text")
+
+
+def test_placebo_is_as_long_as_what_it_replaces_and_says_nothing_of_it() -> None:
+    for problem in PROBLEMS:
+        text = contexts("placebo").references(problem, 0)["placebo"]
+        assert len(text) == len(problem.solution)
+        assert not anchors(text)
+    these = contexts("placebo_text", text=GUIDE * 9)
+    assert len(these.references(PROBLEMS[0], 0)["placebo_text"]) == 9 * len(GUIDE)
+    assert contexts("placebo").references(replace(PROBLEMS[0], solution=""), 0) == {}
 
 
 def test_with_source_keeps_text_and_file_where_they_are_used() -> None:

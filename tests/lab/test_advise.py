@@ -22,6 +22,7 @@ from paint.data.contexts import Contexts
 from paint.data.problems import Problem, read_problems
 from paint.evaluation.frame import Report, select_rows
 from paint.evaluation.intervals import Interval
+from paint.evaluation.metrics import GradedSamples
 from paint.evaluation.store import StoreError
 from paint.grading.contract import Grade
 from paint.inference.engine import Completion
@@ -32,6 +33,7 @@ from paint.lab.advise import (
     advise_on,
     agreed_wrong,
     context_options,
+    gap_lines,
     metrics_of,
     student_metrics,
 )
@@ -55,7 +57,7 @@ from runs import Sections, changed, rows_of, stored, write_problems
 DEMO = changed("demo-paint", {"rollout": {"max_new_tokens": 60}, "data": {"limit": 40}})
 
 
-ANSWERED = ("recipe", "solution@0", "other@0")
+ANSWERED = ("recipe", "other", "solution@0", "other@0")
 SILENT = Display(enabled=False)
 
 
@@ -90,7 +92,8 @@ def test_advise_on_demo_shows_the_whole_solution(tmp_path: Path) -> None:
     report = advised(tmp_path, problems=40, samples=4, answers=True)
     gradients = means_of(report, "accuracy_gradient")
     assert gradients["solution@0"] > gradients["recipe"] > gradients["other@0"]
-    assert report.lines[0].startswith(f"train with {WHOLE}: ")
+    assert report.lines[0].startswith("there is something to learn: ")
+    assert report.lines[1].startswith(f"train with {WHOLE}: ")
     gains = means_of(report, "avg_at_k", against="student")
     assert gains["solution@0"] > gains["recipe"] > gains["other@0"]
     gain = row_of(report, policy="solution@0", metric="avg_at_k", against="student")
@@ -100,8 +103,9 @@ def test_advise_on_demo_shows_the_whole_solution(tmp_path: Path) -> None:
 
 def test_advise_report_has_every_context(folder: Path) -> None:
     masked = means_of(report_in(folder), "masked")
-    assert list(masked) == ["recipe", "solution@0", "other@0"]
-    assert masked["solution@0"] == 0 < masked["recipe"]
+    assert list(masked) == ["recipe", "other", "solution@0", "other@0"]
+    assert masked["solution@0"] == masked["other@0"] == 0 < masked["recipe"]
+    assert masked["other"] > 0  # as the recipe's own is
 
 
 def test_advise_page_draws_the_rows_of_the_report(folder: Path) -> None:
@@ -463,17 +467,61 @@ def test_advise_answers_under_a_judge_are_compared_by_reward(
     assert not select_rows(report.rows, metric="avg_at_k", against=...)
     gains = means_of(report, "reward", against="student")
     levels = means_of(report, "reward")
-    assert list(gains) == ["recipe", "other@0"]
+    assert list(gains) == ["recipe", "other", "other@0"]
     for name, gain in gains.items():
         assert gain == pytest.approx(levels[name] - student)
 
     # Another sample changes what the teacher reads: such answers are sampled again, others kept.
     caplog.set_level("INFO", "paint")
     advised(tmp_path, config, problems=2, samples=3, sources=("other",), answers=True)
-    for name in ("student", "answers/recipe", "answers/other@0"):
+    for name in ("student", "answers/recipe", "answers/other", "answers/other@0"):
         rows = rows_of(tmp_path / name / "completions.jsonl")
         assert len({(row["problem_id"], row["sample"]) for row in rows}) == len(rows) == 6
-    assert caplog.messages[-1].startswith("all rollouts and answers: the grader gave 18 answers by")
+    assert caplog.messages[-1].startswith("all rollouts and answers: the grader gave 24 answers by")
+
+
+def answered_as(**right: list[int]) -> dict[str, GradedSamples]:
+    """Verdicts of 40 problems by policy: of each, how many of four answers are right, in turns."""
+    found = {}
+    for name, counts in right.items():
+        rows = [[float(i < count) for i in range(4)] for count in counts]
+        found[name] = of_rewards(np.array(rows * (40 // len(rows))))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("right", "starts"),
+    [
+        ({"student": [1, 2], "recipe": [3, 4]}, ["there is something to learn: "]),
+        ({"student": [3, 4], "recipe": [1, 2]}, ["the teacher answers worse than the student: "]),
+        ({"student": [1, 2], "recipe": [2, 1]}, ["the teacher is not seen to answer better "]),
+        (
+            {"student": [1, 2], "recipe": [3, 4], "other": [1, 2], "placebo": [3, 4]},
+            ["there is something to learn: ", "the content is not what helps: with a placebo "],
+        ),
+        (
+            {"student": [1, 2], "recipe": [3, 4], "other": [4, 3], "placebo": [1, 2]},
+            ["there is ", "the content is not what helps: with another row's context "],
+        ),
+        ({"student": [1, 2]}, []),
+    ],
+)
+def test_gap_lines_say_first_whether_the_teacher_answers_better(
+    right: dict[str, list[int]], starts: list[str]
+) -> None:
+    answers = answered_as(**right)
+    lines = gap_lines(answers.pop("student"), answers)
+    assert len(lines) == len(starts)
+    for line, start in zip(lines, starts, strict=True):
+        assert line.startswith(start)
+
+
+def test_gap_lines_of_truncated_answers_name_the_limit_not_the_wording() -> None:
+    found = answered_as(student=[1, 2], recipe=[1, 2])
+    cut = np.ones_like(found["recipe"].truncated)
+    [line] = gap_lines(found["student"], {"recipe": replace(found["recipe"], truncated=cut)})
+    assert "rollout.max_new_tokens" in line
+    assert "prompts.teacher" not in line
 
 
 def of_gradient(gradient: float, **changes: Any) -> ContextMetrics:
@@ -507,6 +555,7 @@ OWN = "the recipe's own context"
         ({}, {"recipe": 0.3, "solution@0": 0.301}, [OWN, "0 in its interval"]),
         ({}, {"recipe": 0.3, "other@0": 0.1}, [OWN, "is content"]),
         ({}, {"recipe": 0.3, "other@0": 0.299}, [OWN, "not the content"]),
+        ({}, {"recipe": 0.3, "placebo": 0.299}, [OWN, "a placebo (placebo) teaches as much"]),
         ({}, {"recipe": 0.3, "other_notes@0": 0.5}, ["--context.source other_notes", "is +20"]),
         ({}, {"recipe": 0.0, "other@0": 0.9}, ["no advice"]),
         ({"both": Interval(0.05, 0.0, 0.1)}, {"recipe": 0.3}, ["no advice"]),  # 2 of 40
@@ -564,8 +613,9 @@ def test_advise_on_file_has_controls_and_needs_no_answers(tmp_path: Path) -> Non
     config = changed("demo-paint", sections)
     report = advised(tmp_path / "advice", config, problems=2, sources=())
     kl = means_of(report, "kl")
-    assert list(kl) == ["recipe", "none", "other_text"]
-    assert len(set(kl.values())) == 3
+    assert list(kl) == ["recipe", "other_text", "placebo_text", "none"]
+    assert len(set(kl.values())) == 4
+    assert list(means_of(report, "avg_at_k")) == ["recipe", "other_text", "placebo_text"]
     ungraded = changed("demo-paint", sections, {"grading": {"grader": "math"}})
     report = advised(tmp_path / "advice", ungraded, problems=2, sources=("none",))
     assert report.lines[0].startswith("no advice: the rollouts are not graded")

@@ -7,6 +7,7 @@ from pathlib import Path
 from paint.commands.api import arguments
 from paint.commands.api.configure import configure, open_recipe
 from paint.commands.api.results import Result
+from paint.config.recipe import shipped_recipes
 from paint.config.schema import ConfigError
 from paint.core.errors import format_value
 from paint.core.settings import require_count
@@ -30,16 +31,23 @@ def advise(
     contexts: Sequence[str] = (),
     ratios: tuple[float, ...] = (0.0, 0.3, 0.5),
     answers: bool = False,
+    rates: bool | Sequence[float] | None = None,
+    confirm: arguments.Confirm = False,
     gpus: arguments.Gpus = 0,
     split: arguments.GpuSplit = None,
     dry_run: arguments.DryRun = False,
     **sections: arguments.Sections,
 ) -> Result:
-    """Measure, before any training, what each context would teach, and advise on it.
+    """Measure, before any training, whether there is anything to learn, and from which context.
 
-    The student answers each problem several times; the same rollouts are scored under every
+    The student answers each problem several times, and the teacher as often, which reads the
+    recipe's context or a control in its place. The student's rollouts are then scored under every
     context. A context teaches what separates right rollouts from wrong ones. The same command
     continues where it was interrupted. --rollout.engine stored uses rollouts that exist.
+
+    With --rates it compares learning rates instead: it trains a few steps with each from the same
+    rows, and measures on others how near the student comes to its teacher
+    (docs/how-to/learning-rate.md).
 
     Example: paint advise demo-paint --problems 4 --samples 2 --ratios 0.4 --contexts solution other
 
@@ -47,10 +55,15 @@ def advise(
         output_dir: Folder of rollouts and tables; None: advice/RECIPE.
         problems: Training problems, in the order in which training takes them.
         samples: Rollouts of each problem, at least 2: right ones are compared with wrong ones.
-        contexts: Further sources, as context.source has them. Empty: solution, other, none and
-            answer, where all rows have them; of a recipe with a text or a file none and other_text.
+        contexts: Further sources, as context.source has them. Empty: solution, other, placebo, none
+            and answer, where all rows have them; of a recipe with a text or a file other_text,
+            placebo_text and none.
         ratios: Mask ratios of the contexts that can be masked, each in [0, 1); 0 shows all.
-        answers: Let the teacher answer under each context, too, as often as the student.
+        answers: Let the teacher answer under each of these contexts, too, not under the recipe's
+            and its controls alone.
+        rates: Train train.steps, at most 20, with each of these learning rates, and say which to
+            take. True, or the flag alone: 5e-6 to 2e-3 and the recipe's own. The problems are then
+            those that are held out, and the samples the rollouts of each.
     """
     vouch_for(contexts)
     start = open_recipe(recipe)
@@ -61,7 +74,28 @@ def advise(
     require_count("samples", samples, least=2)
     needs = _checked_needs(run, contexts, ratios, answers=answers)
     check_sources(run.config, needs)
-    with on_gpus(LaunchRequest(gpus, split, dry_run), run, ranks=0) as placed:
+    request = LaunchRequest(gpus, split, dry_run)
+    if rates is not None and rates is not False:
+        if contexts or answers or run.engine.is_stored:
+            raise ConfigError(
+                "rates are compared by training with the recipe's own context; leave out "
+                "--contexts, --answers and stored rollouts"
+            )
+        with on_gpus(request, run, ranks=1) as placed:
+            if placed is not None:
+                from paint.lab import learning_rates
+
+                learning_rates.advise_rates(
+                    placed,
+                    folder / "rates",
+                    _name_of(start.path),
+                    rates=learning_rates.rates_of(rates, run.config.train.learning_rate),
+                    problems=problems,
+                    samples=samples,
+                    confirm=confirm,
+                )
+        return Result(folder / "rates")
+    with on_gpus(request, run, ranks=0) as placed:
         if placed is not None:
             from paint.lab import advise
 
@@ -76,6 +110,11 @@ def advise(
                 answers=answers,
             )
     return Result(folder)
+
+
+def _name_of(recipe: Path) -> str:
+    """How the command line names a recipe."""
+    return recipe.stem if recipe.stem in shipped_recipes() else str(recipe)
 
 
 def _checked_needs(

@@ -25,6 +25,7 @@ class ContextSource:
         is_control: whether the teacher reads it to show what another source teaches; overlap and
             mask ratio are then those of the problem's own solution.
         control: the control that shows the same of another row; it is no control's.
+        placebo: the control of about the same length that says nothing; it is no control's.
         needs: what every row needs, of "solution" and "answer", or a field.
         grade: what it shows of a grader's work: its comments, or completions that it finds right.
         bounded_by: what bounds the length of a text that is no row's own: the solutions of all
@@ -37,6 +38,7 @@ class ContextSource:
     masked: bool = True
     is_control: bool = False
     control: str = "other"
+    placebo: str = "placebo"
     needs: tuple[str, ...] = ()
     grade: Literal["", "comment", "verdict"] = ""
     bounded_by: Literal["", "solution", "setting"] = ""
@@ -72,6 +74,7 @@ SOURCES = {
             origin="setting",
             masked=False,
             control="other_text",
+            placebo="placebo_text",
         ),
         ContextSource(
             "file",
@@ -79,6 +82,7 @@ SOURCES = {
             origin="setting",
             masked=False,
             control="other_text",
+            placebo="placebo_text",
         ),
         ContextSource(
             "neighbour",
@@ -119,6 +123,20 @@ SOURCES = {
             bounded_by="setting",
         ),
         ContextSource(
+            "placebo",
+            "a sentence about the weather, as many characters as the problem's own solution",
+            masked=False,
+            is_control=True,
+            needs=("solution",),
+        ),
+        ContextSource(
+            "placebo_text",
+            "a sentence about the weather, as many characters as context.text or context.file",
+            masked=False,
+            is_control=True,
+            bounded_by="setting",
+        ),
+        ContextSource(
             "answer",
             "the right answer alone",
             masked=False,
@@ -148,6 +166,9 @@ CONTROLS = tuple(source.name for source in SOURCES.values() if source.is_control
 
 OF_ANOTHER_ROW = {source.control for source in SOURCES.values() if not source.is_control}
 """The controls that show the same as another source, of another row."""
+
+PLACEBOS = {source.placebo for source in SOURCES.values() if not source.is_control}
+"""The controls that say nothing of any row."""
 
 FIELD = ContextSource("the name of a field", "that field of the row", origin="field")
 FUNCTION = ContextSource("module:function", "what the function returns", origin="function")

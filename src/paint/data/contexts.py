@@ -45,6 +45,10 @@ COMPLETION_ARGUMENTS = {"completion", "grade"}
 """Further arguments, by name, of a function whose context depends on the completion."""
 
 
+PLACEBO = "It rained in the morning, and in the afternoon the sun came out over the hills. "
+"""What a placebo says: nothing of any problem, and no anchor that an overlap could count."""
+
+
 @dataclass(frozen=True)
 class Attempt:
     """A completion, and what other completions of its step add to what the teacher may read.
@@ -392,7 +396,7 @@ def _wrong_answer(contexts: Contexts, problem: Problem, seed: int, _: Attempt) -
 
 def _other_text(contexts: Contexts, problem: Problem, seed: int, _: Attempt) -> str:
     """Text of other problems, as many characters as context.text and context.file have."""
-    length = len(_joined([contexts.options.text, contexts.file_content]))
+    length = _setting_length(contexts)
     others = [other for other in contexts.problems if other.id != problem.id]
     if not others:
         raise DataError("context.source other_text needs a second problem, and there is none")
@@ -404,6 +408,16 @@ def _other_text(contexts: Contexts, problem: Problem, seed: int, _: Attempt) -> 
         text = _joined([text, other.problem, other.solution])
         count += 1
     return text[:length]
+
+
+def _setting_length(contexts: Contexts) -> int:
+    """The number of characters of context.text and context.file."""
+    return len(_joined([contexts.options.text, contexts.file_content]))
+
+
+def _placebo(length: int) -> str:
+    """The sentence PLACEBO, repeated and cut to a number of characters."""
+    return (PLACEBO * (length // len(PLACEBO) + 1))[:length]
 
 
 def _neighbour(contexts: Contexts, problem: Problem, _: int, attempt: Attempt) -> str:
@@ -431,6 +445,8 @@ READERS: dict[str, Reader] = {
     "none": lambda contexts, problem, seed, attempt: None,
     "other": _other,
     "other_text": _other_text,
+    "placebo": lambda contexts, problem, seed, attempt: _placebo(len(problem.solution)),
+    "placebo_text": lambda contexts, problem, seed, attempt: _placebo(_setting_length(contexts)),
     "answer": lambda contexts, problem, seed, attempt: _boxed(problem.answer),
     "wrong_answer": _wrong_answer,
     "other_feedback": _other_feedback,

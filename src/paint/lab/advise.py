@@ -1,11 +1,16 @@
 """``paint advise``: what each context would teach, before any training.
 
-    rollouts -> verdicts -> scores under every context -> accuracy gradients -> advice
+    rollouts -> verdicts -> the teacher's own answers -> the gap
+                         -> scores under every context -> accuracy gradients -> advice
 
-The student answers each problem several times. The same rollouts are then scored under every
-context, as training would score them. A context teaches what separates right rollouts from wrong
-ones of the same problem. Its *accuracy gradient* is the rise of the student's accuracy J as the
-student q moves towards the teacher p, token by token, along q^(1-a) p^a:
+The student answers each problem several times, and so does the teacher, which reads the recipe's
+context, or a control in its place. The *gap* is the difference of their rewards: where the teacher
+answers no better, there is little to learn.
+
+The student's rollouts are then scored under every context, as training would score them. A context
+teaches what separates right rollouts from wrong ones of the same problem. Its *accuracy gradient*
+is the rise of the student's accuracy J as the student q moves towards the teacher p, token by
+token, along q^(1-a) p^a:
 
     dJ/da at a = 0   =   E[(R - mean R) sum_n (l_n - E_q l_n)],     l = log p - log q
 
@@ -22,7 +27,13 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float
 
-from paint.config.context_sources import OF_ANOTHER_ROW, SOURCES, context_source
+from paint.config.context_sources import (
+    OF_ANOTHER_ROW,
+    PLACEBOS,
+    SOURCES,
+    ContextSource,
+    context_source,
+)
 from paint.config.schema import ConfigError, ContextConfig
 from paint.core.display import Display
 from paint.core.distributed import require_one_process
@@ -72,7 +83,7 @@ from paint.training.prompt_filter import filter_problems
 T = TypeVar("T")
 
 RECIPE = "recipe"  # the context of the recipe itself
-DEFAULTS = ("solution", "other", "none", "answer")  # the contexts where none are named
+DEFAULTS = ("solution", "other", "placebo", "none", "answer")  # the contexts where none are named
 TRAINING = "training problems"  # the benchmark of all rows
 
 # What is measured of the student, and how the table calls it.
@@ -88,6 +99,8 @@ STUDENT_METRICS = {
 # With a smaller share of problems that tell, and fewer than so many, there is no advice; above the
 # other share, something is a risk.
 FEW, ENOUGH, MUCH = 0.1, 30, 0.3
+
+CONTROL_NAMES = {"other": "another row's context", "placebo": "a placebo"}
 
 # Entropy gap after divergence, nats: programmed teachers above it lost 4 to 87 points
 # (docs/results/demo.md, "When to hide").
@@ -166,10 +179,11 @@ def advise(
     student = student_task(policy, run, chosen, samples, folder, **its)
     with collect(policy, run, [student], folder, display, falls_back=falls_back) as [found]:
         run = with_engine(run, folder)
-        scores = score(policy, run, found, contexts, display)
+        answered = contexts if answers else _gap_contexts(run, found, contexts)
         taught: dict[str, GradedSamples] = {}
-        if answers:
-            taught = teacher_answers(policy, run, found, contexts, folder / "answers", display)
+        if answered:
+            taught = teacher_answers(policy, run, found, answered, folder / "answers", display)
+        scores = score(policy, run, found, contexts, display)
         report = advice_report(folder, found, scores, taught, display)
     cost = sum((graded.cost for graded in taught.values()), found.graded.cost)
     if cost != Cost():
@@ -179,9 +193,9 @@ def advise(
 
 def default_sources(recipe: ContextConfig, problems: Sequence[Problem]) -> list[str]:
     """The contexts that are compared by default: those that the rows have, and controls."""
-    shared = [s for s in map(context_source, recipe.source) if s.origin == "setting"]
-    if shared:
-        return ["none", shared[0].control]
+    record = recipe_source(recipe)
+    if record.origin == "setting":
+        return [record.control, record.placebo, "none"]
     return [
         name
         for name in DEFAULTS
@@ -194,9 +208,13 @@ def context_options(
 ) -> dict[str, ContextConfig]:
     """The recipe's context, then every source, at each ratio where it can be masked, by name.
 
-    A name has the source and the masked share: "solution@0.5", "answer".
+    A name has the source and the masked share: "solution@0.5", "answer". The control of the
+    recipe's context is also masked as that is, under the name of its source alone: "other".
     """
     options = {RECIPE: recipe}
+    record = recipe_source(recipe)
+    if record.control in sources and not record.is_control:
+        options[record.control] = with_source(recipe, record.control)
     for source in sources:
         is_masked = context_source(source).masked
         for ratio in ratios if is_masked else [0.0]:
@@ -205,6 +223,25 @@ def context_options(
                 recipe, source, mask_ratio_wrong=ratio, mask_ratio_correct=ratio
             )
     return options
+
+
+def recipe_source(recipe: ContextConfig) -> ContextSource:
+    """The record of the recipe's context; of several the first of which all rows have the same."""
+    records = list(map(context_source, recipe.source))
+    return next((record for record in records if record.origin == "setting"), records[0])
+
+
+def _gap_contexts(
+    run: Resolved, found: GradedRollouts, contexts: Mapping[str, Contexts]
+) -> dict[str, Contexts]:
+    """The recipe's context and its controls, where the teacher's answers can be measured."""
+    # The teacher's answers are sampled, in single turns, and compared by their grades.
+    can_sample = not run.engine.is_stored and not run.config.conversation.is_on
+    if not can_sample or not found.graded.graded.any():
+        return {}
+    recipe = recipe_source(run.config.context)
+    names = (RECIPE, recipe.control, recipe.placebo)
+    return {name: contexts[name] for name in names if name in contexts}
 
 
 def metrics_of(scores: Sequence[Mapping[str, Any]], rewards: Rewards) -> dict[str, np.ndarray]:
@@ -270,10 +307,16 @@ def advice_report(
     rows += answer_rows(graded, answers)
     tables = [_student_table(rows, *rewards.shape), _context_table(rows, contexts)]
     if answers:
-        tables.append(_answer_table(rows, rewards.shape[1]))
+        tables.insert(0, _answer_table(rows, rewards.shape[1]))
+    if not answers and graded.graded.any():
+        display.note(
+            "the teacher's own answers are not measured: they are sampled, unlike stored rollouts, "
+            "in single turns, unlike conversations"
+        )
     if graded.graded.any():
         has_solutions = all(row.problem.solution for row in found.rollouts)
-        lines = advise_on(student, contexts, has_solutions=has_solutions)
+        lines = gap_lines(graded, answers)
+        lines += advise_on(student, contexts, has_solutions=has_solutions)
     else:
         lines = [
             "no advice: the rollouts are not graded, since the rows have no answers; name a grader "
@@ -355,13 +398,50 @@ def answer_rows(student: GradedSamples, answers: Mapping[str, GradedSamples]) ->
         rows += to_measurement(name, TRAINING, metric, level, n)
         rows += to_measurement(name, TRAINING, "truncated_frac", truncated, n)
         if name in answers:
-            gain = gain_of(own, student)
-            rows += to_measurement(name, TRAINING, metric, gain, n, against=STUDENT)
-            other = control_of(name, answers)
-            if other is not None:
-                gain = gain_of(own, other)
-                rows += to_measurement(name, TRAINING, metric, gain, n, against="other")
+            compared = {STUDENT: student, "other": control_of(name, answers)}
+            compared["placebo"] = placebo_of(name, answers)
+            for against, other in compared.items():
+                gain = gain_of(own, other) if other is not None else None
+                rows += to_measurement(name, TRAINING, metric, gain, n, against=against)
     return rows
+
+
+def gap_lines(student: GradedSamples, answers: Mapping[str, GradedSamples]) -> list[str]:
+    """Whether the teacher answers better than the student with the recipe's context, and why.
+
+    Empty where the answers were not sampled, or their rewards are not compared.
+    """
+    gain = gain_of(answers[RECIPE], student) if RECIPE in answers else None
+    if gain is None:
+        return []
+    points, truncated = gain.points(sign=True), mean(answers[RECIPE].truncated.mean(axis=1), SHARE)
+    if gain.low <= 0:
+        which = "answers worse than" if gain.high < 0 else "is not seen to answer better than"
+        first = "change the wording (prompts.teacher) or the context before any training"
+        if gain.mean > 0:
+            first = f"take more --problems, or {first}"
+        if truncated.low > MUCH:
+            first = (
+                f"{truncated.points()} % of its answers are truncated, so raise "
+                f"rollout.max_new_tokens first"
+            )
+        return [
+            f"the teacher {which} the student: {points} points on the same problems, with the "
+            f"recipe's context; {first}"
+        ]
+    lines = [
+        f"there is something to learn: with the recipe's context the teacher answers {points} "
+        f"points better than the student, on the same problems"
+    ]
+    for control in ("other", "placebo"):
+        without = control_of(RECIPE, answers) if control == "other" else placebo_of(RECIPE, answers)
+        less = gain_of(answers[RECIPE], without) if without is not None else None
+        if less is not None and less.low <= 0:
+            lines.append(
+                f"the content is not what helps: with {CONTROL_NAMES[control]} the teacher answers "
+                f"as well, {less.points(sign=True)} points"
+            )
+    return lines
 
 
 def advise_on(
@@ -440,16 +520,17 @@ def _student_lines(student: Mapping[str, Interval], *, has_solutions: bool) -> l
 
 
 def _content_lines(chosen: str, gradients: Mapping[str, np.ndarray]) -> list[str]:
-    """How much of a context's gradient another row's context has."""
-    others = [name for name in gradients if source_of(name) in OF_ANOTHER_ROW]
+    """How much of a context's gradient another row's context or a placebo has."""
+    others = [name for name in gradients if source_of(name) in OF_ANOTHER_ROW | PLACEBOS]
     if not others:
         return []
     control = max(others, key=lambda name: gradients[name].mean())
+    which = CONTROL_NAMES["placebo" if source_of(control) in PLACEBOS else "other"]
     content = mean(gradients[chosen] - gradients[control])
     if content.low > 0:
         points = content.points(sign=True)
-        return [f"{points} of it is content: another row's ({control}) has the rest"]
-    return [f"another row's context ({control}) teaches as much: it is not the content"]
+        return [f"{points} of it is content: {which} ({control}) has the rest"]
+    return [f"{which} ({control}) teaches as much: it is not the content"]
 
 
 def _risk_lines(metrics: ContextMetrics) -> list[str]:
@@ -488,12 +569,21 @@ def source_of(name: str) -> str:
 
 def control_of(name: str, found: Mapping[str, T]) -> T | None:
     """What was found with another row's context, masked as this one; None for itself."""
-    # The recipe's own context has its own ratios, which no other has, but where it is a text.
-    source = SOURCES["text"] if name == RECIPE else context_source(source_of(name))
+    if name == RECIPE:
+        # Masked as the recipe's is the control whose name has no ratio (context_options).
+        return next((found[control] for control in found if control in OF_ANOTHER_ROW), None)
+    source = context_source(source_of(name))
     if source.is_control:
         return None
     _, at, ratio = name.partition("@")
     return found.get(f"{source.control}{at}{ratio}")
+
+
+def placebo_of(name: str, found: Mapping[str, T]) -> T | None:
+    """What was found with a placebo; None for a control."""
+    if name != RECIPE and context_source(source_of(name)).is_control:
+        return None
+    return next((found[placebo] for placebo in found if placebo in PLACEBOS), None)
 
 
 def _flags(name: str) -> str:
@@ -534,16 +624,18 @@ def _answer_table(rows: Sequence[Measurement], samples: int) -> Table:
         "avg_at_k": (f"Avg@{samples}", "%"),
         f"avg_at_k less {STUDENT}": ("less the student's", "points"),
         "avg_at_k less other": ("less another row's", "points"),
+        "avg_at_k less placebo": ("less a placebo's", "points"),
         "reward": ("mean reward, hundredths", "hundredths"),
         f"reward less {STUDENT}": ("less the student's", "points"),
         "reward less other": ("less another row's", "points"),
+        "reward less placebo": ("less a placebo's", "points"),
         "truncated_frac": ("truncated", "%"),
     }
     found = select_rows(rows, against=...)
     used = {(row.metric, row.against) for row in found if row.mean}
     return table_of(
         [row for row in found if (row.metric, row.against) in used],
-        f"The teacher's own answers, in %{interval_note(found)}",
+        f"The gap: the student's and the teacher's own answers, in %{interval_note(found)}",
         columns,
         column_of=lambda row: f"{row.metric} less {row.against}" if row.against else row.metric,
     )

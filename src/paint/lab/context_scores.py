@@ -330,6 +330,27 @@ def divergence_sums(
     return np.array(sums).reshape(shape), np.array(tokens).reshape(shape)
 
 
+def kl_by_problem(
+    run: Resolved,
+    problems: Sequence[Problem],
+    samples: int,
+    folder: Path,
+    display: Display,
+    checkpoint: Path | None = None,
+) -> tuple[Float[np.ndarray, " p"], GradedSamples]:
+    """KL(teacher ‖ student) in nats a token on rollouts that the student samples, and their grades.
+
+    The student is a checkpoint, or the base. The mean over the problems is the KL over all tokens.
+    """
+    policy, run, found = sample_student(run, problems, samples, folder, display, checkpoint)
+    kl, tokens = divergence_sums(policy, run, found, FORWARD_KL, display)
+    sums, counts = kl.sum(axis=1), tokens.sum(axis=1)
+    # A mean over problems would count the tokens of short rollouts more. Each problem has what it
+    # adds to the quotient of both sums, by the delta method.
+    ratio = sums.sum() / counts.sum()
+    return ratio + (sums - ratio * counts) / counts.mean(), found.graded
+
+
 def kl_of_checkpoint(
     checkpoint: Path, run: Resolved, data: DataConfig, samples: int, folder: Path, display: Display
 ) -> float:
@@ -342,10 +363,8 @@ def kl_of_checkpoint(
     if not run.algorithm.needs_context:
         raise ConfigError(f"{run.method} has no teacher to compare with")
     problems = read_problems(data, needs=run.needed_fields).problems
-    policy, run, found = sample_student(run, problems, samples, folder, display, checkpoint)
-    kl, tokens = divergence_sums(policy, run, found, FORWARD_KL, display)
-    # Over all tokens: a mean over rollouts would count those of short ones more.
-    return float(kl.sum() / tokens.sum())
+    kl, _ = kl_by_problem(run, problems, samples, folder, display, checkpoint)
+    return float(kl.mean())
 
 
 @torch.no_grad()
