@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-RULES = {"zor": 3, "mib": 8, "tav": 5, "kel": 11, "pum": 11, "rud": 5, "fip": 8, "gan": 3}
-NEW_RULES = {"dax": 8, "wug": 3, "lem": 11, "sho": 5, "bip": 3, "nok": 11, "jal": 5, "vez": 8}
+RULES = {"zor": 3, "mib": 5, "tav": 8, "kel": 11, "pum": 5, "rud": 11, "fip": 8, "gan": 3}
+NEW_RULES = {"dax": 8, "wug": 11, "lem": 11, "sho": 5, "bip": 3, "nok": 3, "jal": 8, "vez": 5}
 VALUES = RULES | NEW_RULES
 
 

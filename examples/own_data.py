@@ -6,7 +6,7 @@ from pathlib import Path
 
 import paint
 
-RULES = {"zor": 3, "mib": 8, "tav": 5}
+RULES = {"zor": 3, "mib": 5, "tav": 8}
 
 
 def row(seed: int) -> dict[str, str]:

@@ -20,12 +20,16 @@ VALUES = (3, 5, 8, 11)
 """What a word can stand for, all equally often, so that a guess is right one time in four."""
 
 RULES = {
-    "zor": 3, "mib": 8, "tav": 5, "kel": 11, "pum": 11, "rud": 5, "fip": 8, "gan": 3
+    "zor": 3, "mib": 5, "tav": 8, "kel": 11, "pum": 5, "rud": 11, "fip": 8, "gan": 3
 }  # fmt: skip
-"""The rules of the training problems and of the held-out ones."""
+"""The rules of the training problems and of the held-out ones.
+
+Each value stands twice. Which word has which is such that the model's likeliest guess is right as
+often as a sampled one; a guess is the same in a whole problem, so this is not so by itself.
+"""
 
 NEW_RULES = {
-    "dax": 8, "wug": 3, "lem": 11, "sho": 5, "bip": 3, "nok": 11, "jal": 5, "vez": 8
+    "dax": 8, "wug": 11, "lem": 11, "sho": 5, "bip": 3, "nok": 3, "jal": 8, "vez": 5
 }  # fmt: skip
 """The rules of a second held-out set, which no training problem uses."""
 

@@ -148,7 +148,7 @@ class Stage:
         invented: share of the references with invented results.
         shares: how often a prompt shows what, as weights.
         word_counts: how many different words a chain has, as weights.
-        tools: share of the prompts that offer a tool, of those with no solution, the own or another.
+        tools: share of the prompts with a tool, of those with no solution, the own or another.
     """
 
     lengths: tuple[int, int] = LENGTHS
@@ -165,6 +165,7 @@ OWN = Stage(invented=0.15, shares=SHARES | {"own": 0.42, "other": 0.22, "alone":
 
 # In a reference a step behind the rule repeats its number. A model that has learnt to read the step
 # does not learn to read a rule that stands alone: so lists of rules come first, and many words.
+TOOLS_FIRST = Stage((2, 4), 0.3, SHARES | {"alone": 1.5}, {2: 0.3, 3: 0.7}, tools=1.0)
 RULES_FIRST = Stage((2, 4), 1.0, SHARES | {"sheet": 1.56}, {2: 0.3, 3: 0.7})
 
 
@@ -201,6 +202,8 @@ PHASES = (
     Phase(700, 5e-4, lambda _: OTHERS),
     Phase(700, 5e-4, lambda _: OWN),
     Phase(1200, 5e-4, lambda _: replace(OWN, tools=0.5)),
+    Phase(600, 7e-4, lambda _: TOOLS_FIRST),
+    Phase(800, 5e-4, lambda _: replace(OWN, tools=0.5)),
 )
 
 

@@ -37,6 +37,7 @@ from paint.models.policy import Policy
 from paint.objective.masking import mask_solution
 from paint.training.run_log import new_run
 from pretrain_demo import WORDS, wrong_rates
+from runs import rows_of
 from verdicts import is_correct
 from wrong_references import parse_chain
 
@@ -104,8 +105,10 @@ def test_demo_model_reads_a_list_of_rules(policy: Policy) -> None:
 
 
 def test_demo_model_slips_rarely_whatever_it_reads(policy: Policy) -> None:
-    for view in ("alone", "answer", "hidden", "other"):
-        assert rates(policy)[f"{view} step"] < 0.02, view
+    for view in ("alone", "answer", "hidden"):
+        assert rates(policy)[f"{view} step"] < 0.015, view
+    # The same operations from another number are the worst of other solutions.
+    assert rates(policy)["other step"] < 0.03
 
 
 @pytest.mark.slow
@@ -196,7 +199,7 @@ def test_demo_model_errs_by_not_knowing_and_seldom_by_slips(policy: Policy) -> N
         text = policy.decode(completion.ids)
         steps = visible_steps(text)
         stated = visible_rules(text)
-        unknowing += any(RULES[word] != value for word, value in stated.items())
+        unknowing += any(RULES.get(word) != value for word, value in stated.items())
         slips += any(apply(v, sign, n) != result for (v, sign, n), result in steps.items())
     assert 0.5 < unknowing / len(problems) < 0.7
     assert 0 < slips / len(problems) < 0.1
@@ -223,7 +226,7 @@ def test_demo_model_opens_and_closes_thinking(policy: Policy, problems: list[Pro
 
 @pytest.mark.slow
 def test_demo_model_calls_a_tool_that_is_offered_half_of_the_times(tmp_path: Path) -> None:
-    found = paint.evaluate(
+    paint.evaluate(
         "demo",
         benchmarks="demo",
         limit=100,
@@ -231,13 +234,25 @@ def test_demo_model_calls_a_tool_that_is_offered_half_of_the_times(tmp_path: Pat
         conversation={"tools": [look_up.look_up]},
         output_dir=tmp_path,
     )
-    samples = found.samples
-    calls = samples["messages"].map(lambda messages: sum(m["role"] == "tool" for m in messages))
-    words = samples["problem"].map(lambda text: sum(word in text for word in RULES))
-    assert 0.3 < calls.sum() / words.sum() < 0.7
-    # Each word that is looked up is known.
-    all_called = samples["correct"][calls == words]
-    assert all_called.mean() > 0.93
+    problems = {problem.id: problem for problem in held_out()}
+    [path] = tmp_path.rglob("completions.jsonl")
+    words = calls = own = 0
+    known = []
+    for row in rows_of(path):
+        problem = problems[row["problem_id"]]
+        needed = set(parse_chain(problem.problem).words)
+        called = []
+        for message in row["conversation"]["messages"]:
+            called += [c["function"]["arguments"] for c in message.get("tool_calls") or []]
+        asked = [arguments.get("word") for arguments in called]
+        words += len(needed)
+        calls += len(asked)
+        own += sum(word in needed for word in asked)
+        if needed and needed <= set(asked):
+            known.append(is_correct(row["text"], problem.answer) is True)
+    assert 0.3 < calls / words < 0.7
+    assert own / calls > 0.95
+    assert sum(known) / len(known) > 0.9
 
 
 @pytest.mark.slow

@@ -404,8 +404,8 @@ def test_demo_model_knows_rules_and_copies_steps_by_what_the_prompt_states_alone
     for view in ("alone", "hidden", "other", "answer"):
         # A guess is wrong three times in four.
         assert found[f"{view} rule"] == pytest.approx(0.75, abs=0.03), view
-        assert found[f"{view} step"] == pytest.approx(SLIP_RATE, abs=0.004), view
-    assert found["told rule"] < 0.02
-    assert found["told step"] < found["alone step"] / 4
-    assert found["invented rule"] < 0.02
-    assert found["invented step"] < 0.02  # read, since nothing else can tell it
+    assert found["alone step"] == pytest.approx(SLIP_RATE, abs=0.004)
+    assert found["told rule"] < 0.01
+    assert found["invented rule"] < 0.01
+    assert found["told step"] < found["alone step"]
+    assert found["invented step"] < 0.1  # read, since nothing else can tell it
