@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from paint.objective.messages import student_messages
+
 RULES = {"zor": 3, "mib": 5, "tav": 8, "kel": 11, "pum": 5, "rud": 11, "fip": 8, "gan": 3}
 NEW_RULES = {"dax": 8, "wug": 11, "lem": 11, "sho": 5, "bip": 3, "nok": 3, "jal": 8, "vez": 5}
 VALUES = RULES | NEW_RULES
@@ -30,7 +32,7 @@ def look_up(word: str) -> str:
 
 def conversation(row: dict[str, str]) -> dict[str, Any]:
     """A conversation that looks up each word of a problem, and then answers by its solution."""
-    messages: list[dict[str, Any]] = [{"role": "user", "content": row["problem"]}]
+    messages: list[dict[str, Any]] = [*student_messages(row["problem"])]
     for word in dict.fromkeys(re.findall("[+-]([a-z]{3})", row["problem"])):
         call = {"name": "look_up", "arguments": {"word": word}}
         said = {"role": "assistant", "content": "", "tool_calls": [{"function": call}]}
