@@ -55,7 +55,7 @@ def test_help_shows_defaults_of_recipe(capsys: pytest.CaptureFixture[str]) -> No
         assert found
         return found[1]
 
-    assert default_of("train demo-paint", "--train.steps") == "20"
+    assert default_of("train demo-paint", "--train.steps") == "40"
     assert default_of("train", "--train.steps") == "100"
     assert default_of("compare demo-grpo demo-paint", "--model.path") == "demo"
     assert default_of("compare ablations/mask-placement", "--context.mask-ratio-wrong") == "0.3"

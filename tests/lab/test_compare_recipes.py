@@ -77,7 +77,7 @@ def test_protocol_of_own_task_needs_its_benchmark_and_samples_as_trained(tmp_pat
 
 
 SETTINGS: dict[str, Any] = {
-    "train": {"steps": 20, "options": {"correct_weight": 0.4}},  # 20 is demo-paint's own
+    "train": {"steps": 40, "options": {"correct_weight": 0.4}},  # 40 is demo-paint's own
     "model": {"teacher_thinking": False, "lora_rank": 4},
     "context": {"mask_ratio_wrong": 0.1},
 }
