@@ -38,10 +38,10 @@ class Objective(LossSettings):
         has_kernel = self.impl != "triton" or self.divergence in DIVERGENCES.values()
         note = f"there is no kernel of the divergence {name}"
         require(self, "impl", has_kernel, "auto, chunked or reference", note)
-        is_clippable = self.clip_mode == "none" or not self.divergence.is_sampled
-        why_none = "a clip would take the gradient from the tokens that the teacher disfavours most"
-        allowed = f'"none" with objective.divergence "{name}"'
-        require(self, "clip_mode", is_clippable, allowed, why_none)
+        is_clippable = self.clip_mode in ("none", "huber") or not self.divergence.is_sampled
+        why = "others would take the gradient from the tokens that the teacher disfavours most"
+        allowed = f'"huber" or "none" with objective.divergence "{name}"'
+        require(self, "clip_mode", is_clippable, allowed, why)
 
 
 PAPER_LOSS = Objective()
