@@ -129,7 +129,7 @@ def test_require_slope_other_than_derivative_is_refused(case: str) -> None:
 def test_train_divergence_object_equals_one_that_a_recipe_names(tmp_path: Path) -> None:
     path = tmp_path / "recipe.toml"
     text = find_recipe("demo-paint").read_text()
-    path.write_text(text.replace("[objective]\n", f'[objective]\ndivergence = "{SPEC}"\n'))
+    path.write_text(f'{text}\n[objective]\ndivergence = "{SPEC}"\n')
     recipe = read_recipe(path).changed("train", steps=1, batch_size=4)
     # Of another name, and in no module: another record than the one that the name finds.
     name = divergence_name(replace(chi_squared, name="object"))

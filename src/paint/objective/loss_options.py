@@ -20,7 +20,7 @@ from paint.objective.divergences import (
 
 @dataclass(frozen=True, slots=True)
 class Objective(LossSettings):
-    """What the loss takes; the defaults are the paper's."""
+    """What the loss takes; the defaults are those of the settings."""
 
     divergence: Divergence = FORWARD_KL
     temperature: float = setting(1.1, within("[0.001, 1000]"), "paper: 1.1")
@@ -44,7 +44,7 @@ class Objective(LossSettings):
         require(self, "clip_mode", is_clippable, allowed, why)
 
 
-PAPER_LOSS = Objective()
+PAPER_LOSS = Objective(clip_mode="pointwise")
 """The paper's loss of rollouts at the paper's temperature."""
 
 
