@@ -261,6 +261,8 @@ def _seeded_runs(
         require_count("a seed", seed, least=0)
         for run in [base, *runs]:
             config = run.config.changed("model", date=date).changed("train", seed=seed)
+            # What is compared is equal steps, and a collapse is a result.
+            config = config.changed("health", stop_on=())
             seeded.append(replace(run, config=config))
     return seeded
 
