@@ -77,7 +77,12 @@ from paint.training.step_time import announce_time
 from paint.training.trainer import train
 
 # Config keys that may differ between two calls that work on one experiment: they change no number.
-CHANGEABLE_SETTINGS = {"rollout.urls", "rollout.server_gpus", "rollout.max_logprob_mismatch"}
+CHANGEABLE_SETTINGS = {
+    "rollout.urls",
+    "rollout.server_gpus",
+    "rollout.max_logprob_mismatch",
+    "health.stop_on",
+}
 
 
 @dataclass(frozen=True)
