@@ -113,6 +113,9 @@ def clipped(terms: Vector, options: Options) -> tuple[float, list[float]]:
         return math.fsum(min(term, options.clip) for term in terms), kept
     if options.clip_mode == "token":
         return min(total, options.clip), [float(total <= options.clip)] * len(terms)
+    if options.clip_mode == "huber" and options.divergence == "sampled_token":
+        bounded = max(-options.clip, min(total, options.clip))
+        return bounded, [bounded / total if total else 1.0] * len(terms)
     if options.clip_mode == "huber" and total > options.clip:
         factor = math.sqrt(options.clip / total)
         return 2 * math.sqrt(options.clip * total) - options.clip, [factor] * len(terms)

@@ -59,10 +59,10 @@ def config_page() -> str:
         NOTE,
         "",
         "A recipe is a TOML file with these sections. It holds only what differs from the "
-        "defaults, which are the paper's setting. Every setting is also a flag of `paint train`: "
-        "`--train.steps 4`, `--model.no-teacher-thinking`. Names in parentheses are sections of "
-        "the paper; *OPSD's scripts* are those of siyan-zhao/OPSD; *ours* is a choice of this "
-        "implementation.",
+        "defaults, which are the paper's setting but for `objective.clip_mode`. Every setting is "
+        "also a flag of `paint train`: `--train.steps 4`, `--model.no-teacher-thinking`. Names in "
+        "parentheses are sections of the paper; *OPSD's scripts* are those of siyan-zhao/OPSD; "
+        "*ours* is a choice of this implementation.",
     ]
     for section in dataclasses.fields(Config):
         kind = get_type_hints(Config)[section.name]

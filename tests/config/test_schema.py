@@ -213,7 +213,7 @@ CLASHES = [
     ("rollout.samples_per_problem", GRPO),
     ("rollout.samples_per_problem", "[train]\nmethod = 'sft'\n[rollout]\nsamples_per_problem = 2"),
     ("grading.grader", f"{GRPO}\n[rollout]\nsamples_per_problem = 2\n[grading]\ngrader = 'none'"),
-    ("objective.clip_mode", "[objective]\ndivergence = 'sampled_token'"),
+    ("objective.clip_mode", SAMPLED.replace("none", "pointwise")),
     ("teacher.weights", f"{GRPO}\noptions = {{ kl = 0.04 }}\n[teacher]\nweights = 'ema'"),
     ("context.source", "[train]\nmethod = 'sft'\n[context]\nsource = 'other'"),
     ("objective.temperature", f"{GRPO}\n[objective]\ntemperature = 1.0"),

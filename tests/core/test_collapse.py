@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from paint.config.schema import WarningName
+from paint.config.schema import ClipMode, WarningName
 from paint.core.collapse import (
     COLLAPSE_WARNINGS,
     collapse_warnings,
@@ -37,7 +37,8 @@ def test_collapse_warnings_have_the_names_of_the_setting() -> None:
         ("shorter", 100.0, 51.0, 49.0),
         ("entropy_low", 0.4, 0.11, 0.09),
         ("entropy_high", 0.4, 0.79, 0.81),
-        ("kl", 0.01, 0.029, 0.031),
+        ("kl", 0.1, 0.29, 0.31),
+        ("kl", 0.0, 0.049, 0.051),
         ("overlap", 0.6, 0.31, 0.29),
         ("clipped", 0.02, 0.21, 0.23),
         ("drift", 0.1, 0.59, 0.61),
@@ -87,7 +88,10 @@ def test_negative_loss_is_named_at_the_first_step_at_which_kl_has_risen() -> Non
     losses, kls = [0.02, -0.01, -0.01, 0.01], [0.2, 0.1, 0.3, 0.3]
     [found] = warning_history(clipped_rows(losses, kls, clip_frac=0.1))
     assert (found["step"], found["warning"], found["metric"]) == (3, "negative_loss", "loss")
-    assert found["text"].endswith('set objective.clip_mode "none", or lower train.learning_rate')
+    assert found["text"].endswith("; lower train.learning_rate")
+    rows = clipped_rows(losses, kls, clip_frac=0.1)
+    [named] = warning_history(rows, clip_mode="pointwise")
+    assert named["text"].endswith('set objective.clip_mode "huber", or lower train.learning_rate')
     assert not collapse_warnings(clipped_rows(losses, kls, clip_frac=0.1))  # the last is above 0
 
 
@@ -98,10 +102,23 @@ def test_negative_loss_without_a_clip_or_with_a_reward_in_the_loss_says_nothing(
     assert not collapse_warnings(clipped_rows([0.02, -0.01], [0.1, 0.2], **further))
 
 
-def test_describe_kl_names_the_clip_first_where_it_takes_entries() -> None:
-    clipped, free = (describe("kl", 9, 1, {"clip_frac": share}) for share in (0.1, 0.0))
-    assert clipped.partition("; ")[2].startswith("set objective.clip_mode")
+@pytest.mark.parametrize("mode", get_args(ClipMode))
+def test_describe_kl_names_the_clip_first_where_it_misleads(mode: str) -> None:
+    clipped, free = (describe("kl", 9, 1, {"clip_frac": share}, mode) for share in (0.1, 0.0))
+    is_named = clipped.partition("; ")[2].startswith('set objective.clip_mode "huber"')
+    assert is_named == (mode in ("pointwise", "token"))
     assert free.partition("; ")[2] == "lower train.learning_rate"
+
+
+def test_kl_warning_needs_a_rise_that_lasts_and_a_loss_without_reward() -> None:
+    # One step far out, after which demo-opsd at five times its rate recovers, and ends at 100 %.
+    spike = [0.0101, 0.0068, 0.2171, 0.0146, 0.0183, 0.0081, 0.0027]
+    assert not warning_history(course("kl", spike))
+    leaves = course("kl", [0.0101, 0.0068, 0.2, 0.2, 0.2])
+    [found] = warning_history(leaves)
+    assert (found["warning"], found["step"]) == ("kl", 5)
+    # A reward may lead away from the teacher, and be right.
+    assert not warning_history([row | {"advantage": 0.0} for row in leaves])
 
 
 def test_describe_end_names_what_is_active_in_the_last_step() -> None:

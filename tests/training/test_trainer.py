@@ -120,7 +120,8 @@ def test_paint_step_matches_algorithm(run: Path, problems: list[Problem]) -> Non
             with torch.no_grad():
                 views.append(logits_alone(policy.model, row[prompt], ids))
         lengths.append(len(ids))
-    loss = paint_loss(torch.cat(student), torch.cat(teacher), lengths, clip=config.objective.clip)
+    assert config.objective.clip_mode == "huber"
+    loss = paint_loss(torch.cat(student), torch.cat(teacher), lengths, clip_mode="huber")
     assert metrics["loss"] == pytest.approx(float(loss.value), rel=1e-4, abs=1e-7)
     for name, stat in (("kl", "kl"), ("selected_frac", "selected")):
         mean = sum(float(part.mean()) for part in loss.stats[stat].split(lengths)) / 8

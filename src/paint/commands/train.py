@@ -35,7 +35,8 @@ def train(
 
     Each setting of the recipe can be given: ``--train.steps 4`` on the command line, or
     ``train={"steps": 4}`` in Python, where an algorithm, engine, grader or divergence may be an
-    object instead of a name. Defaults are the recipe's; without a recipe, the paper's.
+    object instead of a name. Defaults are the recipe's; without a recipe, the paper's
+    but for objective.clip_mode.
 
     Example: paint train demo-paint --train.steps 2 --log.name first
 

@@ -52,6 +52,7 @@ CHANGEABLE_ON_RESUME = {
     "model.shard",
     "model.path",
     "data.path",
+    "health.stop_on",
 }
 """Settings that may change when a run is resumed; none of them changes a result: what is at the
 paths must have the digests that run.json has."""

@@ -1,9 +1,10 @@
 """Settings of training and evaluation, as frozen dataclasses.
 
-The defaults are the paper's setting (section 'Experimental Details'). Where the paper is silent,
-the default is that of OPSD's public scripts (siyan-zhao/OPSD at 590ec26) or ours, and its docstring
-says which. The docstring below a field is its help text. Ranges are checked whenever a section is
-built (paint.core.settings), types when a table is read (paint.config.recipe).
+The defaults are the paper's setting (section 'Experimental Details') but for objective.clip_mode.
+Where the paper is silent, the default is that of OPSD's public scripts (siyan-zhao/OPSD at 590ec26)
+or ours, and its docstring says which. The docstring below a field is its help text. Ranges are
+checked whenever a section is built (paint.core.settings), types when a table is read
+(paint.config.recipe).
 
 A config is data: nothing that it names is imported. Rules between sections, and those that need an
 algorithm, an engine or a divergence, are in paint.resolve.check.
@@ -39,13 +40,17 @@ from paint.core.settings import (
 )
 
 Dtype = Literal["float32", "bfloat16", "float16"]
-ClipMode = Literal["pointwise", "huber", "token", "none"]
+ClipMode = Literal["huber", "pointwise", "token", "none"]
 Reduction = Literal["completion", "token"]
 Impl = Literal["auto", "reference", "chunked", "triton"]
 
 
 def _are_distinct(values: tuple[str, ...]) -> bool:
     return len(set(values)) == len(values)
+
+
+def _are_distinct_or_none(values: tuple[str, ...]) -> bool:
+    return _are_distinct(values) and ("none" not in values or len(values) == 1)
 
 
 def as_paths(path: str | tuple[str, ...]) -> tuple[str, ...]:
@@ -490,10 +495,11 @@ class LossSettings(Section):
     clip: float = 0.06
     """Clipping threshold tau, in nats, above 0; ignored with clip-mode none (paper: Eq.
     clipped_fkl; Experimental Details, 0.06)."""
-    clip_mode: ClipMode = "pointwise"
-    """How a token's divergence is bounded by clip: pointwise cuts each vocabulary entry's term
-    (paper) and can push away from the teacher, huber limits a token's gradient and keeps its
-    direction (ours), token drops the gradient of tokens above clip, none bounds nothing."""
+    clip_mode: ClipMode = "huber"
+    """How a token's divergence is bounded by clip: huber limits a token's gradient and keeps its
+    direction (ours), pointwise cuts each vocabulary entry's term (paper) and can push away from the
+    teacher, token drops the gradient of tokens above clip, none bounds nothing
+    (docs/concepts/clip.md)."""
     interpolation_weight: float = setting(0.03, within("[0, 1]"), "k_base; paper: 0.03")
     """Interpolation weight k_base, in [0, 1]; 0 leaves the teacher as it is (paper: Eq.
     sparse_energy_interp; Experimental Details, 0.03)."""
@@ -525,8 +531,9 @@ class ObjectiveConfig(LossSettings):
     divergence: str = "forward_kl"
     """Divergence between target and student at a position: forward_kl, reverse_kl, jsd,
     sampled_token, or module:name for one of your own (paint.objective.divergences). sampled_token
-    is reverse KL by policy gradient on the sampled token, with clip-mode none, top-p 1 and top-k -1
-    (paper: Eq. clipped_fkl, forward KL; Training Algorithm names sampled tokens)."""
+    is reverse KL by policy gradient on the sampled token, with clip-mode none or huber (the
+    log-ratio is limited to clip), top-p 1 and top-k -1 (paper: Eq. clipped_fkl, forward KL;
+    Training Algorithm names sampled tokens)."""
     temperature: float | None = setting(
         None, or_none(TEMPERATURE[0]), "None: the rollout temperature"
     )
@@ -731,14 +738,21 @@ WarningName = Literal[
 ]
 
 
+StopName = Literal["none", WarningName]
+
+
 @dataclass(frozen=True, slots=True)
 class HealthConfig(Section):
     """Collapse warnings from the metrics (docs/how-to/watch-a-run.md)."""
 
-    stop_on: tuple[WarningName, ...] = setting(
-        (), [Check("distinct warnings", _are_distinct)], "default: none"
+    stop_on: tuple[StopName, ...] = setting(
+        ("kl",),
+        [Check("distinct warnings, or none alone", _are_distinct_or_none)],
+        "default: kl",
     )
-    """Warnings that end the run with a checkpoint; others are only printed (ours)."""
+    """Warnings that end the run with a checkpoint; others are only printed. kl, the default, is of
+    a student that leaves its teacher; none ends no run. Those of a comparison, whose steps are
+    equal, end on no warning (ours)."""
     drift_path: str = setting("", PATH, "problems: a file or a hub name")
     """Problems, named as data.path, on the first eight of which the student's KL from its base is
     measured after each step; empty: it is not measured. Take prompts that the training does not
@@ -800,7 +814,7 @@ class LogConfig(Section):
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Every setting of a training run. The defaults are the paper's."""
+    """Every setting of a training run. The defaults are the paper's but for the clip."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)

@@ -1,7 +1,7 @@
 """Collapse warnings from the metrics of a run's steps, with what helps (ours).
 
-A warning compares the mean of the last steps with the first step, or judges it by itself, by a
-bound of the metric's record (paint.core.metric_records).
+A warning compares the mean of the last steps, or each of them, with the first step, or judges it by
+itself, by a bound of the metric's record (paint.core.metric_records).
 """
 
 from collections import deque
@@ -41,7 +41,8 @@ class _Course:
         if self.count <= window and not warning.from_first:
             return None
         mean = sum(self.last) / len(self.last)
-        if not warning.is_outside(mean, self.first):
+        judged = self.last if warning.is_lasting else [mean]
+        if not all(warning.is_outside(value, self.first) for value in judged):
             return None
         if warning.also is not None and not warning.also(self.row, row):
             return None
@@ -91,32 +92,34 @@ def collapse_warnings(
     return watch.active
 
 
-def warning_history(rows: Sequence[Metrics], window: int = WINDOW) -> list[dict[str, Any]]:
+def warning_history(
+    rows: Sequence[Metrics], window: int = WINDOW, clip_mode: str = ""
+) -> list[dict[str, Any]]:
     """Each warning at the step at which it appears, for the page of a run."""
     history: list[dict[str, Any]] = []
     watch = Watch(window)
     for row in rows:
         for name in watch.add(row):
             metric, _ = COLLAPSE_WARNINGS[name]
-            text = describe(name, *watch.active[name], row)
+            text = describe(name, *watch.active[name], row, clip_mode)
             history.append({"step": row["step"], "warning": name, "metric": metric, "text": text})
     return history
 
 
-def describe(name: str, last: float, first: float, row: Metrics) -> str:
+def describe(name: str, last: float, first: float, row: Metrics, clip_mode: str = "") -> str:
     """A warning in words: its metric's last mean and first value, its meaning, and what helps.
 
-    ``row`` has the metrics of the last step, by which some remedies apply.
+    Some remedies apply by ``row``, the metrics of the last step, or by the run's clip mode.
     """
     metric, warning = COLLAPSE_WARNINGS[name]
     values = f"{metric} {last:.3g}"
     if not warning.from_first:
         values += f", at first {first:.3g}"
-    remedies = [
-        remedy.text
-        for remedy in warning.remedies
-        if not remedy.where or row.get(remedy.where, 0.0) > 0
-    ]
+    remedies = []
+    for remedy in warning.remedies:
+        is_met = not remedy.where or row.get(remedy.where, 0.0) > 0
+        if is_met and (not remedy.clip_modes or clip_mode in remedy.clip_modes):
+            remedies.append(remedy.text)
     return f"{values}: {warning.meaning}; {', or '.join(remedies)}"
 
 

@@ -36,6 +36,10 @@ def grew_to(factor: float) -> Outside:
     return lambda last, first: last > factor * first
 
 
+def grew_to_and_by(factor: float, margin: float) -> Outside:
+    return lambda last, first: last > factor * first and last > first + margin
+
+
 def at_least(bound: float) -> Outside:
     return lambda last, first: last >= bound
 
@@ -57,16 +61,25 @@ def clip_misleads(first: Metrics, last: Metrics) -> bool:
     return has_risen and last.get("clip_frac", 0.0) > 0 and "advantage" not in last
 
 
+def without_reward(first: Metrics, last: Metrics) -> bool:
+    """Whether the loss has no reward, which may lead the student away from the teacher rightly."""
+    return "advantage" not in last
+
+
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What helps, and the metric that must be above 0 for it to help."""
+    """What helps, and where: a metric above 0, and one of some clip modes."""
 
     text: str
     where: str = ""
+    clip_modes: tuple[str, ...] = ()
 
 
 LOWER_RATE = Remedy("lower train.learning_rate")
-NO_CLIP = Remedy('set objective.clip_mode "none"', where="clip_frac")
+# Of the clips that take gradient away or turn it around (docs/concepts/clip.md).
+OTHER_CLIP = Remedy(
+    'set objective.clip_mode "huber"', where="clip_frac", clip_modes=("pointwise", "token")
+)
 LONGER = Remedy("raise rollout.max_new_tokens")
 
 
@@ -80,6 +93,8 @@ class CollapseWarning:
         from_first: it is judged from the first step on, which may be hopeless already, by as many
             steps as there are. Others are compared with the first step after ``window`` further
             ones.
+        is_lasting: each of the last steps is judged, not their mean: one step far out, from which
+            a run recovers at once, is none.
         also: of the first and of the last step, what must be met besides.
     """
 
@@ -89,6 +104,7 @@ class CollapseWarning:
     remedies: tuple[Remedy, ...] = (LOWER_RATE,)
     window: int = WINDOW
     from_first: bool = False
+    is_lasting: bool = False
     also: Callable[[Metrics, Metrics], bool] | None = None
 
 
@@ -110,7 +126,7 @@ CHARTS = {
     "reward": RunChart("Reward", "mean over the step's completions"),
     "kl": RunChart(
         "Distance from the teacher (KL)",
-        "nats a token; loss is the same with the clip, and may be negative",
+        "nats a token; loss is the same with the clip, and may be negative with pointwise",
     ),
     "loss": RunChart("Loss"),
     "source_accuracy": RunChart(
@@ -197,9 +213,13 @@ METRICS = (
         warnings=(
             CollapseWarning(
                 "kl",
-                grew_to(3.0),
+                # Equal views, as in a control that reads nothing, begin at 0: the factor alone
+                # would tell their noise from a rise.
+                grew_to_and_by(3.0, 0.05),
                 "the student moves away from the teacher",
-                (NO_CLIP, LOWER_RATE),
+                (OTHER_CLIP, LOWER_RATE),
+                is_lasting=True,
+                also=without_reward,
             ),
         ),
     ),
@@ -230,7 +250,8 @@ METRICS = (
     Metric(
         name="loss",
         unit="nats",
-        meaning="the clipped divergence, which may be negative ([fidelity](../fidelity.md), D1); "
+        meaning="the clipped divergence; pointwise, it may be negative "
+        "([what the clip does](../concepts/clip.md)); "
         "grpo: the clipped surrogate, plus β times the KL; sft: −log p_S of the solution's tokens",
         line="loss {:.4f}",
         short="loss {:.4f}",
@@ -242,7 +263,7 @@ METRICS = (
                 below(0.0),
                 "the loss is below 0 while kl rises: the clip turns the student away from the "
                 "teacher",
-                (NO_CLIP, LOWER_RATE),
+                (OTHER_CLIP, LOWER_RATE),
                 window=1,
                 also=clip_misleads,
             ),
@@ -270,22 +291,23 @@ METRICS = (
     Metric(
         name="clip_frac",
         unit="fraction",
-        meaning="tokens with at least one clipped entry; grpo: tokens whose ratio is clipped",
+        meaning="tokens that the clip reaches, with a clipped entry (pointwise) or above it "
+        "(huber, token); grpo: tokens whose ratio is clipped",
         line="clipped {:.1%} of tokens",
         charts=("clip",),
         warnings=(
             CollapseWarning(
                 "clipped",
                 rose_by(0.2),
-                "the clip takes the gradient of many tokens",
-                (LOWER_RATE, Remedy("raise objective.clip"), NO_CLIP),
+                "the clip limits the gradient of many more tokens than at first",
+                (OTHER_CLIP, LOWER_RATE, Remedy("raise objective.clip")),
             ),
         ),
     ),
     Metric(
         name="unclipped_mass",
         unit="fraction",
-        meaning="P_A",
+        meaning="P_A, the target's mass on unclipped entries; huber: the factor of a gradient",
         line="unclipped target mass {:.3f}",
         charts=("clip",),
     ),

@@ -544,7 +544,7 @@ def _risk_lines(metrics: ContextMetrics) -> list[str]:
     if clip.high < 1 - MUCH:
         lines.append(
             f"the clip leaves {clip.points()} % of the target: raise objective.clip, or set "
-            f"objective.clip_mode none"
+            f"objective.clip_mode huber, the default, or none"
         )
     gap = means.get("entropy_gap_after_divergence")
     if gap is not None and gap.low > LARGE_GAP:

@@ -487,6 +487,7 @@ def _candidates(cell: ExperimentRun, search: RateSearch) -> dict[float, Experime
         config,
         context=replace(config.context, source=("solution",)),
         train=replace(config.train, steps=steps, seed=search.seed),
+        health=replace(config.health, stop_on=()),  # rates are judged after equal steps
     )
     candidates = {}
     for factor in search.factors:

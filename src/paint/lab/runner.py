@@ -77,7 +77,12 @@ from paint.training.step_time import announce_time
 from paint.training.trainer import train
 
 # Config keys that may differ between two calls that work on one experiment: they change no number.
-CHANGEABLE_SETTINGS = {"rollout.urls", "rollout.server_gpus", "rollout.max_logprob_mismatch"}
+CHANGEABLE_SETTINGS = {
+    "rollout.urls",
+    "rollout.server_gpus",
+    "rollout.max_logprob_mismatch",
+    "health.stop_on",
+}
 
 
 @dataclass(frozen=True)
@@ -261,6 +266,8 @@ def _seeded_runs(
         require_count("a seed", seed, least=0)
         for run in [base, *runs]:
             config = run.config.changed("model", date=date).changed("train", seed=seed)
+            # What is compared is equal steps, and a collapse is a result.
+            config = config.changed("health", stop_on=())
             seeded.append(replace(run, config=config))
     return seeded
 

@@ -423,7 +423,7 @@ def differentiate(
 
         sampled = None if tokens is None else tokens[rows]
         terms, g, p, q = _terms_and_g(log_p, log_q, sampled, divergence)
-        metrics["per_token"][rows], kept = loss.clipped_sum(terms, options.clip, options.clip_mode)
+        metrics["per_token"][rows], kept = loss.clipped_sum(terms, options)
         metrics["kl"][rows] = terms.sum(-1)
         metrics["clipped"][rows] = (kept.amin(-1) < 1).to(kept.dtype)
         metrics["unclipped_mass"][rows] = p.mul_(kept).sum(-1)

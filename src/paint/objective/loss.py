@@ -116,8 +116,9 @@ def clipped_divergence(
         none         Σ_v summand(v)
 
     It is exactly zero where P = Q. huber is Huber's loss of √D: its gradient is that of D times
-    min(1, √(clip / D)), so it is 0 where P = Q alone, and points where that of D does. With
-    forward_kl, half of the sum of |dD/dz_i| is at most √(clip / 2) / T, by Pinsker's inequality.
+    min(1, √(clip / D)), so it is 0 where P = Q alone, and points where that of D does. Half of the
+    sum of |dD/dz_i| is then at most √(clip / 2) / T with forward_kl, by Pinsker's inequality, half
+    of that with jsd, and (√(clip D) + √(clip / 2)) / T with reverse_kl, where D > clip.
 
     With the pointwise clip it is not a divergence: large summands are cut and negative ones kept,
     so the sum can be negative. With forward_kl, Q = softmax(z / T) and P held fixed,
@@ -137,7 +138,7 @@ def clipped_divergence(
         )
 
     terms = divergence_terms(target_log_probs, student_log_probs, found)
-    return clipped_sum(terms, clip, clip_mode)[0]
+    return clipped_sum(terms, options)[0]
 
 
 def token_weights(
@@ -230,7 +231,10 @@ def paint_loss(
                                                 A_n = log p̃_T(ŷ_n) − log q(ŷ_n) held fixed
 
     Over ŷ_n drawn from q = p_S at temperature T both have the mean of reverse_kl without a clip;
-    one D_n may be negative. It needs tokens, and clip_mode none.
+    one D_n may be negative. It needs tokens, and clip_mode none or huber. With huber, A_n is
+    limited to [−clip, clip], which keeps its sign: dD_n/dz is at most 2 clip / T in sum, and its
+    mean over ŷ_n is 0 where the views are equal alone. Choose clip for it: 0.06 is meant for a KL,
+    and 1 is the bound of a published ablation (docs/concepts/clip.md).
 
     Raises ValueError for views that do not match, lengths that do not sum to n, and options out of
     range.
@@ -259,7 +263,7 @@ def paint_loss(
 
     divergence = options.divergence
     terms = divergence_terms(target_log_probs, student_log_probs, divergence, tokens)
-    per_token, kept = clipped_sum(terms, options.clip, options.clip_mode)
+    per_token, kept = clipped_sum(terms, options)
     with torch.no_grad():
         stats = {
             "kl": terms.sum(-1),
@@ -304,18 +308,25 @@ def select(
 
 
 def clipped_sum(
-    terms: Float[Tensor, "*n v"], clip: float, clip_mode: ClipMode
+    terms: Float[Tensor, "*n v"], options: Objective
 ) -> tuple[Float[Tensor, "*n"], Float[Tensor, "*n v"]]:
     """Sum each token's terms with the clip, and return the factor of each entry's gradient.
 
     The factor is 1 for the entries that the clip does not change (paper: Eq. clipped_fkl, the set
-    A), 0 for those that it cuts, and with huber min(1, √(clip / D)) for all entries of a token.
+    A), 0 for those that it cuts, and with huber min(1, √(clip / D)) for all entries of a token, or
+    min(1, clip / |A_n|) with a sampled divergence.
     """
+    clip = options.clip
     # Numbers, because computing with Boolean tensors is several times slower.
-    match clip_mode:
+    match options.clip_mode:
         case "pointwise":
             kept = torch.le(terms.detach(), clip, out=torch.empty_like(terms))
             return terms.clamp(max=clip).sum(-1), kept
+        case "huber" if options.divergence.is_sampled:
+            # The terms are 0 but for the sampled token's, log q - log p, of either sign.
+            total = terms.sum(-1)
+            factor = clip / total.detach().abs().clamp(min=clip)
+            return total * factor, factor[..., None].expand_as(terms)
         case "huber":
             total = terms.sum(-1)
             bounded = 2 * (clip * total.clamp(min=clip)).sqrt() - clip

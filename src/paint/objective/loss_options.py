@@ -20,7 +20,7 @@ from paint.objective.divergences import (
 
 @dataclass(frozen=True, slots=True)
 class Objective(LossSettings):
-    """What the loss takes; the defaults are the paper's."""
+    """What the loss takes; the defaults are those of the settings."""
 
     divergence: Divergence = FORWARD_KL
     temperature: float = setting(1.1, within("[0.001, 1000]"), "paper: 1.1")
@@ -38,13 +38,13 @@ class Objective(LossSettings):
         has_kernel = self.impl != "triton" or self.divergence in DIVERGENCES.values()
         note = f"there is no kernel of the divergence {name}"
         require(self, "impl", has_kernel, "auto, chunked or reference", note)
-        is_clippable = self.clip_mode == "none" or not self.divergence.is_sampled
-        why_none = "a clip would take the gradient from the tokens that the teacher disfavours most"
-        allowed = f'"none" with objective.divergence "{name}"'
-        require(self, "clip_mode", is_clippable, allowed, why_none)
+        is_clippable = self.clip_mode in ("none", "huber") or not self.divergence.is_sampled
+        why = "others would take the gradient from the tokens that the teacher disfavours most"
+        allowed = f'"huber" or "none" with objective.divergence "{name}"'
+        require(self, "clip_mode", is_clippable, allowed, why)
 
 
-PAPER_LOSS = Objective()
+PAPER_LOSS = Objective(clip_mode="pointwise")
 """The paper's loss of rollouts at the paper's temperature."""
 
 

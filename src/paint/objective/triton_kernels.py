@@ -250,6 +250,10 @@ def _differentiate(
         per_token = tl.sum(clipped_sum)
         factor = tl.full((), 1.0, dtype)
         clipped = tl.max(cut)
+    elif CLIP_MODE == "huber" and KIND == "sampled_token":
+        factor = clip / tl.maximum(tl.abs(plain), clip)
+        per_token = plain * factor
+        clipped = tl.where(tl.abs(plain) <= clip, 0.0, 1.0)
     elif CLIP_MODE == "huber":
         most = tl.maximum(plain, clip)
         factor = tl.sqrt(clip / most)

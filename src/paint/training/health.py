@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from paint.config.schema import HealthConfig
+from paint.config.schema import Config
 from paint.core.collapse import Watch, describe
 from paint.core.metric_records import Metrics
 from paint.training.callbacks import Callback
@@ -13,9 +13,10 @@ class Health(Callback):
     """Warns when a metric leaves its band, and ends the run on those of ``health.stop_on``."""
 
     def __init__(
-        self, config: HealthConfig, rows: Sequence[Metrics], warn: Callable[[str], None]
+        self, config: Config, rows: Sequence[Metrics], warn: Callable[[str], None]
     ) -> None:
-        self.config, self.warn = config, warn
+        self.stop_on, self.warn = config.health.stop_on, warn
+        self.clip_mode = config.objective.clip_mode
         self.watch = Watch()
         self.ended_on: list[str] = []  # warnings of health.stop_on, of the step that ends the run
         # Of the steps before, where a run is resumed: their warnings were said.
@@ -27,7 +28,7 @@ class Health(Callback):
     ) -> bool | None:
         appeared = self.watch.add(metrics)
         for name in appeared:
-            text = describe(name, *self.watch.active[name], metrics)
+            text = describe(name, *self.watch.active[name], metrics, self.clip_mode)
             self.warn(f"step {step}: collapse warning ({name}): {text}")
-        self.ended_on = [name for name in appeared if name in self.config.stop_on]
+        self.ended_on = [name for name in appeared if name in self.stop_on]
         return bool(self.ended_on)

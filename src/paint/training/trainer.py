@@ -14,6 +14,7 @@ from accelerate import Accelerator
 from paint.config.recipe import to_table
 from paint.config.run_folder import (
     RunError,
+    checkpoints,
     latest_checkpoint,
     read_history,
     read_metrics,
@@ -37,6 +38,7 @@ from paint.core.distributed import (
 )
 from paint.core.errors import ConfigError, Interrupted, NonFiniteError, PaintError, is_unicode
 from paint.core.extensions import extension_errors
+from paint.core.metric_records import WINDOW
 from paint.core.storage import digest
 from paint.data.contexts import Contexts
 from paint.data.mixtures import describe_mixture, draw_problems
@@ -218,7 +220,7 @@ def train(
         setup = Setup(run, policy, teacher, problems, engine, optimizer, accelerator, grader)
         setup = replace(
             setup,
-            callbacks=[Health(run.config.health, history, display.warn), *callbacks],
+            callbacks=[Health(run.config, history, display.warn), *callbacks],
             drift=open_drift(run.config, policy, teacher),
             conversations=conversations,
             context_file=file_content,
@@ -470,6 +472,7 @@ def loop(
                     validate_checkpoint()
                 if is_stopped:
                     display.note(f"ended after step {done} by {' and '.join(ended_by)}; saved")
+                    _warn_of(display, _way_on(setup, folder, done))
                     break
         # The step is saved already, or must not be saved.
         except (Interrupted, checkpoint.RanksDiffer):
@@ -614,6 +617,17 @@ def _name_of(callback: Callback) -> str:
     if isinstance(callback, Health):
         return f"health.stop_on {', '.join(callback.ended_on)}"
     return f"the callback {type(callback).__name__}"
+
+
+def _way_on(setup: Setup, folder: Path, done: int) -> Iterator[str]:
+    """A line on the checkpoint from before the warning that ended the run, if one did."""
+    if not any(isinstance(callback, Health) and callback.ended_on for callback in setup.callbacks):
+        return
+    before = [path for path in checkpoints(folder) if step_of(path) <= done - WINDOW]
+    kept = (
+        f"the last checkpoint before it is {before[-1]}" if before else "none was saved before it"
+    )
+    yield f"{kept}; `paint resume {folder}` goes on all the same (health.stop_on)"
 
 
 def _step_warnings(

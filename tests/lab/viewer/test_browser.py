@@ -74,18 +74,20 @@ def exact(run: Path, policy: Policy, row: int) -> dict[str, Any]:
     assert student.dtype == torch.float64
     logits = student.clone().requires_grad_()
     tokens = torch.tensor(ids)
-    loss = paint_loss(logits, taught, [len(ids)], clip=config.objective.clip, tokens=tokens)
+    bound = {"clip": config.objective.clip, "clip_mode": config.objective.clip_mode}
+    loss = paint_loss(logits, taught, [len(ids)], tokens=tokens, **bound)
     loss.value.backward()
     assert logits.grad is not None
     slope = logits.grad.gather(1, tokens[:, None])[:, 0] * len(ids)
     log_p, log_q = ((x / 1.1).log_softmax(-1) for x in (taught, student))
     target = 0.97 * log_p + 0.03 * log_q
     target = torch.where(loss.stats["selected"][:, None] > 0, target.log_softmax(-1), log_p)
-    summands = target.exp() * (target - log_q)
+    divergence = (target.exp() * (target - log_q)).sum(-1, keepdim=True)
+    assert config.objective.clip_mode == "huber"
     return {
         "values": {"loss": loss.per_token, **loss.stats, "slope": slope},
         "probs": {"student": log_q.exp(), "teacher": log_p.exp(), "target": target.exp()},
-        "clipped": summands > config.objective.clip,
+        "clipped": divergence > config.objective.clip,
     }
 
 

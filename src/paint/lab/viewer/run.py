@@ -150,7 +150,7 @@ def run_data(
             {**asdict(chart), "metrics": metrics_of_chart(name, columns)}
             for name, chart in CHARTS.items()
         ],
-        "warnings": warning_history(metrics),
+        "warnings": warning_history(metrics, clip_mode=config.objective.clip_mode),
         "validation": [validation_data(*place, graded) for place, graded in validation.items()],
         "stored_steps": _stored_steps(run),
         "steps": steps,

@@ -235,7 +235,7 @@ function tokenSpans(row) {
 function isClipped(i, v, value) {
   const o = DATA.objective;
   if (o.clip_mode === "none") return false;
-  return (o.clip_mode === "token" ? v.kl[i] : value) > o.clip;
+  return (o.clip_mode === "pointwise" ? value : Math.abs(v.kl[i])) > o.clip;
 }
 
 // The entries of a token: the sampled one first, then from likely to unlikely.
