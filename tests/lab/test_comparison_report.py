@@ -94,6 +94,29 @@ def judged(**changes: Any) -> list[CheckpointResult]:
     ]
 
 
+def controlled(gain: float) -> list[CheckpointResult]:
+    """The results with a control of two problems, whose share right rises by so much."""
+    return [
+        replace(r, control=[0.5, 0.25] if r.run == "base" else [0.5 + gain, 0.25]) for r in RESULTS
+    ]
+
+
+def test_comparison_report_of_a_control_has_its_gain_beside_the_gain() -> None:
+    layout = Layout("", ["never", "few"], all_pairs=False)
+    report = comparison_report(layout, controlled(0.25))
+    table = report.tables[0]
+    gains = {row[0]: row[table.columns.index("gain on the control")] for row in table.rows}
+    assert gains["base"] == ""
+    assert gains["few"].startswith("+12.5")
+    [line] = [line for line in report.lines if line.startswith("few: ")]
+    assert "33.3" in line
+    assert "75.0" in line
+    assert "on the control, where nothing can be gained, +12.5" in line
+    without = comparison_report(layout, RESULTS)
+    assert "gain on the control" not in without.tables[0].columns
+    assert not any(line.startswith("few: ") for line in without.lines)
+
+
 REWARDS = {key: 0.01 + 0.84 * scores for key, scores in SCORES.items()}
 
 

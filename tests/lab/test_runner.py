@@ -19,6 +19,7 @@ from paint.cli import main
 from paint.config.recipe import find_recipe, read_recipe
 from paint.config.run_folder import RunError, step_folder
 from paint.config.schema import Config, ConfigError, ModelConfig
+from paint.core.demo_files import NEW_RULES, NEW_RULES_PROBLEMS
 from paint.core.display import Display
 from paint.evaluation.generate import checkpoint_digest
 from paint.lab.checkpoint_results import (
@@ -27,11 +28,13 @@ from paint.lab.checkpoint_results import (
     read_results,
 )
 from paint.lab.eval_protocols import protocol_for
+from paint.lab.repaired import repaired_table
 from paint.lab.runner import ExperimentRun, RunDisplay, run_experiment
 from paint.models.weights import trained_in
 from paint.training.run_log import new_run
 from processes import until
 from runs import Sections, rows_of, tight_and_loose
+from verdicts import is_correct
 
 PROBLEMS, SAMPLES = 5, 3
 SMALL = ["--problems", str(PROBLEMS), "--samples", str(SAMPLES)]
@@ -106,6 +109,44 @@ def run_cells(folder: Path, *configs: Config, **options: Any) -> list[Checkpoint
     """An experiment with one seed; each config is a run, called one."""
     cells = [ExperimentRun("one", config) for config in configs]
     return run_experiment(cells, [0], folder, protocol_for(DEMO, None, 2, 2), Display(), **options)
+
+
+def test_experiment_of_the_demo_has_the_shares_of_its_control(finished: Experiment) -> None:
+    folder, _, _ = finished
+    for result in read_results(folder):
+        place = folder / "evaluation" / f"seed-{result.seed}" / result.run / NEW_RULES
+        grades = [row["correct"] for row in rows_of(place / "grades.jsonl")]
+        shares = np.reshape(grades, (PROBLEMS, SAMPLES)).mean(axis=1)
+        assert result.control == pytest.approx(shares.tolist())
+        asked = {row["problem"] for row in rows_of(place / "problems.jsonl")}
+        assert asked <= {row["problem"] for row in rows_of(NEW_RULES_PROBLEMS)}
+
+
+def test_repaired_table_shows_the_problem_that_rose_most(finished: Experiment) -> None:
+    folder, _, _ = finished
+    results = [r for r in read_results(folder) if r.seed == 1 and r.run != "tight"]
+    place = folder / "evaluation/seed-1"
+    grades: dict[str, Any] = {}
+    for run in ("base", "loose"):
+        correct = [row["correct"] for row in rows_of(place / run / "demo/grades.jsonl")]
+        grades[run] = np.reshape(correct, (PROBLEMS, SAMPLES))
+    # A problem that the base also gets wrong, and the run also right.
+    mixed = ~grades["base"].all(axis=1) & grades["loose"].any(axis=1)
+    number = int(mixed.argmax())
+    assert mixed[number]
+    rises = {"base": [0] * PROBLEMS, "loose": [int(i == number) for i in range(PROBLEMS)]}
+    results = [replace(result, right=rises[result.run]) for result in results]
+
+    table = repaired_table("loose", results, folder, lambda _: None)
+    assert table is not None
+    cells = dict(table.rows)
+    problem = rows_of(place / "base/demo/problems.jsonl")[number]
+    assert cells["problem"] == problem["problem"]
+    assert cells["reference"] == problem["solution"]
+    assert not is_correct(cells["before"], problem["answer"])
+    assert is_correct(cells["after"], problem["answer"])
+    fallen = [replace(result, right=[0] * PROBLEMS) for result in results]
+    assert repaired_table("loose", fallen, folder, lambda _: None) is None
 
 
 def test_run_display_shows_warnings_with_the_name_of_the_run(
@@ -193,7 +234,10 @@ def test_experiment_every_checkpoint_adds_evaluations_without_training(
         moved.append(result.right != last.right)
     assert any(moved)
 
-    headline = (finished.folder / "results.md").read_text().rstrip()
+    written = (finished.folder / "results.md").read_text()
+    # Then come a repaired problem, if there is one, and what was found in words.
+    headline = written.partition("\n\n**The problem that")[0].partition("\n- ")[0].rstrip()
+    assert headline.count("**Avg@3 of each seed") == 1
     assert (folder / "results.md").read_text().startswith(headline)
     assert (folder / "results.svg").read_bytes() == (finished.folder / "results.svg").read_bytes()
     assert "Avg@3 by step" in said

@@ -6,7 +6,7 @@ from pathlib import Path
 from paint.core.errors import cut
 from paint.data.problems import Problem
 from paint.evaluation.frame import Table
-from paint.evaluation.store import reopen_store
+from paint.evaluation.store import StoreError, reopen_store
 from paint.inference.rollouts import Rollout
 from paint.lab.checkpoint_results import BASE, CheckpointResult, Results, by_run, score_of
 
@@ -24,7 +24,7 @@ def repaired_table(
         waiting: says that another process is at work on its samples.
 
     Returns:
-        None where no wrong sample of the base and right sample of the run exist.
+        None where nothing was repaired, or the samples are no longer there.
     """
     groups = by_run(results)
     base, trained = groups[BASE][0], groups[name][0]
@@ -34,8 +34,11 @@ def repaired_table(
     place = rises.index(max(rises))
     if rises[place] <= 0:
         return None
-    problem, wrong = _sample(folder, base, place, waiting, correct=False)
-    _, right = _sample(folder, trained, place, waiting, correct=True)
+    try:
+        problem, wrong = _sample(folder, base, place, waiting, correct=False)
+        _, right = _sample(folder, trained, place, waiting, correct=True)
+    except StoreError:
+        return None  # the table of results does not need them
     samples = base.protocol["samples"]
     title = (
         f"The problem that {name} repaired most (seed {base.seed}): {base.right[place]} of "

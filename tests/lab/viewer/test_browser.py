@@ -74,8 +74,8 @@ def exact(run: Path, policy: Policy, row: int) -> dict[str, Any]:
     assert student.dtype == torch.float64
     logits = student.clone().requires_grad_()
     tokens = torch.tensor(ids)
-    bound = {"clip": config.objective.clip, "clip_mode": config.objective.clip_mode}
-    loss = paint_loss(logits, taught, [len(ids)], tokens=tokens, **bound)
+    clip, mode = config.objective.clip, config.objective.clip_mode
+    loss = paint_loss(logits, taught, [len(ids)], tokens=tokens, clip=clip, clip_mode=mode)
     loss.value.backward()
     assert logits.grad is not None
     slope = logits.grad.gather(1, tokens[:, None])[:, 0] * len(ids)
