@@ -171,12 +171,13 @@ def run_experiment(
     trained = [run for run in missing if run.name != BASE and not _is_trained(run, folder)]
     if trained:
         checkpoints = sum(len(missing_steps(run)) for run in missing)
+        problems = sum(len(each.problems) for each in protocol.benchmarks)
         announce_time(
             trained[0].config,
             display,
             label=trained[0].label,
             trainings=len(trained),
-            answers=checkpoints * len(benchmark.problems) * protocol.samples,
+            answers=checkpoints * problems * protocol.samples,
             longest=protocol.rollout.max_new_tokens,
             confirm=confirm,
         )
