@@ -1,8 +1,8 @@
 """Comparison of recipes: the same model, problems and seeds, in one table.
 
 `paint demo` is the comparison on the embedded model, with problems that are chains of operations
-modulo 100. The model (made by ``tools/pretrain_demo.py``) makes arithmetic errors, and uses a
-reference only for the steps that it states, so gains can be attributed to the context's content.
+modulo 100. The model (made by ``tools/pretrain_demo.py``) does not know the rules that give words
+their values, and reads them where a reference states them: gains are those of its content.
 """
 
 from collections.abc import Sequence
