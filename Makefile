@@ -39,9 +39,8 @@ real: setup  ## the same on a small real model (docs/results/smollm2.md): 1.5 to
 
 results: setup  ## the paper's tables on the demo (docs/results/demo.md); resumes when run again
 	$(BIN)/paint demo --methods sft grpo opsd paint --seeds 5
-	$(BIN)/paint demo --methods grpo-long opsd paint --seeds 5 --every-checkpoint --output-dir runs/demo-budget
-	$(BIN)/paint compare demo-paint --controls none other wrong_answer answer --against-last --seeds 5 --output-dir runs/demo-controls
-	for table in mask-ratio mask-placement interpolation; do $(BIN)/paint compare ablations/$$table --base demo-paint --against-last --seeds 5 --problems 100 --output-dir runs/demo-$$table || exit; done
+	$(BIN)/paint compare demo-paint --controls none other wrong_answer answer --against-last --seeds 3 --problems 100 --output-dir runs/demo-controls
+	for table in mask-ratio mask-placement interpolation; do $(BIN)/paint compare ablations/$$table --base demo-paint --against-last --seeds 3 --problems 100 --output-dir runs/demo-$$table || exit; done
 
 # A file's tests share what they run, so a file stays with one worker; tests/conftest.py orders them.
 # Where PYTHONDONTWRITEBYTECODE is set, each worker compiles all modules again, which takes 16 s.
