@@ -30,7 +30,7 @@ SMALL: dict[str, dict[str, Any]] = {
         "max_new_tokens": 24,
         "batch_size": 12,
         "samples_per_problem": 4,
-        "temperature": 1.5,  # so that completions differ
+        "temperature": 3.0,  # so that completions differ
     },
     "train": {"steps": 1, "batch_size": 12, "micro_batch_size": 5, "checkpoint_every": 1},
 }

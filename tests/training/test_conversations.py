@@ -325,7 +325,7 @@ def test_conversation_that_its_environment_begins_over_the_limit_is_an_error(
     assert talk.grade is not None
     assert talk.grade.failed
     # The demo's model has 1,024 positions.
-    assert "a prompt of 2,006 tokens, over the limit of 1,016 (data.max_p" in talk.grade.reason
+    assert "a prompt of 3,007 tokens, over the limit of 1,016 (data.max_p" in talk.grade.reason
 
 
 @pytest.mark.slow
@@ -495,7 +495,7 @@ def test_written_conversation_over_the_limit_is_refused_with_all_that_its_rows_h
     tmp_path: Path,
 ) -> None:
     asked = {"role": "user", "content": "Add 1 and 4."}
-    long = [asked, CHAT[1], {"role": "user", "content": "so " * 60}, CHAT[3]]
+    long = [asked, CHAT[1], {"role": "user", "content": "so " * 40}, CHAT[3]]
     chats = {"a": CHAT, "b": long}
     rows = [{"id": name, "messages": chat, "answer": "5"} for name, chat in chats.items()]
     path = write_problems(tmp_path / "chats.jsonl", rows)

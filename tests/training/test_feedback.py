@@ -28,9 +28,10 @@ SMALL: dict[str, dict[str, Any]] = {
         "max_new_tokens": 60,
         "batch_size": 8,
         "samples_per_problem": 4,
-        "temperature": 1.5,  # right and wrong completions
+        "temperature": 1.5,  # with this seed's problems, right and wrong completions
     },
-    "train": {"steps": 1, "batch_size": 8, "micro_batch_size": 3, "checkpoint_every": 1},
+    "train": {"steps": 1, "batch_size": 8, "micro_batch_size": 3, "checkpoint_every": 1}
+    | {"seed": 2},
     "grading": {"grader": "first_error:grade"},
     "context": {"source": "feedback", "mask_ratio_wrong": 0.0, "mask_ratio_correct": 0.0},
 }
@@ -45,7 +46,7 @@ def test_train_on_feedback_learns_from_completions_with_feedback(tmp_path: Path)
     config = small({"prompts": {"teacher": template}})
     train(config, tmp_path)
     rows, [metrics] = stored(tmp_path), read_metrics(tmp_path)
-    policy = load_policy(config.model, seed=0)
+    policy = load_policy(config.model, seed=2)
     kept = [row for row in rows if row["kept"]]
     assert 0 < len(kept) < len(rows)
     for row in rows:
@@ -79,7 +80,7 @@ def test_train_without_any_feedback_updates_nothing(
     [metrics] = read_metrics(tmp_path)
     assert metrics["kept_completions"] == metrics["gradient_norm"] == 0
     assert "step 1: no completion was learned from" in capsys.readouterr().out
-    fresh = dict(load_policy(config.model, seed=0).model.named_parameters())
+    fresh = dict(load_policy(config.model, seed=2).model.named_parameters())
     for name, value in adapter(tmp_path).items():
         assert value.equal(fresh[name.replace(".weight", ".default.weight")]), name
 
@@ -171,13 +172,31 @@ def test_feedback_with_control_text_does_not_end_the_turn(tmp_path: Path) -> Non
 
 def test_first_error_names_the_step_that_differs(problems: list[Problem]) -> None:
     problem = problems[0]
-    row = {"problem": problem.problem}
+    row = {"problem": problem.problem, "solution": problem.solution}
     right = problem.solution
     assert first_error.grade(right, row) == Grade(1.0, "right answer")
-    wrong = right.replace("19-6 \\equiv 13", "19-6 \\equiv 14").replace("{51}", "{52}")
-    assert first_error.grade(wrong, row).feedback == "$19-6 \\equiv 13$."
+    wrong = right.replace("16-10 \\equiv 6", "16-10 \\equiv 7").replace("{82}", "{83}")
+    assert first_error.grade(wrong, row).feedback == "$16-10 \\equiv 6$."
     cut = right[: right.index("\\times 3")]
-    assert first_error.grade(cut, row).feedback == "$13\\times 3 \\equiv 39$."
+    assert first_error.grade(cut, row).feedback == "$36\\times 3 \\equiv 8$."
+
+
+def test_first_error_says_the_rule_of_the_steps_word() -> None:
+    row = {
+        "problem": "Start at $50$ and apply $-zor, \\times 2, +zor$ modulo $100$.",
+        "solution": "A zor is $3$. $50-3 \\equiv 47\\times 2 \\equiv 94+3 \\equiv 97$.",
+    }
+    guessed = "A zor is $8$. $50-8 \\equiv 42\\times 2 \\equiv 84+8 \\equiv 92$."
+    ended = "\nThe answer is $\\boxed{92}$."
+    assert first_error.grade(guessed + ended, row) == Grade(
+        0.0, "wrong step 1", feedback="A zor is $3$. $50-3 \\equiv 47$."
+    )
+    unfinished = row["solution"][: row["solution"].index("+3")]
+    assert first_error.grade(unfinished, row) == Grade(
+        0.0, "no step 3", feedback="A zor is $3$. $94+3 \\equiv 97$."
+    )
+    miscopied = row["solution"] + ended
+    assert first_error.grade(miscopied, row).feedback == "The result is $\\boxed{97}$."
 
 
 @pytest.mark.slow

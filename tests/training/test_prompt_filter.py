@@ -137,7 +137,7 @@ def test_prompt_filter_counts_references(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("paint.core.display.LEAST_SECONDS", 0.0)  # of lines on counts
-    rows = [("so " * 60, "It is 1."), ("Is it?", "so " * 60)]
+    rows = [("so " * 40, "It is 1."), ("Is it?", "so " * 40)]
 
     def names(limit: int, data: dict[str, Any] | None = None, **sections: Any) -> list[str]:
         data = {"max_prompt_tokens": limit} | (data or {})

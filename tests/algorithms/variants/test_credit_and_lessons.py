@@ -106,7 +106,8 @@ def test_rationale_prompt_with_special_text_is_that_without_it(policy: Policy) -
 
 @pytest.mark.slow
 def test_u_opsd_trains_on_rows_without_answers(tmp_path: Path, problems: list[Problem]) -> None:
-    rows = [{"problem": p.problem} for p in problems[:4]]
+    # Problems whose words have an unknown value, so that answers to one differ.
+    rows = [{"problem": p.problem} for p in problems if "A " in p.solution][:4]
     sections: dict[str, Any] = {
         "data": {"path": write_problems(tmp_path / "rows.jsonl", rows)},
         "context": {"source": "none"},

@@ -47,7 +47,8 @@ VARIANT = r"paint-(?!qwen)|oasis|(e2|og|u|beta)-opsd|semi-opd|rlsd|sipo|sdar"
 def test_shipped_variant_is_short_and_trains_on_demo(tmp_path: Path, name: str) -> None:
     text = find_recipe(name).read_text()
     assert len([line for line in text.splitlines() if line and line[0] not in "#["]) <= 15
-    few = {"train": {"steps": 2, "batch_size": 16}}
+    # Of this seed, both steps have a problem whose answers have a majority and others.
+    few = {"train": {"steps": 2, "batch_size": 16, "seed": 10}}
     stored: dict[str, Any] = {}
     if name == "semi-opd":
         train(changed("demo-paint", few), tmp_path / "first")

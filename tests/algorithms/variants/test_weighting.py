@@ -154,7 +154,9 @@ def test_printed_weights_by_place_train_on_the_first_tokens_of_each_completion(
     assert PLACES is not None
     module: dict[str, Any] = {"__name__": "early"}
     exec(PLACES[1], module)
-    train(small({"train": {"method": spec_of(module["Early"])}}), tmp_path / "run")
+    # Hot enough that a completion goes on behind an answer's usual end.
+    hot: dict[str, Any] = {"rollout": {"temperature": 2.5, "top_p": 1.0}}
+    train(small(hot | {"train": {"method": spec_of(module["Early"])}}), tmp_path / "run")
     lengths = set()
     for values in read_tokens(tokens_path(tmp_path / "run", 1)).values():
         lengths.add(len(values["loss"]))
