@@ -82,7 +82,7 @@ SETTINGS: dict[str, Any] = {
     "context": {"mask_ratio_wrong": 0.1},
 }
 FLAGS = (
-    "--train.steps 20 --train.options.correct-weight=0.4 --model.no-teacher-thinking "
+    "--train.steps 40 --train.options.correct-weight=0.4 --model.no-teacher-thinking "
     "--model.lora-rank 4 --context.mask_ratio_wrong 0.1"
 )
 
@@ -112,7 +112,7 @@ def test_compare_settings_are_those_of_all_recipes(
     assert list(configs) == ["masked", "paint-on-correct"]
     assert configs["masked"].context.mask_ratio_correct == 0.9
     for config in configs.values():
-        assert (config.train.steps, config.train.options["correct_weight"]) == (20, 0.4)
+        assert (config.train.steps, config.train.options["correct_weight"]) == (40, 0.4)
         assert (config.model.teacher_thinking, config.model.lora_rank) == (False, 4)
         assert (config.context.mask_ratio_wrong, config.data.path) == (0.1, rows)
 
