@@ -166,7 +166,7 @@ def test_compare_setting_that_a_recipe_cannot_have_is_refused(
 def test_compare_feedback_with_that_of_another_completion_at_every_checkpoint(
     tmp_path: Path,
 ) -> None:
-    small = "--train.steps 2 --train.batch-size 4 --rollout.max-new-tokens 24 --data.limit 20"
+    small = "--train.steps 2 --train.batch-size 4 --rollout.max-new-tokens 12 --data.limit 20"
     line = f"compare demo-paint --controls other_feedback --context.source feedback {small}"
     few = f"--problems 1 --samples 1 --max-new-tokens 8 --seeds 1 --output-dir {tmp_path}"
     every = "--every-checkpoint --train.checkpoint-every 1 --against-last"
