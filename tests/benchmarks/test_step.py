@@ -33,7 +33,7 @@ def test_compare_ratios_use_medians_and_verdict_uses_fastest() -> None:
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("name", ["paint", "opsd, restated"])
 def test_step_moves_adapters(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = random_qwen3(tmp_path, layers=1, hidden=32, heads=2, kv_heads=1, vocabulary=800)
+    path = random_qwen3(tmp_path, layers=1, hidden=32, heads=2, kv_heads=1, vocabulary=1000)
     policies = []
 
     def loaded(*args: Any, **options: Any) -> Any:

@@ -195,7 +195,7 @@ def test_train_starts_with_what_differs_from_recipe(
     assert main([*line, "--rollout.max-new-tokens", "4", "--output-dir", str(tmp_path / "x")]) == 0
     lines = capsys.readouterr().out.splitlines()
     [note] = [line for line in lines if line.startswith("not as in")]
-    assert "train.steps: 20 -> 1" in note
+    assert "train.steps: 40 -> 1" in note
     assert "log." not in note
     [step] = [line for line in lines if line.startswith("step 1/1")]
     assert "KL to target" in step  # -v shows all metrics, not four

@@ -18,10 +18,10 @@ def test_evaluation_of_run_is_its_validation_or_the_demos_problems(run: Path) ->
     validated = evaluation_of(read_run(run))
     assert validated.benchmarks == (read_run(run).validation.path,)
     assert (validated.samples, validated.limit, validated.thinking) == (3, 4, False)
-    assert (validated.rollout.top_p, validated.rollout.max_new_tokens) == (1.0, 60)
+    assert (validated.rollout.temperature, validated.rollout.max_new_tokens) == (1.1, 60)
     demo = evaluation_of(changed("demo-paint", {"grading": {"grader": "exact"}}))
     assert (demo.benchmarks, demo.thinking, demo.grading.grader) == (("demo",), False, ("exact",))
-    assert demo.rollout.max_new_tokens == 96
+    assert (demo.rollout.temperature, demo.rollout.max_new_tokens) == (1.0, 96)
     own = changed("demo-paint", {"data": {"path": "own.jsonl"}})
     assert evaluation_of(own).benchmarks == ("demo",)
     larger = changed("demo-paint", {"data": {"path": "own.jsonl"}, "model": {"path": "owner/name"}})
@@ -34,7 +34,9 @@ def test_eval_of_run_takes_its_defaults_and_flags_override_them(run: Path) -> No
         parsed = parse(["eval", str(target), "--samples", "5"]).options
         assert (parsed.targets, parsed.config.samples) == ((str(target),), 5)
         assert parsed.config.rollout.max_new_tokens == 60
-    assert parse(["eval", "demo", str(run)]).options.config == EvaluationConfig()
+    assert parse(["eval", "owner/name", str(run)]).options.config == EvaluationConfig()
+    demo = parse(["eval", "demo", str(run)]).options.config
+    assert (demo.benchmarks, demo.rollout.max_new_tokens) == (("demo",), 96)
 
 
 def test_cost_is_of_all_tokens_at_the_runs_rate(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

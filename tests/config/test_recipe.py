@@ -19,7 +19,7 @@ from paint.config.recipe import (
     shipped_recipes,
     to_table,
 )
-from paint.config.schema import Config, ConfigError, ContextConfig
+from paint.config.schema import Config, ConfigError, ContextConfig, TrainConfig
 from paint.lab.recipes import read_recipes
 from paint.objective.masking import Placement
 from paint.resolve.check import check_config, require_paths
@@ -175,9 +175,10 @@ def test_recipe_has_model_and_method_of_its_name(name: str) -> None:
 
 
 def test_demo_grpo_long_is_grpo_with_eight_times_steps() -> None:
-    """The first checkpoint is where the short one ends, which has as many rollouts as PAINT."""
+    """A checkpoint is where the short one ends, which has as many rollouts as PAINT."""
     short, long = (read_recipe(find_recipe(name)) for name in ("demo-grpo", "demo-grpo-long"))
-    steps, every = 8 * short.train.steps, short.train.steps
+    steps, every = 8 * short.train.steps, TrainConfig().checkpoint_every
+    assert short.train.steps % every == 0
     longer = replace(short.train, steps=steps, checkpoint_every=every)
     assert long == replace(short, train=longer)
     paint = read_recipe(find_recipe("demo-paint")).train

@@ -55,8 +55,9 @@ def test_load_benchmark_keeps_solutions_where_present(tmp_path: Path) -> None:
 
 
 def test_load_benchmark_demo_has_published_size_and_limit() -> None:
-    assert len(load_benchmark("demo").problems) == PUBLISHED["demo"].size
-    assert len(load_benchmark("demo", limit=3).problems) == 3
+    for name in ("demo", "demo-new-rules"):
+        assert len(load_benchmark(name).problems) == PUBLISHED[name].size
+        assert len(load_benchmark(name, limit=3).problems) == 3
     with pytest.raises(ConfigError, match="limit"):
         load_benchmark("demo", limit=0)
 
@@ -75,7 +76,7 @@ def test_load_benchmark_incomplete_published_set_is_refused(tmp_path: Path) -> N
 
 
 def test_load_benchmark_hub_failure_suggests_local_copy() -> None:
-    for name in set(PUBLISHED) - {"demo"}:
+    for name in set(PUBLISHED) - {"demo", "demo-new-rules"}:
         message = refusal(name)
         assert message.startswith(f"{name}: {PUBLISHED[name].source.partition('@')[0]}@")
         assert message.endswith(f"; with a copy on this machine, write {name}=PATH")

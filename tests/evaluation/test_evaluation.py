@@ -128,7 +128,7 @@ def test_generate_stores_k_samples_a_problem_in_order(
     for problem, row in zip(problems[:5], graded.correct, strict=True):
         mine = [texts[problem.id, k] for k in range(3)]
         assert row.tolist() == [rf"\boxed{{{problem.answer}}}" in text for text in mine]
-        assert all(text.startswith("We get $") and text.endswith("}$.") for text in mine)
+        assert all(text.startswith(("$", "A ")) and text.endswith("}$.") for text in mine)
     # They are k samples, not one k times over.
     assert any(len({texts[p.id, k] for k in range(3)}) > 1 for p in problems[:5])
     # A sample depends on its problem and its number alone.
@@ -298,7 +298,7 @@ def test_eval_run_compares_checkpoints_with_base(
     # Another setting does not mix with it.
     capsys.readouterr()
     assert main(["eval", str(adapted), *flags, "--rollout.temperature", "0.6"]) == 2
-    assert "temperature: 1.1 -> 0.6" in capsys.readouterr().err
+    assert "temperature: 1.0 -> 0.6" in capsys.readouterr().err
 
 
 def always_right(completion: str, row: dict[str, Any]) -> float:

@@ -263,7 +263,7 @@ def test_generate_drops_graphs_when_a_prefill_moves_buffers(
     sampling = dataclasses.replace(SAMPLING, max_new_tokens=20)
     sampler = local._Sampler(policy, sampling, 2, 320, print, print, graphs=True)
     assert isinstance(sampler.decoder, StaticDecoder)
-    first, long = (SlotRow(i, tuple(ids), i) for i, ids in enumerate([short, (short * 9)[:300]]))
+    first, long = (SlotRow(i, tuple(ids), i) for i, ids in enumerate([short, (short * 20)[:300]]))
     with torch.no_grad():
         sampler.fill([first], ())
         sampler.run(1)

@@ -89,7 +89,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_advise_on_demo_shows_the_whole_solution(tmp_path: Path) -> None:
-    report = advised(tmp_path, problems=40, samples=4, answers=True)
+    config = DEMO.changed("data", limit=100)
+    report = advised(tmp_path, config, problems=100, samples=4, answers=True)
     gradients = means_of(report, "accuracy_gradient")
     assert gradients["solution@0"] > gradients["recipe"] > gradients["other@0"]
     assert report.lines[0].startswith("there is something to learn: ")

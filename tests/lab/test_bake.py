@@ -136,5 +136,5 @@ def test_bake_teaches_rules(config: Config, tmp_path: Path) -> None:
     longer = {"steps": 40, "checkpoint_every": 40, "batch_size": 32}
     report = bake(check_config(of(config, train=longer)), tmp_path, held_out=16, samples=4)
     follows = {row.policy: row.mean for row in select_rows(report.rows, metric="follows")}
-    assert follows[PLAIN] < 0.05
+    assert follows[PLAIN] == pytest.approx(0.25, abs=0.15)  # a guess among four values
     assert follows[BAKED] > 0.67 * follows[PROMPTED] > 0.5

@@ -82,7 +82,7 @@ SETTINGS: dict[str, Any] = {
     "context": {"mask_ratio_wrong": 0.1},
 }
 FLAGS = (
-    "--train.steps 20 --train.options.correct-weight=0.4 --model.no-teacher-thinking "
+    "--train.steps 40 --train.options.correct-weight=0.4 --model.no-teacher-thinking "
     "--model.lora-rank 4 --context.mask_ratio_wrong 0.1"
 )
 
@@ -112,7 +112,7 @@ def test_compare_settings_are_those_of_all_recipes(
     assert list(configs) == ["masked", "paint-on-correct"]
     assert configs["masked"].context.mask_ratio_correct == 0.9
     for config in configs.values():
-        assert (config.train.steps, config.train.options["correct_weight"]) == (20, 0.4)
+        assert (config.train.steps, config.train.options["correct_weight"]) == (40, 0.4)
         assert (config.model.teacher_thinking, config.model.lora_rank) == (False, 4)
         assert (config.context.mask_ratio_wrong, config.data.path) == (0.1, rows)
 
@@ -166,7 +166,7 @@ def test_compare_setting_that_a_recipe_cannot_have_is_refused(
 def test_compare_feedback_with_that_of_another_completion_at_every_checkpoint(
     tmp_path: Path,
 ) -> None:
-    small = "--train.steps 2 --train.batch-size 4 --rollout.max-new-tokens 24 --data.limit 20"
+    small = "--train.steps 2 --train.batch-size 4 --rollout.max-new-tokens 12 --data.limit 20"
     line = f"compare demo-paint --controls other_feedback --context.source feedback {small}"
     few = f"--problems 1 --samples 1 --max-new-tokens 8 --seeds 1 --output-dir {tmp_path}"
     every = "--every-checkpoint --train.checkpoint-every 1 --against-last"

@@ -190,8 +190,8 @@ def test_compare_takes_configs_and_dicts_beside_names(compared: list[dict[str, C
     recipes: Any = ["demo-opsd", DEMO, {"train": {"learning_rate": 1e-3}}]
     paint.compare(recipes, base="demo-paint", train={"steps": 4})
     [rows] = compared
-    assert list(rows) == ["demo-opsd", "learning_rate=6e-4", "learning_rate=1e-3"]
-    assert [config.train.learning_rate for config in rows.values()] == [6e-4, 6e-4, 1e-3]
+    assert list(rows) == ["demo-opsd", "learning_rate=2e-3", "learning_rate=1e-3"]
+    assert [config.train.learning_rate for config in rows.values()] == [2e-3, 2e-3, 1e-3]
     assert {config.train.steps for config in rows.values()} == {4}
     assert {config.model for config in rows.values()} == {DEMO.model}
 
@@ -201,7 +201,7 @@ def test_compare_configs_have_folders_and_seeds_of_the_comparison(
 ) -> None:
     named = DEMO.changed("log", name="mine").changed("train", seed=7)
     paint.compare([named, DEMO.changed("train", learning_rate=1e-3)])
-    assert list(compared[0]) == ["learning_rate=6e-4", "learning_rate=1e-3"]
+    assert list(compared[0]) == ["learning_rate=2e-3", "learning_rate=1e-3"]
     with pytest.raises(ConfigError, match="row-1 and row-2 have the same settings"):
         paint.compare([named, DEMO])
 

@@ -23,10 +23,15 @@ OPTIONS: list[dict[str, Any]] = [
     {},
     {"divergence": "reverse_kl"},
     {"divergence": "jsd", "clip": 0.01},
+    {"clip_mode": "pointwise"},
+    {"clip_mode": "pointwise", "divergence": "reverse_kl"},
+    {"clip_mode": "pointwise", "divergence": "jsd", "clip": 0.01},
     {"clip_mode": "token"},
     {"clip_mode": "none", "top_fraction": 0.5, "interpolation_weight": 0.5},
     {"divergence": "sampled_token", "clip_mode": "none"},
+    {"clip_mode": "huber", "divergence": "sampled_token"},
     {"skip_tokens": 5, "top_fraction": 0.2},
+    {"clip_mode": "pointwise", "skip_tokens": 5, "top_fraction": 0.2},
 ]
 
 
@@ -48,14 +53,13 @@ def test_detail_values_and_gradients_match_complete_loss(
     found = detail(student, teacher, (student_head, teacher_head), tokens, settings)
 
     logits = student_head(student).detach().requires_grad_()
-    whole = dict(options, skip_tokens=options.get("skip_tokens", 0))
-    loss = paint_loss(logits, teacher_head(teacher).detach(), [40], tokens=tokens, **whole)
+    loss = paint_loss(logits, teacher_head(teacher).detach(), [40], settings, tokens=tokens)
     for name, value in {"loss": loss.per_token, **loss.stats}.items():
         np.testing.assert_allclose(found.values[name], value.detach(), rtol=1e-5, atol=1e-6)
     loss.value.backward()
     assert logits.grad is not None
-    slope = logits.grad.gather(1, tokens[:, None])[:, 0] * (40 - whole["skip_tokens"])
-    weighed = slice(whole["skip_tokens"], None)  # the others are looked at, too, and weigh nothing
+    slope = logits.grad.gather(1, tokens[:, None])[:, 0] * (40 - settings.skip_tokens)
+    weighed = slice(settings.skip_tokens, None)  # the others are looked at, too, and weigh nothing
     np.testing.assert_allclose(found.values["slope"][weighed], slope[weighed], atol=1e-6)
 
 

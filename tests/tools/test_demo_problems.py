@@ -39,12 +39,12 @@ def chain_in(style: str) -> Chain:
 
 
 def worked_by_hand(start: int) -> list[int]:
-    """The results of OPERATIONS: a zor is 3, a pum is 11."""
+    """The results of OPERATIONS."""
     a = (start + 12) % 100
     b = 3 * a % 100
-    c = (b - 3) % 100
-    d = (c + 11) % 100
-    e = (d + 3) % 100
+    c = (b - RULES["zor"]) % 100
+    d = (c + RULES["pum"]) % 100
+    e = (d + RULES["zor"]) % 100
     return [a, b, c, d, e, (e - 9) % 100]
 
 
@@ -75,12 +75,14 @@ def hidden_in(solution: str) -> list[str]:
 def test_reference_in_own_style_is_one_formula_that_rules_interrupt() -> None:
     chain = chain_in("own")
     a, b, c, d, e, f = worked_by_hand(chain.start)
+    zor, pum = RULES["zor"], RULES["pum"]
     assert chain.problem == (
         rf"Start at ${chain.start}$ and apply $+12, \times 3, -zor, +pum, +zor, -9$ modulo $100$."
     )
     assert chain.reference(RULES) == (
-        rf"${chain.start}+12 \equiv {a}\times 3 \equiv {b}$. A zor is $3$. ${b}-3 \equiv {c}$. "
-        rf"A pum is $11$. ${c}+11 \equiv {d}+3 \equiv {e}-9 \equiv {f}$."
+        rf"${chain.start}+12 \equiv {a}\times 3 \equiv {b}$. A zor is ${zor}$. "
+        rf"${b}-{zor} \equiv {c}$. A pum is ${pum}$. ${c}+{pum} \equiv {d}+{zor} \equiv {e}"
+        rf"-9 \equiv {f}$."
         f"\nThe answer is $\\boxed{{{f}}}$."
     )
     assert chain.values(RULES) == [chain.start, a, b, c, d, e, f]
@@ -90,21 +92,22 @@ def test_reference_in_own_style_is_one_formula_that_rules_interrupt() -> None:
 def test_reference_in_other_style_has_a_line_for_each_step_and_rule() -> None:
     chain = chain_in("other")
     a, b, c, d, e, f = worked_by_hand(chain.start)
+    zor, pum = RULES["zor"], RULES["pum"]
     assert chain.reference(RULES).splitlines() == [
         rf"${chain.start}+12 \equiv {a}$.",
         rf"${a}\times 3 \equiv {b}$.",
-        "A zor is $3$.",
-        rf"${b}-3 \equiv {c}$.",
-        "A pum is $11$.",
-        rf"${c}+11 \equiv {d}$.",
-        rf"${d}+3 \equiv {e}$.",
+        f"A zor is ${zor}$.",
+        rf"${b}-{zor} \equiv {c}$.",
+        f"A pum is ${pum}$.",
+        rf"${c}+{pum} \equiv {d}$.",
+        rf"${d}+{zor} \equiv {e}$.",
         rf"${e}-9 \equiv {f}$.",
         f"The result is $\\boxed{{{f}}}$.",
     ]
 
 
 def test_reference_that_begins_with_a_word_states_its_rule_first() -> None:
-    worked = Chain(99, (("+", "mib"), ("-", 2))).work(RULES)
+    worked = Chain(99, (("+", "mib"), ("-", 2))).work({"mib": 8})
     formula = "A mib is $8$. $99+8 \\equiv 7-2 \\equiv 5$.\nThe answer is $\\boxed{5}$."
     lines = "A mib is $8$.\n$99+8 \\equiv 7$.\n$7-2 \\equiv 5$.\nThe result is $\\boxed{5}$."
     assert written(worked, in_own_style=True) == formula
@@ -202,7 +205,7 @@ def test_visible_steps_and_rules_are_those_complete_in_reference(style: str) -> 
     steps = dict(zip(found, results, strict=True))
     reference = chain.reference(RULES)
     assert visible_steps(reference) == steps
-    assert visible_rules(reference) == {"zor": 3, "pum": 11}
+    assert visible_rules(reference) == {word: RULES[word] for word in ("zor", "pum")}
     for text in (chain.problem, f"The answer is ${boxed(chain.answer(RULES))}$."):
         assert visible_steps(text) == {}
         assert visible_rules(text) == {}
