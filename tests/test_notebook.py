@@ -35,7 +35,9 @@ def test_notebook_page_runs_as_printed(tmp_path: Path) -> None:
 
     metrics, advice, tokens, page, chi_squared, graded, comparisons = results[:7]
     assert "<td>" in metrics["text/html"]
-    assert advice["text/html"].startswith("<ul><li>no advice: ")  # four problems do not tell
+    # Four problems do not tell.
+    assert advice["text/html"].startswith("<ul><li>the teacher is not seen to answer better ")
+    assert "</li><li>no advice: " in advice["text/html"]
     assert "solution@0.4" in advice["text/html"]
     assert tokens["text/html"].count("<tr") == 6  # a head and five rows
     assert page["text/html"].startswith("<iframe srcdoc=")

@@ -10,41 +10,43 @@ from torch import Tensor
 from trl.experimental.sdft import SDFTConfig, SDFTTrainer
 from trl.trainer.utils import pad
 
-from paint.config.schema import Config
+from paint.config.schema import ClipMode, Config
 from paint.models.chat_template import encode
 from paint.objective.fused import fused_paint_loss
 from paint.objective.masking import anchors, mask_ratio, mask_solution, overlap
 from paint.objective.messages import student_messages, teacher_messages
 
-PAPER = Config()
+DEFAULTS = Config()
 LOGGED = ("kl", "clipped", "student_entropy", "teacher_entropy", "entropy_ratio")
 
 
 @dataclass
 class PaintConfig(SDFTConfig):  # type: ignore[misc]
-    """SDFTConfig with the paper's defaults, and the settings of PAINT (docs/reference/config.md).
+    """SDFTConfig with the settings of PAINT and their defaults (docs/reference/config.md).
 
-    The settings distillation_* choose TRL's own loss and have no effect.
+    The defaults are the paper's but for clip_mode, which is "pointwise" there. The settings
+    distillation_* choose TRL's own loss and have no effect.
     """
 
-    learning_rate: float = PAPER.train.learning_rate
+    learning_rate: float = DEFAULTS.train.learning_rate
     lr_scheduler_type: str = "constant"
-    max_grad_norm: float = PAPER.train.max_grad_norm
+    max_grad_norm: float = DEFAULTS.train.max_grad_norm
     num_generations: int = 1
-    temperature: float = PAPER.rollout.temperature
-    top_p: float = PAPER.rollout.top_p
-    top_k: int = PAPER.rollout.top_k
-    max_completion_length: int | None = PAPER.rollout.max_new_tokens
+    temperature: float = DEFAULTS.rollout.temperature
+    top_p: float = DEFAULTS.rollout.top_p
+    top_k: int = DEFAULTS.rollout.top_k
+    max_completion_length: int | None = DEFAULTS.rollout.max_new_tokens
     max_prompt_length: int | None = None  # TRL would cut the start of a longer problem
     chat_template_kwargs: dict[str, Any] | None = field(  # of the student's prompt
-        default_factory=lambda: {"enable_thinking": PAPER.model.student_thinking}
+        default_factory=lambda: {"enable_thinking": DEFAULTS.model.student_thinking}
     )
-    teacher_thinking: bool = PAPER.model.teacher_thinking
-    mask_ratio_wrong: float = PAPER.context.mask_ratio_wrong
-    mask_ratio_correct: float = PAPER.context.mask_ratio_correct
-    interpolation_weight: float = PAPER.objective.interpolation_weight
-    top_fraction: float = PAPER.objective.top_fraction
-    clip: float = PAPER.objective.clip
+    teacher_thinking: bool = DEFAULTS.model.teacher_thinking
+    mask_ratio_wrong: float = DEFAULTS.context.mask_ratio_wrong
+    mask_ratio_correct: float = DEFAULTS.context.mask_ratio_correct
+    interpolation_weight: float = DEFAULTS.objective.interpolation_weight
+    top_fraction: float = DEFAULTS.objective.top_fraction
+    clip: float = DEFAULTS.objective.clip
+    clip_mode: ClipMode = DEFAULTS.objective.clip_mode
 
 
 class PaintTrainer(SDFTTrainer):  # type: ignore[misc]
@@ -103,6 +105,7 @@ class PaintTrainer(SDFTTrainer):  # type: ignore[misc]
             interpolation_weight=args.interpolation_weight,
             top_fraction=args.top_fraction,
             clip=args.clip,
+            clip_mode=args.clip_mode,
             skip_tokens=self.num_loss_tokens_to_skip,
             teacher_lm_head=teacher_head,
         )

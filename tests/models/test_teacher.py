@@ -412,7 +412,9 @@ def test_run_of_each_teacher_resumed_is_equal(
     tuning: str, weights: str, dora: bool, tmp_path: Path
 ) -> None:
     model = {"train_mode": tuning, "use_dora": dora}
-    config = small(model=model, teacher={"weights": weights, "decay": 0.5})
+    # At the rate of an adapter, training all weights diverges, and ends before the last step.
+    train_all = {"learning_rate": 1e-4} if tuning == "full" else {}
+    config = small(model=model, teacher={"weights": weights, "decay": 0.5}, train=train_all)
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     train(config, whole)
     train_in_parts(config, parts, first=3)
