@@ -31,7 +31,7 @@ from paint.objective.loss import paint_loss
 from paint.training.token_log import read_tokens, tokens_path
 from paint.training.trainer import train
 from reports import evaluated
-from runs import changed, stored
+from runs import Sections, changed, stored
 from strictgrade.text import normalize
 
 MINUS = "\u2212"
@@ -95,7 +95,7 @@ def exact(run: Path, policy: Policy, row: int) -> dict[str, Any]:
 def test_page_token_values_match_float64_loss(browser: Any, tmp_path: Path) -> None:
     """Values, likeliest tokens and pushes of 150 tokens, within 1e-4."""
     # Four rows, as the other tests' page has, are fewer tokens.
-    all_rows = {"train": {"steps": 1}, "log": {"token_rows": "all"}}
+    all_rows: Sections = {"train": {"steps": 1}, "log": {"token_rows": "all"}}
     run = tmp_path / "run"
     train(changed("demo-paint", SHOWN, all_rows), run)
     page = show_targets([run], Display(enabled=False), out=tmp_path / "run.html")
