@@ -62,7 +62,6 @@ def evaluated(run: Path, work: Path) -> Path:
     last = sorted((run / "checkpoints").iterdir())[-1]
     paint(
         *("eval", str(last), "--benchmarks", "demo", "--limit", "60", "--samples", "8"),
-        *("--no-thinking", "--rollout.top-p", "1.0", "--rollout.max-new-tokens", "96"),
         *("--output-dir", str(work / "evals")),
     )
     return work / "evals"
