@@ -64,6 +64,19 @@ def test_evaluation_of_run_on_own_rows_is_as_trained_and_of_published_sets_the_p
     assert protocol_differences(OWN, TRAINED) == ""
 
 
+@pytest.mark.parametrize("benchmark", ["demo", "demo-new-rules"])
+def test_evaluation_on_the_demo_is_the_papers_for_its_model_and_as_trained_for_others(
+    benchmark: str,
+) -> None:
+    demo = PAPER | {"thinking": False, "max_new_tokens": 96}
+    trained = Config().changed("model", path="demo")
+    assert protocol_of(evaluation_of(trained, [benchmark])) == demo
+    assert protocol_of(defaults_of("demo", [benchmark])) == demo
+    other = Config().changed("model", path="owner/name")
+    assert protocol_of(evaluation_of(other, [benchmark])) == TRAINED
+    assert protocol_of(defaults_of("owner/name", [benchmark])) == PAPER
+
+
 def test_evaluation_of_own_task_is_never_on_mathematics() -> None:
     support = OWN.changed("prompts", student="{{ problem }}")
     judged = OWN.changed("grading", grader=("mine:grade",))

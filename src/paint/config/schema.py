@@ -854,8 +854,8 @@ class EvaluationConfig(Section):
         "paper: three",
     )
     """Problem sets: aime_2024, aime_2025, aime_2026, hmmt_feb_2025, hmmt_feb_2026, math_500,
-    gsm8k, mbpp or humaneval, NAME=PATH for a local copy of one, demo, or your own file, FILE or
-    FILE:problem_column,answer_column (paper: AIME 2024, AIME 2025, HMMT 2025)."""
+    gsm8k, mbpp or humaneval, NAME=PATH for a local copy of one, demo, demo-new-rules, or your own
+    file, FILE or FILE:problem_column,answer_column (paper: AIME 2024, AIME 2025, HMMT 2025)."""
     samples: int = setting(12, POSITIVE, "samples a problem; paper: 12")
     """Samples per problem: the k of Avg@k; it may be raised later (paper: 12)."""
     thinking: bool = True

@@ -39,15 +39,17 @@ def protocol_of(evaluation: EvaluationConfig) -> Protocol:
     return {"thinking": evaluation.thinking, **asdict(sampling_from(evaluation.rollout))}
 
 
-def published_protocol(benchmarks: Sequence[str]) -> Protocol | None:
-    """The protocol that comes with one of these: the paper's; for the demo without thinking.
+def published_protocol(benchmarks: Sequence[str], model: str) -> Protocol | None:
+    """The protocol that comes with one of these: the paper's; for the demo's model on the demo,
+    without thinking.
 
     None where every one is the user's own.
     """
     # An evaluation has one protocol for all its benchmarks, so one that is published decides.
     if any(map(is_competition, benchmarks)):
         return protocol_of(EvaluationConfig())
-    if {NAME, NEW_RULES} & set(benchmarks):
+    # Other models answer the demo's problems at other lengths.
+    if model == NAME and {NAME, NEW_RULES} & set(benchmarks):
         return demo_protocol()
     return None
 
@@ -59,7 +61,7 @@ def demo_protocol() -> Protocol:
 
 def fitting_protocol(config: Config, benchmarks: Sequence[str]) -> Protocol:
     """The protocol that comes with one of these benchmarks, or else the training's."""
-    return published_protocol(benchmarks) or protocol_as_trained(config)
+    return published_protocol(benchmarks, config.model.path) or protocol_as_trained(config)
 
 
 def with_protocol(rollout: RolloutConfig, protocol: Protocol) -> RolloutConfig:
@@ -127,7 +129,7 @@ def defaults_of(target: str, benchmarks: Sequence[str] = ()) -> EvaluationConfig
     if run is not None:
         return evaluation_of(read_run(run), benchmarks)
     names = tuple(benchmarks) or ((NAME,) if target == NAME else default.benchmarks)
-    protocol = published_protocol(names) or protocol_of(default)
+    protocol = published_protocol(names, target) or protocol_of(default)
     return _with_protocol_of(replace(default, benchmarks=names), protocol)
 
 

@@ -78,7 +78,7 @@ LEAD = "lead"  # metric: how far the last checkpoint of the reference run is ahe
 # Columns of a run's gain and cost: head and unit.
 COSTS: dict[str, tuple[str, Unit]] = {
     "gain": ("gain over base", "points"),
-    "control": ("gain on the control", "points"),
+    CONTROL: ("gain on the control", "points"),
     "rollout_tokens": ("rollout tokens", "tokens"),
     "seconds": ("training time", "time"),
 }
@@ -197,15 +197,21 @@ def _rows_of(
         if score.is_compared:
             gain = compare_seeds(score.values(base), score.values(group))
             rows += to_measurement(name, benchmark, score.metric, gain, n, step=step, against=BASE)
-            before, after = control_shares(base), control_shares(group)
-            if before is not None and after is not None:
-                gain, n_control = compare_seeds(before, after), before.shape[1]
-                rows += to_measurement(
-                    name, benchmark, CONTROL, gain, n_control, step=step, against=BASE
-                )
+            # Of a grader whose rewards are never 1, no sample of the control is right.
+            if score.has_right:
+                rows += _control_rows(name, group, base, step)
     for metric, value in values.items():
         rows += to_measurement(name, benchmark, metric, value, n, step=step)
     return rows
+
+
+def _control_rows(name: str, group: Results, base: Results, step: int | None) -> list[Measurement]:
+    """The gain over the base on the control; [] without one."""
+    before, after = control_shares(base), control_shares(group)
+    if before is None or after is None:
+        return []
+    gain, n = compare_seeds(before, after), before.shape[1]
+    return to_measurement(name, benchmark_name(group), CONTROL, gain, n, step=step, against=BASE)
 
 
 def _pair_rows(

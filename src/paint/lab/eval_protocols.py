@@ -96,13 +96,12 @@ def protocol_for(
         # An answer may be longer than a rollout.
         timeout = max(own.timeout, EvaluationConfig().rollout.timeout)
         rollout = replace(with_protocol(own, protocol), engine=engine, stored="", timeout=timeout)
-    found = [
-        load_benchmark(
-            name,
-            limit=problems,
-            needs_answer=grader_needs_answer(config.grading),
-            trained_on=config.data,
+
+    def load(name: str) -> Benchmark:
+        needs_answer = grader_needs_answer(config.grading)
+        return load_benchmark(
+            name, limit=problems, needs_answer=needs_answer, trained_on=config.data
         )
-        for name in ([NAME, NEW_RULES] if name == NAME else [name])
-    ]
-    return EvalProtocol(found[0], samples, thinking, rollout, *found[1:])
+
+    control = load(NEW_RULES) if name == NAME else None
+    return EvalProtocol(load(name), samples, thinking, rollout, control)
