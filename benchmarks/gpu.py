@@ -177,7 +177,7 @@ FULL = Scale(
     started=(2, 32, 512),
 )
 
-_TINY = Shape(2, 32, 2, 64, tied=True, kv_heads=1, head_size=16, vocabulary=800)
+_TINY = Shape(2, 32, 2, 64, tied=True, kv_heads=1, head_size=16, vocabulary=1024)
 REHEARSAL = Scale(
     heads={"tiny": 16},
     vocabulary=300,

@@ -420,12 +420,14 @@ def test_evaluation_graded_by_function_has_its_rewards(run: paint.Run, tmp_path:
 
 @pytest.mark.slow
 def test_held_out_kl_falls_as_student_learns(tmp_path: Path) -> None:
-    rows = rows_of(Path(problems_path("demo")))[100:108]
+    problems = rows_of(Path(problems_path("demo")))
     found = []
-    for steps in (1, 8):
-        train = {"steps": steps, "batch_size": 8}
-        run = paint.train("demo-opsd", data=ROWS, output_dir=tmp_path / str(steps), train=train)
-        found.append(paint.held_out_kl(run, data=rows, problems=4))
+    for steps in (1, 24):  # the demo's rules are not learned in fewer: 0.15, then 0.06 nats
+        train = {"steps": steps, "batch_size": 32}
+        run = paint.train(
+            "demo-opsd", data=problems[:100], output_dir=tmp_path / str(steps), train=train
+        )
+        found.append(paint.held_out_kl(run, data=problems[100:108], problems=4))
         rollouts = rows_of(run.path / f"held-out-kl/step-{steps:06d}/student/completions.jsonl")
         assert len(rollouts) == 4 * 2
     assert 0 < found[1] < 0.7 * found[0]
