@@ -36,21 +36,35 @@ def small(source: str, **sections: dict[str, Any]) -> Config:
 
 
 def test_teacher_view_of_a_stored_completion_is_that_of_its_step(tmp_path: Path) -> None:
-    config = small("other", context={"placement": "random"})
+    config = small("other", context={"placement": "random"}, train={"steps": 2})
     train(config, tmp_path)
     run, policy = check_config(config), load_policy(config.model, seed=0)
     problems = read_problems(config.data, needs=run.needed_fields).problems
     by_id = {problem.id: problem for problem in problems}
-    rows = stored(tmp_path)
-    for place, row in enumerate(rows):
-        rollout = read_rollout(row, by_id[row["problem_id"]], place)
-        contexts = Contexts(config.context, problems)
-        taught = with_teacher_prompt(policy, run, contexts, rollout, Attempt(row["text"]), 0)
+    for step in (1, 2):
+        rows = stored(tmp_path, step)
+        for place, row in enumerate(rows):
+            rollout = read_rollout(row, by_id[row["problem_id"]], place)
+            contexts, attempt = Contexts(config.context, problems), Attempt(row["text"])
+            taught = with_teacher_prompt(policy, run, contexts, rollout, attempt, step - 1)
+            assert taught.teacher_prompt is not None
+            assert taught.teacher_prompt.prompt == row["teacher_prompt_ids"]
+            assert taught.metrics == {name: row[name] for name in taught.metrics}
+            assert "mask_ratio" in taught.metrics
+        assert len({row["context"] for row in rows}) > 2  # by the seeds
+
+
+def test_teacher_view_draws_anew_in_each_step(policy: Policy) -> None:
+    problems = [Problem(f"Add {i}.", f"${i}+{i}={2 * i}$", str(2 * i), str(i)) for i in range(50)]
+    config = small("other")
+    contexts, run = Contexts(config.context, problems), check_config(config)
+    rollout = Rollout(0, problems[0], [1], Completion((1,), (), truncated=False), "$0$")
+    views = []
+    for step in range(4):
+        taught = with_teacher_prompt(policy, run, contexts, rollout, rollout.attempt, step)
         assert taught.teacher_prompt is not None
-        assert taught.teacher_prompt.prompt == row["teacher_prompt_ids"]
-        assert taught.metrics == {name: row[name] for name in taught.metrics}
-        assert "mask_ratio" in taught.metrics
-    assert len({row["context"] for row in rows}) > 2  # by the seeds
+        views.append(taught.teacher_prompt.context)
+    assert len(set(views)) > 1
 
 
 def test_masked_context_hides_a_ratio_that_is_given() -> None:

@@ -277,6 +277,21 @@ def test_train_result_does_not_depend_on_micro_batches_or_processes(
                 assert row.get(key) == other.get(key)
 
 
+def test_train_step_by_other_micro_batches_has_the_same_gradient(run: Path, tmp_path: Path) -> None:
+    train(small(train={"steps": 1, "micro_batch_size": 3}), tmp_path)  # of 8: 3, 3 and 2
+    found, expected = read_metrics(tmp_path)[0], read_metrics(run)[0]
+    for key in ("loss", "kl", "gradient_norm", "first_kl"):
+        assert found[key] == pytest.approx(expected[key], rel=1e-4)
+
+
+def test_resume_from_a_checkpoint_is_bitwise_equal(run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    shutil.rmtree(folder / "checkpoints/step-000003")
+    train(read_run(folder), folder, resume=True)
+    assert_same(adapter(folder, 3), adapter(run, 3))
+
+
 def test_step_metrics_are_averaged_like_loss() -> None:
     def scored(loss: list[float], selected: list[float], truncated: bool, text: str) -> Rollout:
         n = len(loss)
