@@ -15,7 +15,7 @@ from paint.config.schema import Config, ConfigError
 from paint.evaluation.frame import select_rows
 from paint.evaluation.intervals import Interval
 from paint.evaluation.metrics import GradedSamples
-from paint.lab.bake import BAKED, PLAIN, PROMPTED, bake, bake_report
+from paint.lab.bake import BAKED, PLAIN, PROMPTED, FlatKl, bake, bake_report
 from paint.resolve.check import check_config
 from reports import of_rewards, report_in
 from runs import rows_of
@@ -49,7 +49,7 @@ def test_bake_of_text_that_changes_nothing_is_refused(config: Config, tmp_path: 
     assert not (tmp_path / "bake/run").exists()
 
 
-@pytest.mark.parametrize("counts", [{"samples": 0}, {"held_out": 0}])
+@pytest.mark.parametrize("counts", [{"samples": 0}, {"held_out": 0}, {"patience": 0}])
 def test_bake_count_below_one_is_refused(
     config: Config, counts: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -81,6 +81,7 @@ def test_bake_report_of_other_rewards_than_0_and_1_has_mean_and_paired_differenc
         },
         {PLAIN: Interval(0.5, 0.4, 0.6)},
         longest=4,
+        temperature=0.25,
     )
     assert not select_rows(report.rows, metric="follows", against=...)
     means = {row.policy: row.mean for row in select_rows(report.rows, metric="reward")}
@@ -91,6 +92,7 @@ def test_bake_report_of_other_rewards_than_0_and_1_has_mean_and_paired_differenc
     )
     assert all(row.low is not None and row.low <= row.mean for row in less.values())
     [table] = report.tables
+    assert "temperature 0.25," in table.title
     assert table.columns[1:] == [
         "mean reward, hundredths",
         "less that of the plain base",
@@ -104,10 +106,31 @@ def test_bake_report_of_other_rewards_than_0_and_1_has_mean_and_paired_differenc
 
 
 def test_bake_report_of_verdicts_has_the_share_that_follows() -> None:
-    report = bake_report({PLAIN: answers([0.0, 0.0]), BAKED: answers([1.0, 0.0])}, {}, longest=4)
+    report = bake_report({PLAIN: answers([0.0, 0.0]), BAKED: answers([1.0, 0.0])}, {}, 4, 1.0)
     follows = {row.policy: row.mean for row in select_rows(report.rows, metric="follows")}
     assert follows == {PLAIN: 0, BAKED: 0.5}
     assert not select_rows(report.rows, metric="reward", against=...)
+
+
+@pytest.mark.parametrize(
+    ("kls", "patience", "steps"),
+    [
+        ([4, 3, 2, 1, 2, 3, 1, 1], None, 8),
+        ([4, 3, 2, 1, 2, 3, 1, 1], 2, 6),  # 2 and 3 after 2 and 1
+        ([4, 4, 1, 1], 1, 2),
+        ([4, 3, 3, 1], 3, 4),
+    ],
+)
+def test_flat_kl_ends_the_training_when_it_no_longer_falls(
+    kls: list[float], patience: int | None, steps: int
+) -> None:
+    flat, done = FlatKl(patience), 0
+    for kl in kls:
+        assert not flat.has_ended
+        done += 1
+        if flat.on_step(done, {"kl": kl}, []):
+            break
+    assert done == steps
 
 
 @pytest.mark.slow
@@ -127,6 +150,24 @@ def test_bake_measures_views_and_resumes_to_same_rows(config: Config, tmp_path: 
             check_config(of(config, train={"learning_rate": 1e-3})), tmp_path, held_out=8, samples=2
         )
     assert again.run.checkpoints[-1].name == "step-000002"
+
+
+@pytest.mark.slow
+def test_bake_measures_at_own_temperature_and_ends_when_kl_is_flat(
+    config: Config, tmp_path: Path
+) -> None:
+    longer = of(config, train={"steps": 9, "checkpoint_every": 9, "learning_rate": 1e-9})
+    own: dict[str, Any] = {"held_out": 4, "samples": 2, "temperature": 0.001, "patience": 1}
+    report = bake(check_config(longer), tmp_path, **own)
+    assert "at temperature 0.001," in report.tables[0].title
+    first, again = (
+        row["completion_ids"] for row in rows_of(next(tmp_path.glob("plain/student/*.jsonl")))[:2]
+    )
+    assert first == again  # as good as greedy
+    [ended] = (tmp_path / "run/checkpoints").iterdir()
+    assert ended.name != "step-000009"
+    assert bake(check_config(longer), tmp_path, **own).rows == report.rows
+    assert [ended] == [*(tmp_path / "run/checkpoints").iterdir()]
 
 
 @pytest.mark.slow

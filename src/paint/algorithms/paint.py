@@ -86,4 +86,6 @@ def rollout_loss(
 def teacher_hidden_states(setup: Setup, rollouts: Sequence[Rollout]) -> Float[Tensor, "n h"]:
     """Hidden states of the completions' tokens after the teacher's prompts, without gradients."""
     parts = [part for rollout in rollouts for part in rollout.teacher_parts]
-    return setup.teacher.hidden_states([prompt for prompt, _ in parts], [ids for _, ids in parts])
+    prompts, completions = [prompt for prompt, _ in parts], [ids for _, ids in parts]
+    shared = min(r.teacher_prompt.shared for r in rollouts if r.teacher_prompt)
+    return setup.teacher.hidden_states(prompts, completions, shared)

@@ -22,6 +22,8 @@ def bake(
     output_dir: arguments.OutputDir = None,
     held_out: arguments.Count = 50,
     samples: arguments.Count = 4,
+    temperature: float | None = None,
+    patience: arguments.OptionalCount = None,
     force: bool = False,
     confirm: arguments.Confirm = False,
     **sections: arguments.Sections,
@@ -40,6 +42,9 @@ def bake(
         output_dir: Folder of run, questions and tables; None: bakes/RULES.
         held_out: Questions that are measured and not trained on, at most half of all.
         samples: Answers to each question that is measured.
+        temperature: Temperature of these answers, that of the use; None: rollout.temperature.
+        patience: End the training when the mean KL of the last so many steps is not below that of
+            as many steps before; None: after train.steps.
         force: Train even where the text changes nothing that is measured.
     """
     folder = Path(output_dir or Path("bakes") / Path(rules).stem)
@@ -57,5 +62,14 @@ def bake(
 
     from paint.lab import bake
 
-    bake.bake(run, folder, held_out=held_out, samples=samples, force=force, confirm=confirm)
+    bake.bake(
+        run,
+        folder,
+        held_out=held_out,
+        samples=samples,
+        temperature=temperature,
+        patience=patience,
+        force=force,
+        confirm=confirm,
+    )
     return Result(folder)

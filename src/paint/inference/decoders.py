@@ -18,10 +18,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedModel
-from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+from transformers.cache_utils import DynamicLayer
 
 from paint.core.device import gpu_memory, to_device
 from paint.models.attention import masked_decode
+from paint.models.caches import attention_windows, cache_name
 from paint.resolve.memory import KEPT
 
 Text = tuple[int, ...]
@@ -40,8 +41,7 @@ class Decoder(ABC):
         self.decoder = base.get_decoder()
         self.device = base.device
         parameters = signature(self.decoder.forward).parameters
-        # Since transformers 5.24 it is called cache, and the old name warns.
-        self._cache_name = "cache" if "cache" in parameters else "past_key_values"
+        self._cache_name = cache_name(self.decoder)
         self._takes_positions = "position_ids" in parameters
 
     @abstractmethod
@@ -96,27 +96,10 @@ def may_be_kept(nbytes: int) -> bool:
 
 def open_decoder(base: PreTrainedModel, slots: int, longest: int) -> Decoder:
     """The decoder for a model, with this number of slots for texts of at most this length."""
-    windows = _windows(base.get_decoder())
+    windows = attention_windows(base.get_decoder())
     if windows is None:
         return PaddedDecoder(base)
     return StaticDecoder(base, windows, slots, longest)
-
-
-def _windows(decoder: Any) -> dict[str, int | None] | None:
-    """Attention window of each kind of layer; None if layers keep something else than all keys."""
-    layers = DynamicCache(config=decoder.config).layers
-    kinds = getattr(decoder.config, "layer_types", None) or ["all"] * len(layers)
-    keeps_keys = set(map(type, layers)) <= {DynamicLayer, DynamicSlidingWindowLayer}
-    takes_positions = "position_ids" in signature(decoder.forward).parameters
-    if not (keeps_keys and takes_positions and len(layers) == len(kinds)):
-        return None
-    # Its cache is that of a window, but a chunk begins at a fixed position.
-    if "chunked_attention" in kinds:
-        return None
-    windows = {}
-    for kind, layer in zip(kinds, layers, strict=True):
-        windows[kind] = getattr(layer, "sliding_window", None)
-    return windows
 
 
 @dataclass(frozen=True)

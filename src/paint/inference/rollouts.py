@@ -35,6 +35,7 @@ class TeacherPrompt:
     rationale: str | None = None  # the teacher's own text about the context, if it writes one
     refused_tokens: int = 0  # of a prompt over the limit, in whose place this one has no context
     later: tuple[list[int], ...] = ()  # prompts of a conversation's later turns, with all before
+    shared: int = 0  # first tokens that the step's prompts have alike, and that are read once
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,23 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import numpy as np
 
-from paint.config.run_folder import fixed_differences, latest_checkpoint, read_run
+from paint.config.run_folder import (
+    fixed_differences,
+    latest_checkpoint,
+    read_history,
+    read_run,
+    step_of,
+)
 from paint.config.schema import Config, ConfigError
 from paint.core.display import Display
 from paint.core.distributed import require_one_process
 from paint.core.errors import wrap_errors
+from paint.core.metric_records import Metrics
 from paint.core.settings import require_count
 from paint.core.storage import write_atomic
 from paint.core.workspace import refuse_differences
@@ -38,6 +47,7 @@ from paint.lab.context_scores import divergence_sums, sample_student, teacher_an
 from paint.lab.runner import ExperimentRun, require_steps, train_run
 from paint.objective.divergences import REVERSE_KL
 from paint.resolve.check import Resolved, with_resolved
+from paint.training.callbacks import Callback
 from paint.training.step_time import announce_time
 
 PROMPTED, PLAIN, BAKED = "prompted base", "plain base", "baked"  # the views that are compared
@@ -67,6 +77,8 @@ def bake(
     *,
     held_out: int,
     samples: int,
+    temperature: float | None = None,
+    patience: int | None = None,
     force: bool = False,
     confirm: bool = True,
 ) -> Report:
@@ -76,6 +88,7 @@ def bake(
     """
     require_count("held_out", held_out)
     require_count("samples", samples)
+    flat = FlatKl(patience)
     require_one_process("paint bake")
     config = run.config
     require_steps("bake", config)
@@ -84,11 +97,9 @@ def bake(
     rules, display = config.context.file, Display()
     config, problems = _prepare(run, folder, held_out)
     run, place = replace(run, config=config), folder / "run"
-    if (place / "run.json").exists():
-        # A finished run would not be trained again, and stand for the settings of today.
-        begun = read_run(place, is_compared=True)
-        changes = fixed_differences(begun, with_resolved(config, begun))
-        refuse_differences(f"{place} holds a bake", changes, ConfigError)
+    if temperature is not None:  # of the measured answers; the training has its own config
+        run = run.changed("rollout", temperature=temperature)
+    _refuse_another(place, config)
     if latest_checkpoint(place) is None:
         announce_time(
             config,
@@ -106,20 +117,18 @@ def bake(
             f"is {kl:.2g} nats; take another text, or train all the same with --force"
         )
 
-    train_run(ExperimentRun("bake", config), place, display)
+    _train(config, place, flat, display)
     policy, run, baked = sample_student(
         run, problems, samples, folder / "baked", display, latest_checkpoint(place)
     )
     answers[BAKED] = baked.graded
     sums, tokens = divergence_sums(policy, run, baked, REVERSE_KL, display)
     kls[BAKED] = _mean(sums.sum(axis=1) / tokens.sum(axis=1))
-    report = bake_report(answers, kls, config.rollout.max_new_tokens)
+    report = bake_report(answers, kls, config.rollout.max_new_tokens, run.rollout.temperature)
     frame.write_report(folder, SUMMARY, report, ConfigError)
     frame.to_terminal(report.tables, display.console)
-    display.note(
-        f"written to {folder}: {SUMMARY}.json, {SUMMARY}.md; `paint export {place} FOLDER` "
-        f"writes the adapter"
-    )
+    written = f"written to {folder}: {SUMMARY}.json, {SUMMARY}.md"
+    display.note(f"{written}; `paint export {place} FOLDER` writes the adapter")
     return report
 
 
@@ -137,14 +146,64 @@ def _measure_base(
     return {**prompted, PLAIN: plain.graded}, by_view, float(kls.mean())
 
 
+def _refuse_another(place: Path, config: Config) -> None:
+    """Raise ConfigError where a run of other settings is in the place."""
+    if (place / "run.json").exists():
+        # A finished run would not be trained again, and stand for the settings of today.
+        begun = read_run(place, is_compared=True)
+        changes = fixed_differences(begun, with_resolved(config, begun))
+        refuse_differences(f"{place} holds a bake", changes, ConfigError)
+
+
+def _train(config: Config, place: Path, flat: "FlatKl", display: Display) -> None:
+    """Train, or go on, until the last step or a flat KL."""
+    flat.read(place)
+    if not flat.has_ended:
+        train_run(ExperimentRun("bake", config), place, display, [flat])
+    if flat.has_ended:
+        display.note(f"ended after {len(flat.kls)} steps: the KL no longer fell (--patience)")
+
+
+class FlatKl(Callback):
+    """Ends the training when the KL of the last steps is not below that of as many before them."""
+
+    def __init__(self, patience: int | None) -> None:
+        if patience is not None:
+            require_count("patience", patience)
+        self.patience = patience
+        self.kls: list[float] = []
+
+    def read(self, run: Path) -> None:
+        """Read the steps up to a run's last checkpoint, after which it goes on."""
+        latest = latest_checkpoint(run)
+        if latest:
+            self.kls = [row["kl"] for row in read_history(run, step_of(latest))]
+
+    @property
+    def has_ended(self) -> bool:
+        """True if the training is at its end."""
+        steps = self.patience
+        if steps is None or len(self.kls) < 2 * steps:
+            return False
+        return fmean(self.kls[-steps:]) >= fmean(self.kls[-2 * steps : -steps])
+
+    def on_step(self, step: int, metrics: Metrics, rollouts: Any) -> bool | None:
+        self.kls.append(metrics["kl"])
+        return self.has_ended
+
+
 def bake_report(
-    answers: Mapping[str, GradedSamples], kls: Mapping[str, Interval], longest: int
+    answers: Mapping[str, GradedSamples],
+    kls: Mapping[str, Interval],
+    longest: int,
+    temperature: float,
 ) -> Report:
     """The report of answers by view.
 
     Args:
         kls: KL a token of a view to the prompted base, in nats.
         longest: maximum tokens of an answer.
+        temperature: of the answers.
     """
     has_verdicts = all(view.has_verdicts for view in answers.values())
     rows: list[Measurement] = []
@@ -161,7 +220,7 @@ def bake_report(
             columns[metric] = (metric.removeprefix("rewards/"), "hundredths")
     table = frame.table_of(
         rows,
-        "held-out questions, with 95 % intervals",
+        f"held-out questions, answers at temperature {temperature:g}, with 95 % intervals",
         columns,
         column_of=lambda row: f"{row.metric} less {row.against}" if row.against else row.metric,
     )

@@ -36,6 +36,7 @@ from paint.grading.graders import open_grader
 from paint.inference.engine import TurnPart, sampling_from
 from paint.inference.machine import find_machine
 from paint.inference.rollouts import Rollout, rollout_of
+from paint.models.caches import shared_length
 from paint.models.policy import Policy
 from paint.models.teacher import open_teacher
 from paint.models.weights import load_trained, trained_in
@@ -314,12 +315,13 @@ def divergence_sums(
     sums: list[float] = []
     tokens: list[int] = []
     display = display or Display(enabled=False)
-    starts = range(0, len(found.rollouts), ROWS_AT_ONCE)
+    taught = found.taught(policy, run, contexts, found.rollouts)
+    shared = shared_length([prompt for row in taught for prompt, _ in row.teacher_parts])
+    starts = range(0, len(taught), ROWS_AT_ONCE)
     for start in display.track("batches of rollouts scored", starts):
-        rows = found.rollouts[start : start + ROWS_AT_ONCE]
-        taught = found.taught(policy, run, contexts, rows)
+        rows = taught[start : start + ROWS_AT_ONCE]
         student = policy.hidden_states(*_split([row.student_parts for row in rows]))
-        hidden = teacher.hidden_states(*_split([row.teacher_parts for row in taught]))
+        hidden = teacher.hidden_states(*_split([row.teacher_parts for row in rows]), shared)
         lengths = [len(row.completion.ids) for row in rows]
         loss = fused_paint_loss(
             student, hidden, policy.lm_head, lengths, options, teacher_lm_head=teacher.lm_head

@@ -73,6 +73,7 @@ from paint.resolve.check import (
     resolve_evaluation,
     with_resolved,
 )
+from paint.training.callbacks import Callback
 from paint.training.step_time import announce_time
 from paint.training.trainer import train
 
@@ -354,7 +355,9 @@ def _mean_rewards(samples: GradedSamples) -> list[float | None] | None:
     return [None if math.isnan(mean) else mean for mean in means]  # JSON has no NaN
 
 
-def train_run(run: ExperimentRun, run_folder: Path, display: Display) -> None:
+def train_run(
+    run: ExperimentRun, run_folder: Path, display: Display, callbacks: Sequence[Callback] = ()
+) -> None:
     """Train in the run's folder up to the last checkpoint, resuming if the folder has a run."""
     checkpoint, steps = latest_checkpoint(run_folder), run.config.train.steps
     done = step_of(checkpoint) if checkpoint else 0
@@ -376,6 +379,7 @@ def train_run(run: ExperimentRun, run_folder: Path, display: Display) -> None:
                 run_folder,
                 resume=(run_folder / "run.json").exists(),
                 display=RunDisplay(log, counter, run.label),
+                callbacks=callbacks,
                 confirm=True,  # whoever started the experiment was asked
             )
     except Interrupted as stopped:

@@ -47,6 +47,7 @@ from paint.data.chats import THOUGHT_FIELDS, is_chat, json_value
 from paint.data.problems import Problem
 from paint.models import prompts as views
 from paint.models.adapters import add_adapter
+from paint.models.caches import Beginning
 from paint.models.call_styles import CallStyle, call_style
 from paint.models.chat_template import PolicyError as PolicyError
 from paint.models.chat_template import PromptError, encode, render_prompt, require_no_control
@@ -453,7 +454,10 @@ class Policy:
             )
 
     def hidden_states(
-        self, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]
+        self,
+        prompts: Sequence[Sequence[int]],
+        completions: Sequence[Sequence[int]],
+        beginning: Beginning | None = None,
     ) -> Float[Tensor, "n h"]:
         """Final hidden states that predict each completion token, completions concatenated.
 
@@ -462,22 +466,30 @@ class Policy:
         prompts begin with it (``paint.models.rows``). So ``lm_head`` of state n gives the logits
         z^n of the paper's prefix ŷ_{<n} (Eq. entropy_ratio and above).
 
+        Args:
+            beginning: of all prompts, read before with these weights; without gradients.
+
         Raises PolicyError for a row beyond the range of the model's rope (``rope_range``).
         """
         rows = joined_rows(prompts, completions)
         width = max(len(row.ids) for row in rows)
         self.require_rope_range(width)
+        start = beginning.length if beginning else 0
+        width -= start
         # Any id will do, as no token attends to padding.
         pad = self.tokenizer.pad_token_id or 0
-        ids = to_device([row.ids + [pad] * (width - len(row.ids)) for row in rows], self.device)
+        own = [row.ids[start:] for row in rows]
+        ids = to_device([ids + [pad] * (width - len(ids)) for ids in own], self.device)
         # Not a boolean mask, whose size the device would have to tell.
         predicts = to_device(
-            [number * width + i for number, row in enumerate(rows) for i in row.predicts],
+            [number * width + i - start for number, row in enumerate(rows) for i in row.predicts],
             self.device,
         )
 
+        decoder = self.base.get_decoder()
+        kept = beginning.inputs(decoder, width) if beginning else {"use_cache": False}
         # No mask: padding comes last, so no token attends to it; a mask has tokens x tokens a row.
-        states = self.base.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
+        states = decoder(input_ids=ids, **kept).last_hidden_state
         selected: Tensor = states.flatten(0, 1).index_select(0, predicts)
         return selected
 

@@ -20,7 +20,7 @@ would be rounded away (docs/fidelity.md, D4).
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -33,6 +33,7 @@ from transformers.pytorch_utils import Conv1D
 from paint.config import schema as cfg
 from paint.core.errors import wrap_errors
 from paint.models.adapters import adapter_update
+from paint.models.caches import Beginning, read_beginning
 from paint.models.policy import Policy, PolicyError
 
 FILE = "teacher.safetensors"
@@ -47,6 +48,8 @@ class Teacher:
     # By name, every parameter (tuning full), or the update of every adapted layer (lora, ema).
     own: Mapping[str, Tensor]
     lm_head: nn.Linear  # hidden states (n h) to the teacher's logits (n v); the student's if shared
+    # By its tokens, the beginning of prompts that was read last, with the weights as they are.
+    beginnings: dict[tuple[int, ...], Beginning | None] = field(default_factory=dict)
 
     @contextmanager
     def view(self) -> Iterator[None]:
@@ -69,22 +72,35 @@ class Teacher:
                 "the base model is not kept with model.train_mode full and teacher.weights "
                 f"{self.config.weights}; set teacher.weights frozen, or model.train_mode lora"
             )
-        return replace(self, config=cfg.TeacherConfig(), own={})
+        return replace(self, config=cfg.TeacherConfig(), own={}, beginnings={})
 
     def hidden_states(
         self,
         prompts: Sequence[Sequence[int]],
         completions: Sequence[Sequence[int]],
+        shared: int = 0,
     ) -> Float[Tensor, "n h"]:
-        """Hidden states of the completions' tokens after these prompts, without gradients."""
+        """Hidden states of the completions' tokens after these prompts, without gradients.
+
+        The first ``shared`` tokens, which all prompts have, are read once until the weights change.
+        """
         with self.view():
-            return self.policy.hidden_states(prompts, completions)
+            beginning = self._beginning(tuple(prompts[0][:shared])) if shared else None
+            return self.policy.hidden_states(prompts, completions, beginning)
+
+    def _beginning(self, ids: tuple[int, ...]) -> Beginning | None:
+        if ids not in self.beginnings:
+            self.beginnings.clear()  # one alone takes memory
+            self.beginnings[ids] = read_beginning(self.policy.base.get_decoder(), ids)
+        return self.beginnings[ids]
 
     def follow(self, steps: int) -> None:
         """Update the average after ``steps`` optimizer steps, if it is due.
 
         w ← decay · w + (1 − decay) · w_student, every ``teacher.every`` steps.
         """
+        if self.config.weights != "frozen":
+            self.beginnings.clear()
         if self.config.weights == "ema" and steps % self.config.every == 0:
             with torch.no_grad():
                 for name, value in student_weights(self.policy):
@@ -111,6 +127,7 @@ class Teacher:
         for name, value in self.own.items():
             # In place, since the teacher's head shares these tensors.
             value.copy_(stored[name])
+        self.beginnings.clear()
 
 
 def open_teacher(policy: Policy, config: cfg.TeacherConfig) -> Teacher:

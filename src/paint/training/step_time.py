@@ -33,6 +33,7 @@ from paint.data.problems import Problem, read_problems
 from paint.inference.engine import sampling_from
 from paint.inference.local import LocalEngine
 from paint.inference.machine import find_machine
+from paint.models.caches import shared_length
 from paint.models.policy import Policy, load_policy
 from paint.models.teacher import Teacher, open_teacher
 from paint.objective.fused import fused_log_probs, fused_paint_loss
@@ -239,6 +240,9 @@ class _Work:
                 texts = policy.prompt_texts(row, [contexts.longest(row)], complete=False)
                 ids = policy.tokenizer.encode(texts[1], add_special_tokens=False)
                 teacher_prompts.append(ids)
+            # Read once a run or a step, and not for each row.
+            shared = shared_length(teacher_prompts)
+            teacher_prompts = [ids[shared:] for ids in teacher_prompts]
         limit = config.rollout.max_new_tokens
         references = [policy.reference_ids(row) for row in rows] if run.learns_solutions else []
         solution = _mean_length(references) if references else 0.0

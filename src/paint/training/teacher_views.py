@@ -10,12 +10,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from paint.core.distributed import all_gather_objects
 from paint.core.errors import ConfigError
 from paint.data.contexts import NO_ATTEMPT, Attempt, Context, Contexts
 from paint.data.problems import DataError, Problem
 from paint.inference.conversations import CountTokens
 from paint.inference.engine import Conversation, row_seed
 from paint.inference.rollouts import Rollout, TeacherPrompt
+from paint.models.caches import shared_length
 from paint.models.policy import Policy
 from paint.resolve.check import Resolved
 from paint.resolve.structure import position_limit
@@ -138,6 +140,19 @@ def view_with_context(
     )
     first, *later = map(prompt, before)
     return TeacherPrompt(context.text, context.complete, first, rationale, later=tuple(later))
+
+
+def with_shared_beginning(rollouts: Sequence[Rollout]) -> list[Rollout]:
+    """A step's rollouts with the number of tokens with which all ranks' teacher prompts begin.
+
+    It is that of the step, so that no state depends on micro-batches or ranks.
+    """
+    mine = [prompt for r in rollouts for prompt, _ in r.teacher_parts]
+    shared = shared_length(all_gather_objects(mine))
+    return [
+        replace(r, teacher_prompt=r.teacher_prompt and replace(r.teacher_prompt, shared=shared))
+        for r in rollouts
+    ]
 
 
 def prompt_limit(policy: Policy, run: Resolved) -> int:

@@ -45,7 +45,7 @@ from paint.training.off_policy_rollouts import OffPolicyRollouts
 from paint.training.prompt_filter import FirstPrompts
 from paint.training.redraws import draw_until_right
 from paint.training.step_checks import require_finite, require_scores
-from paint.training.teacher_views import count_teacher_tokens
+from paint.training.teacher_views import count_teacher_tokens, with_shared_beginning
 
 
 @dataclass(frozen=True)
@@ -316,6 +316,7 @@ def accumulate(
     accelerator, config = setup.accelerator, setup.config
     # Here, with the long timeout: that of the sums below, which are of tensors, is short.
     barrier()  # ranks may differ much in how long they generated
+    rollouts = with_shared_beginning(rollouts)
     rollouts = balance_rows(accelerator, rollouts, config.train)
     micros = list(micro_batches(rollouts, config.train))
     missing = passes_missing(accelerator, setup.policy.base, len(micros))
