@@ -7,7 +7,6 @@ from paint.commands.api.results import Result as Result
 from paint.commands.api.results import Run as Run
 from paint.commands.api.results import load_run as load_run
 from paint.commands.bake import bake as bake
-from paint.commands.chat import chat as chat
 from paint.commands.compare import compare as compare
 from paint.commands.doctor import doctor as doctor
 from paint.commands.evaluate import evaluate as evaluate

@@ -126,7 +126,6 @@ COMMANDS: dict[str, list[str]] = {
     "held-out-kl": ["held-out-kl", ".", "demo", "--problems", "1", "--samples", "1"],
     "resume": ["resume", ".", "--steps", "2"],
     "runs": ["runs", ".."],
-    "chat": ["chat", "."],
     "export": ["export", ".", "../exported"],
     "grade": ["grade", "."],
     "compare --stored": ["compare", "demo-paint", "demo-opsd", "--stored", ".", *FEW],
@@ -386,10 +385,6 @@ NAMED: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"conversation": {"environment": "mine:Answers"}},
         ["eval", "../sent", *SOME, "--conversation.environment", "mine:Answers"],
     ),
-    "chat environment": (
-        {"conversation": {"environment": "mine:Answers"}},
-        ["chat", "../sent", "--environment", "mine:Answers", "--max-new-tokens", "4"],
-    ),
 }
 
 
@@ -413,21 +408,19 @@ def test_named_code_of_a_strangers_run_takes_no_options_of_it(
     (own / "mine.py").write_text(CALLER)
     monkeypatch.chdir(own)
     monkeypatch.setenv("JUDGE_API_KEY", "the-key-of-the-user")
-    monkeypatch.setattr("sys.stdin", io.StringIO("What is 1 + 1?\n"))
     line = NAMED[case][1]
     assert main(line) == 0, capsys.readouterr()
     assert keys == []
-    if line[0] == "eval":
-        said = "".join(capsys.readouterr())
-        assert f"its {section}.options are not taken" in said
-        assert said.count("are not taken") == 1
-        assert f"--{section}.options.url" in said
-        assert "model" not in said.partition("are not taken")[2].partition(";")[0]  # the default
-        assert main([*line, f"--{section}.options.url", url, "--output-dir", "given"]) == 0
-        assert set(keys) == {"the-key-of-the-user"}
-        keys.clear()
-        assert main([*line, "--trust", "--output-dir", "trusted"]) == 0
-        assert set(keys) == {"the-key-of-the-user"}
+    said = "".join(capsys.readouterr())
+    assert f"its {section}.options are not taken" in said
+    assert said.count("are not taken") == 1
+    assert f"--{section}.options.url" in said
+    assert "model" not in said.partition("are not taken")[2].partition(";")[0]  # the default
+    assert main([*line, f"--{section}.options.url", url, "--output-dir", "given"]) == 0
+    assert set(keys) == {"the-key-of-the-user"}
+    keys.clear()
+    assert main([*line, "--trust", "--output-dir", "trusted"]) == 0
+    assert set(keys) == {"the-key-of-the-user"}
 
 
 @pytest.mark.parametrize(
