@@ -1,5 +1,6 @@
 """``paint plan``."""
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +12,8 @@ from paint.core.settings import or_none, within
 if TYPE_CHECKING:
     from paint.resolve.check import Resolved
     from paint.resolve.plan import LongestRows, Plan
+
+PORT = 8000  # of the first server
 
 
 def plan(
@@ -30,6 +33,9 @@ def plan(
 
     With ``--seconds`` the model is loaded, and some of its work is measured: how long a step takes
     on this machine, in one process.
+
+    With GPUs, the commands of vLLM servers are printed, too, one on each GPU or group of them: on
+    other machines they serve a run that has their addresses (rollout.urls).
 
     Example: paint plan demo-paint --gpus 0
 
@@ -56,12 +62,40 @@ def plan(
     memory_bytes = 0.0 if memory is None else memory * 1e9
     run = replace(run, longest=_longest_rows(run))
     made = plan_placement(run, Machine(gpus, memory_bytes))
-    Display().note("\n".join(report.lines(made)))
+    Display().note("\n".join([*report.lines(made), *_server_lines(run, made)]))
     if seconds:
         from paint.training.step_time import NOT_ESTIMATED, estimate_config
 
         Display().note(str(estimate_config(run.config, Display()) or NOT_ESTIMATED))
     return made
+
+
+def _server_lines(run: "Resolved", made: "Plan") -> list[str]:
+    """The commands of servers on all of the GPUs, for a run on other machines."""
+    from paint.evaluation.defaults import training_tokens
+    from paint.inference.vllm.process import gpu_environment, server_command
+    from paint.resolve.check import enable_servers
+    from paint.resolve.plan import server_of
+
+    config = run.config
+    if not made.gpus or not enable_servers(run).engine.is_remote:
+        return []
+    size = server_of(made).gpus
+    lines = ["", "servers  for ranks on other machines; set VLLM_API_KEY here and there"]
+    for number in range(made.gpus // size):
+        gpus = ",".join(map(str, range(number * size, (number + 1) * size)))
+        command = server_command(
+            config.model,
+            config.rollout,
+            PORT + number,
+            max_model_len=min(training_tokens(config), made.shape.positions),
+            gpus=gpus,
+            host="0.0.0.0",
+        )
+        variables = gpu_environment(gpus) | {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
+        pins = " ".join(f"{name}={value}" for name, value in variables.items())
+        lines.append(f"  {pins} {shlex.join(command)}")
+    return lines
 
 
 def _longest_rows(run: "Resolved") -> "LongestRows | None":
