@@ -22,7 +22,6 @@ def plan(
     model: arguments.Model = None,
     gpus: Annotated[int, *within("[0, 1024]")] = 1,
     memory: Annotated[float | None, *or_none(within("[1, 10000]"))] = None,
-    seconds: bool = False,
     **sections: arguments.Sections,
 ) -> "Plan":
     """Print an estimate of memory use and the split of GPUs between training and serving.
@@ -30,9 +29,6 @@ def plan(
     The estimate comes from the model's config.json: no weights are loaded, and no GPU is needed
     (docs/how-to/large-models.md). Where problems and model are local, the longest rows are
     measured; else a prompt has data.max_prompt_tokens.
-
-    With ``--seconds`` the model is loaded, and some of its work is measured: how long a step takes
-    on this machine, in one process.
 
     With GPUs, the commands of vLLM servers are printed, too, one on each GPU or group of them: on
     other machines they serve a run that has their addresses (rollout.urls).
@@ -42,7 +38,6 @@ def plan(
     Args:
         gpus: GPUs of the machine, in [0, 1024]; 0 is a laptop's CPU.
         memory: Memory of each GPU in GB, in [1, 10000]. None: 80, and 16 of a laptop.
-        seconds: Also estimate the seconds of a step here.
 
     Returns:
         The plan: ``memory.peak`` are bytes of a GPU that trains, and ``fits`` is whether the GPU
@@ -63,10 +58,6 @@ def plan(
     run = replace(run, longest=_longest_rows(run))
     made = plan_placement(run, Machine(gpus, memory_bytes))
     Display().note("\n".join([*report.lines(made), *_server_lines(run, made)]))
-    if seconds:
-        from paint.training.step_time import NOT_ESTIMATED, estimate_config
-
-        Display().note(str(estimate_config(run.config, Display()) or NOT_ESTIMATED))
     return made
 
 

@@ -38,7 +38,7 @@ from paint.lab.context_scores import divergence_sums, sample_student, teacher_an
 from paint.lab.runner import ExperimentRun, require_steps, train_run
 from paint.objective.divergences import REVERSE_KL
 from paint.resolve.check import Resolved, with_resolved
-from paint.training.step_time import announce_time
+from paint.training.step_time import LongWork
 
 PROMPTED, PLAIN, BAKED = "prompted base", "plain base", "baked"  # the views that are compared
 HELD_OUT = "held_out"
@@ -90,15 +90,7 @@ def bake(
         changes = fixed_differences(begun, with_resolved(config, begun))
         refuse_differences(f"{place} holds a bake", changes, ConfigError)
     if latest_checkpoint(place) is None:
-        announce_time(
-            config,
-            display,
-            label="bake",
-            trainings=1,
-            answers=3 * len(problems) * samples,  # of both base views, and of the baked one
-            longest=config.rollout.max_new_tokens,
-            confirm=confirm,
-        )
+        display.on_estimate = LongWork(display, "bake", confirm=confirm)
     answers, kls, kl = _measure_base(run, problems, samples, folder, display)
     if not force and kl < LEAST_KL:
         raise ConfigError(

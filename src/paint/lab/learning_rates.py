@@ -63,7 +63,7 @@ from paint.lab.runner import ExperimentRun, train_run
 from paint.lab.sweep import value_text
 from paint.resolve.check import Resolved, with_resolved
 from paint.training.prompt_filter import filter_problems
-from paint.training.step_time import announce_time
+from paint.training.step_time import LongWork
 
 LADDER = (
     5e-6,  # the paper's, for Qwen3
@@ -156,15 +156,8 @@ def advise_rates(
             f"rates: {', '.join(run.name for run in missing)}; {completions:,} completions to "
             f"train on, and {answers:,} answers to {len(held_out)} held-out problems, all graded"
         )
-        announce_time(
-            missing[0].config,
-            display,
-            label="the first rate",
-            trainings=len(missing),
-            answers=answers,
-            longest=config.rollout.max_new_tokens,
-            confirm=confirm,
-        )
+        count = len(missing)
+        display.on_estimate = LongWork(display, "with the first rate", count, confirm=confirm)
     kl, graded = kl_by_problem(run, held_out, samples, folder / "before", display)
     trials = [RateTrial(BEFORE, kl=kl, graded=graded)]
     for rate, short in runs.items():

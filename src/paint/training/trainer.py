@@ -1,5 +1,6 @@
 """The trainer: set-up, the loop over steps, checkpoints and logs."""
 
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -27,7 +28,7 @@ from paint.config.schema import ONE_TURN, Config, TrainConfig
 from paint.core.collapse import describe_end
 from paint.core.demo_files import problems_path
 from paint.core.device import keep_compiled
-from paint.core.display import Clock, Display, agrees
+from paint.core.display import Clock, Display
 from paint.core.distributed import (
     all_gather_objects,
     any_rank_signal,
@@ -61,7 +62,7 @@ from paint.inference.machine import find_machine
 from paint.inference.rollouts import Rollout
 from paint.models.conventions import today
 from paint.models.policy import Policy, load_policy, load_tokenizer
-from paint.models.teacher import Teacher, open_teacher
+from paint.models.teacher import open_teacher
 from paint.models.weights import model_digests
 from paint.objective.fused import require_loss
 from paint.resolve.algorithm import Algorithm, needs_of
@@ -98,7 +99,7 @@ from paint.training.prompt_filter import (
 )
 from paint.training.solutions import add_gradient_of_solutions
 from paint.training.step_checks import require_step
-from paint.training.step_time import LONG, StepTime, describe_taken, estimate, with_steps
+from paint.training.step_time import LongWork
 from paint.training.token_log import write_tokens
 from paint.training.train_step import (
     NothingGradedError,
@@ -193,11 +194,9 @@ def train(
         display.notes(describe_mixture(problems, run.config.data, drawn_count(run.config)))
         _check_rows(run, policy, grader, problems, display)
 
-        expected = None
-        if ranks == 1:  # the parts of several differ
-            expected = _expect_time(
-                policy, teacher, run, problems, folder, display, confirm=confirm
-            )
+        if ranks == 1 and not confirm:  # ranks cannot end together in the middle of a step
+            then = f"`paint resume {folder}` goes on all the same"
+            display.on_estimate = LongWork(display, then=then)
 
         def enter_folder() -> None:
             with display.working("digests of model and problems"):
@@ -233,7 +232,7 @@ def train(
         loop(setup, validation, folder, display, done, signals)
     if is_main:
         prices = run.config.grading.prices
-        _describe_end(folder, done, monotonic() - began, display, prices, expected)
+        _describe_end(folder, done, monotonic() - began, display, prices)
     return latest_checkpoint(folder) or folder
 
 
@@ -241,33 +240,6 @@ def _warn_of(display: Display, lines: Iterable[str]) -> None:
     """Warn of each line that is not empty."""
     for line in filter(None, lines):
         display.warn(line)
-
-
-def _expect_time(
-    policy: Policy,
-    teacher: Teacher,
-    run: Resolved,
-    problems: Sequence[Problem],
-    folder: Path,
-    display: Display,
-    *,
-    confirm: bool,
-) -> StepTime | None:
-    """Say how long the steps that are left take; a terminal asks before a long run.
-
-    Raises PaintError where the answer is no.
-    """
-    last = latest_checkpoint(folder)
-    steps = run.config.train.steps - (step_of(last) if last else 0)
-    with display.working("measuring how long a step takes"):
-        expected = estimate(policy, teacher, run, problems, steps)
-    if expected is None or not steps:
-        return None
-    display.note(str(expected))
-    display.expected = expected.seconds
-    if expected.total >= LONG and not confirm and not agrees():
-        raise PaintError("not started; fewer train.steps or shorter completions take less time")
-    return expected
 
 
 def _longest_rows(run: Resolved, problems: Sequence[Problem]) -> LongestRows | None:
@@ -397,7 +369,6 @@ def _describe_end(
     seconds: float,
     display: Display,
     prices: Sequence[float],
-    expected: StepTime | None,
 ) -> None:
     """Print the summary of the validations, the time of steps after ``done``, and what changed.
 
@@ -408,8 +379,6 @@ def _describe_end(
         summarise(validations, folder / "validation", display)
     steps = read_metrics(folder)
     times = run_log.describe_phases(steps[done:], seconds)
-    if expected is not None and steps[done:]:
-        times += f"; {describe_taken(expected, steps[done:])}"
     display.note(times)
     validated = graded_validation(folder, display)
     # Of the complete run, what was done before it was resumed included.
@@ -544,6 +513,22 @@ def minibatch(setup: Setup, step_index: int) -> list[tuple[int, Problem]]:
     count = config.train.batch_size // samples
     indices = draw_problems(problems, config.data, count, step_index, config.train.seed)
     return list(enumerate(problems[i] for i in indices for _ in range(samples)))
+
+
+def with_steps(run: Resolved, problems: Sequence[Problem], display: Display) -> Resolved:
+    """The run with the steps of ``train.epochs``, which they take the place of. Raises ConfigError.
+
+    run.json has the steps, as it has what other settings became.
+    """
+    train = run.config.train
+    if train.epochs is None:
+        return run
+    at_once = train.batch_size // run.rollout.samples_per_problem
+    steps = math.ceil(train.epochs * len(problems) / at_once)
+    display.note(
+        f"train.epochs {train.epochs:g}: {steps:,} steps of {at_once} of {len(problems):,} problems"
+    )
+    return run.changed("train", steps=steps, epochs=None)
 
 
 def drawn_count(config: Config) -> int:
