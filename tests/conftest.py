@@ -84,7 +84,7 @@ def terminal() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the key that signs runs, in place of the user's."""
+    """The folder of what outlives a call, in place of the user's."""
     folder = tmp_path_factory.mktemp("state")
     os.environ["XDG_STATE_HOME"] = str(folder)
     return folder

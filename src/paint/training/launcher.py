@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paint.config.recipe import flags, read_recipe
-from paint.config.run_folder import RunError, unsigned_code
+from paint.config.run_folder import RunError, foreign_code
 from paint.config.schema import Config, ConfigError
 from paint.core.demo_files import model_path, problems_path
 from paint.core.errors import Interrupted, PaintError, format_short
@@ -253,7 +253,7 @@ def train_on(
         task = ["resume", str(folder), "--steps", str(config.train.steps)]
         task += ["--model.path", config.model.path, "--data.path", *config.data.paths]
         task += ["--max-logprob-mismatch", str(config.rollout.max_logprob_mismatch)]
-        task += ["--trust"] if unsigned_code(folder) else []  # which this process has asked for
+        task += ["--trust"] if foreign_code(folder) else []  # which this process has asked for
         task += ["--server-gpus", *placement.servers] if placement.servers else []
         task += ["--urls", *config.rollout.urls] if config.rollout.urls else []
     if LOGGER.isEnabledFor(logging.DEBUG):  # the ranks are commands of their own
