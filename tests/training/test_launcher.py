@@ -55,7 +55,7 @@ def vllm(**rollout: Any) -> Config:
 @pytest.mark.parametrize("split", ["two", "4", "+4", "4+", "4+4+4", "\u0664+4", ""])
 def test_split_invalid_text_is_refused(split: str) -> None:
     with pytest.raises(ConfigError, match=r"--split must be .*, got"):
-        LaunchRequest(8, split, False)
+        LaunchRequest(8, split)
 
 
 TWO_GPUS = "--tensor-parallel-size 2"
@@ -202,8 +202,8 @@ def test_server_gpus_without_owned_server_or_name_are_refused(rollout: dict[str,
 def test_plan_prints_the_command_of_each_server_of_the_machine(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    line = ["plan", "demo-paint", "--data.limit", "8", "--rollout.engine", "vllm", "--gpus", "4"]
-    assert main([*line, "--rollout.server-args", TWO_GPUS]) == 0
+    line = ["plan", "demo-paint", "--data.limit", "8", "--gpus", "4", "--rollout.engine"]
+    assert main([*line, "vllm", f"--rollout.server-args={TWO_GPUS}"]) == 0
     servers = [one.split() for one in capsys.readouterr().out.splitlines() if "vllm serve" in one]
     assert [server[0] for server in servers] == [
         "CUDA_VISIBLE_DEVICES=0,1",
@@ -211,7 +211,7 @@ def test_plan_prints_the_command_of_each_server_of_the_machine(
     ]
     assert [server[server.index("--port") + 1] for server in servers] == ["8000", "8001"]
     assert all(server[server.index("--max-model-len") + 1] == "1024" for server in servers)
-    assert main([*line, "--rollout.engine", "local"]) == 0
+    assert main([*line, "local"]) == 0
     assert "vllm serve" not in capsys.readouterr().out
 
 

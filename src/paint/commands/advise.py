@@ -110,7 +110,6 @@ def advise(
 
 
 def _name_of(recipe: Path) -> str:
-    """How the command line names a recipe."""
     return recipe.stem if recipe.stem in shipped_recipes() else str(recipe)
 
 

@@ -161,7 +161,6 @@ def _configured(target: str, benchmarks: Any, settings: Mapping[str, Any]) -> Ev
 
 
 def _sections_of(evaluation: EvaluationConfig) -> dict[str, Any]:
-    """The settings of an evaluation that may name code."""
     sections = {name: getattr(evaluation, name) for name in SECTIONS}
     table = to_table(Config(**sections))
     return {name: table[name] for name in SECTIONS}

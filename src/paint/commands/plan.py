@@ -62,7 +62,6 @@ def plan(
 
 
 def _server_lines(run: "Resolved", made: "Plan") -> list[str]:
-    """The commands of servers on all of the GPUs, for a run on other machines."""
     from paint.evaluation.defaults import training_tokens
     from paint.inference.vllm.process import gpu_environment, server_command
     from paint.resolve.check import enable_servers

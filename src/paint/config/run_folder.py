@@ -132,7 +132,6 @@ def read_run(folder: Path, *, is_compared: bool = False) -> Config:
 
 
 def _without_options(config: Config, names: Sequence[str], record: Path) -> Config:
-    """The config without the options of extensions that have one of these names."""
     for section in fields(Config):
         settings = getattr(config, section.name)
         for key, owner in option_fields(type(settings)).items():

@@ -242,7 +242,6 @@ class Display:
             self.progress(self._now())
 
     def _now(self) -> str:
-        """What is under way, and for how long."""
         if self.work is not None:
             title, began = self.work
             return f"{title}: {format_duration(time.monotonic() - began)}"
@@ -412,7 +411,6 @@ class Display:
         return (time.monotonic() - self.began) / max(done - self.first, 1) * (self.steps - done)
 
     def _show(self, status: str) -> None:
-        """Show a status next to the progress bar, if there is one."""
         if self.task is not None:
             self.bar.update(self.task, status=", ".join(filter(None, [self.left, status])))
 
@@ -507,7 +505,6 @@ class Clock:
 
 
 def _short_values(metrics: Mapping[str, float]) -> list[str]:
-    """What is learned, what is right, and the seconds of the step."""
     shown: dict[str, str] = {}
     for metric in METRICS:
         if metric.short and metric.name in metrics:

@@ -70,7 +70,6 @@ _GGUF = (
 
 
 def _of_paint(folder: Path) -> str:
-    """What it is if PAINT wrote it: a run, a checkpoint or an evaluation."""
     merge = f"`paint export {folder} FOLDER --merged` makes a model of"
     if (folder / "run.json").is_file():
         return (
@@ -101,7 +100,6 @@ def _adapter(folder: Path) -> str:
 
 
 def _without_config(folder: Path) -> str:
-    """What a folder without config.json is."""
     if any(folder.glob("*.gguf")):
         return _GGUF
     if not any(folder.iterdir()):

@@ -148,7 +148,6 @@ class AsyncCalls:
             )
 
     async def _call(self, slots: asyncio.Semaphore, arguments: Arguments) -> CallResult:
-        """The result of a call, which is repeated while it fails."""
         pause = wait_random_exponential(FIRST_PAUSE_SECONDS, max=LONGEST_PAUSE_SECONDS)
         give_up = GiveUp(self._endpoint)
         retrying = AsyncRetrying(
@@ -176,7 +175,6 @@ class AsyncCalls:
         return CallResult(value, error, seconds, attempts, give_up.failures, usage)
 
     async def _attempt(self, arguments: Arguments) -> Any:
-        """What the function returns."""
         return await call_user_code(self._called, arguments, seconds=self._timeout)
 
     async def _called(self, arguments: Arguments) -> Any:
@@ -234,7 +232,6 @@ class FunctionGrader(Grader):
         return grades
 
     def _call_for_all(self, items: Sequence[Item]) -> list[CallResult]:
-        """The results of the completions, from one call for all."""
         texts = [item.text for item in items]
         rows = [dict(item.row) for item in items]
         [result] = self._counted(self._caller.call([(texts, rows)]))
@@ -270,7 +267,6 @@ class FunctionGrader(Grader):
         return [results[key] for key in keys]
 
     def _counted(self, results: list[CallResult]) -> list[CallResult]:
-        """Results of calls, whose cost is added."""
         for result in results:
             self._cost += Cost(
                 calls=result.attempts,
@@ -409,7 +405,6 @@ def _number(value: Any) -> float | None:
 
 
 def _refused(value: Any, fault: str) -> ValueError:
-    """What a value is, its fault, and what to do."""
     if isinstance(value, dict) and UNREADABLE in value:
         return ValueError(f"a value of type {value[UNREADABLE]}, {fault}{value['hint']}")
     if isinstance(value, dict) and ARRAY in value:

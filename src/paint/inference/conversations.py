@@ -215,7 +215,6 @@ class Conversations:
         return problem, self._prompt(problem, (), prompts)[0]
 
     def _opened(self, problem: Problem, opening: Opening) -> Problem:
-        """The problem with the messages by which the environment began."""
         if opening.messages is None and not opening.note:
             return problem
         chat: Sequence[ChatMessage] = opening.messages or student_chat(
@@ -257,7 +256,6 @@ class Conversations:
         return reply
 
     def _read(self, talk: _Talk, completion: Completion) -> Reply:
-        """The student's turn, with its calls."""
         text = self._policy.transcript(talk.prompt, completion.ids)
         if talk.tools:
             return read_reply(self._policy.call_style, text, talk.tools)

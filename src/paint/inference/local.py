@@ -142,7 +142,6 @@ class LocalEngine(Engine):
         )
 
     def _halve(self, rows: int, error: torch.OutOfMemoryError) -> None:
-        """Continue with half the rows that ran out of memory."""
         if rows == 1:
             raise EngineError(
                 "one row alone does not fit in the device's memory; lower rollout.max_new_tokens, "
@@ -267,7 +266,6 @@ class _Sampler:
 
     @property
     def _shape(self) -> tuple[int, ...]:
-        """The numbers that a graph of a step has in it."""
         width, _ = self.decoder.shape
         return self.slots.size, width, self.candidates
 
@@ -317,7 +315,6 @@ def _has_hooks(policy: Policy) -> bool:
 
 
 def _weights(policy: Policy) -> object:
-    """Where the weights are, and which adapters apply: what graphs have in them."""
     places = [parameter.data_ptr() for parameter in policy.model.parameters()]
     modes = [(layer.disable_adapters, layer.merged) for layer in policy.adapted.values()]
     return places, modes

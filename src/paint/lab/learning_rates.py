@@ -449,13 +449,11 @@ def with_chosen_rates(
 def _try_on(
     run: ExperimentRun, rate: float, search: RateSearch, folder: Path, display: Display
 ) -> RateTrial:
-    """Try a rate on the validation problems of a search."""
     problems = read_problems(search.data, needs=run.checked.needed_fields).problems
     return try_rate(run, rate, problems, search.samples, folder, display)
 
 
 def _smallest(kl: Mapping[float, float | None], method: str, display: Display) -> float:
-    """The rate of the smallest KL, the smaller rate of equals."""
     usable = [(value, rate) for rate, value in kl.items() if value is not None]
     if not usable:
         display.warn(f"{method}: the students of all learning rates collapsed; try smaller ones")
@@ -491,7 +489,6 @@ def _candidates(cell: ExperimentRun, search: RateSearch) -> dict[float, Experime
 
 
 def _method(cell: ExperimentRun) -> str:
-    """The cell's name without what its teacher is shown."""
     return cell.name.removesuffix(f"-{cell.config.context.source[0]}")
 
 

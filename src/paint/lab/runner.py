@@ -201,7 +201,6 @@ def run_experiment(
 
 
 def _is_trained(run: ExperimentRun, folder: Path) -> bool:
-    """Whether a run has its last checkpoint."""
     checkpoint = latest_checkpoint(folder / run.name / f"seed-{run.seed}")
     return checkpoint is not None and step_of(checkpoint) == run.config.train.steps
 
@@ -234,7 +233,6 @@ def _time_left(spent: Sequence[float], runs: int) -> str:
 def _evaluated_steps(
     runs: Sequence[ExperimentRun], *, every_checkpoint: bool
 ) -> dict[str, list[int]]:
-    """The steps of each run's checkpoints that are evaluated, by its name."""
     steps = {}
     for run in runs:
         steps[run.name] = run.steps(every_checkpoint=every_checkpoint)

@@ -272,7 +272,6 @@ ENGINE_RULES = (
 
 
 def _is_ignored(setting: str, run: Resolved) -> bool:
-    """Whether a setting of distillation is set, and the algorithm has none."""
     section, key = setting.split(".")
     is_default = getattr(getattr(run.config, section), key) == _default(setting)
     return not (run.algorithm.needs_context or is_default)

@@ -237,7 +237,6 @@ def train(
 
 
 def _warn_of(display: Display, lines: Iterable[str]) -> None:
-    """Warn of each line that is not empty."""
     for line in filter(None, lines):
         display.warn(line)
 
@@ -278,7 +277,6 @@ def _facts(
 
 
 def _last_checkpoint(folder: Path) -> tuple[Path | None, int]:
-    """The last checkpoint, if there is any, and its step."""
     last = latest_checkpoint(folder)
     done = step_of(last) if last else 0
     if len(set(all_gather_objects([done]))) > 1:
@@ -289,7 +287,6 @@ def _last_checkpoint(folder: Path) -> tuple[Path | None, int]:
 
 
 def _print_first_prompts(setup: Setup, display: Display) -> FirstPrompts:
-    """Print the prompts of the first row, before anything is sampled."""
     row, problem = minibatch(setup, 0)[0]
     contexts = setup.contexts if setup.resolved.algorithm.needs_context else None
     seed = row_seed(setup.config.train.seed, 0, row)
@@ -598,7 +595,6 @@ def log_step(
 
 
 def _name_of(callback: Callback) -> str:
-    """What ends a run, in words."""
     if isinstance(callback, Health):
         return f"health.stop_on {', '.join(callback.ended_on)}"
     return f"the callback {type(callback).__name__}"
@@ -618,7 +614,6 @@ def _way_on(setup: Setup, folder: Path, done: int) -> Iterator[str]:
 def _step_warnings(
     setup: Setup, scored: Sequence[Rollout], metrics: Mapping[str, float]
 ) -> Iterator[str]:
-    """Lines on what a step did not learn from, or should not have."""
     if metrics.get("kept_completions") == 0:
         yield "no completion was learned from, so nothing was updated (kept_completions 0)"
     kl = metrics.get("off_policy_kl", 0.0)
