@@ -119,11 +119,6 @@ class Resolved:
         return self.algorithm.needs_rollouts and not self.tokens_carry_gradient
 
     @property
-    def is_off_policy(self) -> bool:
-        """Whether completions are those of another policy than the one that is trained."""
-        return bool(self.rollout.off_policy_steps) or self.engine.is_stored
-
-    @property
     def generates(self) -> bool:
         """Whether a run samples completions: to learn from them, or to validate."""
         return self.algorithm.generates(self.config)
