@@ -187,7 +187,7 @@ def advise(
         report = advice_report(folder, found, scores, taught, display)
     cost = sum((graded.cost for graded in taught.values()), found.graded.cost)
     if cost != Cost():
-        display.note(f"all rollouts and answers: {cost.describe(config.grading.prices)}")
+        display.note(f"all rollouts and answers: {cost.describe()}")
     return report
 
 

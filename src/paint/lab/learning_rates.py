@@ -164,7 +164,7 @@ def advise_rates(
         trials.append(try_rate(short, rate, held_out, samples, folder / short.name, display))
     cost = sum((trial.graded.cost for trial in trials if trial.graded), Cost())
     if cost != Cost():
-        display.note(f"all answers: {cost.describe(config.grading.prices)}")
+        display.note(f"all answers: {cost.describe()}")
     report = rates_report(trials, steps, recipe)
     write_report(folder, SUMMARY, report, ConfigError)
     to_terminal(report.tables, display.console)

@@ -30,7 +30,7 @@ from paint.core.errors import PaintError, reason
 from paint.objective import loss
 from paint.objective.divergences import DIVERGENCES, Divergence, full_name
 from paint.objective.loss import Lengths, Loss
-from paint.objective.loss_options import PAPER_LOSS, Objective, with_changes
+from paint.objective.loss_options import PAPER_LOSS, Objective, check_options, with_changes
 
 Columns = dict[str, Float[Tensor, "n"]]
 
@@ -260,7 +260,7 @@ def fused_log_probs(
         raise ValueError(
             f"tokens must be one for each of the {len(hidden)} rows of hidden, got {len(tokens)}"
         )
-    Objective(temperature=temperature)  # checks the range
+    check_options(temperature=temperature)
     if not torch.is_grad_enabled():
         hidden = hidden.detach()  # otherwise its derivative would be computed and never used
     return LogProbs(*_TokenLogProbs.apply(hidden, *head, tokens, temperature, chunk_tokens))  # type: ignore[no-untyped-call]

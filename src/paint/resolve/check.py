@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -94,7 +94,7 @@ class Resolved:
     def rollout(self) -> RolloutConfig:
         return self.config.rollout
 
-    @property
+    @cached_property
     def objective(self) -> Objective:
         """What the loss takes."""
         settings = self.config.objective

@@ -231,8 +231,7 @@ def train(
         stack.callback(accelerator.end_training)
         loop(setup, validation, folder, display, done, signals)
     if is_main:
-        prices = run.config.grading.prices
-        _describe_end(folder, done, monotonic() - began, display, prices)
+        _describe_end(folder, done, monotonic() - began, display)
     return latest_checkpoint(folder) or folder
 
 
@@ -365,12 +364,8 @@ def _describe_end(
     done: int,
     seconds: float,
     display: Display,
-    prices: Sequence[float],
 ) -> None:
-    """Print the summary of the validations, the time of steps after ``done``, and what changed.
-
-    ``prices`` are ``grading.prices``.
-    """
+    """Print the summary of the validations, the time of steps after ``done``, and what changed."""
     validations = step_paths(folder / "validation")
     if validations:
         summarise(validations, folder / "validation", display)
@@ -380,7 +375,7 @@ def _describe_end(
     validated = graded_validation(folder, display)
     # Of the complete run, what was done before it was resumed included.
     costs = [*map(Cost.of, steps), *(graded.cost for graded in validated.values())]
-    cost = sum(costs, Cost()).describe(prices)
+    cost = sum(costs, Cost()).describe()
     if cost:
         display.note(f"all steps and validations: {cost}")
     change = describe_change(validated, steps)
@@ -545,7 +540,7 @@ def drawn_problems(config: Config, problems: Sequence[Problem]) -> list[Problem]
 def grading_cost(setup: Setup) -> dict[str, float]:
     """What a custom grader's calls took in a step, over all ranks; {} without calls."""
     cost = sum(all_gather_objects([setup.grader.take_cost()]), Cost())
-    return cost.metrics(setup.config.grading.prices)
+    return cost.metrics()
 
 
 def log_step(
