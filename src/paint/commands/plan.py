@@ -10,6 +10,7 @@ from paint.commands.api.configure import configure, open_recipe
 from paint.core.settings import or_none, within
 
 if TYPE_CHECKING:
+    from paint.config.schema import Config
     from paint.resolve.check import Resolved
     from paint.resolve.plan import LongestRows, Plan
 
@@ -62,7 +63,6 @@ def plan(
 
 
 def _server_lines(run: "Resolved", made: "Plan") -> list[str]:
-    from paint.evaluation.defaults import training_tokens
     from paint.inference.vllm.process import gpu_environment, server_command
     from paint.resolve.check import enable_servers
     from paint.resolve.plan import server_of
@@ -70,7 +70,7 @@ def _server_lines(run: "Resolved", made: "Plan") -> list[str]:
     config = run.config
     if not made.gpus or not enable_servers(run).engine.is_remote:
         return []
-    size = server_of(made).gpus
+    size, longest = server_of(made).gpus, max_model_len(config)
     lines = ["", "servers  for ranks on other machines; set VLLM_API_KEY here and there"]
     for number in range(made.gpus // size):
         gpus = ",".join(map(str, range(number * size, (number + 1) * size)))
@@ -78,7 +78,7 @@ def _server_lines(run: "Resolved", made: "Plan") -> list[str]:
             config.model,
             config.rollout,
             PORT + number,
-            max_model_len=min(training_tokens(config), made.shape.positions),
+            max_model_len=longest,
             gpus=gpus,
             host="0.0.0.0",
         )
@@ -86,6 +86,27 @@ def _server_lines(run: "Resolved", made: "Plan") -> list[str]:
         pins = " ".join(f"{name}={value}" for name, value in variables.items())
         lines.append(f"  {pins} {shlex.join(command)}")
     return lines
+
+
+def max_model_len(config: "Config") -> int:
+    """The longest sequence that a training requests, at most the longest row of the model."""
+    from transformers import AutoConfig
+
+    from paint.core.demo_files import model_path
+    from paint.core.errors import ConfigError, wrap_errors
+    from paint.core.hub import local_file
+    from paint.evaluation.defaults import training_tokens
+    from paint.resolve.structure import position_limit
+
+    tokens = training_tokens(config)
+    # Of a model elsewhere, its loading tells.
+    file = local_file(model_path(config.model.path), "config.json")
+    if file is None:
+        return tokens
+    with wrap_errors(file, ConfigError, "it must describe a model that transformers knows"):
+        # False: by default, transformers may ask on the terminal whether to run code.
+        model_config = AutoConfig.from_pretrained(file.parent, trust_remote_code=False)
+    return int(min(tokens, position_limit(model_config)))
 
 
 def _longest_rows(run: "Resolved") -> "LongestRows | None":
