@@ -23,6 +23,7 @@ def plan(
     model: arguments.Model = None,
     gpus: Annotated[int, *within("[0, 1024]")] = 1,
     memory: Annotated[float | None, *or_none(within("[1, 10000]"))] = None,
+    servers: bool = False,
     **sections: arguments.Sections,
 ) -> "Plan":
     """Print an estimate of memory use and the split of GPUs between training and serving.
@@ -31,13 +32,12 @@ def plan(
     (docs/how-to/large-models.md). Where problems and model are local, the longest rows are
     measured; else a prompt has data.max_prompt_tokens.
 
-    With GPUs, the commands of vLLM servers are printed, too, one on each GPU or group of them: on
-    other machines they serve a run that has their addresses (rollout.urls).
-
     Example: paint plan demo-paint --gpus 0
 
     Args:
         gpus: GPUs of the machine, in [0, 1024]; 0 is a laptop's CPU.
+        servers: Print the commands of vLLM servers, too, one on each GPU or group of them: on other
+            machines they serve a run that has their addresses (rollout.urls).
         memory: Memory of each GPU in GB, in [1, 10000]. None: 80, and 16 of a laptop.
 
     Returns:
@@ -58,7 +58,8 @@ def plan(
     memory_bytes = 0.0 if memory is None else memory * 1e9
     run = replace(run, longest=_longest_rows(run))
     made = plan_placement(run, Machine(gpus, memory_bytes))
-    Display().note("\n".join([*report.lines(made), *_server_lines(run, made)]))
+    servers_text = _server_lines(run, made) if servers else []
+    Display().note("\n".join([*report.lines(made), *servers_text]))
     return made
 
 
