@@ -34,7 +34,6 @@ from paint.core.demo_files import HELD_OUT_PROBLEMS, MODEL
 from paint.core.display import shown_on_terminal
 from paint.data.problems import Problem, read_problems
 from paint.models.policy import Policy, load_policy
-from paint.training import step_time
 
 # A shell starts what it runs in the background deaf to Ctrl-C, and so would be the processes that
 # tests interrupt.
@@ -85,16 +84,10 @@ def terminal() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the key that signs runs, in place of the user's."""
+    """The folder of what outlives a call, in place of the user's."""
     folder = tmp_path_factory.mktemp("state")
     os.environ["XDG_STATE_HOME"] = str(folder)
     return folder
-
-
-@pytest.fixture(autouse=True)
-def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No time for the estimate of a step's, which every training begins with."""
-    monkeypatch.setattr(step_time, "_measure", lambda *_: step_time.Speed(0.0, 1, 0.0, 1e-6))
 
 
 @pytest.fixture(autouse=True)

@@ -28,8 +28,8 @@ COMMANDS = [
     if document.name != "log.md"
     for block in re.findall(r"^```\w*\n(.*?)^```", document.read_text(), re.M | re.S)
     for command in re.findall(
-        r"^(?:\$ |\w+=\S+ |\.venv/bin/)*(?:paint|python -m paint\.launch --nproc-per-node \d+) "
-        r"([a-z].*)",
+        r"^(?:\$ |\w+=\S+ |\.venv/bin/)*"
+        r"(?:paint|python -m paint\.training\.torchrun --nproc-per-node \d+) ([a-z].*)",
         block.replace("\\\n", " "),
         re.M,
     )

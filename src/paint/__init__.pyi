@@ -7,7 +7,6 @@ from paint.commands.api.results import Result as Result
 from paint.commands.api.results import Run as Run
 from paint.commands.api.results import load_run as load_run
 from paint.commands.bake import bake as bake
-from paint.commands.chat import chat as chat
 from paint.commands.compare import compare as compare
 from paint.commands.doctor import doctor as doctor
 from paint.commands.evaluate import evaluate as evaluate
@@ -19,7 +18,6 @@ from paint.commands.prepare_openthoughts import prepare_openthoughts as prepare_
 from paint.commands.resume import resume as resume
 from paint.commands.run_demo import run_demo as run_demo
 from paint.commands.runs import runs as runs
-from paint.commands.serve import serve as serve
 from paint.commands.show import show as show
 from paint.commands.show_config import show_config as show_config
 from paint.commands.train import train as train

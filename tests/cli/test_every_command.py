@@ -16,7 +16,6 @@ from paint.commands import parameters_of
 WORDS = {
     "advise": "nowhere.toml",
     "bake": "nowhere.md nowhere.jsonl demo-bake",
-    "chat": "nowhere/model",
     "compare": "nowhere.toml",
     "config": "nowhere.toml",
     "data openthoughts": "rows.jsonl --benchmarks nowhere.jsonl",

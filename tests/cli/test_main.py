@@ -26,7 +26,7 @@ USER_ERRORS = [
     ("eval demo --benchmark demo", "--benchmarks"),
     ("eval --benchmarks demo", "nothing to evaluate"),
     ("eval nowhere/model --benchmarks demo", "nowhere/model"),
-    ("serve demo-paint", "--gpus N"),
+    ("train demo-paint --split 1+1", "--gpus N"),
     ("resume runs/a --gpus=-1", "--gpus must be in [0, 9999], got -1"),
     ("grade x --dead\u202eline 1", "--dead\\u202eline"),
     ("train demo-paint --train.st\u202eeps 1", "--train.st\\u202eeps"),

@@ -191,20 +191,26 @@ def test_first_step_says_its_length_after_a_part_of_its_loss(
         now[0] += 10
         clock.portion(0.25)
         clock.portion(0.5)
-    assert caplog.messages[0] == "rollout, 200 tokens, 7 tok/s, at most 2 min 00 s left"
+    assert caplog.messages[0] == (
+        "rollout, 200 tokens, 7 tok/s, at most 2 min 00 s left, 7 min 30 s in all steps"
+    )
     # 30 s and four times 10 s, of which 40 s are over; three such steps.
-    assert caplog.messages[1] == "about 1 min 10 s a step, about 2 min 50 s left"
+    assert caplog.messages[1] == (
+        "time, an estimate: about 1 min 10 s a step, 3 min 30 s for 3 steps, by the first"
+    )
+    assert display.left == "about 2 min 50 s left"
     assert len(caplog.messages) == 2
 
 
-def test_short_first_step_does_not_say_its_length(host: None, caplog: Any) -> None:
-    LOGGER.setLevel("INFO")
-    display = Display()
-    with display.running(3, 0):
-        clock = Clock(display)
-        with clock("loss"):
-            clock.portion(0.5)
-    assert caplog.messages == []
+def test_first_step_without_parts_is_estimated_at_its_end() -> None:
+    display, told = Display(), list[float]()
+    display.on_estimate = told.append
+    with display.running(4, 1):
+        for number in (2, 3):
+            with Clock(display)("loss"):
+                pass
+            display.step({"step": number, "seconds_left": 0.0})
+    assert len(told) == 1
 
 
 def test_call_from_python_prints_progress_on_stderr_after_some_seconds(

@@ -45,30 +45,8 @@ def checkpoint(folder: Path) -> Path:
     return files(folder, state_json={}, adapter__adapter_config_json=ADAPTER)
 
 
-def gguf(folder: Path) -> Path:
-    folder.mkdir()
-    (folder / "model-q4.gguf").write_bytes(b"GGUF")
-    return folder
-
-
-def evaluation(folder: Path) -> Path:
-    return files(folder, summary_json={})
-
-
-def store(folder: Path) -> Path:
-    files(folder, base__settings_json={})
-    (folder / "base/completions.jsonl").touch()
-    return folder / "base"
-
-
 def optimizer(folder: Path) -> Path:
     (model(folder, "model*") / "training_args.bin").touch()
-    return folder
-
-
-def above(folder: Path) -> Path:
-    folder.mkdir()
-    model(folder / "m")
     return folder
 
 
@@ -79,17 +57,10 @@ KINDS: dict[str, tuple[Callable[[Path], Path], str]] = {
         lambda f: files(model(f), adapter_config_json=ADAPTER),
         "is an adapter",
     ),
-    "run": (lambda f: files(f, run_json={}), r"is a run .*paint resume .*--merged"),
-    "checkpoint": (checkpoint, r"is a checkpoint of a run .*paint export .*/it FOLDER --merged"),
-    "full checkpoint": (
-        lambda f: files(f, state_json={}, model__config_json={}),
-        r"is a checkpoint of a run; name its model, .*/it/model",
-    ),
-    "evaluation": (evaluation, "is an evaluation"),
-    "store": (store, "is an evaluation"),
-    "tokenizer": (lambda f: model(f, "config.json", "model*"), "holds a tokenizer and no model"),
-    "gguf": (gguf, "in GGUF"),
-    "gguf with config": (lambda f: files(gguf(f), config_json={}), "in GGUF"),
+    "run": (lambda f: files(f, run_json={}), r"is a run or .*paint export .*--merged"),
+    "checkpoint": (checkpoint, r"is a run or a checkpoint; .*paint export .*/it FOLDER --merged"),
+    "full checkpoint": (lambda f: files(f, state_json={}, model__config_json={}), "checkpoint"),
+    "tokenizer": (lambda f: model(f, "config.json", "model*"), "has no config.json"),
     "no weights": (lambda f: model(f, "model*"), "has no weights"),
     "optimizer": (optimizer, "has no weights"),
     "no tokenizer": (lambda f: model(f, *TOKENIZER), "has no tokenizer"),
@@ -98,8 +69,7 @@ KINDS: dict[str, tuple[Callable[[Path], Path], str]] = {
         lambda f: model(f, architectures=["LlamaForSequenceClassification"]),
         "predicts no next token",
     ),
-    "empty": (lambda f: files(f), "is empty"),
-    "above": (above, r"has no config.json; .*/it/m has"),
+    "empty": (lambda f: files(f), "has no config.json"),
     "file": (lambda f: model(f) / "model.safetensors", "is a file"),
 }
 
@@ -151,5 +121,5 @@ def test_commands_refuse_what_is_no_model(tmp_path: Path, run: Path) -> None:
             call(str(run))
     with pytest.raises(PaintError, match="is an adapter"):
         paint.train("demo-paint", model={"path": str(adapter)}, log={"folder": str(tmp_path)})
-    with pytest.raises(PaintError, match="is an evaluation"):
+    with pytest.raises(PaintError, match=r"has no config\.json"):
         paint.evaluate(str(run / "validation"), benchmarks="demo")

@@ -216,9 +216,6 @@ def test_generate_of_long_completions_by_compiled_steps_gives_eager_completions(
                 parameter.mul_(1.5)
     # No new code: the buffers are as large as they became in the first call.
     assert counts[0] == counts[1] > 2
-    with torch.no_grad():
-        assert len([*engine.tokens(prompts[0], sampling, 0)]) > 0
-    assert len(made) == counts[1]
 
 
 def test_generate_of_short_completions_compiles_nothing(

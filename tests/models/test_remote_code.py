@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
+from paint.commands.plan import max_model_len
 from paint.config import schema as cfg
 from paint.core.errors import PaintError
 from paint.models.policy import PolicyError, load_policy, load_tokenizer
 from paint.models.weights import linear_layers_of, load_trained, own_dtype
 from paint.resolve.shapes import shape_of
-from paint.training.launcher import _max_model_len
 
 CODE = """
 import os
@@ -68,7 +68,7 @@ LOADS: dict[str, Callable[[str], Any]] = {
     "shape": shape_of,
     "tokenizer": load_tokenizer,
     "model": lambda path: load_policy(cfg.ModelConfig(path=path, dtype="float32"), seed=0),
-    "longest row": lambda path: _max_model_len(cfg.Config(cfg.ModelConfig(path=path))),
+    "longest row": lambda path: max_model_len(cfg.Config(cfg.ModelConfig(path=path))),
 }
 
 

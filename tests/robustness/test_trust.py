@@ -2,9 +2,7 @@
 
 import io
 import json
-import os
 import shutil
-import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
@@ -18,12 +16,12 @@ import pytest
 import paint
 from paint.cli.main import main
 from paint.config.recipe import executables_of, find_recipe, read_recipe, to_table
-from paint.config.run_folder import read_run, read_run_json, unsigned_code
+from paint.config.run_folder import foreign_code, read_run, read_run_json
 from paint.config.schema import Config
 from paint.core import trust
 from paint.core.errors import ConfigError
 from paint.core.extensions import load_object, option_fields
-from paint.core.trust import UntrustedError, begin_call, is_signed, sign, vouch_for
+from paint.core.trust import UntrustedError, begin_call, is_remembered, remember, vouch_for
 from paint.evaluation.store import recorded_engines
 from paint.resolve.check import check_config
 from runs import write_problems
@@ -126,7 +124,6 @@ COMMANDS: dict[str, list[str]] = {
     "held-out-kl": ["held-out-kl", ".", "demo", "--problems", "1", "--samples", "1"],
     "resume": ["resume", ".", "--steps", "2"],
     "runs": ["runs", ".."],
-    "chat": ["chat", "."],
     "export": ["export", ".", "../exported"],
     "grade": ["grade", "."],
     "compare --stored": ["compare", "demo-paint", "demo-opsd", "--stored", ".", *FEW],
@@ -232,7 +229,6 @@ def test_trust_runs_the_code_after_a_line_that_lists_it(
     [line] = [line for line in said.splitlines() if line.startswith("trusted, as")]
     assert line == 'trusted, as run.json names it: grading.grader "notes:f"'
     assert (folder / "mark").exists()
-    assert "signature" not in read_run_json(folder)  # for this call, not for ever
     assert call(["eval", ".", *SOME, "--output-dir", "again"], monkeypatch) == 2
 
 
@@ -271,7 +267,6 @@ def test_config_of_a_strangers_run_is_not_named_by_passing_it(
 def test_own_run_is_evaluated_shown_and_resumed_without_a_question(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    state_folder: Path,
     forgetful: None,
     said: Said,
 ) -> None:
@@ -280,8 +275,6 @@ def test_own_run_is_evaluated_shown_and_resumed_without_a_question(
     words = ["--train.steps", "1", "--train.batch-size", "2", "--rollout.max-new-tokens", "8"]
     line = ["train", "demo-paint", "--grading.grader", "mine:grade", "--log.name", "own", *words]
     assert call(line, monkeypatch) == 0
-    assert stat.S_IMODE((state_folder / "paint/key").stat().st_mode) == 0o600
-    signature = read_run_json(Path("runs/own"))["signature"]
     shutil.move("runs/own", "elsewhere")
     for command in (
         ["eval", "elsewhere", "--benchmarks", "demo", *SOME],
@@ -292,26 +285,23 @@ def test_own_run_is_evaluated_shown_and_resumed_without_a_question(
         assert call(command, monkeypatch) == 0, said()
     changed = read_run_json(Path("elsewhere"))
     assert changed["config"]["train"]["steps"] == 2
-    assert is_signed(changed["config"], changed["signature"])
-    assert changed["signature"] != signature
-    assert unsigned_code(Path("elsewhere")) == []
+    assert foreign_code(Path("elsewhere")) == []
 
     tamper(Path("elsewhere"), {"grading": {"timeout": 61.0}})
-    assert [code.name for code in unsigned_code(Path("elsewhere"))] == ["mine:grade"]
+    assert [code.name for code in foreign_code(Path("elsewhere"))] == ["mine:grade"]
     assert call(["resume", "elsewhere", "--steps", "3"], monkeypatch) == 2
     assert call(["resume", "elsewhere", "--steps", "3", "--trust"], monkeypatch) == 0
-    assert [code.name for code in unsigned_code(Path("elsewhere"))] == ["mine:grade"]
+    assert [code.name for code in foreign_code(Path("elsewhere"))] == ["mine:grade"]
 
 
-def test_run_without_code_is_not_signed_and_needs_no_key(
+def test_run_without_code_needs_no_state_folder(
     trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", "/dev/null/nowhere")
-    assert "signature" not in read_run_json(trained)
-    assert unsigned_code(trained) == []
+    assert foreign_code(trained) == []
 
 
-def test_run_without_a_key_says_so_and_needs_trust(
+def test_run_that_cannot_be_noted_says_so_and_needs_trust(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     forgetful: None,
@@ -321,7 +311,7 @@ def test_run_without_a_key_says_so_and_needs_trust(
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text("def grade(completion, row):\n    return 1.0\n")
     run = paint.train("demo-paint", output_dir="own", grading={"grader": "mine:grade"}, **SMALL)
-    assert "own names code and is not signed" in capsys.readouterr().out
+    assert "own names code and is not noted as yours" in capsys.readouterr().out
     with pytest.raises(UntrustedError):
         paint.resume(run, steps=2)
     paint.resume(run, steps=2, trust=True)
@@ -386,10 +376,6 @@ NAMED: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"conversation": {"environment": "mine:Answers"}},
         ["eval", "../sent", *SOME, "--conversation.environment", "mine:Answers"],
     ),
-    "chat environment": (
-        {"conversation": {"environment": "mine:Answers"}},
-        ["chat", "../sent", "--environment", "mine:Answers", "--max-new-tokens", "4"],
-    ),
 }
 
 
@@ -413,21 +399,19 @@ def test_named_code_of_a_strangers_run_takes_no_options_of_it(
     (own / "mine.py").write_text(CALLER)
     monkeypatch.chdir(own)
     monkeypatch.setenv("JUDGE_API_KEY", "the-key-of-the-user")
-    monkeypatch.setattr("sys.stdin", io.StringIO("What is 1 + 1?\n"))
     line = NAMED[case][1]
     assert main(line) == 0, capsys.readouterr()
     assert keys == []
-    if line[0] == "eval":
-        said = "".join(capsys.readouterr())
-        assert f"its {section}.options are not taken" in said
-        assert said.count("are not taken") == 1
-        assert f"--{section}.options.url" in said
-        assert "model" not in said.partition("are not taken")[2].partition(";")[0]  # the default
-        assert main([*line, f"--{section}.options.url", url, "--output-dir", "given"]) == 0
-        assert set(keys) == {"the-key-of-the-user"}
-        keys.clear()
-        assert main([*line, "--trust", "--output-dir", "trusted"]) == 0
-        assert set(keys) == {"the-key-of-the-user"}
+    said = "".join(capsys.readouterr())
+    assert f"its {section}.options are not taken" in said
+    assert said.count("are not taken") == 1
+    assert f"--{section}.options.url" in said
+    assert "model" not in said.partition("are not taken")[2].partition(";")[0]  # the default
+    assert main([*line, f"--{section}.options.url", url, "--output-dir", "given"]) == 0
+    assert set(keys) == {"the-key-of-the-user"}
+    keys.clear()
+    assert main([*line, "--trust", "--output-dir", "trusted"]) == 0
+    assert set(keys) == {"the-key-of-the-user"}
 
 
 @pytest.mark.parametrize(
@@ -456,57 +440,29 @@ def test_run_read_has_the_options_of_a_strangers_code_where_it_is_trusted_alone(
         assert options() == {}
         trust.trust_records()
         assert options() == {"url": "http://127.0.0.1:9"}
-    table = read_run_json(folder)
-    table["signature"] = sign(table["config"])
-    (folder / "run.json").write_text(json.dumps(table))
+    remember(read_run_json(folder)["config"])
     assert options() == {"url": "http://127.0.0.1:9"}
 
 
 SETTINGS = {"grading": {"grader": ["mine:grade"], "options": {"x": 1.5, "names": ["é"]}}}
 
 
-def test_signature_holds_for_the_same_settings_and_key_alone(
+def test_own_record_is_one_with_the_same_settings_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    signature = sign(SETTINGS)
-    assert is_signed(json.loads(json.dumps(SETTINGS)), signature)
-    assert sign(SETTINGS) == signature
-    for wrong in (None, 1, "", "é", signature[:-1], signature.upper(), [signature]):
-        assert not is_signed(SETTINGS, wrong)
-    assert not is_signed({**SETTINGS, "train": {}}, signature)
-    assert not is_signed({"grading": {**SETTINGS["grading"], "options": {"x": 1.6}}}, signature)
-
-    key = tmp_path / "paint/key"
-    for mode in (0o644, 0o660, 0o604):
-        key.chmod(mode)
-        assert not is_signed(SETTINGS, signature)
-        with pytest.raises(OSError, match="mode 600"):
-            sign(SETTINGS)
-    key.chmod(0o600)
-    assert is_signed(SETTINGS, signature)
-    key.write_text("short")
-    with pytest.raises(OSError, match="holds no key; delete it"):
-        sign(SETTINGS)
-    key.unlink()
-    assert not is_signed(SETTINGS, signature)
-    assert sign(SETTINGS) != signature
-    assert [path.name for path in key.parent.iterdir()] == ["key"]
-
-
-def test_key_that_another_process_has_just_written_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    link = os.link
-
-    def late(*names: Any) -> None:
-        Path(names[1]).write_text("ab" * 32)
-        Path(names[1]).chmod(0o600)
-        link(*names)
-
-    monkeypatch.setattr("os.link", late)
-    assert sign(SETTINGS) == trust._signature(SETTINGS, bytes.fromhex("ab" * 32))
+    assert not is_remembered(SETTINGS)
+    for _ in range(2):
+        remember(SETTINGS)
+    assert is_remembered(json.loads(json.dumps(SETTINGS)))
+    assert not is_remembered({**SETTINGS, "train": {}})
+    assert not is_remembered({"grading": {**SETTINGS["grading"], "options": {"x": 1.6}}})
+    [records] = (tmp_path / "paint").iterdir()
+    assert len(records.read_text().splitlines()) == 1
+    monkeypatch.setenv("XDG_STATE_HOME", "/dev/null/nowhere")
+    assert not is_remembered(SETTINGS)
+    with pytest.raises(OSError, match="Not a directory"):
+        remember(SETTINGS)
 
 
 @pytest.mark.parametrize(
@@ -543,30 +499,27 @@ def test_engine_that_a_strangers_evaluation_records_is_not_loaded(tmp_path: Path
     with pytest.raises(UntrustedError, match=r"settings\.json names code"):
         load_object("notes:f", "rollout.engine", ())
 
-    signed = {"engine": "notes:f", "signature": sign({"engine": "notes:f"})}
-    settings.write_text(json.dumps(signed))
+    remember({"engine": "notes:f"})
     with begin_call():
         assert recorded_engines([tmp_path]) == {"notes:f"}
         with pytest.raises(ConfigError, match="cannot be imported"):
             load_object("notes:f", "rollout.engine", ())
 
 
-def test_workspace_signs_an_engine_that_the_user_named_alone(tmp_path: Path) -> None:
+def test_workspace_notes_an_engine_that_the_user_named_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from paint.evaluation.store import evaluation_workspace
 
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    settings = {"engine": "notes:f"}
     workspace = evaluation_workspace(tmp_path)
-
-    def signature_of_begun() -> Any:
-        workspace.begin(json.loads(workspace.settings_path.read_text()))
-        return json.loads(workspace.settings_path.read_text()).get("signature")
-
-    workspace.settings_path.write_text(json.dumps({"engine": "notes:f", "signature": "x"}))
-    assert signature_of_begun() is None  # as of `paint grade`, which loads no engine
+    workspace.begin(settings)
+    assert not is_remembered(settings)  # as of `paint grade`, which loads no engine
     with begin_call():
         vouch_for(["notes:f"])
-        signature = signature_of_begun()
-    assert is_signed({"engine": "notes:f"}, signature)
-    assert signature_of_begun() == signature
+        workspace.begin(settings)
+    assert is_remembered(settings)
 
 
 def test_module_of_the_package_is_not_looked_for_in_the_working_directory(
@@ -585,13 +538,11 @@ def test_module_of_the_package_is_not_looked_for_in_the_working_directory(
     assert [str(tmp_path) in path for path in paths] == [False, True]
 
 
-def test_signed_run_imports_no_module_from_a_run_folder(
+def test_own_run_imports_no_module_from_a_run_folder(
     stranger: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A signed run.json that somebody sends back with a module beside it."""
+    """A run of one's own that somebody sends back with a module beside it."""
     folder = stranger("grader")
-    table = read_run_json(folder)
-    table["signature"] = sign(table["config"])
-    (folder / "run.json").write_text(json.dumps(table))
+    remember(read_run_json(folder)["config"])
     assert call(COMMANDS["eval"], monkeypatch) == 2
     assert_nothing_ran(folder)

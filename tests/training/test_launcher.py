@@ -20,7 +20,6 @@ from paint.config.run_folder import read_metrics
 from paint.config.schema import Config, ConfigError
 from paint.inference.vllm.process import OwnedProcess, gpu_environment
 from paint.resolve.check import check_config, check_engine, enable_servers
-from paint.training import launcher
 from paint.training.launcher import (
     LaunchRequest,
     place_ranks,
@@ -56,7 +55,7 @@ def vllm(**rollout: Any) -> Config:
 @pytest.mark.parametrize("split", ["two", "4", "+4", "4+", "4+4+4", "\u0664+4", ""])
 def test_split_invalid_text_is_refused(split: str) -> None:
     with pytest.raises(ConfigError, match=r"--split must be .*, got"):
-        LaunchRequest(8, split, False)
+        LaunchRequest(8, split)
 
 
 TWO_GPUS = "--tensor-parallel-size 2"
@@ -74,7 +73,7 @@ UNKNOWN = vllm().changed("model", path="owner/none")
         (4, 4, "2+2", vllm(server_args=TWO_GPUS), (1, 4), "0 1", "2,3"),
         (1, 1, None, SFT, (1, 1), "0", ""),
         (8, 8, None, SFT, (1, 8), "0 1 2 3 4 5 6 7", ""),
-        (8, 8, None, vllm(), (0, 0), "", "0 1 2 3 4 5 6 7"),  # paint serve
+        (8, 8, None, vllm(), (0, 0), "", "0 1 2 3 4 5 6 7"),  # paint eval
         (8, 8, None, vllm(), (1, 1), "0", "1 2 3 4 5 6 7"),  # an experiment
         (0, 4, "2+2", vllm(), (1, 4), "cpu cpu", "cpu cpu"),
         (0, 1, None, vllm(), (1, 1), "cpu", "cpu"),
@@ -121,7 +120,7 @@ def test_train_local_engine_with_gpus_for_servers_is_refused(
     machine: Machine, tmp_path: Path, split: str
 ) -> None:
     machine(2)
-    request = LaunchRequest(2, split, dry_run=True)
+    request = LaunchRequest(2, split)
     with pytest.raises(ConfigError, match="engine local generates in the training process"):
         train_on(request, check_config(LOCAL), tmp_path, find_recipe("demo-paint"), lambda _: None)
 
@@ -155,9 +154,7 @@ def test_place_impossible_split_is_refused(
         place_ranks(LaunchRequest(gpus, split), run, (1, most))
 
 
-def test_place_large_model_uses_enough_gpus_per_server(
-    machine: Machine, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_place_large_model_uses_enough_gpus_per_server(machine: Machine) -> None:
     machine(8)
     llama = replace(DEMO.model, path="meta-llama/Llama-3.3-70B-Instruct", dtype="bfloat16")
     large = replace(vllm(), model=llama)
@@ -170,14 +167,6 @@ def test_place_large_model_uses_enough_gpus_per_server(
     run = check_config(large)
     with pytest.raises(ConfigError, match=r"2 GPUs .*, and a server takes 4 .*fewest"):
         place_ranks(LaunchRequest(8, "6+2"), run, (1, 8))
-
-    launcher.serve(LaunchRequest(8, dry_run=True), check_config(large), host="127.0.0.1", port=8000)
-    lines = capsys.readouterr().out.splitlines()
-    for line, gpus in zip(lines, asked.servers, strict=True):
-        assert line.startswith(f"CUDA_VISIBLE_DEVICES={gpus} ")
-        assert "--tensor-parallel-size 4 " in line
-    launcher.serve(LaunchRequest(1, dry_run=True), check_config(DEMO), host="127.0.0.1", port=8000)
-    assert "--tensor-parallel-size" not in capsys.readouterr().out
 
 
 def test_owned_server_spreads_over_its_gpus(tmp_path: Path) -> None:
@@ -197,24 +186,6 @@ def test_enable_servers_config_that_cannot_use_them_is_unchanged() -> None:
     assert enable_servers(check_config(auto)).rollout.engine == "vllm"
 
 
-def test_dry_run_prints_commands_and_starts_nothing(
-    machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    machine(4)
-    line = ["train", "demo-paint", "--gpus", "4", "--split", "2+2", "--dry-run"]
-    line += ["--rollout.engine", "auto"]  # the recipe names local, which uses no servers
-    assert main([*line, "--log.folder", str(tmp_path), "--log.name", "one", "-v"]) == 0
-    output = capsys.readouterr().out
-    assert " --verbose" in output  # the ranks are commands, too
-    assert "CUDA_VISIBLE_DEVICES=0,1 " in output
-    assert "-m paint.training.torchrun --standalone --nproc-per-node 2 train " in output
-    assert "--rollout.engine vllm --rollout.server-gpus 2 3" in output
-    for gpu in (2, 3):
-        assert f"CUDA_VISIBLE_DEVICES={gpu} vllm serve " in output
-    assert output.count("--max-model-len 1024") == 2
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize(
     "rollout",
     [
@@ -228,20 +199,29 @@ def test_server_gpus_without_owned_server_or_name_are_refused(rollout: dict[str,
         check_engine(replace(DEMO.rollout, **({"engine": "vllm"} | rollout)))
 
 
-def test_serve_on_any_host_requires_key(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine(1)
-    monkeypatch.delenv("VLLM_API_KEY", raising=False)
-    with pytest.raises(ConfigError, match="set VLLM_API_KEY"):
-        launcher.serve(LaunchRequest(1), check_config(DEMO), host="127.0.0.1", port=8000)
-
-
-def test_serve_for_what_servers_cannot_take_is_refused(machine: Machine) -> None:
-    machine(1)
-    run = check_config(DEMO.changed("model", use_dora=True))
-    with pytest.raises(
-        ConfigError, match=r"with model.use_dora \(vLLM refuses DoRA\); set rollout"
-    ):
-        launcher.serve(LaunchRequest(1, dry_run=True), run, host="127.0.0.1", port=8000)
+def test_plan_prints_the_command_of_each_server_of_the_machine(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    line = [
+        "plan",
+        "demo-paint",
+        "--data.limit",
+        "8",
+        "--gpus",
+        "4",
+        "--servers",
+        "--rollout.engine",
+    ]
+    assert main([*line, "vllm", f"--rollout.server-args={TWO_GPUS}"]) == 0
+    servers = [one.split() for one in capsys.readouterr().out.splitlines() if "vllm serve" in one]
+    assert [server[0] for server in servers] == [
+        "CUDA_VISIBLE_DEVICES=0,1",
+        "CUDA_VISIBLE_DEVICES=2,3",
+    ]
+    assert [server[server.index("--port") + 1] for server in servers] == ["8000", "8001"]
+    assert all(server[server.index("--max-model-len") + 1] == "1024" for server in servers)
+    assert main([*line, "local"]) == 0
+    assert "vllm serve" not in capsys.readouterr().out
 
 
 # A launcher whose worker is in a session of its own, as a rank of torchrun is.

@@ -19,7 +19,6 @@ from paint.models import lengths
 from paint.models.policy import load_policy
 from paint.objective.masking import MARKER
 from paint.resolve.check import check_config
-from paint.training import step_time
 from paint.training.prompt_filter import (
     describe_missing_answers,
     filter_problems,
@@ -243,8 +242,6 @@ def test_prompts_are_printed_before_the_first_rollout(
         return stream(self, *arguments)
 
     monkeypatch.setattr(LocalEngine, "stream", marked)
-    # The estimate of a step's time decodes some tokens before it, which are no rollout.
-    monkeypatch.setattr(step_time, "_decode_seconds", lambda *_: 0.0)
     small = {"train": {"steps": 1, "batch_size": 8}, "data": {"limit": 8}}
     config = changed(recipe, {"rollout": {"max_new_tokens": 8}}, sections)
     table = to_table(config)

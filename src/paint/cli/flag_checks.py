@@ -56,7 +56,6 @@ def require_known(words: Sequence[str], kinds: Collection[str], command: str) ->
 
 
 def _spelled_flags(kinds: Collection[str]) -> set[str]:
-    """The names of flags, and of switches that are turned off."""
     switched_off = {
         ".".join([*name.split(".")[:-1], f"no_{name.split('.')[-1]}"]) for name in kinds
     }
@@ -120,7 +119,6 @@ def require_values(words: Sequence[str], kinds: dict[str, Any], *, takes_more: b
 
 
 def _require_a_value(flag: str, kinds: dict[str, Any], following: Sequence[str]) -> None:
-    """Raise ConfigError for a flag of one value that another flag, or nothing, follows."""
     kind = kinds.get(flag.removeprefix("--").replace("-", "_"))
     if kind in (None, bool) or _takes_several(kind):
         return
@@ -129,7 +127,6 @@ def _require_a_value(flag: str, kinds: dict[str, Any], following: Sequence[str])
 
 
 def _require_number(flag: str, value: str, kind: Any) -> None:
-    """Raise ConfigError for a value that is no number of the flag's type."""
     if _is_written_otherwise(value):
         raise ConfigError(
             f"{flag} must be a number in the digits 0 to 9, got {format_short(value)}"
@@ -189,7 +186,6 @@ def _takes_several(kind: Any) -> bool:
 
 
 def _is_number(kind: Any) -> bool:
-    """Whether a value is a number, or one of several numbers or words."""
     if get_origin(kind) is Literal:
         return False
     if get_args(kind):

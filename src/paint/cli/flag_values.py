@@ -85,7 +85,6 @@ def _flags_of(kind: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _is_closed(annotation: Any) -> bool:
-    """Whether a type is a closed list of texts, or several of one."""
     if get_origin(annotation) is tuple:
         return _is_closed(get_args(annotation)[0])
     is_literal = get_origin(annotation) is Literal

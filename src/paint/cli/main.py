@@ -193,7 +193,6 @@ def _json(result: Any) -> str:
 
 
 def _end(message: str, status: int) -> int:
-    """Print the final message on stderr and return the status."""
     with suppress(OSError):
         print(sanitize_for_terminal(redact(message)), file=sys.stderr, flush=True)
     return status

@@ -232,7 +232,6 @@ def command_options(command: Command) -> type[Any]:
 
 
 def _field_of(parameter: Parameter, help_text: str) -> tuple[str, Any, Any]:
-    """The name, annotation and default of a parameter's field."""
     kind, notes = read_as(plain_type(parameter.annotation)), _notes(parameter)
     if any(isinstance(note, ByName) for note in notes):
         # The mark that lets a flag be given several times.
@@ -436,7 +435,6 @@ def _open_recipe(command: Command, word: str) -> Recipe:
 
 
 def _words_of(name: str, words: Sequence[str]) -> list[str]:
-    """The values of a flag that takes several."""
     for place, word in enumerate(words):
         if word.startswith(f"--{name}="):
             return [word.partition("=")[2]]

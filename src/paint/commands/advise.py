@@ -35,7 +35,6 @@ def advise(
     confirm: arguments.Confirm = False,
     gpus: arguments.Gpus = 0,
     split: arguments.GpuSplit = None,
-    dry_run: arguments.DryRun = False,
     **sections: arguments.Sections,
 ) -> Result:
     """Measure, before any training, whether there is anything to learn, and from which context.
@@ -74,7 +73,7 @@ def advise(
     require_count("samples", samples, least=2)
     needs = _checked_needs(run, contexts, ratios, answers=answers)
     check_sources(run.config, needs)
-    request = LaunchRequest(gpus, split, dry_run)
+    request = LaunchRequest(gpus, split)
     if rates is not None and rates is not False:
         if contexts or answers or run.engine.is_stored:
             raise ConfigError(
@@ -82,38 +81,35 @@ def advise(
                 "--contexts, --answers and stored rollouts"
             )
         with on_gpus(request, run, ranks=1) as placed:
-            if placed is not None:
-                from paint.lab import learning_rates
+            from paint.lab import learning_rates
 
-                learning_rates.advise_rates(
-                    placed,
-                    folder / "rates",
-                    _name_of(start.path),
-                    rates=learning_rates.rates_of(rates, run.config.train.learning_rate),
-                    problems=problems,
-                    samples=samples,
-                    confirm=confirm,
-                )
-        return Result(folder / "rates")
-    with on_gpus(request, run, ranks=0) as placed:
-        if placed is not None:
-            from paint.lab import advise
-
-            advise.advise(
+            learning_rates.advise_rates(
                 placed,
-                folder,
-                needs,
+                folder / "rates",
+                _name_of(start.path),
+                rates=learning_rates.rates_of(rates, run.config.train.learning_rate),
                 problems=problems,
                 samples=samples,
-                sources=contexts,
-                ratios=ratios,
-                answers=answers,
+                confirm=confirm,
             )
+        return Result(folder / "rates")
+    with on_gpus(request, run, ranks=0) as placed:
+        from paint.lab import advise
+
+        advise.advise(
+            placed,
+            folder,
+            needs,
+            problems=problems,
+            samples=samples,
+            sources=contexts,
+            ratios=ratios,
+            answers=answers,
+        )
     return Result(folder)
 
 
 def _name_of(recipe: Path) -> str:
-    """How the command line names a recipe."""
     return recipe.stem if recipe.stem in shipped_recipes() else str(recipe)
 
 

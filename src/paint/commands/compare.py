@@ -43,7 +43,6 @@ def compare(
     confirm: arguments.Confirm = False,
     gpus: arguments.Gpus = 0,
     split: arguments.GpuSplit = None,
-    dry_run: arguments.DryRun = False,
     **sections: arguments.Sections,
 ) -> "pd.DataFrame":
     """Train and evaluate several recipes from the same model, and print one table.
@@ -111,26 +110,24 @@ def compare(
     for _, run in read:
         require_trainable(run)
         check_sources(run.config, run.needed_fields)
-    results = []
-    with on_gpus(LaunchRequest(gpus, split, dry_run), read[-1][1], ranks=1) as placed:
-        if placed is not None:
-            from paint.lab import compare
+    with on_gpus(LaunchRequest(gpus, split), read[-1][1], ranks=1) as placed:
+        from paint.lab import compare
 
-            results = compare.compare(
-                read,
-                folder,
-                seeds=range(seed, seed + seeds),
-                benchmark=None if benchmark is None else str(benchmark),
-                problems=problems,
-                samples=samples,
-                thinking=thinking,
-                max_new_tokens=max_new_tokens,
-                every_checkpoint=every_checkpoint,
-                against_last=against_last,
-                server_gpus=placed.rollout.server_gpus if gpus else (),
-                is_sweep=bool(sweep),
-                confirm=confirm,
-            )
+        results = compare.compare(
+            read,
+            folder,
+            seeds=range(seed, seed + seeds),
+            benchmark=None if benchmark is None else str(benchmark),
+            problems=problems,
+            samples=samples,
+            thinking=thinking,
+            max_new_tokens=max_new_tokens,
+            every_checkpoint=every_checkpoint,
+            against_last=against_last,
+            server_gpus=placed.rollout.server_gpus if gpus else (),
+            is_sweep=bool(sweep),
+            confirm=confirm,
+        )
     return frame_of_results(results)
 
 

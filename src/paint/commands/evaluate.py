@@ -44,7 +44,6 @@ def evaluate(
     confirm: Annotated[bool, arg(name="yes")] = False,
     gpus: arguments.Gpus = 0,
     split: arguments.GpuSplit = None,
-    dry_run: arguments.DryRun = False,
     trust: arguments.Trust = False,
     **settings: arguments.EvaluationSetting,
 ) -> Evaluation:
@@ -97,15 +96,13 @@ def evaluate(
     from paint.evaluation.evaluate import evaluate as evaluate_targets
     from paint.evaluation.evaluate import resolve_targets
 
-    request = LaunchRequest(gpus, split, dry_run)
+    request = LaunchRequest(gpus, split)
     if not gpus:
         return Evaluation(evaluate_targets(evaluation, paths, confirm=confirm))
     # Only the division of GPUs needs the model: how many of them a server takes.
     model = resolve_targets(evaluation, paths)[0]
     sampled = check_config(Config(model, rollout=evaluation.rollout))
     with on_gpus(request, sampled, ranks=0) as placed:
-        if placed is None:
-            return Evaluation(Path(evaluation.output_dir))
         evaluation = replace(evaluation, rollout=placed.rollout)
         return Evaluation(evaluate_targets(evaluation, paths, confirm=confirm))
 
@@ -164,7 +161,6 @@ def _configured(target: str, benchmarks: Any, settings: Mapping[str, Any]) -> Ev
 
 
 def _sections_of(evaluation: EvaluationConfig) -> dict[str, Any]:
-    """The settings of an evaluation that may name code."""
     sections = {name: getattr(evaluation, name) for name in SECTIONS}
     table = to_table(Config(**sections))
     return {name: table[name] for name in SECTIONS}

@@ -1,5 +1,6 @@
 """``paint plan``."""
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,8 +10,11 @@ from paint.commands.api.configure import configure, open_recipe
 from paint.core.settings import or_none, within
 
 if TYPE_CHECKING:
+    from paint.config.schema import Config
     from paint.resolve.check import Resolved
     from paint.resolve.plan import LongestRows, Plan
+
+PORT = 8000  # of the first server
 
 
 def plan(
@@ -19,7 +23,7 @@ def plan(
     model: arguments.Model = None,
     gpus: Annotated[int, *within("[0, 1024]")] = 1,
     memory: Annotated[float | None, *or_none(within("[1, 10000]"))] = None,
-    seconds: bool = False,
+    servers: bool = False,
     **sections: arguments.Sections,
 ) -> "Plan":
     """Print an estimate of memory use and the split of GPUs between training and serving.
@@ -28,15 +32,13 @@ def plan(
     (docs/how-to/large-models.md). Where problems and model are local, the longest rows are
     measured; else a prompt has data.max_prompt_tokens.
 
-    With ``--seconds`` the model is loaded, and some of its work is measured: how long a step takes
-    on this machine, in one process.
-
     Example: paint plan demo-paint --gpus 0
 
     Args:
         gpus: GPUs of the machine, in [0, 1024]; 0 is a laptop's CPU.
+        servers: Print the commands of vLLM servers, too, one on each GPU or group of them: on other
+            machines they serve a run that has their addresses (rollout.urls).
         memory: Memory of each GPU in GB, in [1, 10000]. None: 80, and 16 of a laptop.
-        seconds: Also estimate the seconds of a step here.
 
     Returns:
         The plan: ``memory.peak`` are bytes of a GPU that trains, and ``fits`` is whether the GPU
@@ -56,12 +58,56 @@ def plan(
     memory_bytes = 0.0 if memory is None else memory * 1e9
     run = replace(run, longest=_longest_rows(run))
     made = plan_placement(run, Machine(gpus, memory_bytes))
-    Display().note("\n".join(report.lines(made)))
-    if seconds:
-        from paint.training.step_time import NOT_ESTIMATED, estimate_config
-
-        Display().note(str(estimate_config(run.config, Display()) or NOT_ESTIMATED))
+    servers_text = _server_lines(run, made) if servers else []
+    Display().note("\n".join([*report.lines(made), *servers_text]))
     return made
+
+
+def _server_lines(run: "Resolved", made: "Plan") -> list[str]:
+    from paint.inference.vllm.process import gpu_environment, server_command
+    from paint.resolve.check import enable_servers
+    from paint.resolve.plan import server_of
+
+    config = run.config
+    if not made.gpus or not enable_servers(run).engine.is_remote:
+        return []
+    size, longest = server_of(made).gpus, max_model_len(config)
+    lines = ["", "servers  for ranks on other machines; set VLLM_API_KEY here and there"]
+    for number in range(made.gpus // size):
+        gpus = ",".join(map(str, range(number * size, (number + 1) * size)))
+        command = server_command(
+            config.model,
+            config.rollout,
+            PORT + number,
+            max_model_len=longest,
+            gpus=gpus,
+            host="0.0.0.0",
+        )
+        variables = gpu_environment(gpus) | {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
+        pins = " ".join(f"{name}={value}" for name, value in variables.items())
+        lines.append(f"  {pins} {shlex.join(command)}")
+    return lines
+
+
+def max_model_len(config: "Config") -> int:
+    """The longest sequence that a training requests, at most the longest row of the model."""
+    from transformers import AutoConfig
+
+    from paint.core.demo_files import model_path
+    from paint.core.errors import ConfigError, wrap_errors
+    from paint.core.hub import local_file
+    from paint.evaluation.defaults import training_tokens
+    from paint.resolve.structure import position_limit
+
+    tokens = training_tokens(config)
+    # Of a model elsewhere, its loading tells.
+    file = local_file(model_path(config.model.path), "config.json")
+    if file is None:
+        return tokens
+    with wrap_errors(file, ConfigError, "it must describe a model that transformers knows"):
+        # False: by default, transformers may ask on the terminal whether to run code.
+        model_config = AutoConfig.from_pretrained(file.parent, trust_remote_code=False)
+    return int(min(tokens, position_limit(model_config)))
 
 
 def _longest_rows(run: "Resolved") -> "LongestRows | None":

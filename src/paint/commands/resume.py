@@ -30,7 +30,6 @@ def resume(
     callbacks: arguments.Callbacks = (),
     gpus: arguments.Gpus = 0,
     split: arguments.GpuSplit = None,
-    dry_run: arguments.DryRun = False,
     trust: arguments.Trust = False,
 ) -> Run:
     """Resume a run from its last checkpoint; the result is bit for bit that of an unstopped run.
@@ -55,7 +54,7 @@ def resume(
     """
     if trust:
         trust_records()
-    request = LaunchRequest(gpus, split, dry_run)
+    request = LaunchRequest(gpus, split)
     callbacks = load_callbacks(callbacks)
     run = load_run(run)
     require_free(run.path)

@@ -28,7 +28,6 @@ def train(
     confirm: arguments.Confirm = False,
     gpus: arguments.Gpus = 0,
     split: arguments.GpuSplit = None,
-    dry_run: arguments.DryRun = False,
     **sections: arguments.Sections,
 ) -> Run:
     """Train by a recipe, and return the run.
@@ -50,7 +49,7 @@ def train(
         Interrupted: after Ctrl-C, when the current step is finished and saved; ``resume`` continues
             the run.
     """
-    request = LaunchRequest(gpus, split, dry_run)
+    request = LaunchRequest(gpus, split)
     callbacks = load_callbacks(callbacks)
     start = open_recipe(recipe)
     has_rows = data is not None and not isinstance(data, str | Path)

@@ -161,7 +161,6 @@ def to_table(config: Config) -> dict[str, dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON and TOML have it."""
     if isinstance(value, OptionTable):
         table = {}
         for name, option in value.items():
@@ -202,7 +201,6 @@ def executables_of(table: Mapping[str, Any]) -> list[Executable]:
 
 
 def _texts(value: Any) -> list[str]:
-    """The texts of a setting: its own, or those of a list or table."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple):

@@ -36,9 +36,8 @@ from paint.core.storage import (
     verify_checksums,
 )
 from paint.core.trust import (
-    SIGNATURE,
     Executable,
-    is_signed,
+    is_remembered,
     leave_out_options,
     read_names,
     trusts_records,
@@ -105,9 +104,9 @@ def run_of(path: Path) -> Path | None:
 def read_run(folder: Path, *, is_compared: bool = False) -> Config:
     """Read the resolved config of a run; nothing that it names is imported.
 
-    Code that it names is not taken later on, unless the run is signed or the user vouches for it
-    (paint.core.trust). The options of such code are left out, unless the run is signed or the call
-    trusts records, or the config is compared with another one only.
+    Code that it names is not taken later on, unless the run is the user's own or the user vouches
+    for it (paint.core.trust). The options of such code are left out, unless the run is the user's
+    own or the call trusts records, or the config is compared with another one only.
 
     What the run holds itself is found in its folder, which may have been moved: rows that were
     passed in Python, and copies of the files of context, validation and drift (``INPUTS``).
@@ -117,8 +116,8 @@ def read_run(folder: Path, *, is_compared: bool = False) -> Config:
     # An object that was passed in this process is the user's own, whatever file names it.
     names = [code.name for code in executables_of(to_table(config)) if not is_passed(code.name)]
     if names:
-        is_own = _is_signed(run_info)
-        read_names(names, folder / "run.json", signed=is_own)
+        is_own = is_remembered(run_info["config"])
+        read_names(names, folder / "run.json", is_own=is_own)
         if not (is_own or is_compared or trusts_records()):
             config = _without_options(config, names, folder / "run.json")
     if run_info.get(OWN_ROWS):
@@ -133,7 +132,6 @@ def read_run(folder: Path, *, is_compared: bool = False) -> Config:
 
 
 def _without_options(config: Config, names: Sequence[str], record: Path) -> Config:
-    """The config without the options of extensions that have one of these names."""
     for section in fields(Config):
         settings = getattr(config, section.name)
         for key, owner in option_fields(type(settings)).items():
@@ -154,15 +152,11 @@ def _found(folder: Path, section: str, spec: str) -> str:
     return f"{spec[:before]}{copy}{spec[after:]}"
 
 
-def unsigned_code(folder: Path) -> list[Executable]:
+def foreign_code(folder: Path) -> list[Executable]:
     """The code that a run names, unless this user has written its run.json on this machine."""
-    if _is_signed(read_run_json(folder)):
+    if is_remembered(read_run_json(folder)["config"]):
         return []
     return executables_of(to_table(read_run(folder)))
-
-
-def _is_signed(run_info: Mapping[str, Any]) -> bool:
-    return is_signed(run_info["config"], run_info.get(SIGNATURE))
 
 
 def copy_inputs(config: Config, folder: Path) -> None:

@@ -79,10 +79,6 @@ def _are_weights(weights: tuple[float, ...]) -> bool:
     return all(0 < weight < inf for weight in weights)
 
 
-def _are_prices(prices: tuple[float, ...]) -> bool:
-    return not prices or (len(prices) == 2 and all(0 <= price < inf for price in prices))
-
-
 def _is_filled(text: str) -> bool:
     return bool(text.strip())
 
@@ -106,11 +102,6 @@ def _is_command_line(text: str) -> bool:
 
 
 _ENDING = re.compile(r"\.(jsonl|json|csv|tsv|parquet)$", re.IGNORECASE)
-
-_SECRET = re.compile(
-    r"(-api[-_]k\S*|key|token|password|passwd|secret)[=\s]|://[^\s/]*@", re.IGNORECASE
-)
-"""Secrets in a command line: --api-key ... or shortened, HF_TOKEN=..., //user:...@"""
 
 COMMAND_LINE = [Check("a command line whose quotes are closed", _is_command_line)]
 TEMPERATURE = within("[0.001, 1000]"), "sampling temperature"
@@ -140,7 +131,6 @@ GRADERS = [
     Check("none alone, or other graders", lambda names: "none" not in names or len(names) == 1),
 ]
 NOT_NEGATIVE_NUMBER = within("[0, inf)")
-PRICES = [Check("two numbers from 0 on, of prompts and completions, or none", _are_prices)]
 DEADLINE = within("[0.01, 86400]"), "seconds; default: 5"
 
 
@@ -373,12 +363,10 @@ class RolloutConfig(Section):
 
     def __post_init__(self) -> None:
         # First, as messages about fields repeat their values.
-        commands = f"{self.server} {self.server_args}"
-        if _SECRET.search(commands) or any(set("@?#") & set(url) for url in self.urls):
+        if any(set("@?#") & set(url) for url in self.urls):
             raise ConfigError(
-                "rollout.server, server_args and urls must hold no key, token, password or query, "
-                "which run.json, logs and the process list would show; set the environment of "
-                "`paint` (for the servers' key VLLM_API_KEY; the run's own server makes its own)"
+                "rollout.urls must hold no user, password or query, which run.json and logs would "
+                "show; set the servers' key as VLLM_API_KEY in the environment of `paint`"
             )
         # Not super(), which fails here: for slots, dataclass makes a second class of this name.
         Section.__post_init__(self)
@@ -656,9 +644,6 @@ class GradingConfig(Section):
     first failure, if that may pass: no connection, no answer in time, HTTP 408, 409, 425, 429 and
     from 500 on, with pauses of Retry-After. After another error it is made three times at most, and
     after another status once (ours)."""
-    prices: tuple[float, ...] = setting((), PRICES, "money a million tokens; default: none")
-    """Prices of a million tokens of prompts and of completions, such as 0.15 0.6, by which the
-    money is told for tokens that a grader reports (paint.report_usage); empty: none is (ours)."""
     cache: bool = True
     """Ask an async function once about the same completion of the same row, and keep its answers
     in the folder of the run or evaluation (grader_answers.0.jsonl). A judge that draws its answers

@@ -10,7 +10,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -38,8 +38,6 @@ SAY_SECONDS = 20.0  # seconds between progress lines without a terminal
 LONGEST_PAUSE = 160.0  # between lines that have no news: the pause doubles up to it
 QUIET_SECONDS = 5.0  # of a call from Python, before its first line on stderr
 LINE_SECONDS = 10.0  # between its lines
-CLOSE = 0.25  # share by which a step may differ from what was said of it
-LONG_STEP = 10.0  # seconds of a step whose length is said before it is over
 LEAST_SECONDS = 1.0  # of a count that is over, for a line
 REDRAW_SECONDS = 0.25  # between updates of the bar on a terminal
 LOG_WIDTH = 200  # width of tables without a terminal, in characters
@@ -167,7 +165,7 @@ class Display:
         self.share = 0.0  # of the phase that is done, where it is known
         self.step_began: float | None = None  # of the first step, until its length was said
         self.is_first_step = True
-        self.expected = 0.0  # seconds of a step, as they were said before the first; 0: nothing was
+        self.on_estimate: Callable[[float], None] | None = None  # gets the seconds of all steps
         self.count: Counter | None = None
         self.work: tuple[str, float] | None = None  # title and start of what has no count
         self.beating = False  # whether a thread shows what lasts without news
@@ -244,7 +242,6 @@ class Display:
             self.progress(self._now())
 
     def _now(self) -> str:
-        """What is under way, and for how long."""
         if self.work is not None:
             title, began = self.work
             return f"{title}: {format_duration(time.monotonic() - began)}"
@@ -278,6 +275,16 @@ class Display:
             self.bar.remove_task(task)
             if is_first:
                 self.bar.stop()
+
+    @contextmanager
+    def undrawn(self) -> Iterator[None]:
+        """Take the progress bar off the terminal within the block, as for a question."""
+        is_drawn = bool(self.bar.tasks)
+        if is_drawn:
+            self.bar.stop()
+        yield
+        if is_drawn:
+            self.bar.start()
 
     @contextmanager
     def running(self, steps: int, done: int) -> Iterator[None]:
@@ -349,12 +356,15 @@ class Display:
         """Say how long a step takes, and all of them, before the first one is over."""
         now, self.step_began = time.monotonic(), None
         step = (self.phase_began - began) + (now - self.phase_began) / self.share
-        left = max(step * (self.steps - self.first) - (now - began), 0.0)
-        self.left = f"about {format_duration(left)} left"
-        is_as_said = abs(step - self.expected) <= CLOSE * self.expected
-        if step >= LONG_STEP and not is_as_said:
-            corrected = "the estimate is corrected: " if self.expected else ""
-            self.progress(f"{corrected}about {format_duration(step)} a step, {self.left}")
+        steps = self.steps - self.first
+        self.left = f"about {format_duration(max(step * steps - (now - began), 0.0))} left"
+        each = f"{step:.1f} s" if step < 20 else format_duration(step)
+        self.progress(
+            f"time, an estimate: about {each} a step, {format_duration(step * steps)} for "
+            f"{steps:,} steps, by the first"
+        )
+        if self.on_estimate is not None:
+            self.on_estimate(step * steps)
 
     def writing(self, finished: int, under_way: int) -> None:
         """Show the tokens of finished and of unfinished completions; called at every token."""
@@ -368,6 +378,9 @@ class Display:
             if self.most_tokens > tokens and tokens:
                 left = (self.most_tokens - tokens) / speed
                 status += f", at most {format_duration(left)} left"
+                if self.is_first_step and self.steps > self.first + 1:
+                    most = self.most_tokens / speed * (self.steps - self.first)
+                    status += f", {format_duration(most)} in all steps"
             if self.task is None:
                 self.progress(status)
             else:
@@ -379,7 +392,10 @@ class Display:
         At level DEBUG it has all metrics with a ``line`` (paint.core.metric_records).
         """
         number = int(metrics["step"])
-        self.step_began, self.is_first_step = None, False
+        if self.step_began is not None:  # a step without micro-batches
+            self.share = 1.0
+            self._say_step(self.step_began)
+        self.is_first_step = False
         self.left = f"{format_duration(metrics['seconds_left'])} left"
         if self.task is not None:
             self.bar.update(self.task, completed=number)
@@ -395,7 +411,6 @@ class Display:
         return (time.monotonic() - self.began) / max(done - self.first, 1) * (self.steps - done)
 
     def _show(self, status: str) -> None:
-        """Show a status next to the progress bar, if there is one."""
         if self.task is not None:
             self.bar.update(self.task, status=", ".join(filter(None, [self.left, status])))
 
@@ -490,7 +505,6 @@ class Clock:
 
 
 def _short_values(metrics: Mapping[str, float]) -> list[str]:
-    """What is learned, what is right, and the seconds of the step."""
     shown: dict[str, str] = {}
     for metric in METRICS:
         if metric.short and metric.name in metrics:

@@ -141,7 +141,6 @@ def _is_of_a_collective(error: BaseException) -> bool:
 
 
 def _status(error: BaseException) -> int:
-    """Return the exit status of the command line for an error."""
     if isinstance(error, Interrupted):
         return 128 + error.signal_number
     if isinstance(error, KeyboardInterrupt):

@@ -565,12 +565,6 @@ METRICS = (
         of_run=True,
     ),
     Metric(
-        name="grader_money",
-        unit="that of the prices",
-        meaning="price of these tokens, by `grading.prices`",
-        of_run=True,
-    ),
-    Metric(
         name="grader_seconds",
         unit="s",
         meaning="with a grader of your own: the wall seconds of each call added up, over all ranks",

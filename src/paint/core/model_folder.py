@@ -1,4 +1,4 @@
-"""What a folder is that is named as a model: a model, or something else, by its files.
+"""Refusal of folders that are named as a model and are none, by their files.
 
 transformers loads more than models: for an adapter's folder it loads the adapter's base and adapts
 it, and without tokenizer files it makes a tokenizer without tokens.
@@ -38,17 +38,19 @@ def other_than_model(path: str | Path, *, complete: bool = True) -> str:
         return "is a file; name the folder that it is in"
     if not folder.is_dir():
         return ""
-    has_config = (folder / "config.json").is_file()
-    found = _of_paint(folder) or _adapter(folder)
-    if not found and not has_config:
-        found = _without_config(folder)
-    if not found:
-        found = _head(folder)
+    if (folder / "run.json").is_file() or (folder / "state.json").is_file():
+        return (
+            f"is a run or a checkpoint; `paint export {folder} FOLDER --merged` makes a model of it"
+        )
+    if (folder / "adapter_config.json").is_file():
+        base = _read(folder / "adapter_config.json").get("base_model_name_or_path")
+        return f"{ADAPTER}; its base is {base}"
+    if not (folder / "config.json").is_file():
+        return "has no config.json; name the folder of a model in transformers' format"
+    found = _head(folder)
     if found or not complete:
         return found
     if not _has_weights(folder):
-        if any(folder.glob("*.gguf")):
-            return _GGUF
         return "has no weights (model.safetensors); copy all files of the model there"
     if not _has_any(folder, TOKENIZERS):
         return (
@@ -63,56 +65,6 @@ ADAPTER = (
     "name the base, or merge the adapter into it first, by `paint export CHECKPOINT FOLDER "
     "--merged`, or merge_and_unload of peft"
 )
-_GGUF = (
-    "holds weights in GGUF, which cannot be trained; name the model that they were made from, in "
-    "transformers' format"
-)
-
-
-def _of_paint(folder: Path) -> str:
-    """What it is if PAINT wrote it: a run, a checkpoint or an evaluation."""
-    merge = f"`paint export {folder} FOLDER --merged` makes a model of"
-    if (folder / "run.json").is_file():
-        return (
-            f"is a run and no model; `paint resume {folder}` continues it, and {merge} its last "
-            f"checkpoint, whose folder can be named"
-        )
-    has_adapter = (folder / "adapter" / "adapter_config.json").is_file()
-    # A model's folder may hold an adapter of it in a folder below.
-    has_config = (folder / "config.json").is_file()
-    if (folder / "state.json").is_file() or (has_adapter and not has_config):
-        if (folder / "model" / "config.json").is_file():
-            return f"is a checkpoint of a run; name its model, {folder / 'model'}"
-        return f"is a checkpoint of a run and no model; {merge} it, whose folder can be named"
-    is_evaluation = (folder / "summary.json").is_file() or (
-        (folder / "settings.json").is_file() and (folder / "completions.jsonl").is_file()
-    )
-    if is_evaluation and not has_config:
-        return "is an evaluation and no model; name the model or the run that it evaluated"
-    return ""
-
-
-def _adapter(folder: Path) -> str:
-    path = folder / "adapter_config.json"
-    if not path.is_file():
-        return ""
-    base = _read(path).get("base_model_name_or_path")
-    return f"{ADAPTER}; its base is {base}"
-
-
-def _without_config(folder: Path) -> str:
-    """What a folder without config.json is."""
-    if any(folder.glob("*.gguf")):
-        return _GGUF
-    if not any(folder.iterdir()):
-        return "is empty"
-    if _has_any(folder, TOKENIZERS) and not _has_weights(folder):
-        return "holds a tokenizer and no model (config.json and weights are missing)"
-    below = sorted(path.parent for path in folder.glob("*/config.json"))
-    below += sorted(path.parent for path in folder.glob("snapshots/*/config.json"))
-    if below:
-        return f"has no config.json; {below[0]} has one"
-    return "has no config.json; name the folder of a model in transformers' format"
 
 
 def _head(folder: Path) -> str:

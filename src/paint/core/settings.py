@@ -257,7 +257,6 @@ def _several(value: Any) -> tuple[Any, ...]:
 
 
 def _choices(annotation: Any) -> list[str]:
-    """The texts of the closed lists in a type."""
     if get_origin(annotation) is Literal:
         return list(get_args(annotation))
     return [text for argument in get_args(annotation) for text in _choices(argument)]

@@ -4,23 +4,20 @@ A record is data: its modules, command lines and addresses are used only where
 
 - the user names them in the same call: on the command line, in an argument or in a recipe;
 - the user trusts the records of the call (``--trust``, ``trust=True``); or
-- the record is signed: this user wrote it on this machine.
+- the record is the user's own: this user wrote its settings on this machine.
 
-Options of what the user names are those of the call: of a record that is neither trusted nor signed
-none is taken, since an option may be an address that gets the user's key.
+Options of what the user names are those of the call: of a record that is neither trusted nor one's
+own none is taken, since an option may be an address that gets the user's key.
 
-The signature is an HMAC-SHA256 of the record's settings with a key in the user's state folder, so
-it outlives a move of the record, and no change of the settings.
+The digests of the settings that a user has written are in a file in the user's state folder, so it
+does not matter where the record lies, and changed settings are others.
 """
 
 import hashlib
-import hmac
 import json
 import os
-import secrets
-import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,10 +25,8 @@ from typing import Any, NamedTuple
 from paint.core.credentials import redact
 from paint.core.errors import ConfigError, format_short, format_value
 
-SIGNATURE = "signature"
-"""Key of a record's signature, where it names code."""
-
-KEY_BYTES = 32
+RECORDS = "own_records"
+"""File of the digests, in the user's state folder."""
 
 
 class UntrustedError(ConfigError):
@@ -50,7 +45,7 @@ class Call:
     """What the user has said in a call of a command."""
 
     named: set[str] = field(default_factory=set)
-    signed: set[str] = field(default_factory=set)  # by records of the user's own
+    own: set[str] = field(default_factory=set)  # in records of the user's own
     trusted: set[str] = field(default_factory=set)
     trusts: bool = False  # the records of others, too
     left_out: dict[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
@@ -61,7 +56,7 @@ class Call:
 _calls: list[Call] = []
 # Those under way, the outer ones first: a callback may call a command.
 _records: dict[str, str] = {}
-# Names that records without a signature have, each with such a record. They stay: a config that was
+# Names that records of others have, each with such a record. They stay: a config that was
 # read from one may be used later.
 
 
@@ -119,11 +114,11 @@ def tell_left_out(setting: str, in_force: Mapping[str, Any]) -> None:
             Display().warn(message)
 
 
-def read_names(names: Iterable[str], record: object, *, signed: bool) -> None:
-    """Take the names of a record that is signed, and no others unless the user gives them."""
-    if signed and _calls:
-        _calls[-1].signed.update(names)
-    if not signed:
+def read_names(names: Iterable[str], record: object, *, is_own: bool) -> None:
+    """Take the names of a record of the user's own; of others, those that the user gives."""
+    if is_own and _calls:
+        _calls[-1].own.update(names)
+    if not is_own:
         _records.update(dict.fromkeys(names, str(record)))
 
 
@@ -133,8 +128,8 @@ def is_asked(name: str) -> bool:
 
 
 def is_own(name: str) -> bool:
-    """Whether the user has given a name in a call under way, or signed a record that has it."""
-    return any(name in call.named | call.signed for call in _calls)
+    """Whether the user has given a name in a call under way, or has a record with it."""
+    return any(name in call.named | call.own for call in _calls)
 
 
 def require_trusted(codes: Sequence[Executable], way: str = "") -> None:
@@ -146,7 +141,7 @@ def require_trusted(codes: Sequence[Executable], way: str = "") -> None:
         codes: what is about to run.
         way: what the user can do in place of trusting the record, for the message.
     """
-    vouched = set[str]().union(*(call.named | call.signed | call.trusted for call in _calls))
+    vouched = set[str]().union(*(call.named | call.own | call.trusted for call in _calls))
     unknown = [code for code in codes if code.name in _records and code.name not in vouched]
     if not unknown:
         return
@@ -166,32 +161,28 @@ def require_trusted(codes: Sequence[Executable], way: str = "") -> None:
     )
 
 
-def sign(settings: Mapping[str, Any]) -> str:
-    """The signature of a record's settings, by a key that is made at need.
+def remember(settings: Mapping[str, Any]) -> None:
+    """Note that this user has written a record with these settings on this machine.
 
-    Raises:
-        OSError: there is no key, and none can be written. Its message has the reason.
+    Raises OSError where it cannot be noted; its message has the reason.
     """
-    path = key_path()
-    if not path.exists():
-        _write_key(path)
-    return _signature(settings, _read_key(path))
+    if not is_remembered(settings):
+        path = state_folder() / RECORDS
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with path.open("a") as file:
+            file.write(f"{_digest(settings)}\n")
 
 
-def is_signed(settings: Mapping[str, Any], signature: object) -> bool:
-    """Whether this user has signed these settings on this machine."""
-    if not isinstance(signature, str):
-        return False
+def is_remembered(settings: Mapping[str, Any]) -> bool:
+    """Whether this user has written a record with these settings on this machine."""
     try:
-        expected = _signature(settings, _read_key(key_path()))
+        return _digest(settings) in (state_folder() / RECORDS).read_text().split()
     except OSError:
         return False
-    return hmac.compare_digest(expected.encode(), signature.encode("utf-8", "replace"))
 
 
-def key_path() -> Path:
-    """The file of the user's key. Raises OSError where no folder for it is known."""
-    return state_folder() / "key"
+def _digest(settings: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
 def state_folder() -> Path:
@@ -201,41 +192,3 @@ def state_folder() -> Path:
     except RuntimeError as error:  # a user without a home
         raise OSError(str(error)) from None
     return Path(state) / "paint"
-
-
-def _signature(settings: Mapping[str, Any], key: bytes) -> str:
-    text = json.dumps(settings, sort_keys=True)
-    return hmac.new(key, b"settings of paint\0" + text.encode(), hashlib.sha256).hexdigest()
-
-
-def _read_key(path: Path) -> bytes:
-    """Raises OSError for a file that is no key, or that others can read or have written."""
-    with path.open("rb") as file:
-        status = os.fstat(file.fileno())
-        text = file.read(4 * KEY_BYTES)
-    if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
-        raise PermissionError(f"{path} must belong to you, with mode 600")
-    try:
-        key = bytes.fromhex(text.decode())
-    except ValueError:
-        key = b""
-    if len(key) != KEY_BYTES:
-        raise OSError(f"{path} holds no key; delete it")
-    return key
-
-
-def _write_key(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.partial")
-    handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            os.fchmod(file.fileno(), 0o600)  # whatever the umask
-            file.write(secrets.token_hex(KEY_BYTES).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        # Not a rename, which would replace the key of a process that was faster.
-        with suppress(FileExistsError):
-            os.link(partial, path)
-    finally:
-        partial.unlink()

@@ -86,7 +86,6 @@ class user_code:
 
 
 def _raise_ours(error: BaseException) -> None:
-    """Raise UserCodeError for what is no Exception, or is one that a future cannot hold."""
     interrupts = (KeyboardInterrupt,)
     if threading.current_thread() is threading.main_thread():
         if isinstance(error, interrupts):

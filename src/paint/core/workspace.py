@@ -18,7 +18,7 @@ from typing import Any
 from paint.core import storage
 from paint.core.errors import PaintError, wrap_errors
 from paint.core.extensions import is_passed, is_spec
-from paint.core.trust import SIGNATURE, is_own, is_signed, read_names, sign
+from paint.core.trust import is_own, is_remembered, read_names, remember
 
 SETTINGS = "settings.json"
 ELSEWHERE = "choose another place (--output-dir)"
@@ -89,7 +89,7 @@ class Workspace:
             before = storage.read_json(self.settings_path, self.hint)
         if self.has_rows:
             after = json.loads(json.dumps(settings))  # as it is read again: lists for tuples
-            lines = setting_differences(before, after, {*changeable, SIGNATURE})
+            lines = setting_differences(before, after, changeable)
             holder = f"{self.folder} holds {self.content}"
             refuse_differences(holder, lines, self.error, self.elsewhere)
         return before
@@ -99,7 +99,8 @@ class Workspace:
         with self._or_error():
             self.folder.mkdir(parents=True, exist_ok=True)
             self.sums_path.unlink(missing_ok=True)  # absent until no row is missing
-            storage.write_json(self.settings_path, _signed(settings))
+            storage.write_json(self.settings_path, settings)
+            _remember_engine(str(settings.get("engine", "")))
             return self.trim()
 
     def recorded_engine(self) -> str:
@@ -112,8 +113,7 @@ class Workspace:
         settings = storage.read_json(self.settings_path, self.hint)
         engine = str(settings["engine"])
         if is_spec(engine) and not is_passed(engine):
-            signed = is_signed({"engine": engine}, settings.get(SIGNATURE))
-            read_names([engine], self.settings_path, signed=signed)
+            read_names([engine], self.settings_path, is_own=is_remembered({"engine": engine}))
         return engine
 
     def trim(self) -> bool:
@@ -157,12 +157,8 @@ class Workspace:
         )
 
 
-def _signed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with the signature of an engine of the user's own."""
-    code = {"engine": settings.get("engine", "")}
-    signature = settings.get(SIGNATURE)
-    found = {name: value for name, value in settings.items() if name != SIGNATURE}
-    if is_spec(code["engine"]) and (is_own(code["engine"]) or is_signed(code, signature)):
-        with suppress(OSError):  # without a key, the engine is named again or trusted
-            found[SIGNATURE] = sign(code)
-    return found
+def _remember_engine(engine: str) -> None:
+    """Note an engine that the user has named, as one that the user's records may have."""
+    if is_spec(engine) and is_own(engine):
+        with suppress(OSError):  # it is named again, or trusted
+            remember({"engine": engine})

@@ -106,7 +106,6 @@ class Without(Sequence[str]):
     __hash__ = None  # type: ignore[assignment]
 
     def _kept(self, end: int) -> int:
-        """The number of kept texts before a place."""
         left_out = sum(bisect_left(group, end) for group in self._groups)
         return end - left_out + bisect_left(self._in_both, end)
 
@@ -395,7 +394,6 @@ def _wrong_answer(contexts: Contexts, problem: Problem, seed: int, _: Attempt) -
 
 
 def _other_text(contexts: Contexts, problem: Problem, seed: int, _: Attempt) -> str:
-    """Text of other problems, as many characters as context.text and context.file have."""
     length = _setting_length(contexts)
     others = [other for other in contexts.problems if other.id != problem.id]
     if not others:
@@ -411,7 +409,6 @@ def _other_text(contexts: Contexts, problem: Problem, seed: int, _: Attempt) -> 
 
 
 def _setting_length(contexts: Contexts) -> int:
-    """The number of characters of context.text and context.file."""
     return len(_joined([contexts.options.text, contexts.file_content]))
 
 
@@ -455,7 +452,6 @@ READERS: dict[str, Reader] = {
 
 
 def _from_random_on(problems: Sequence[Problem], seed: int) -> Iterator[Problem]:
-    """All problems, from a random one on."""
     start = random.Random(seed).randrange(len(problems))
     for i in range(len(problems)):
         yield problems[(start + i) % len(problems)]

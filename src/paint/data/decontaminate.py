@@ -112,7 +112,6 @@ def _long_match(normalized: str, index: Index) -> Match | None:
 
 
 def _short_match(normalized: str, index: Index) -> Match | None:
-    """Match the longest short problem that is the text or occurs in it."""
     symbols, stops = _symbols(normalized)
     complete = (0, len(symbols))
 

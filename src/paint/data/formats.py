@@ -60,7 +60,6 @@ PUBLISHED = (
 
 
 def _convert(row_format: RowFormat, fields: Fields) -> Fields:
-    """The columns to add to a row."""
     if row_format.convert is not None:
         return row_format.convert(fields) or {}
     if row_format is SHAREGPT:

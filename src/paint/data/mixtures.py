@@ -94,5 +94,4 @@ class _Turns:
 
 @lru_cache(maxsize=8)
 def _turns(weights: tuple[float, ...]) -> _Turns:
-    """The turns of these weights, which are continued from step to step."""
     return _Turns(weights)

@@ -180,7 +180,6 @@ def _decide_rows(
     grader: Grader,
     display: Display,
 ) -> None:
-    """Append the decisions on the rows that have none."""
     count = sum(1 for _ in workspace.rows())
     # A name of the hub, or a file or folder of this machine.
     parts: Sequence[str | Path] = [source]
@@ -231,7 +230,6 @@ def _decide_chunk(
 def _write_sample(
     out: Path, workspace: Workspace, sample: int, seed: int, settings: dict[str, Any]
 ) -> Preparation:
-    """Draw the sample from the decisions, and write it with its report."""
     rows = 0
     dropped, repeats = Counter[str](), Counter[str]()
     kept: dict[str, int] = {}  # id of a problem -> its first row

@@ -528,7 +528,6 @@ def _conversation(
 
 
 def _answers(values: list[Any], name: str, column_hint: str) -> list[str]:
-    """Several accepted answers, without duplicates."""
     if not values:
         raise BadRow(f'field "{name}" is empty', " (value [])")
     texts: dict[str, None] = {}

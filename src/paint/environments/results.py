@@ -197,7 +197,6 @@ def _number(value: Any) -> int | float | str:
 
 
 def _in_order(items: list[Any]) -> list[Any]:
-    """The items of a set, whose order differs between processes."""
     try:
         return sorted(items)
     except TypeError:

@@ -90,11 +90,11 @@ def grade(
             row["vote"] = vote
     cost = grader.take_cost()
     if cost.describe():
-        made = replace(cost, failed={}).describe(grading.prices)  # those that failed: at the end
+        made = replace(cost, failed={}).describe()  # those that failed: at the end
         display.note(f"{store.folder.name}: {made}")
     # Of all commands by which these grades were made.
     total = (Cost.of(store.settings.get(COST, {})) if kept else Cost()) + cost
-    store.settings[COST] = total.metrics(grading.prices)
+    store.settings[COST] = total.metrics()
     store.write_grades(identity, ordered)
 
     failed = [row for row in ordered if row.get("failed")]

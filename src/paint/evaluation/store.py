@@ -253,7 +253,6 @@ def find_stores(folder: Path) -> list[Path]:
 
 
 def _was_store(folder: Path, names: set[str]) -> bool:
-    """Whether a folder without completions has the other files of a store."""
     if SETTINGS in names and names & {PROBLEMS, GRADES}:
         return True
     sums = folder / storage.SUMS
@@ -305,7 +304,6 @@ def _rows(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _refuse_other_prompts(folder: Path, changed: Iterable[SampleKey]) -> None:
-    """Reject a store with samples of other prompts."""
     lines = [
         f"problem {cut(name)}: its prompt has changed (the problem's text or the model's chat "
         f"template is different)"

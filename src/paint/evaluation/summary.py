@@ -207,7 +207,6 @@ def _reasons(rows: Sequence[Measurement]) -> Table:
 
 
 def _differences(rows: Sequence[Measurement], score: str) -> Table:
-    """The paired differences to the first policy."""
     body = []
     first = ""
     for row in select_rows(rows, against=...):

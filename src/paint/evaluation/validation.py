@@ -165,7 +165,6 @@ def _validate_task(
     stop: Callable[[], None],
     conversations: Conversations | None,
 ) -> dict[str, float]:
-    """Evaluate the policy on one problem set."""
     policy, display = validation.policy, validation.display
     total = len(task.problems) * task.protocol.samples
 
@@ -219,7 +218,6 @@ def _validate_task(
 
 
 def _scores_text(graded: GradedSamples, metrics: Mapping[str, Interval], samples: int) -> str:
-    """The scores of graded samples with their interval, and how many problems have none."""
     scores = []
     if graded.rewards is not None:
         scores.append(f"mean reward {metrics['reward'].text('.3g')}")

@@ -1,13 +1,11 @@
-"""What grading by functions took: answers, calls and why some failed, tokens, and their money."""
+"""What grading by functions took: answers, calls and why some failed, and tokens."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
-
-MILLION = 1_000_000
 
 Tokens = tuple[int, int]
 """Tokens of the prompts and of the completions of an endpoint."""
@@ -93,15 +91,7 @@ class Cost:
             self.kept + other.kept,
         )
 
-    def money(self, prices: Sequence[float]) -> float | None:
-        """The price of the tokens, by ``grading.prices``; None without prices or tokens."""
-        if not prices or not (self.prompt_tokens or self.completion_tokens):
-            return None
-        of_prompts, of_completions = prices
-        total = of_prompts * self.prompt_tokens + of_completions * self.completion_tokens
-        return total / MILLION
-
-    def metrics(self, prices: Sequence[float] = ()) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """The cost as metrics (docs/reference/metrics.md); {} where no function was asked."""
         if not (self.calls or self.answers):
             return {}
@@ -117,9 +107,6 @@ class Cost:
         if self.prompt_tokens or self.completion_tokens:
             values["grader_prompt_tokens"] = self.prompt_tokens
             values["grader_completion_tokens"] = self.completion_tokens
-        money = self.money(prices)
-        if money is not None:
-            values["grader_money"] = money
         return values
 
     @classmethod
@@ -140,7 +127,7 @@ class Cost:
             int(metrics.get("grader_kept_answers", 0)),
         )
 
-    def describe(self, prices: Sequence[float] = ()) -> str:
+    def describe(self) -> str:
         """The cost in a line; "" where no function was asked."""
         if not (self.calls or self.answers):
             return ""
@@ -151,7 +138,4 @@ class Cost:
             text += ", of which failed: " + ", ".join(f"{count:,} {kind}" for kind, count in most)
         if self.prompt_tokens or self.completion_tokens:
             text += f"; {self.prompt_tokens:,} + {self.completion_tokens:,} tokens"
-        money = self.money(prices)
-        if money is not None:
-            text += f", which cost {money:,.4g} by grading.prices"
         return f"{text}; {self.seconds:,.1f} s in all"

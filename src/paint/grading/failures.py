@@ -7,8 +7,6 @@ they have: a status, and the headers of a response.
 import math
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 from paint.core.errors import innermost
@@ -70,16 +68,14 @@ def may_pass(error: BaseException) -> bool | None:
 
 
 def retry_after(error: BaseException) -> float | None:
-    """Seconds that an endpoint asks to wait (Retry-After, seconds or a date); None without."""
+    """Seconds that an endpoint asks to wait by the header Retry-After; None without."""
     for each in _chain(error):
         for holder in (_read(each, "response"), each):
             headers: Any = _read(holder, "headers")
-            if not hasattr(headers, "get"):
-                continue
-            for name, scale in (("retry-after-ms", 0.001), ("retry-after", 1), ("Retry-After", 1)):
-                seconds = _seconds(headers.get(name))
-                if seconds is not None:
-                    return scale * seconds
+            if hasattr(headers, "get"):
+                with suppress(TypeError, ValueError):  # no number; a date is not read
+                    seconds = float(headers.get("retry-after") or headers.get("Retry-After"))
+                    return max(seconds, 0.0) if math.isfinite(seconds) else None
     return None
 
 
@@ -131,19 +127,3 @@ def _transport_kind(error: BaseException) -> str:
         return ""
     is_network = isinstance(error, OSError) and error.filename is None
     return NO_CONNECTION if is_network or names & _CONNECTION_ERRORS else ""
-
-
-def _seconds(value: Any) -> float | None:
-    """The seconds of a header's value, a number or a date; None for what is neither."""
-    if value is None:
-        return None
-    with suppress(ValueError):
-        seconds = float(value)
-        return max(seconds, 0.0) if math.isfinite(seconds) else None
-    try:
-        date = parsedate_to_datetime(value)
-    except ValueError:
-        return None
-    # A date without a zone is of UTC, as HTTP has them.
-    at = date if date.tzinfo else date.replace(tzinfo=UTC)
-    return max((at - datetime.now(UTC)).total_seconds(), 0.0)

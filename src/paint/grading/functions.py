@@ -6,32 +6,33 @@
     async def grade(completions, rows)    waits: one call for many
 
 What computes is limited in processor time and may crash (paint.grading.processes). What waits, for
-an endpoint that judges, is limited in wall time, and repeated where it fails
-(paint.grading.retries).
+an endpoint that judges, is limited in wall time, and repeated where it fails. Nothing ends an async
+function that blocks its event loop: it must await.
 """
 
 import asyncio
 import inspect
 import json
 import math
-import sys
-import threading
+import random
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from tenacity import AsyncRetrying, wait_random_exponential
+from tenacity import AsyncRetrying, RetryCallState, wait_random_exponential
 
 from paint.core.background import Background
 from paint.core.credentials import hide_values, redact
 from paint.core.display import Display
 from paint.core.errors import format_short, replace_surrogates
 from paint.core.metric_records import record_of
-from paint.core.user_code import call_user_code, describe_error, own_calls, user_code
+from paint.core.user_code import call_user_code, describe_error, user_code
 from paint.grading.contract import Grade, Grader, Item
 from paint.grading.cost import Cost, usage_reports
+from paint.grading.failures import failure_kind, may_pass, retry_after
 from paint.grading.kept_answers import KeptAnswers
 from paint.grading.processes import (
     ARRAY,
@@ -40,15 +41,14 @@ from paint.grading.processes import (
     Pool,
     to_plain,
 )
-from paint.grading.retries import Endpoint, GiveUp, WaitAsAsked
 from strictgrade.processes import REASON_CHARACTERS, Arguments
 
 # Between the attempts of a call that waits. A pause is random, up to a bound which doubles.
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 10.0
 
-BLOCKED_SECONDS = 1.0
-"""Seconds without an answer of the event loop, from which on a function is said to block."""
+SILENT_SECONDS = 5.0
+"""Seconds of failures without any answer, from which on an endpoint is said to be down."""
 
 NO_REWARD = "without a reward"  # kind of a failed call
 
@@ -58,10 +58,10 @@ _MARKS = frozenset((ARRAY, UNREADABLE))
 class AsyncCalls:
     """Calls of an async function in an event loop of this process, ``concurrency`` at once.
 
-    A call may take ``timeout`` seconds. One that fails is made again (paint.grading.retries): for
-    ``timeout`` seconds after its first failure, and ``attempts`` times at most where it is not
-    known that the failure may pass. A function that blocks the event loop, which no timeout can
-    end, and one that gets no answer at all are named once; ``name`` is what these messages call it.
+    A call may take ``timeout`` seconds. One that fails is made again: for ``timeout`` seconds where
+    the failure may pass (no connection, no answer in time, HTTP 408, 409, 425, 429 and from 500
+    on), not at all after another refusal of the endpoint, and else ``attempts`` times at most.
+    ``name`` is what messages call the function.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class AsyncCalls:
     ) -> None:
         self._function = function
         self._name = name
-        self._is_named = False
         self._is_down = False  # and said to be so
         self._concurrency = concurrency
         self._timeout = timeout
-        self._endpoint = Endpoint(timeout, attempts, self._warn_of_silence)
+        self._attempts = attempts
+        self._silent_since: float | None = None  # time of the first failure after the last answer
         # One loop for all calls: the function's client may keep connections, which belong to it.
         self._background: Background | None = None
 
@@ -91,31 +91,7 @@ class AsyncCalls:
         """The results in the order of the calls; ``each`` is called with each as it comes."""
         if self._background is None:
             self._background = Background("grading")
-        done = threading.Event()
-        watch = threading.Thread(target=self._watch, args=(self._background, done), daemon=True)
-        watch.start()
-        try:
-            return self._background.run(self._call_all(calls, each))
-        finally:
-            done.set()
-            watch.join()
-
-    def _watch(self, background: Background, done: threading.Event) -> None:
-        """Name the function, once, if it keeps the event loop from answering."""
-        while not self._is_named and not done.wait(BLOCKED_SECONDS / 4):
-            is_free = threading.Event()
-            background.loop.call_soon_threadsafe(is_free.set)
-            began = time.monotonic()
-            while not (is_free.wait(BLOCKED_SECONDS / 4) or done.is_set() or self._is_named):
-                place = _place_of_block(background)
-                if time.monotonic() - began >= BLOCKED_SECONDS and place:
-                    self._is_named = True
-                    Display().warn(
-                        f"the grader {self._name} blocks its event loop at {place}: calls run one "
-                        f"after another, and grading.timeout ({self._timeout:g} s) cannot end one; "
-                        f"await there (asyncio.sleep, an async client), call what blocks by `await "
-                        f"asyncio.to_thread(...)`, or declare the function without async"
-                    )
+        return self._background.run(self._call_all(calls, each))
 
     def close(self) -> None:
         if self._background is not None:
@@ -129,70 +105,96 @@ class AsyncCalls:
         slots = asyncio.Semaphore(self._concurrency)
 
         async def one(number: int, arguments: Arguments) -> CallResult:
-            result = await self._call(slots, arguments)
+            # One slot for all attempts and pauses, so an endpoint that fails gets fewer calls.
+            async with slots:
+                result = await self._call(arguments)
             each(number, result)
             return result
 
         results = await asyncio.gather(*(one(*numbered) for numbered in enumerate(calls)))
         if not all(result.error for result in results):
-            self._endpoint.silent_since = None
+            self._silent_since = None
         return results
 
-    def _warn_of_silence(self, error: BaseException) -> None:
-        """Say, once, that no call is answered: an endpoint that is down is waited for."""
-        if not self._is_down:
+    async def _call(self, arguments: Arguments) -> CallResult:
+        failed = _Failures()
+        retrying = AsyncRetrying(
+            stop=partial(self._gives_up, failed),
+            wait=_pause,
+            reraise=True,  # the function's own error, not tenacity's RetryError
+        )
+        value: Any = None
+        error = ""
+        began = time.monotonic()
+        with usage_reports() as usage:
+            try:
+                value = await retrying(
+                    call_user_code, self._called, arguments, seconds=self._timeout
+                )
+                self._silent_since = None
+                # Through JSON, as from a process: all functions give the same types.
+                with user_code():
+                    value = json.loads(json.dumps(value, default=to_plain))
+            except Exception as failure:
+                error = describe_error(failure) + failed.too_long
+        seconds = time.monotonic() - began
+        attempts = retrying.statistics["attempt_number"]
+        return CallResult(value, error, seconds, attempts, failed.kinds, usage)
+
+    async def _called(self, arguments: Arguments) -> Any:
+        # An object's async __call__ is no coroutine function; this is one.
+        return await self._function(*arguments)
+
+    def _gives_up(self, failed: "_Failures", state: RetryCallState) -> bool:
+        """Whether a call is not made again; asked after each failure."""
+        error, now = _error(state), time.monotonic()
+        failed.kinds.append(failure_kind(error))
+        failed.began = now if failed.began is None else failed.began
+        passes = may_pass(error)
+        if passes is None:
+            failed.unknown += 1
+            return failed.unknown >= self._attempts
+        if not passes:
+            return True
+        if self._silent_since is None:
+            self._silent_since = now
+        if now - self._silent_since >= SILENT_SECONDS and not self._is_down:
             self._is_down = True
             Display().warn(
                 f"the grader {self._name} gets no answer ({describe_error(error)}); it asks again "
                 f"for {self._timeout:g} s (grading.timeout)"
             )
-
-    async def _call(self, slots: asyncio.Semaphore, arguments: Arguments) -> CallResult:
-        """The result of a call, which is repeated while it fails."""
-        pause = wait_random_exponential(FIRST_PAUSE_SECONDS, max=LONGEST_PAUSE_SECONDS)
-        give_up = GiveUp(self._endpoint)
-        retrying = AsyncRetrying(
-            stop=give_up,
-            wait=WaitAsAsked(pause, jitter=FIRST_PAUSE_SECONDS),
-            reraise=True,  # the function's own error, not tenacity's RetryError
-        )
-        value: Any = None
-        error = ""
-        # One slot for all attempts and pauses, so an endpoint that fails gets fewer calls.
-        async with slots:
-            # In the slot: the wait for one is no cost of the call.
-            began = time.monotonic()
-            with usage_reports() as usage:
-                try:
-                    value = await retrying(self._attempt, arguments)
-                    self._endpoint.silent_since = None
-                    # Through JSON, as from a process: all functions give the same types.
-                    with user_code():
-                        value = json.loads(json.dumps(value, default=to_plain))
-                except Exception as failure:
-                    error = describe_error(failure) + give_up.too_long
-            seconds = time.monotonic() - began
-        attempts = retrying.statistics["attempt_number"]
-        return CallResult(value, error, seconds, attempts, give_up.failures, usage)
-
-    async def _attempt(self, arguments: Arguments) -> Any:
-        """What the function returns."""
-        return await call_user_code(self._called, arguments, seconds=self._timeout)
-
-    async def _called(self, arguments: Arguments) -> Any:
-        return await self._function(*arguments)
+        asked = retry_after(error)
+        if asked is not None and asked > self._timeout:
+            failed.too_long = f"; it asks for {asked:g} s, over grading.timeout"
+        # An endpoint that is down is waited for once, and not by each call in its turn.
+        began = min(failed.began, self._silent_since)
+        return now + state.upcoming_sleep - began > self._timeout
 
 
-def _place_of_block(background: Background) -> str:
-    """Where a call of the function is running; "" while the event loop waits."""
-    frame = sys._current_frames().get(background.thread.ident or 0)
-    calls = traceback.extract_stack(frame) if frame else []
-    names = [(call.filename, call.name) for call in calls]
-    if (__file__, "_called") not in names:
-        return ""
-    inner = calls[names.index((__file__, "_called")) + 1 :]
-    found = (own_calls(inner) or inner)[-1:]
-    return f"{found[0].filename} line {found[0].lineno}" if found else ""
+@dataclass
+class _Failures:
+    """Those of one call."""
+
+    kinds: list[str] = field(default_factory=list)
+    began: float | None = None  # time of the first
+    unknown: int = 0  # of which it is not known whether they pass
+    too_long: str = ""  # what the endpoint asked for, where that is beyond the deadline
+
+
+def _pause(state: RetryCallState) -> float:
+    """Seconds before the next attempt: what the endpoint asks for, or a bound that doubles."""
+    asked = retry_after(_error(state))
+    if asked is None:
+        return wait_random_exponential(FIRST_PAUSE_SECONDS, max=LONGEST_PAUSE_SECONDS)(state)
+    return asked + random.uniform(0, FIRST_PAUSE_SECONDS)  # all calls were told the same
+
+
+def _error(state: RetryCallState) -> BaseException:
+    assert state.outcome
+    error = state.outcome.exception()
+    assert error
+    return error
 
 
 class FunctionGrader(Grader):
@@ -234,7 +236,6 @@ class FunctionGrader(Grader):
         return grades
 
     def _call_for_all(self, items: Sequence[Item]) -> list[CallResult]:
-        """The results of the completions, from one call for all."""
         texts = [item.text for item in items]
         rows = [dict(item.row) for item in items]
         [result] = self._counted(self._caller.call([(texts, rows)]))
@@ -270,7 +271,6 @@ class FunctionGrader(Grader):
         return [results[key] for key in keys]
 
     def _counted(self, results: list[CallResult]) -> list[CallResult]:
-        """Results of calls, whose cost is added."""
         for result in results:
             self._cost += Cost(
                 calls=result.attempts,
@@ -409,7 +409,6 @@ def _number(value: Any) -> float | None:
 
 
 def _refused(value: Any, fault: str) -> ValueError:
-    """What a value is, its fault, and what to do."""
     if isinstance(value, dict) and UNREADABLE in value:
         return ValueError(f"a value of type {value[UNREADABLE]}, {fault}{value['hint']}")
     if isinstance(value, dict) and ARRAY in value:

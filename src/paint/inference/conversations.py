@@ -7,7 +7,7 @@ and each turn is scored after the ids that it was sampled after: nothing that wa
 tokenised again. The turns of all conversations are sampled together, one round after the other.
 """
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -42,14 +42,8 @@ from paint.models.tool_calls import Reply, answer_calls, read_reply
 from paint.models.tool_schemas import Schema, check_call, fit_arguments, tool_schemas
 from paint.resolve.structure import position_limit
 
-WritePrompt = Callable[..., list[int]]
-"""The prompt of a problem, as ``Policy.student_prompt`` writes it."""
-
 CountTokens = Callable[[Problem, Sequence[ChatMessage]], int]
 """Tokens of a prompt about a problem, behind messages of its conversation."""
-
-Speak = Callable[[list[int], int], Iterator[int]]
-"""Token ids of a turn after a prompt, by a seed, each as it is drawn."""
 
 
 class _Prompts(NamedTuple):
@@ -140,7 +134,6 @@ class Conversations:
     Args:
         limit: most tokens of a prompt. A conversation ends where the next one is longer, or leaves
             a turn no room in the model's positions.
-        write: writes the prompts; None: ``policy.student_prompt``.
     """
 
     def __init__(
@@ -149,10 +142,9 @@ class Conversations:
         settings: ConversationConfig,
         episodes: Episodes,
         limit: float,
-        write: WritePrompt | None = None,
     ) -> None:
         self._policy, self._settings, self._episodes = policy, settings, episodes
-        self._limit, self._write = limit, write or policy.student_prompt
+        self._limit = limit
 
     def generate(
         self,
@@ -185,44 +177,6 @@ class Conversations:
         finally:
             self._episodes.end([episode for episode, _ in opened])
         return [talk.completion() for talk in talks]
-
-    def stream(self, speak: Speak, problem: Problem, seed: int) -> Generator[str, None, None]:
-        """Yield one conversation as text: after each token, and after each answer to a turn.
-
-        Turns are as they were sampled. What tools and environment say stands around them, each
-        after its role and name, and at the end the reward and what cut the conversation.
-
-        Args:
-            speak: samples a turn.
-            seed: as in ``generate``.
-        """
-        opened = self._episodes.open([row_of(problem)], [seed])
-        prompts = _Prompts(None, self._limit)
-        try:
-            [talk] = self._begin([problem], [seed], opened, prompts)
-            has_begun = talk.problem is not problem  # the environment has
-            said = list(map(_line_of, talk.opening)) if has_begun else []
-            while not talk.ended:
-                ids: list[int] = []
-                for token in speak(talk.prompt, talk.next_seed):
-                    ids.append(token)
-                    turn = self._policy.transcript(talk.prompt, ids)
-                    yield "\n\n".join([*said, turn])
-                answered_from = len(talk.messages) + 1
-                truncated = ids[-1] not in self._policy.end_ids
-                self._answer([talk], [Completion(tuple(ids), (), truncated)], prompts)
-                said += [turn, *map(_line_of, talk.messages[answered_from:])]
-                if not talk.ended:
-                    yield "\n\n".join(said)
-        finally:
-            self._episodes.end([episode for episode, _ in opened])
-        notes = []
-        if self._settings.is_on and talk.ended not in ("end", "error"):
-            notes.append(f"ended by {talk.ended}")
-        if talk.episode.grade is not None:
-            notes.append(f"environment: {talk.episode.grade.reason}")
-        if notes:
-            yield "\n\n".join([*said, *notes])
 
     def _begin(
         self,
@@ -261,7 +215,6 @@ class Conversations:
         return problem, self._prompt(problem, (), prompts)[0]
 
     def _opened(self, problem: Problem, opening: Opening) -> Problem:
-        """The problem with the messages by which the environment began."""
         if opening.messages is None and not opening.note:
             return problem
         chat: Sequence[ChatMessage] = opening.messages or student_chat(
@@ -303,7 +256,6 @@ class Conversations:
         return reply
 
     def _read(self, talk: _Talk, completion: Completion) -> Reply:
-        """The student's turn, with its calls."""
         text = self._policy.transcript(talk.prompt, completion.ids)
         if talk.tools:
             return read_reply(self._policy.call_style, text, talk.tools)
@@ -375,7 +327,7 @@ class Conversations:
         self, problem: Problem, messages: Sequence[ChatMessage], prompts: _Prompts
     ) -> tuple[list[int], int]:
         """The next turn's prompt, and the tokens of the longest view of it."""
-        prompt = self._write(problem, thinking=prompts.thinking, then=messages)
+        prompt = self._policy.student_prompt(problem, thinking=prompts.thinking, then=messages)
         if prompts.teacher is None:
             return prompt, len(prompt)
         return prompt, max(len(prompt), prompts.teacher(problem, messages))
@@ -389,12 +341,6 @@ class Conversations:
         if isinstance(value, list | tuple):
             return [self._clean(item) for item in value]
         return value
-
-
-def _line_of(message: ChatMessage) -> str:
-    """A message after its role and name, such as "tool add: 5"."""
-    speaker = " ".join(filter(None, [message["role"], str(message.get("name") or "")]))
-    return f"{speaker}: {message['content']}"
 
 
 def written_conversation(

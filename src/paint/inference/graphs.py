@@ -96,7 +96,6 @@ class GraphedStep:
 
     @contextmanager
     def _on_side_stream(self) -> Iterator[None]:
-        """On the stream of captures."""
         current = torch.cuda.current_stream()
         self.stream.wait_stream(current)
         mode = torch.cuda.get_sync_debug_mode()

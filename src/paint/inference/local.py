@@ -6,7 +6,7 @@ have ended and reads waiting prompts into their slots.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import takewhile
 
@@ -81,19 +81,6 @@ class LocalEngine(Engine):
         with torch.no_grad(), gather_parameters(self.policy.base):
             self._generate(prompts, sampling, seeds, finished)
 
-    def tokens(self, prompt: Sequence[int], sampling: Sampling, seed: int) -> Iterator[int]:
-        """Yield the tokens of the completion that ``stream`` samples, each as it is drawn.
-
-        Each step must run within ``torch.no_grad()``, with the weights that are to be used.
-        """
-        longest = len(prompt) + sampling.max_new_tokens
-        self.policy.require_rope_range(longest)
-        sampler = self._new_sampler(sampling, 1, longest, compiled=False)
-        sampler.fill([SlotRow(0, tuple(prompt), seed)], ())
-        while not sampler.slots.free:
-            sampler.run(1)
-            yield int(sampler.slots.tokens[0])
-
     def _generate(
         self, prompts: Prompts, sampling: Sampling, seeds: Sequence[int], finished: OnCompletion
     ) -> None:
@@ -143,11 +130,6 @@ class LocalEngine(Engine):
         del kept  # before the memory of another
         # By what is asked alone, so that a resumed run computes as one that was not stopped.
         is_long = sampling.max_new_tokens >= LONG
-        return self._new_sampler(sampling, count, longest, compiled=self.compiled and is_long)
-
-    def _new_sampler(
-        self, sampling: Sampling, count: int, longest: int, *, compiled: bool
-    ) -> "_Sampler":
         return _Sampler(
             self.policy,
             sampling,
@@ -156,11 +138,10 @@ class LocalEngine(Engine):
             self.display.note,
             self.display.warn,
             graphs=self.graphs,
-            compiled=compiled,
+            compiled=self.compiled and is_long,
         )
 
     def _halve(self, rows: int, error: torch.OutOfMemoryError) -> None:
-        """Continue with half the rows that ran out of memory."""
         if rows == 1:
             raise EngineError(
                 "one row alone does not fit in the device's memory; lower rollout.max_new_tokens, "
@@ -285,7 +266,6 @@ class _Sampler:
 
     @property
     def _shape(self) -> tuple[int, ...]:
-        """The numbers that a graph of a step has in it."""
         width, _ = self.decoder.shape
         return self.slots.size, width, self.candidates
 
@@ -335,7 +315,6 @@ def _has_hooks(policy: Policy) -> bool:
 
 
 def _weights(policy: Policy) -> object:
-    """Where the weights are, and which adapters apply: what graphs have in them."""
     places = [parameter.data_ptr() for parameter in policy.model.parameters()]
     modes = [(layer.disable_adapters, layer.merged) for layer in policy.adapted.values()]
     return places, modes

@@ -130,7 +130,6 @@ def _vllm() -> str:
 
 
 def _code() -> str:
-    """How the code of completions would be confined."""
     try:
         return describe_confinement()
     except PaintError as error:

@@ -70,7 +70,6 @@ class Rank0Engine(Engine):
     def _of_all_ranks(
         self, prompts: Prompts, seeds: Sequence[int]
     ) -> tuple[Prompts, Sequence[int], slice]:
-        """The prompts and seeds to request, and the slice of this rank's rows."""
         if self.same_rows:
             return prompts, seeds, slice(None)
         rows, mine = all_gather_slice(list(zip(prompts, seeds, strict=True)))

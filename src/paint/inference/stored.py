@@ -157,7 +157,6 @@ def stored_rows(source: Path) -> Iterator[StoredRow]:
 def _completion(
     policy: Policy, row: StoredRow, problem: Problem, prompt: list[int], limit: int
 ) -> Completion:
-    """The completion of a stored row, after the prompt that the student is given now."""
     values = row.values
     record = values.get("conversation")
     with wrap_errors(row.place, DataError, "correct the row, or leave it out"):

@@ -187,7 +187,7 @@ def advise(
         report = advice_report(folder, found, scores, taught, display)
     cost = sum((graded.cost for graded in taught.values()), found.graded.cost)
     if cost != Cost():
-        display.note(f"all rollouts and answers: {cost.describe(config.grading.prices)}")
+        display.note(f"all rollouts and answers: {cost.describe()}")
     return report
 
 
@@ -534,7 +534,6 @@ def _content_lines(chosen: str, gradients: Mapping[str, np.ndarray]) -> list[str
 
 
 def _risk_lines(metrics: ContextMetrics) -> list[str]:
-    """The settings that answer the risks of a context."""
     means = {}
     for metric, bounds in BOUNDS.items():
         if len(metrics[metric]):
@@ -587,7 +586,6 @@ def placebo_of(name: str, found: Mapping[str, T]) -> T | None:
 
 
 def _flags(name: str) -> str:
-    """The settings of a context, as flags of `paint train`."""
     if name == RECIPE:
         return "the recipe's own context"
     source, _, ratio = name.partition("@")

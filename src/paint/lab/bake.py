@@ -48,7 +48,7 @@ from paint.lab.runner import ExperimentRun, require_steps, train_run
 from paint.objective.divergences import REVERSE_KL
 from paint.resolve.check import Resolved, with_resolved
 from paint.training.callbacks import Callback
-from paint.training.step_time import announce_time
+from paint.training.step_time import LongWork
 
 PROMPTED, PLAIN, BAKED = "prompted base", "plain base", "baked"  # the views that are compared
 HELD_OUT = "held_out"
@@ -101,15 +101,7 @@ def bake(
         run = run.changed("rollout", temperature=temperature)
     _refuse_another(place, config)
     if latest_checkpoint(place) is None:
-        announce_time(
-            config,
-            display,
-            label="bake",
-            trainings=1,
-            answers=3 * len(problems) * samples,  # of both base views, and of the baked one
-            longest=config.rollout.max_new_tokens,
-            confirm=confirm,
-        )
+        display.on_estimate = LongWork(display, "bake", confirm=confirm)
     answers, kls, kl = _measure_base(run, problems, samples, folder, display)
     if not force and kl < LEAST_KL:
         raise ConfigError(

@@ -304,14 +304,12 @@ def comparison_tables(layout: Layout, rows: list[Measurement], results: Results)
 
 
 def _column(row: Measurement) -> str:
-    """The column of a row in the tables of score and cost."""
     if row.against == BASE:
         return CONTROL if row.metric == CONTROL else "gain"
     return row.metric
 
 
 def _varied_settings(layout: Layout, results: Results) -> dict[str, list[Any]]:
-    """The settings in which the rows differ, with the value of each."""
     return varied_settings(list(_configs(layout, results).values()))
 
 
@@ -322,7 +320,6 @@ def _configs(layout: Layout, results: Results) -> dict[str, Config]:
 
 
 def _with_columns(table: Table, layout: Layout, varied: Mapping[str, Sequence[Any]]) -> Table:
-    """The table with a column for each setting, empty for the base model."""
     cells = {
         name: [value_text(values[i]) for values in varied.values()]
         for i, name in enumerate(layout.names)

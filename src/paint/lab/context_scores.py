@@ -162,7 +162,6 @@ def collect(
 
 
 def _rollouts(policy: Policy, task: EvalTask, store: Store) -> list[Rollout]:
-    """The graded samples of a store, by the problems of its task."""
     problems = {problem.id: problem for problem in task.problems}
     rollouts = []
     for row, (sample, grades) in enumerate(store.graded()):

@@ -63,7 +63,7 @@ from paint.lab.runner import ExperimentRun, train_run
 from paint.lab.sweep import value_text
 from paint.resolve.check import Resolved, with_resolved
 from paint.training.prompt_filter import filter_problems
-from paint.training.step_time import announce_time
+from paint.training.step_time import LongWork
 
 LADDER = (
     5e-6,  # the paper's, for Qwen3
@@ -156,22 +156,15 @@ def advise_rates(
             f"rates: {', '.join(run.name for run in missing)}; {completions:,} completions to "
             f"train on, and {answers:,} answers to {len(held_out)} held-out problems, all graded"
         )
-        announce_time(
-            missing[0].config,
-            display,
-            label="the first rate",
-            trainings=len(missing),
-            answers=answers,
-            longest=config.rollout.max_new_tokens,
-            confirm=confirm,
-        )
+        count = len(missing)
+        display.on_estimate = LongWork(display, "with the first rate", count, confirm=confirm)
     kl, graded = kl_by_problem(run, held_out, samples, folder / "before", display)
     trials = [RateTrial(BEFORE, kl=kl, graded=graded)]
     for rate, short in runs.items():
         trials.append(try_rate(short, rate, held_out, samples, folder / short.name, display))
     cost = sum((trial.graded.cost for trial in trials if trial.graded), Cost())
     if cost != Cost():
-        display.note(f"all answers: {cost.describe(config.grading.prices)}")
+        display.note(f"all answers: {cost.describe()}")
     report = rates_report(trials, steps, recipe)
     write_report(folder, SUMMARY, report, ConfigError)
     to_terminal(report.tables, display.console)
@@ -456,13 +449,11 @@ def with_chosen_rates(
 def _try_on(
     run: ExperimentRun, rate: float, search: RateSearch, folder: Path, display: Display
 ) -> RateTrial:
-    """Try a rate on the validation problems of a search."""
     problems = read_problems(search.data, needs=run.checked.needed_fields).problems
     return try_rate(run, rate, problems, search.samples, folder, display)
 
 
 def _smallest(kl: Mapping[float, float | None], method: str, display: Display) -> float:
-    """The rate of the smallest KL, the smaller rate of equals."""
     usable = [(value, rate) for rate, value in kl.items() if value is not None]
     if not usable:
         display.warn(f"{method}: the students of all learning rates collapsed; try smaller ones")
@@ -498,7 +489,6 @@ def _candidates(cell: ExperimentRun, search: RateSearch) -> dict[float, Experime
 
 
 def _method(cell: ExperimentRun) -> str:
-    """The cell's name without what its teacher is shown."""
     return cell.name.removesuffix(f"-{cell.config.context.source[0]}")
 
 

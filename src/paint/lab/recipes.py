@@ -169,7 +169,6 @@ def _require_effect(runs: Sequence[tuple[str, Resolved]]) -> None:
 
 @contextmanager
 def _of_recipe(name: str) -> Iterator[None]:
-    """Begin the message of an error with the recipe's name."""
     try:
         yield
     except ConfigError as error:

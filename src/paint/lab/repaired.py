@@ -62,7 +62,6 @@ def _sample(
     *,
     correct: bool,
 ) -> tuple[Problem, Rollout]:
-    """A problem by its place, and its first sample of a result that is right, or is wrong."""
     path = folder / "evaluation" / f"seed-{result.seed}" / result.run / result.protocol["benchmark"]
     with reopen_store(path, waiting=waiting) as store:
         problem = store.problems[place]

@@ -74,7 +74,7 @@ from paint.resolve.check import (
     with_resolved,
 )
 from paint.training.callbacks import Callback
-from paint.training.step_time import announce_time
+from paint.training.step_time import LongWork
 from paint.training.trainer import train
 
 # Config keys that may differ between two calls that work on one experiment: they change no number.
@@ -171,17 +171,8 @@ def run_experiment(
 
     trained = [run for run in missing if run.name != BASE and not _is_trained(run, folder)]
     if trained:
-        checkpoints = sum(len(missing_steps(run)) for run in missing)
-        problems = sum(len(each.problems) for each in protocol.benchmarks)
-        announce_time(
-            trained[0].config,
-            display,
-            label=trained[0].label,
-            trainings=len(trained),
-            answers=checkpoints * problems * protocol.samples,
-            longest=protocol.rollout.max_new_tokens,
-            confirm=confirm,
-        )
+        label, count = trained[0].label, len(trained)
+        display.on_estimate = LongWork(display, label, count, confirm=confirm)
     spent: list[float] = []
     # First the runs that no other process works on; then the others, each as soon as it is free.
     for waiting in (None, display.note):
@@ -211,7 +202,6 @@ def run_experiment(
 
 
 def _is_trained(run: ExperimentRun, folder: Path) -> bool:
-    """Whether a run has its last checkpoint."""
     checkpoint = latest_checkpoint(folder / run.name / f"seed-{run.seed}")
     return checkpoint is not None and step_of(checkpoint) == run.config.train.steps
 
@@ -244,7 +234,6 @@ def _time_left(spent: Sequence[float], runs: int) -> str:
 def _evaluated_steps(
     runs: Sequence[ExperimentRun], *, every_checkpoint: bool
 ) -> dict[str, list[int]]:
-    """The steps of each run's checkpoints that are evaluated, by its name."""
     steps = {}
     for run in runs:
         steps[run.name] = run.steps(every_checkpoint=every_checkpoint)
@@ -374,13 +363,15 @@ def train_run(
             (run_folder / "log.txt").open("a", 1, "utf-8", "replace") as log,
             display.counting(f"training {run.label}", steps, done) as counter,
         ):
+            shown = RunDisplay(log, counter, run.label)
+            shown.on_estimate = display.on_estimate  # which asks for all of the experiment
             train(
                 run.config,
                 run_folder,
                 resume=(run_folder / "run.json").exists(),
-                display=RunDisplay(log, counter, run.label),
+                display=shown,
                 callbacks=callbacks,
-                confirm=True,  # whoever started the experiment was asked
+                confirm=True,
             )
     except Interrupted as stopped:
         message = f"stopped in {run.label}, and saved; the same command resumes"

@@ -112,7 +112,6 @@ def _with_values(config: Config, settings: Mapping[str, Any]) -> Config:
 
 
 def _type_of(name: str, config: Config) -> Any:
-    """The type of a setting, or of an option of the extensions that the config names."""
     section_name, key, *option = name.split(".", 2)
     section = getattr(config, section_name)
     if not option:

@@ -299,7 +299,6 @@ def _too_long(
     prompts: Sequence[str],
     limit: int,
 ) -> RowMessages:
-    """Row and message of the problems whose teacher prompt is over the limit."""
     # Most prompts have fewer bytes than the limit has tokens, and need no tokens.
     places = [i for i, prompt in enumerate(prompts) if most_tokens(tokenizer, prompt) > limit]
     lengths = token_lengths(tokenizer, [prompts[i] for i in places])
@@ -319,7 +318,6 @@ def _measure_lengths(
     check: FileCheck,
     display: Display,
 ) -> None:
-    """Measure the lengths of all rows, or of a sample and of the longest rows."""
     rows = range(len(problems))
     views_of = partial(longest_views, tools=tool_schemas(tools_of(config.conversation)))
     places, longest = spaced(rows), set[int]()

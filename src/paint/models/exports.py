@@ -386,7 +386,6 @@ def _require_fit(weights: Iterable[tuple[str, Tensor]], dtype: torch.dtype) -> N
 
 
 def _rounding(updates: Iterable[tuple[Tensor, Tensor]]) -> Rounding:
-    """Compare each layer's update with what is stored of it."""
     along = squares = errors = 0.0
     for update, stored in updates:
         # In float64, as a layer has millions of terms.

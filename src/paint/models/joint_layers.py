@@ -118,7 +118,6 @@ class JointLayer:
 
     @property
     def _has_adapters(self) -> bool:
-        """Whether adapters apply: they are off in the teacher."""
         return not any(part.rank and part.layer.disable_adapters for part in self.parts)
 
     def output(self, number: int, x: Tensor) -> Tensor:

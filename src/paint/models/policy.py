@@ -419,7 +419,6 @@ class Policy:
         return prompt, [*self.tokenizer.encode(text, add_special_tokens=False), *self._ending]
 
     def _without_empty_thought(self, text: str) -> str:
-        """A text without the empty thought at its end, if it has one."""
         for tags in self.conventions.tags:
             before, opening, inner = text.rpartition(tags.opening)
             if opening and not inner.replace(tags.closing, "").strip():
@@ -826,7 +825,6 @@ def _require_usable(base: Any, tokenizer: PreTrainedTokenizerBase, config: cfg.M
 
 
 def _declared_ends(model: Any, tokenizer: PreTrainedTokenizerBase) -> list[Any]:
-    """The end tokens of the model's generation settings and of the tokenizer."""
     own = model.generation_config.eos_token_id
     ids = own if isinstance(own, list) else [own]
     ends: list[Any] = [i for i in [*ids, tokenizer.eos_token_id] if i is not None]

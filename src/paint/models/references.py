@@ -102,7 +102,6 @@ def _thought(solution: str, pair: ThoughtTags, whose: str) -> tuple[str, bool, s
 
 
 def _in_other_tags(solution: str, lead: str, tags: Sequence[ThoughtTags], whose: str) -> Reference:
-    """A solution without a thought in the model's tags."""
     other = unopened_tags(solution)
     if other is None:
         has_thought = bool(split_thought(solution).thought)

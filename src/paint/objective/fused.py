@@ -30,7 +30,7 @@ from paint.core.errors import PaintError, reason
 from paint.objective import loss
 from paint.objective.divergences import DIVERGENCES, Divergence, full_name
 from paint.objective.loss import Lengths, Loss
-from paint.objective.loss_options import PAPER_LOSS, Objective, with_changes
+from paint.objective.loss_options import PAPER_LOSS, Objective, check_options, with_changes
 
 Columns = dict[str, Float[Tensor, "n"]]
 
@@ -260,7 +260,7 @@ def fused_log_probs(
         raise ValueError(
             f"tokens must be one for each of the {len(hidden)} rows of hidden, got {len(tokens)}"
         )
-    Objective(temperature=temperature)  # checks the range
+    check_options(temperature=temperature)
     if not torch.is_grad_enabled():
         hidden = hidden.detach()  # otherwise its derivative would be computed and never used
     return LogProbs(*_TokenLogProbs.apply(hidden, *head, tokens, temperature, chunk_tokens))  # type: ignore[no-untyped-call]
@@ -323,7 +323,6 @@ class _TokenLogProbs(torch.autograd.Function):
 def _chunk_logits(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, chunk_tokens: int
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Yield the rows of each chunk and their logits, all chunks in the same memory."""
     rows_at_once = min(chunk_tokens, len(hidden))
     buffer = hidden.new_empty(rows_at_once, len(weight), dtype=_wide(hidden))
     for first in range(0, len(hidden), chunk_tokens):
@@ -509,7 +508,6 @@ def _kernel_problem(device: torch.device) -> str:
 
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, buffer: Tensor) -> Tensor:
-    """Compute hidden @ weight.T + bias in the buffer and in its dtype."""
     out = buffer[: len(hidden)]
     if _native(hidden, weight, out.dtype):
         _mm(hidden, weight.T, out)
@@ -526,7 +524,6 @@ def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, buffer: Tensor)
 def _logits_of_both(
     student: Tensor, teacher: Tensor, head: Head, teacher_head: Head, buffer: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Compute the logits of both views, one after the other in the buffer."""
     n = len(student)
     if teacher_head is head:  # read and convert the head once
         both = _logits(torch.cat((student, teacher)), *head, buffer)
@@ -580,7 +577,6 @@ def _add_outer(total: Tensor, slope: Tensor, hidden: Tensor) -> None:
 
 
 def _native(a: Tensor, b: Tensor, dtype: torch.dtype) -> bool:
-    """Whether the device can multiply a and b into a result of this dtype."""
     return a.dtype == b.dtype and (a.dtype == dtype or a.is_cuda)
 
 

@@ -21,7 +21,7 @@ from paint.config.schema import ClipMode, Reduction
 from paint.core.errors import ConfigError
 from paint.core.user_code import user_errors
 from paint.objective.divergences import Divergence
-from paint.objective.loss_options import PAPER_LOSS, Objective, with_changes
+from paint.objective.loss_options import PAPER_LOSS, Objective, check_options, with_changes
 
 Lengths = Sequence[int] | Int[Tensor, "b"]
 
@@ -59,7 +59,7 @@ def select_positions(
     never selected and do not count in n.
     Raises ValueError unless top_fraction is in [0, 1] and skip_tokens at least 0.
     """
-    Objective(top_fraction=top_fraction, skip_tokens=skip_tokens)  # checks the ranges
+    check_options(top_fraction=top_fraction, skip_tokens=skip_tokens)
     valid = entropy_ratio[skip_tokens:]
 
     # 0.07 * 100 is 7.000000000000001 in floating point, and must still select 7.
@@ -85,7 +85,7 @@ def interpolate(
     teacher, and equal views are returned exactly. For 0 < k < 1, an entry that is −inf in either
     view has probability 0, though its logarithm is finite. Raises ValueError for k outside [0, 1].
     """
-    Objective(interpolation_weight=interpolation_weight)  # checks the range
+    check_options(interpolation_weight=interpolation_weight)
     if interpolation_weight == 0:
         return teacher_log_probs
 

@@ -4,11 +4,11 @@ Those that are plain values are the settings of the section [objective]
 (paint.config.schema.LossSettings). This module does not import torch.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, get_args
 
 from paint.config.schema import ClipMode, Impl, LossSettings, Reduction
-from paint.core.settings import require, setting, within
+from paint.core.settings import check_value, require, setting, within
 from paint.objective.divergences import (
     DIVERGENCES,
     FORWARD_KL,
@@ -42,6 +42,15 @@ class Objective(LossSettings):
         why = "others would take the gradient from the tokens that the teacher disfavours most"
         allowed = f'"huber" or "none" with objective.divergence "{name}"'
         require(self, "clip_mode", is_clippable, allowed, why)
+
+
+_FIELDS = {field.name: field for field in fields(Objective)}
+
+
+def check_options(**values: float) -> None:
+    """Raise ConfigError for an option of the loss that is out of its range."""
+    for name, value in values.items():
+        check_value(f"objective.{name}", value, _FIELDS[name])
 
 
 PAPER_LOSS = Objective(clip_mode="pointwise")

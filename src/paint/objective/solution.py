@@ -55,7 +55,6 @@ def anchors_of(solution: str, completion: str) -> list[Anchor]:
 # A page shows many completions of a problem.
 @lru_cache(maxsize=10_000)
 def _placed_anchors(solution: str) -> tuple[tuple[str, bool, tuple[int, int] | None], ...]:
-    """The anchors of a solution: text, whether it is inside a box, and span."""
     found = boxed_anchors(solution)
     return tuple((text, boxed, locate(text, solution)) for text, boxed in found.items())
 

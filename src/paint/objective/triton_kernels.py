@@ -297,7 +297,6 @@ def _differentiate(
 def _log_probs(
     logits, start, vocabulary, highest, log_sum, TEMPERATURE: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """A block of log p."""
     # Subtract before dividing: the difference of logits is exact, their quotients are not.
     return (_load(logits, start, vocabulary, BLOCK) - highest) * (1 / TEMPERATURE) - log_sum
 
@@ -328,7 +327,6 @@ def _lerp(a, b, MIX: tl.constexpr):
 @triton.jit
 @no_type_check
 def _summand(log_p, log_q, sampled, KIND: tl.constexpr):
-    """A summand of the divergence, and g, its derivative with respect to log q."""
     if KIND == "forward_kl":
         p = tl.exp(log_p)
         summand, g = p * (log_p - log_q), -p

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -94,7 +94,7 @@ class Resolved:
     def rollout(self) -> RolloutConfig:
         return self.config.rollout
 
-    @property
+    @cached_property
     def objective(self) -> Objective:
         """What the loss takes."""
         settings = self.config.objective
@@ -117,11 +117,6 @@ class Resolved:
     def learns_off_policy(self) -> bool:
         """Whether it can learn from completions of another policy than the one that is trained."""
         return self.algorithm.needs_rollouts and not self.tokens_carry_gradient
-
-    @property
-    def is_off_policy(self) -> bool:
-        """Whether completions are those of another policy than the one that is trained."""
-        return bool(self.rollout.off_policy_steps) or self.engine.is_stored
 
     @property
     def generates(self) -> bool:
@@ -272,7 +267,6 @@ ENGINE_RULES = (
 
 
 def _is_ignored(setting: str, run: Resolved) -> bool:
-    """Whether a setting of distillation is set, and the algorithm has none."""
     section, key = setting.split(".")
     is_default = getattr(getattr(run.config, section), key) == _default(setting)
     return not (run.algorithm.needs_context or is_default)

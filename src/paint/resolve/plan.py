@@ -309,7 +309,6 @@ class Plan:
 
     @property
     def _longest_solution(self) -> Rows:
-        """A longest prompt with its reference solution."""
         positions, longest = self.shape.positions, self.longest
         # Prompt and reference together have the limit of a prompt.
         most = min(self.config.data.max_prompt_tokens, positions)
@@ -325,7 +324,6 @@ class Plan:
         return self._micro_batch(self._longest_row)
 
     def _micro_batch(self, row: Rows) -> Rows:
-        """As many of a row as a micro-batch may have."""
         train = self.chosen.train
         fit = train.token_limit // _length(row)
         rows = min(train.row_limit, max(fit, 1), self._rows_of_rank * row.together)

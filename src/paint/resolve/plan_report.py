@@ -59,7 +59,6 @@ def _row_words(plan: Plan) -> str:
 
 
 def _limit_words(plan: Plan) -> str:
-    """Where the length of the longest prompt comes from."""
     longest = plan.longest
     if plan.has_open_prompts:
         return "of a conversation, at most: data.max_prompt_tokens"
@@ -111,7 +110,6 @@ def _turn_words(rows: Rows) -> str:
 
 
 def _memory_lines(plan: Plan) -> list[str]:
-    """A line for each part of the memory, the peak and what is available."""
     memory = plan.memory
     table = {}
     for field, name in RESIDENT.items():

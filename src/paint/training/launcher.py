@@ -2,61 +2,47 @@
 
 The ranks are torchrun's. The first rank starts the servers, one on each GPU that serves
 (``rollout.server_gpus``). Here, the GPUs are divided, the ranks are started and watched, and
-their signals are passed on. One trainer, or none, is this very process. Servers of other machines
-are started there by `paint serve` (docs/how-to/several-gpus.md).
+their signals are passed on. One trainer, or none, is this very process.
 """
 
 import logging
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from paint.config.recipe import flags, read_recipe
-from paint.config.run_folder import RunError, unsigned_code
+from paint.config.run_folder import RunError, foreign_code
 from paint.config.schema import Config, ConfigError
 from paint.core.demo_files import model_path, problems_path
-from paint.core.errors import Interrupted, PaintError, format_short, wrap_errors
-from paint.core.hub import local_file
+from paint.core.errors import Interrupted, PaintError, format_short
 from paint.data.readers import is_on_hub
 from paint.data.sources import check_sources
-from paint.evaluation.defaults import training_tokens
 from paint.inference.vllm.process import (
-    API_KEY,
     NO_GPU,
     OwnedProcess,
-    gpu_environment,
-    inherited_environment,
-    server_command,
-    server_environment,
 )
 from paint.resolve.check import (
     Resolved,
     enable_servers,
     plan_placement,
-    require_model_folder,
     require_same_beginning,
     require_trainable,
-    unserved,
 )
 from paint.resolve.engines import resolved_engine, server_engine
 from paint.resolve.plan import (
     Machine,
-    Plan,
     Split,
     choose_split,
-    server_flags,
     server_of,
     tensor_parallel_size,
 )
-from paint.resolve.plan_report import start_details
 from paint.training.callbacks import Callback
 from paint.training.torchrun import SHUTDOWN_SECONDS
 
@@ -69,8 +55,6 @@ for number in range(torch.cuda.device_count()):
 """
 """Prints the bytes of every GPU that it sees."""
 
-RESTARTS = 3  # how often `paint serve` starts each server again
-
 
 @dataclass(frozen=True)
 class LaunchRequest:
@@ -78,7 +62,6 @@ class LaunchRequest:
 
     gpus: int = 0  # of this machine; 0 is this process alone
     split: str | None = None  # how many train and how many serve, as 4+4, or shared
-    dry_run: bool = False  # print every command, and start nothing
 
     def __post_init__(self) -> None:
         split = self.split
@@ -89,8 +72,8 @@ class LaunchRequest:
                 "--split must be trainers+servers, such as 4+4, or shared, got "
                 f"{format_short(split)}"
             )
-        if not self.gpus and (split is not None or self.dry_run):
-            raise ConfigError("--split and --dry-run divide GPUs; add --gpus N")
+        if not self.gpus and split is not None:
+            raise ConfigError("--split divides GPUs; add --gpus N")
 
 
 class RanksEnded(PaintError):
@@ -109,7 +92,6 @@ class GpuPlacement:
     servers: tuple[str, ...]  # the GPUs of each server, as ``rollout.server_gpus``
     shared: bool  # the same GPUs train and serve, in turns
     reason: str  # why, in words
-    plan: Plan | None  # of the default split; None without GPUs, or of an unknown model
 
     @property
     def environment(self) -> dict[str, str]:
@@ -128,11 +110,10 @@ class GpuPlacement:
 def place_ranks(request: LaunchRequest, run: Resolved, ranks: tuple[int, int]) -> GpuPlacement:
     """Which GPUs train, from the fewest to the most of ``ranks``, and which serve."""
     gpus, memory = _gpus_of_machine(request)
-    plan, size = None, tensor_parallel_size(run.rollout) or 1
+    size = tensor_parallel_size(run.rollout) or 1
     if memory:
         with suppress(ConfigError):  # a model that is not planned
-            plan = plan_placement(run, Machine(request.gpus, memory))
-            size = server_of(plan).gpus
+            size = server_of(plan_placement(run, Machine(request.gpus, memory))).gpus
     split = _split(request, run, ranks, size)
     # From the end, as trainers take the first ones. Of a shared split, all serve.
     served = gpus[len(gpus) - split.servers :]
@@ -147,7 +128,7 @@ def place_ranks(request: LaunchRequest, run: Resolved, ranks: tuple[int, int]) -
         size = 1
     servers = [",".join(served[i : i + size]) for i in range(0, len(served), size)]
     shared = split.shared and not is_cpu  # on a CPU, servers do not sleep
-    return GpuPlacement(tuple(gpus[: split.trainers]), tuple(servers), shared, split.reason, plan)
+    return GpuPlacement(tuple(gpus[: split.trainers]), tuple(servers), shared, split.reason)
 
 
 def with_servers(run: Resolved, placement: GpuPlacement) -> Resolved:
@@ -165,10 +146,10 @@ def with_servers(run: Resolved, placement: GpuPlacement) -> Resolved:
 
 
 @contextmanager
-def on_gpus(request: LaunchRequest, run: Resolved, *, ranks: int) -> Iterator[Resolved | None]:
+def on_gpus(request: LaunchRequest, run: Resolved, *, ranks: int) -> Iterator[Resolved]:
     """The run for one process that trains on ``ranks`` GPUs, with servers on the others.
 
-    Without --gpus it is unchanged. None after a dry run, which prints the commands.
+    Without --gpus it is unchanged.
     """
     if not request.gpus:
         yield run
@@ -177,10 +158,6 @@ def on_gpus(request: LaunchRequest, run: Resolved, *, ranks: int) -> Iterator[Re
     placement = place_ranks(request, run, (ranks, ranks))
     _require_servers_used(run, placement)
     run = with_servers(run, placement)
-    if request.dry_run:
-        _print_plan(run.config, placement, "LONGEST")  # which depends on the prompts
-        yield None
-        return
     LOGGER.info("gpus: %s", placement)
     with _visible_gpus(placement):
         yield run
@@ -276,7 +253,7 @@ def train_on(
         task = ["resume", str(folder), "--steps", str(config.train.steps)]
         task += ["--model.path", config.model.path, "--data.path", *config.data.paths]
         task += ["--max-logprob-mismatch", str(config.rollout.max_logprob_mismatch)]
-        task += ["--trust"] if unsigned_code(folder) else []  # which this process has asked for
+        task += ["--trust"] if foreign_code(folder) else []  # which this process has asked for
         task += ["--server-gpus", *placement.servers] if placement.servers else []
         task += ["--urls", *config.rollout.urls] if config.rollout.urls else []
     if LOGGER.isEnabledFor(logging.DEBUG):  # the ranks are commands of their own
@@ -286,89 +263,12 @@ def train_on(
     several = ["paint.training.torchrun", "--standalone", "--nproc-per-node", str(count)]
     command = [sys.executable, "-m", *(several if count > 1 else ["paint.cli"]), *task]
 
-    if request.dry_run:
-        _print_plan(config, placement, _max_model_len(config), command)
-        return 0
     LOGGER.info("gpus: %s", placement)
     if count > 1:
         return _run_ranks(command, placement.environment)
     with _visible_gpus(placement):
         train(run)
     return 0
-
-
-def serve(request: LaunchRequest, run: Resolved, *, host: str, port: int) -> int:
-    """Run one vLLM server on each GPU, at ``port`` and the ports after it, until stopped.
-
-    A server that ends is started again. The key is VLLM_API_KEY, as on the trainers' side.
-    """
-    if not request.gpus:
-        raise ConfigError("no GPUs to serve on; add --gpus N, those of this machine")
-    if found := unserved(run.config.model):
-        raise ConfigError(
-            f"servers cannot take what is trained with {found.setting} ({found.why}); set "
-            f'rollout.engine "local" where the training runs'
-        )
-    require_model_folder(run.config)
-    run = enable_servers(run)
-    placement = place_ranks(request, run, (0, 0))
-    config = with_servers(run, placement).config
-    longest = _max_model_len(config)
-    commands = []
-    for number, gpus in enumerate(placement.servers):
-        command = server_command(
-            config.model,
-            config.rollout,
-            port + number,
-            max_model_len=longest,
-            gpus=gpus,
-            host=host,
-        )
-        commands.append((gpu_environment(gpus), command))
-    if request.dry_run:
-        for variables, command in commands:
-            print(_command_line(variables, command))
-        return 0
-    key = os.environ.get(API_KEY)
-    if not key:
-        raise ConfigError(
-            f"servers for other machines need a key, or everybody could load adapters; set "
-            f"{API_KEY} in the environment of this command and of the training"
-        )
-
-    # In place of the random key of a run's own servers: trainers elsewhere need it, too.
-    own = server_environment(config.rollout) | {API_KEY: key}
-    servers = []
-    for variables, command in commands:
-        environment = inherited_environment(command) | own | variables
-        servers.append(OwnedProcess(command, environment, None))
-    return _keep_serving(servers)
-
-
-def _keep_serving(servers: Sequence[OwnedProcess]) -> int:
-    """Start servers, again where one ends, until a signal; the exit status."""
-    starts = [0] * len(servers)
-    with _signals() as signals:
-        try:
-            while not signals:
-                for number, server in enumerate(servers):
-                    if not server.dead:
-                        continue
-                    if starts[number] > RESTARTS:
-                        raise PaintError(
-                            f"server {number} has ended {starts[number]} times; its output is above"
-                        )
-                    starts[number] += 1
-                    LOGGER.info("server %d: $ %s", number, shlex.join(server.command))
-                    server.start()
-                time.sleep(0.2)
-        finally:
-            for server in servers:
-                # All at once, before stop() waits for one after the other.
-                server.tell(signal.SIGTERM)
-            for server in servers:
-                server.stop()
-    return 128 + signals[0]
 
 
 def _require_inputs(config: Config, folder: Path) -> None:
@@ -510,55 +410,3 @@ def _gpus_of_machine(request: LaunchRequest) -> tuple[list[str], float]:
     named = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(len(sizes))))
     names = [name.strip() for name in named.split(",")]
     return names[: request.gpus], min(sizes[: request.gpus])
-
-
-def _print_plan(
-    config: Config, placement: GpuPlacement, max_model_len: int | str, ranks: Sequence[str] = ()
-) -> None:
-    """Print a placement, the command of its ranks, and those of its servers."""
-    print(f"# {placement}")
-    sizes, trainers = None, len(placement.trainers)
-    if trainers and placement.plan:
-        serving = sum(len(gpus.split(",")) for gpus in placement.servers)
-        split = Split(trainers, serving, placement.shared, placement.reason)
-        used = max(trainers, serving)
-        config = config.changed("model", dtype=placement.plan.config.model.dtype)
-        plan = replace(placement.plan, config=config, gpus=used, split=split)
-        print(f"# {start_details(plan)}")
-        sizes = server_flags(plan) if placement.shared else None
-    if ranks:
-        print(_command_line(placement.environment, ranks))
-    for number, gpus in enumerate(placement.servers):
-        command = server_command(
-            config.model,
-            config.rollout,
-            "PORT",
-            max_model_len=max_model_len,
-            gpus=gpus,
-            sizes=sizes,
-        )
-        print(f"# server {number}, started by the first of them")
-        print(_command_line(gpu_environment(gpus), command))
-
-
-def _max_model_len(config: Config) -> int:
-    """The longest sequence that a training requests, at most the longest row of the model."""
-    # Here, since the command line imports this module and must not import torch.
-    from transformers import AutoConfig
-
-    from paint.resolve.structure import position_limit
-
-    tokens = training_tokens(config)
-    # Of a model elsewhere, its loading tells.
-    file = local_file(model_path(config.model.path), "config.json")
-    if file:
-        with wrap_errors(file, ConfigError, "it must describe a model that transformers knows"):
-            # False: by default, transformers may ask on the terminal whether to run code.
-            model_config = AutoConfig.from_pretrained(file.parent, trust_remote_code=False)
-        return int(min(tokens, position_limit(model_config)))
-    return tokens
-
-
-def _command_line(variables: dict[str, str], command: Sequence[str]) -> str:
-    pins = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
-    return f"{pins} {shlex.join(command)}"

@@ -117,12 +117,10 @@ class AsyncRollouts(OffPolicyRollouts):
 
     @cached_property
     def _pending(self) -> dict[int, PendingCompletions]:
-        """What servers sample now, by step."""
         return {}
 
     @cached_property
     def _engines(self) -> list[Engine]:
-        """A client for each pending step."""
         # A client has one adapter. The client of step t is free again for step t + k.
         return [self.engine.fork() for _ in range(self._behind)]
 
@@ -177,7 +175,6 @@ class BatchedRollouts(OffPolicyRollouts):
 
     @cached_property
     def _rollouts(self) -> dict[int, list[Rollout]]:
-        """Those of the group that are sampled, by step."""
         return {}
 
     def get(self, step: int, clock: Clock) -> list[Rollout]:

@@ -254,7 +254,6 @@ class _PromptCheck:
 
 
 def _longest_solution(policy: Policy, problems: Sequence[Problem], display: Display) -> int:
-    """Tokens of the longest solution, with what ends a turn."""
     longest = 0
     with display.counting("their solutions measured", len(problems)) as counter:
         for chunk in chunks(problems):

@@ -19,6 +19,7 @@ from paint.config.run_folder import (
     RunError,
     copy_inputs,
     fixed_differences,
+    foreign_code,
     read_history,
     read_run,
     read_run_json,
@@ -26,7 +27,6 @@ from paint.config.run_folder import (
     step_folder,
     step_of,
     step_paths,
-    unsigned_code,
 )
 from paint.config.schema import Config
 from paint.core import storage
@@ -34,7 +34,7 @@ from paint.core.credentials import recorded_line
 from paint.core.display import Display, format_duration
 from paint.core.errors import wrap_errors
 from paint.core.extensions import is_spec, source_digest
-from paint.core.trust import SIGNATURE, sign
+from paint.core.trust import remember
 from paint.core.versions import versions
 from paint.data.problems import SOURCE
 from paint.evaluation.grade import is_repetitive
@@ -63,11 +63,11 @@ def entered(
         if resume:
             validate_resume(config, folder, facts, display)
         else:
-            unsigned = new_run(config, folder, facts)
-            if unsigned:
+            reason = new_run(config, folder, facts)
+            if reason:
                 display.warn(
-                    f"{folder} names code and is not signed ({unsigned}): commands that run it "
-                    f"later need --trust"
+                    f"{folder} names code and is not noted as yours ({reason}): commands that run "
+                    f"it later need --trust"
                 )
         yield
 
@@ -77,7 +77,8 @@ def new_run(config: Config, folder: Path, facts: Mapping[str, Any]) -> str:
 
     facts are the digests of the training "problems", of the "context" that all share and of the
     "model" (``paint.models.weights.model_digests``), the model's "conventions", and what the
-    method "needs". Returns why a run that names code is not signed (paint.core.trust), or "".
+    method "needs". Returns why a run that names code is not noted as the user's own
+    (paint.core.trust), or "".
     """
     table = to_table(config)
     if (folder / "run.json").exists():
@@ -101,19 +102,19 @@ def new_run(config: Config, folder: Path, facts: Mapping[str, Any]) -> str:
         # A script of the user's own may have secrets among its arguments.
         "command": recorded_line(sys.argv),
     }
-    unsigned = ""
+    reason = ""
     if executables_of(table):
         try:
-            contents[SIGNATURE] = sign(table)
+            remember(table)
         except OSError as error:
-            unsigned = str(error)
+            reason = str(error)
     with wrap_errors(folder, RunError, "choose another with --log.folder"):
         (folder / "rollouts").mkdir(parents=True, exist_ok=True)
         (folder / "checkpoints").mkdir(exist_ok=True)
         copy_inputs(config, folder)
         # Last: after a kill before it, the same command can begin again in this folder.
         storage.write_json(folder / "run.json", contents)
-    return unsigned
+    return reason
 
 
 def validate_resume(
@@ -365,9 +366,9 @@ def replace_config(folder: Path, config: Config) -> None:
         return
     changed = before | {"config": table}
     # A run that was trusted for this call alone stays as it is.
-    if executables_of(table) and not unsigned_code(folder):
+    if executables_of(table) and not foreign_code(folder):
         with suppress(OSError):  # the start of the run has said so
-            changed[SIGNATURE] = sign(table)
+            remember(table)
     with _or_run_error(folder, folder):
         storage.write_json(folder / "run.json", changed)
 

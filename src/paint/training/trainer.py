@@ -1,5 +1,6 @@
 """The trainer: set-up, the loop over steps, checkpoints and logs."""
 
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -27,7 +28,7 @@ from paint.config.schema import ONE_TURN, Config, TrainConfig
 from paint.core.collapse import describe_end
 from paint.core.demo_files import problems_path
 from paint.core.device import keep_compiled
-from paint.core.display import Clock, Display, agrees
+from paint.core.display import Clock, Display
 from paint.core.distributed import (
     all_gather_objects,
     any_rank_signal,
@@ -61,7 +62,7 @@ from paint.inference.machine import find_machine
 from paint.inference.rollouts import Rollout
 from paint.models.conventions import today
 from paint.models.policy import Policy, load_policy, load_tokenizer
-from paint.models.teacher import Teacher, open_teacher
+from paint.models.teacher import open_teacher
 from paint.models.weights import model_digests
 from paint.objective.fused import require_loss
 from paint.resolve.algorithm import Algorithm, needs_of
@@ -98,7 +99,7 @@ from paint.training.prompt_filter import (
 )
 from paint.training.solutions import add_gradient_of_solutions
 from paint.training.step_checks import require_step
-from paint.training.step_time import LONG, StepTime, describe_taken, estimate, with_steps
+from paint.training.step_time import LongWork
 from paint.training.token_log import write_tokens
 from paint.training.train_step import (
     NothingGradedError,
@@ -193,11 +194,9 @@ def train(
         display.notes(describe_mixture(problems, run.config.data, drawn_count(run.config)))
         _check_rows(run, policy, grader, problems, display)
 
-        expected = None
-        if ranks == 1:  # the parts of several differ
-            expected = _expect_time(
-                policy, teacher, run, problems, folder, display, confirm=confirm
-            )
+        if ranks == 1 and not confirm:  # ranks cannot end together in the middle of a step
+            then = f"`paint resume {folder}` goes on all the same"
+            display.on_estimate = LongWork(display, then=then)
 
         def enter_folder() -> None:
             with display.working("digests of model and problems"):
@@ -232,42 +231,13 @@ def train(
         stack.callback(accelerator.end_training)
         loop(setup, validation, folder, display, done, signals)
     if is_main:
-        prices = run.config.grading.prices
-        _describe_end(folder, done, monotonic() - began, display, prices, expected)
+        _describe_end(folder, done, monotonic() - began, display)
     return latest_checkpoint(folder) or folder
 
 
 def _warn_of(display: Display, lines: Iterable[str]) -> None:
-    """Warn of each line that is not empty."""
     for line in filter(None, lines):
         display.warn(line)
-
-
-def _expect_time(
-    policy: Policy,
-    teacher: Teacher,
-    run: Resolved,
-    problems: Sequence[Problem],
-    folder: Path,
-    display: Display,
-    *,
-    confirm: bool,
-) -> StepTime | None:
-    """Say how long the steps that are left take; a terminal asks before a long run.
-
-    Raises PaintError where the answer is no.
-    """
-    last = latest_checkpoint(folder)
-    steps = run.config.train.steps - (step_of(last) if last else 0)
-    with display.working("measuring how long a step takes"):
-        expected = estimate(policy, teacher, run, problems, steps)
-    if expected is None or not steps:
-        return None
-    display.note(str(expected))
-    display.expected = expected.seconds
-    if expected.total >= LONG and not confirm and not agrees():
-        raise PaintError("not started; fewer train.steps or shorter completions take less time")
-    return expected
 
 
 def _longest_rows(run: Resolved, problems: Sequence[Problem]) -> LongestRows | None:
@@ -306,7 +276,6 @@ def _facts(
 
 
 def _last_checkpoint(folder: Path) -> tuple[Path | None, int]:
-    """The last checkpoint, if there is any, and its step."""
     last = latest_checkpoint(folder)
     done = step_of(last) if last else 0
     if len(set(all_gather_objects([done]))) > 1:
@@ -317,7 +286,6 @@ def _last_checkpoint(folder: Path) -> tuple[Path | None, int]:
 
 
 def _print_first_prompts(setup: Setup, display: Display) -> FirstPrompts:
-    """Print the prompts of the first row, before anything is sampled."""
     row, problem = minibatch(setup, 0)[0]
     contexts = setup.contexts if setup.resolved.algorithm.needs_context else None
     seed = row_seed(setup.config.train.seed, 0, row)
@@ -396,25 +364,18 @@ def _describe_end(
     done: int,
     seconds: float,
     display: Display,
-    prices: Sequence[float],
-    expected: StepTime | None,
 ) -> None:
-    """Print the summary of the validations, the time of steps after ``done``, and what changed.
-
-    ``prices`` are ``grading.prices``.
-    """
+    """Print the summary of the validations, the time of steps after ``done``, and what changed."""
     validations = step_paths(folder / "validation")
     if validations:
         summarise(validations, folder / "validation", display)
     steps = read_metrics(folder)
     times = run_log.describe_phases(steps[done:], seconds)
-    if expected is not None and steps[done:]:
-        times += f"; {describe_taken(expected, steps[done:])}"
     display.note(times)
     validated = graded_validation(folder, display)
     # Of the complete run, what was done before it was resumed included.
     costs = [*map(Cost.of, steps), *(graded.cost for graded in validated.values())]
-    cost = sum(costs, Cost()).describe(prices)
+    cost = sum(costs, Cost()).describe()
     if cost:
         display.note(f"all steps and validations: {cost}")
     change = describe_change(validated, steps)
@@ -546,6 +507,22 @@ def minibatch(setup: Setup, step_index: int) -> list[tuple[int, Problem]]:
     return list(enumerate(problems[i] for i in indices for _ in range(samples)))
 
 
+def with_steps(run: Resolved, problems: Sequence[Problem], display: Display) -> Resolved:
+    """The run with the steps of ``train.epochs``, which they take the place of. Raises ConfigError.
+
+    run.json has the steps, as it has what other settings became.
+    """
+    train = run.config.train
+    if train.epochs is None:
+        return run
+    at_once = train.batch_size // run.rollout.samples_per_problem
+    steps = math.ceil(train.epochs * len(problems) / at_once)
+    display.note(
+        f"train.epochs {train.epochs:g}: {steps:,} steps of {at_once} of {len(problems):,} problems"
+    )
+    return run.changed("train", steps=steps, epochs=None)
+
+
 def drawn_count(config: Config) -> int:
     """How many problems the steps of a run draw, repeated ones included."""
     return config.train.steps * (config.train.batch_size // config.rollout.samples_per_problem)
@@ -563,7 +540,7 @@ def drawn_problems(config: Config, problems: Sequence[Problem]) -> list[Problem]
 def grading_cost(setup: Setup) -> dict[str, float]:
     """What a custom grader's calls took in a step, over all ranks; {} without calls."""
     cost = sum(all_gather_objects([setup.grader.take_cost()]), Cost())
-    return cost.metrics(setup.config.grading.prices)
+    return cost.metrics()
 
 
 def log_step(
@@ -613,7 +590,6 @@ def log_step(
 
 
 def _name_of(callback: Callback) -> str:
-    """What ends a run, in words."""
     if isinstance(callback, Health):
         return f"health.stop_on {', '.join(callback.ended_on)}"
     return f"the callback {type(callback).__name__}"
@@ -633,7 +609,6 @@ def _way_on(setup: Setup, folder: Path, done: int) -> Iterator[str]:
 def _step_warnings(
     setup: Setup, scored: Sequence[Rollout], metrics: Mapping[str, float]
 ) -> Iterator[str]:
-    """Lines on what a step did not learn from, or should not have."""
     if metrics.get("kept_completions") == 0:
         yield "no completion was learned from, so nothing was updated (kept_completions 0)"
     kl = metrics.get("off_policy_kl", 0.0)

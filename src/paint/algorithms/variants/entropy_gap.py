@@ -69,7 +69,6 @@ def read_weights(found: object, *, like: Float[Tensor, " n"]) -> Float[Tensor, "
 def _require_some_weight(
     by_token: Float[Tensor, " n"], kl: Float[Tensor, " n"], lengths: Sequence[int], skip: int
 ) -> None:
-    """Raise ConfigError for a completion with a loss and without a token of any weight."""
     for number, (weights, values) in enumerate(
         zip(by_token.split(lengths), kl.split(lengths), strict=True), start=1
     ):

@@ -150,8 +150,6 @@ Confirm = Annotated[
     ),
 ]
 
-DryRun = Annotated[bool, arg(help="With --gpus: print every command, and start nothing.")]
-
 Trust = Annotated[
     bool,
     arg(

@@ -306,7 +306,6 @@ def write_page_of(
 
 
 def _holds_something(target: Path) -> bool:
-    """Whether a folder holds a run, an evaluation or a report."""
     return any(target.glob("*.json")) or any(target.rglob("run.json")) or bool(find_stores(target))
 
 

@@ -189,7 +189,6 @@ class VllmServer:
         *,
         seconds: float | None = None,  # None: ``timeout``
     ) -> bytes:
-        """The content of a successful response."""
         limit = seconds or self.timeout
         try:
             # Of the complete response: a read timeout of the client starts anew with every byte.

@@ -58,7 +58,6 @@ def main(parent: int, grace: float, command: list[str]) -> int:
 
 
 def _signal_group(number: int) -> None:
-    """Signal the command and its process group, but not this process."""
     # The group includes this process.
     handler = signal.signal(number, signal.SIG_IGN)
     os.killpg(0, number)
@@ -66,7 +65,6 @@ def _signal_group(number: int) -> None:
 
 
 def _kill_descendants() -> None:
-    """Kill all descendants, and wait until they are gone."""
     deadline = time.monotonic() + KILL_SECONDS
     while time.monotonic() < deadline:
         alive = []

@@ -160,7 +160,6 @@ def run_data(
 
 
 def _facts_of(config: Config, run_info: Mapping[str, Any]) -> dict[str, Any]:
-    """What the page's head says of a run."""
     return {
         "model": config.model.path,
         "data": config.data.place,

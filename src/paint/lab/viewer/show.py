@@ -73,7 +73,6 @@ def show_targets(
 
 
 def _kind_of(targets: Sequence[Path], *, live: bool) -> str:
-    """Which page some targets have."""
     runs = [target for target in targets if (target / "run.json").exists()]
     if len(runs) == 1 and len(targets) == 1 and not live:
         return "run"
@@ -140,7 +139,6 @@ def tables_data(folders: Sequence[Path]) -> dict[str, Any]:
 
 
 def _drawn(report: Report, chart: Chart) -> dict[str, dict[str, float | None]]:
-    """The intervals of a chart, by label."""
     drawn = {}
     for row in select_rows(report.rows, metric=chart.metric, step=None, against=...):
         is_on_benchmark = chart.benchmark in ("", row.benchmark)
