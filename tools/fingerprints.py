@@ -26,7 +26,7 @@ from paint.config.recipe import shipped_recipes
 
 STEPS = 3
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("examples", "tests", "tools")  # of modules that are imported here
+FOLDERS = ("examples", "packages/strictgrade/tests", "tools")  # of modules that are imported here
 
 
 def digest_of(parts: Iterable[str | bytes]) -> str:
