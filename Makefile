@@ -7,12 +7,13 @@ BIN = .venv/bin
 
 setup: .venv/ready
 
-.venv/ready: pyproject.toml constraints.txt
+LIBRARIES = $(addprefix --editable ,$(wildcard packages/*))
+.venv/ready: pyproject.toml constraints.txt $(wildcard packages/*/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "paint needs Python 3.11 or newer; name one with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@echo "setting up .venv (once; downloads PyTorch)"
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt $(LIBRARIES) --editable '.[dev]'
 	@touch $@
 
 vllm: .venv-vllm/ready  ## vLLM for CPUs, in an environment of its own
@@ -42,7 +43,7 @@ results: setup  ## the paper's tables on the demo (docs/results/demo.md); resume
 	$(BIN)/paint compare demo-paint --controls none other wrong_answer answer --against-last --seeds 3 --problems 100 --output-dir runs/demo-controls
 	for table in mask-ratio mask-placement interpolation; do $(BIN)/paint compare ablations/$$table --base demo-paint --against-last --seeds 3 --problems 100 --output-dir runs/demo-$$table || exit; done
 
-# A file's tests share what they run, so a file stays with one worker; tests/conftest.py orders them.
+# A file's tests share what they run, so a file stays with one worker; conftest.py orders them.
 # Where PYTHONDONTWRITEBYTECODE is set, each worker compiles all modules again, which takes 16 s.
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 

@@ -199,15 +199,48 @@ OUTSIDE: dict[str, set[str]] = {
 }
 
 
-@pytest.mark.parametrize("module", OUTSIDE)
-def test_lean_modules_import_no_third_party_package(module: str) -> None:
+def packages_of(path: Path) -> set[str]:
+    """The packages beside the standard library that a file imports, wherever in it."""
     packages = set()
-    for node in ast.walk(ast.parse(MODULES[module].read_text())):
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             packages |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             packages.add(node.module.split(".")[0])
-    assert packages - sys.stdlib_module_names - {"paint"} <= OUTSIDE[module]
+    return packages - sys.stdlib_module_names
+
+
+@pytest.mark.parametrize("module", OUTSIDE)
+def test_lean_modules_import_no_third_party_package(module: str) -> None:
+    assert packages_of(MODULES[module]) - {"paint"} <= OUTSIDE[module]
+
+
+# The libraries in packages/, and what each may import beside the standard library and itself.
+LIBRARIES: dict[str, set[str]] = {
+    "codetrial": set(),
+    "strictgrade": {"latex2sympy2_extended", "mpmath", "sympy"},
+}
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_library_imports_nothing_of_paint_and_few_packages(library: str) -> None:
+    source = ROOT / "packages" / library / "src" / library
+    packages = set[str]().union(*map(packages_of, source.rglob("*.py")))
+    assert packages - {library} == LIBRARIES[library]
+
+
+def test_libraries_match_their_table_and_paint_depends_on_their_versions() -> None:
+    folders = {path.parent.name: path for path in (ROOT / "packages").glob("*/pyproject.toml")}
+    assert folders.keys() == LIBRARIES.keys()
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert wanted["tool"]["uv"]["sources"].keys() == LIBRARIES.keys()
+    for name, path in folders.items():
+        project = tomllib.loads(path.read_text())["project"]
+        minor = project["version"].rpartition(".")[0]
+        assert project["name"] == name
+        assert any(
+            need.startswith(f"{name}>={minor},<") for need in wanted["project"]["dependencies"]
+        )
 
 
 # What must be there at once: help, settings, problems and verdicts do not wait for torch.
@@ -228,7 +261,7 @@ def test_light_modules_do_not_import_torch() -> None:
 LOADING = {"from_pretrained", "from_config", "load_dataset", "load_dataset_builder", "pipeline"}
 PYTHON_FILES = [
     path
-    for folder in ("src", "examples", "benchmarks", "tools", "launch")
+    for folder in ("src", "packages", "examples", "benchmarks", "tools", "launch")
     for path in sorted((ROOT / folder).rglob("*.py"))
 ]
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
@@ -297,7 +330,11 @@ def test_shipped_recipes_load_and_repeat_no_default(path: Path) -> None:
             )
 
 
-DOCUMENTS = [*sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("*.md"))]
+DOCUMENTS = [
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted(ROOT.glob("*.md")),
+    *sorted(ROOT.glob("packages/*/*.md")),
+]
 # The experiment log names commands and files of their day.
 CURRENT = [document for document in DOCUMENTS if document.name != "log.md"]
 
@@ -311,13 +348,16 @@ def test_documentation_links_resolve() -> None:
 
 def test_documentation_file_paths_exist() -> None:
     for document in CURRENT:
-        paths = re.findall(r"\b(?:tests|benchmarks|src|tools)/[\w/]+\.py\b", document.read_text())
+        paths = re.findall(
+            r"(?<!\w/)\b(?:tests|benchmarks|src|tools)/[\w/]+\.py\b", document.read_text()
+        )
         for path in paths:
-            assert (ROOT / path).exists(), f"{document.name}: {path}"
+            places = (ROOT, document.parent)  # of a library's README, its own folder
+            assert any((place / path).exists() for place in places), f"{document.name}: {path}"
 
 
 def test_documentation_pages_that_source_names_exist() -> None:
-    folders = ("src", "tests", "benchmarks", "examples", "launch")
+    folders = ("src", "packages", "tests", "benchmarks", "examples", "launch")
     files = [path for folder in folders for path in (ROOT / folder).rglob("*.*")]
     sources = [p for p in files if p.suffix in (".py", ".toml", ".js", ".sbatch", ".yaml")]
     seen = 0
@@ -332,8 +372,8 @@ def test_architecture_page_lists_every_module() -> None:
     page = (ROOT / "docs/dev/architecture.md").read_text()
     tree = page.partition("```\n")[2].partition("```")[0]
     commands = {name for name in MODULES if name.startswith("commands.")}  # docs/reference/cli.md
-    graders = {path.stem for path in (ROOT / "src/strictgrade").glob("[a-z]*.py")}
-    for module in (MODULES.keys() - commands) | graders:
+    of_libraries = {path.stem for path in (ROOT / "packages").glob("*/src/*/[a-z]*.py")}
+    for module in (MODULES.keys() - commands) | of_libraries:
         assert re.search(rf"\b{module.rpartition('.')[2]}\.py\b", tree), module
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import paint
+from codetrial import sandbox
 from paint.cli import main
-from paint.grading.code import sandbox
 from paint.inference import machine
 from paint.models import liger
 

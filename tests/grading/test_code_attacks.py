@@ -12,10 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from codetrial.sandbox import WAYS, Limits, Sandboxes, Way, describe_confinement, find_way
 from paint.core.errors import PaintError
-from paint.grading.code.sandbox import WAYS, Limits, Sandboxes, Way, describe_confinement, find_way
-from paint.grading.code.unit_tests import CodeGrader, CodeOptions
 from paint.grading.contract import Grade, Grader, Item
+from paint.grading.unit_tests import CodeGrader, CodeOptions
 
 TESTS = "assert add(1, 2) == 3\nassert add(-1, 1) == 0\nassert add(10, 20) == 30"
 
@@ -68,7 +68,7 @@ WRONG = {
         "    return 7"
     ),
     "patched driver": (
-        "import paint.grading.code.driver as driver\n"
+        "import codetrial.driver as driver\n"
         "driver.Assertions.record = lambda *a: None\n"
         "def add(a, b): return 7"
     ),
@@ -89,17 +89,17 @@ WRONG = {
         "def add(a, b): return 7"
     ),
     "patched encoder": (
-        "from paint.grading.code.plain import PlainEncoder\n"
+        "from codetrial.plain import PlainEncoder\n"
         "PlainEncoder.encode = lambda self, value: ['known', 0]\n"
         "def add(a, b): return 7"
     ),
     "reply that is no value": (
-        "from paint.grading.code.plain import PlainEncoder\n"
+        "from codetrial.plain import PlainEncoder\n"
         "PlainEncoder.encode = lambda self, value: ['list', [], {}]\n"
         "def add(a, b): return 7"
     ),
     "reply that nests": (
-        "from paint.grading.code import candidate\n"
+        "from codetrial import candidate\n"
         "candidate._write = lambda file, text: __import__('os').write("
         "file, b'[' * 100000 + b'\\n')\n"
         "def add(a, b): return 7"

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from paint.core.display import Display
 from paint.data.problems import DataError, Problem
 from paint.data.row_checks import announce_rows, check_rows
-from paint.grading.code.unit_tests import CodeGrader, CodeOptions
 from paint.grading.contract import Grade, Grader, Item, RowCheck
+from paint.grading.unit_tests import CodeGrader, CodeOptions
 
 EXAMPLES = 8
 ADD = "def add(a, b):\n    return a + b"

@@ -48,6 +48,17 @@ def test_exact_grader_compares_last_box_or_complete_text() -> None:
     assert [grade.reward for grade in grades] == [1, 1, 0, 0, 1]
 
 
+@pytest.mark.parametrize(
+    ("name", "text"), [("exact", "5"), ("choice", "B"), ("math", r"\boxed{5}")]
+)
+def test_grader_answer_in_an_open_thought_is_wrong(name: str, text: str) -> None:
+    gold = "B" if name == "choice" else "5"
+    texts = [f"<think>{text}", f"<think>{text}</think>", f"<think>x</think>{text}"]
+    with find_grader(name) as grader:
+        grades = grader.grade([Item(text, gold) for text in texts])
+    assert [grade.reward for grade in grades] == [0, 0, 1]
+
+
 def test_grader_of_notebook_that_uses_the_package_grades() -> None:
     cell: dict[str, Any] = {"__name__": "__main__"}
     exec("import paint\ndef half(text, row): return paint.Grade(0.5, 'half')", cell)

@@ -654,7 +654,7 @@ class GradingConfig(Section):
     grader says nothing of any; else such steps are passed over (ours)."""
     options: OptionTable = field(
         default=NO_OPTIONS,
-        metadata=options_of("grader", code="paint.grading.code.unit_tests:CodeGrader"),
+        metadata=options_of("grader", code="paint.grading.unit_tests:CodeGrader"),
     )
     """Options of the grader code, or that a grader of your own declares, by name
     (docs/how-to/extend.md)."""

@@ -343,7 +343,7 @@ def open_task(
         "seed": protocol.seed,
         "engine": engine,  # completions of two engines for one seed may differ
         "samples": protocol.samples,
-        "versions": versions("torch", "transformers", "math-verify"),
+        "versions": versions("torch", "transformers", "strictgrade"),
         **task.settings,
     }
     if conversation.is_on:

@@ -22,13 +22,13 @@ from paint.core.extensions import (
     require_call,
 )
 from paint.core.storage import digest
-from paint.grading.code.unit_tests import CodeGrader
 from paint.grading.contract import Grade, Grader, Item, RowCheck
 from paint.grading.cost import Cost
 from paint.grading.functions import AsyncCalls, FunctionGrader, is_async, reward_word, takes_batch
 from paint.grading.kept_answers import KeptAnswers
 from paint.grading.mathematics import MathGrader
 from paint.grading.processes import Pool
+from paint.grading.unit_tests import CodeGrader
 from strictgrade.choice import chosen_letter, named_letters
 from strictgrade.equality import boxed
 from strictgrade.thoughts import split_thought

@@ -15,6 +15,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from codetrial.sandbox import SandboxError
 from paint.core.errors import PaintError
 from paint.core.extensions import NO_OPTIONS, bind_options, is_importable, load_object
 from paint.core.trust import begin_call, vouch_for
@@ -96,10 +97,10 @@ class Pool:
 
 @contextmanager
 def worker_errors() -> Iterator[None]:
-    """Raise a ProcessError as a PaintError, which a command prints in one line."""
+    """Raise what the libraries say of their processes as a PaintError, which is one line."""
     try:
         yield
-    except ProcessError as error:
+    except (ProcessError, SandboxError) as error:
         raise PaintError(str(error)) from None
 
 

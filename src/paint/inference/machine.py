@@ -9,11 +9,11 @@ from importlib.metadata import PackageNotFoundError, packages_distributions, req
 from pathlib import Path
 from typing import Any
 
+from codetrial.sandbox import SandboxError, describe_confinement
 from paint.config.recipe import find_recipe, read_recipe
 from paint.config.schema import RolloutConfig
 from paint.core.errors import PaintError
 from paint.core.versions import __version__
-from paint.grading.code.sandbox import describe_confinement
 from paint.resolve.check import INSTALL, check_config, plan_placement
 from paint.resolve.plan import Machine
 
@@ -132,7 +132,7 @@ def _vllm() -> str:
 def _code() -> str:
     try:
         return describe_confinement()
-    except PaintError as error:
+    except SandboxError as error:
         return str(error)
 
 

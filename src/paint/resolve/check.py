@@ -33,8 +33,8 @@ from paint.core.errors import ConfigError, did_you_mean, format_short, format_va
 from paint.core.extensions import complete_options, extension_errors
 from paint.core.model_folder import other_than_model
 from paint.environments.episodes import tools_of
-from paint.grading.code.unit_tests import CodeOptions
 from paint.grading.graders import needs_answer
+from paint.grading.unit_tests import CodeOptions
 from paint.objective.divergences import FORWARD_KL, Divergence, find_divergence
 from paint.objective.loss_options import Objective
 from paint.resolve.algorithm import Algorithm, LearnsFrom, RecordedAlgorithm, find_algorithm

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
-from paint.grading.code.fences import NO_PARSE, blocks_of
+from codetrial.fences import NO_PARSE, blocks_of
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -1,7 +1,7 @@
 """Processes in which code is tested, kept from the machine as far as it can be.
 
 Two processes that know nothing of each other serve each job: one for the tests, one for the tested
-code (paint.grading.code.zygote). The ways to confine them, the first that works is taken:
+code (codetrial.zygote). The ways to confine them, the first that works is taken:
 
     bubblewrap   the program bwrap makes their namespaces
     namespaces   they make namespaces themselves
@@ -27,9 +27,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from paint.core.errors import PaintError
-from paint.grading.code.confine import DEVICES, IS_LINUX, NOBODY, SCRATCH
-from paint.grading.code.zygote import END, START
+from codetrial.confine import DEVICES, IS_LINUX, NOBODY, SCRATCH
+from codetrial.zygote import END, START
 
 Way = Literal["bubblewrap", "namespaces", "none"]
 WAYS: tuple[Way, ...] = ("bubblewrap", "namespaces", "none") if IS_LINUX else ("none",)
@@ -38,13 +37,17 @@ WALL_SECONDS = 4
 """Wall time for each second of processor time: code that waits ends, too."""
 
 START_SECONDS = 60.0
-_PACKAGE = Path(__file__).parents[2]  # paint's folder
+_PACKAGE = Path(__file__).parent
 _BOOT = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from paint.grading.code.zygote import main
+from codetrial.zygote import main
 main()
 """
+
+
+class SandboxError(RuntimeError):
+    """No process that tests code can be started; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,7 @@ class Zygote:
     """A process that forks the processes of one role, and the other end of its socket."""
 
     def __init__(self, role: str, way: Way, limits: Limits) -> None:
-        self._scratch = tempfile.mkdtemp(prefix="paint-code-") if way == "none" else ""
+        self._scratch = tempfile.mkdtemp(prefix="codetrial-") if way == "none" else ""
         if self._scratch and os.geteuid() == 0:
             os.chown(self._scratch, NOBODY, NOBODY)
         settings = {
@@ -100,7 +103,9 @@ class Zygote:
                     start_new_session=True,  # Ctrl-C reaches this process only
                 )
             except OSError as error:
-                raise PaintError(f"A process that tests code cannot be started: {error}.") from None
+                self.socket.close()
+                why = f"A process that tests code cannot be started: {error}."
+                raise SandboxError(why) from None
         self._lines = self.socket.makefile("rb")
 
     def wait(self) -> bool:
@@ -170,7 +175,7 @@ def _bubblewrap(scratch_bytes: int) -> list[str]:
     """The command that runs another in namespaces of its own, as their first process."""
     program = shutil.which("bwrap")
     if program is None:
-        raise PaintError("there is no bwrap")
+        raise SandboxError("there is no bwrap")
     command = [program, "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
     command += ["--as-pid-1", "--new-session", "--hostname", "sandbox"]
     if os.geteuid() == 0:  # tested code goes on as nobody
@@ -205,7 +210,7 @@ class Sandbox:
         self.deadline = 0.0
 
     def open(self) -> None:
-        """Start the zygotes where they are not there. Raises PaintError if that fails."""
+        """Start the zygotes where they are not there. Raises SandboxError if that fails."""
         if self._zygotes:
             return
         try:
@@ -217,7 +222,7 @@ class Sandbox:
             raise
         if not is_open:
             self.close()
-            raise PaintError("A process that tests code cannot be started.")
+            raise SandboxError("A process that tests code cannot be started.")
 
     def start(self, job: dict[str, str]) -> int:
         """Start a job (driver.run_tests); return the descriptor that ``read`` reads from."""
@@ -270,7 +275,7 @@ class Sandboxes:
         self._busy: dict[int, tuple[Sandbox, int]] = {}  # by the report's descriptor
 
     def run(self, jobs: Sequence[dict[str, str]]) -> list[Outcome]:
-        """The outcomes in the order of the jobs. Raises PaintError if no process can be started."""
+        """The outcomes in the order of the jobs. Raises SandboxError if no process starts."""
         outcomes = [Outcome()] * len(jobs)
         waiting = iter(enumerate(jobs))
         if self._way is None and jobs:
@@ -323,27 +328,27 @@ class Sandboxes:
 
 @functools.cache
 def find_way() -> Way:
-    """The first way in which code can be tested on this machine. Raises PaintError without one."""
+    """The first way in which code can be tested here. Raises SandboxError without one."""
     # Of a module that no zygote has imported.
     answer = "```python\nfrom wave import Error\n```"
     for way in WAYS:
-        with contextlib.suppress(PaintError):
+        with contextlib.suppress(SandboxError):
             if _try(way, answer, ["assert Error(1).args == (1,)"]) == [True]:
                 return way
     reason = "neither bwrap nor namespaces work here"
     if os.geteuid() == 0:
         reason += f", and without them code is tested as nobody, who cannot read {sys.base_prefix}"
-    raise PaintError(f"No process that tests code can be started: {reason}.")
+    raise SandboxError(f"No process that tests code can be started: {reason}.")
 
 
 def _try(way: Way, answer: str, tests: Sequence[str]) -> list[bool]:
-    """Which tests of an answer pass. Raises PaintError where they are not run to their end."""
+    """Which tests of an answer pass. Raises SandboxError where they are not run to their end."""
     limits = Limits(file_bytes=2**20)
     job = {"answer": answer, "tests": "\n".join(tests), "problem": "", "entry_point": ""}
     with contextlib.closing(Sandboxes(limits, count=1, way=way)) as sandboxes:
         [outcome] = sandboxes.run([job])
     if not outcome.events or outcome.events[-1][0] != "end":
-        raise PaintError(f"No code can be tested by {way}: {outcome}")
+        raise SandboxError(f"No code can be tested by {way}: {outcome}")
     passed = [values[0] for kind, *values in outcome.events if kind == "passed"]
     return [number in passed for number in range(len(tests))]
 

@@ -16,7 +16,7 @@ class _Shown(reprlib.Repr):
     """Short texts of values. Objects of the tested code are not asked for theirs."""
 
     def repr_Remote(self, value: Any, _: int) -> str:
-        return f"<an object of class {value._paint_kind}>"
+        return f"<an object of class {value._trial_kind}>"
 
 
 _SHOWN = _Shown()
@@ -206,7 +206,7 @@ class Assertions:
             return
         self._seen[number] = "failed"
         kind, said = self.describe(error)
-        if type(error) is AssertionError and not hasattr(error, "paint_said"):
+        if type(error) is AssertionError and not hasattr(error, "trial_said"):
             kind = "wrong value"
             is_noted = self._noted is not _MISSING
             said = f"The code gave {show(self._noted)}." if is_noted else f"It is false. {error}"

@@ -18,7 +18,7 @@ from pathlib import Path
 
 IS_LINUX = sys.platform == "linux"
 NOBODY = 65534
-"""The user and group that tested code has where paint runs as root."""
+"""The user and group that tested code has where the caller is root."""
 
 SCRATCH = "/tmp"
 """The folder that tested code may write to, in a file system of its own."""

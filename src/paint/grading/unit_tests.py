@@ -15,9 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
-from paint.core.settings import POSITIVE, Check, setting, within
-from paint.core.storage import digest
-from paint.grading.code.sandbox import (
+from codetrial.sandbox import (
     Limits,
     Outcome,
     Sandboxes,
@@ -26,7 +24,10 @@ from paint.grading.code.sandbox import (
     find_reach,
     find_way,
 )
+from paint.core.settings import POSITIVE, Check, setting, within
+from paint.core.storage import digest
 from paint.grading.contract import Grade, Grader, Item, RowCheck
+from paint.grading.processes import worker_errors
 from strictgrade.processes import cores
 from strictgrade.thoughts import split_thought
 
@@ -132,7 +133,7 @@ class CodeGrader(Grader):
                 del jobs[index]
             else:
                 jobs[index]["place"] = trial.place
-        outcomes = self._sandboxes.run(list(jobs.values()))
+        outcomes = self._run(list(jobs.values()))
         for index, outcome in zip(jobs, outcomes, strict=True):
             grades[index] = self._to_grade(outcome)
         return [grades[index] for index in range(len(items))]
@@ -164,7 +165,7 @@ class CodeGrader(Grader):
             else:
                 left[key] = _ways_to_try(job, solution if isinstance(solution, str) else "")
         while left:
-            outcomes = self._sandboxes.run([jobs[0] for jobs in left.values()])
+            outcomes = self._run([jobs[0] for jobs in left.values()])
             for key, outcome in zip(list(left), outcomes, strict=True):
                 found = self._to_grade(outcome)
                 trial = _trial_of(found, left[key].pop(0))
@@ -176,11 +177,18 @@ class CodeGrader(Grader):
                 del left[key]
         return [trials[key] for key in keys]
 
+    def _run(self, jobs: Sequence[Job]) -> list[Outcome]:
+        """The outcomes of jobs. Raises PaintError if no process can be started."""
+        with worker_errors():
+            return self._sandboxes.run(jobs)
+
     def describe(self) -> str:
-        return "" if self.warning() else describe_confinement()
+        with worker_errors():
+            return "" if find_reach(find_way()) else describe_confinement()
 
     def warning(self) -> str:
-        return describe_confinement() if find_reach(find_way()) else ""
+        with worker_errors():
+            return describe_confinement() if find_reach(find_way()) else ""
 
     def lacks(self, row: Mapping[str, Any]) -> str:
         if tests_of(row, self.options.tests_field):

@@ -1,12 +1,12 @@
 r"""Verdicts on answers in forms that occur in data sets and completions: gold | given | why."""
 
-from paint.grading.contract import Gold
 from strictgrade.comparer import accepted, answer_text
 from strictgrade.equality import compare_symbolic, compare_text
+from strictgrade.inputs import Gold
 
 
 def is_correct(completion: str, answer: Gold) -> bool:
-    """The strict verdict of a MathGrader, in this process and without a deadline."""
+    """The verdict on a completion, in this process and without a deadline."""
     given = answer_text(completion)
     return given is not None and any(
         (compare_text(given, gold) or compare_symbolic(given, gold)) == "right"

@@ -1,8 +1,8 @@
 """The process of the tests: it runs their assertions, and asks the tested code for values.
 
 No line of the tested code runs here. Its names are stand-ins: a call of one is a request to the
-code's process (paint.grading.code.candidate), and what comes back is a plain value
-(paint.grading.code.plain), or a number for an object that stays there (``Remote``). So comparisons,
+code's process (codetrial.candidate), and what comes back is a plain value
+(codetrial.plain), or a number for an object that stays there (``Remote``). So comparisons,
 ``assert``, builtins and the verdict are this process's own.
 """
 
@@ -18,18 +18,18 @@ from collections.abc import Iterator
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, NoReturn, TypeVar
 
-from paint.grading.code.assertions import (
+from codetrial.assertions import (
     SHOWN_CHARACTERS,
     Assertions,
     Events,
     run_statement,
     show,
 )
-from paint.grading.code.candidate import READY
-from paint.grading.code.extract import LIBRARY, code_of, helpers
-from paint.grading.code.fences import NO_PARSE
-from paint.grading.code.plain import TYPES, PlainDecoder, PlainEncoder
-from paint.grading.code.tests_text import Tests, TestsError, read_tests
+from codetrial.candidate import READY
+from codetrial.extract import LIBRARY, code_of, helpers
+from codetrial.fences import NO_PARSE
+from codetrial.plain import TYPES, PlainDecoder, PlainEncoder
+from codetrial.tests_text import Tests, TestsError, read_tests
 
 MESSAGE_BYTES = 16 * 2**20
 """Longest reply of the tested code."""
@@ -130,7 +130,7 @@ class Session:
     def _refer(self, value: Any) -> Any:
         """What stands for an object that is not plain in a request."""
         if isinstance(value, Remote):
-            return ["object", value._paint_number, value._paint_kind]
+            return ["object", value._trial_number, value._trial_kind]
         module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
         if isinstance(value, FunctionType | BuiltinFunctionType) and module in LIBRARY:
             return ["function", module, name]
@@ -177,87 +177,87 @@ class Remote:
     may have any.
     """
 
-    __slots__ = ("_paint_judges", "_paint_kind", "_paint_number", "_paint_session")
+    __slots__ = ("_trial_judges", "_trial_kind", "_trial_number", "_trial_session")
 
     def __init__(self, session: Session, number: int, kind: str, *, judges: bool) -> None:
         set_own = object.__setattr__
-        set_own(self, "_paint_session", session)
-        set_own(self, "_paint_number", number)
-        set_own(self, "_paint_kind", kind)
-        set_own(self, "_paint_judges", judges)
+        set_own(self, "_trial_session", session)
+        set_own(self, "_trial_number", number)
+        set_own(self, "_trial_kind", kind)
+        set_own(self, "_trial_judges", judges)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         # A capital letter names a class; what a class gives is an instance.
-        judges = self._paint_judges and self._paint_kind == "type"
-        return self._paint_session.ask("call", self, arguments, tuple(named.items()), judges=judges)
+        judges = self._trial_judges and self._trial_kind == "type"
+        return self._trial_session.ask("call", self, arguments, tuple(named.items()), judges=judges)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        if name in _PLAIN_METHODS and not self._paint_judges:
-            raise self._paint_session.refusal(
-                f"an object of class {self._paint_kind} has the method {name}"
+        if name in _PLAIN_METHODS and not self._trial_judges:
+            raise self._trial_session.refusal(
+                f"an object of class {self._trial_kind} has the method {name}"
             )
-        return self._paint_session.ask("getattr", self, name)
+        return self._trial_session.ask("getattr", self, name)
 
     def __eq__(self, other: object) -> bool:
-        raise self._paint_session.refusal(f"an object of class {self._paint_kind} is compared")
+        raise self._trial_session.refusal(f"an object of class {self._trial_kind} is compared")
 
     def __ne__(self, other: object) -> bool:
-        raise self._paint_session.refusal(f"an object of class {self._paint_kind} is compared")
+        raise self._trial_session.refusal(f"an object of class {self._trial_kind} is compared")
 
     def __hash__(self) -> int:
         return object.__hash__(self)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        self._paint_session.ask("setattr", self, name, value)
+        self._trial_session.ask("setattr", self, name, value)
 
     def __delattr__(self, name: str) -> None:
-        self._paint_session.ask("delattr", self, name)
+        self._trial_session.ask("delattr", self, name)
 
     def __getitem__(self, key: Any) -> Any:
-        return self._paint_session.ask("get_item", self, key)
+        return self._trial_session.ask("get_item", self, key)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self._paint_session.ask("set_item", self, key, value)
+        self._trial_session.ask("set_item", self, key, value)
 
     def __delitem__(self, key: Any) -> None:
-        self._paint_session.ask("delete_item", self, key)
+        self._trial_session.ask("delete_item", self, key)
 
     def __iter__(self) -> Iterator[Any]:
         # An iterator of the tested code is such an object itself, and has __next__.
-        iterator: Iterator[Any] = self._paint_session.ask("iter", self)
+        iterator: Iterator[Any] = self._trial_session.ask("iter", self)
         return iterator
 
     def __next__(self) -> Any:
-        return self._paint_session.ask("next", self)
+        return self._trial_session.ask("next", self)
 
     def __instancecheck__(self, instance: Any) -> bool:
-        return isinstance(instance, Remote) and self._paint_ask(bool, "isinstance", instance, self)
+        return isinstance(instance, Remote) and self._trial_ask(bool, "isinstance", instance, self)
 
     def __len__(self) -> int:
-        return self._paint_ask(int, "len", self)
+        return self._trial_ask(int, "len", self)
 
     def __bool__(self) -> bool:
-        return self._paint_ask(bool, "bool", self)
+        return self._trial_ask(bool, "bool", self)
 
     def __int__(self) -> int:
-        return self._paint_ask(int, "int", self)
+        return self._trial_ask(int, "int", self)
 
     def __float__(self) -> float:
-        return self._paint_ask(float, "float", self)
+        return self._trial_ask(float, "float", self)
 
     def __complex__(self) -> complex:
-        return self._paint_ask(complex, "complex", self)
+        return self._trial_ask(complex, "complex", self)
 
     def __str__(self) -> str:
-        return self._paint_ask(str, "str", self)
+        return self._trial_ask(str, "str", self)
 
     def __repr__(self) -> str:
-        return self._paint_ask(str, "repr", self)
+        return self._trial_ask(str, "repr", self)
 
-    def _paint_ask(self, kind: type[T], operation: str, *values: Any) -> T:
-        result = self._paint_session.ask(operation, *values)
+    def _trial_ask(self, kind: type[T], operation: str, *values: Any) -> T:
+        result = self._trial_session.ask(operation, *values)
         if type(result) is kind:
             return result
         raise TypeError(f"{operation} gave {show(result)}")
@@ -277,7 +277,7 @@ def _exception(reply: dict[str, Any], decoder: PlainDecoder, operation: str) -> 
             error = kind(*values)
         except TypeError:  # a class that needs other arguments
             error = CodeError(str(reply["error"]), *values)
-    error.paint_kind, error.paint_said = str(reply["error"]), str(reply["said"])  # type: ignore[attr-defined]
+    error.trial_kind, error.trial_said = str(reply["error"]), str(reply["said"])  # type: ignore[attr-defined]
     return error
 
 
@@ -287,8 +287,8 @@ def _describe_failure(error: BaseException) -> tuple[str, str]:
         return "no plain value", f"Only plain values are compared, and {error}."
     if isinstance(error, CodeEndedError):
         return "ended", f"The code cannot be asked any more: {error}."
-    kind = getattr(error, "paint_kind", type(error).__name__)
-    said = getattr(error, "paint_said", f"{type(error).__name__}: {error}")
+    kind = getattr(error, "trial_kind", type(error).__name__)
+    said = getattr(error, "trial_said", f"{type(error).__name__}: {error}")
     return kind, f"It raised {said}"[: 3 * SHOWN_CHARACTERS]
 
 

@@ -8,8 +8,8 @@ import builtins
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from paint.grading.code.assertions import catches, name_of_call, watch
-from paint.grading.code.extract import (
+from codetrial.assertions import catches, name_of_call, watch
+from codetrial.extract import (
     FUNCTIONS,
     complete_tests,
     free_names,

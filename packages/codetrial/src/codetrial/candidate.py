@@ -2,7 +2,7 @@
 
 It holds nothing of the tests: a request has a call and its arguments, the reply what the call gave.
 The code can do to this process whatever it likes; all that leaves it are bytes, which the other
-side reads as plain values (paint.grading.code.plain).
+side reads as plain values (codetrial.plain).
 
 Tests that need the code's module are run here, beside it. Then their verdict is as good as this
 process is: code that looks for the tests can change it.
@@ -18,10 +18,10 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from paint.grading.code.assertions import SHOWN_CHARACTERS, Assertions, run_statement
-from paint.grading.code.extract import code_before_text, helpers
-from paint.grading.code.plain import TYPES, PlainDecoder, PlainEncoder
-from paint.grading.code.tests_text import Tests, read_tests
+from codetrial.assertions import SHOWN_CHARACTERS, Assertions, run_statement
+from codetrial.extract import code_before_text, helpers
+from codetrial.plain import TYPES, PlainDecoder, PlainEncoder
+from codetrial.tests_text import Tests, read_tests
 
 NAME = "completion"  # of the code's module: `if __name__ == "__main__"` is not run
 READY = b"ready\n"  # what is written before any code is run

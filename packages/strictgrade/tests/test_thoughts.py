@@ -2,10 +2,7 @@
 
 import pytest
 
-from paint.grading.contract import Item
-from paint.grading.graders import choice, exact
-from paint.grading.mathematics import MathGrader
-from strictgrade.choice import chosen_letter
+from strictgrade import answer_text, chosen_letter, reason_for, verify
 from strictgrade.thoughts import ThoughtTags, open_thought, split_thought
 
 PAIRS = [
@@ -35,21 +32,19 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("opening", "closing"), PAIRS)
-def test_graders_give_no_credit_for_an_open_thought(opening: str, closing: str) -> None:
+def test_open_thought_has_no_answer(opening: str, closing: str) -> None:
     cut = f"{opening}maybe \\boxed{{5}}, wait"
     assert split_thought(cut) == (cut, None)
     assert open_thought(f"Yes. {cut}") == cut
     complete = f"{cut}{closing}It is \\boxed{{4}}."
     assert split_thought(complete) == (f"{cut}{closing}", "It is \\boxed{4}.")
     empty = f"{cut}{closing}I cannot tell."
-    grades = MathGrader().grade([Item(text, "5") for text in (cut, complete, empty)])
-    assert [grade.reason for grade in grades] == ["unclosed thought", "wrong", "no box"]
-    assert MathGrader().grade([Item(complete, "4")])[0].correct
-    assert exact(Item(cut, "5")).reward == exact(Item(empty, "5")).reward == 0
-    assert exact(Item(complete, "4")).reward == 1
+    reasons = [reason_for(text, "5") for text in (cut, complete, empty)]
+    assert reasons == ["unclosed thought", "wrong", "no box"]
+    assert verify(complete, "4")
     letter = f"{opening}The answer is B"
     assert chosen_letter(letter) is None
-    assert choice(Item(f"{letter}{closing}The answer is C", "C")).reward == 1
+    assert chosen_letter(f"{letter}{closing}The answer is C") == "C"
 
 
 def test_split_thought_another_thought_after_the_answer_is_open() -> None:
@@ -83,9 +78,7 @@ def test_split_thought_takes_a_models_own_tags() -> None:
         assert split_thought(cut).answer == cut
         assert split_thought(cut, tags).answer is None
         assert split_thought(f"{cut} {closing} 4", tags).answer == " 4"
-        with MathGrader(workers=1) as grader:
-            grades = grader.grade([Item(cut, "5", tags=tags), Item(cut, "5")])
-        assert [grade.correct for grade in grades] == [False, True]
+        assert (answer_text(cut, tags), answer_text(cut)) == (None, "5")
     assert split_thought("My answer: 4", tags).answer == "My answer: 4"
 
 

@@ -3,15 +3,15 @@
 import ast
 import textwrap
 import time
+from contextlib import closing
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paint.grading.code.extract import code_of
-from paint.grading.code.fences import blocks_of
-from paint.grading.code.unit_tests import CodeGrader, CodeOptions
-from paint.grading.contract import Item
+from codetrial.extract import code_of
+from codetrial.fences import blocks_of
+from codetrial.sandbox import Limits, Sandboxes
 
 EXAMPLES = 150
 ADD = "def add(a, b):\n    return a + b\n"
@@ -210,12 +210,14 @@ def test_long_text_is_read_in_linear_time(text: str) -> None:
 
 
 def test_completion_of_fences_is_wrong_and_not_ungraded() -> None:
-    row = {"tests": "assert add(1, 2) == 3"}
+    row = {"tests": "assert add(1, 2) == 3", "problem": "", "entry_point": ""}
     tildes = "~" * 2400 + "`\n"
     wrong = "```python\ndef add(a, b): return 7\n```"
     texts = [tildes + wrong, ("~" * 400 + "`\n") * 200 + wrong, *LONG.values()]
-    with CodeGrader(CodeOptions(seconds=1), workers=1) as grader:
-        grades = grader.grade([Item(text, "", row=row) for text in texts])
-        [right] = grader.grade([Item(f"`{tildes}\n```python\n{ADD}```", "", row=row)])
-    assert {(grade.reward, grade.failed) for grade in grades} == {(0, False)}
-    assert right.reward == 1
+    right = f"`{tildes}\n```python\n{ADD}```"
+    with closing(Sandboxes(Limits(seconds=1), count=1)) as sandboxes:
+        outcomes = sandboxes.run([row | {"answer": text} for text in [*texts, right]])
+    assert all(outcome.has_begun for outcome in outcomes)
+    *kinds, of_right = [[event[0] for event in outcome.events] for outcome in outcomes]
+    assert not any({"broken", "passed"} & {*found} for found in kinds)
+    assert of_right == ["tests", "reached", "passed", "end"]

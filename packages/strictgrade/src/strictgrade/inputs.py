@@ -29,7 +29,7 @@ def require_packages() -> None:
     if missing:
         raise ModuleNotFoundError(
             f"strictgrade needs packages that are not installed: {', '.join(missing)}; "
-            f"pip install latex2sympy2_extended==1.11.0 installs them"
+            f"pip install strictgrade installs them"
         )
 
 

@@ -3,8 +3,7 @@ r"""Whether the boxed answer of a completion is right, with a reason, in limited
     verify(r"<think>...</think> It is \boxed{\frac{1}{2}}.", "0.5")   -> True
     reason_for(r"It is \boxed{0.6}.", "0.5")                          -> "wrong"
 
-A library of its own: it imports nothing of paint, which grades with it. docs/strictgrade.md has its
-use as a reward.
+README.md has its use as a reward.
 """
 
 from strictgrade.choice import chosen_letter

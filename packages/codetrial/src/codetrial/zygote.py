@@ -1,7 +1,7 @@
 """A process of the sandbox that forks one process for each job: tested code, or tests.
 
 It has imported what most code imports, so that a job starts within milliseconds. It reads nothing
-of a job: only its child does. ``paint.grading.code.sandbox`` starts it, hands it the descriptors of
+of a job: only its child does. ``codetrial.sandbox`` starts it, hands it the descriptors of
 a job, and tells it to end the job.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from paint.grading.code import candidate, confine, driver
+from codetrial import candidate, confine, driver
 
 START, END = b"s", b"e"  # a job: with its descriptors; all that it started
 ROLES: dict[str, Callable[..., None]] = {"code": candidate.answer_requests, "tests": driver.main}
@@ -31,7 +31,7 @@ IMPORTED = (
 def main() -> None:
     """Serve jobs until the other end of the socket, which is file 0, is closed."""
     settings = json.loads(sys.argv[2])
-    sys.path.remove(sys.argv[1])  # where paint is, which is imported now
+    sys.path.remove(sys.argv[1])  # where this package is, which is imported now
     control = socket.socket(fileno=os.dup(0))
     null = os.open(os.devnull, os.O_RDWR)
     for file in (0, 1, 2):

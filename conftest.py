@@ -25,8 +25,8 @@ if not torch.cuda.is_available():
 
 from shapes import check_annotations_of
 
-check_annotations_of("paint")
-check_annotations_of("strictgrade")
+for package in ("paint", "codetrial", "strictgrade"):
+    check_annotations_of(package)
 
 from paint.config import schema as cfg
 from paint.core import trust
@@ -64,7 +64,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files first, then by their share of slow tests: quick ones are left for the end,
     where a worker would have no work.
     """
-    here = Path(__file__).parent
+    here = Path(__file__).parent / "tests"
     longest = {here / name: place for place, name in enumerate(LONGEST)}
     slow, tests = Counter[Path](), Counter[Path]()
     for item in items:

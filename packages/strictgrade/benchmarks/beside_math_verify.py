@@ -3,9 +3,9 @@
     PYTHONPATH=tests python benchmarks/beside_math_verify.py FILE --seed 0 --count 3000
 
 FILE is JSONL with an answer, completions and whether each is right (correct), as its source has it.
-The rewritings (tests/rewritings.py) are right or wrong by construction; their rules are ours, and
-strictgrade was mended by them. math-verify is called as its page shows, with the gold answer as a
-formula, and with its defaults.
+The rewritings (../tests/rewritings.py) are right or wrong by construction; their rules are ours,
+and strictgrade was mended by them. math-verify is called as its page shows, with the gold answer
+as a formula, and with its defaults.
 """
 
 import argparse

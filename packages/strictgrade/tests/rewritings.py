@@ -4,7 +4,7 @@ A rule draws a gold answer with its right and its wrong rewritings; both are so 
 `pairs` draws a number of pairs, the same of each rule. As a program, it grades them and prints a
 table of false rights and false wrongs by rule:
 
-    python tests/rewritings.py --seed 0 --count 3000
+    python packages/strictgrade/tests/rewritings.py --seed 0 --count 3000
 """
 
 import argparse
@@ -15,8 +15,8 @@ from itertools import cycle
 from math import comb, gcd
 from random import Random
 
-from paint.grading.contract import Item
-from paint.grading.graders import find_grader
+from strictgrade import Comparer, answer_text, chosen_letter
+from strictgrade.choice import named_letters
 
 Rewriting = tuple[str, list[str], list[str]]  # a gold answer, right answers, wrong ones
 Rule = Callable[[Random], Rewriting]
@@ -1265,13 +1265,16 @@ def pairs(seed: int, count: int, rules: Sequence[Rule] = RULES) -> list[Pair]:
 
 
 def graded(drawn: Sequence[Pair], workers: int = 1) -> Iterator[tuple[Pair, bool]]:
-    """Each pair, and whether its grader takes it for right."""
-    for name in ("math", "choice"):
-        own = [pair for pair in drawn if pair.grader == name]
-        with find_grader(name, deadline=20, workers=workers) as grader:
-            grades = grader.grade([Item(pair.text, pair.gold) for pair in own])
-        for pair, grade in zip(own, grades, strict=True):
-            yield pair, grade.reward == 1
+    """Each pair, and whether it is taken for right."""
+    answers = [(pair, answer_text(pair.text)) for pair in drawn if pair.grader == "math"]
+    boxed = [(answer, pair.gold) for pair, answer in answers if answer is not None]
+    with Comparer(deadline=20, workers=workers) as comparer:
+        reasons = iter(comparer.compare(boxed))
+    for pair, answer in answers:
+        yield pair, answer is not None and next(reasons) == "right"
+    for pair in drawn:
+        if pair.grader == "choice":
+            yield pair, chosen_letter(pair.text) == named_letters(pair.gold)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
