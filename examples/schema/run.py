@@ -123,7 +123,7 @@ def train(options: Options, arm: Arm, seed: int, guide: str) -> paint.Run:
     if (folder / "run.json").exists():
         return paint.resume(folder)
     recipe = {"paint": "paint", "opsd": "opsd"}.get(arm, "sft" if arm.startswith("sft") else "bake")
-    shared = read_recipe(str(HERE / "recipes" / "bake.toml"))
+    shared = read_recipe(str(HERE / "recipes" / "schema.toml"))
     config = read_recipe(str(HERE / "recipes" / f"{recipe}.toml"), shared)
     config = config.changed("model", path=options.model)
     config = config.changed("data", path=str(options.folder / "train.jsonl"))
