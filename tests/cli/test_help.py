@@ -30,7 +30,7 @@ def test_help_example_is_valid_command(verb: str, capsys: pytest.CaptureFixture[
     assert parse(example).command is COMMANDS[verb]
 
 
-CHEAP = "train resume show export runs doctor eval grade plan serve advise"
+CHEAP = "train resume show export runs doctor eval grade plan advise"
 
 
 @pytest.mark.slow
