@@ -34,11 +34,14 @@ import paint
 from paint.config.recipe import read_recipe
 from paint.config.run_folder import latest_checkpoint
 from paint.config.schema import Config
+from paint.core.display import Display
 from paint.evaluation.intervals import Interval, compare_seeds, over_seeds
+from paint.lab.runner import ExperimentRun, refuse_other_settings, train_run
 
 HERE = Path(__file__).parent
 INSTRUCTION = "You answer questions with one SQLite query and nothing else."
-SYSTEM = "{{ system }}\n"
+# A guide may have braces of its own, which are no template.
+SYSTEM = "{{{{ system }}}}\n{{% raw %}}{guide}{{% endraw %}}"
 WITH_QUERY = "{{ student }}\n\nThe correct query: {{ context }}\n\nWrite the query."
 WEATHER = "It rained in the morning, and in the afternoon the sun came out over the hills. "
 BASE, PROMPTED = "base", "prompted"
@@ -118,10 +121,8 @@ def write(path: Path, rows: Iterable[dict[str, Any]]) -> None:
 
 
 def train(options: Options, arm: Arm, seed: int, guide: str) -> paint.Run:
-    """Train one arm, or continue its run."""
+    """Train one arm, or continue its run. Raises ConfigError for a run of other settings."""
     folder = options.folder / arm / f"seed-{seed}"
-    if (folder / "run.json").exists():
-        return paint.resume(folder)
     recipe = {"paint": "paint", "opsd": "opsd"}.get(arm, "sft" if arm.startswith("sft") else "bake")
     shared = read_recipe(str(HERE / "recipes" / "schema.toml"))
     config = read_recipe(str(HERE / "recipes" / f"{recipe}.toml"), shared)
@@ -134,32 +135,33 @@ def train(options: Options, arm: Arm, seed: int, guide: str) -> paint.Run:
         seed=seed,
         checkpoint_every=max(options.steps // 4, 1),
     )
-    return paint.train(of_arm(options, arm, config, guide), output_dir=folder)
+    config = of_arm(options, arm, config, guide)
+    refuse_other_settings(folder, config)
+    train_run(ExperimentRun(arm, config), folder, Display())
+    return paint.load_run(folder)
 
 
 def of_arm(options: Options, arm: Arm, config: Config, guide: str) -> Config:
     """The settings in which an arm differs from its recipe."""
-    match arm:
-        case "bake" | "bake-none":
-            config = config.changed("context", file=str(options.folder / "guide.txt"))
-        case "placebo" | "other-guide":
-            config = config.changed("context", file=str(options.folder / f"{arm}.txt"))
-        case "paint" | "opsd":
-            config = config.changed(
-                "prompts", teacher_system=f"{SYSTEM}{guide}", teacher=WITH_QUERY
-            )
-        case "sft-own" | "sft-own-runs":
-            config = config.changed("data", path=str(own_answers(options, arm)))
     if arm == "bake-none":
         config = config.changed("objective", clip_mode="none")
-    return config
+    match arm:
+        case "bake" | "bake-none":
+            return config.changed("context", file=str(options.folder / "guide.txt"))
+        case "placebo" | "other-guide":
+            return config.changed("context", file=str(options.folder / f"{arm}.txt"))
+        case "paint" | "opsd":
+            system = SYSTEM.format(guide=guide)
+            return config.changed("prompts", teacher_system=system, teacher=WITH_QUERY)
+        case "sft-own" | "sft-own-runs":
+            return config.changed("data", path=str(own_answers(options, arm)))
+        case "sft":
+            return config
 
 
 def own_answers(options: Options, arm: Arm) -> Path:
     """The training questions with the prompted model's answers as solutions; all, or what runs."""
     path = options.folder / f"{arm}.jsonl"
-    if path.exists():
-        return path
     questions = options.folder / "train-prompted.jsonl"
     found = answered(options, options.model, questions, options.folder / "answers")
     if arm == "sft-own-runs":

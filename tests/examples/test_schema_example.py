@@ -3,6 +3,7 @@
 import csv
 import json
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,10 @@ from schema.geoquery import main as make_geoquery
 from schema.geoquery import renamed
 from schema.run import BASE, PROMPTED, Options, main
 from schema.sql_grader import grade, query_in
+
+from paint.config.schema import ConfigError, ModelConfig
+from paint.models.policy import load_policy
+from runs import stored
 
 TOWNS = [("yuma", "arizona", 42_433), ("mesa", "arizona", 152_453), ("provo", "utah", 74_111)]
 
@@ -21,7 +26,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     with sqlite3.connect(folder / "database.sqlite") as database:
         database.execute("create table towns (town text collate nocase, region text, people)")
         database.executemany("insert into towns values (?, ?, ?)", TOWNS)
-    (folder / "guide.txt").write_text("towns(town, region, people)\n")
+    (folder / "guide.txt").write_text("towns(town, region, people), as {{ people }}\n")
     rows = []
     for number in range(12):
         split = ("train", "dev", "test")[number % 3]
@@ -107,9 +112,17 @@ def test_geoquery_leaves_out_questions_without_result(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_run_of_arms_continues_and_reports_each(data: Path, tmp_path: Path) -> None:
+def test_run_of_arms_reads_the_guide_as_it_is_and_continues(data: Path, tmp_path: Path) -> None:
     options = Options("demo", data, arms=("bake", "sft", "paint"), steps=1, folder=tmp_path / "out")
     table = main(options)
     names = [line.split("|")[1].strip() for line in table.splitlines()[2:]]
     assert names == [BASE, PROMPTED, "bake", "sft", "paint"]
     assert main(options) == table
+    policy = load_policy(ModelConfig(path="demo"), seed=0)
+    for arm in ("bake", "paint"):
+        for row in stored(options.folder / arm / "seed-0"):
+            prompt = policy.decode(row["teacher_prompt_ids"])
+            assert "towns(town, region, people), as {{ people }}" in prompt
+            assert ("SELECT" in prompt) is (arm == "paint")
+    with pytest.raises(ConfigError, match=r"learning_rate: 0\.0003 -> 1e-05"):
+        main(replace(options, learning_rate=1e-5))

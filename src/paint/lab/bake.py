@@ -20,10 +20,8 @@ from typing import Any
 import numpy as np
 
 from paint.config.run_folder import (
-    fixed_differences,
     latest_checkpoint,
     read_history,
-    read_run,
     step_of,
 )
 from paint.config.schema import Config, ConfigError
@@ -33,7 +31,6 @@ from paint.core.errors import wrap_errors
 from paint.core.metric_records import Metrics
 from paint.core.settings import require_count
 from paint.core.storage import write_atomic
-from paint.core.workspace import refuse_differences
 from paint.data.contexts import Contexts
 from paint.data.problems import Problem, batch_indices, read_problems
 from paint.evaluation import frame
@@ -44,9 +41,9 @@ from paint.evaluation.metrics import GradedSamples, avg_at_k
 from paint.evaluation.summary import SUMMARY
 from paint.lab.advise import gain_of, reward_bounds
 from paint.lab.context_scores import divergence_sums, sample_student, teacher_answers
-from paint.lab.runner import ExperimentRun, require_steps, train_run
+from paint.lab.runner import ExperimentRun, refuse_other_settings, require_steps, train_run
 from paint.objective.divergences import REVERSE_KL
-from paint.resolve.check import Resolved, with_resolved
+from paint.resolve.check import Resolved
 from paint.training.callbacks import Callback
 from paint.training.step_time import LongWork
 
@@ -99,7 +96,7 @@ def bake(
     run, place = replace(run, config=config), folder / "run"
     if temperature is not None:  # of the measured answers; the training has its own config
         run = run.changed("rollout", temperature=temperature)
-    _refuse_another(place, config)
+    refuse_other_settings(place, config)
     if latest_checkpoint(place) is None:
         display.on_estimate = LongWork(display, "bake", confirm=confirm)
     answers, kls, kl = _measure_base(run, problems, samples, folder, display)
@@ -136,15 +133,6 @@ def _measure_base(
     by_view = {PLAIN: _mean(kls.sum(axis=1) / tokens.sum(axis=1))}
     # Of complete answers, not a token: LEAST_KL is about telling one answer from another.
     return {**prompted, PLAIN: plain.graded}, by_view, float(kls.mean())
-
-
-def _refuse_another(place: Path, config: Config) -> None:
-    """Raise ConfigError where a run of other settings is in the place."""
-    if (place / "run.json").exists():
-        # A finished run would not be trained again, and stand for the settings of today.
-        begun = read_run(place, is_compared=True)
-        changes = fixed_differences(begun, with_resolved(config, begun))
-        refuse_differences(f"{place} holds a bake", changes, ConfigError)
 
 
 def _train(config: Config, place: Path, flat: "FlatKl", display: Display) -> None:

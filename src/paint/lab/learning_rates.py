@@ -23,11 +23,9 @@ import numpy as np
 from jaxtyping import Float
 
 from paint.config.run_folder import (
-    fixed_differences,
     latest_checkpoint,
     read_history,
     read_metrics,
-    read_run,
     step_of,
 )
 from paint.config.schema import ConfigError, DataConfig, ValidationConfig
@@ -37,7 +35,6 @@ from paint.core.display import Display
 from paint.core.distributed import require_one_process
 from paint.core.errors import NonFiniteError, format_value, wrap_errors
 from paint.core.storage import FolderInUse, lock_folder, write_atomic
-from paint.core.workspace import refuse_differences
 from paint.data.problems import Problem, batch_indices, read_problems
 from paint.evaluation.frame import (
     Chart,
@@ -59,9 +56,9 @@ from paint.grading.cost import Cost
 from paint.inference.adapter_sync_check import LogprobMismatchError
 from paint.lab.advise import gain_of, mean, reward_bounds
 from paint.lab.context_scores import kl_by_problem, load_student
-from paint.lab.runner import ExperimentRun, train_run
+from paint.lab.runner import ExperimentRun, refuse_other_settings, train_run
 from paint.lab.sweep import value_text
-from paint.resolve.check import Resolved, with_resolved
+from paint.resolve.check import Resolved
 from paint.training.prompt_filter import filter_problems
 from paint.training.step_time import LongWork
 
@@ -226,11 +223,7 @@ def _hold_out(
 def _is_trained(run: ExperimentRun, folder: Path) -> bool:
     """True if a run's last checkpoint is there. Raises ConfigError for one of other settings."""
     place = folder / run.name / "run"
-    if not (place / "run.json").exists():
-        return False
-    begun = read_run(place, is_compared=True)
-    changes = fixed_differences(begun, with_resolved(run.config, begun))
-    refuse_differences(f"{place} holds a short training", changes, ConfigError)
+    refuse_other_settings(place, run.config)
     checkpoint = latest_checkpoint(place)
     return checkpoint is not None and step_of(checkpoint) == run.config.train.steps
 

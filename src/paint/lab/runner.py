@@ -26,6 +26,7 @@ import numpy as np
 from paint.config.recipe import differences, from_table, to_table
 from paint.config.run_folder import (
     RunError,
+    fixed_differences,
     latest_checkpoint,
     read_history,
     read_run,
@@ -342,6 +343,17 @@ def _mean_rewards(samples: GradedSamples) -> list[float | None] | None:
         return None
     means = mean_of_samples(samples.rewards).tolist()
     return [None if math.isnan(mean) else mean for mean in means]  # JSON has no NaN
+
+
+def refuse_other_settings(run_folder: Path, config: Config) -> None:
+    """Raise ConfigError where the folder has a run of other settings.
+
+    A run that is complete would not be trained again, and stand for these settings.
+    """
+    if (run_folder / "run.json").exists():
+        begun = read_run(run_folder, is_compared=True)
+        changes = fixed_differences(begun, with_resolved(config, begun))
+        refuse_differences(f"{run_folder} holds a run", changes, ConfigError)
 
 
 def train_run(
