@@ -1,7 +1,7 @@
 """A model's conventions: how its chats end, how it thinks, and what its template reads.
 
 They are found by rendering its chat template: two turns, to see what ends them; prompts with
-thinking on and off; a thought, to see its tags. Whoever needs them asks ``Policy.conventions``.
+thinking on and off; a thought, to see its tags.
 """
 
 import json
@@ -16,11 +16,10 @@ from typing import Any
 from jinja2 import TemplateError, meta
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
-from paint.data.chats import THOUGHT_FIELDS
-from paint.models.rendering import render_chat
-from paint.resolve.structure import dropout_rates, linear_layers, rope_range
+from chatforms.messages import THOUGHT_FIELDS, Message
+from chatforms.rendering import render_chat
 from strictgrade.thoughts import (
     ThoughtTags,
     closing_spellings,
@@ -28,13 +27,10 @@ from strictgrade.thoughts import (
     split_thought,
 )
 
-Message = dict[str, Any]
-"""A turn as chat templates take it: role and content, and a thought, calls of tools or a result."""
-
 # Texts of trial chats, which occur in no template.
-_QUESTIONS = "paint-question-1", "paint-question-2"
-_ANSWERS = "paint-answer-1", "paint-answer-2"
-_THOUGHT = "paint-thought"
+_QUESTIONS = "trial-question-1", "trial-question-2"
+_ANSWERS = "trial-answer-1", "trial-answer-2"
+_THOUGHT = "trial-thought"
 
 _SWITCH = re.compile(r"think|thought|reason", re.IGNORECASE)
 """Words in the names of variables by which templates switch thinking."""
@@ -72,9 +68,6 @@ class Conventions(Thinking):
     end_ids: tuple[int, ...]  # each ends a completion, sorted
     end_tokens: tuple[str, ...]  # their texts
     date: str | None  # what the template reads from the clock, as YYYY-MM-DD; None if it does not
-    linear_layers: tuple[str, ...]  # by the last parts of their names, without the head
-    dropout: Mapping[str, float]  # rates above 0 by name
-    rope_range: int | None  # positions in which the rotary embedding is one function; None: all
 
     def table(self) -> dict[str, Any]:
         """The conventions as JSON stores them."""
@@ -87,12 +80,7 @@ class Conventions(Thinking):
         parts = [f"end of turn {turn}", f"ends by {' '.join(self.end_tokens)}", self._thinking()]
         if self.date:
             parts.append(f"date fixed at {self.date}")
-        parts.append(f"linear layers {' '.join(self.linear_layers)}")
-        if self.dropout:
-            parts.append(f"dropout {', '.join(f'{k} {v:g}' for k, v in self.dropout.items())}")
-        if self.rope_range:
-            parts.append(f"one rope up to {self.rope_range:,} positions")
-        return " ".join(f"model: {', '.join(parts)}".split())
+        return " ".join(", ".join(parts).split())
 
     def _thinking(self) -> str:
         if self.can_switch_thinking:
@@ -127,15 +115,12 @@ class Conventions(Thinking):
 
 
 def read_conventions(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    declared_ends: Sequence[int],
-    day: str,
+    tokenizer: PreTrainedTokenizerBase, declared_ends: Sequence[int], day: str | None = None
 ) -> Conventions:
-    """Read the conventions of a model, its tokenizer and its chat template.
+    """Return the conventions of a tokenizer and its chat template.
 
-    ``declared_ends`` are the end tokens of the generation settings and of the tokenizer. ``day`` is
-    the date for a template that reads the clock, as YYYY-MM-DD.
+    ``declared_ends`` are the end tokens of the model's generation settings and of the tokenizer.
+    ``day`` is the date for a template that reads the clock, as YYYY-MM-DD; None is the current day.
     """
     template = _Template(tokenizer, day)
     turn, turn_ids = _end_of_turn(template, declared_ends)
@@ -149,15 +134,12 @@ def read_conventions(
         end_of_turn_ids=turn_ids,
         end_ids=tuple(sorted(ends)),
         end_tokens=tuple(str(tokenizer.convert_ids_to_tokens(i)) for i in sorted(ends)),
-        date=day if reads_clock(tokenizer) else None,
-        linear_layers=linear_layers(model),
-        dropout=dropout_rates(model),
-        rope_range=rope_range(model.config),
+        date=(day or today()) if reads_clock(tokenizer) else None,
     )
 
 
-def read_thinking(tokenizer: PreTrainedTokenizerBase, day: str) -> Thinking:
-    """Read from the chat template how it thinks; ``day`` as for ``read_conventions``."""
+def read_thinking(tokenizer: PreTrainedTokenizerBase, day: str | None = None) -> Thinking:
+    """Return how the chat template thinks; ``day`` as for ``read_conventions``."""
     template = _Template(tokenizer, day)
     tags = _thought_tags(template)
     off, on = (open_thought(template.header(thinking=mode), tags) for mode in (False, True))
@@ -179,7 +161,7 @@ def read_thinking(tokenizer: PreTrainedTokenizerBase, day: str) -> Thinking:
     )
 
 
-def missing_header(tokenizer: PreTrainedTokenizerBase, day: str) -> str:
+def missing_header(tokenizer: PreTrainedTokenizerBase, day: str | None = None) -> str:
     """What begins an assistant's turn and is in no prompt, as add_generation_prompt adds nothing.
 
     "" where a prompt is complete, as that of Mistral's template, whose replies have no header.
@@ -202,7 +184,7 @@ def keeps_turns(tokenizer: PreTrainedTokenizerBase, *, thinking: bool) -> bool:
 
     A model that thinks is taken to write a thought, which templates may drop from earlier turns.
     """
-    template = _Template(tokenizer, today())
+    template = _Template(tokenizer)
     prompt, tags = template.prompt(thinking=thinking), _thought_tags(template)
     opened, answer = "", _ANSWERS[0]
     if thinking and tags:
@@ -226,7 +208,7 @@ def template_arguments(
     for name, values in _switches(tokenizer, _template_text(tokenizer)).items():
         if values[thinking] is not None:
             arguments[name] = values[thinking]
-    return arguments | _clock_arguments(tokenizer, day or today())
+    return arguments | _clock_arguments(tokenizer, day)
 
 
 def reads_clock(tokenizer: PreTrainedTokenizerBase) -> bool:
@@ -239,10 +221,10 @@ def today() -> str:
     return date.today().isoformat()
 
 
-def _clock_arguments(tokenizer: PreTrainedTokenizerBase, day: str) -> dict[str, Any]:
+def _clock_arguments(tokenizer: PreTrainedTokenizerBase, day: str | None) -> dict[str, Any]:
     # Midnight of a day, in place of transformers' own clock.
     if reads_clock(tokenizer):
-        return {_CLOCK: datetime.fromisoformat(day).strftime}
+        return {_CLOCK: datetime.fromisoformat(day or today()).strftime}
     return {}
 
 
@@ -264,7 +246,7 @@ class _Template:
     """A tokenizer's chat template, to try chats with."""
 
     tokenizer: PreTrainedTokenizerBase
-    day: str
+    day: str | None = None
 
     def render(self, messages: Sequence[Message], **arguments: Any) -> str:
         """The text of a chat; "" where the template refuses it."""
@@ -323,7 +305,7 @@ def _switches(tokenizer: PreTrainedTokenizerBase, text: str) -> Mapping[str, tup
 
     They are those with a word of ``_SWITCH`` in their name whose values change a prompt.
     """
-    template, found = _Template(tokenizer, today()), {}
+    template, found = _Template(tokenizer), {}
     for name in sorted(_variables(text)):
         values = _values(template, name) if _SWITCH.search(name) else None
         if values is not None:
@@ -364,13 +346,13 @@ def _closes_thought(prompt: str, tags: Sequence[ThoughtTags] = ()) -> bool:
 @lru_cache(maxsize=8)
 def thought_tags(tokenizer: PreTrainedTokenizerBase, template: str) -> tuple[ThoughtTags, ...]:
     """Tags of a model's thoughts; the template's text is in the cache's key, as it may change."""
-    return _thought_tags(_Template(tokenizer, today()))
+    return _thought_tags(_Template(tokenizer))
 
 
 @lru_cache(maxsize=8)
 def thought_field(tokenizer: PreTrainedTokenizerBase, template: str) -> str:
     """The field of a message in which the template looks for its thought; "" if it has none."""
-    return _Template(tokenizer, today()).thought_field()[0]
+    return _Template(tokenizer).thought_field()[0]
 
 
 def _thought_tags(template: _Template) -> tuple[ThoughtTags, ...]:

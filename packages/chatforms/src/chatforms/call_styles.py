@@ -1,386 +1,49 @@
 """How chat templates spell a call of a tool, found by rendering one.
 
-A call is one of four spellings between marks, such as <tool_call> and [TOOL_CALLS]:
-
-    {"name": "add", "arguments": {"a": 2}}       an object: Hermes, Qwen, Llama, Mistral
-    add {"a": 2}                                 a name and an object: DeepSeek, gpt-oss, Mistral
-    add> <parameter=a> 2 </parameter>            a name and tags: Qwen3-Coder, GLM
-    add(a=2)   add{a:2}                          a name and literals: LFM2, Gemma 4
-
-The marks are what the template writes around the call. What models write between them is read
-loosely: with other spaces, with Python's literals in place of JSON's.
+The marks are what the template writes around the call, such as <tool_call> and [TOOL_CALLS]; what
+is between them is one of four spellings (``chatforms.spellings``).
 """
 
-import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from math import isfinite
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from paint.core.nesting import MAX_DEPTH
-from paint.models.chat_template import (
-    FIX,
-    TRIAL_TOOL,
-    PolicyError,
-    ToolTurns,
-    tool_turns,
-    trial_call,
-)
-from paint.models.conventions import (
+from chatforms.chat_template import TRIAL_TOOL, ToolTurns, tool_turns, trial_call
+from chatforms.conventions import (
     RENDERING_ERRORS,
-    Message,
     common_length,
     template_arguments,
     thought_field,
     thought_tags,
 )
-from paint.models.rendering import render_chat
+from chatforms.errors import FIX, ChatFormError
+from chatforms.messages import Message
+from chatforms.rendering import render_chat
+from chatforms.spellings import (
+    ANY,
+    Literals,
+    LiteralSpelling,
+    NamedSpelling,
+    ObjectSpelling,
+    Spelling,
+    TagSpelling,
+    UnreadCall,
+    flexible,
+)
 from strictgrade.thoughts import ThoughtTags
 
-_QUESTION, _ANSWER = "paint-question", "zz-answer"
-_NAMES = "paint_tool_1", "paint_tool_2"
-_KEYS, _VALUES = ("paintkey1", "paintkey2"), ("paintvalue1", "paintvalue2")
+_QUESTION, _ANSWER = "trial-question", "zz-answer"
+_NAMES = "trial_tool_1", "trial_tool_2"
+_KEYS, _VALUES = ("trialkey1", "trialkey2"), ("trialvalue1", "trialvalue2")
 _ARGUMENTS = dict(zip(_KEYS, _VALUES, strict=True))
 _MIXED: Mapping[str, Any] = {_KEYS[0]: 'a "b"\nc', "number": 3, "switch": True, "list": ["d"]}
-_ANY_TEXT = r"\S{1,99}?"
-_ANY = "\0"  # a part of marks that differs from call to call, such as an id
-
-_NAME = re.compile(r"[^\s<>{}()\[\]\"'|=,;:]+")
-_BARE_KEY = re.compile(r"[\w$.-]+")
-_ATOM = re.compile(r"[^\s,\[\]{}():\"'<>]+")
-_INTEGER, _FLOAT = re.compile(r"-?\d+"), re.compile(r"-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
-_CONSTANTS = {"true": True, "false": False, "null": None} | {
-    "True": True,
-    "False": False,
-    "None": None,
-}
-_DOUBLE = re.compile(r'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
-# LFM2's template escapes no quotes: within a text is one that ends nothing.
-_SINGLE = re.compile(r"'((?:[^'\\]++|\\.|'(?!\s*(?:[,:)\]}]|$)))*+)'", re.DOTALL)
-_ESCAPE = re.compile(
-    r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|U(00(?:0[0-9a-fA-F]|10)[0-9a-fA-F]{4})|(.))",
-    re.DOTALL,
-)
-_ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"} | {c: c for c in "'\"\\/"}
-
-_MOST_DIGITS = 400
 
 _NAME_KEYS = "name", "function", "tool", "tool_name", "function_name"
 """Keys by which models name the tool of a call."""
-
-CUT_OFF, UNCLOSED = "it is cut off", "a text in it has no quotation mark behind it"
-"""Why a call cannot be read: the text ends within it, or a text in it does not end."""
-
-Typed = Callable[[str, str, str], Any]
-"""The value of a text, by the names of the tool and the argument."""
-
-
-class UnreadCall(Exception):
-    """A call cannot be read; the message says why, for the model."""
-
-
-class Literals:
-    """A reader of JSON's and Python's values, from a place of a text on."""
-
-    def __init__(self, text: str, place: int = 0, quote: str = '"') -> None:
-        self.text = text
-        self.place = place
-        # Another quotation mark, as Gemma's <|"|>; then keys have none.
-        self._quote = quote if quote not in ("'", '"') else ""
-        self._is_python = quote == "'"
-
-    def value(self, depth: int = 0) -> Any:
-        """The value at this place, which is then behind it."""
-        if depth > MAX_DEPTH:
-            raise UnreadCall(f"its lists and objects nest deeper than {MAX_DEPTH}")
-        self.skip_space()
-        if self.take("{"):
-            return self.members("}", ":", depth + 1)
-        for opening, closing in (("[", "]"), ("(", ")")):
-            if self.take(opening):
-                return self._items(closing, depth + 1)
-        if self._at_quote():
-            return self._string()
-        return self._atom()
-
-    def members(self, closing: str, equals: str, depth: int = 1) -> dict[str, Any]:
-        """Names and values up to the closing bracket."""
-        found: dict[str, Any] = {}
-        while not self.take(closing):
-            key = self._key(is_bare=bool(self._quote) or equals != ":")
-            self.require(equals)
-            found[key] = self.value(depth)
-            if not self.take(","):
-                self.require(closing)
-                break
-        return found
-
-    def take(self, piece: str) -> bool:
-        """Whether a piece is next, which is then passed."""
-        self.skip_space()
-        is_next = self.text.startswith(piece, self.place)
-        self.place += len(piece) * is_next
-        return is_next
-
-    def require(self, piece: str) -> None:
-        """Pass a piece. Raises UnreadCall where another text is next."""
-        if not self.take(piece):
-            raise self.fault(f"{piece} is missing")
-
-    def skip_space(self) -> None:
-        """Pass white space."""
-        while self.text[self.place : self.place + 1].isspace():
-            self.place += 1
-
-    def fault(self, why: str) -> UnreadCall:
-        """The error for this place."""
-        if not self.text[self.place :].strip():
-            return UnreadCall(CUT_OFF)
-        return UnreadCall(f"{why} before {self.text[self.place : self.place + 20]!r}")
-
-    def _items(self, closing: str, depth: int) -> list[Any]:
-        found = []
-        while not self.take(closing):
-            found.append(self.value(depth))
-            if not self.take(","):
-                self.require(closing)
-                break
-        return found
-
-    def _key(self, *, is_bare: bool) -> str:
-        self.skip_space()
-        if self._at_quote():
-            return self._string()
-        key = _BARE_KEY.match(self.text, self.place) if is_bare else None
-        if key is None:
-            raise self.fault("a name in quotes is missing")
-        self.place = key.end()
-        return key[0]
-
-    def _at_quote(self) -> bool:
-        own = bool(self._quote) and self.text.startswith(self._quote, self.place)
-        return own or self.text[self.place : self.place + 1] in ("'", '"')
-
-    def _string(self) -> str:
-        if self._quote and self.text.startswith(self._quote, self.place):
-            start = self.place + len(self._quote)
-            end = self.text.find(self._quote, start)
-            if end < 0:
-                raise UnreadCall(UNCLOSED)
-            self.place = end + len(self._quote)
-            return self.text[start:end]
-        pattern = _DOUBLE if self.text[self.place] == '"' else _SINGLE
-        found = pattern.match(self.text, self.place)
-        if found is None:
-            raise UnreadCall(UNCLOSED)
-        self.place = found.end()
-        if pattern is _SINGLE:
-            return _ESCAPE.sub(_unescape, found[1])
-        try:
-            return str(json.loads(found[0], strict=False))
-        except ValueError as error:
-            if self._is_python:  # which puts a text with ' in it into "", and escapes as within ''
-                return _ESCAPE.sub(_unescape, found[0][1:-1])
-            raise UnreadCall("a backslash in a text escapes nothing; write two") from error
-
-    def _atom(self) -> Any:
-        found = _ATOM.match(self.text, self.place)
-        if found is None:
-            raise self.fault("a value is missing")
-        self.place, word = found.end(), found[0]
-        if word in _CONSTANTS:
-            return _CONSTANTS[word]
-        if len(word) > _MOST_DIGITS:
-            raise UnreadCall("a number is too long")
-        if _INTEGER.fullmatch(word):
-            return int(word)
-        number = float(word) if _FLOAT.fullmatch(word) else float("nan")
-        if not isfinite(number):
-            raise UnreadCall(f"{word[:20]!r} is no value; write texts in quotes")
-        return number
-
-
-def _unescape(found: re.Match[str]) -> str:
-    if found[4] is not None:
-        return _ESCAPED.get(found[4], found[0])
-    return chr(int(found[1] or found[2] or found[3], 16))
-
-
-@dataclass(frozen=True)
-class ToolCall:
-    """What a completion asks for."""
-
-    name: str
-    arguments: dict[str, Any]
-    call_id: str = ""  # that the completion gave it, as Mistral's do
-
-
-@dataclass(frozen=True)
-class ObjectSpelling:
-    """An object with a name and arguments, which may be in an inner object."""
-
-    name_key: str
-    arguments_key: str
-    inner_key: str = ""
-
-    def read(self, text: str, place: int, typed: Typed) -> tuple[ToolCall, int]:
-        """The call at a place, and where it ends. Raises UnreadCall."""
-        reader = Literals(text, place)
-        reader.require("{")
-        outer = reader.members("}", ":")
-        inner = outer.get(self.inner_key, outer) if self.inner_key else outer
-        if not isinstance(inner, dict) or not isinstance(inner.get(self.name_key), str):
-            raise UnreadCall(f'it has no "{self.name_key}"')
-        if self.arguments_key not in inner:
-            raise UnreadCall(f'it has no "{self.arguments_key}"')
-        arguments = inner[self.arguments_key]
-        if isinstance(arguments, str):
-            arguments = _whole_object(arguments)
-        if not isinstance(arguments, dict):
-            raise UnreadCall(f'its "{self.arguments_key}" are no object')
-        call_id = outer.get("id")
-        known = call_id if isinstance(call_id, str) else ""
-        return ToolCall(inner[self.name_key], arguments, known), reader.place
-
-
-@dataclass(frozen=True)
-class NamedSpelling:
-    """A name and an object, with a text in between."""
-
-    middle: str
-
-    def read(self, text: str, place: int, typed: Typed) -> tuple[ToolCall, int]:
-        """The call at a place, and where it ends. Raises UnreadCall."""
-        name, place = _name(text, place)
-        pattern = _flexible(self.middle).replace(_ANY_TEXT, f"({_ANY_TEXT})")
-        middle = re.compile(rf"\s*{pattern}\s*").match(text, place)
-        if middle is None:
-            # In words: special tokens are dropped from what the model reads.
-            what = "its id" if _ANY in self.middle else "the mark behind its name"
-            raise Literals(text, place).fault(f"{what} is missing")
-        call_id = middle[1] if middle.re.groups else ""
-        reader = Literals(text, middle.end())
-        if reader.text[reader.place : reader.place + 1] in ("'", '"'):
-            arguments = _whole_object(reader.value())
-        else:
-            reader.require("{")
-            arguments = reader.members("}", ":")
-        return ToolCall(name, arguments, call_id), reader.place
-
-
-@dataclass(frozen=True)
-class LiteralSpelling:
-    """A name and bracketed arguments, as Python's call and Gemma's."""
-
-    opening: str
-    equals: str
-    closing: str
-    quote: str
-
-    def read(self, text: str, place: int, typed: Typed) -> tuple[ToolCall, int]:
-        """The call at a place, and where it ends. Raises UnreadCall."""
-        name, place = _name(text, place)
-        reader = Literals(text, place, self.quote)
-        reader.require(self.opening)
-        return ToolCall(name, reader.members(self.closing, self.equals)), reader.place
-
-
-@dataclass(frozen=True)
-class TagSpelling:
-    """A name and tagged arguments, whose values are texts."""
-
-    head: str  # behind the name
-    key_mark: str  # before an argument's name
-    equals: str  # between name and value
-    value_end: str
-    tail: str  # behind all arguments
-
-    def read(self, text: str, place: int, typed: Typed) -> tuple[ToolCall, int]:
-        """The call at a place, and where it ends. Raises UnreadCall."""
-        name, place = _name(text, place)
-        arguments: dict[str, Any] = {}
-        place = self._head.match(text, place).end()  # type: ignore[union-attr]  # may be empty
-        while key := self._key.match(text, place):
-            argument, start = key[1].strip(), key.end()
-            end = self._value_end.search(text, start) or self._any_value_end.search(text, start)
-            if end is None:
-                raise UnreadCall(f"its {argument!r} is not closed by {self.value_end.strip()!r}")
-            arguments[argument] = typed(name, argument, text[start : end.start()])
-            place = end.end()
-        if not self._tail.match(text, place):
-            raise Literals(text, place).fault(f"{self._ends[0]!r} is missing")
-        return ToolCall(name, arguments), place
-
-    @cached_property
-    def _head(self) -> re.Pattern[str]:
-        return re.compile(rf"\s*(?:{_flexible(self.head)})?")
-
-    @cached_property
-    def _key(self) -> re.Pattern[str]:
-        space = re.escape(self.equals[len(self.equals.rstrip()) :])
-        between = _flexible(self.equals)
-        return re.compile(rf"\s*{_flexible(self.key_mark)}([^\n]*?){between}(?:{space})?")
-
-    @cached_property
-    def _any_value_end(self) -> re.Pattern[str]:
-        space = re.escape(self.value_end[: -len(self.value_end.lstrip())])
-        return re.compile(rf"(?:{space})?{_flexible(self.value_end)}")
-
-    @cached_property
-    def _value_end(self) -> re.Pattern[str]:
-        """A value may hold what ends it: behind the end is another name, or the end of the call."""
-        behind = rf"{_flexible(self.key_mark)}|{self._any_tail}|$"
-        return re.compile(rf"{self._any_value_end.pattern}(?=\s*(?:{behind}))")
-
-    @cached_property
-    def _tail(self) -> re.Pattern[str]:
-        return re.compile(rf"\s*(?:{self._any_tail})")
-
-    @property
-    def _any_tail(self) -> str:
-        return "|".join(map(_flexible, self._ends))
-
-    @property
-    def _ends(self) -> list[str]:
-        """The marks of the tail: one of them is enough, as calls may follow each other in it."""
-        return re.split(r"\s+|(?<=>)(?=<)", self.tail.strip())
-
-
-Spelling = ObjectSpelling | NamedSpelling | LiteralSpelling | TagSpelling
-"""How a call is spelled between its marks."""
-
-
-def _name(text: str, place: int) -> tuple[str, int]:
-    """The name at a place, and where it ends."""
-    reader = Literals(text, place)
-    reader.skip_space()
-    found = _NAME.match(text, reader.place)
-    if found is None:
-        raise reader.fault("its name is missing")
-    return found[0], found.end()
-
-
-def _whole_object(text: Any) -> dict[str, Any]:
-    """The object that a text spells; an empty one where it is empty."""
-    if not str(text).strip():
-        return {}
-    reader = Literals(str(text))
-    reader.require("{")
-    found = reader.members("}", ":")
-    reader.skip_space()
-    if reader.place < len(reader.text):
-        raise UnreadCall("its arguments are followed by other text")
-    return found
-
-
-def _flexible(mark: str) -> str:
-    """A pattern of a mark with any white space, and any text without one for ``_ANY``."""
-    spaced = r"\s*".join(map(re.escape, mark.split()))
-    return spaced.replace(re.escape(_ANY), _ANY_TEXT)
 
 
 @dataclass(frozen=True)
@@ -411,7 +74,7 @@ class CallStyle:
                 begins[0] = rf"{start}(?:\[\s*)?(?={self._body})"
                 begins.append(rf"{start}(?:(?<=>)|\[\s*)(?=[\w.]+\()")
             return re.compile("|".join(begins), re.MULTILINE)
-        return re.compile(rf"{_optional(self.header)}{self._before}{_flexible(self.opening)}")
+        return re.compile(rf"{_optional(self.header)}{self._before}{flexible(self.opening)}")
 
     @cached_property
     def again(self) -> re.Pattern[str]:
@@ -433,12 +96,12 @@ class CallStyle:
         if self.is_bare:
             return re.compile(r"(?!)")  # ``again`` finds it
         passed = [*map(re.escape, self.closing.split()[:-1]), r"[\s,;]"]
-        mark = _flexible(self.opening.rpartition(">")[2].strip())  # as <function=, or call:
+        mark = flexible(self.opening.rpartition(">")[2].strip())  # as <function=, or call:
         if self.opening.strip().endswith("]"):  # no part of it belongs to the call
             mark = ""
         body = self._body
         if isinstance(self.spelling, NamedSpelling):
-            body = rf"[^\W\d][\w.-]*\s*{_flexible(self.spelling.middle)}"
+            body = rf"[^\W\d][\w.-]*\s*{flexible(self.spelling.middle)}"
         elif isinstance(self.spelling, TagSpelling):
             body = r"[^\W\d]" if mark else r"(?!)"
         return re.compile(rf"(?:{'|'.join(passed)})*+{mark}(?={body})")
@@ -446,7 +109,7 @@ class CallStyle:
     @cached_property
     def closing_mark(self) -> re.Pattern[str]:
         """What ends each call, if anything does."""
-        return re.compile(_flexible(self.closing) or r"(?!)")
+        return re.compile(flexible(self.closing) or r"(?!)")
 
     @cached_property
     def end(self) -> re.Pattern[str]:
@@ -471,7 +134,7 @@ class CallStyle:
             marks.append(self.after if self.before.strip() else "]" * (is_list and self.is_bare))
         # The last part of each: models leave out what is before it, such as a bracket.
         parts = [mark.split()[-1].lstrip("]`") or "]" * is_list for mark in marks if mark.strip()]
-        return [re.compile(_flexible(part)) for part in parts if part]
+        return [re.compile(flexible(part)) for part in parts if part]
 
     @property
     def is_bare(self) -> bool:
@@ -508,8 +171,8 @@ class CallStyle:
         if self.opening.strip() or self.is_bare:
             return _optional(mark)
         if mark.endswith("["):  # of a list, which a model may leave out
-            return rf"{_flexible(mark[:-1])}\s*\[?\s*"
-        return rf"{_flexible(mark)}\s*"
+            return rf"{flexible(mark[:-1])}\s*\[?\s*"
+        return rf"{flexible(mark)}\s*"
 
     @property
     def _body(self) -> str:
@@ -536,14 +199,13 @@ def _names_tool(value: Mapping[str, Any], names: Collection[str]) -> bool:
 
 
 def _optional(mark: str) -> str:
-    return rf"(?:{_flexible(mark)}\s*+)?" if mark.strip() else ""
+    return rf"(?:{flexible(mark)}\s*+)?" if mark.strip() else ""
 
 
 def call_style(tokenizer: PreTrainedTokenizerBase) -> CallStyle:
-    """How the chat template of a tokenizer spells calls of tools.
+    """Return how the chat template of a tokenizer spells calls of tools.
 
-    Raises PolicyError for a template without calls and results, or with a spelling that is none of
-    this module's.
+    Raises ChatFormError for a template without calls and results, or with an unknown spelling.
     """
     return _call_style(tokenizer, str(tokenizer.chat_template))
 
@@ -555,9 +217,9 @@ def _call_style(tokenizer: PreTrainedTokenizerBase, template: str) -> CallStyle:
     advice = f"use a model whose template has tools, such as Qwen2.5, or {FIX}"
     turns = tool_turns(tokenizer, template)
     if turns is None:
-        raise PolicyError(f"{whose} has no calls of tools, or no results of them; {advice}")
+        raise ChatFormError(f"{whose} has no calls of tools, or no results of them; {advice}")
     trial = _Trial(tokenizer, turns)
-    shown = repr(trial.one.replace(_ANY, "..."))
+    shown = repr(trial.one.replace(ANY, "..."))
     try:
         spelling, back = _spelling(trial)
         style = CallStyle(
@@ -576,7 +238,7 @@ def _call_style(tokenizer: PreTrainedTokenizerBase, template: str) -> CallStyle:
     except UnreadCall:
         is_known = False
     if not is_known:
-        raise PolicyError(f"{whose} spells calls in an unknown way: {shown}; {advice}")
+        raise ChatFormError(f"{whose} spells calls in an unknown way: {shown}; {advice}")
     return style
 
 
@@ -626,7 +288,7 @@ class _Trial:
         shared = turn[:start]
         if shared.rfind("<") > shared.rfind(">"):  # within a mark
             start = shared.rfind("<")
-        turn = re.sub(r"call0000\d", _ANY, turn)
+        turn = re.sub(r"call0000\d", ANY, turn)
         return turn[start:].strip().removesuffix(self._tail).strip()
 
     def _turn(self, message: Message) -> str:
@@ -732,12 +394,12 @@ def _marks(trial: _Trial, spelling: Spelling, back: int) -> dict[str, str]:
         return start, spelling.read(text, start, lambda *texts: texts[2])[1]
 
     start, end = region(trial.one, 0)
-    before = trial.one[:start].replace(_NAMES[0], _ANY)
+    before = trial.one[:start].replace(_NAMES[0], ANY)
     after = trial.one[end:]
     if not trial.two:
         return {"before": "", "opening": before, "closing": after, "after": "", "between": ""}
     first, second = region(trial.two, 0), region(trial.two, 1)
-    between = trial.two[first[1] : second[0]].replace(_NAMES[1], _ANY)
+    between = trial.two[first[1] : second[0]].replace(_NAMES[1], ANY)
     opening = before[len(before) - common_length(before[::-1], between[::-1]) :]
     if -1 < opening.find(">") < (opening.find("<") % (len(opening) + 1)):  # within a mark
         opening = opening[opening.find(">") + 1 :]

@@ -17,20 +17,13 @@ from jinja2.nodes import CallBlock, For, Macro, Node, Template
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from transformers import PreTrainedTokenizerBase
 
-from paint.core.errors import PaintError
+from chatforms.errors import TemplateLimitError
 
 SECONDS = 5.0
 """The limit of a rendering. Those of real templates take milliseconds."""
 
 _MOST_BITS = 100_000
 """Of a number that a template computes."""
-
-
-class TemplateLimitError(PaintError):
-    """A template passes a limit; the message names it.
-
-    Not among the errors by which a template refuses a chat (``RENDERING_ERRORS``).
-    """
 
 
 class _Watch(local):
@@ -96,7 +89,7 @@ class _LimitedCode(CodeGenerator):
     def blockvisit(self, nodes: Iterable[Node], frame: Frame) -> None:
         if self._begins:
             self._begins = False
-            self.writeline("environment.paint_tick()")
+            self.writeline("environment.chatforms_tick()")
         super().blockvisit(nodes, frame)
 
 
@@ -113,10 +106,10 @@ def _bounded(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return bounded
 
 
-# The class in which transformers compiles chat templates, and paint those of prompts. Outside of
-# ``limited`` its templates do what they did.
+# The class in which transformers compiles chat templates. Outside of ``limited`` its templates do
+# what they did.
 _Sandbox: Any = ImmutableSandboxedEnvironment
-_Sandbox.paint_tick = staticmethod(_tick)
+_Sandbox.chatforms_tick = staticmethod(_tick)
 _Sandbox.code_generator_class = _LimitedCode
 _Sandbox.intercepted_binops = frozenset(("*", "**"))
 _Sandbox.default_binop_table = _Sandbox.default_binop_table | {

@@ -13,8 +13,8 @@ from docstring_parser.google import DEFAULT_SECTIONS
 from transformers.utils import get_json_schema
 from transformers.utils.chat_template_utils import parse_google_format_docstring
 
-from paint.core.errors import PaintError, cut, did_you_mean, reason
-from paint.models.call_styles import Literals, ToolCall, UnreadCall
+from chatforms.errors import ToolError, cut, did_you_mean, reason
+from chatforms.spellings import Literals, ToolCall, UnreadCall
 
 Schema = Mapping[str, Any]
 
@@ -24,10 +24,6 @@ _HELD = (str, int, float, bool, NoneType, None, list, tuple, dict, Any)
 _SECTIONS = {section.title for section in DEFAULT_SECTIONS}
 
 _USE_TYPES = "use types such as str, int, list[str] and Literal"
-
-
-class ToolError(PaintError, ValueError):
-    """A function cannot be a tool; the message names it, the parameter and the fix."""
 
 
 def tool_schemas(functions: Sequence[Callable[..., Any]]) -> list[dict[str, Any]]:
